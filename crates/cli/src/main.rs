@@ -1,0 +1,2 @@
+//! The `butterfs` command.
+fn main() {}
