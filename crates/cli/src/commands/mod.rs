@@ -1,0 +1,78 @@
+//! The subcommands, one file each. To add one: write the file with an argument structure whose doc comment is the
+//! help text and that implements [`Run`], declare the module, and add a line to the table.
+
+pub mod mkfs;
+
+use crate::error::CliError;
+use clap::{Parser, Subcommand};
+use std::io::Write;
+
+/// A parsed command line that can be run.
+pub trait Run {
+    /// Does the work; text for the user goes to `out`.
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError>;
+}
+
+/// btrfs in userspace: make, mount and inspect the filesystems that the Linux kernel calls btrfs.
+///
+/// Exit codes: 0 success, 1 failure, 2 the command line makes no sense.
+#[derive(Parser, Debug)]
+#[command(name = "butterfs", version, subcommand_required = true, arg_required_else_help = true)]
+#[command(disable_help_subcommand = true, infer_subcommands = true, max_term_width = 100)]
+pub struct Butterfs {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// An enumeration of subcommands with its [`Run`], from one table.
+macro_rules! subcommands {
+    ($(#[$attribute:meta])* $name:ident { $($variant:ident($(#[$inner:meta])* $args:ty),)* }) => {
+        $(#[$attribute])*
+        #[derive(Subcommand, Debug)]
+        pub enum $name { $($(#[$inner])* $variant($args),)* }
+
+        impl Run for $name {
+            fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+                match self { $($name::$variant(args) => args.run(out),)* }
+            }
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use subcommands;
+
+// A group of subcommands (`inspect-internal`, `filesystem`) is a module with a table of its own and stands here as
+// `Group(#[command(subcommand)] group::Group)`.
+subcommands! {
+    /// Every subcommand.
+    Command {
+        Mkfs(mkfs::Args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn assert_documented(command: &clap::Command) {
+        assert!(command.get_about().is_some(), "'{}' has no help text", command.get_name());
+        for argument in command.get_arguments() {
+            assert!(
+                argument.get_help().is_some(),
+                "'{}' of '{}' has no help text",
+                argument.get_id(),
+                command.get_name()
+            );
+        }
+        command.get_subcommands().for_each(assert_documented);
+    }
+
+    #[test]
+    fn the_command_line_is_consistent_and_documented() {
+        Butterfs::command().debug_assert();
+        let mut command = Butterfs::command();
+        command.build();
+        assert_documented(&command);
+    }
+}

@@ -1,0 +1,32 @@
+//! Prints how a command ended. The only place that writes to standard error.
+
+use crate::error::CliError;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Prints `error` where it belongs, and says with which code to exit.
+pub fn report(error: &CliError) -> ExitCode {
+    match error {
+        CliError::Failed { sentence, hints, code } => {
+            let mut err = std::io::stderr().lock();
+            // Nothing is left to tell anybody when standard error is closed.
+            let _ = writeln!(err, "ERROR: {sentence}");
+            for hint in hints {
+                let _ = writeln!(err, "hint: {hint}");
+            }
+            ExitCode::from(*code)
+        }
+        CliError::Text(text) => match print(text) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => report(&error),
+        },
+        CliError::BrokenPipe => ExitCode::SUCCESS,
+    }
+}
+
+/// Prints text that was asked for.
+fn print(text: &str) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
