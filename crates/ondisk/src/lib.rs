@@ -10,18 +10,40 @@
 //! - [`items`]: item payloads
 //! - [`superblock`]: the superblock and where its copies are
 //! - [`checksum`]: checksums and name hashes
-//! - [`features`]: feature bits and which of them we can read or write
+//! - [`features`]: feature bits, and what a filesystem that has them allows us to do
+//! - [`admission`]: whether a filesystem may be read and written
+//! - [`profile`]: the block group profiles
+//! - [`chunk`]: chunk items and the system chunk array
+//! - [`tree_checker`]: every rule that a tree block must obey
 
 #![forbid(unsafe_code)]
 
+/// Returns the broken rule, formatted, from a function whose error is a `String`, unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($rule:tt)+) => {
+        if !$holds {
+            return Err(format!($($rule)+));
+        }
+    };
+}
+
+pub mod admission;
 pub mod checksum;
+pub mod chunk;
 pub mod features;
 pub mod header;
 pub mod items;
 pub mod key;
+pub mod profile;
 pub mod superblock;
+pub mod tree_checker;
 pub mod units;
 
+pub use admission::{Admission, admission};
 pub use checksum::ChecksumKind;
+pub use chunk::{Chunk, ChunkStripe};
 pub use key::{Key, KeyType};
+pub use profile::Profile;
+pub use superblock::{Superblock, SuperblockError};
+pub use tree_checker::{CheckContext, Violation};
 pub use units::{DeviceId, Generation, Ino, Level, Logical, Physical, TreeId};

@@ -1,4 +1,11 @@
 //! The superblock, 4096 bytes at 64 KiB, 64 MiB and 256 GiB of every device.
+//!
+//! [`Superblock::parse`] is the only way in for bytes from disk that are going to be trusted, and
+//! [`Superblock::seal`] the last step before bytes go out. Which copy to believe is decided in `volume`.
+
+mod validation;
+
+pub use validation::SuperblockError;
 
 use crate::checksum::ChecksumKind;
 use crate::items::DevItem;
@@ -198,11 +205,7 @@ impl Superblock {
 
     /// Address, level and generation of the chunk tree.
     pub fn chunk_tree_root(&self) -> (Logical, Level, Generation) {
-        (
-            Logical(self.chunk_root.get()),
-            Level(self.chunk_root_level),
-            Generation(self.chunk_root_generation.get()),
-        )
+        (Logical(self.chunk_root.get()), Level(self.chunk_root_level), Generation(self.chunk_root_generation.get()))
     }
 
     /// The label up to its NUL.
