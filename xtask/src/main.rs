@@ -1,2 +1,48 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask test`, `cargo xtask layering`, `cargo xtask bench`.
+//!
+//! Invariants: (1) a step that fails makes the exit code non-zero; (2) what was not run is printed with its reason, and
+//! counts as a failure where the environment says `CI=true`; (3) no step runs without a time limit.
+//! Standard library only, so that it builds in seconds. It holds no test of the filesystem itself.
+
+mod bench;
+mod layering;
+mod process;
+mod summary;
+mod test;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: cargo xtask <command>
+
+  test [--only TEXT] [--no-install]   everything that must hold; what it needs is installed first
+  layering                            the edges between crates and between the modules of `fs`
+  bench [--small]                     the same work here and on the kernel's btrfs, as ratios";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.split_first() {
+        Some((&"test", rest)) => test::Options::parse(rest).and_then(|options| test::run(&options)),
+        Some((&"layering", [])) => layering::run(),
+        Some((&"bench", rest)) => bench::run(rest),
+        Some((&("help" | "--help" | "-h"), _)) => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(sentence) => {
+            eprintln!("xtask: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}

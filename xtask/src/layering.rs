@@ -1,0 +1,213 @@
+//! The layering, checked: which crate may use which, which module of `fs` may use which, where `unsafe` may stand, and
+//! that every source file says at its head what it is.
+//!
+//! Invariants: (1) a crate or a module that is not in these tables is a failure, so that a new one is a decision made
+//! here; (2) the tables equal the drawing in `ARCHITECTURE.md`.
+//! It reads the text of manifests and sources; it does not resolve names, so `fs` modules refer to each other by
+//! `crate::module`.
+
+use crate::workspace;
+use std::path::Path;
+
+/// A crate's folder and the crates of this workspace that it may use.
+const CRATES: &[(&str, &[&str])] = &[
+    ("ondisk", &[]),
+    ("device", &[]),
+    ("tree", &["ondisk"]),
+    ("volume", &["ondisk", "device"]),
+    ("fs", &["tree", "volume", "ondisk", "device"]),
+    ("check", &["tree", "volume", "ondisk", "device"]),
+    ("send", &["fs", "ondisk"]),
+    ("rescue", &["tree", "volume", "ondisk", "device"]),
+    ("fuse", &["fs"]),
+    ("cli", &["ondisk", "device", "volume", "tree", "fs", "fuse", "check", "send", "rescue"]),
+    ("testkit", &["ondisk", "device", "volume", "tree", "fs", "check", "send"]),
+    ("sim", &["ondisk", "device", "volume", "tree", "fs", "check", "send", "testkit"]),
+    ("interop", &["ondisk", "device", "volume", "tree", "fs", "check", "send", "testkit"]),
+    ("bench", &["ondisk", "device", "volume", "tree", "fs", "check", "send", "testkit"]),
+];
+
+/// What tests may use beyond that: the judge still shares nothing with the accused.
+const FOR_TESTS: &[&str] = &["ondisk", "device", "testkit"];
+
+/// The modules of `fs`, lowest first; those of one rank do not know each other.
+const FS_MODULES: &[&[&str]] = &[
+    &["error", "env", "options"],
+    &["node_io"],
+    &["space"],
+    &["transaction"],
+    &["extent"],
+    &["commit"],
+    &["tree_log"],
+    &["inode"],
+    &["file"],
+    &["subvolume"],
+    &["maintenance"],
+    &["mount", "mkfs"],
+    &["filesystem"],
+];
+
+/// Crates in which `unsafe` may stand.
+const MAY_BE_UNSAFE: &[&str] = &["device", "fuse"];
+
+/// Prints every violation; true when there is none.
+pub fn run() -> Result<bool, String> {
+    let found = violations()?;
+    found.iter().for_each(|sentence| println!("layering: {sentence}"));
+    if found.is_empty() {
+        println!("layering: {} crates, {} ranks of modules in fs: as drawn", CRATES.len(), FS_MODULES.len());
+    }
+    Ok(found.is_empty())
+}
+
+/// One sentence for each violation in the checkout.
+pub fn violations() -> Result<Vec<String>, String> {
+    let crates = workspace::root().join("crates");
+    let mut found = Vec::new();
+    let folders = std::fs::read_dir(&crates).map_err(|error| format!("cannot read {}: {error}", crates.display()))?;
+    for folder in folders.flatten().map(|entry| entry.path()) {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+        found.extend(crate_edges(&name, &manifest));
+        found.extend(unsafe_code(&name, &folder));
+        for file in workspace::files_below(&folder, ".rs") {
+            let text =
+                std::fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            let shown = file.strip_prefix(workspace::root()).unwrap_or(&file).display().to_string();
+            if !text.starts_with("//!") {
+                found.push(format!("{shown} does not begin with //!"));
+            }
+            if name == "fs" && file.starts_with(folder.join("src")) {
+                found.extend(module_edges(&module_of(&folder.join("src"), &file), &shown, &text));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn crate_edges(name: &str, manifest: &str) -> Vec<String> {
+    let Some((_, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
+        return vec![format!("crate {name} is not in the table of xtask/src/layering.rs")];
+    };
+    let mut found = Vec::new();
+    let mut section = "";
+    for line in manifest.lines() {
+        if let Some(title) = line.trim().strip_prefix('[') {
+            section = title.trim_end_matches(']');
+        }
+        let Some(used) = line.strip_prefix("butterfs-") else { continue };
+        let used = used.split(['.', ' ', '=']).next().unwrap_or(used);
+        let for_tests = section == "dev-dependencies" && FOR_TESTS.contains(&used);
+        if !allowed.contains(&used) && !for_tests {
+            found.push(format!("crate {name} uses {used} ([{section}])"));
+        }
+    }
+    found
+}
+
+fn unsafe_code(name: &str, folder: &Path) -> Option<String> {
+    if MAY_BE_UNSAFE.contains(&name) {
+        return None;
+    }
+    let root = ["src/lib.rs", "src/main.rs"].iter().find_map(|file| std::fs::read_to_string(folder.join(file)).ok())?;
+    (!root.contains("#![forbid(unsafe_code)]")).then(|| format!("crate {name} does not forbid unsafe code"))
+}
+
+/// `inode` for `src/inode.rs`, `src/inode/link.rs` and so on.
+fn module_of(src: &Path, file: &Path) -> String {
+    let inside = file.strip_prefix(src).unwrap_or(file);
+    let first = inside.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+    first.unwrap_or_default().trim_end_matches(".rs").to_owned()
+}
+
+fn rank(module: &str) -> Option<usize> {
+    FS_MODULES.iter().position(|modules| modules.contains(&module))
+}
+
+fn module_edges(module: &str, shown: &str, text: &str) -> Vec<String> {
+    if module == "lib" {
+        return Vec::new();
+    }
+    let Some(own) = rank(module) else {
+        return vec![format!("module fs::{module} ({shown}) is not in the table of xtask/src/layering.rs")];
+    };
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for used in modules_named(line) {
+            let allowed = used == module || rank(used).is_none_or(|other| other < own);
+            if !allowed {
+                found.push(format!("fs::{module} uses fs::{used} ({shown}:{})", number + 1));
+            }
+        }
+    }
+    found
+}
+
+/// The `x` of every `crate::x` and `crate::{x, y::Z}` that stands on the line outside a comment.
+fn modules_named(line: &str) -> Vec<&str> {
+    let code = line.split("//").next().unwrap_or(line);
+    let first_name =
+        |text: &'_ str| -> usize { text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len()) };
+    let mut names = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        // `$crate::` belongs to macros, `my_crate::` to somebody else.
+        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$') {
+            continue;
+        }
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            Some(group) => {
+                let mut depth = 0usize;
+                for part in group.split_inclusive([',', '{', '}']) {
+                    let name = part.trim();
+                    if depth == 0 && !name.is_empty() {
+                        names.push(&name[..first_name(name)]);
+                    }
+                    match part.chars().last() {
+                        Some('{') => depth += 1,
+                        Some('}') => depth = depth.saturating_sub(1),
+                        _ => {}
+                    }
+                }
+            }
+            None => names.push(&rest[..first_name(rest)]),
+        }
+    }
+    names.retain(|name| name.starts_with(|c: char| c.is_lowercase()));
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edge_that_is_not_drawn_is_found() {
+        let manifest = "[dependencies]\nbutterfs-fs.workspace = true\nbutterfs-tree.workspace = true\n";
+        assert_eq!(crate_edges("check", manifest), ["crate check uses fs ([dependencies])"]);
+        assert_eq!(crate_edges("tree", "[dev-dependencies]\nbutterfs-testkit.workspace = true\n"), [""; 0]);
+        assert_eq!(crate_edges("nobody", "").len(), 1);
+    }
+
+    #[test]
+    fn modules_are_read_from_paths() {
+        for (line, names) in [
+            ("use crate::inode::Inode;", vec!["inode"]),
+            ("use crate::{error::{Errno, Result}, space, Core};", vec!["error", "space"]),
+            ("let x = crate::file::read(crate::mount::y());", vec!["file", "mount"]),
+            ("// use crate::file;", vec![]),
+            ("other_crate::file::x();", vec![]),
+        ] {
+            assert_eq!(modules_named(line), names, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_module_does_not_use_a_later_one() {
+        let found = module_edges("space", "space.rs", "use crate::error::Result;\nuse crate::inode::Inode;\n");
+        assert_eq!(found, ["fs::space uses fs::inode (space.rs:2)"]);
+        assert_eq!(module_edges("error", "error.rs", "use crate::env::Env;").len(), 1);
+        assert_eq!(module_edges("unheard", "unheard.rs", "").len(), 1);
+    }
+}

@@ -1,0 +1,207 @@
+//! `cargo xtask test`: the order of the steps, their time limits, and what each may use.
+//!
+//! Test programs are built once and then run one at a time, because those that mount things measure the whole machine
+//! (kernel log, loop devices). Each prints `SKIPPED: what: why` for what it cannot do here.
+
+use crate::summary::{self, Step};
+use crate::{layering, process, tools, workspace};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Limits for test programs that are known to take long, in seconds; all others have `DEFAULT_LIMIT_S`.
+const LIMITS: &[(&str, u64)] = &[("real_tree", 900), ("crash", 900), ("workload", 900)];
+const DEFAULT_LIMIT_S: u64 = 600;
+const BUILD_LIMIT_S: u64 = 1500;
+
+/// What was asked for on the command line.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// Only test programs whose name contains this, and none of the other steps.
+    only: Option<String>,
+    /// Do not install anything.
+    no_install: bool,
+}
+
+impl Options {
+    /// Reads the words after `test`.
+    pub fn parse(words: &[&str]) -> Result<Options, String> {
+        let mut options = Options::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--only" => options.only = Some((*words.next().ok_or("--only needs a text")?).to_owned()),
+                "--no-install" => options.no_install = true,
+                _ => return Err(format!("unknown option {word}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs everything; true when it all holds.
+pub fn run(options: &Options) -> Result<bool, String> {
+    let mut steps = Vec::new();
+    if !options.no_install {
+        let started = Instant::now();
+        let problems = tools::ensure();
+        let mut step = Step::single("tools", started.elapsed(), None);
+        step.skips = problems.into_iter().map(|problem| format!("a tool: {problem}")).collect();
+        steps.push(announce(step));
+    }
+    if options.only.is_none() {
+        static_checks(&mut steps)?;
+    }
+    steps.push(announce(cargo("release build", &["build", "--release", "-p", "butterfs"])?));
+    let (build, programs) = build_tests()?;
+    steps.push(announce(build));
+    for program in programs {
+        let wanted = options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
+        if wanted {
+            steps.push(announce(run_program(&program)?));
+        }
+    }
+    if options.only.is_none() {
+        steps.push(announce(doc_tests()?));
+    }
+    clean_up();
+    Ok(summary::print(&steps, std::env::var("CI").is_ok_and(|value| value == "true")))
+}
+
+fn static_checks(steps: &mut Vec<Step>) -> Result<(), String> {
+    steps.push(announce(cargo("format", &["fmt", "--all", "--check"])?));
+    let started = Instant::now();
+    let violations = layering::violations()?;
+    let mut step = Step::single("layering", started.elapsed(), None);
+    step.passed = usize::from(violations.is_empty());
+    step.failures = violations.into_iter().map(|violation| format!("layering: {violation}")).collect();
+    steps.push(announce(step));
+    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    steps.push(announce(cargo("clippy", &clippy)?));
+    Ok(())
+}
+
+fn announce(step: Step) -> Step {
+    let verdict = match (step.failures.is_empty(), step.skips.is_empty()) {
+        (false, _) => "FAILED",
+        (true, false) => "partly skipped",
+        (true, true) => "ok",
+    };
+    println!("{:<44} {verdict} ({:.1} s)", step.name, step.elapsed.as_secs_f64());
+    step.failures.iter().for_each(|line| println!("    {line}"));
+    step
+}
+
+fn log_of(name: &str) -> PathBuf {
+    workspace::target().join("xtask-logs").join(format!("{}.log", name.replace([' ', '/', ':'], "-")))
+}
+
+fn cargo(name: &str, arguments: &[&str]) -> Result<Step, String> {
+    let log = log_of(name);
+    let mut command = Command::new("cargo");
+    command.args(arguments).current_dir(workspace::root());
+    let ended = process::run(&mut command, &log, Duration::from_secs(BUILD_LIMIT_S))?;
+    let failure = (!ended.success).then(|| {
+        print!("{}", tail(&ended.output, 60));
+        format!("cargo {} (see {})", arguments.join(" "), log.display())
+    });
+    Ok(Step::single(name, ended.elapsed, failure))
+}
+
+fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].iter().map(|line| format!("    {line}\n")).collect()
+}
+
+/// A built test program.
+struct Program {
+    name: String,
+    path: PathBuf,
+    /// The package's folder, where tests expect to run.
+    folder: PathBuf,
+}
+
+fn build_tests() -> Result<(Step, Vec<Program>), String> {
+    let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
+    let mut command = Command::new("cargo");
+    command.args(arguments).current_dir(workspace::root());
+    let ended = process::run(&mut command, &log_of("test build"), Duration::from_secs(BUILD_LIMIT_S))?;
+    let failure = (!ended.success).then(|| {
+        let diagnostics: String =
+            ended.output.lines().filter(|line| !line.starts_with('{')).map(|l| format!("{l}\n")).collect();
+        print!("{}", tail(&diagnostics, 60));
+        "the tests do not compile".to_owned()
+    });
+    let programs = ended.output.lines().filter_map(program_in).collect();
+    Ok((Step::single("test build", ended.elapsed, failure), programs))
+}
+
+/// The test program that one line of cargo's JSON tells of.
+fn program_in(line: &str) -> Option<Program> {
+    let value = |key: &str| {
+        let (_, rest) = line.split_once(&format!("\"{key}\":\""))?;
+        rest.split_once('"').map(|(value, _)| value.to_owned())
+    };
+    if !line.contains("\"reason\":\"compiler-artifact\"") || !line.contains("\"test\":true}") {
+        return None;
+    }
+    let path = PathBuf::from(value("executable")?);
+    let folder = Path::new(&value("manifest_path")?).parent()?.to_owned();
+    let file = path.file_name()?.to_string_lossy().into_owned();
+    let target = file.rsplit_once('-').map_or(file.as_str(), |(name, _)| name).to_owned();
+    Some(Program { name: format!("{}/{target}", folder.file_name()?.to_string_lossy()), path, folder })
+}
+
+fn run_program(program: &Program) -> Result<Step, String> {
+    let target = program.name.rsplit('/').next().unwrap_or_default();
+    let limit = LIMITS.iter().find(|(name, _)| *name == target).map_or(DEFAULT_LIMIT_S, |(_, seconds)| *seconds);
+    let scratch = workspace::scratch();
+    std::fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
+    let mut command = Command::new(&program.path);
+    command.arg("--include-ignored").current_dir(&program.folder).envs(tools::environment());
+    command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs")).env("BUTTERFS_SCRATCH", scratch);
+    let ended = process::run(&mut command, &log_of(&program.name), Duration::from_secs(limit))?;
+    let step = Step::from_test_output(&program.name, ended.elapsed, ended.success, ended.timed_out, &ended.output);
+    if !step.failures.is_empty() {
+        print!("{}", tail(&ended.output, 80));
+    }
+    Ok(step)
+}
+
+fn doc_tests() -> Result<Step, String> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--workspace", "--doc"]).current_dir(workspace::root());
+    let ended = process::run(&mut command, &log_of("doc tests"), Duration::from_secs(BUILD_LIMIT_S))?;
+    Ok(Step::from_test_output("doc tests", ended.elapsed, ended.success, ended.timed_out, &ended.output))
+}
+
+/// Takes back what killed tests left: mounts below the scratch folder and loop devices on files in it.
+fn clean_up() {
+    let scratch = workspace::scratch().display().to_string();
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let ours = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|at| at.starts_with(&scratch));
+    ours.for_each(|at| drop(process::capture("umount", &["-l", at])));
+    let loops =
+        process::capture("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"]).unwrap_or_default();
+    for line in loops.lines().filter(|line| line.contains(&scratch)) {
+        if let Some(device) = line.split_whitespace().next() {
+            drop(process::capture("losetup", &["-d", device]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_read_from_cargos_json() {
+        let line = r#"{"reason":"compiler-artifact","package_id":"x","manifest_path":"/w/crates/tree/Cargo.toml","target":{"kind":["lib"]},"profile":{"opt_level":"1","test":true},"features":[],"filenames":[],"executable":"/t/debug/deps/butterfs_tree-0123","fresh":true}"#;
+        let program = program_in(line).expect("a test program");
+        assert_eq!(
+            (program.name.as_str(), program.path.to_str()),
+            ("tree/butterfs_tree", Some("/t/debug/deps/butterfs_tree-0123"))
+        );
+        assert!(program_in(&line.replace("\"test\":true", "\"test\":false")).is_none());
+    }
+}

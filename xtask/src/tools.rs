@@ -1,0 +1,166 @@
+//! The programs and packages that the tests need, and how they get here.
+//!
+//! Invariants: nothing outside the build output is changed except through `apt-get install`, and only for root; a tool
+//! that cannot be had is named with the reason, and the tests that need it report themselves skipped.
+
+use crate::{process, workspace};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A program and the Debian package that has it.
+const PROGRAMS: [(&str, &str); 13] = [
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("fio", "fio"),
+    ("dbench", "dbench"),
+    ("xfs_io", "xfsprogs"),
+    ("stress-ng", "stress-ng"),
+    ("setfattr", "attr"),
+    ("setfacl", "acl"),
+    ("fusermount3", "fuse3"),
+    ("zstd", "zstd"),
+    ("xz", "xz-utils"),
+    ("setcap", "libcap2-bin"),
+    ("losetup", "mount"),
+    ("prlimit", "util-linux"),
+];
+
+/// Programs from crates.io, with the versions that the lists of expected results were made with.
+const CRATES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+
+/// What the test programs find the tools by.
+pub fn environment() -> Vec<(String, String)> {
+    let tools = workspace::tools();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}:/usr/sbin:/sbin", tools.join("bin").display());
+    vec![("PATH".into(), path), ("BUTTERFS_TOOLS".into(), tools.display().to_string())]
+}
+
+/// Gets everything that is missing. Returns one sentence for each tool that cannot be had.
+pub fn ensure() -> Vec<String> {
+    let steps: [fn() -> Result<(), String>; 4] = [debian_packages, crate_programs, newer_btrfs_progs, kernel_source];
+    steps.iter().filter_map(|step| step().err()).collect()
+}
+
+fn debian_packages() -> Result<(), String> {
+    let missing: Vec<&str> =
+        PROGRAMS.iter().filter(|(program, _)| !process::exists(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if process::capture("id", &["-u"]).as_deref() != Some("0\n") {
+        return Err(format!("missing packages: {list} (apt-get install needs root)"));
+    }
+    println!("installing {list}");
+    let install = || {
+        let mut command = Command::new("apt-get");
+        command
+            .args(["install", "-y", "--no-install-recommends"])
+            .args(&missing)
+            .env("DEBIAN_FRONTEND", "noninteractive");
+        limited(&mut command, "apt-install", 600)
+    };
+    install().or_else(|_| {
+        limited(Command::new("apt-get").arg("update"), "apt-update", 300)?;
+        install()
+    })
+}
+
+fn crate_programs() -> Result<(), String> {
+    let folder = workspace::tools();
+    let missing = CRATES.iter().filter(|(name, _)| !folder.join("bin").join(name).is_file());
+    let wanted: Vec<String> = missing.map(|(name, version)| format!("{name}@{version}")).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    println!("installing {}", wanted.join(" "));
+    let mut command = Command::new("cargo");
+    command.args(["install", "--locked", "--root"]).arg(folder).args(wanted);
+    limited(&mut command, "cargo-install", 900)
+}
+
+/// The btrfs-progs of bookworm cannot make the block group tree, which is today's default. Debian's backports have one
+/// that can; it is unpacked beside the build output, and the system's own stays as it is.
+fn newer_btrfs_progs() -> Result<(), String> {
+    let folder = workspace::tools().join("btrfs-progs");
+    let makes_block_group_tree = |program: &str| {
+        let listed = Command::new(program).args(["-O", "list-all"]).output();
+        listed.is_ok_and(|output| String::from_utf8_lossy(&output.stderr).contains("block-group-tree"))
+    };
+    let unpacked = folder.join("sbin/mkfs.btrfs");
+    if makes_block_group_tree("mkfs.btrfs") || makes_block_group_tree(&unpacked.to_string_lossy()) {
+        return Ok(());
+    }
+    println!("fetching a btrfs-progs that knows the block group tree");
+    let apt = folder.join("apt");
+    for sub in ["lists/partial", "cache/archives/partial", "download"] {
+        std::fs::create_dir_all(apt.join(sub)).map_err(|error| format!("cannot create {}: {error}", apt.display()))?;
+    }
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or("stable");
+    let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
+    let source = format!("deb [signed-by={keys}] http://deb.debian.org/debian {codename}-backports main\n");
+    let list = apt.join("sources.list");
+    std::fs::write(&list, source).map_err(|error| format!("cannot write {}: {error}", list.display()))?;
+    let options = [
+        format!("Dir::Etc::SourceList={}", list.display()),
+        "Dir::Etc::SourceParts=/dev/null".to_owned(),
+        format!("Dir::State::Lists={}", apt.join("lists").display()),
+        format!("Dir::Cache={}", apt.join("cache").display()),
+    ];
+    let with_options = || {
+        let mut command = Command::new("apt-get");
+        options.iter().for_each(|option| {
+            command.args(["-o", option]);
+        });
+        command
+    };
+    limited(with_options().arg("update"), "backports-update", 300)?;
+    let download = apt.join("download");
+    limited(with_options().args(["download", "btrfs-progs"]).current_dir(&download), "backports-download", 300)?;
+    unpack(&package_in(&download)?, &folder)
+}
+
+/// Debian's Linux source package: the real tree that the interop test and the benchmark unpack.
+fn kernel_source() -> Result<(), String> {
+    let folder = workspace::tools().join("linux-source");
+    if source_tarball(&folder).is_some() {
+        return Ok(());
+    }
+    let depends = process::capture("apt-cache", &["depends", "linux-source"]).unwrap_or_default();
+    let package = depends.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    let package = package.ok_or("no package linux-source is known to apt (apt-get update?)")?.to_owned();
+    println!("fetching {package}");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    limited(Command::new("apt-get").args(["download", &package]).current_dir(&folder), "linux-source", 600)?;
+    let archive = package_in(&folder)?;
+    unpack(&archive, &folder)?;
+    let _ = std::fs::remove_file(archive);
+    source_tarball(&folder).map(|_| ()).ok_or_else(|| format!("{package} holds no tarball"))
+}
+
+fn source_tarball(folder: &Path) -> Option<PathBuf> {
+    workspace::files_below(&folder.join("usr/src"), ".tar.xz").pop()
+}
+
+fn package_in(folder: &Path) -> Result<PathBuf, String> {
+    workspace::files_below(folder, ".deb").pop().ok_or_else(|| format!("no package arrived in {}", folder.display()))
+}
+
+fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
+    limited(Command::new("dpkg-deb").arg("-x").args([package, folder]), "unpack", 120)
+}
+
+fn limited(command: &mut Command, name: &str, seconds: u64) -> Result<(), String> {
+    let log = workspace::target().join("xtask-logs").join(format!("{name}.log"));
+    let ended = process::run(command, &log, Duration::from_secs(seconds))?;
+    match (ended.success, ended.timed_out) {
+        (true, _) => Ok(()),
+        (false, true) => Err(format!("{name}: not finished after {seconds} s")),
+        (false, false) => {
+            let last = ended.output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no output");
+            Err(format!("{name}: {last}"))
+        }
+    }
+}
