@@ -21,8 +21,8 @@ mod node;
 mod search;
 
 pub use edit::{insert, insert_many, remove, remove_range, replace, update};
-pub use node::{BlockIdentity, Corrupt, Node, verify};
-pub use search::{Position, last_before, search};
+pub use node::{BlockIdentity, Corrupt, Node, check_block, verify};
+pub use search::{Position, Walk, last_before, search, walk};
 
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
 use std::sync::Arc;

@@ -1,0 +1,127 @@
+//! Finding items: one descent from the root, and a walk over all nodes.
+//!
+//! A reader holds at most the nodes that it has been given, and no place in a parent: to go on to the next leaf it
+//! descends again at [`Position::upper`]. So a scan meets every item that exists throughout, whatever happens to the
+//! tree between two steps, and `upper` rises with every step, whatever a damaged tree contains.
+
+use crate::{Corrupt, Node, NodePtr, NodeSource};
+use butterfs_ondisk::Key;
+use std::sync::Arc;
+
+/// A place in a leaf.
+#[derive(Clone, Debug)]
+pub struct Position {
+    /// The leaf in whose range the key lies.
+    pub leaf: Arc<Node>,
+    /// The key's slot, or the slot where it belongs; may be the number of items.
+    pub slot: usize,
+    /// Whether the key is there.
+    pub found: bool,
+    /// The smallest key of the next leaf; `None` in the last one.
+    pub upper: Option<Key>,
+}
+
+/// Finds `key`, or the place where it belongs.
+pub fn search<S: NodeSource + ?Sized>(src: &S, root: &NodePtr, key: Key) -> Result<Position, S::Error> {
+    let (mut ptr, mut upper) = (*root, None);
+    loop {
+        let node = src.node(&ptr)?;
+        if node.is_leaf() {
+            check_bound(&node, &ptr, upper)?;
+            let (slot, found) = match node.find(key) {
+                Ok(slot) => (slot, true),
+                Err(slot) => (slot, false),
+            };
+            return Ok(Position { leaf: node, slot, found, upper });
+        }
+        let slot = node.child_slot(key);
+        if slot + 1 < node.nritems() {
+            upper = Some(node.key(slot + 1));
+        }
+        ptr = node.child_ptr(slot, root.tree);
+    }
+}
+
+/// The item with the greatest key below `key`.
+pub fn last_before<S: NodeSource + ?Sized>(
+    src: &S,
+    root: &NodePtr,
+    key: Key,
+) -> Result<Option<(Arc<Node>, usize)>, S::Error> {
+    let mut bound = key;
+    // One round finds it, unless a leaf is empty or its parent's key is not its first; each further round has a
+    // smaller bound.
+    loop {
+        let mut ptr = *root;
+        let leaf = loop {
+            let node = src.node(&ptr)?;
+            if node.is_leaf() {
+                break node;
+            }
+            let below = node.find(bound).unwrap_or_else(|slot| slot);
+            ptr = node.child_ptr(below.saturating_sub(1), root.tree);
+        };
+        let below = leaf.find(bound).unwrap_or_else(|slot| slot);
+        if below > 0 {
+            return Ok(Some((leaf, below - 1)));
+        }
+        match ptr.first_key {
+            Some(lower) if lower < bound => bound = lower,
+            _ => return Ok(None),
+        }
+    }
+}
+
+/// What [`walk`] does after a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// Goes on to the node's children, if it has any.
+    Into,
+    /// Leaves the node's children out.
+    Over,
+    /// Ends.
+    Stop,
+}
+
+/// Visits every node before its children, in key order; returns whether it reached the end. A damaged tree cannot
+/// make it visit a node twice, because the ranges of the nodes of one level must not overlap.
+pub fn walk<S: NodeSource + ?Sized>(
+    src: &S,
+    root: &NodePtr,
+    visit: &mut dyn FnMut(&NodePtr, &Arc<Node>) -> Result<Walk, S::Error>,
+) -> Result<bool, S::Error> {
+    walk_below(src, root, None, visit)
+}
+
+fn walk_below<S: NodeSource + ?Sized>(
+    src: &S,
+    ptr: &NodePtr,
+    upper: Option<Key>,
+    visit: &mut dyn FnMut(&NodePtr, &Arc<Node>) -> Result<Walk, S::Error>,
+) -> Result<bool, S::Error> {
+    let node = src.node(ptr)?;
+    check_bound(&node, ptr, upper)?;
+    match visit(ptr, &node)? {
+        Walk::Stop => return Ok(false),
+        Walk::Over => return Ok(true),
+        Walk::Into if node.is_leaf() => return Ok(true),
+        Walk::Into => {}
+    }
+    for slot in 0..node.nritems() {
+        let upper = if slot + 1 < node.nritems() { Some(node.key(slot + 1)) } else { upper };
+        if !walk_below(src, &node.child_ptr(slot, ptr.tree), upper, visit)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A node's keys must lie below the range of its right neighbour. No block shows this by itself.
+pub(crate) fn check_bound(node: &Node, ptr: &NodePtr, upper: Option<Key>) -> Result<(), Corrupt> {
+    match (node.last_key(), upper) {
+        (Some(last), Some(upper)) if last >= upper => {
+            Err(Corrupt::new(ptr, format!("bad key order across blocks, last {last} next block {upper}")))
+        }
+        _ => Ok(()),
+    }
+}
