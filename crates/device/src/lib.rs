@@ -1,1 +1,100 @@
-//! See DESIGN.
+//! Bytes at offsets: the block device that everything above stands on, and the devices that tests stand on.
+//!
+//! - [`FileDevice`]: a regular file or a block device
+//! - [`MemoryDevice`]: sparse memory, with snapshots that cost nothing
+//! - [`Recorder`] and [`RecordingDevice`]: an ordered log of writes and flushes, and every disk a crash could leave
+//! - [`FaultyDevice`]: reads, writes and flushes that go wrong on purpose
+//! - [`ReadOnlyDevice`]: refuses to be changed
+//!
+//! Wrappers hold an `Arc<dyn BlockDevice>` and are devices themselves, so they stack.
+//!
+//! # Invariants
+//! 1. A read or write is whole: it transfers every byte or is an error.
+//! 2. What `write_at` accepted, a later `read_at` of the same device shows, durable or not.
+//! 3. What was written before a `flush` began that returned `Ok` survives a power cut. After a `flush` has failed,
+//!    nothing is known about earlier writes, and every later write and flush of that device fails.
+//!
+//! # Not here
+//! Caching, alignment rules, asynchronous I/O, anything of the format.
+
+#![deny(unsafe_code)]
+
+mod block_ioctl;
+mod faulty;
+mod file;
+mod in_use;
+mod memory;
+mod open_error;
+mod random;
+mod read_only;
+mod recording;
+
+pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
+pub use file::{FileDevice, FileOptions};
+pub use memory::MemoryDevice;
+pub use open_error::{OpenError, OpenErrorKind};
+pub use read_only::ReadOnlyDevice;
+pub use recording::{Event, Kept, Recorder, RecordingDevice};
+
+use std::fmt::Debug;
+use std::io;
+
+/// The unit that storage writes as a whole: a torn write is a whole number of these.
+pub const SECTOR: u64 = 512;
+
+/// Bytes at offsets, shared by all threads. See the crate's invariants.
+pub trait BlockDevice: Send + Sync + Debug {
+    /// Bytes of the device.
+    fn len(&self) -> u64;
+
+    /// Whether the device has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `buf` from `offset`. A range past the end is an error of kind `UnexpectedEof`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Writes `data` at `offset`. A range past the end is an error of kind `InvalidInput`.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Makes everything durable that was written before.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Tells the device that nobody needs these bytes; afterwards they read as anything. Devices that cannot say `Ok`.
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// What to call the device in messages: its path.
+    fn name(&self) -> String;
+
+    /// Whether every write would be refused.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+/// The error for a read outside of the device, if it is one.
+fn check_read(device: &dyn BlockDevice, offset: u64, len: usize) -> io::Result<()> {
+    if lies_inside(device, offset, len as u64) {
+        return Ok(());
+    }
+    let message = format!("read of {len} bytes at {offset} is outside of {} ({} bytes)", device.name(), device.len());
+    Err(io::Error::new(io::ErrorKind::UnexpectedEof, message))
+}
+
+/// The error for a write or discard outside of the device or on one that is read-only, if it is one.
+fn check_write(device: &dyn BlockDevice, offset: u64, len: u64) -> io::Result<()> {
+    if device.is_read_only() {
+        let message = format!("{} is open read-only", device.name());
+        return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, message));
+    }
+    if lies_inside(device, offset, len) {
+        return Ok(());
+    }
+    let message = format!("write of {len} bytes at {offset} is outside of {} ({} bytes)", device.name(), device.len());
+    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+}
+
+fn lies_inside(device: &dyn BlockDevice, offset: u64, len: u64) -> bool {
+    offset.checked_add(len).is_some_and(|end| end <= device.len())
+}

@@ -1,0 +1,289 @@
+//! A regular file or a block device as a [`BlockDevice`].
+//!
+//! # Invariants
+//! 1. One descriptor for the whole life of the device: a write error that the kernel reports once is not missed.
+//! 2. The first failed flush is final: the kernel may have dropped what it could not write and call the pages clean,
+//!    so a later flush that "succeeds" means nothing. Every later write and flush fails.
+//! 3. While a device is open for writing nobody else who asks can open it for writing or for a mount: `flock`
+//!    (exclusive for writers, shared for readers) on the file or block device, also on the file beneath a loop
+//!    device, and for block devices a claim (`O_EXCL`), which a mount by the kernel conflicts with.
+//!
+//! Buffered I/O only; nothing here bypasses the page cache.
+
+use crate::in_use;
+use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How to open a [`FileDevice`].
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// For writing.
+    pub write: bool,
+    /// With a lock: exclusive for writing, else shared. Without one, what is read may change meanwhile.
+    pub lock: bool,
+    /// For writing to a block device: claim it, so that the kernel does not mount it. Off for a device that is to be
+    /// mounted as `fuseblk`, because then the kernel claims it.
+    pub exclusive: bool,
+    /// How long to wait for another process to give up the device, which may be unmounting it just now.
+    pub wait: Duration,
+}
+
+impl FileOptions {
+    /// For writing, locked and claimed, waiting for nobody.
+    pub fn read_write() -> FileOptions {
+        FileOptions { write: true, lock: true, exclusive: true, wait: Duration::ZERO }
+    }
+
+    /// For reading, refused while another process writes.
+    pub fn read_only() -> FileOptions {
+        FileOptions { write: false, lock: true, exclusive: false, wait: Duration::ZERO }
+    }
+
+    /// For looking at it even while another process writes.
+    pub fn inspect() -> FileOptions {
+        FileOptions { lock: false, ..FileOptions::read_only() }
+    }
+}
+
+/// A regular file or a block device.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    name: String,
+    len: u64,
+    is_block_device: bool,
+    read_only: bool,
+    /// Set once a flush has failed; the text says how.
+    has_failed: AtomicBool,
+    failure: Mutex<Option<String>>,
+    /// The locked file beneath a loop device.
+    _beneath: Option<File>,
+}
+
+impl FileDevice {
+    /// Opens an existing file or block device.
+    pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<FileDevice, OpenError> {
+        const PAUSE: Duration = Duration::from_millis(50);
+        let mut waited = Duration::ZERO;
+        loop {
+            match FileDevice::open_now(path.as_ref(), options) {
+                Err(error) if error.is_in_use() && waited < options.wait => std::thread::sleep(PAUSE),
+                result => return result,
+            }
+            waited += PAUSE;
+        }
+    }
+
+    /// Makes a new, sparse file of `len` bytes and opens it for writing.
+    pub fn create(path: impl AsRef<Path>, len: u64) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        let wrap = |error| OpenError::from_io(path, error);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(wrap)?;
+        lock(&file, path, true)?;
+        if let Err(error) = file.set_len(len) {
+            // Best effort: the error that matters is the first one.
+            let _ = std::fs::remove_file(path);
+            return Err(wrap(error));
+        }
+        Ok(FileDevice::assemble(file, path, len, false, false, None))
+    }
+
+    fn open_now(path: &Path, options: &FileOptions) -> Result<FileDevice, OpenError> {
+        let wrap = |error| OpenError::from_io(path, error);
+        let is_block_device = is_block_device(path, &std::fs::metadata(path).map_err(wrap)?)?;
+        let file = open_file(path, options, is_block_device)?;
+        let metadata = file.metadata().map_err(wrap)?;
+        if self::is_block_device(path, &metadata)? != is_block_device {
+            return Err(wrap(io::Error::other("it was replaced while it was being opened")));
+        }
+        let beneath = secure(&file, path, &metadata, options)?;
+        let len = if is_block_device { device_size(&file).map_err(wrap)? } else { metadata.len() };
+        Ok(FileDevice::assemble(file, path, len, is_block_device, !options.write, beneath))
+    }
+
+    fn assemble(
+        file: File,
+        path: &Path,
+        len: u64,
+        is_block_device: bool,
+        read_only: bool,
+        beneath: Option<File>,
+    ) -> FileDevice {
+        FileDevice {
+            file,
+            name: path.display().to_string(),
+            len,
+            is_block_device,
+            read_only,
+            has_failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            _beneath: beneath,
+        }
+    }
+
+    /// Whether this is a block device.
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+
+    /// The error of every write and flush after a flush has failed.
+    fn check_not_failed(&self) -> io::Result<()> {
+        if !self.has_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let failure = self.failure.lock().clone().unwrap_or_default();
+        Err(io::Error::other(format!("{} cannot be written any more: an earlier flush failed: {failure}", self.name)))
+    }
+}
+
+/// Whether it is a block device; the error if it is not a regular file either.
+fn is_block_device(path: &Path, metadata: &Metadata) -> Result<bool, OpenError> {
+    let kind = metadata.file_type();
+    let found = match kind {
+        _ if kind.is_file() => return Ok(false),
+        _ if kind.is_block_device() => return Ok(true),
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_char_device() => "a character device",
+        _ if kind.is_fifo() => "a FIFO",
+        _ => "a socket",
+    };
+    Err(OpenError::new(path, OpenErrorKind::NotStorage { found }))
+}
+
+fn open_file(path: &Path, options: &FileOptions, is_block_device: bool) -> Result<File, OpenError> {
+    let mut flags = OFlags::empty();
+    if is_block_device && options.write && options.exclusive {
+        flags |= OFlags::EXCL;
+    }
+    let opened = OpenOptions::new().read(true).write(options.write).custom_flags(flags.bits() as i32).open(path);
+    opened.map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => busy(path, options.write),
+        _ => OpenError::from_io(path, error),
+    })
+}
+
+/// Somebody has claimed the block device: name the use if it can be found out.
+fn busy(path: &Path, for_writing: bool) -> OpenError {
+    let number = std::fs::metadata(path).map(|metadata| metadata.rdev()).unwrap_or_default();
+    let kind = match in_use::usage_of_block_device(number) {
+        Some(usage) => OpenErrorKind::UsedByKernel { usage },
+        None => OpenErrorKind::InUse { for_writing },
+    };
+    OpenError::new(path, kind)
+}
+
+/// Takes the locks, then makes sure that the kernel does not use the device. Returns the lock on the file beneath.
+fn secure(file: &File, path: &Path, metadata: &Metadata, options: &FileOptions) -> Result<Option<File>, OpenError> {
+    if !options.lock {
+        return Ok(None);
+    }
+    lock(file, path, options.write)?;
+    let is_block_device = metadata.file_type().is_block_device();
+    let beneath = if is_block_device { lock_beneath(path, metadata.rdev(), options.write)? } else { None };
+    if options.write {
+        let usage = if is_block_device {
+            in_use::usage_of_block_device(metadata.rdev())
+        } else {
+            in_use::usage_of_file(metadata)
+        };
+        if let Some(usage) = usage {
+            return Err(OpenError::new(path, OpenErrorKind::UsedByKernel { usage }));
+        }
+    }
+    Ok(beneath)
+}
+
+fn lock(file: &File, path: &Path, for_writing: bool) -> Result<(), OpenError> {
+    let operation =
+        if for_writing { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::new(path, OpenErrorKind::InUse { for_writing })),
+        // A reader is no danger to anybody, so it may go without.
+        Err(_) if !for_writing => Ok(()),
+        Err(error) => Err(OpenError::new(path, OpenErrorKind::CannotLock(error.into()))),
+    }
+}
+
+/// Locks the file beneath a loop device. One that cannot be opened, or is gone, is nobody's business here.
+fn lock_beneath(path: &Path, number: u64, for_writing: bool) -> Result<Option<File>, OpenError> {
+    let Some(file) = in_use::backing_file(number).and_then(|beneath| File::open(beneath).ok()) else {
+        return Ok(None);
+    };
+    lock(&file, path, for_writing)?;
+    Ok(Some(file))
+}
+
+/// Bytes of a block device. Cached pages are dropped first: the kernel's own filesystem may have written past them.
+fn device_size(file: &File) -> io::Result<u64> {
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+    block_ioctl::size_bytes(file)
+}
+
+impl BlockDevice for FileDevice {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        check_read(self, offset, buf.len())?;
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        check_write(self, offset, data.len() as u64)?;
+        self.check_not_failed()?;
+        self.file.write_all_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.check_not_failed()?;
+        self.file.sync_data().inspect_err(|error| {
+            *self.failure.lock() = Some(error.to_string());
+            self.has_failed.store(true, Ordering::Release);
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_write(self, offset, len)?;
+        self.check_not_failed()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let result = if self.is_block_device {
+            block_ioctl::discard(&self.file, offset, len)
+        } else {
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.file, punch, offset, len).map_err(io::Error::from)
+        };
+        result.or_else(|error| if cannot_discard(&error) { Ok(()) } else { Err(error) })
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+}
+
+/// Whether the error says that the device has no discard, or none for ranges like this one.
+fn cannot_discard(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let Some(errno) = Errno::from_io_error(error) else { return false };
+    [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::NOTTY].contains(&errno)
+}
+
+#[cfg(test)]
+mod tests;

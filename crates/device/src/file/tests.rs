@@ -1,0 +1,1 @@
+//! Files, locks, loop devices.

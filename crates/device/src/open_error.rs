@@ -1,0 +1,98 @@
+//! Why a file or block device could not be opened: one sentence, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A device that could not be opened. `Display` is one sentence without a full stop.
+#[derive(Debug)]
+pub struct OpenError {
+    /// What was to be opened.
+    pub path: PathBuf,
+    /// Why not.
+    pub kind: OpenErrorKind,
+}
+
+/// The reasons that a caller may want to tell apart.
+#[derive(Debug)]
+pub enum OpenErrorKind {
+    /// There is no such file.
+    NotFound,
+    /// [`FileDevice::create`](crate::FileDevice::create) found a file.
+    Exists,
+    /// The caller may not open it that way, or it is on a read-only filesystem.
+    PermissionDenied,
+    /// Neither a regular file nor a block device.
+    NotStorage {
+        /// What it is: `a directory`.
+        found: &'static str,
+    },
+    /// Another process holds the lock, or the claim on the block device.
+    InUse {
+        /// Whether it was to be opened for writing.
+        for_writing: bool,
+    },
+    /// The kernel has it, or a loop device over it, in use.
+    UsedByKernel {
+        /// How: `mounted at /mnt`, `used as swap`; with the loop device's name where there is one.
+        usage: String,
+    },
+    /// The filesystem that the file is on has no locks.
+    CannotLock(io::Error),
+    /// Anything else.
+    Io(io::Error),
+}
+
+impl OpenError {
+    pub(crate) fn new(path: &Path, kind: OpenErrorKind) -> OpenError {
+        OpenError { path: path.to_owned(), kind }
+    }
+
+    pub(crate) fn from_io(path: &Path, error: io::Error) -> OpenError {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => OpenErrorKind::NotFound,
+            io::ErrorKind::AlreadyExists => OpenErrorKind::Exists,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => OpenErrorKind::PermissionDenied,
+            _ => OpenErrorKind::Io(error),
+        };
+        OpenError::new(path, kind)
+    }
+
+    /// What the user can do, where there is something.
+    pub fn hint(&self) -> Option<&'static str> {
+        match &self.kind {
+            OpenErrorKind::InUse { for_writing: true } => {
+                Some("unmount it, or end the program that uses it; only one at a time may write")
+            }
+            OpenErrorKind::InUse { for_writing: false } => Some("unmount it, or end the program that writes to it"),
+            OpenErrorKind::UsedByKernel { .. } => Some("unmount it first"),
+            OpenErrorKind::PermissionDenied => Some("check the permissions, or open it read-only"),
+            OpenErrorKind::CannotLock(_) => Some("copy it to a local filesystem, or open it read-only"),
+            OpenErrorKind::NotStorage { .. } => Some("give an image file or a block device"),
+            OpenErrorKind::NotFound | OpenErrorKind::Exists | OpenErrorKind::Io(_) => None,
+        }
+    }
+
+    /// Whether waiting for another process may help.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self.kind, OpenErrorKind::InUse { .. })
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.kind {
+            OpenErrorKind::NotFound => write!(f, "{path} does not exist"),
+            OpenErrorKind::Exists => write!(f, "{path} already exists"),
+            OpenErrorKind::PermissionDenied => write!(f, "no permission to open {path}"),
+            OpenErrorKind::NotStorage { found } => write!(f, "{path} is {found}, not a file or block device"),
+            OpenErrorKind::InUse { .. } => write!(f, "{path} is in use by another process"),
+            OpenErrorKind::UsedByKernel { usage } => write!(f, "{path} is {usage}"),
+            OpenErrorKind::CannotLock(error) => write!(f, "cannot lock {path}: {error}"),
+            OpenErrorKind::Io(error) => write!(f, "cannot open {path}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
