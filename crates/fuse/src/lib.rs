@@ -1,1 +1,32 @@
-//! See DESIGN.
+//! FUSE in front of the engine: requests of the kernel become calls of `butterfs_fs::Filesystem`, and nothing else.
+//!
+//! ```text
+//! mount       makes, changes and ends mounts: types fuse and fuseblk, fusermount3
+//! control     finds the process that serves a mount, asks it to commit, waits for its end
+//! adaptor     FUSE operation <-> engine: node ids, attributes, directories
+//! session     INIT by whitelist, one request -> one reply, what a panic means
+//! transport   where requests come from: /dev/fuse with a descriptor per thread
+//! protocol    structures, and requests taken apart
+//! ```
+//!
+//! Each module uses only those below it.
+//!
+//! # Why a transport of our own
+//! The published crates do not carry what the engine has and the kernel offers: `fuser` 0.18 knows no SYNCFS (without
+//! which `sync` on a `fuseblk` mount is a lie), no TMPFILE and no STATX (birth times), and does not let its caller make
+//! the mount or choose another transport. The protocol is two dozen structures and a read/write loop.
+//!
+//! # Not here
+//! Permission checks (the kernel's: `default_permissions` is always on), locks of files (the kernel's), printing (the
+//! caller passes a [`Log`]).
+
+pub mod mount;
+pub mod protocol;
+pub mod session;
+mod system;
+pub mod transport;
+
+use std::sync::Arc;
+
+/// Where sentences for the administrator go.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;

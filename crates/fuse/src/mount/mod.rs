@@ -1,0 +1,111 @@
+//! Makes, changes and ends mounts.
+//!
+//! Two types of mount stand for the same server:
+//!
+//! | type | who | `sync`, `syncfs` | `umount` |
+//! |---|---|---|---|
+//! | `fuseblk` | root, on a block device | reach the server (SYNCFS) | waits for the server (DESTROY) |
+//! | `fuse` | anybody | do not | returns at once, the server commits after it |
+//!
+//! So root gets `fuseblk`, and for an image file a loop device over it to satisfy the kernel ([`direct`]); everybody
+//! else gets `fuse`, through `fusermount3` where mounting is not allowed.
+//!
+//! # Invariants
+//! 1. `default_permissions` is always on; without it the kernel would remember one user's permissions for another.
+//! 2. The source shown is the one given, whatever stands for it.
+
+pub mod direct;
+pub mod fusermount;
+mod loop_device;
+pub mod mountinfo;
+
+use crate::transport::DevFuse;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// The type that mounts show after `fuse.` or `fuseblk.`.
+pub const SUBTYPE: &str = "butterfs";
+
+/// Flags of a mount that the kernel enforces, not the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// No writes.
+    pub read_only: bool,
+    /// Set-id bits mean nothing.
+    pub nosuid: bool,
+    /// Device nodes mean nothing.
+    pub nodev: bool,
+    /// Nothing can be executed.
+    pub noexec: bool,
+    /// Access times are not shown to change.
+    pub noatime: bool,
+    /// The same for directories.
+    pub nodiratime: bool,
+    /// Access times always change.
+    pub strictatime: bool,
+    /// Symbolic links are not followed.
+    pub nosymfollow: bool,
+    /// Every write is synchronous.
+    pub sync: bool,
+    /// Every change of a directory is synchronous.
+    pub dirsync: bool,
+    /// Times are written late.
+    pub lazytime: bool,
+}
+
+/// What stands behind a mount.
+#[derive(Debug)]
+pub enum Backing {
+    /// Nothing that the kernel could claim: type `fuse`.
+    Unclaimed,
+    /// The source is a block device: type `fuseblk` where allowed. The kernel claims the device for itself, so the
+    /// server's own descriptor must not be an exclusive one.
+    BlockDevice,
+    /// The source is this open file: type `fuseblk` over a loop device where allowed.
+    ImageFile(OwnedFd),
+}
+
+/// What to mount.
+#[derive(Debug)]
+pub struct Request {
+    /// Shown as what is mounted; for a block device, its path.
+    pub source: OsString,
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// How.
+    pub flags: Flags,
+    /// Other users may enter.
+    pub allow_other: bool,
+    /// What with.
+    pub backing: Backing,
+    /// The largest sector that a `fuseblk` mount may assume.
+    pub sector_bytes: u32,
+}
+
+/// What kind of mount it became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Type `fuse`.
+    Fuse,
+    /// Type `fuseblk`.
+    FuseBlock,
+}
+
+/// A fresh mount: nothing answers yet.
+#[derive(Debug)]
+pub struct Mounted {
+    /// The connection to serve.
+    pub device: DevFuse,
+    /// Its type.
+    pub kind: Kind,
+}
+
+/// Makes a mount. Until the server answers INIT, everybody who looks there waits.
+pub fn mount(request: &Request) -> io::Result<Mounted> {
+    match direct::mount(request) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fusermount::mount(request),
+        outcome => outcome,
+    }
+}

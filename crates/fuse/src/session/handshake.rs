@@ -1,0 +1,160 @@
+//! INIT: version and features, by a whitelist.
+//!
+//! A feature is on the list because its structures are decoded here and its duties are met by the adaptor. A kernel
+//! that lacks one of the required ones is refused by name: without them names or permissions would come out wrong.
+
+use crate::protocol::flags::{KERNEL_MINOR_VERSION, KERNEL_VERSION, init};
+use crate::protocol::wire::{InitIn, InitOut, OutHeader};
+use crate::protocol::{Operation, Request};
+use crate::transport::dev_fuse::{DevFuse, Received, Sent};
+use crate::transport::{MAX_DATA_BYTES, REQUEST_BUFFER_BYTES};
+use std::io;
+use zerocopy::IntoBytes;
+
+/// Requests of the background (read-ahead, write-back, direct I/O) that the kernel sends at a time.
+const MAX_BACKGROUND: u16 = 64;
+/// The page size that `max_pages` counts in is the kernel's; this is the smallest.
+const PAGE_BYTES: usize = 4096;
+
+/// Features that must be there, with the name to complain by.
+const REQUIRED: [(u64, &str); 5] = [
+    (init::DONT_MASK, "DONT_MASK"),
+    (init::POSIX_ACL, "POSIX_ACL"),
+    (init::MAX_PAGES, "MAX_PAGES"),
+    (init::HANDLE_KILLPRIV_V2, "HANDLE_KILLPRIV_V2"),
+    (init::SETXATTR_EXT, "SETXATTR_EXT"),
+];
+
+/// Features that are used where they are.
+const WANTED: u64 = init::ASYNC_READ
+    | init::ATOMIC_O_TRUNC
+    | init::EXPORT_SUPPORT
+    | init::BIG_WRITES
+    | init::HAS_IOCTL_DIR
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::WRITEBACK_CACHE
+    | init::PARALLEL_DIROPS
+    | init::CACHE_SYMLINKS
+    | init::EXPLICIT_INVAL_DATA
+    | init::INIT_EXT;
+
+/// What both sides agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// The kernel's minor version of the protocol.
+    pub minor: u32,
+    /// The features in use, see [`init`].
+    pub features: u64,
+}
+
+/// Answers INIT on a fresh connection. Other requests cannot arrive before.
+pub fn handshake(device: &DevFuse) -> io::Result<Agreement> {
+    let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
+    loop {
+        match device.receive(&mut buffer)? {
+            Received::Nothing => {}
+            Received::Ended => return Err(io::Error::other("the mount ended before it began")),
+            Received::Request(len) => {
+                if let Some(agreement) = first_request(device, &buffer[..len])? {
+                    return Ok(agreement);
+                }
+            }
+        }
+    }
+}
+
+/// Answers the first request. `None`: the kernel speaks a newer major version and will ask again in ours.
+fn first_request(device: &DevFuse, bytes: &[u8]) -> io::Result<Option<Agreement>> {
+    let request =
+        Request::decode(bytes).map_err(|error| io::Error::other(format!("{error:?} as the first request")))?;
+    let Operation::Init { arguments, flags2 } = request.operation else {
+        return Err(io::Error::other(format!("the first request is {}, not INIT", request.header.opcode)));
+    };
+    let unique = request.header.unique;
+    if arguments.major > KERNEL_VERSION {
+        reply(device, unique, &InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::default() })?;
+        return Ok(None);
+    }
+    match agree(&arguments, flags2) {
+        Ok((agreement, answer)) => reply(device, unique, &answer).map(|()| Some(agreement)),
+        Err(why) => {
+            let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -libc::EPROTO, unique };
+            device.send(&header, &[])?;
+            Err(io::Error::new(io::ErrorKind::Unsupported, why))
+        }
+    }
+}
+
+fn reply(device: &DevFuse, unique: u64, answer: &InitOut) -> io::Result<()> {
+    let len = (size_of::<OutHeader>() + size_of::<InitOut>()) as u32;
+    match device.send(&OutHeader { len, error: 0, unique }, answer.as_bytes())? {
+        Sent::Taken => Ok(()),
+        Sent::Refused => Err(io::Error::other("the mount ended before it began")),
+    }
+}
+
+/// What to answer to what the kernel offers.
+fn agree(offer: &InitIn, flags2: u32) -> Result<(Agreement, InitOut), String> {
+    if offer.major < KERNEL_VERSION {
+        return Err(format!("the kernel speaks FUSE {}.{}, 7 is needed", offer.major, offer.minor));
+    }
+    let offered = u64::from(offer.flags) | if offers_more(offer) { u64::from(flags2) << 32 } else { 0 };
+    if let Some((_, name)) = REQUIRED.iter().find(|(bit, _)| offered & bit == 0) {
+        return Err(format!("the kernel's FUSE lacks {name} (Linux 5.14 has it)"));
+    }
+    let required = REQUIRED.iter().fold(0, |bits, (bit, _)| bits | bit);
+    let features = offered & (required | WANTED);
+    let answer = InitOut {
+        major: KERNEL_VERSION,
+        minor: KERNEL_MINOR_VERSION.min(offer.minor),
+        max_readahead: offer.max_readahead,
+        flags: features as u32,
+        max_background: MAX_BACKGROUND,
+        congestion_threshold: MAX_BACKGROUND / 4 * 3,
+        max_write: MAX_DATA_BYTES as u32,
+        time_gran: 1,
+        max_pages: (MAX_DATA_BYTES / PAGE_BYTES) as u16,
+        flags2: (features >> 32) as u32,
+        ..InitOut::default()
+    };
+    Ok((Agreement { minor: offer.minor, features }, answer))
+}
+
+fn offers_more(offer: &InitIn) -> bool {
+    u64::from(offer.flags) & init::INIT_EXT != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(flags: u64) -> InitIn {
+        InitIn { major: 7, minor: 40, max_readahead: 128 << 10, flags: flags as u32 }
+    }
+
+    #[test]
+    fn only_what_is_known_is_agreed_on() {
+        let (agreement, answer) = agree(&offer(u64::MAX), u32::MAX).unwrap();
+        let required = REQUIRED.iter().fold(0, |bits, (bit, _)| bits | bit);
+        assert_eq!(agreement.features, WANTED | required);
+        assert_eq!(u64::from(answer.flags) | u64::from(answer.flags2) << 32, agreement.features);
+        assert_eq!((answer.minor, answer.max_readahead), (40, 128 << 10));
+    }
+
+    #[test]
+    fn what_is_not_offered_is_not_agreed_on() {
+        let required = REQUIRED.iter().fold(0, |bits, (bit, _)| bits | bit);
+        assert_eq!(agree(&offer(required), u32::MAX).unwrap().0.features, required);
+    }
+
+    #[test]
+    fn a_kernel_that_lacks_something_is_refused_by_name() {
+        for (bit, name) in REQUIRED {
+            let why = agree(&offer(!bit), 0).unwrap_err();
+            assert!(why.contains(name), "{why}");
+        }
+        assert!(agree(&InitIn { major: 6, ..offer(u64::MAX) }, 0).is_err());
+    }
+}

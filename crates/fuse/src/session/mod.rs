@@ -1,0 +1,157 @@
+//! One connection: agrees with the kernel on what is spoken, then turns each request into one reply.
+//!
+//! # Invariants
+//! 1. Every request that wants a reply gets exactly one: malformed and unknown ones an error, too.
+//! 2. Only the features of [`handshake`]'s list are agreed on.
+//! 3. `ENOSYS` is answered only for operations that are never served, because the kernel remembers it for the mount's
+//!    life. (INTERRUPT needs no answer; ignoring it means that the interrupted call finishes.)
+//! 4. A panic in the server is a broken invariant. The request fails with `EIO`, and so does every later one, without
+//!    the server being asked again: nothing that a broken state computes reaches a user or the disk. The owner learns
+//!    it from [`Session::wait`].
+
+pub mod handshake;
+
+pub use handshake::{Agreement, handshake};
+
+use crate::Log;
+use crate::protocol::request::DecodeError;
+use crate::protocol::wire::{InHeader, OutHeader};
+use crate::protocol::{Operation, Request};
+use crate::transport::{DevFuse, Exchange, Pool};
+use rustix::io::Errno;
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Well; the answer is in the payload (which may be empty).
+    Done,
+    /// With an error.
+    Failed(Errno),
+}
+
+/// What answers requests. Called from several threads at once.
+pub trait Server: Send + Sync + 'static {
+    /// Serves one request. `payload` comes empty and takes the answer's body. For operations that want no reply, the
+    /// result is ignored.
+    fn handle(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Reply;
+
+    /// The kernel refused the answer in `payload` because the caller had been interrupted. References that the answer
+    /// handed over were not taken.
+    fn reply_refused(&self, request: &Request<'_>, payload: &[u8]);
+}
+
+/// A connection being served.
+pub struct Session {
+    pool: Pool,
+    broken: Arc<AtomicBool>,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The filesystem was unmounted.
+    Unmounted,
+    /// The same, but before that the server had panicked: its state is not to be trusted.
+    Broken,
+}
+
+impl Session {
+    /// Serves `device`, on which the [`handshake`] is done, with `threads` threads and more while those wait.
+    pub fn start(device: DevFuse, server: Arc<dyn Server>, threads: usize, log: Log) -> io::Result<Session> {
+        let broken = Arc::new(AtomicBool::new(false));
+        let dispatch = Dispatch { server, log: log.clone(), broken: broken.clone() };
+        let pool = Pool::start(device, Arc::new(dispatch), threads, log)?;
+        Ok(Session { pool, broken })
+    }
+
+    /// Waits until the filesystem has been unmounted and every request is finished.
+    pub fn wait(&self) -> End {
+        self.pool.wait();
+        if self.broken.load(Ordering::Acquire) { End::Broken } else { End::Unmounted }
+    }
+}
+
+/// Turns bytes into a call of the server and its result into a header.
+struct Dispatch {
+    server: Arc<dyn Server>,
+    log: Log,
+    broken: Arc<AtomicBool>,
+}
+
+impl Exchange for Dispatch {
+    fn serve(&self, bytes: &[u8], payload: &mut Vec<u8>) -> Option<OutHeader> {
+        match Request::decode(bytes) {
+            Ok(request) => self.answer(&request, payload),
+            Err(DecodeError::NoHeader) => None,
+            Err(DecodeError::Malformed { unique }) => Some(refusal(unique, Errno::INVAL)),
+            Err(DecodeError::Unknown { unique }) => Some(refusal(unique, Errno::NOSYS)),
+        }
+    }
+
+    fn reply_refused(&self, bytes: &[u8], payload: &[u8]) {
+        if let Ok(request) = Request::decode(bytes)
+            && !self.broken.load(Ordering::Acquire)
+        {
+            self.guarded(&request.header, || self.server.reply_refused(&request, payload));
+        }
+    }
+}
+
+impl Dispatch {
+    fn answer(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Option<OutHeader> {
+        let unique = request.header.unique;
+        let reply = match request.operation {
+            Operation::Interrupt { .. } => return None,
+            // Sent once; a second one is not the kernel's.
+            Operation::Init { .. } => Reply::Failed(Errno::IO),
+            _ if self.broken.load(Ordering::Acquire) => Reply::Failed(Errno::IO),
+            _ => self
+                .guarded(&request.header, || self.server.handle(request, payload))
+                .unwrap_or(Reply::Failed(Errno::IO)),
+        };
+        if !request.wants_reply() {
+            return None;
+        }
+        Some(match reply {
+            Reply::Done => OutHeader { len: (size_of::<OutHeader>() + payload.len()) as u32, error: 0, unique },
+            Reply::Failed(errno) => {
+                payload.clear();
+                refusal(unique, errno)
+            }
+        })
+    }
+
+    /// Runs `call`; a panic in it breaks the session.
+    fn guarded<T>(&self, header: &InHeader, call: impl FnOnce() -> T) -> Option<T> {
+        match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(value) => Some(value),
+            Err(panic) => {
+                self.broken.store(true, Ordering::Release);
+                let InHeader { opcode, nodeid, .. } = *header;
+                let why = panic_message(&*panic);
+                (self.log)(&format!("operation {opcode} on node {nodeid} panicked, nothing more is written: {why}"));
+                None
+            }
+        }
+    }
+}
+
+fn refusal(unique: u64, errno: Errno) -> OutHeader {
+    // The kernel takes error numbers up to 511 only, and hangs the caller on others.
+    let number = errno.raw_os_error();
+    let number = if (1..512).contains(&number) { number } else { Errno::IO.raw_os_error() };
+    OutHeader { len: size_of::<OutHeader>() as u32, error: -number, unique }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}

@@ -1,0 +1,86 @@
+//! The system calls that have no safe wrapper. The only file of this crate with `unsafe`.
+//!
+//! Not here: anything that decides.
+
+#![allow(unsafe_code)]
+
+use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
+const LOOP_CONFIGURE: Opcode = 0x4c0a;
+const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
+
+/// Makes `fresh`, a new descriptor of `/dev/fuse`, one more channel of the connection of `connected`.
+pub fn join_connection(fresh: BorrowedFd<'_>, connected: BorrowedFd<'_>) -> io::Result<()> {
+    let mut source = connected.as_raw_fd() as u32;
+    // SAFETY: the command reads a u32, which `source` is for the duration of the call.
+    Ok(unsafe { ioctl(fresh, Updater::<FUSE_DEV_IOC_CLONE, u32>::new(&mut source)) }?)
+}
+
+/// Gives the calling thread a mount namespace of its own.
+pub fn leave_mount_namespace() -> io::Result<()> {
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+    // SAFETY: only sharing the table of descriptors matters to memory safety, and that stays shared.
+    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }?)
+}
+
+/// loop_info64.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct LoopInfo {
+    pub device: u64,
+    pub inode: u64,
+    pub rdevice: u64,
+    pub offset: u64,
+    pub sizelimit: u64,
+    pub number: u32,
+    pub encrypt_type: u32,
+    pub encrypt_key_size: u32,
+    pub flags: u32,
+    pub file_name: [u8; 64],
+    pub crypt_name: [u8; 64],
+    pub encrypt_key: [u8; 32],
+    pub init: [u64; 2],
+}
+
+/// loop_config.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct LoopConfig {
+    pub fd: u32,
+    pub block_size: u32,
+    pub info: LoopInfo,
+    pub reserved: [u64; 8],
+}
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+
+/// The number of a loop device that nobody uses.
+pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<u32> {
+    /// The command takes nothing and returns the number.
+    struct GetFree;
+    // SAFETY: the opcode takes no argument, and the output is the call's return value.
+    unsafe impl rustix::ioctl::Ioctl for GetFree {
+        type Output = u32;
+        const IS_MUTATING: bool = false;
+        fn opcode(&self) -> Opcode {
+            LOOP_CTL_GET_FREE
+        }
+        fn as_ptr(&mut self) -> *mut c_void {
+            std::ptr::null_mut()
+        }
+        unsafe fn output_from_ptr(out: rustix::ioctl::IoctlOutput, _: *mut c_void) -> rustix::io::Result<u32> {
+            Ok(out as c_int as u32)
+        }
+    }
+    // SAFETY: see above.
+    Ok(unsafe { ioctl(control, GetFree) }?)
+}
+
+/// Attaches a loop device to a file.
+pub fn configure_loop_device(device: BorrowedFd<'_>, config: LoopConfig) -> io::Result<()> {
+    // SAFETY: the command reads a loop_config, and `config.fd` is only looked up.
+    Ok(unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }?)
+}

@@ -1,0 +1,83 @@
+//! A descriptor of `/dev/fuse`: one read is one request, one write is one reply.
+
+use crate::protocol::wire::OutHeader;
+use crate::system;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use zerocopy::IntoBytes;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct DevFuse(OwnedFd);
+
+/// What a read brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A request of so many bytes.
+    Request(usize),
+    /// Nothing this time: the request was withdrawn, or a signal came.
+    Nothing,
+    /// The connection has ended.
+    Ended,
+}
+
+/// How a reply fared.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The kernel took it.
+    Taken,
+    /// The kernel no longer waits for it.
+    Refused,
+}
+
+impl DevFuse {
+    /// Opens a descriptor without a connection; mounting with it makes one.
+    pub fn open() -> io::Result<DevFuse> {
+        Ok(DevFuse(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Takes a descriptor that has a connection, such as `fusermount3` sends.
+    pub fn from_connected(fd: OwnedFd) -> DevFuse {
+        DevFuse(fd)
+    }
+
+    /// One more descriptor of the same connection. Where the kernel or the sandbox allows no channel of its own, the
+    /// new descriptor shares this one's.
+    pub fn another(&self) -> io::Result<DevFuse> {
+        let channel =
+            DevFuse::open().and_then(|fresh| system::join_connection(fresh.0.as_fd(), self.as_fd()).map(|()| fresh));
+        match channel {
+            Ok(channel) => Ok(channel),
+            Err(_) => Ok(DevFuse(self.0.try_clone()?)),
+        }
+    }
+
+    /// Waits for a request.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        match rustix::io::read(&self.0, buffer) {
+            Ok(len) => Ok(Received::Request(len)),
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => Ok(Received::Nothing),
+            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Received::Ended),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Sends a reply.
+    pub fn send(&self, header: &OutHeader, payload: &[u8]) -> io::Result<Sent> {
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(payload)];
+        let used = if payload.is_empty() { 1 } else { 2 };
+        match rustix::io::writev(&self.0, &parts[..used]) {
+            Ok(_) => Ok(Sent::Taken),
+            Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::PERM) => Ok(Sent::Refused),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl AsFd for DevFuse {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

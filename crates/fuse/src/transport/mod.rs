@@ -1,0 +1,32 @@
+//! Where requests come from and replies go: the classic `/dev/fuse`, read by a pool of threads.
+//!
+//! A transport moves bytes; what they mean is [`session`](crate::session)'s. Another one (FUSE over io_uring) can stand
+//! beside this one and call the same [`Exchange`].
+//!
+//! # Invariants
+//! 1. A reply goes out through the descriptor that its request came in by: the kernel keeps the requests of each
+//!    apart.
+//! 2. The buffer holds the largest request that was negotiated, so that no request is lost for want of room.
+//! 3. When the kernel has ended the connection, every thread ends; nothing is left to answer.
+
+pub mod dev_fuse;
+mod workers;
+
+pub use dev_fuse::DevFuse;
+pub use workers::Pool;
+
+use crate::protocol::wire::OutHeader;
+
+/// Most bytes of data in one READ or WRITE.
+pub const MAX_DATA_BYTES: usize = 1 << 20;
+/// Room for one request: data, header, arguments, and what the kernel asks to be spare.
+pub const REQUEST_BUFFER_BYTES: usize = MAX_DATA_BYTES + 4096;
+
+/// One request in, one reply out.
+pub trait Exchange: Send + Sync + 'static {
+    /// Serves the request `bytes`. The reply is the header returned with what is in `payload`, which comes empty; none
+    /// when nobody waits for it.
+    fn serve(&self, bytes: &[u8], payload: &mut Vec<u8>) -> Option<OutHeader>;
+    /// The kernel refused the reply to the request `bytes` because the caller was interrupted.
+    fn reply_refused(&self, bytes: &[u8], payload: &[u8]);
+}

@@ -1,0 +1,133 @@
+//! The threads that serve a connection: as many as there are processors, and more while those wait.
+//!
+//! A request may wait for a device or for a commit, and whoever makes the commit possible may be the next request.
+//! So there is always a thread that reads: the thread that takes the last one's place starts another, up to a limit,
+//! and threads beyond what an ordinary load needs end when they have nothing to do.
+
+use super::dev_fuse::{DevFuse, Received, Sent};
+use super::{Exchange, REQUEST_BUFFER_BYTES};
+use crate::Log;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most threads of one connection.
+const MOST_THREADS: usize = 64;
+/// Threads that stay when there is nothing to do.
+const IDLE_THREADS: usize = 8;
+/// Stack of a thread; the engine's recursion is bounded by the height of trees.
+const STACK_BYTES: usize = 1 << 20;
+/// Replies up to this size keep their buffer for the next one.
+const KEPT_PAYLOAD_BYTES: usize = REQUEST_BUFFER_BYTES;
+
+/// See the [module](self).
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    device: DevFuse,
+    exchange: Arc<dyn Exchange>,
+    log: Log,
+    /// Threads that wait for a request, or are about to.
+    idle: AtomicUsize,
+    /// Threads there are.
+    threads: Mutex<usize>,
+    ended: Condvar,
+}
+
+impl Pool {
+    /// Starts serving `device` with `threads` threads.
+    pub fn start(device: DevFuse, exchange: Arc<dyn Exchange>, threads: usize, log: Log) -> io::Result<Pool> {
+        let shared = Arc::new(Shared {
+            device,
+            exchange,
+            log,
+            idle: AtomicUsize::new(0),
+            threads: Mutex::new(0),
+            ended: Condvar::new(),
+        });
+        for _ in 0..threads.clamp(2, MOST_THREADS) {
+            shared.add_thread()?;
+        }
+        Ok(Pool { shared })
+    }
+
+    /// Waits until the kernel has ended the connection and every request that was taken is finished.
+    pub fn wait(&self) {
+        let mut threads = self.shared.threads.lock();
+        while *threads > 0 {
+            self.shared.ended.wait(&mut threads);
+        }
+    }
+}
+
+impl Shared {
+    fn add_thread(self: &Arc<Self>) -> io::Result<()> {
+        let mut threads = self.threads.lock();
+        if *threads >= MOST_THREADS {
+            return Ok(());
+        }
+        let shared = Arc::clone(self);
+        self.idle.fetch_add(1, Ordering::Relaxed);
+        let started =
+            std::thread::Builder::new().name("fuse".into()).stack_size(STACK_BYTES).spawn(move || shared.run());
+        match started {
+            Ok(_) => *threads += 1,
+            Err(error) => {
+                self.idle.fetch_sub(1, Ordering::Relaxed);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// One thread's life.
+    fn run(self: Arc<Self>) {
+        if let Err(error) = self.device.another().and_then(|channel| self.serve(&channel)) {
+            (self.log)(&format!("a thread that serves requests ended: {error}"));
+        }
+        *self.threads.lock() -= 1;
+        self.ended.notify_all();
+    }
+
+    fn serve(self: &Arc<Self>, channel: &DevFuse) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
+        let mut payload = Vec::new();
+        loop {
+            let len = match channel.receive(&mut buffer)? {
+                Received::Request(len) => len,
+                Received::Nothing => continue,
+                Received::Ended => return Ok(()),
+            };
+            if self.idle.fetch_sub(1, Ordering::Relaxed) == 1 {
+                // Too few threads are slower, not wrong.
+                let _ = self.add_thread();
+            }
+            self.exchange_one(channel, &buffer[..len], &mut payload)?;
+            if self.idle.fetch_add(1, Ordering::Relaxed) >= IDLE_THREADS {
+                self.idle.fetch_sub(1, Ordering::Relaxed);
+                return Ok(());
+            }
+        }
+    }
+
+    fn exchange_one(&self, channel: &DevFuse, request: &[u8], payload: &mut Vec<u8>) -> io::Result<()> {
+        payload.clear();
+        payload.shrink_to(KEPT_PAYLOAD_BYTES);
+        let Some(header) = self.exchange.serve(request, payload) else { return Ok(()) };
+        let sent = match channel.send(&header, payload) {
+            Ok(sent) => sent,
+            // A reply that the kernel finds malformed fails that request, not the filesystem.
+            Err(error) => {
+                (self.log)(&format!("the kernel did not take the reply to request {}: {error}", header.unique));
+                Sent::Refused
+            }
+        };
+        if sent == Sent::Refused {
+            self.exchange.reply_refused(request, payload);
+        }
+        Ok(())
+    }
+}
