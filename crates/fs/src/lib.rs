@@ -1,6 +1,28 @@
 //! The engine: a btrfs filesystem that is read and written.
 //!
 //! Modules stand in a fixed order, each using only earlier ones (checked by `cargo xtask layering`):
-//! `error env node_io | space | transaction | extent | commit | inode | file | subvolume | mount | filesystem`.
+//! `error env options node_io | space | transaction | extent | commit | inode | file | mount | filesystem`,
+//! and `mkfs`, which uses none of them but `error` and `env`.
 
 #![forbid(unsafe_code)]
+
+pub mod commit;
+pub mod env;
+pub mod error;
+pub mod extent;
+pub mod file;
+pub mod filesystem;
+pub mod inode;
+pub mod mkfs;
+pub mod mount;
+pub mod node_io;
+pub mod options;
+pub mod space;
+pub mod transaction;
+
+pub use env::Env;
+pub use error::{Errno, Error, Result};
+pub use filesystem::{Filesystem, StatFs};
+pub use inode::InodeId;
+pub use inode::attr::Attr;
+pub use options::{Options, Subvolume};

@@ -1,0 +1,201 @@
+//! The commit: settle until nothing is left to book, write, flush, superblocks, flush.
+//!
+//! # Order on disk
+//! 1. Data of recorded file extents is written before it is recorded, by whoever records it.
+//! 2. All tree blocks of the generation, all copies. 3. Flush. 4. Superblocks (see `Volume::write_superblock`).
+//! 5. Only now what the generation freed may be used again.
+//!
+//! # Invariants
+//! 1. A generation without a dirty block writes nothing, and its number is used by the next one.
+//! 2. Settling converges: a block is copied at most once in a generation, and every round only books what the
+//!    round before changed.
+//! 3. After an error nothing is written any more.
+
+mod superblock;
+
+use crate::error::{Error, Result};
+use crate::extent;
+use crate::transaction::{Core, Handle};
+use butterfs_ondisk::{Generation, TreeId};
+use butterfs_tree::Node;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// Tree blocks are written in runs of at most this many bytes.
+const WRITE_RUN_BYTES: usize = 1 << 20;
+
+impl Core {
+    /// Makes everything durable that was recorded before the call. Waits for a commit that is under way; callers
+    /// that arrive meanwhile share the next one. No handle may be held.
+    pub fn commit(self: &Arc<Self>) -> Result<()> {
+        let wanted = {
+            let progress = self.progress.lock();
+            if let Some(reason) = &progress.aborted {
+                return Err(Error::Aborted(reason.clone()));
+            }
+            progress.running
+        };
+        let _turn = self.commit_lock.lock();
+        let durable = self.progress.lock().durable;
+        if durable >= wanted {
+            return Ok(());
+        }
+        if let Some(aborted) = self.aborted() {
+            return Err(aborted);
+        }
+        self.commit_in_turn().inspect_err(|error| self.abort(error))
+    }
+
+    fn commit_in_turn(self: &Arc<Self>) -> Result<()> {
+        let generation = self.stop_handles();
+        let settled = self.settle(generation);
+        let frozen = match settled {
+            Ok(true) => self.nodes.freeze(generation),
+            Ok(false) => {
+                self.resume_handles(generation);
+                return Ok(());
+            }
+            Err(error) => {
+                self.abort(&error);
+                self.resume_handles(generation);
+                return Err(error);
+            }
+        };
+        let superblock = self.next_superblock(generation);
+        let identity = self.nodes.identity();
+        self.resume_handles(generation.next());
+        self.write_nodes(&frozen, &identity)?;
+        self.volume.flush()?;
+        self.volume.write_superblock(&superblock)?;
+        *self.superblock.lock() = superblock;
+        self.nodes.written(&frozen);
+        self.progress.lock().durable = generation;
+        self.space.release(generation);
+        Ok(())
+    }
+
+    /// Begins Settling: new handles wait, and the ones that are open end.
+    fn stop_handles(&self) -> Generation {
+        let mut progress = self.progress.lock();
+        progress.settling = true;
+        while progress.handles > 0 {
+            self.changed.wait(&mut progress);
+        }
+        progress.running
+    }
+
+    /// Ends Settling; `running` is the transaction that new handles join.
+    fn resume_handles(&self, running: Generation) {
+        let mut progress = self.progress.lock();
+        progress.running = running;
+        self.set_generation(running);
+        progress.settling = false;
+        drop(progress);
+        self.changed.notify_all();
+    }
+
+    /// Books everything. False when the generation has changed nothing.
+    fn settle(self: &Arc<Self>, generation: Generation) -> Result<bool> {
+        let handle = self.settling_handle(generation);
+        if let Some(hook) = self.settle_hook.get() {
+            hook(&handle)?;
+        }
+        if !self.has_changes() {
+            return Ok(false);
+        }
+        while self.book(&handle)? {}
+        let root = &self.globals().root;
+        if root.root().generation != generation {
+            root.touch_root(&handle)?;
+            while self.book(&handle)? {}
+        }
+        Ok(true)
+    }
+
+    fn has_changes(&self) -> bool {
+        self.nodes.dirty_count() > 0
+            || !self.refs.is_empty()
+            || !self.new_chunks.lock().is_empty()
+            || self.open_trees().iter().any(|tree| tree.has_unrecorded())
+    }
+
+    /// One round: chunks, references, block groups, root items. True when there was anything.
+    fn book(&self, handle: &Handle) -> Result<bool> {
+        let mut any = false;
+        loop {
+            let chunks = std::mem::take(&mut *self.new_chunks.lock());
+            if chunks.is_empty() {
+                break;
+            }
+            any = true;
+            for chunk in &chunks {
+                extent::insert_chunk_items(handle, chunk)?;
+            }
+        }
+        any |= extent::run_refs(handle)?;
+        any |= extent::write_block_groups(handle)?;
+        any |= self.write_root_items(handle)?;
+        Ok(any)
+    }
+
+    fn write_root_items(&self, handle: &Handle) -> Result<bool> {
+        let mut any = false;
+        let (generation, now) = (handle.generation(), self.env().now());
+        for tree in self.open_trees() {
+            if matches!(tree.id(), TreeId::ROOT | TreeId::CHUNK) {
+                continue;
+            }
+            let Some(item) = tree.take_unrecorded(self.nodesize(), generation, now) else { continue };
+            any = true;
+            self.globals().root.put(handle, tree.root_item_key(), item.as_bytes())?;
+        }
+        Ok(any)
+    }
+
+    fn write_nodes(&self, nodes: &[Arc<Node>], identity: &butterfs_tree::BlockIdentity) -> Result<()> {
+        let nodesize = self.nodesize() as usize;
+        let map = self.volume.chunk_map();
+        let mut rest = nodes;
+        let mut buffer = vec![0; WRITE_RUN_BYTES.max(nodesize)];
+        while let Some(first) = rest.first() {
+            let start = first.at();
+            let chunk_end = map.get(start).map_or(start, |chunk| chunk.end());
+            let most = rest.len().min(buffer.len() / nodesize);
+            let follows = |index: usize| {
+                let at = start.plus((index * nodesize) as u64);
+                rest[index].at() == at && at < chunk_end
+            };
+            let run = (1..most).take_while(|&index| follows(index)).count() + 1;
+            for (node, out) in rest[..run].iter().zip(buffer.chunks_exact_mut(nodesize)) {
+                node.seal_into(out, identity)?;
+            }
+            self.volume.write(start, &buffer[..run * nodesize])?;
+            rest = &rest[run..];
+        }
+        Ok(())
+    }
+
+    /// Asks the background thread for a commit soon.
+    pub(crate) fn want_commit(&self) {
+        *self.commit_wish.0.lock() = true;
+        self.commit_wish.1.notify_all();
+    }
+
+    /// Wakes the background thread for whatever it looks at next.
+    pub(crate) fn wake_timer(&self) {
+        self.want_commit();
+    }
+
+    /// Waits until somebody wants a commit, at most `interval`. True when the time was up.
+    pub(crate) fn wait_for_wish(&self, interval: Duration) -> bool {
+        let deadline = Instant::now() + interval;
+        let mut wanted = self.commit_wish.0.lock();
+        while !*wanted {
+            if self.commit_wish.1.wait_until(&mut wanted, deadline).timed_out() {
+                break;
+            }
+        }
+        !std::mem::take(&mut *wanted)
+    }
+}

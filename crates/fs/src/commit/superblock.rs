@@ -1,0 +1,69 @@
+//! The superblock of a commit.
+
+use crate::transaction::{Core, Tree};
+use butterfs_ondisk::chunk::append_sys_chunk;
+use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::superblock::{BACKUP_ROOTS, RootBackup, Superblock, super_flags};
+use butterfs_ondisk::{Generation, TreeId};
+use zerocopy::FromZeros;
+
+impl Core {
+    /// The superblock that makes `generation` the last committed one. Everything is booked.
+    pub(super) fn next_superblock(&self, generation: Generation) -> Superblock {
+        let globals = self.globals();
+        let last = self.superblock();
+        let mut next = last;
+        let (root, chunk) = (globals.root.root(), globals.chunk.root());
+        next.generation = generation.0.into();
+        next.root = root.at.0.into();
+        next.root_level = root.level.0;
+        next.chunk_root = chunk.at.0.into();
+        next.chunk_root_level = chunk.level.0;
+        next.chunk_root_generation = chunk.generation.0.into();
+        next.log_root = 0.into();
+        next.log_root_level = 0;
+        next.flags = (last.flags.get() | super_flags::WRITTEN).into();
+        next.bytes_used = self.space.bytes_used().into();
+        next.incompat_flags = self.incompat().into();
+        if self.uuid_tree_current() {
+            next.uuid_tree_generation = generation.0.into();
+        }
+        self.fill_system_chunks(&mut next);
+        let newest = last.super_roots.iter().position(|slot| slot.tree_root_gen == last.generation);
+        let slot = newest.map_or(0, |slot| (slot + 1) % BACKUP_ROOTS);
+        next.super_roots[slot] = self.backup(&next);
+        next
+    }
+
+    fn fill_system_chunks(&self, superblock: &mut Superblock) {
+        let map = self.volume.chunk_map();
+        // A chunk that was planned while this generation settled has its items in the next one.
+        let later: Vec<_> = self.new_chunks.lock().iter().map(|chunk| chunk.start).collect();
+        superblock.sys_chunk_array.fill(0);
+        superblock.sys_chunk_array_size = 0.into();
+        for chunk in map.iter().filter(|chunk| chunk.kind & bits::SYSTEM != 0 && !later.contains(&chunk.start)) {
+            assert!(append_sys_chunk(superblock, chunk), "a system chunk is only planned while the array has room");
+        }
+    }
+
+    fn backup(&self, next: &Superblock) -> RootBackup {
+        let globals = self.globals();
+        let mut backup = RootBackup::new_zeroed();
+        let of = |tree: &Tree| {
+            let root = tree.root();
+            (root.at.0.into(), root.generation.0.into(), root.level.0)
+        };
+        (backup.tree_root, backup.tree_root_gen, backup.tree_root_level) = of(&globals.root);
+        (backup.chunk_root, backup.chunk_root_gen, backup.chunk_root_level) = of(&globals.chunk);
+        (backup.extent_root, backup.extent_root_gen, backup.extent_root_level) = of(&globals.extent);
+        (backup.dev_root, backup.dev_root_gen, backup.dev_root_level) = of(&globals.dev);
+        (backup.csum_root, backup.csum_root_gen, backup.csum_root_level) = of(&globals.csum);
+        if let Ok(fs) = self.tree(TreeId::FS) {
+            (backup.fs_root, backup.fs_root_gen, backup.fs_root_level) = of(&fs);
+        }
+        backup.total_bytes = next.total_bytes;
+        backup.bytes_used = next.bytes_used;
+        backup.num_devices = next.num_devices;
+        backup
+    }
+}

@@ -1,0 +1,90 @@
+//! Everything that is not determined by the calls made: time, randomness, how many threads to use.
+//!
+//! An `Env` is passed in when a filesystem is opened; nothing else in the engine asks a clock or a random source.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A point in time, as inodes store it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Time {
+    /// Seconds since 1970; negative before.
+    pub sec: i64,
+    /// Nanoseconds, below 10^9.
+    pub nsec: u32,
+}
+
+/// Where an [`Env`] gets its answers.
+pub trait Source: Send + Sync {
+    /// The wall clock.
+    fn now(&self) -> Time;
+    /// Sixteen random bytes.
+    fn random(&self) -> [u8; 16];
+    /// Threads that may work at once, at least 1.
+    fn threads(&self) -> usize;
+    /// Whether the engine may start threads of its own (timer, flusher). A simulator says no and drives them.
+    fn background(&self) -> bool {
+        true
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone)]
+pub struct Env(Arc<dyn Source>);
+
+impl Env {
+    /// An environment of one's own.
+    pub fn new(source: impl Source + 'static) -> Env {
+        Env(Arc::new(source))
+    }
+
+    /// The real world.
+    pub fn system() -> Env {
+        Env::new(System)
+    }
+
+    /// The wall clock.
+    pub fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    /// A random (version 4) UUID.
+    pub fn uuid(&self) -> [u8; 16] {
+        *uuid::Builder::from_random_bytes(self.0.random()).as_uuid().as_bytes()
+    }
+
+    /// Threads that may work at once.
+    pub fn threads(&self) -> usize {
+        self.0.threads().max(1)
+    }
+
+    /// Whether the engine may start threads of its own.
+    pub fn background(&self) -> bool {
+        self.0.background()
+    }
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Env")
+    }
+}
+
+struct System;
+
+impl Source for System {
+    fn now(&self) -> Time {
+        // A clock before 1970 reads as 1970: nothing here depends on more.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Time { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+    }
+
+    fn random(&self) -> [u8; 16] {
+        *uuid::Uuid::new_v4().as_bytes()
+    }
+
+    fn threads(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+}

@@ -1,0 +1,64 @@
+//! The items of a new chunk: device items, chunk item, block group item, device extents, free space.
+
+use super::block_groups;
+use crate::error::{Error, Result};
+use crate::transaction::Handle;
+use butterfs_ondisk::chunk::Chunk;
+use butterfs_ondisk::items::{BlockGroupItem, DevExtent, DevItem, FreeSpaceInfo};
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Key, KeyType};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Inserts the items of `chunk`. The superblock's array of system chunks follows the chunk map.
+pub(crate) fn insert_chunk_items(handle: &Handle, chunk: &Chunk) -> Result<()> {
+    let core = handle.core();
+    let globals = core.globals();
+    let stripe_length = chunk.stripe_length();
+    for stripe in &chunk.stripes {
+        let key = Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, stripe.device.0);
+        let updated = globals.chunk.update(handle, key, |data| match DevItem::mut_from_bytes(data) {
+            Ok(item) => {
+                item.bytes_used = (item.bytes_used.get() + stripe_length).into();
+                true
+            }
+            Err(_) => false,
+        })?;
+        if updated != Some(true) {
+            return Err(Error::corrupt(format!("device {} has no item of the right size", stripe.device)));
+        }
+    }
+    fresh(globals.chunk.insert(handle, chunk.key(), &chunk.encode())?, "chunk", chunk)?;
+    let group = BlockGroupItem {
+        used: 0.into(),
+        chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
+        flags: chunk.kind.into(),
+    };
+    let key = Key::new(chunk.start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length);
+    fresh(block_groups::tree(core).insert(handle, key, group.as_bytes())?, "block group", chunk)?;
+    for stripe in &chunk.stripes {
+        let extent = DevExtent {
+            chunk_tree: butterfs_ondisk::TreeId::CHUNK.0.into(),
+            chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
+            chunk_offset: chunk.start.0.into(),
+            length: stripe_length.into(),
+            chunk_tree_uuid: core.nodes.identity().chunk_tree_uuid,
+        };
+        let key = Key::new(stripe.device.0, KeyType::DEV_EXTENT, stripe.physical.0);
+        fresh(globals.dev.insert(handle, key, extent.as_bytes())?, "device extent", chunk)?;
+    }
+    if let (Some(tree), true) = (&globals.free_space, core.maintains_free_space_tree()) {
+        let info = FreeSpaceInfo { extent_count: 1.into(), flags: 0.into() };
+        let key = Key::new(chunk.start.0, KeyType::FREE_SPACE_INFO, chunk.length);
+        fresh(tree.insert(handle, key, info.as_bytes())?, "free space", chunk)?;
+        let key = Key::new(chunk.start.0, KeyType::FREE_SPACE_EXTENT, chunk.length);
+        fresh(tree.insert(handle, key, &[])?, "free space", chunk)?;
+    }
+    Ok(())
+}
+
+fn fresh(inserted: bool, what: &str, chunk: &Chunk) -> Result<()> {
+    if inserted {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!("new chunk {}: its {what} item exists already", chunk.start)))
+}

@@ -1,0 +1,18 @@
+//! The books of space: from the queue of reference changes to edits of the extent tree, the free space tree, the
+//! checksum tree and the block group items.
+//!
+//! Runs only while a transaction settles, except for [`checksums`], which file data uses at any time.
+
+mod apply;
+mod block_groups;
+pub mod checksums;
+mod chunk_items;
+mod free_space_tree;
+pub mod items;
+mod keyed_refs;
+mod tree_items;
+
+pub(crate) use apply::run_refs;
+pub(crate) use block_groups::write_block_groups;
+pub(crate) use chunk_items::insert_chunk_items;
+pub use tree_items::TreeItems;

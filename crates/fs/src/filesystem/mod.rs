@@ -1,0 +1,163 @@
+//! A filesystem as its users see it: opened, worked in by inode, synced, closed.
+//!
+//! Names and inodes are in [`namespace`](self), contents in `data`. Everything is safe to call from many threads.
+//! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
+
+mod data;
+mod namespace;
+mod statfs;
+mod subvolume_root;
+
+pub use statfs::StatFs;
+
+use crate::env::Env;
+use crate::error::Result;
+use crate::inode::{InodeCache, InodeId};
+use crate::mount;
+use crate::options::Options;
+use crate::transaction::Core;
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::superblock::Superblock;
+use butterfs_ondisk::{Ino, TreeId};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Inodes that are kept in memory although nobody uses them.
+const UNUSED_INODES: usize = 32_768;
+
+pub(crate) struct Inner {
+    pub core: Arc<Core>,
+    pub inodes: Arc<InodeCache>,
+    root: OnceLock<InodeId>,
+    notes: Vec<String>,
+    stopping: AtomicBool,
+    timer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// See the [module](self). Clones share one filesystem.
+#[derive(Clone)]
+pub struct Filesystem(pub(crate) Arc<Inner>);
+
+impl Filesystem {
+    /// Opens the filesystem on `devices`.
+    pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<Filesystem> {
+        let (core, notes) = mount::open(devices, options, env)?;
+        let inodes = Arc::new(InodeCache::new(Arc::clone(&core), UNUSED_INODES));
+        let for_hook = Arc::downgrade(&inodes);
+        core.on_settle(Box::new(move |handle| match for_hook.upgrade() {
+            Some(inodes) => inodes.flush_dirty(handle),
+            None => Ok(()),
+        }));
+        let filesystem = Filesystem(Arc::new(Inner {
+            core,
+            inodes,
+            root: OnceLock::new(),
+            notes,
+            stopping: AtomicBool::new(false),
+            timer: Mutex::new(None),
+        }));
+        let root = filesystem.find_subvolume_root()?;
+        filesystem.0.root.get_or_init(|| root);
+        filesystem.prepare_writing()?;
+        filesystem.start_timer();
+        Ok(filesystem)
+    }
+
+    fn prepare_writing(&self) -> Result<()> {
+        if self.0.core.is_read_only() {
+            return Ok(());
+        }
+        let tree = self.0.core.tree(self.root().tree)?;
+        if tree.is_readonly() {
+            return Ok(());
+        }
+        crate::inode::orphan::clean_up(&self.0.inodes, &tree)
+    }
+
+    /// The root directory of the subvolume that is shown.
+    pub fn root(&self) -> InodeId {
+        self.0.root.get().copied().unwrap_or(InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR })
+    }
+
+    /// What a user should be told about the way the filesystem was opened.
+    pub fn notes(&self) -> &[String] {
+        &self.0.notes
+    }
+
+    /// How it was opened.
+    pub fn options(&self) -> &Options {
+        self.0.core.options()
+    }
+
+    /// The last committed superblock.
+    pub fn superblock(&self) -> Superblock {
+        self.0.core.superblock()
+    }
+
+    /// Whether nothing may be written now.
+    pub fn is_read_only(&self) -> bool {
+        self.0.core.is_read_only()
+    }
+
+    /// Makes everything durable that was done before the call.
+    pub fn sync(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        crate::file::flush_all(&self.0.inodes)?;
+        self.0.core.commit()
+    }
+
+    /// Forbids writing after making everything durable, or allows it again.
+    pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        if read_only && !self.is_read_only() {
+            self.sync()?;
+        }
+        self.0.core.set_read_only(read_only || self.options().read_only);
+        Ok(())
+    }
+
+    /// Makes everything durable and stops. Nothing may be called afterwards but reading.
+    pub fn shutdown(&self) -> Result<()> {
+        self.0.stopping.store(true, Ordering::Relaxed);
+        self.0.core.wake_timer();
+        if let Some(timer) = self.0.timer.lock().take() {
+            let _ = timer.join();
+        }
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.0.inodes.delete_orphans();
+        self.sync()?;
+        self.0.core.set_read_only(true);
+        Ok(())
+    }
+
+    /// Commits every `commit=` seconds, and when memory asks for it.
+    fn start_timer(&self) {
+        if self.is_read_only() || !self.0.core.env().background() {
+            return;
+        }
+        let weak = Arc::downgrade(&self.0);
+        let interval = Duration::from_secs(self.options().commit_interval_secs.max(1));
+        let work = move || {
+            while let Some(inner) = weak.upgrade() {
+                let core = Arc::clone(&inner.core);
+                drop(inner);
+                let timed_out = core.wait_for_wish(interval);
+                let Some(inner) = weak.upgrade() else { return };
+                if inner.stopping.load(Ordering::Relaxed) {
+                    return;
+                }
+                let filesystem = Filesystem(inner);
+                // An error has stopped the filesystem, and whoever writes next is told.
+                let _ = if timed_out { filesystem.sync() } else { filesystem.0.core.commit() };
+            }
+        };
+        let spawned = std::thread::Builder::new().name("commit".to_owned()).spawn(work);
+        *self.0.timer.lock() = spawned.ok();
+    }
+}

@@ -1,0 +1,54 @@
+//! How full a filesystem is.
+
+use super::Filesystem;
+use crate::space::Class;
+use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::profile::Profile;
+
+/// Totals as `statfs(2)` reports them, in blocks of `block_size` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks of all devices, as far as the data profile can use them.
+    pub blocks: u64,
+    /// Blocks that hold nothing.
+    pub blocks_free: u64,
+    /// Blocks that file data can still take.
+    pub blocks_available: u64,
+    /// Longest name in bytes.
+    pub name_len: u32,
+    /// A number that tells filesystems apart.
+    pub fsid: u64,
+}
+
+impl Filesystem {
+    /// See [`StatFs`]. As in the kernel, inodes are not counted: there is no limit.
+    pub fn statfs(&self) -> StatFs {
+        let core = &self.0.core;
+        let groups = core.space.groups();
+        let copies = |flags: u64| Profile::of(flags & bits::PROFILE_MASK).map_or(1, |profile| profile.copies as u64);
+        let data_copies =
+            groups.iter().find(|group| group.flags & bits::DATA != 0).map_or(1, |group| copies(group.flags));
+        let superblock = core.superblock();
+        let total = superblock.total_bytes.get() / data_copies;
+        let used: u64 = groups.iter().map(|group| group.used * copies(group.flags) / data_copies).sum();
+        let mixed = core.space.is_mixed();
+        let reserve = if mixed { core.global_reserve() } else { 0 };
+        let unallocated = core.device_space.lock().unallocated() / data_copies;
+        let available = (core.space.available(Class::Data) + unallocated).saturating_sub(reserve);
+        let free = total.saturating_sub(used);
+        let block_size = core.sectorsize();
+        let blocks = |bytes: u64| bytes / u64::from(block_size);
+        let fsid = superblock.fsid;
+        let half = |from: usize| u64::from_le_bytes(fsid[from..from + 8].try_into().expect("eight bytes"));
+        StatFs {
+            block_size,
+            blocks: blocks(total),
+            blocks_free: blocks(free),
+            blocks_available: blocks(available.min(free)),
+            name_len: 255,
+            fsid: half(0) ^ half(8) ^ self.root().tree.0,
+        }
+    }
+}

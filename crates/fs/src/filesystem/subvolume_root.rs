@@ -1,0 +1,53 @@
+//! Which directory is the root of a mount: by subvolume id, by path, or the default subvolume.
+
+use super::Filesystem;
+use crate::error::{Errno, Error, Result};
+use crate::inode::{InodeId, entry};
+use crate::options::Subvolume;
+use butterfs_ondisk::checksum::name_hash;
+use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
+
+impl Filesystem {
+    pub(super) fn find_subvolume_root(&self) -> Result<InodeId> {
+        match &self.options().subvolume {
+            Subvolume::Default => self.subvolume(self.default_subvolume()?),
+            Subvolume::Id(TreeId(0)) => self.subvolume(TreeId::FS),
+            Subvolume::Id(id) => self.subvolume(*id),
+            Subvolume::Path(path) => self.subvolume_at(path),
+        }
+    }
+
+    fn subvolume(&self, id: TreeId) -> Result<InodeId> {
+        if !id.is_subvolume() {
+            return Err(Error::refused_at(Errno::ENOENT, format!("{id} is not a subvolume's id")));
+        }
+        self.0.core.tree(id).map_err(|error| match error.is(Errno::ENOENT) {
+            true => Error::refused_at(Errno::ENOENT, format!("there is no subvolume with id {id}")),
+            false => error,
+        })?;
+        Ok(InodeId { tree: id, ino: Ino::ROOT_DIR })
+    }
+
+    /// The subvolume that the tree of tree roots names "default"; 5 without such an entry.
+    fn default_subvolume(&self) -> Result<TreeId> {
+        let core = &self.0.core;
+        let directory = Ino(core.superblock().root_dir_objectid.get());
+        let key = Key::new(directory.0, KeyType::DIR_ITEM, name_hash(b"default"));
+        let Some(item) = core.globals().root.get(core, key)? else { return Ok(TreeId::FS) };
+        Ok(entry::find(&item, b"default")?.map_or(TreeId::FS, |(_, found)| TreeId(found.location.objectid)))
+    }
+
+    fn subvolume_at(&self, path: &[u8]) -> Result<InodeId> {
+        let mut at = InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR };
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            let found = self.lookup(at, name)?.id;
+            self.forget(found, 1);
+            at = found;
+        }
+        if at.ino != Ino::ROOT_DIR {
+            let path = String::from_utf8_lossy(path);
+            return Err(Error::refused_at(Errno::EINVAL, format!("{path} is a directory, not a subvolume")));
+        }
+        Ok(at)
+    }
+}

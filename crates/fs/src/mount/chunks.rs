@@ -1,0 +1,72 @@
+//! The chunk tree: all chunks and devices.
+
+use crate::error::{Error, Result};
+use crate::node_io::NodeCache;
+use crate::transaction::{Core, Tree};
+use butterfs_ondisk::chunk::{Chunk, ChunkLimits};
+use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::superblock::Superblock;
+use butterfs_ondisk::{DeviceId, Key, KeyType, Logical, TreeId};
+use butterfs_tree::NodePtr;
+use std::ops::ControlFlow;
+use zerocopy::FromBytes;
+
+/// The UUID that every block carries, as the chunk tree's root has it.
+pub(super) fn chunk_tree_uuid(nodes: &NodeCache, superblock: &Superblock) -> Result<[u8; 16]> {
+    let (at, level, generation) = superblock.chunk_tree_root();
+    let root = nodes.load(&NodePtr { at, generation, level, tree: TreeId::CHUNK, first_key: None })?;
+    Ok(root.header().chunk_tree_uuid)
+}
+
+/// Reads all chunks and devices into the volume's chunk map and the device space.
+pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<()> {
+    let limits = ChunkLimits::from(superblock);
+    let mut map = (*core.volume.chunk_map()).clone();
+    let mut devices = core.device_space.lock();
+    tree.scan(core, Key::MIN, Key::MAX, &mut |key, data| {
+        match key.kind {
+            KeyType::DEV_ITEM => {
+                let item = DevItem::read_from_bytes(data)
+                    .map_err(|_| Error::corrupt(format!("device item {key} has {} bytes", data.len())))?;
+                let device = devices.devices.entry(DeviceId(item.devid.get())).or_default();
+                device.total_bytes = item.total_bytes.get();
+                device.uuid = item.uuid;
+            }
+            KeyType::CHUNK_ITEM if key.objectid == objectid::FIRST_CHUNK_TREE => {
+                let chunk = Chunk::parse(Logical(key.offset), data, &limits)
+                    .map_err(|rule| Error::corrupt(format!("chunk {}: {rule}", key.offset)))?;
+                map.insert(chunk);
+            }
+            _ => {}
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let mut end = 0;
+    for chunk in map.iter() {
+        if chunk.start.0 < end {
+            return Err(Error::corrupt(format!("chunk {} overlaps the one before it", chunk.start)));
+        }
+        end = chunk.end().0;
+        for stripe in &chunk.stripes {
+            if !devices.devices.contains_key(&stripe.device) {
+                return Err(Error::corrupt(format!("chunk {} lies on device {}, which is missing", chunk.start, stripe.device)));
+            }
+        }
+        devices.add_chunk(chunk);
+    }
+    for (id, device) in &devices.devices {
+        let mut end = 0;
+        for (&at, &len) in &device.extents {
+            if at < end || at + len > device.total_bytes {
+                let total = device.total_bytes;
+                return Err(Error::corrupt(format!(
+                    "device {id}: the extent {at}+{len} overlaps another one or the end at {total}"
+                )));
+            }
+            end = at + len;
+        }
+    }
+    core.volume.set_chunk_map(map);
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Tree blocks in memory: a sharded cache of nodes by address, and reading the missing ones.
+//!
+//! # Invariants
+//! 1. A node enters through [`butterfs_tree::verify`] or was made here; its address is its key.
+//! 2. Dirty nodes (of the running generation) and nodes that are being written are never evicted.
+//! 3. A shared `Arc<Node>` never changes: [`NodeCache::edit`] copies the node first when somebody else holds it.
+//!
+//! It does not know trees, locks or transactions: who edits an address has the right to.
+
+use crate::error::{Error, Result};
+use butterfs_ondisk::{Generation, Key, Logical};
+use butterfs_tree::{BlockIdentity, Node, NodePtr};
+use butterfs_volume::Volume;
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const SHARDS: usize = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Clean,
+    Dirty,
+    Writing,
+}
+
+struct Entry {
+    node: Arc<Node>,
+    state: State,
+    touched: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    nodes: FxHashMap<u64, Entry>,
+    dirty: FxHashSet<u64>,
+    /// Clean nodes in the order of the second-chance sweep; may name nodes that are gone or no longer clean.
+    sweep: VecDeque<u64>,
+}
+
+/// See the [module](self).
+pub struct NodeCache {
+    volume: Arc<Volume>,
+    identity: RwLock<BlockIdentity>,
+    shards: Vec<Mutex<Shard>>,
+    clean_per_shard: usize,
+    nodesize: u32,
+    dirty: AtomicUsize,
+}
+
+impl NodeCache {
+    /// An empty cache that keeps about `capacity_bytes` of clean nodes.
+    pub fn new(volume: Arc<Volume>, identity: BlockIdentity, capacity_bytes: usize) -> NodeCache {
+        let nodesize = identity.nodesize;
+        NodeCache {
+            volume,
+            identity: RwLock::new(identity),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            clean_per_shard: (capacity_bytes / nodesize as usize / SHARDS).max(4),
+            nodesize,
+            dirty: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes of a node.
+    pub fn nodesize(&self) -> u32 {
+        self.nodesize
+    }
+
+    /// What every block of this filesystem carries.
+    pub fn identity(&self) -> BlockIdentity {
+        self.identity.read().clone()
+    }
+
+    /// Follows a change of generation or features.
+    pub fn change_identity(&self, change: impl FnOnce(&mut BlockIdentity)) {
+        change(&mut self.identity.write());
+    }
+
+    fn shard(&self, at: Logical) -> &Mutex<Shard> {
+        let hash = (at.0 / u64::from(self.nodesize)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.shards[(hash >> 58) as usize]
+    }
+
+    /// The node, if it is in memory and is the one that `ptr` promises.
+    pub fn get(&self, ptr: &NodePtr) -> Option<Arc<Node>> {
+        let mut shard = self.shard(ptr.at).lock();
+        let entry = shard.nodes.get_mut(&ptr.at.0)?;
+        if entry.node.generation() != ptr.generation || entry.node.level() != ptr.level {
+            return None;
+        }
+        entry.touched = true;
+        Some(Arc::clone(&entry.node))
+    }
+
+    /// The node that `ptr` promises, from memory or from disk.
+    pub fn load(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
+        if let Some(node) = self.get(ptr) {
+            return Ok(node);
+        }
+        let node = Arc::new(self.read(ptr)?);
+        let mut shard = self.shard(ptr.at).lock();
+        if let Some(entry) = shard.nodes.get(&ptr.at.0) {
+            if entry.state != State::Clean {
+                // Only a stale pointer can name an address that is being written under another generation.
+                let same = entry.node.generation() == ptr.generation;
+                return if same { Ok(Arc::clone(&entry.node)) } else { Ok(node) };
+            }
+        }
+        shard.nodes.insert(ptr.at.0, Entry { node: Arc::clone(&node), state: State::Clean, touched: false });
+        shard.sweep.push_back(ptr.at.0);
+        self.evict(&mut shard);
+        Ok(node)
+    }
+
+    fn read(&self, ptr: &NodePtr) -> Result<Node> {
+        let identity = self.identity();
+        if ptr.at.0 % u64::from(identity.sectorsize) != 0 {
+            return Err(Error::corrupt(format!("tree {}: block address {} is not aligned", ptr.tree, ptr.at)));
+        }
+        let mut bytes = vec![0; self.nodesize as usize];
+        let mut node = None;
+        let mut failure = None;
+        let read = self.volume.read(ptr.at, &mut bytes, &mut |bytes| {
+            match butterfs_tree::verify(bytes.to_vec().into_boxed_slice(), ptr, &identity) {
+                Ok(good) => {
+                    node = Some(good);
+                    Ok(())
+                }
+                Err(corrupt) => {
+                    let sentence = corrupt.to_string();
+                    failure = Some(corrupt);
+                    Err(sentence)
+                }
+            }
+        });
+        match (read, node, failure) {
+            (Ok(()), Some(node), _) => Ok(node),
+            (_, _, Some(corrupt)) => Err(corrupt.into()),
+            (Err(error), ..) => Err(error.into()),
+            (Ok(()), None, None) => Err(Error::corrupt(format!("tree block {} was not verified", ptr.at))),
+        }
+    }
+
+    fn evict(&self, shard: &mut Shard) {
+        while shard.sweep.len() > self.clean_per_shard {
+            let Some(at) = shard.sweep.pop_front() else { return };
+            let Some(entry) = shard.nodes.get_mut(&at) else { continue };
+            if entry.state != State::Clean {
+                continue;
+            }
+            if entry.touched {
+                entry.touched = false;
+                shard.sweep.push_back(at);
+            } else {
+                shard.nodes.remove(&at);
+            }
+        }
+    }
+
+    /// The first key of the block at `at`, if it is in memory and not empty.
+    pub fn first_key(&self, at: Logical) -> Option<Key> {
+        self.shard(at).lock().nodes.get(&at.0)?.node.first_key()
+    }
+
+    /// Adds a node of the running generation.
+    pub fn insert_dirty(&self, node: Node) {
+        let at = node.at();
+        let mut shard = self.shard(at).lock();
+        if shard.dirty.insert(at.0) {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+        shard.nodes.insert(at.0, Entry { node: Arc::new(node), state: State::Dirty, touched: true });
+    }
+
+    /// Changes a dirty node; it is copied first when somebody else holds it.
+    pub fn edit<R>(&self, at: Logical, change: impl FnOnce(&mut Node) -> R) -> R {
+        let mut shard = self.shard(at).lock();
+        let entry = shard.nodes.get_mut(&at.0).expect("a writable node is in memory");
+        assert!(entry.state == State::Dirty, "node {at} is edited, but it is not of the running generation");
+        change(Arc::make_mut(&mut entry.node))
+    }
+
+    /// Takes a dirty node out; [`put`](Self::put) brings it back.
+    pub fn take(&self, at: Logical) -> Node {
+        let entry = self.shard(at).lock().nodes.remove(&at.0).expect("a writable node is in memory");
+        assert!(entry.state == State::Dirty, "node {at} is taken, but it is not of the running generation");
+        Arc::try_unwrap(entry.node).unwrap_or_else(|shared| (*shared).clone())
+    }
+
+    /// Brings back what was taken.
+    pub fn put(&self, node: Node) {
+        self.insert_dirty(node);
+    }
+
+    /// Forgets a node, whatever its state.
+    pub fn remove(&self, at: Logical) {
+        let mut shard = self.shard(at).lock();
+        shard.nodes.remove(&at.0);
+        if shard.dirty.remove(&at.0) {
+            self.dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of dirty nodes.
+    pub fn dirty_count(&self) -> usize {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Freezes all dirty nodes for writing and returns them by address. No one may be editing.
+    pub fn freeze(&self, generation: Generation) -> Vec<Arc<Node>> {
+        let mut frozen = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let dirty = std::mem::take(&mut shard.dirty);
+            self.dirty.fetch_sub(dirty.len(), Ordering::Relaxed);
+            for at in dirty {
+                let entry = shard.nodes.get_mut(&at).expect("a dirty node is in memory");
+                assert_eq!(entry.node.generation(), generation, "node {at} is dirty, but of another generation");
+                entry.state = State::Writing;
+                frozen.push(Arc::clone(&entry.node));
+            }
+        }
+        frozen.sort_unstable_by_key(|node| node.at());
+        frozen
+    }
+
+    /// The frozen nodes are on disk now.
+    pub fn written(&self, nodes: &[Arc<Node>]) {
+        for node in nodes {
+            let mut shard = self.shard(node.at()).lock();
+            if let Some(entry) = shard.nodes.get_mut(&node.at().0) {
+                if entry.state == State::Writing && entry.node.generation() == node.generation() {
+                    entry.state = State::Clean;
+                    shard.sweep.push_back(node.at().0);
+                }
+            }
+            self.evict(&mut shard);
+        }
+    }
+}

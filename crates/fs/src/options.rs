@@ -1,0 +1,61 @@
+//! How a filesystem is opened.
+
+use butterfs_ondisk::TreeId;
+
+/// Which subvolume is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Subvolume {
+    /// The default subvolume.
+    #[default]
+    Default,
+    /// By id (`subvolid=`); 0 means 5.
+    Id(TreeId),
+    /// By path from the top level (`subvol=`).
+    Path(Vec<u8>),
+}
+
+/// Policies with a "before" and an "after" that benchmarks compare; users never set them.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Policies {}
+
+/// See the [module](self).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// No writes at all (`ro`).
+    pub read_only: bool,
+    /// Which subvolume is shown.
+    pub subvolume: Subvolume,
+    /// Seconds between commits (`commit=`).
+    pub commit_interval_secs: u64,
+    /// Largest inline extent in bytes (`max_inline=`).
+    pub max_inline: u32,
+    /// Access times are never written (`noatime`).
+    pub noatime: bool,
+    /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
+    pub no_log_replay: bool,
+    /// fsync by commit (`notreelog`).
+    pub no_tree_log: bool,
+    /// Clean tree blocks kept in memory, in bytes.
+    pub node_cache_bytes: usize,
+    /// Unwritten file data kept in memory, in bytes.
+    pub dirty_data_bytes: usize,
+    /// Test and benchmark policies.
+    pub policies: Policies,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            read_only: false,
+            subvolume: Subvolume::Default,
+            commit_interval_secs: 30,
+            max_inline: 2048,
+            noatime: false,
+            no_log_replay: false,
+            no_tree_log: false,
+            node_cache_bytes: 256 << 20,
+            dirty_data_bytes: 256 << 20,
+            policies: Policies::default(),
+        }
+    }
+}

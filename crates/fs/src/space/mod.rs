@@ -1,0 +1,439 @@
+//! Space, in memory only: block groups, what is free in them, what is promised to whom.
+//!
+//! # Invariants
+//! 1. A byte of a group is exactly one of: allocated, free (in `free`, once the group is loaded), pinned, or
+//!    excluded (under a superblock copy).
+//! 2. Space freed in generation N is pinned until N's superblock is durable ([`Space::release`]).
+//! 3. `used` is what the group's item will say at the end of the running commit.
+//! 4. `free_in_class` is the sum over the class's groups of what could be allocated.
+//!
+//! It knows neither trees nor devices. A group is loaded by whoever can read the free space tree, when
+//! [`Space::unloaded`] names it.
+
+mod free_extents;
+
+pub use free_extents::FreeExtents;
+
+use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::{Generation, Logical};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// What a group may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// File data.
+    Data,
+    /// Trees.
+    Metadata,
+    /// The chunk tree.
+    System,
+    /// Data and trees.
+    Mixed,
+}
+
+impl Class {
+    /// The class of a group's flags; `None` when the type bits are not one of the four legal ones.
+    pub fn of(flags: u64) -> Option<Class> {
+        match flags & bits::TYPE_MASK {
+            bits::DATA => Some(Class::Data),
+            bits::METADATA => Some(Class::Metadata),
+            bits::SYSTEM => Some(Class::System),
+            flags if flags == bits::DATA | bits::METADATA => Some(Class::Mixed),
+            _ => None,
+        }
+    }
+
+    /// The type bits of a group of this class.
+    pub fn type_bits(self) -> u64 {
+        match self {
+            Class::Data => bits::DATA,
+            Class::Metadata => bits::METADATA,
+            Class::System => bits::SYSTEM,
+            Class::Mixed => bits::DATA | bits::METADATA,
+        }
+    }
+}
+
+/// A block group.
+#[derive(Debug)]
+struct Group {
+    length: u64,
+    flags: u64,
+    class: Class,
+    used: u64,
+    free: Option<FreeExtents>,
+    excluded: Vec<Range<u64>>,
+    excluded_bytes: u64,
+}
+
+impl Group {
+    fn allocatable(&self) -> u64 {
+        match &self.free {
+            Some(free) => free.total(),
+            None => self.length.saturating_sub(self.used + self.excluded_bytes),
+        }
+    }
+}
+
+/// A group as the rest of the engine sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupInfo {
+    /// First address.
+    pub start: Logical,
+    /// Bytes.
+    pub length: u64,
+    /// Type and profile.
+    pub flags: u64,
+    /// Bytes allocated.
+    pub used: u64,
+}
+
+/// Totals of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassTotals {
+    /// Bytes of its groups.
+    pub length: u64,
+    /// Bytes allocated.
+    pub used: u64,
+    /// Bytes that could be allocated now.
+    pub free: u64,
+    /// Bytes promised.
+    pub reserved: u64,
+}
+
+#[derive(Default)]
+struct State {
+    groups: BTreeMap<u64, Group>,
+    free: [u64; 4],
+    reserved: [u64; 4],
+    hint: [u64; 4],
+    pins: BTreeMap<Generation, Vec<(u64, u64)>>,
+    dirty: BTreeSet<u64>,
+    mixed: bool,
+}
+
+impl State {
+    fn group_at(&mut self, at: u64) -> (u64, &mut Group) {
+        let (&start, group) = self.groups.range_mut(..=at).next_back().expect("an allocated address is in a group");
+        assert!(at < start + group.length, "address {at} is in no block group");
+        (start, group)
+    }
+
+    fn resolve(&self, class: Class) -> Class {
+        match class {
+            Class::Data | Class::Metadata if self.mixed => Class::Mixed,
+            class => class,
+        }
+    }
+}
+
+/// See the [module](self).
+pub struct Space {
+    state: Mutex<State>,
+    nodesize: u64,
+}
+
+/// What an allocation found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Here, this many bytes.
+    Extent(Logical, u64),
+    /// This group may have some, but must be loaded first.
+    Load(Logical),
+    /// Nothing.
+    Nothing,
+}
+
+impl Space {
+    /// No groups yet.
+    pub fn new(nodesize: u32) -> Space {
+        Space { state: Mutex::default(), nodesize: u64::from(nodesize) }
+    }
+
+    /// Adds a group. `free` is `Some` for one whose whole content is known (a new one).
+    pub fn add_group(&self, info: GroupInfo, excluded: &[Range<Logical>], new: bool) {
+        let class = Class::of(info.flags).expect("the tree checker has seen the flags");
+        let excluded: Vec<Range<u64>> = excluded.iter().map(|range| range.start.0..range.end.0).collect();
+        let excluded_bytes = merged_len(&excluded);
+        let (start, length, flags, used) = (info.start.0, info.length, info.flags, info.used);
+        let mut group = Group { length, flags, class, used, free: None, excluded, excluded_bytes };
+        if new {
+            let mut free = FreeExtents::default();
+            free.insert(start, length);
+            group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
+            group.free = Some(free);
+        }
+        let mut state = self.state.lock();
+        state.mixed |= class == Class::Mixed;
+        state.free[class as usize] += group.allocatable();
+        if new {
+            state.dirty.insert(start);
+        }
+        state.groups.insert(start, group);
+    }
+
+    /// Takes an empty group out. Only its owner may still know it.
+    pub fn remove_group(&self, start: Logical) {
+        let mut state = self.state.lock();
+        if let Some(group) = state.groups.remove(&start.0) {
+            state.free[group.class as usize] -= group.allocatable();
+            state.dirty.remove(&start.0);
+        }
+    }
+
+    /// Whether data and trees share groups.
+    pub fn is_mixed(&self) -> bool {
+        self.state.lock().mixed
+    }
+
+    /// The group that holds `at`.
+    pub fn group_of(&self, at: Logical) -> Option<GroupInfo> {
+        let state = self.state.lock();
+        let (&start, group) = state.groups.range(..=at.0).next_back()?;
+        (at.0 < start + group.length).then(|| info(start, group))
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> Vec<GroupInfo> {
+        self.state.lock().groups.iter().map(|(&start, group)| info(start, group)).collect()
+    }
+
+    /// Whether a group's free runs are known.
+    pub fn is_loaded(&self, start: Logical) -> bool {
+        self.state.lock().groups.get(&start.0).is_some_and(|group| group.free.is_some())
+    }
+
+    /// Fills in a group's free runs, as the trees of the running transaction list them. What is pinned or excluded
+    /// is taken out here.
+    pub fn load(&self, start: Logical, runs: &[(u64, u64)]) {
+        let mut state = self.state.lock();
+        let pins: Vec<(u64, u64)> = state.pins.values().flatten().copied().collect();
+        let Some(group) = state.groups.get_mut(&start.0) else { return };
+        if group.free.is_some() {
+            return;
+        }
+        let before = group.allocatable();
+        let mut free = FreeExtents::default();
+        runs.iter().for_each(|&(at, len)| free.insert(at, len));
+        group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
+        let group_range = start.0..start.0 + group.length;
+        pins.iter().filter(|(at, _)| group_range.contains(at)).for_each(|&(at, len)| free.remove(at, len));
+        group.free = Some(free);
+        let (class, after) = (group.class as usize, group.allocatable());
+        state.free[class] = state.free[class] - before + after;
+    }
+
+    /// Allocates one tree block, aligned to its size.
+    pub fn allocate_node(&self, class: Class) -> Found {
+        let mut state = self.state.lock();
+        let class = state.resolve(class);
+        let (len, hint) = (self.nodesize, state.hint[class as usize]);
+        let first = state.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
+        let mut unloaded = None;
+        let mut found = None;
+        let (later, earlier) = (first.., ..first);
+        let order: Vec<u64> = state
+            .groups
+            .range(later)
+            .chain(state.groups.range(earlier))
+            .filter(|(_, group)| group.class == class && group.allocatable() >= len)
+            .map(|(&start, _)| start)
+            .take(64)
+            .collect();
+        for start in order {
+            let group = state.groups.get_mut(&start).expect("just listed");
+            match &mut group.free {
+                None => unloaded = unloaded.or(Some(start)),
+                Some(free) => {
+                    found = free.take_aligned(len, hint);
+                    if found.is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+        match (found, unloaded) {
+            (Some(at), _) => {
+                state.free[class as usize] -= len;
+                state.hint[class as usize] = at + len;
+                Found::Extent(Logical(at), len)
+            }
+            (None, Some(start)) => Found::Load(Logical(start)),
+            (None, None) => Found::Nothing,
+        }
+    }
+
+    /// Allocates up to `want` contiguous bytes, at least `min`.
+    pub fn allocate_extent(&self, class: Class, want: u64, min: u64) -> Found {
+        let mut state = self.state.lock();
+        let class = state.resolve(class);
+        let hint = state.hint[class as usize];
+        let first = state.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
+        let order: Vec<u64> = state
+            .groups
+            .range(first..)
+            .chain(state.groups.range(..first))
+            .filter(|(_, group)| group.class == class && group.allocatable() >= min)
+            .map(|(&start, _)| start)
+            .collect();
+        // A whole run wherever there is one, before any fragment; but a group must be loaded to know.
+        for (want_at_least, fragments) in [(want, false), (min, true)] {
+            for &start in &order {
+                let group = state.groups.get_mut(&start).expect("just listed");
+                if !fragments && group.allocatable() < want {
+                    continue;
+                }
+                let Some(free) = &mut group.free else { return Found::Load(Logical(start)) };
+                if let Some((at, len)) = free.take_best_fit(want, want_at_least) {
+                    state.free[class as usize] -= len;
+                    state.hint[class as usize] = start;
+                    return Found::Extent(Logical(at), len);
+                }
+            }
+        }
+        Found::Nothing
+    }
+
+    /// Gives back what was allocated and never written or never recorded.
+    pub fn give_back(&self, at: Logical, len: u64) {
+        let mut state = self.state.lock();
+        let (_, group) = state.group_at(at.0);
+        let class = group.class as usize;
+        // An allocation comes from a loaded group, and a loaded group stays loaded.
+        group.free.as_mut().expect("allocated from a loaded group").insert(at.0, len);
+        state.free[class] += len;
+    }
+
+    /// Records that `len` bytes at `at` have an extent item from now on.
+    pub fn account_allocated(&self, at: Logical, len: u64) {
+        let mut state = self.state.lock();
+        let (start, group) = state.group_at(at.0);
+        let (class, before) = (group.class as usize, group.allocatable());
+        group.used += len;
+        let after = group.allocatable();
+        state.free[class] = state.free[class] - before + after;
+        state.dirty.insert(start);
+    }
+
+    /// Records that the extent item is gone; the bytes are pinned for `generation`.
+    pub fn account_freed(&self, at: Logical, len: u64, generation: Generation) {
+        let mut state = self.state.lock();
+        let (start, group) = state.group_at(at.0);
+        assert!(group.used >= len, "block group {start} has {} bytes used, {len} at {at} are freed", group.used);
+        let (class, before) = (group.class as usize, group.allocatable());
+        group.used -= len;
+        let after = group.allocatable();
+        state.free[class] = state.free[class] - before + after;
+        state.dirty.insert(start);
+        state.pins.entry(generation).or_default().push((at.0, len));
+    }
+
+    /// Pins bytes that never had an extent item (data written and dropped within one transaction).
+    pub fn pin(&self, at: Logical, len: u64, generation: Generation) {
+        self.state.lock().pins.entry(generation).or_default().push((at.0, len));
+    }
+
+    /// Bytes that wait for `generation` or an earlier one to become durable.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.state.lock().pins.values().flatten().map(|(_, len)| len).sum()
+    }
+
+    /// `generation` is durable: what it and earlier ones freed may be used again. Returns the runs, for discard.
+    pub fn release(&self, generation: Generation) -> Vec<(Logical, u64)> {
+        let mut state = self.state.lock();
+        let later = state.pins.split_off(&generation.next());
+        let released = std::mem::replace(&mut state.pins, later);
+        let mut runs = Vec::new();
+        for (at, len) in released.into_values().flatten() {
+            runs.push((Logical(at), len));
+            // A group can be gone by now (removed when empty).
+            let Some((&start, group)) = state.groups.range_mut(..=at).next_back() else { continue };
+            if at >= start + group.length {
+                continue;
+            }
+            let class = group.class as usize;
+            if let Some(free) = &mut group.free {
+                let before = free.total();
+                free.insert(at, len);
+                let excluded: Vec<Range<u64>> = group.excluded.clone();
+                excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
+                let gained = free.total() - before;
+                state.free[class] += gained;
+            }
+        }
+        runs
+    }
+
+    /// Groups whose `used` changed since the last call.
+    pub fn take_dirty(&self) -> Vec<GroupInfo> {
+        let mut state = self.state.lock();
+        let dirty = std::mem::take(&mut state.dirty);
+        dirty.iter().filter_map(|start| state.groups.get(start).map(|group| info(*start, group))).collect()
+    }
+
+    /// Whether some group's `used` changed.
+    pub fn has_dirty(&self) -> bool {
+        !self.state.lock().dirty.is_empty()
+    }
+
+    /// Promises `bytes` of `class` if `floor` more bytes than all promises remain free.
+    pub fn reserve(&self, class: Class, bytes: u64, floor: u64) -> bool {
+        let mut state = self.state.lock();
+        let class = state.resolve(class) as usize;
+        let enough = state.free[class] >= state.reserved[class] + bytes + floor;
+        if enough {
+            state.reserved[class] += bytes;
+        }
+        enough
+    }
+
+    /// Takes a promise back, used or not.
+    pub fn unreserve(&self, class: Class, bytes: u64) {
+        let mut state = self.state.lock();
+        let class = state.resolve(class) as usize;
+        assert!(state.reserved[class] >= bytes, "more space is given back than was promised");
+        state.reserved[class] -= bytes;
+    }
+
+    /// Totals of the class that serves `class`.
+    pub fn totals(&self, class: Class) -> ClassTotals {
+        let state = self.state.lock();
+        let class = state.resolve(class);
+        let mut totals =
+            ClassTotals { free: state.free[class as usize], reserved: state.reserved[class as usize], ..Default::default() };
+        for group in state.groups.values().filter(|group| group.class == class) {
+            totals.length += group.length;
+            totals.used += group.used;
+        }
+        totals
+    }
+
+    /// Bytes free and not promised in the class that serves `class`.
+    pub fn available(&self, class: Class) -> u64 {
+        let state = self.state.lock();
+        let class = state.resolve(class) as usize;
+        state.free[class].saturating_sub(state.reserved[class])
+    }
+
+    /// Sum of all groups' `used`: the superblock's `bytes_used`.
+    pub fn bytes_used(&self) -> u64 {
+        self.state.lock().groups.values().map(|group| group.used).sum()
+    }
+}
+
+fn info(start: u64, group: &Group) -> GroupInfo {
+    GroupInfo { start: Logical(start), length: group.length, flags: group.flags, used: group.used }
+}
+
+fn merged_len(ranges: &[Range<u64>]) -> u64 {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_by_key(|range| range.start);
+    let mut end = 0;
+    sorted.iter().fold(0, |total, range| {
+        let fresh = range.end.saturating_sub(range.start.max(end));
+        end = end.max(range.end);
+        total + fresh
+    })
+}

@@ -1,0 +1,229 @@
+//! New chunks: how large, and where on the devices.
+//!
+//! A chunk can be used as soon as it is planned: the chunk map and the block groups know it at once, and its items
+//! wait in `new_chunks` for the running transaction to settle, as reference changes do. So a tree block in a new
+//! chunk and the chunk's items become durable together.
+//!
+//! Sizes follow the kernel: a tenth of the devices at most, 1 GiB for data, 256 MiB for metadata (1 GiB above 50 GiB
+//! of devices), 32 MiB for system chunks.
+
+use super::Core;
+use crate::error::{Errno, Error, Result};
+use crate::space::{Class, GroupInfo};
+use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
+use butterfs_ondisk::items::{ChunkHead, Stripe, block_group_flags as bits};
+use butterfs_ondisk::key::DiskKey;
+use butterfs_ondisk::profile::Profile;
+use butterfs_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
+use butterfs_ondisk::{DeviceId, Logical, Physical};
+use std::collections::BTreeMap;
+
+/// No chunk starts below this address of a device.
+const FIRST_PHYSICAL: u64 = 1 << 20;
+
+/// One device's extents.
+#[derive(Debug, Default, Clone)]
+pub struct DeviceExtents {
+    /// Bytes of the device.
+    pub total_bytes: u64,
+    /// The device's UUID.
+    pub uuid: [u8; 16],
+    /// Extents by physical address: their lengths.
+    pub extents: BTreeMap<u64, u64>,
+}
+
+impl DeviceExtents {
+    /// Bytes in extents.
+    pub fn used(&self) -> u64 {
+        self.extents.values().sum()
+    }
+
+    /// The first hole of at least `want` bytes, else the largest one: start and length.
+    fn hole(&self, want: u64) -> Option<(u64, u64)> {
+        let mut from = FIRST_PHYSICAL;
+        let mut largest = None;
+        let ends = self.extents.iter().map(|(&at, &len)| (at, at + len));
+        for (start, end) in ends.chain([(self.total_bytes, self.total_bytes)]) {
+            let aligned = from.next_multiple_of(STRIPE_LEN);
+            let len = start.saturating_sub(aligned) / STRIPE_LEN * STRIPE_LEN;
+            if len >= want {
+                return Some((aligned, len));
+            }
+            if len > largest.map_or(0, |(_, len)| len) {
+                largest = Some((aligned, len));
+            }
+            from = from.max(end);
+        }
+        largest
+    }
+
+    fn unallocated(&self) -> u64 {
+        self.total_bytes.saturating_sub(FIRST_PHYSICAL).saturating_sub(self.used())
+    }
+}
+
+/// All devices' extents, pending ones included.
+#[derive(Debug, Default, Clone)]
+pub struct DeviceSpace {
+    /// By device number.
+    pub devices: BTreeMap<DeviceId, DeviceExtents>,
+}
+
+impl DeviceSpace {
+    /// Books every stripe of `chunk`.
+    pub fn add_chunk(&mut self, chunk: &Chunk) {
+        let len = chunk.stripe_length();
+        for stripe in &chunk.stripes {
+            self.devices.entry(stripe.device).or_default().extents.insert(stripe.physical.0, len);
+        }
+    }
+
+    /// Bytes of all devices.
+    pub fn total_bytes(&self) -> u64 {
+        self.devices.values().map(|device| device.total_bytes).sum()
+    }
+
+    /// Bytes of all devices that are in no extent.
+    pub fn unallocated(&self) -> u64 {
+        self.devices.values().map(DeviceExtents::unallocated).sum()
+    }
+
+    /// Plans a chunk of `class` and `profile` that starts at `logical`.
+    fn plan(&self, class: Class, profile: &Profile, logical: Logical, sectorsize: u32) -> Option<Chunk> {
+        let total = self.total_bytes();
+        let limit = match class {
+            Class::Data | Class::Mixed => 10 << 30,
+            Class::Metadata if total > 50 << 30 => 1 << 30,
+            Class::Metadata => 256 << 20,
+            Class::System => 32 << 20,
+        };
+        let (max_stripe, max_chunk) = (limit.min(1u64 << 30), limit.min(total / 10));
+        let per_device = profile.stripes_per_device as u64;
+        let mut holes: Vec<(DeviceId, u64, u64)> = self
+            .devices
+            .iter()
+            .filter_map(|(&id, device)| device.hole(max_stripe * per_device).map(|(at, len)| (id, at, len)))
+            .map(|(id, at, len)| (id, at, len.min(max_stripe * per_device)))
+            .filter(|&(_, _, len)| len >= STRIPE_LEN * per_device)
+            .collect();
+        holes.sort_by_key(|&(id, _, len)| (std::cmp::Reverse(len), std::cmp::Reverse(self.devices[&id].unallocated())));
+        let mut count = holes.len() / profile.device_multiple * profile.device_multiple;
+        count = count.min(profile.max_devices.unwrap_or(32));
+        if count < profile.min_devices.max(1) {
+            return None;
+        }
+        holes.truncate(count);
+        let stripes = count * profile.stripes_per_device;
+        let data = profile.data_stripes(stripes) as u64;
+        let mut stripe_len = holes.last()?.2 / per_device;
+        if stripe_len * data > max_chunk {
+            stripe_len = stripe_len.min((max_chunk / data).next_multiple_of(16 << 20));
+        }
+        stripe_len = stripe_len.min(1 << 30) / STRIPE_LEN * STRIPE_LEN;
+        if stripe_len == 0 {
+            return None;
+        }
+        let mut placed = Vec::with_capacity(stripes);
+        for (device, at, _) in holes {
+            let dev_uuid = self.devices[&device].uuid;
+            for copy in 0..per_device {
+                placed.push(ChunkStripe { device, physical: Physical(at + copy * stripe_len), dev_uuid });
+            }
+        }
+        Some(Chunk::new(logical, stripe_len * data, class.type_bits() | profile.bit, sectorsize, placed))
+    }
+}
+
+impl Core {
+    /// Adds a chunk for `class`. `ENOSPC` when the devices have no room for one.
+    pub(crate) fn grow(&self, class: Class) -> Result<()> {
+        let class = match class {
+            Class::Data | Class::Metadata if self.space.is_mixed() => Class::Mixed,
+            class => class,
+        };
+        let mut devices = self.device_space.lock();
+        if class != Class::System && self.space.available(Class::System) < 16 * u64::from(self.nodesize()) {
+            // The chunk's own item needs room too; what is left serves if there is no room for more.
+            let _ = self.grow_locked(&mut devices, Class::System);
+        }
+        self.grow_locked(&mut devices, class)
+    }
+
+    fn grow_locked(&self, devices: &mut DeviceSpace, class: Class) -> Result<()> {
+        let flags = self
+            .space
+            .groups()
+            .iter()
+            .filter(|group| Class::of(group.flags) == Some(class))
+            .next_back()
+            .map_or(bits::METADATA & class.type_bits(), |group| group.flags & bits::PROFILE_MASK);
+        let profile = Profile::of(flags & bits::PROFILE_MASK).expect("the tree checker has seen the flags");
+        let map = self.volume.chunk_map();
+        let logical = map.iter().map(Chunk::end).max().unwrap_or(Logical(0));
+        let chunk = devices
+            .plan(class, profile, logical, self.sectorsize())
+            .ok_or_else(|| Error::refused(Errno::ENOSPC, "no room on the devices for another chunk"))?;
+        if class == Class::System && system_array_len(map.iter().chain([&chunk])) > SYS_CHUNK_ARRAY_LEN {
+            return Err(Error::refused(Errno::ENOSPC, "no room in the superblock for another system chunk"));
+        }
+        devices.add_chunk(&chunk);
+        let mut map = (*map).clone();
+        map.insert(chunk.clone());
+        self.volume.set_chunk_map(map);
+        let info = GroupInfo { start: chunk.start, length: chunk.length, flags: chunk.kind, used: 0 };
+        let excluded = self.volume.chunk_map().superblock_exclusions(&chunk);
+        // The items go first onto the queue: a block allocated in the chunk must find them there when it settles.
+        self.new_chunks.lock().push(chunk);
+        self.space.add_group(info, &excluded, true);
+        Ok(())
+    }
+
+    /// Makes room for one more tree block.
+    pub(super) fn grow_for_node(&self, system: bool) -> Result<()> {
+        self.grow(if system { Class::System } else { Class::Metadata })
+    }
+}
+
+/// Bytes of the superblock's array that the system chunks among `chunks` take.
+fn system_array_len<'a>(chunks: impl Iterator<Item = &'a Chunk>) -> usize {
+    let entry = |chunk: &Chunk| size_of::<DiskKey>() + ChunkHead::LEN + chunk.stripes.len() * Stripe::LEN;
+    chunks.filter(|chunk| chunk.kind & bits::SYSTEM != 0).map(entry).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices(total_bytes: u64, used: &[(u64, u64)]) -> DeviceSpace {
+        let extents = used.iter().copied().collect();
+        let device = DeviceExtents { total_bytes, uuid: [7; 16], extents };
+        DeviceSpace { devices: [(DeviceId(1), device)].into() }
+    }
+
+    #[test]
+    fn sizes_are_the_kernels() {
+        let single = Profile::named("single").unwrap();
+        let cases = [(1u64 << 30, 112 << 20), (512 << 20, 64 << 20), (3 << 30, 320 << 20)];
+        for (total, length) in cases {
+            let chunk = devices(total, &[]).plan(Class::Data, single, Logical(0), 4096).unwrap();
+            assert_eq!(chunk.length, length, "{total}");
+            assert_eq!(chunk.stripes[0].physical, Physical(1 << 20));
+        }
+    }
+
+    #[test]
+    fn a_duplicated_chunk_lies_twice_in_one_hole() {
+        let dup = Profile::named("DUP").unwrap();
+        let space = devices(64 << 20, &[(1 << 20, 32 << 20), (40 << 20, 1 << 20)]);
+        let chunk = space.plan(Class::Metadata, dup, Logical(1 << 30), 4096).unwrap();
+        assert_eq!(chunk.stripes[0].physical, Physical(41 << 20));
+        assert_eq!(chunk.stripes[1].physical.0, (41 << 20) + chunk.length);
+        assert!(chunk.stripes[1].physical.0 + chunk.length <= 64 << 20);
+    }
+
+    #[test]
+    fn no_hole_no_chunk() {
+        let single = Profile::named("single").unwrap();
+        assert!(devices(16 << 20, &[(1 << 20, 15 << 20)]).plan(Class::Data, single, Logical(0), 4096).is_none());
+    }
+}

@@ -1,0 +1,107 @@
+//! Reading what is free in a block group: from the free space tree, or from the gaps of the extent tree.
+//!
+//! Both trees change only while a transaction settles, and a group that is not loaded has no allocations newer
+//! than what they say; what they list as free but must not be used yet is pinned, and [`Space::load`] takes it out.
+//!
+//! [`Space::load`]: crate::space::Space::load
+
+use super::Core;
+use crate::error::{Error, Result};
+use crate::space::GroupInfo;
+use butterfs_ondisk::{Key, KeyType, Logical};
+use std::ops::ControlFlow;
+
+impl Core {
+    /// Loads the free runs of the group that starts at `start`. No tree lock may be held, and nothing may settle
+    /// meanwhile: the caller has a handle, or is the one who settles.
+    pub(crate) fn load_group(&self, start: Logical) -> Result<()> {
+        let group = self
+            .space
+            .group_of(start)
+            .ok_or_else(|| Error::corrupt(format!("there is no block group at {start}")))?;
+        let runs = if self.maintains_free_space_tree() { self.listed_runs(&group)? } else { self.gaps(&group)? };
+        self.space.load(group.start, &runs);
+        Ok(())
+    }
+
+    fn listed_runs(&self, group: &GroupInfo) -> Result<Vec<(u64, u64)>> {
+        let tree = self.globals().free_space.as_ref().expect("maintained trees are open");
+        let (start, end) = (group.start.0, group.start.0 + group.length);
+        let (from, to) = (Key::new(start, KeyType(0), 0), Key::new(end - 1, KeyType(255), u64::MAX));
+        let mut runs = Runs::default();
+        tree.scan(self, from, to, &mut |key, data| {
+            match key.kind {
+                KeyType::FREE_SPACE_EXTENT => runs.push(key.objectid, key.offset),
+                KeyType::FREE_SPACE_BITMAP => runs.push_bitmap(key.objectid, data, u64::from(self.sectorsize())),
+                _ => {}
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        runs.checked(group)
+    }
+
+    fn gaps(&self, group: &GroupInfo) -> Result<Vec<(u64, u64)>> {
+        let (start, end) = (group.start.0, group.start.0 + group.length);
+        let (from, to) = (Key::new(start, KeyType(0), 0), Key::new(end - 1, KeyType(255), u64::MAX));
+        let mut runs = Runs::default();
+        let mut free_from = start;
+        self.globals().extent.scan(self, from, to, &mut |key, _| {
+            let len = match key.kind {
+                KeyType::EXTENT_ITEM => key.offset,
+                KeyType::METADATA_ITEM => u64::from(self.nodesize()),
+                _ => return Ok(ControlFlow::Continue(())),
+            };
+            if key.objectid > free_from {
+                runs.push(free_from, key.objectid - free_from);
+            }
+            free_from = free_from.max(key.objectid.saturating_add(len));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        if end > free_from {
+            runs.push(free_from, end - free_from);
+        }
+        runs.checked(group)
+    }
+}
+
+/// Runs in ascending order, neighbours merged.
+#[derive(Default)]
+struct Runs(Vec<(u64, u64)>);
+
+impl Runs {
+    fn push(&mut self, at: u64, len: u64) {
+        match self.0.last_mut() {
+            Some((last, last_len)) if last.saturating_add(*last_len) == at => *last_len += len,
+            _ => self.0.push((at, len)),
+        }
+    }
+
+    fn push_bitmap(&mut self, at: u64, bits: &[u8], sectorsize: u64) {
+        let set = |bit: usize| bits[bit / 8] & (1 << (bit % 8)) != 0;
+        let mut bit = 0;
+        while bit < bits.len() * 8 {
+            if !set(bit) {
+                bit += 1;
+                continue;
+            }
+            let first = bit;
+            while bit < bits.len() * 8 && set(bit) {
+                bit += 1;
+            }
+            self.push(at.saturating_add(first as u64 * sectorsize), (bit - first) as u64 * sectorsize);
+        }
+    }
+
+    /// The runs, if they are inside the group and do not overlap.
+    fn checked(self, group: &GroupInfo) -> Result<Vec<(u64, u64)>> {
+        let mut from = group.start.0;
+        let end = group.start.0 + group.length;
+        for &(at, len) in &self.0 {
+            let run_end = at.checked_add(len).filter(|&run_end| at >= from && run_end <= end && len > 0);
+            from = run_end.ok_or_else(|| {
+                Error::corrupt(format!("block group {}: the free run {at}+{len} overlaps or leaves the group", group.start))
+            })?;
+        }
+        Ok(self.0)
+    }
+}

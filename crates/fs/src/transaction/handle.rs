@@ -1,0 +1,136 @@
+//! A handle: the right to change trees in one transaction, with the space that the change may need.
+
+use super::refs::{ExtentKind, RefBy};
+use super::{Core, Reserve};
+use crate::error::{Errno, Error, Result};
+use crate::space::Class;
+use butterfs_ondisk::{Generation, Logical, TreeId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A reference from file extent items to data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataRef {
+    /// Start of the extent.
+    pub at: Logical,
+    /// Length of the whole extent on disk.
+    pub len: u64,
+    /// The tree that holds the file extent item.
+    pub tree: TreeId,
+    /// The inode.
+    pub ino: u64,
+    /// Position in the file minus offset in the extent, modulo 2^64.
+    pub offset: u64,
+}
+
+/// Changed tree blocks in memory after which a commit is due.
+const DIRTY_NODES_BYTES: usize = 160 << 20;
+
+/// See the [module](self). Ends when dropped.
+pub struct Handle {
+    core: Arc<Core>,
+    generation: Generation,
+    reserved: u64,
+    counted: bool,
+    edited: AtomicBool,
+}
+
+impl Core {
+    /// Joins the running transaction, with space reserved for what `reserve` says. `ENOSPC` happens here or not at
+    /// all; `EROFS` when nothing may be written.
+    pub fn start(self: &Arc<Self>, reserve: Reserve) -> Result<Handle> {
+        if self.is_read_only() {
+            return Err(Error::refused(Errno::EROFS, "the filesystem is mounted read-only"));
+        }
+        self.relieve_memory()?;
+        let reserved = self.reserve_metadata(reserve)?;
+        self.join(reserved).inspect_err(|_| self.space.unreserve(Class::Metadata, reserved))
+    }
+
+    /// Has a commit done when much memory holds changes; does it here when that does not help.
+    fn relieve_memory(self: &Arc<Self>) -> Result<()> {
+        let limit = DIRTY_NODES_BYTES / self.nodesize() as usize;
+        let dirty = self.nodes.dirty_count();
+        if dirty > 2 * limit || (dirty > limit && !self.env().background()) {
+            return self.commit();
+        }
+        if dirty > limit {
+            self.want_commit();
+        }
+        Ok(())
+    }
+
+    /// Joins without a reservation.
+    pub(crate) fn join(self: &Arc<Self>, reserved: u64) -> Result<Handle> {
+        let mut progress = self.progress.lock();
+        while progress.settling && progress.aborted.is_none() {
+            self.changed.wait(&mut progress);
+        }
+        if let Some(reason) = &progress.aborted {
+            return Err(Error::Aborted(reason.clone()));
+        }
+        progress.handles += 1;
+        let generation = progress.running;
+        Ok(Handle { core: Arc::clone(self), generation, reserved, counted: true, edited: AtomicBool::new(false) })
+    }
+
+    /// The handle that settling works with; every other one has ended.
+    pub(crate) fn settling_handle(self: &Arc<Self>, generation: Generation) -> Handle {
+        Handle { core: Arc::clone(self), generation, reserved: 0, counted: false, edited: AtomicBool::new(true) }
+    }
+}
+
+impl Handle {
+    /// The filesystem.
+    pub fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// The transaction.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    pub(super) fn edited(&self) {
+        self.edited.store(true, Ordering::Relaxed);
+    }
+
+    /// An edit failed. If something was changed under this handle, the transaction cannot be completed.
+    pub fn failed(&self, error: &Error) {
+        if self.edited.load(Ordering::Relaxed) {
+            self.core.abort(error);
+        }
+    }
+
+    /// One more file extent item refers to data. `new`: the extent was just allocated and has no extent item.
+    pub fn add_data_ref(&self, data: DataRef, new: bool) {
+        self.change_data_ref(data, 1, new);
+    }
+
+    /// One file extent item less refers to data.
+    pub fn drop_data_ref(&self, data: DataRef) {
+        self.change_data_ref(data, -1, false);
+    }
+
+    fn change_data_ref(&self, data: DataRef, count: i64, new: bool) {
+        let by = RefBy::File { tree: data.tree, ino: data.ino, offset: data.offset };
+        self.core.refs.change(data.at, data.len, ExtentKind::Data, by, count, new);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.reserved > 0 {
+            self.core.space.unreserve(Class::Metadata, self.reserved);
+        }
+        if !self.counted {
+            return;
+        }
+        let mut progress = self.core.progress.lock();
+        progress.handles -= 1;
+        if progress.handles == 0 && progress.settling {
+            drop(progress);
+            self.core.changed.notify_all();
+        }
+    }
+}

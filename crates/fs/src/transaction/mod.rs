@@ -1,0 +1,332 @@
+//! Transactions: who may change what now, and what the changes wait for.
+//!
+//! ```text
+//! Running ──► Settling ──► Writing ──► Durable
+//!              │             └ generation+1 is already Running: it edits and allocates
+//!              └ the only moment new handles wait: CPU only
+//! ```
+//!
+//! # Invariants
+//! 1. At most one transaction is Writing and one Running.
+//! 2. Trees change only under a [`Handle`]; Settling begins when no handle is left.
+//! 3. Lock order: handle, inodes, subvolume trees, other trees, extent tree, free space tree, space, node cache.
+//! 4. A failed commit, or an edit that fails half-way, aborts: reads go on, writes return `EROFS`, and what is on
+//!    disk is the last durable transaction.
+//!
+//! [`Core`] is everything of an open filesystem below inodes. Settling and writing are done in `commit`.
+
+mod chunk_allocation;
+mod editor;
+pub mod extent_item;
+mod free_space_load;
+mod handle;
+mod lookup;
+pub mod refs;
+mod reserve;
+mod tree;
+
+pub use chunk_allocation::DeviceSpace;
+pub use handle::{DataRef, Handle};
+pub use reserve::{DataReservation, Reserve};
+pub use tree::{ItemRef, Tree};
+
+use crate::env::Env;
+use crate::error::{Errno, Error, Result};
+use crate::node_io::NodeCache;
+use crate::options::Options;
+use crate::space::Space;
+use butterfs_ondisk::chunk::Chunk;
+use butterfs_ondisk::features::{compat_ro, incompat};
+use butterfs_ondisk::items::RootItem;
+use butterfs_ondisk::superblock::Superblock;
+use butterfs_ondisk::{ChecksumKind, Generation, Key, KeyType, TreeId};
+use butterfs_volume::Volume;
+use parking_lot::{Condvar, Mutex};
+use refs::RefQueue;
+use rustc_hash::FxHashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The trees that every filesystem has once.
+pub struct GlobalTrees {
+    /// Tree of tree roots.
+    pub root: Arc<Tree>,
+    /// Chunks and devices.
+    pub chunk: Arc<Tree>,
+    /// Extents and their references.
+    pub extent: Arc<Tree>,
+    /// Device extents.
+    pub dev: Arc<Tree>,
+    /// Data checksums.
+    pub csum: Arc<Tree>,
+    /// Free space, where the filesystem has the tree and it is valid.
+    pub free_space: Option<Arc<Tree>>,
+    /// Block groups, where they have a tree of their own.
+    pub block_group: Option<Arc<Tree>>,
+}
+
+/// Where the running transaction stands.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pub running: Generation,
+    pub durable: Generation,
+    pub handles: usize,
+    pub settling: bool,
+    pub aborted: Option<Box<str>>,
+}
+
+/// What runs first when a transaction settles: brings what is changed in memory into the trees.
+pub type SettleHook = Box<dyn Fn(&Handle) -> Result<()> + Send + Sync>;
+
+/// See the [module](self).
+pub struct Core {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) nodes: NodeCache,
+    pub(crate) space: Space,
+    pub(crate) refs: RefQueue,
+    pub(crate) device_space: Mutex<DeviceSpace>,
+    pub(crate) new_chunks: Mutex<Vec<Chunk>>,
+    pub(crate) progress: Mutex<Progress>,
+    pub(crate) changed: Condvar,
+    pub(crate) commit_lock: Mutex<()>,
+    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) settle_hook: OnceLock<SettleHook>,
+    pub(crate) commit_wish: (Mutex<bool>, Condvar),
+    running: AtomicU64,
+    incompat: AtomicU64,
+    options: Options,
+    env: Env,
+    globals: OnceLock<GlobalTrees>,
+    trees: Mutex<FxHashMap<TreeId, Arc<Tree>>>,
+    dirty_inodes: AtomicUsize,
+    uuid_tree_current: AtomicBool,
+    checksum_kind: ChecksumKind,
+    sectorsize: u32,
+    compat_ro: u64,
+    read_only: AtomicBool,
+}
+
+impl Core {
+    /// A filesystem whose trees are not yet open.
+    pub fn new(volume: Arc<Volume>, superblock: Superblock, nodes: NodeCache, options: Options, env: Env) -> Core {
+        let durable = superblock.generation();
+        Core {
+            space: Space::new(superblock.nodesize.get()),
+            refs: RefQueue::default(),
+            device_space: Mutex::default(),
+            new_chunks: Mutex::default(),
+            progress: Mutex::new(Progress {
+                running: durable.next(),
+                durable,
+                handles: 0,
+                settling: false,
+                aborted: None,
+            }),
+            changed: Condvar::new(),
+            commit_lock: Mutex::new(()),
+            settle_hook: OnceLock::new(),
+            commit_wish: (Mutex::new(false), Condvar::new()),
+            running: AtomicU64::new(durable.next().0),
+            incompat: AtomicU64::new(superblock.incompat_flags.get()),
+            globals: OnceLock::new(),
+            trees: Mutex::default(),
+            dirty_inodes: AtomicUsize::new(0),
+            uuid_tree_current: AtomicBool::new(superblock.uuid_tree_generation == superblock.generation),
+            checksum_kind: superblock.checksum_kind().expect("the superblock was validated"),
+            sectorsize: superblock.sectorsize.get(),
+            compat_ro: superblock.compat_ro_flags.get(),
+            read_only: AtomicBool::new(options.read_only),
+            superblock: Mutex::new(superblock),
+            volume,
+            nodes,
+            options,
+            env,
+        }
+    }
+
+    /// How the filesystem was opened.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Time, randomness, threads.
+    pub fn env(&self) -> &Env {
+        &self.env
+    }
+
+    /// The devices as one space.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// Bytes of a sector.
+    pub fn sectorsize(&self) -> u32 {
+        self.sectorsize
+    }
+
+    /// Bytes of a tree block.
+    pub fn nodesize(&self) -> u32 {
+        self.nodes.nodesize()
+    }
+
+    /// The checksum of blocks and data.
+    pub fn checksum_kind(&self) -> ChecksumKind {
+        self.checksum_kind
+    }
+
+    /// The running transaction.
+    pub fn generation(&self) -> Generation {
+        Generation(self.running.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_generation(&self, generation: Generation) {
+        self.running.store(generation.0, Ordering::Release);
+        self.nodes.change_identity(|identity| identity.super_generation = Generation(generation.0 - 1));
+    }
+
+    /// Whether the filesystem has an incompat feature.
+    pub fn has_incompat(&self, bit: u64) -> bool {
+        self.incompat.load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// All incompat features, with those that the running transaction added.
+    pub fn incompat(&self) -> u64 {
+        self.incompat.load(Ordering::Relaxed)
+    }
+
+    /// Adds an incompat feature; it reaches the superblock with the running transaction.
+    pub fn set_incompat(&self, bit: u64) {
+        self.incompat.fetch_or(bit, Ordering::Relaxed);
+        self.nodes.change_identity(|identity| identity.incompat |= bit);
+    }
+
+    /// Whether the filesystem has a compat_ro feature.
+    pub fn has_compat_ro(&self, bit: u64) -> bool {
+        self.compat_ro & bit != 0
+    }
+
+    /// Whether tree blocks have METADATA_ITEMs.
+    pub(crate) fn skinny(&self) -> bool {
+        self.has_incompat(incompat::SKINNY_METADATA)
+    }
+
+    /// Whether the free space tree is maintained.
+    pub(crate) fn maintains_free_space_tree(&self) -> bool {
+        self.has_compat_ro(compat_ro::FREE_SPACE_TREE_VALID) && self.globals().free_space.is_some()
+    }
+
+    /// Whether nothing may be written.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Forbids writing, or allows it again (remount). The caller has committed.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Relaxed);
+    }
+
+    /// The last committed superblock.
+    pub fn superblock(&self) -> Superblock {
+        *self.superblock.lock()
+    }
+
+    /// Whether the UUID tree was complete when the filesystem was opened, and so stays complete.
+    pub fn uuid_tree_current(&self) -> bool {
+        self.uuid_tree_current.load(Ordering::Relaxed)
+    }
+
+    /// Says that the UUID tree is complete from now on.
+    pub fn set_uuid_tree_current(&self) {
+        self.uuid_tree_current.store(true, Ordering::Relaxed);
+    }
+
+    /// The global trees.
+    pub fn globals(&self) -> &GlobalTrees {
+        self.globals.get().expect("the global trees are opened first")
+    }
+
+    /// Sets the global trees, once.
+    pub fn set_globals(&self, globals: GlobalTrees) {
+        let all = [&globals.root, &globals.chunk, &globals.extent, &globals.dev, &globals.csum];
+        let mut trees = self.trees.lock();
+        let optional = [&globals.free_space, &globals.block_group];
+        for tree in all.into_iter().chain(optional.into_iter().flatten()) {
+            trees.insert(tree.id(), Arc::clone(tree));
+        }
+        drop(trees);
+        assert!(self.globals.set(globals).is_ok(), "the global trees are opened once");
+    }
+
+    /// The tree with this id, opened from its root item. `ENOENT` when there is none, or it is deleted.
+    pub fn tree(&self, id: TreeId) -> Result<Arc<Tree>> {
+        if let Some(tree) = self.trees.lock().get(&id) {
+            return Ok(Arc::clone(tree));
+        }
+        let tree = Arc::new(self.open_tree(&self.globals().root, id)?);
+        let mut trees = self.trees.lock();
+        Ok(Arc::clone(trees.entry(id).or_insert(tree)))
+    }
+
+    /// Opens a tree from its root item in `root`, without remembering it.
+    pub fn open_tree(&self, root: &Tree, id: TreeId) -> Result<Tree> {
+        let behind = Key::new(id.0, KeyType(KeyType::ROOT_ITEM.0 + 1), 0);
+        let found = root.last_before(self, behind)?;
+        let found = found.filter(|(key, _)| key.objectid == id.0 && key.kind == KeyType::ROOT_ITEM);
+        let Some((key, item)) = found else {
+            return Err(Error::refused_at(Errno::ENOENT, format!("there is no tree {id}")));
+        };
+        let item = RootItem::parse(&item)
+            .ok_or_else(|| Error::corrupt(format!("root item {key} has {} bytes", item.len())))?;
+        if item.refs.get() == 0 && id.is_subvolume() {
+            return Err(Error::refused_at(Errno::ENOENT, format!("subvolume {id} is deleted")));
+        }
+        Ok(Tree::from_item(id, key.offset, item))
+    }
+
+    /// Makes a tree known that was made by the running transaction.
+    pub fn remember_tree(&self, tree: Arc<Tree>) {
+        self.trees.lock().insert(tree.id(), tree);
+    }
+
+    /// Forgets a tree that was deleted.
+    pub fn forget_tree(&self, id: TreeId) {
+        self.trees.lock().remove(&id);
+    }
+
+    /// All trees that are open.
+    pub(crate) fn open_trees(&self) -> Vec<Arc<Tree>> {
+        self.trees.lock().values().cloned().collect()
+    }
+
+    /// What runs first when a transaction settles. Set once.
+    pub fn on_settle(&self, hook: SettleHook) {
+        assert!(self.settle_hook.set(hook).is_ok(), "the settle hook is set once");
+    }
+
+    /// Counts inodes that the settle hook will write, so that space is kept for them.
+    pub fn count_dirty_inodes(&self, change: isize) {
+        if change >= 0 {
+            self.dirty_inodes.fetch_add(change as usize, Ordering::Relaxed);
+        } else {
+            self.dirty_inodes.fetch_sub(change.unsigned_abs(), Ordering::Relaxed);
+        }
+    }
+
+    /// Inodes that the settle hook will write.
+    pub(crate) fn dirty_inodes(&self) -> usize {
+        self.dirty_inodes.load(Ordering::Relaxed)
+    }
+
+    /// Stops all writing for good. The first reason is kept.
+    pub fn abort(&self, reason: &Error) {
+        let mut progress = self.progress.lock();
+        progress.aborted.get_or_insert_with(|| reason.to_string().into_boxed_str());
+        drop(progress);
+        self.changed.notify_all();
+    }
+
+    /// Why writing stopped, if it did.
+    pub fn aborted(&self) -> Option<Error> {
+        self.progress.lock().aborted.clone().map(Error::Aborted)
+    }
+}

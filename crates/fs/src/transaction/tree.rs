@@ -1,0 +1,307 @@
+//! One tree of an open filesystem: its root, its lock, and the operations on it.
+//!
+//! # Invariants
+//! 1. Readers share the lock while they descend; one editor at a time holds it exclusively.
+//! 2. No lock is held across a device read: a node that is not in memory ends the descent, is read without locks,
+//!    and the operation starts again.
+//! 3. A callback of [`Tree::scan`] runs without the lock, over a leaf that cannot change.
+
+use super::editor::{Editor, Reader};
+use super::{Core, Handle};
+use crate::env::Time;
+use crate::error::{Error, Result};
+use butterfs_ondisk::items::{RootItem, Timespec};
+use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
+use butterfs_tree::{Node, NodePtr};
+use parking_lot::{Mutex, RwLock};
+use std::ops::{ControlFlow, Deref};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// An item, shared with the leaf that holds it.
+#[derive(Clone)]
+pub struct ItemRef {
+    leaf: Arc<Node>,
+    slot: usize,
+}
+
+impl Deref for ItemRef {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.leaf.item(self.slot)
+    }
+}
+
+/// See the [module](self).
+pub struct Tree {
+    id: TreeId,
+    key_offset: u64,
+    root: RwLock<NodePtr>,
+    item: Mutex<RootItem>,
+    /// The root that the ROOT_ITEM in the running transaction names, and whether other fields changed.
+    recorded: Mutex<(NodePtr, bool)>,
+    nodes_added: AtomicI64,
+    last_snapshot: AtomicU64,
+    /// In this generation every block is copied again, even one of this generation: a snapshot shares it.
+    pub(crate) forced_cow: AtomicU64,
+    /// The next inode number, 0 while unknown; kept by `inode`.
+    pub next_ino: AtomicU64,
+}
+
+impl Tree {
+    /// The tree that a root item describes.
+    pub fn from_item(id: TreeId, key_offset: u64, item: RootItem) -> Tree {
+        let ptr = NodePtr {
+            at: Logical(item.bytenr.get()),
+            generation: Generation(item.generation.get()),
+            level: Level(item.level),
+            tree: id,
+            first_key: None,
+        };
+        Tree {
+            id,
+            key_offset,
+            root: RwLock::new(ptr),
+            recorded: Mutex::new((ptr, false)),
+            last_snapshot: AtomicU64::new(item.last_snapshot.get()),
+            item: Mutex::new(item),
+            nodes_added: AtomicI64::new(0),
+            forced_cow: AtomicU64::new(0),
+            next_ino: AtomicU64::new(0),
+        }
+    }
+
+    /// A tree that has no root item: the tree of tree roots and the chunk tree.
+    pub fn from_superblock(id: TreeId, (at, level, generation): (Logical, Level, Generation)) -> Tree {
+        let item = RootItem {
+            bytenr: at.0.into(),
+            level: level.0,
+            generation: generation.0.into(),
+            refs: 1.into(),
+            ..RootItem::default()
+        };
+        Tree::from_item(id, 0, item)
+    }
+
+    /// The tree's id.
+    pub fn id(&self) -> TreeId {
+        self.id
+    }
+
+    /// The key of its root item.
+    pub fn root_item_key(&self) -> Key {
+        Key::new(self.id.0, butterfs_ondisk::KeyType::ROOT_ITEM, self.key_offset)
+    }
+
+    /// Where its root is now.
+    pub fn root(&self) -> NodePtr {
+        *self.root.read()
+    }
+
+    /// Its root item, without the fields that follow the root node.
+    pub fn root_item(&self) -> RootItem {
+        *self.item.lock()
+    }
+
+    /// Changes its root item; written when the transaction settles.
+    pub fn change_root_item(&self, change: impl FnOnce(&mut RootItem)) {
+        let mut item = self.item.lock();
+        change(&mut item);
+        self.last_snapshot.store(item.last_snapshot.get(), Ordering::Relaxed);
+        self.recorded.lock().1 = true;
+    }
+
+    /// Whether this is a read-only subvolume.
+    pub fn is_readonly(&self) -> bool {
+        self.item.lock().flags.get() & RootItem::RDONLY != 0
+    }
+
+    /// The transaction of the last snapshot taken of this tree.
+    pub fn last_snapshot(&self) -> Generation {
+        Generation(self.last_snapshot.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn count_nodes(&self, change: i64) {
+        self.nodes_added.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// The root item to write now, if it differs from what was written last.
+    pub(crate) fn take_unrecorded(&self, nodesize: u32, generation: Generation, now: Time) -> Option<RootItem> {
+        let root = self.root();
+        let mut item = self.item.lock();
+        let mut recorded = self.recorded.lock();
+        if *recorded == (root, false) {
+            return None;
+        }
+        if self.id.is_subvolume() && recorded.0 != root {
+            item.ctransid = generation.0.into();
+            item.ctime = Timespec { sec: now.sec.into(), nsec: now.nsec.into() };
+        }
+        *recorded = (root, false);
+        let added = self.nodes_added.swap(0, Ordering::Relaxed) * i64::from(nodesize);
+        item.bytes_used = item.bytes_used.get().saturating_add_signed(added).into();
+        item.bytenr = root.at.0.into();
+        item.level = root.level.0;
+        item.generation = root.generation.0.into();
+        item.generation_v2 = item.generation;
+        Some(*item)
+    }
+
+    /// Whether the root item in the tree of tree roots is out of date.
+    pub(crate) fn has_unrecorded(&self) -> bool {
+        *self.recorded.lock() != (self.root(), false)
+    }
+
+    /// Approximate bytes of the tree's blocks.
+    pub(crate) fn bytes_used(&self, nodesize: u32) -> u64 {
+        let added = self.nodes_added.load(Ordering::Relaxed) * i64::from(nodesize);
+        self.item.lock().bytes_used.get().saturating_add_signed(added)
+    }
+
+    fn read<R>(&self, core: &Core, look: impl Fn(&Reader<'_>, &NodePtr) -> Result<R>) -> Result<R> {
+        // Keeps what was read in memory until the descent has passed it.
+        let mut held = Vec::new();
+        loop {
+            let result = {
+                let root = self.root.read();
+                look(&Reader { core }, &root)
+            };
+            match result {
+                Err(Error::Missing(ptr)) => held.push(core.nodes.load(&ptr)?),
+                other => return other,
+            }
+        }
+    }
+
+    /// The item at `key`.
+    pub fn get(&self, core: &Core, key: Key) -> Result<Option<ItemRef>> {
+        self.read(core, |reader, root| {
+            let found = butterfs_tree::search(reader, root, key)?;
+            Ok(found.found.then(|| ItemRef { leaf: found.leaf, slot: found.slot }))
+        })
+    }
+
+    /// The greatest item before `key`.
+    pub fn last_before(&self, core: &Core, key: Key) -> Result<Option<(Key, ItemRef)>> {
+        self.read(core, |reader, root| {
+            let found = butterfs_tree::last_before(reader, root, key)?;
+            Ok(found.map(|(leaf, slot)| (leaf.key(slot), ItemRef { leaf, slot })))
+        })
+    }
+
+    /// Shows the items from `from` to `to`, both included, in order, until the callback breaks.
+    pub fn scan(
+        &self,
+        core: &Core,
+        from: Key,
+        to: Key,
+        visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut next = Some(from);
+        while let Some(from) = next.filter(|from| *from <= to) {
+            let at = self.read(core, |reader, root| butterfs_tree::search(reader, root, from))?;
+            for slot in at.slot..at.leaf.nritems() {
+                let key = at.leaf.key(slot);
+                if key > to {
+                    return Ok(());
+                }
+                if visit(key, at.leaf.item(slot))?.is_break() {
+                    return Ok(());
+                }
+            }
+            next = at.upper;
+        }
+        Ok(())
+    }
+
+    fn write<R>(
+        &self,
+        handle: &Handle,
+        edit: impl Fn(&Editor<'_>, &mut NodePtr) -> Result<R>,
+    ) -> Result<R> {
+        let core = handle.core();
+        let mut held = Vec::new();
+        loop {
+            let result = {
+                let mut root = self.root.write();
+                edit(&Editor { core, tree: self, generation: handle.generation() }, &mut root)
+            };
+            let mended = match result {
+                Err(Error::Missing(ptr)) => core.nodes.load(&ptr).map(|node| held.push(node)),
+                Err(Error::Unloaded(group)) => core.load_group(group),
+                Err(Error::NoNode { system }) => core.grow_for_node(system),
+                other => {
+                    handle.edited();
+                    return other.inspect_err(|error| handle.failed(error));
+                }
+            };
+            mended.inspect_err(|error| handle.failed(error))?;
+        }
+    }
+
+    /// Inserts an item; false when the key exists.
+    pub fn insert(&self, handle: &Handle, key: Key, data: &[u8]) -> Result<bool> {
+        self.write(handle, |editor, root| butterfs_tree::insert(editor, root, key, data))
+    }
+
+    /// Inserts items with ascending keys, all new.
+    pub fn insert_many(&self, handle: &Handle, items: &[(Key, &[u8])]) -> Result<()> {
+        let done = std::cell::Cell::new(0);
+        self.write(handle, |editor, root| {
+            while done.get() < items.len() {
+                let inserted = butterfs_tree::insert_many(editor, root, &items[done.get()..])?;
+                done.set(done.get() + inserted);
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes an item of the same size in place; `None` when there is none.
+    pub fn update<R>(&self, handle: &Handle, key: Key, change: impl FnOnce(&mut [u8]) -> R) -> Result<Option<R>> {
+        let change = std::cell::Cell::new(Some(change));
+        self.write(handle, |editor, root| {
+            butterfs_tree::update(editor, root, key, |data: &mut [u8]| {
+                let change = change.take().expect("an item is changed once");
+                change(data)
+            })
+        })
+    }
+
+    /// Gives an item a new content of any size; false when there is none.
+    pub fn replace(&self, handle: &Handle, key: Key, data: &[u8]) -> Result<bool> {
+        self.write(handle, |editor, root| butterfs_tree::replace(editor, root, key, data))
+    }
+
+    /// Inserts an item or replaces it.
+    pub fn put(&self, handle: &Handle, key: Key, data: &[u8]) -> Result<()> {
+        if !self.insert(handle, key, data)? {
+            self.replace(handle, key, data)?;
+        }
+        Ok(())
+    }
+
+    /// Removes an item; false when there is none.
+    pub fn remove(&self, handle: &Handle, key: Key) -> Result<bool> {
+        self.write(handle, |editor, root| butterfs_tree::remove(editor, root, key))
+    }
+
+    /// Removes items from `from` to `to`, both included, at most one leaf's worth, showing each to `visit` first.
+    /// True when there may be more.
+    pub fn remove_range(
+        &self,
+        handle: &Handle,
+        from: Key,
+        to: Key,
+        visit: &mut dyn FnMut(Key, &[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let visit = std::cell::RefCell::new(visit);
+        self.write(handle, |editor, root| {
+            butterfs_tree::remove_range(editor, root, from, to, &mut |key, data| (visit.borrow_mut())(key, data))
+        })
+    }
+
+    /// Makes the root node a block of this generation, even if nothing else changes.
+    pub(crate) fn touch_root(&self, handle: &Handle) -> Result<()> {
+        self.write(handle, |editor, root| editor.touch_root(root))
+    }
+}
