@@ -1,0 +1,147 @@
+//! The bytes of a new filesystem and the order in which they reach the device.
+//!
+//! # Invariants
+//! 1. Until the last step the device holds no valid primary superblock: a crash leaves nothing that looks like a
+//!    filesystem, neither the old one nor a part of the new one.
+//! 2. Every block goes out through [`Node::seal_into`], which checks it as a reader would.
+
+use super::blocks::{PlacedTree, leaves};
+use super::superblock::superblock;
+use super::trees::{GENERATION, Plan};
+use crate::error::{Error, Result};
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
+use butterfs_ondisk::{Generation, Level, Logical, Physical};
+use butterfs_tree::{BlockIdentity, Node};
+use std::ops::Range;
+use zerocopy::IntoBytes;
+
+/// Bytes at both ends of a device in which other filesystems, volume managers and partition tables leave their marks.
+const ENDS: u64 = 2 << 20;
+/// Bytes that are read and zeroed at once.
+const PIECE: u64 = 64 << 10;
+
+/// Takes away what marks the old content of the first `len` bytes: superblock copies first, then what is at both ends,
+/// where blocks of an old btrfs may lie that its superblock would still point to.
+pub fn wipe(device: &dyn BlockDevice, len: u64) -> Result<()> {
+    for at in OFFSETS.map(|at| at.0).into_iter().filter(|at| *at < len) {
+        zero(device, at..len.min(at + SUPERBLOCK_LEN as u64))?;
+    }
+    flush(device)?;
+    zero(device, 0..ENDS.min(len))?;
+    zero(device, len.saturating_sub(ENDS)..len)?;
+    flush(device)
+}
+
+/// Makes `range` zero. What is zero already is not written, which keeps a sparse file sparse.
+fn zero(device: &dyn BlockDevice, range: Range<u64>) -> Result<()> {
+    let mut piece = vec![0; PIECE as usize];
+    for start in range.clone().step_by(PIECE as usize) {
+        let piece = &mut piece[..PIECE.min(range.end - start) as usize];
+        read(device, start, piece)?;
+        if piece.iter().any(|byte| *byte != 0) {
+            piece.fill(0);
+            write(device, start, piece)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the filesystem of `plan` to a wiped `device`; when this returns it is durable.
+pub fn write_image(device: &dyn BlockDevice, plan: &Plan, placed: &[PlacedTree]) -> Result<()> {
+    let identity = identity(plan);
+    for tree in placed {
+        for node in nodes(tree, plan, placed, &identity) {
+            write_node(device, plan, &node, &identity)?;
+        }
+    }
+    flush(device)?;
+    let sb = superblock(plan, placed);
+    let copies: Vec<Physical> = Superblock::copies_on(plan.device.total_bytes).collect();
+    copies[1..].iter().try_for_each(|&at| write_superblock(device, sb, at))?;
+    flush(device)?;
+    write_superblock(device, sb, copies[0])?;
+    flush(device)
+}
+
+fn identity(plan: &Plan) -> BlockIdentity {
+    BlockIdentity {
+        fsid: plan.fsid,
+        chunk_tree_uuid: plan.chunk_tree_uuid,
+        checksum: plan.settings.checksum,
+        nodesize: plan.settings.nodesize,
+        sectorsize: plan.settings.sectorsize,
+        incompat: plan.settings.incompat,
+        super_generation: Generation(GENERATION.0 - 1),
+        writable: true,
+    }
+}
+
+/// The nodes of a tree, leaves first.
+fn nodes(tree: &PlacedTree, plan: &Plan, placed: &[PlacedTree], identity: &BlockIdentity) -> Vec<Node> {
+    let items = plan.items(tree.id, placed);
+    let mut out = Vec::new();
+    for (leaf, &at) in leaves(&items, identity.nodesize).into_iter().zip(&tree.levels[0]) {
+        let mut node = Node::new_empty(identity, at, Level(0), GENERATION, tree.id);
+        leaf.iter().enumerate().for_each(|(slot, (key, data))| node.insert_item(slot, *key, data));
+        out.push(node);
+    }
+    let mut below = 0;
+    for (level, row) in (1..).zip(&tree.levels[1..]) {
+        let children = below..out.len();
+        below = out.len();
+        let parents =
+            parents(&out[children], row, |at| Node::new_empty(identity, at, Level(level), GENERATION, tree.id));
+        out.extend(parents);
+    }
+    out
+}
+
+/// The nodes above `children`, as full as possible, at the addresses `row`.
+fn parents(children: &[Node], row: &[Logical], new: impl Fn(Logical) -> Node) -> Vec<Node> {
+    let mut out: Vec<Node> = row.iter().map(|&at| new(at)).collect();
+    let most = out[0].max_pointers();
+    for (index, child) in children.iter().enumerate() {
+        let key = child.first_key().expect("only a tree of one leaf has an empty leaf");
+        out[index / most].insert_pointer(index % most, key, child.at(), GENERATION);
+    }
+    out
+}
+
+/// Writes all copies of a node.
+fn write_node(device: &dyn BlockDevice, plan: &Plan, node: &Node, identity: &BlockIdentity) -> Result<()> {
+    let mut bytes = vec![0; identity.nodesize as usize];
+    node.seal_into(&mut bytes, identity)?;
+    let chunk = plan.chunks.iter().find(|chunk| (chunk.start..chunk.end()).contains(&node.at()));
+    let chunk = chunk.expect("blocks are placed inside chunks");
+    for stripe in &chunk.stripes {
+        write(device, stripe.physical.0 + (node.at().0 - chunk.start.0), &bytes)?;
+    }
+    Ok(())
+}
+
+fn write_superblock(device: &dyn BlockDevice, mut sb: Superblock, at: Physical) -> Result<()> {
+    sb.bytenr = at.0.into();
+    let kind = sb.checksum_kind().expect("the checksum kind is one of the known ones");
+    sb.csum = kind.digest(&sb.as_bytes()[32..]);
+    write(device, at.0, sb.as_bytes())
+}
+
+fn device_error(device: &dyn BlockDevice, doing: &str, error: std::io::Error) -> Error {
+    Error::Device(format!("{doing} {}: {error}", device.name()).into_boxed_str())
+}
+
+fn read(device: &dyn BlockDevice, at: u64, out: &mut [u8]) -> Result<()> {
+    device
+        .read_at(at, out)
+        .map_err(|error| device_error(device, &format!("cannot read {} bytes at {at} of", out.len()), error))
+}
+
+fn write(device: &dyn BlockDevice, at: u64, data: &[u8]) -> Result<()> {
+    let doing = || format!("cannot write {} bytes at {at} of", data.len());
+    device.write_at(at, data).map_err(|error| device_error(device, &doing(), error))
+}
+
+fn flush(device: &dyn BlockDevice) -> Result<()> {
+    device.flush().map_err(|error| device_error(device, "cannot flush", error))
+}

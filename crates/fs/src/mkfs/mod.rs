@@ -1,0 +1,153 @@
+//! Makes a new filesystem: decides what it is to be, lays out its first chunks, builds every tree in full and writes
+//! it, all of one generation and without the machinery of transactions.
+//!
+//! - [`options`]: what is asked for, with defaults and rules
+//! - [`features`]: the features that can be chosen
+//! - [`layout`]: the first chunks and where they lie
+//! - [`trees`]: the items of every tree
+//! - [`blocks`]: how many blocks a tree needs, and their addresses
+//! - [`superblock`], [`image`]: the bytes, and the order in which they are written
+//! - [`signatures`]: what may already be on a device
+//!
+//! # Not here
+//! Filesystems on several devices; contents other than an empty root directory.
+
+mod blocks;
+mod features;
+mod image;
+mod layout;
+mod options;
+mod signatures;
+mod superblock;
+mod trees;
+
+#[cfg(test)]
+mod tests;
+
+pub use features::{FEATURES, Feature, FeatureChoice, names_of};
+pub use options::{MkfsOptions, Settings};
+pub use signatures::recognise;
+
+use crate::env::Env;
+use crate::error::{Errno, Error, Result};
+use blocks::ChunkSpace;
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::checksum::ChecksumKind;
+use butterfs_ondisk::chunk::Chunk;
+use butterfs_ondisk::{DeviceId, TreeId};
+use layout::MemberDevice;
+use std::sync::Arc;
+use trees::Plan;
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct MkfsReport {
+    /// The filesystem's UUID.
+    pub fsid: [u8; 16],
+    /// Its label.
+    pub label: Vec<u8>,
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Bytes of the filesystem: of all its devices together.
+    pub total_bytes: u64,
+    /// Its first chunks.
+    pub chunks: Vec<Chunk>,
+    /// Feature bits.
+    pub incompat: u64,
+    /// Feature bits.
+    pub compat_ro: u64,
+    /// The checksum.
+    pub checksum: ChecksumKind,
+    /// Number, bytes and name of each device.
+    pub devices: Vec<(DeviceId, u64, String)>,
+}
+
+/// Makes a filesystem on `devices`. When this returns it is durable.
+///
+/// Refuses with `EINVAL` what [`MkfsOptions::settings`] refuses and more than one device, with `ENOSPC` a device that is
+/// too small (the sentence names the minimum), and without `force` with `EEXIST` a device on which something is
+/// recognised.
+pub fn mkfs(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions, env: &Env) -> Result<MkfsReport> {
+    let settings = options.settings()?;
+    let [device] = devices else {
+        return Err(Error::refused(Errno::EINVAL, "a filesystem on several devices is not supported yet"));
+    };
+    let device = device.as_ref();
+    let total_bytes = usable_bytes(device, options, &settings)?;
+    if !options.force {
+        refuse_existing(device)?;
+    }
+    let plan = plan(device.name(), total_bytes, options, settings, env);
+    let nodesize = plan.settings.nodesize;
+    let spaces: Vec<ChunkSpace> = plan.chunks.iter().map(|chunk| ChunkSpace::of(chunk, nodesize)).collect();
+    let home = |tree| if tree == TreeId::CHUNK { 0 } else { 1 };
+    let placed = blocks::settle(&plan.trees(), &spaces, home, |tree, placed| plan.items(tree, placed))
+        .expect("the first chunks have room for the first blocks");
+    image::wipe(device, total_bytes)?;
+    if !options.keep_old_blocks {
+        // Only advice, which may fail; and afterwards everything reads as anything, also what was zero.
+        let _ = device.discard(0, total_bytes);
+        image::wipe(device, total_bytes)?;
+    }
+    image::write_image(device, &plan, &placed)?;
+    Ok(report(plan))
+}
+
+/// Bytes of `device` that the filesystem gets: whole sectors, and enough of them.
+fn usable_bytes(device: &dyn BlockDevice, options: &MkfsOptions, settings: &Settings) -> Result<u64> {
+    let (name, len) = (device.name(), device.len());
+    let wanted = options.byte_count.unwrap_or(len);
+    if wanted > len {
+        let what = format!("{name} is smaller than the requested size, expected {wanted}, found {len}");
+        return Err(Error::refused_at(Errno::EINVAL, what));
+    }
+    let sector = u64::from(settings.sectorsize);
+    let (usable, minimum) = (wanted / sector * sector, layout::minimum_bytes(settings));
+    if usable < minimum {
+        let what = format!("{name} with {wanted} bytes is too small for a filesystem, the minimum is {minimum} bytes");
+        return Err(Error::refused_at(Errno::ENOSPC, what));
+    }
+    Ok(usable)
+}
+
+fn refuse_existing(device: &dyn BlockDevice) -> Result<()> {
+    let name = device.name();
+    let found = recognise(device).map_err(|error| Error::Device(format!("cannot read {name}: {error}").into()))?;
+    match found {
+        Some(what) => {
+            Err(Error::refused_at(Errno::EEXIST, format!("{name} appears to contain an existing filesystem ({what})")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn plan(name: String, total_bytes: u64, options: &MkfsOptions, settings: Settings, env: &Env) -> Plan {
+    let device = MemberDevice { id: DeviceId(1), uuid: env.uuid(), total_bytes, name };
+    let chunks = layout::chunks(&settings, &device);
+    Plan {
+        settings,
+        fsid: options.fsid.unwrap_or_else(|| env.uuid()),
+        chunk_tree_uuid: env.uuid(),
+        subvolume_uuid: env.uuid(),
+        now: env.now(),
+        device,
+        chunks,
+    }
+}
+
+fn report(plan: Plan) -> MkfsReport {
+    MkfsReport {
+        fsid: plan.fsid,
+        label: plan.settings.label,
+        nodesize: plan.settings.nodesize,
+        sectorsize: plan.settings.sectorsize,
+        total_bytes: plan.device.total_bytes,
+        chunks: plan.chunks,
+        incompat: plan.settings.incompat,
+        compat_ro: plan.settings.compat_ro,
+        checksum: plan.settings.checksum,
+        devices: vec![(plan.device.id, plan.device.total_bytes, plan.device.name)],
+    }
+}
