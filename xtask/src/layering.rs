@@ -33,7 +33,7 @@ const FOR_TESTS: &[&str] = &["ondisk", "device", "testkit"];
 /// The modules of `fs`, lowest first; those of one rank do not know each other.
 const FS_MODULES: &[&[&str]] = &[
     &["error", "env", "options"],
-    &["node_io"],
+    &["node_io", "mkfs"],
     &["space"],
     &["transaction"],
     &["extent"],
@@ -43,7 +43,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["file"],
     &["subvolume"],
     &["maintenance"],
-    &["mount", "mkfs"],
+    &["mount"],
     &["filesystem"],
 ];
 

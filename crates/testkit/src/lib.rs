@@ -1,1 +1,18 @@
-//! See DESIGN.
+//! What the tests share: a model filesystem, workloads, fingerprints, kernel mounts, images.
+//!
+//! It may use every other crate, and no other crate uses it except for tests.
+
+#![forbid(unsafe_code)]
+
+pub mod fingerprint;
+pub mod kernel;
+pub mod model;
+pub mod mounted;
+pub mod names;
+pub mod operation;
+pub mod requirement;
+pub mod rng;
+pub mod scratch;
+pub mod serve;
+pub mod watchdog;
+pub mod workload;

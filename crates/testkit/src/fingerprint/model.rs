@@ -1,0 +1,62 @@
+//! The fingerprint of a model.
+
+use super::{ContentHash, Entry, Fingerprint};
+use crate::model::{Body, ModelFs, NodeId, ROOT};
+use crate::operation::Kind;
+
+impl Fingerprint {
+    /// Everything the model knows.
+    pub fn of_model(model: &ModelFs) -> Fingerprint {
+        let mut print = Fingerprint::default();
+        let mut inodes = Vec::new();
+        let mut waiting = vec![(Vec::new(), ROOT)];
+        while let Some((path, id)) = waiting.pop() {
+            if let Body::Folder(folder) = &model.node(id).body {
+                for (name, child) in &folder.entries {
+                    let inside = if path.is_empty() { name.clone() } else { [&path[..], b"/", name].concat() };
+                    waiting.push((inside, *child));
+                }
+            }
+            print.entries.insert(path.clone(), entry(model, id));
+            inodes.push((path, id));
+        }
+        print.group_links(inodes);
+        print
+    }
+}
+
+fn entry(model: &ModelFs, id: NodeId) -> Entry {
+    let node = model.node(id);
+    let attributes = model.attributes(id);
+    let xattrs = node.xattrs.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone()));
+    let mut entry = Entry {
+        kind: attributes.kind,
+        mode: attributes.mode,
+        links: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        size: attributes.size,
+        device: attributes.device,
+        atime: node.atime,
+        mtime: node.mtime,
+        ctime: None,
+        btime: None,
+        blocks: None,
+        xattrs: xattrs.collect(),
+        first_path: None,
+        target: None,
+        content: None,
+        data: None,
+    };
+    match &node.body {
+        Body::File(file) => {
+            let mut hash = ContentHash::default();
+            file.written().for_each(|(offset, bytes)| hash.update(offset, bytes));
+            entry.content = Some(hash.finish());
+        }
+        Body::Symlink(target) => entry.target = Some(target.clone()),
+        Body::Folder(_) | Body::Special => {}
+    }
+    debug_assert!(entry.kind != Kind::Folder || entry.links <= 1);
+    entry
+}

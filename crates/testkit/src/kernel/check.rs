@@ -1,0 +1,81 @@
+//! `btrfs check` as a judge.
+//!
+//! Invariant: clean means exit code zero *and* no line that reports something: the program ends with zero after some of
+//! its findings.
+
+use super::command::run;
+use crate::{requirement, scratch};
+use std::path::{Path, PathBuf};
+
+/// What `btrfs check` said.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Which program it was.
+    pub program: PathBuf,
+    /// Exit code zero and nothing reported.
+    pub clean: bool,
+    /// The lines that report something.
+    pub findings: Vec<String>,
+    /// Everything it printed.
+    pub output: String,
+}
+
+/// Words of lines that report something.
+const FINDINGS: &[&str] = &[
+    "ERROR",
+    "error:",
+    "errors ",
+    "mismatch",
+    "bad ",
+    "missing",
+    "failed",
+    "Failed",
+    "incorrect",
+    "wrong",
+    "wanted",
+    "found but",
+    "not found",
+    "orphan",
+    "skipping",
+    "can't",
+    "cannot",
+    "couldn't",
+    "invalid",
+    "corrupt",
+    "unresolved",
+    "ref mismatch",
+    "backpointer",
+    "there is no",
+    "there are no",
+    "overlap",
+];
+
+/// Lines that contain one of `FINDINGS` and report nothing.
+const HARMLESS: &[&str] = &["error(s) found", "no error found", "found 0 error", "skipped (not enabled", "errors 0"];
+
+/// Judges an image that nobody has mounted, with `program`.
+pub fn check(program: &Path, image: &Path) -> Verdict {
+    let image = image.to_str().expect("test paths are text");
+    let finished = run(300, program, &["check", "--check-data-csum", image]);
+    let reports = |line: &&str| {
+        FINDINGS.iter().any(|word| line.contains(word)) && !HARMLESS.iter().any(|word| line.contains(word))
+    };
+    let findings: Vec<String> = finished.output.lines().filter(reports).map(str::to_owned).collect();
+    let clean = finished.code == Some(0) && findings.is_empty();
+    Verdict { program: program.to_owned(), clean, findings, output: finished.output }
+}
+
+/// Judges with every btrfs-progs there is; panics with what was said unless all find the image clean.
+pub fn check_all(image: &Path) {
+    for program in programs() {
+        let verdict = check(&program, image);
+        let shown = image.display();
+        assert!(verdict.clean, "{} check of {shown}: {:#?}\n{}", program.display(), verdict.findings, verdict.output);
+    }
+}
+
+/// The system's `btrfs`, and the newer one that was fetched where the system's is old.
+fn programs() -> Vec<PathBuf> {
+    let fetched = Some(scratch::tools().join("btrfs-progs/bin/btrfs")).filter(|path| path.is_file());
+    requirement::program("btrfs").into_iter().chain(fetched).collect()
+}

@@ -1,0 +1,69 @@
+//! A small deterministic random source: the same seed gives the same numbers on every machine, forever.
+//!
+//! SplitMix64. Good enough to choose operations and to fill files; not for keys.
+
+/// The state of the source.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A source whose numbers follow from `seed` alone.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`, which is not zero.
+    pub fn below(&mut self, end: u64) -> u64 {
+        assert!(end > 0, "nothing is below zero");
+        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// An index into a collection of `len` things, which is not empty.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
+    /// True in `percent` of a hundred cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of `choices`, which are not empty.
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        &choices[self.index(choices.len())]
+    }
+
+    /// Fills `bytes`.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.bits().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sequence_is_fixed() {
+        let mut rng = Rng::new(1234567);
+        let first: Vec<u64> = (0..3).map(|_| rng.bits()).collect();
+        assert_eq!(first, [6457827717110365317, 3203168211198807973, 9817491932198370423]);
+    }
+
+    #[test]
+    fn below_stays_below() {
+        let mut rng = Rng::new(7);
+        assert!((1..2000u64).all(|end| rng.below(end) < end));
+    }
+}

@@ -1,0 +1,76 @@
+//! Folders for one test's files.
+//!
+//! Invariant: a folder is removed when its test ends well, and stays when the test panics, so that the image can be
+//! looked at.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder that nobody else uses.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// A new empty folder with `name` in its name.
+    pub fn new(name: &str) -> Scratch {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = root().join(format!("{name}-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
+        Scratch { path }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path inside it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// A new folder inside it.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let path = self.join(name);
+        std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
+        path
+    }
+
+    /// A new file inside it that is one hole of `len` bytes.
+    pub fn sparse_file(&self, name: &str, len: u64) -> PathBuf {
+        let path = self.join(name);
+        let made = std::fs::File::create(&path).and_then(|file| file.set_len(len));
+        made.unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("kept for a look: {}", self.path.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// The build output's folder (`target/debug`) that this test program lies in.
+pub fn build_folder() -> PathBuf {
+    let program = std::env::current_exe().expect("a program knows its own path");
+    let deps = program.ancestors().find(|folder| folder.ends_with("deps")).or(program.parent());
+    deps.and_then(Path::parent).expect("test programs lie in the build output").to_owned()
+}
+
+/// The folder for all scratch space: `BUTTERFS_SCRATCH`, or `tmp` in the build output.
+pub fn root() -> PathBuf {
+    std::env::var_os("BUTTERFS_SCRATCH").map_or_else(|| build_folder().with_file_name("tmp"), PathBuf::from)
+}
+
+/// The folder of fetched tools: `BUTTERFS_TOOLS`, or `tools` in the build output.
+pub fn tools() -> PathBuf {
+    std::env::var_os("BUTTERFS_TOOLS").map_or_else(|| build_folder().with_file_name("tools"), PathBuf::from)
+}

@@ -1,0 +1,29 @@
+//! A limit for the time a test may take.
+//!
+//! Invariant: when the limit is reached the process says which test it was and aborts; a hang is a failure, never a
+//! wait.
+
+use std::io::Write;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// Runs while it lives.
+#[derive(Debug)]
+pub struct Watchdog {
+    _stop: Sender<()>,
+}
+
+impl Watchdog {
+    /// Aborts the process unless the result is dropped within `limit_s` seconds.
+    pub fn new(test: &str, limit_s: u64) -> Watchdog {
+        let (stop, stopped) = channel();
+        let test = test.to_owned();
+        std::thread::spawn(move || {
+            if stopped.recv_timeout(Duration::from_secs(limit_s)) == Err(RecvTimeoutError::Timeout) {
+                let _ = writeln!(std::io::stderr(), "test {test} ... still running after {limit_s} s ... FAILED");
+                std::process::abort();
+            }
+        });
+        Watchdog { _stop: stop }
+    }
+}
