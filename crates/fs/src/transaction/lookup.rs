@@ -48,7 +48,7 @@ impl Core {
         let skinny = Key::new(at.0, KeyType::METADATA_ITEM, u64::from(level.0));
         let full = Key::new(at.0, KeyType::EXTENT_ITEM, u64::from(self.nodesize()));
         for key in [skinny, full] {
-            let found = butterfs_tree::search(&reader, &root, key)?;
+            let found = butterfs_tree::search(&reader, &root, &key)?;
             if found.found {
                 return ExtentRecord::parse(at, key.kind, found.leaf.item(found.slot)).map(Some);
             }

@@ -176,7 +176,7 @@ impl Tree {
     /// The item at `key`.
     pub fn get(&self, core: &Core, key: Key) -> Result<Option<ItemRef>> {
         self.read(core, |reader, root| {
-            let found = butterfs_tree::search(reader, root, key)?;
+            let found = butterfs_tree::search(reader, root, &key)?;
             Ok(found.found.then(|| ItemRef { leaf: found.leaf, slot: found.slot }))
         })
     }
@@ -184,7 +184,7 @@ impl Tree {
     /// The greatest item before `key`.
     pub fn last_before(&self, core: &Core, key: Key) -> Result<Option<(Key, ItemRef)>> {
         self.read(core, |reader, root| {
-            let found = butterfs_tree::last_before(reader, root, key)?;
+            let found = butterfs_tree::last_before(reader, root, &key)?;
             Ok(found.map(|(leaf, slot)| (leaf.key(slot), ItemRef { leaf, slot })))
         })
     }
@@ -199,7 +199,7 @@ impl Tree {
     ) -> Result<()> {
         let mut next = Some(from);
         while let Some(from) = next.filter(|from| *from <= to) {
-            let at = self.read(core, |reader, root| butterfs_tree::search(reader, root, from))?;
+            let at = self.read(core, |reader, root| butterfs_tree::search(reader, root, &from))?;
             for slot in at.slot..at.leaf.nritems() {
                 let key = at.leaf.key(slot);
                 if key > to {
@@ -241,7 +241,7 @@ impl Tree {
 
     /// Inserts an item; false when the key exists.
     pub fn insert(&self, handle: &Handle, key: Key, data: &[u8]) -> Result<bool> {
-        self.write(handle, |editor, root| butterfs_tree::insert(editor, root, key, data))
+        self.write(handle, |editor, root| butterfs_tree::insert(editor, root, &key, data))
     }
 
     /// Inserts items with ascending keys, all new.
@@ -260,7 +260,7 @@ impl Tree {
     pub fn update<R>(&self, handle: &Handle, key: Key, change: impl FnOnce(&mut [u8]) -> R) -> Result<Option<R>> {
         let change = std::cell::Cell::new(Some(change));
         self.write(handle, |editor, root| {
-            butterfs_tree::update(editor, root, key, |data: &mut [u8]| {
+            butterfs_tree::update(editor, root, &key, |data: &mut [u8]| {
                 let change = change.take().expect("an item is changed once");
                 change(data)
             })
@@ -269,7 +269,7 @@ impl Tree {
 
     /// Gives an item a new content of any size; false when there is none.
     pub fn replace(&self, handle: &Handle, key: Key, data: &[u8]) -> Result<bool> {
-        self.write(handle, |editor, root| butterfs_tree::replace(editor, root, key, data))
+        self.write(handle, |editor, root| butterfs_tree::replace(editor, root, &key, data))
     }
 
     /// Inserts an item or replaces it.
@@ -282,7 +282,7 @@ impl Tree {
 
     /// Removes an item; false when there is none.
     pub fn remove(&self, handle: &Handle, key: Key) -> Result<bool> {
-        self.write(handle, |editor, root| butterfs_tree::remove(editor, root, key))
+        self.write(handle, |editor, root| butterfs_tree::remove(editor, root, &key))
     }
 
     /// Removes items from `from` to `to`, both included, at most one leaf's worth, showing each to `visit` first.
@@ -296,7 +296,7 @@ impl Tree {
     ) -> Result<bool> {
         let visit = std::cell::RefCell::new(visit);
         self.write(handle, |editor, root| {
-            butterfs_tree::remove_range(editor, root, from, to, &mut |key, data| (visit.borrow_mut())(key, data))
+            butterfs_tree::remove_range(editor, root, &from, &to, &mut |key, data| (visit.borrow_mut())(key, data))
         })
     }
 
