@@ -147,39 +147,39 @@ fn main() {
     let root = &mut store.empty_root();
     time("insert, ascending", count, || {
         for n in 0..count {
-            assert!(tree::insert(&store, root, key(n), &ITEM).unwrap());
+            assert!(tree::insert(&store, root, &key(n), &ITEM).unwrap());
         }
     });
     fill(&store, "  ascending");
     time("lookup, random", count, || {
         for &n in &order {
-            assert!(black_box(tree::search(&store, root, key(n)).unwrap()).found);
+            assert!(black_box(tree::search(&store, root, &key(n)).unwrap()).found);
         }
     });
     time("lookup, ascending", count, || {
         for n in 0..count {
-            assert!(black_box(tree::search(&store, root, key(n)).unwrap()).found);
+            assert!(black_box(tree::search(&store, root, &key(n)).unwrap()).found);
         }
     });
     time("last before, random", count, || {
         for &n in &order {
-            black_box(tree::last_before(&store, root, key(n)).unwrap());
+            black_box(tree::last_before(&store, root, &key(n)).unwrap());
         }
     });
     time("update, ascending", count, || {
         for n in 0..count {
-            tree::update(&store, root, key(n), |data| data[0] ^= 1).unwrap().unwrap();
+            tree::update(&store, root, &key(n), |data| data[0] ^= 1).unwrap().unwrap();
         }
     });
     time("update, random", count, || {
         for &n in &order {
-            tree::update(&store, root, key(n), |data| data[0] ^= 1).unwrap().unwrap();
+            tree::update(&store, root, &key(n), |data| data[0] ^= 1).unwrap().unwrap();
         }
     });
     store.generation.set(store.generation.get().next());
     time("update, ascending, next generation", count, || {
         for n in 0..count {
-            tree::update(&store, root, key(n), |data| data[0] ^= 1).unwrap().unwrap();
+            tree::update(&store, root, &key(n), |data| data[0] ^= 1).unwrap().unwrap();
         }
     });
     let mut out = vec![0; NODESIZE as usize];
@@ -191,7 +191,7 @@ fn main() {
     });
     time("remove, ascending", count, || {
         for n in 0..count {
-            assert!(tree::remove(&store, root, key(n)).unwrap());
+            assert!(tree::remove(&store, root, &key(n)).unwrap());
         }
     });
 
@@ -199,13 +199,13 @@ fn main() {
     let mut root = store.empty_root();
     time("insert, random", count, || {
         for &n in &order {
-            assert!(tree::insert(&store, &mut root, key(n), &ITEM).unwrap());
+            assert!(tree::insert(&store, &mut root, &key(n), &ITEM).unwrap());
         }
     });
     fill(&store, "  random");
     time("remove, random", count, || {
         for &n in &order {
-            assert!(tree::remove(&store, &mut root, key(n)).unwrap());
+            assert!(tree::remove(&store, &mut root, &key(n)).unwrap());
         }
     });
 
@@ -213,7 +213,7 @@ fn main() {
     let mut root = store.empty_root();
     time("insert, descending", count, || {
         for n in (0..count).rev() {
-            assert!(tree::insert(&store, &mut root, key(n), &ITEM).unwrap());
+            assert!(tree::insert(&store, &mut root, &key(n), &ITEM).unwrap());
         }
     });
     fill(&store, "  descending");
@@ -228,7 +228,7 @@ fn main() {
     });
     fill(&store, "  64 at a time");
     time("remove range, all", count, || {
-        while tree::remove_range(&store, &mut root, Key::MIN, Key::MAX, &mut |_, _| Ok(())).unwrap() {}
+        while tree::remove_range(&store, &mut root, &Key::MIN, &Key::MAX, &mut |_, _| Ok(())).unwrap() {}
     });
     time("insert many, ascending, all at once", count, || {
         assert_eq!(tree::insert_many(&store, &mut root, &items).unwrap(), items.len());

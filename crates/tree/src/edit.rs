@@ -29,21 +29,21 @@ use path::Path;
 ///
 /// # Panics
 /// When the data is larger than an item can be ([`max_item_size`]).
-pub fn insert<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: Key, data: &[u8]) -> Result<bool, E::Error> {
+pub fn insert<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: &Key, data: &[u8]) -> Result<bool, E::Error> {
     assert!(data.len() <= max_item_size(ed.nodesize()), "item {key} of {} bytes is too large", data.len());
-    let mut path = Path::descend(ed, root, key)?;
+    let mut path = Path::descend(ed, root, *key)?;
     if path.found {
         return Ok(false);
     }
     if path.leaf().free_space() < ITEM_LEN + data.len() {
-        split::insert(ed, root, path, key, data)?;
+        split::insert(ed, root, path, *key, data)?;
         return Ok(true);
     }
     path.make_writable(ed, root)?;
     let slot = path.slot(0);
-    ed.edit(path.at(0), |leaf| leaf.insert_item(slot, key, data));
+    ed.edit(path.at(0), |leaf| leaf.insert_item(slot, *key, data));
     if slot == 0 {
-        path.set_first_key(ed, 0, key);
+        path.set_first_key(ed, 0, *key);
     }
     Ok(true)
 }
@@ -52,10 +52,10 @@ pub fn insert<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: Key, data: &[u8]) 
 pub fn update<E: NodeEditor, R>(
     ed: &E,
     root: &mut NodePtr,
-    key: Key,
+    key: &Key,
     change: impl FnOnce(&mut [u8]) -> R,
 ) -> Result<Option<R>, E::Error> {
-    let mut path = Path::descend(ed, root, key)?;
+    let mut path = Path::descend(ed, root, *key)?;
     if !path.found {
         return Ok(None);
     }
@@ -68,15 +68,15 @@ pub fn update<E: NodeEditor, R>(
 ///
 /// # Panics
 /// When the data is larger than an item can be ([`max_item_size`]).
-pub fn replace<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: Key, data: &[u8]) -> Result<bool, E::Error> {
+pub fn replace<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: &Key, data: &[u8]) -> Result<bool, E::Error> {
     assert!(data.len() <= max_item_size(ed.nodesize()), "item {key} of {} bytes is too large", data.len());
-    let mut path = Path::descend(ed, root, key)?;
+    let mut path = Path::descend(ed, root, *key)?;
     if !path.found {
         return Ok(false);
     }
     let slot = path.slot(0);
     if path.leaf().free_space() + path.leaf().item_len(slot) < data.len() {
-        split::insert(ed, root, path, key, data)?;
+        split::insert(ed, root, path, *key, data)?;
         return Ok(true);
     }
     path.make_writable(ed, root)?;

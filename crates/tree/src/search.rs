@@ -22,19 +22,19 @@ pub struct Position {
 }
 
 /// Finds `key`, or the place where it belongs.
-pub fn search<S: NodeSource + ?Sized>(src: &S, root: &NodePtr, key: Key) -> Result<Position, S::Error> {
+pub fn search<S: NodeSource + ?Sized>(src: &S, root: &NodePtr, key: &Key) -> Result<Position, S::Error> {
     let (mut ptr, mut upper) = (*root, None);
     loop {
         let node = src.node(&ptr)?;
         if node.is_leaf() {
             check_bound(&node, &ptr, upper)?;
-            let (slot, found) = match node.find(key) {
+            let (slot, found) = match node.find(*key) {
                 Ok(slot) => (slot, true),
                 Err(slot) => (slot, false),
             };
             return Ok(Position { leaf: node, slot, found, upper });
         }
-        let slot = node.child_slot(key);
+        let slot = node.child_slot(*key);
         if slot + 1 < node.nritems() {
             upper = Some(node.key(slot + 1));
         }
@@ -46,9 +46,9 @@ pub fn search<S: NodeSource + ?Sized>(src: &S, root: &NodePtr, key: Key) -> Resu
 pub fn last_before<S: NodeSource + ?Sized>(
     src: &S,
     root: &NodePtr,
-    key: Key,
+    key: &Key,
 ) -> Result<Option<(Arc<Node>, usize)>, S::Error> {
-    let mut bound = key;
+    let mut bound = *key;
     // One round finds it, unless a leaf is empty or its parent's key is not its first; each further round has a
     // smaller bound.
     loop {
@@ -124,4 +124,14 @@ pub(crate) fn check_bound(node: &Node, ptr: &NodePtr, upper: Option<Key>) -> Res
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a node's keys are those of its place: from exactly the parent's key to below `upper`. An editor must know,
+/// or it would bury items; a cache need not have asked again for this parent.
+pub(crate) fn check_range(node: &Node, ptr: &NodePtr, upper: Option<Key>) -> Result<(), Corrupt> {
+    if ptr.first_key.is_some() && node.first_key() != ptr.first_key {
+        let (have, expect) = (node.first_key(), ptr.first_key);
+        return Err(Corrupt::new(ptr, format!("first key mismatch, have {have:?} expect {expect:?}")));
+    }
+    check_bound(node, ptr, upper)
 }

@@ -24,9 +24,30 @@ const CASES: &[Case] = &[
     Case { nodesize: 512, keys: 2000, steps: 2500, sizes: &[0, 8, 40, 90], misses: false, refusals: false },
     Case { nodesize: 512, keys: 2000, steps: 1500, sizes: &[0, 8, 40, 90, 300], misses: true, refusals: true },
     Case { nodesize: 512, keys: 300, steps: 1500, sizes: &[170, 190, 200, 380, ALL], misses: true, refusals: true },
-    Case { nodesize: 4096, keys: 500, steps: 1200, sizes: &[0, 10, 160, 500, 2000, 3900, ALL], misses: true, refusals: true },
-    Case { nodesize: 4096, keys: 3000, steps: 1500, sizes: &[1000, 1900, 2000, 3900, ALL], misses: false, refusals: true },
-    Case { nodesize: 16384, keys: 4000, steps: 1200, sizes: &[0, 53, 160, 439, 4000, 9000, ALL], misses: true, refusals: true },
+    Case {
+        nodesize: 4096,
+        keys: 500,
+        steps: 1200,
+        sizes: &[0, 10, 160, 500, 2000, 3900, ALL],
+        misses: true,
+        refusals: true,
+    },
+    Case {
+        nodesize: 4096,
+        keys: 3000,
+        steps: 1500,
+        sizes: &[1000, 1900, 2000, 3900, ALL],
+        misses: false,
+        refusals: true,
+    },
+    Case {
+        nodesize: 16384,
+        keys: 4000,
+        steps: 1200,
+        sizes: &[0, 53, 160, 439, 4000, 9000, ALL],
+        misses: true,
+        refusals: true,
+    },
 ];
 
 fn run(case: &Case, seed: u64) {

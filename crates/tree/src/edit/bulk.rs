@@ -6,9 +6,9 @@ use crate::{NodeEditor, NodePtr};
 use butterfs_ondisk::Key;
 use butterfs_ondisk::header::{ITEM_LEN, leaf_data_size, max_item_size};
 
-/// Inserts a prefix of `items`, which ascend strictly, and returns its length: all of them, unless a key exists
-/// (that item and the rest are left out), or something failed after the first leaf. A caller goes on with the rest
-/// until 0 (the first item exists) or an error (nothing of this call was inserted) comes back.
+/// Inserts a prefix of `items`, which ascend strictly, and returns its length: at least 1, and all of them unless
+/// something failed after the first leaf; then the caller goes on with the rest. After an error nothing has been
+/// inserted. A key that exists is an error.
 ///
 /// # Panics
 /// When the keys do not ascend, or data is larger than an item can be ([`max_item_size`]).
@@ -19,7 +19,6 @@ pub fn insert_many<E: NodeEditor>(ed: &E, root: &mut NodePtr, items: &[(Key, &[u
     let mut done = 0;
     while done < items.len() {
         match insert_run(ed, root, &items[done..]) {
-            Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
@@ -28,11 +27,11 @@ pub fn insert_many<E: NodeEditor>(ed: &E, root: &mut NodePtr, items: &[(Key, &[u
     Ok(done)
 }
 
-/// Inserts as many items as the leaf of the first one takes, at least one unless it exists.
+/// Inserts as many items as the leaf of the first one takes, at least one.
 fn insert_run<E: NodeEditor>(ed: &E, root: &mut NodePtr, items: &[(Key, &[u8])]) -> Result<usize, E::Error> {
     let mut path = Path::descend(ed, root, items[0].0)?;
     if path.found {
-        return Ok(0);
+        return Err(path.corrupt(0, format!("key {} exists already", items[0].0)).into());
     }
     let count = fitting(items, path.leaf().free_space(), |key| belongs(&path, key));
     if count == 0 {

@@ -1,9 +1,9 @@
 //! The way from the root to one leaf, and what has to be done along all of it.
 
-use crate::search::check_bound;
+use crate::search::check_range;
 use crate::{Corrupt, Node, NodeEditor, NodePtr, NodeSource};
 use butterfs_ondisk::units::MAX_LEVELS;
-use butterfs_ondisk::{Generation, Key, Logical, TreeId};
+use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
 use std::sync::Arc;
 
 /// One level of a path.
@@ -40,8 +40,7 @@ impl Path {
         let mut ptr = *root;
         loop {
             let node = src.node(&ptr)?;
-            // Editing nodes whose ranges overlap would bury items; refuse before anything changes.
-            check_bound(&node, &ptr, path.upper)?;
+            check_range(&node, &ptr, path.upper)?;
             let level = usize::from(ptr.level.get());
             if level == 0 {
                 let place = node.find(key);
@@ -115,16 +114,9 @@ impl Path {
         }
     }
 
-    /// The node of `level` breaks a rule that spans blocks.
+    /// The node of `level` stands in the way of an edit.
     pub fn corrupt(&self, level: usize, rule: String) -> Corrupt {
-        let node = self.steps[level].node.as_deref();
-        Corrupt {
-            at: self.at(level),
-            tree: self.tree,
-            level: butterfs_ondisk::Level(level as u8),
-            slot: None,
-            key: node.and_then(Node::first_key),
-            rule,
-        }
+        let level_of_node = Level(level as u8);
+        Corrupt { at: self.at(level), tree: self.tree, level: level_of_node, slot: None, key: None, rule }
     }
 }

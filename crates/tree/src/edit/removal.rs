@@ -2,7 +2,7 @@
 //! a root with one child hands over to it.
 
 use super::path::Path;
-use crate::search::check_bound;
+use crate::search::check_range;
 use crate::{Node, NodeEditor, NodePtr};
 use butterfs_ondisk::header::{KEY_POINTER_LEN, leaf_data_size};
 use butterfs_ondisk::units::MAX_LEVELS;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 type Visit<'a, E> = &'a mut dyn FnMut(Key, &[u8]) -> Result<(), E>;
 
 /// Removes an item; returns false when the key does not exist.
-pub fn remove<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: Key) -> Result<bool, E::Error> {
-    let path = descend(ed, root, key)?;
+pub fn remove<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: &Key) -> Result<bool, E::Error> {
+    let path = descend(ed, root, *key)?;
     if !path.found {
         return Ok(false);
     }
@@ -30,11 +30,11 @@ pub fn remove<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: Key) -> Result<boo
 pub fn remove_range<E: NodeEditor>(
     ed: &E,
     root: &mut NodePtr,
-    from: Key,
-    to_inclusive: Key,
+    from: &Key,
+    to_inclusive: &Key,
     visit: Visit<'_, E::Error>,
 ) -> Result<bool, E::Error> {
-    let mut from = from;
+    let (mut from, to_inclusive) = (*from, *to_inclusive);
     loop {
         if from > to_inclusive {
             return Ok(false);
@@ -104,9 +104,12 @@ struct Sibling {
 }
 
 impl Sibling {
-    fn fetch<E: NodeEditor>(ed: &E, parent: &Node, slot: usize, tree: &Path) -> Result<Sibling, E::Error> {
-        let ptr = parent.child_ptr(slot, tree.tree);
-        Ok(Sibling { slot, node: Some(ed.node(&ptr)?), at: ptr.at })
+    fn fetch<E: NodeEditor>(ed: &E, parent: &Node, slot: usize, path: &Path) -> Result<Sibling, E::Error> {
+        let ptr = parent.child_ptr(slot, path.tree);
+        let node = ed.node(&ptr)?;
+        let upper = (slot + 1 < parent.nritems()).then(|| parent.key(slot + 1));
+        check_range(&node, &ptr, upper)?;
+        Ok(Sibling { slot, node: Some(node), at: ptr.at })
     }
 
     /// Makes it writable, and lets go of it.
@@ -292,7 +295,6 @@ fn fate<E: NodeEditor>(ed: &E, path: &Path, level: usize, used: usize) -> Result
         let sibling = Sibling::fetch(ed, parent, slot - 1, path)?;
         let node = sibling.node.as_ref().expect("just fetched");
         if used + node.used() <= capacity {
-            check_bound(node, &parent.child_ptr(slot - 1, path.tree), Some(parent.key(slot)))?;
             return Ok(Fate::JoinsLeft(sibling));
         }
     }

@@ -130,9 +130,7 @@ impl Store {
 
     fn assert_unreachable(&self, child: Logical) {
         let nodes = self.nodes.borrow();
-        let points = |node: &Arc<Node>| {
-            !node.is_leaf() && (0..node.nritems()).any(|slot| node.child(slot).0 == child)
-        };
+        let points = |node: &Arc<Node>| !node.is_leaf() && (0..node.nritems()).any(|slot| node.child(slot).0 == child);
         // A parent that has lost its last pointer but one still names it until it is freed itself.
         let parents = nodes.values().filter(|node| node.generation() == self.generation.get() && points(node));
         assert!(parents.count() <= 1, "{child} is freed and still pointed to");
