@@ -1,7 +1,7 @@
 //! What a failed command tells its user: one sentence, perhaps hints, and an exit code. Every library's errors become
 //! [`CliError`]s here and nowhere else.
 
-use std::fmt::Display;
+use butterfs_device::OpenError;
 use std::io;
 
 /// Exit code: the command failed.
@@ -64,9 +64,19 @@ pub fn os_message(error: &io::Error) -> String {
     text[..end].to_owned()
 }
 
-/// Says what failed, on what, and why.
-pub fn cannot(what: impl Display, why: impl Display) -> CliError {
-    CliError::failed(format!("cannot {what}: {why}"))
+/// A device or file that cannot be opened.
+impl From<OpenError> for CliError {
+    fn from(error: OpenError) -> CliError {
+        let hint = error.hint();
+        hint.into_iter().fold(CliError::failed(error.to_string()), |error, hint| error.hint(hint))
+    }
+}
+
+/// What the engine says is a sentence already.
+impl From<butterfs_fs::Error> for CliError {
+    fn from(error: butterfs_fs::Error) -> CliError {
+        CliError::failed(error.to_string())
+    }
 }
 
 /// The parser's message is a sentence, a list of what it talks about, tips, and the usage, in paragraphs; the first two
@@ -125,7 +135,10 @@ mod tests {
         assert_eq!(sentence, "unexpected argument '--labl' found");
         assert_eq!(hints, ["a similar argument exists: '--label'", "see 'butterfs mkfs --help'"]);
         assert_eq!(code, USAGE);
-        assert_eq!(refusal("butterfs mkfs").0, "the following required arguments were not provided: <DEVICE>...");
+        assert_eq!(
+            refusal("butterfs mkfs --label").0,
+            "a value is required for '--label <LABEL>' but none was supplied"
+        );
         assert_eq!(refusal("butterfs").0, "a command is missing");
         assert_eq!(refusal("butterfs").1, ["see 'butterfs --help'"]);
         assert_eq!(refusal("butterfs frob").0, "unrecognized subcommand 'frob'");
