@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fingerprint;
+pub mod images;
 pub mod kernel;
 pub mod model;
 pub mod mounted;
