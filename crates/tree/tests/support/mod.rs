@@ -4,5 +4,6 @@
 
 pub mod model;
 pub mod random;
+pub mod shape;
 pub mod store;
 pub mod validator;
