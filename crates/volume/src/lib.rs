@@ -1,1 +1,41 @@
-//! See DESIGN.
+//! One logical space over one or more devices: the chunk map, the profiles, mirrors and parity, read repair, and the
+//! only place that writes superblocks.
+//!
+//! - [`Volume`]: reads, writes, flushes; superblocks
+//! - [`ChunkMap`]: an immutable value that says where each chunk lies, swapped whole
+//! - [`Layout`]: where the bytes of one chunk are, by its profile
+//!
+//! # Invariants
+//! 1. [`Volume::read`] returns only bytes that its caller's `verify` accepted.
+//! 2. A write goes to every copy, or is an error.
+//! 3. A bad copy is overwritten only with bytes that another copy holds at that moment, and never while a write is on
+//!    its way to any place: what a reader calls good may have been freed and written anew since.
+//! 4. No write to a logical address touches a superblock copy.
+//! 5. Superblocks go out in the order secondaries, flush, primary, flush, so that one valid set is always on disk.
+//!
+//! # Not here
+//! Checksums (the reader brings `verify`), trees, allocation, missing devices (they are refused by name).
+
+#![forbid(unsafe_code)]
+
+mod assembly;
+mod chunk_map;
+mod error;
+mod exclusion;
+mod layout;
+mod member;
+mod parity;
+mod repair;
+mod stripe_read;
+mod stripe_write;
+mod superblocks;
+mod volume;
+
+pub use assembly::OpenNotes;
+pub use chunk_map::{ChunkMap, ChunkMapError};
+pub use error::{CopyFailure, FailureReason, VolumeError};
+pub use layout::{Layout, Piece, Place};
+pub use member::DeviceStats;
+pub use volume::Volume;
+
+pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

@@ -1,0 +1,225 @@
+//! From devices to a volume: which superblock counts, and whether the devices belong together.
+//!
+//! 1. A device's primary superblock counts. The secondary copies count only when the primary is damaged: then the
+//!    valid one with the highest generation, and the notes say so.
+//! 2. Of several devices the one with the highest generation rules. A power cut between two devices' superblocks
+//!    leaves the others one generation behind, with all their blocks on disk; a device further behind has missed a
+//!    commit and is refused.
+//! 3. Missing, foreign, doubled, and truncated devices are refused by name.
+
+use crate::chunk_map::ChunkMap;
+use crate::error::VolumeError;
+use crate::volume::Volume;
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::chunk;
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, SuperblockError};
+use butterfs_ondisk::{DeviceId, Physical};
+use std::sync::Arc;
+
+/// What somebody should be told about an opened volume, one sentence each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenNotes {
+    /// The sentences, without full stop.
+    pub lines: Vec<String>,
+}
+
+/// A device and the superblock that counts on it.
+struct Candidate {
+    device: Arc<dyn BlockDevice>,
+    sb: Superblock,
+}
+
+impl Candidate {
+    fn id(&self) -> DeviceId {
+        DeviceId(self.sb.dev_item.devid.get())
+    }
+
+    fn generation(&self) -> u64 {
+        self.sb.generation.get()
+    }
+
+    /// What the device is called in messages.
+    fn name(&self) -> String {
+        format!("{} (devid {})", self.device.name(), self.id())
+    }
+}
+
+impl Volume {
+    /// Opens the filesystem on `devices`, which are all of its devices, in any order. Its chunk map has the system
+    /// chunks of the superblock only; with them the chunk tree can be read, and then
+    /// [`set_chunk_map`](Self::set_chunk_map) completes it.
+    pub fn open(devices: Vec<Arc<dyn BlockDevice>>) -> Result<(Volume, Superblock, OpenNotes), VolumeError> {
+        let mut notes = OpenNotes::default();
+        let mut candidates = Vec::new();
+        for device in devices {
+            let sb = choose_copy(&*device, &mut notes)?;
+            candidates.push(Candidate { device, sb });
+        }
+        candidates.sort_by_key(Candidate::id);
+        let sb = *ruling(&candidates)?;
+        check_members(&candidates, &sb, &mut notes)?;
+        let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
+        let volume = Volume::of_devices(members);
+        volume.set_chunk_map(bootstrap_map(&volume, &sb)?);
+        Ok((volume, sb, notes))
+    }
+}
+
+fn bootstrap_map(volume: &Volume, sb: &Superblock) -> Result<ChunkMap, VolumeError> {
+    let wrap = |rule: String| VolumeError::refused(format!("corrupt superblock: sys_chunk_array: {rule}"));
+    let map = ChunkMap::from_chunks(chunk::parse_sys_chunk_array(sb).map_err(wrap)?);
+    let map = map.map_err(|error| wrap(error.to_string()))?;
+    volume.check_chunk_map(&map).map_err(|error| wrap(error.to_string()))?;
+    Ok(map)
+}
+
+/// The superblock that rules: highest generation, then one with a log, then the device that is written first.
+fn ruling(candidates: &[Candidate]) -> Result<&Superblock, VolumeError> {
+    let rank = |candidate: &&Candidate| {
+        let has_log = candidate.sb.log_root.get() != 0;
+        (candidate.generation(), has_log, std::cmp::Reverse(candidate.id()))
+    };
+    let best = candidates.iter().max_by_key(rank);
+    best.map(|candidate| &candidate.sb).ok_or_else(|| VolumeError::refused("no device was given"))
+}
+
+fn check_members(candidates: &[Candidate], sb: &Superblock, notes: &mut OpenNotes) -> Result<(), VolumeError> {
+    candidates.iter().try_for_each(|candidate| check_member(candidate, sb, notes))?;
+    if let Some(pair) = candidates.windows(2).find(|pair| pair[0].id() == pair[1].id()) {
+        let (a, b) = (pair[0].device.name(), pair[1].device.name());
+        let sentence = format!("{a} and {b} are both device {} of one filesystem", pair[0].id());
+        return Err(VolumeError::refused_with(sentence, "one is a copy of the other; give only one of them"));
+    }
+    check_count(candidates, sb.num_devices.get())
+}
+
+fn check_member(candidate: &Candidate, sb: &Superblock, notes: &mut OpenNotes) -> Result<(), VolumeError> {
+    let (name, own) = (candidate.name(), &candidate.sb);
+    if own.fsid != sb.fsid || own.block_fsid() != sb.block_fsid() {
+        return Err(VolumeError::refused(format!("{name} belongs to another filesystem than the other devices")));
+    }
+    let behind = sb.generation.get() - candidate.generation();
+    if behind > 1 {
+        let (has, newest) = (candidate.generation(), sb.generation.get());
+        let sentence = format!("{name} is stale: its generation is {has}, the newest is {newest}");
+        return Err(VolumeError::refused_with(sentence, "it has missed writes; remove or replace it"));
+    }
+    if behind == 1 {
+        notes.lines.push(format!("{name} is one generation behind, as after a power cut; it is brought up to date"));
+    }
+    let (len, total) = (candidate.device.len(), own.dev_item.total_bytes.get());
+    if len < total {
+        let sentence = format!("{name} is truncated: it has {len} bytes, the filesystem uses {total}");
+        return Err(VolumeError::refused_with(sentence, "copy it again, whole"));
+    }
+    Ok(())
+}
+
+fn check_count(candidates: &[Candidate], expected: u64) -> Result<(), VolumeError> {
+    let given = candidates.len() as u64;
+    if given == expected {
+        return Ok(());
+    }
+    let names: Vec<String> = candidates.iter().map(Candidate::name).collect();
+    let names = names.join(", ");
+    if given < expected {
+        let sentence = format!("the filesystem has {expected} devices, but only {given} were given: {names}");
+        return Err(VolumeError::refused_with(sentence, "give all of its devices"));
+    }
+    Err(VolumeError::refused(format!("the filesystem has {expected} devices, but {given} were given: {names}")))
+}
+
+/// The superblock that counts on one device.
+fn choose_copy(device: &dyn BlockDevice, notes: &mut OpenNotes) -> Result<Superblock, VolumeError> {
+    let name = device.name();
+    let damage = match read_copy(device, OFFSETS[0]) {
+        Ok(sb) => {
+            note_newer_copy(device, &sb, notes);
+            return Ok(sb);
+        }
+        Err(Damage::Parsed(error @ SuperblockError::Invalid { .. })) => {
+            return Err(VolumeError::refused(format!("{name}: {error}")));
+        }
+        Err(damage) => damage,
+    };
+    let Some((at, sb)) = newest_secondary(device) else {
+        return Err(VolumeError::refused(match damage {
+            Damage::Parsed(SuperblockError::NotBtrfs) => format!("{name} is not a btrfs filesystem"),
+            damage => format!("{name}: {damage}, and no other copy is valid"),
+        }));
+    };
+    check_not_reused(device, &damage, at)?;
+    let generation = sb.generation.get();
+    notes.lines.push(format!(
+        "{name}: the primary superblock is damaged ({damage}); using the copy at {at}, generation {generation}"
+    ));
+    Ok(sb)
+}
+
+/// Why a copy does not count.
+enum Damage {
+    Unreadable(std::io::Error),
+    Parsed(SuperblockError),
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Damage::Unreadable(error) => write!(f, "it cannot be read: {error}"),
+            Damage::Parsed(error) => error.fmt(f),
+        }
+    }
+}
+
+fn read_copy(device: &dyn BlockDevice, at: Physical) -> Result<Superblock, Damage> {
+    let mut bytes = vec![0; SUPERBLOCK_LEN];
+    if device.len() < at.0 + SUPERBLOCK_LEN as u64 {
+        return Err(Damage::Parsed(SuperblockError::NotBtrfs));
+    }
+    device.read_at(at.0, &mut bytes).map_err(Damage::Unreadable)?;
+    Superblock::parse(&bytes, at).map_err(Damage::Parsed)
+}
+
+/// The valid secondary copies that writers keep up to date.
+fn secondaries(device: &dyn BlockDevice) -> impl Iterator<Item = (Physical, Superblock)> {
+    OFFSETS[1..].iter().filter_map(|&at| {
+        let sb = read_copy(device, at).ok()?;
+        let is_maintained = Superblock::copies_on(sb.dev_item.total_bytes.get()).any(|copy| copy == at);
+        is_maintained.then_some((at, sb))
+    })
+}
+
+fn newest_secondary(device: &dyn BlockDevice) -> Option<(Physical, Superblock)> {
+    secondaries(device).max_by_key(|(_, sb)| sb.generation.get())
+}
+
+/// A copy that is newer than its primary is left by a power cut between the two. The primary still counts.
+fn note_newer_copy(device: &dyn BlockDevice, sb: &Superblock, notes: &mut OpenNotes) {
+    let newer = newest_secondary(device)
+        .filter(|(_, copy)| copy.fsid == sb.fsid && copy.generation.get() > sb.generation.get());
+    if let Some((at, copy)) = newer {
+        let (name, generation) = (device.name(), copy.generation.get());
+        notes.lines.push(format!("{name}: the superblock copy at {at} has generation {generation}, the primary {}; the commit between them did not finish", sb.generation));
+    }
+}
+
+/// A device without the magic may have been given to somebody else since, who left our copies alone. For writing it
+/// is only taken back when its whole beginning is blank, where every other format has its mark.
+fn check_not_reused(device: &dyn BlockDevice, damage: &Damage, copy: Physical) -> Result<(), VolumeError> {
+    let has_magic = !matches!(damage, Damage::Parsed(SuperblockError::NotBtrfs));
+    if has_magic || device.is_read_only() {
+        return Ok(());
+    }
+    let mut start = vec![0; OFFSETS[0].0 as usize + SUPERBLOCK_LEN];
+    let is_blank = device.read_at(0, &mut start).is_ok() && start.iter().all(|&byte| byte == 0);
+    if is_blank {
+        return Ok(());
+    }
+    let name = device.name();
+    let sentence =
+        format!("{name} has no btrfs superblock at its place, only a copy at {copy}: something else may use it now");
+    Err(VolumeError::refused_with(sentence, "open it read-only to look at what is left"))
+}
+
+#[cfg(test)]
+mod tests;

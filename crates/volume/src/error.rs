@@ -1,0 +1,144 @@
+//! What can go wrong below the logical space, with place and values.
+
+use butterfs_ondisk::{DeviceId, Logical, Physical};
+use std::fmt;
+use std::io;
+
+/// An error of a [`Volume`](crate::Volume). `Display` is one sentence without a full stop.
+#[derive(Debug)]
+pub enum VolumeError {
+    /// The devices do not make a filesystem that can be opened.
+    Refused {
+        /// Why not, with the device's name.
+        sentence: String,
+        /// What to do about it.
+        hint: Option<&'static str>,
+    },
+    /// No chunk, or no single chunk, holds these bytes.
+    Unmapped {
+        /// First byte.
+        at: Logical,
+        /// Bytes.
+        len: u64,
+    },
+    /// No copy is good.
+    NoGoodCopy {
+        /// First byte.
+        at: Logical,
+        /// Bytes.
+        len: u64,
+        /// What is wrong with each copy that was tried.
+        failures: Vec<CopyFailure>,
+    },
+    /// A device could not be written. The other copies may have been.
+    Write {
+        /// First logical byte, or `None` for a superblock.
+        at: Option<Logical>,
+        /// The device.
+        device: String,
+        /// Where on it.
+        physical: Physical,
+        /// How it failed.
+        error: io::Error,
+    },
+    /// A device could not make durable what it was given.
+    Flush {
+        /// The device.
+        device: String,
+        /// How it failed.
+        error: io::Error,
+    },
+    /// A device is open read-only.
+    ReadOnly {
+        /// The device.
+        device: String,
+    },
+}
+
+/// What is wrong with one copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyFailure {
+    /// Which copy, from 0.
+    pub copy: usize,
+    /// The device, of the first part if the range lies on several.
+    pub device: DeviceId,
+    /// The device's name, or that it is missing.
+    pub name: String,
+    /// Where on it.
+    pub physical: Physical,
+    /// What is wrong.
+    pub reason: FailureReason,
+}
+
+/// Why a copy is not good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureReason {
+    /// The device could not be read.
+    Unreadable(String),
+    /// The reader's check refused the bytes: the rule that they break.
+    Rejected(String),
+}
+
+impl VolumeError {
+    pub(crate) fn refused(sentence: impl Into<String>) -> VolumeError {
+        VolumeError::Refused { sentence: sentence.into(), hint: None }
+    }
+
+    pub(crate) fn refused_with(sentence: impl Into<String>, hint: &'static str) -> VolumeError {
+        VolumeError::Refused { sentence: sentence.into(), hint: Some(hint) }
+    }
+
+    /// What the user can do, where there is something.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            VolumeError::Refused { hint, .. } => *hint,
+            VolumeError::Write { error, .. } | VolumeError::Flush { error, .. } if is_full(error) => {
+                Some("make room on the filesystem that the image is on")
+            }
+            VolumeError::ReadOnly { .. } => Some("open it read-write"),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the device is a sparse file whose own filesystem is full.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl fmt::Display for VolumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VolumeError::Refused { sentence, .. } => f.write_str(sentence),
+            VolumeError::Unmapped { at, len } => write!(f, "no chunk holds {len} bytes at logical {at}"),
+            VolumeError::NoGoodCopy { at, len, failures } => {
+                write!(f, "no good copy of {len} bytes at logical {at}")?;
+                failures
+                    .iter()
+                    .enumerate()
+                    .try_for_each(|(i, failure)| write!(f, "{}{failure}", if i == 0 { ": " } else { "; " }))
+            }
+            VolumeError::Write { at: Some(at), device, physical, error } => {
+                write!(f, "cannot write logical {at} to {device} at {physical}: {error}")
+            }
+            VolumeError::Write { at: None, device, physical, error } => {
+                write!(f, "cannot write the superblock at {physical} of {device}: {error}")
+            }
+            VolumeError::Flush { device, error } => write!(f, "cannot flush {device}: {error}"),
+            VolumeError::ReadOnly { device } => write!(f, "{device} is open read-only"),
+        }
+    }
+}
+
+impl fmt::Display for CopyFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CopyFailure { copy, device, name, physical, reason } = self;
+        write!(f, "copy {copy} on {name} (devid {device}) at {physical}: ")?;
+        match reason {
+            FailureReason::Unreadable(error) => write!(f, "cannot be read: {error}"),
+            FailureReason::Rejected(rule) => f.write_str(rule),
+        }
+    }
+}
+
+impl std::error::Error for VolumeError {}

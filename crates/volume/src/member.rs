@@ -1,0 +1,120 @@
+//! One device of the filesystem: its identity, its counters, and what the last errors were.
+
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
+use butterfs_ondisk::{DeviceId, Physical};
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The counters of a device, as the device tree keeps them.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct DeviceStats {
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Flushes that failed.
+    pub flush_errors: u64,
+    /// Bytes that were read but are wrong.
+    pub corruption_errors: u64,
+    /// Tree blocks of another generation than their parent says; counted as corruption here.
+    pub generation_errors: u64,
+}
+
+#[derive(Default, Debug)]
+struct Counters {
+    write: AtomicU64,
+    read: AtomicU64,
+    flush: AtomicU64,
+    corruption: AtomicU64,
+    generation: AtomicU64,
+}
+
+/// A device of the filesystem.
+#[derive(Debug)]
+pub struct Member {
+    /// Its number.
+    pub id: DeviceId,
+    /// The device itself.
+    pub device: Arc<dyn BlockDevice>,
+    /// What its superblocks say about it.
+    item: Mutex<DevItem>,
+    counters: Counters,
+}
+
+impl Member {
+    pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
+        Member { id: DeviceId(item.devid.get()), device, item: Mutex::new(item), counters: Counters::default() }
+    }
+
+    /// The device item of the next superblock.
+    pub fn item(&self) -> DevItem {
+        *self.item.lock()
+    }
+
+    pub fn set_item(&self, item: DevItem) {
+        *self.item.lock() = item;
+    }
+
+    pub fn stats(&self) -> DeviceStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DeviceStats {
+            write_errors: get(&self.counters.write),
+            read_errors: get(&self.counters.read),
+            flush_errors: get(&self.counters.flush),
+            corruption_errors: get(&self.counters.corruption),
+            generation_errors: get(&self.counters.generation),
+        }
+    }
+
+    pub fn set_stats(&self, stats: DeviceStats) {
+        let set = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
+        set(&self.counters.write, stats.write_errors);
+        set(&self.counters.read, stats.read_errors);
+        set(&self.counters.flush, stats.flush_errors);
+        set(&self.counters.corruption, stats.corruption_errors);
+        set(&self.counters.generation, stats.generation_errors);
+    }
+
+    pub fn count_corruption(&self) {
+        self.counters.corruption.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn read(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_at(at.0, buf).inspect_err(|_| count(&self.counters.read))
+    }
+
+    /// Writes anything but a superblock.
+    pub fn write(&self, at: Physical, data: &[u8]) -> io::Result<()> {
+        if let Some(copy) = touched_superblock(at, data.len() as u64) {
+            return Err(io::Error::other(format!("it would overwrite the superblock copy at {copy}")));
+        }
+        self.device.write_at(at.0, data).inspect_err(|_| count(&self.counters.write))
+    }
+
+    pub fn write_superblock(&self, at: Physical, bytes: &[u8]) -> io::Result<()> {
+        self.device.write_at(at.0, bytes).inspect_err(|_| count(&self.counters.write))
+    }
+
+    pub fn flush(&self) -> io::Result<()> {
+        self.device.flush().inspect_err(|_| count(&self.counters.flush))
+    }
+
+    /// Discards a range, unless a superblock copy is in it. It is advice, so failing changes nothing.
+    pub fn discard(&self, at: Physical, len: u64) {
+        if touched_superblock(at, len).is_none() {
+            let _ = self.device.discard(at.0, len);
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+fn touched_superblock(at: Physical, len: u64) -> Option<Physical> {
+    OFFSETS.into_iter().find(|copy| at.0 < copy.0 + SUPERBLOCK_LEN as u64 && copy.0 < at.0.saturating_add(len))
+}

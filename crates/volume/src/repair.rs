@@ -1,0 +1,53 @@
+//! Overwriting bad copies with good ones.
+
+use crate::error::{CopyFailure, VolumeError};
+use crate::layout::Layout;
+use crate::volume::Volume;
+use butterfs_ondisk::Logical;
+
+impl Volume {
+    /// Overwrites copy `copy` of the bytes at `at` with `good`, which the caller has read from another copy and
+    /// verified. Nothing is written when no other copy holds `good` any more, because then the address has been
+    /// freed and written anew, or when the copy holds it already. Says whether the copy is good now.
+    pub fn repair(&self, at: Logical, copy: usize, good: &[u8]) -> Result<bool, VolumeError> {
+        self.check_writable()?;
+        self.located(at, good.len(), |layout| self.repair_copy(&layout, at, copy, good))
+    }
+
+    /// Repairs what a read found bad. The read has succeeded, so whatever happens here is only told.
+    pub(crate) fn repair_all(&self, layout: &Layout<'_>, at: Logical, failures: &[CopyFailure], good: &[u8]) {
+        for failure in failures {
+            let outcome = match self.check_writable() {
+                Ok(()) => self.repair_copy(layout, at, failure.copy, good),
+                Err(error) => Err(error),
+            };
+            let outcome = match outcome {
+                Ok(true) => "repaired from another copy".to_owned(),
+                Ok(false) => "not repaired: it is computed, or was written anew".to_owned(),
+                Err(error) => format!("not repaired: {error}"),
+            };
+            self.tell(format!("logical {at}: {failure}; {outcome}"));
+        }
+    }
+
+    fn repair_copy(&self, layout: &Layout<'_>, at: Logical, copy: usize, good: &[u8]) -> Result<bool, VolumeError> {
+        let is_stored = copy < layout.mirrors();
+        if !is_stored {
+            return Ok(false);
+        }
+        let _gate = self.gate.write();
+        let mut found = vec![0; good.len()];
+        let mut holds_good = |copy| self.fetch(layout, at, copy, &mut found).is_ok() && found == good;
+        if holds_good(copy) {
+            return Ok(true);
+        }
+        if !(0..layout.copies()).any(|other| other != copy && holds_good(other)) {
+            return Ok(false);
+        }
+        for piece in layout.pieces(at, good.len()) {
+            let place = layout.place(&piece, copy);
+            self.store_place(layout, at.plus(piece.range.start as u64), place, &good[piece.range.clone()])?;
+        }
+        Ok(true)
+    }
+}

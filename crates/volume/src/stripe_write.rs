@@ -1,0 +1,113 @@
+//! Writing: to every mirror, or to a row with new parity.
+//!
+//! A row with parity is written from what it will hold: columns that the write does not cover are read first. Between
+//! the first and the last device a power cut leaves data and parity that do not fit each other, as everywhere with
+//! this format; no byte that was not written is lost as long as no device is.
+
+use crate::error::VolumeError;
+use crate::layout::{Layout, Piece, Place};
+use crate::parity;
+use crate::volume::Volume;
+use butterfs_ondisk::Logical;
+use std::io;
+use std::ops::Range;
+
+impl Volume {
+    pub(crate) fn store_mirrors(&self, layout: &Layout<'_>, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+        for piece in layout.pieces(at, data.len()) {
+            let part = &data[piece.range.clone()];
+            (0..layout.mirrors()).try_for_each(|mirror| {
+                self.store_place(layout, at.plus(piece.range.start as u64), layout.place(&piece, mirror), part)
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn store_place(
+        &self,
+        layout: &Layout<'_>,
+        at: Logical,
+        place: Place,
+        data: &[u8],
+    ) -> Result<(), VolumeError> {
+        let id = layout.chunk().stripes[place.stripe].device;
+        let (device, written) = match self.member(id) {
+            Some(member) => (member.device.name(), member.write(place.physical, data)),
+            None => (format!("device {id}"), Err(io::Error::other("the device is missing"))),
+        };
+        written.map_err(|error| VolumeError::Write { at: Some(at), device, physical: place.physical, error })
+    }
+
+    pub(crate) fn store_with_parity(&self, layout: &Layout<'_>, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+        let pieces: Vec<Piece> = layout.pieces(at, data.len()).collect();
+        pieces.chunk_by(|a, b| a.row == b.row).try_for_each(|pieces| {
+            let depths = touched_depths(pieces);
+            let whole =
+                Piece { range: 0..(depths.end - depths.start) as usize, depth: depths.start, ..pieces[0].clone() };
+            self.store_row(&RowWrite { layout: *layout, at, data, pieces, whole })
+        })
+    }
+
+    fn store_row(&self, row: &RowWrite<'_>) -> Result<(), VolumeError> {
+        let RowWrite { layout, at, .. } = row;
+        let parities = self.future_parity(row)?;
+        for piece in row.pieces {
+            let part = &row.data[piece.range.clone()];
+            self.store_place(layout, at.plus(piece.range.start as u64), layout.place(piece, 0), part)?;
+        }
+        parities
+            .iter()
+            .enumerate()
+            .try_for_each(|(which, bytes)| self.store_place(layout, *at, layout.parity_place(&row.whole, which), bytes))
+    }
+
+    /// P, and Q if there is one, of what the row will hold.
+    fn future_parity(&self, row: &RowWrite<'_>) -> Result<Vec<Vec<u8>>, VolumeError> {
+        let len = row.whole.range.len();
+        let mut parities = vec![vec![0; len]; row.layout.parity()];
+        let mut content = vec![0; len];
+        for column in 0..row.layout.columns() {
+            self.future_content(row, column, &mut content)?;
+            parity::add(&mut parities[0], &content);
+            if let Some(q) = parities.get_mut(1) {
+                parity::add_scaled(q, &content, column);
+            }
+        }
+        Ok(parities)
+    }
+
+    /// What a column of the row will hold: the new bytes over what is on disk.
+    fn future_content(&self, row: &RowWrite<'_>, column: usize, content: &mut [u8]) -> Result<(), VolumeError> {
+        let new = row.pieces.iter().find(|piece| piece.column == column);
+        if new.is_none_or(|new| new.range.len() < content.len()) {
+            let old = Piece { column, ..row.whole.clone() };
+            let len = content.len() as u64;
+            let read = self.fetch_piece(&row.layout, &old, content);
+            read.map_err(|failure| VolumeError::NoGoodCopy { at: row.at, len, failures: vec![failure] })?;
+        }
+        if let Some(new) = new {
+            let from = (new.depth - row.whole.depth) as usize;
+            content[from..from + new.range.len()].copy_from_slice(&row.data[new.range.clone()]);
+        }
+        Ok(())
+    }
+}
+
+/// The part of a write that lies in one row of a parity profile.
+struct RowWrite<'a> {
+    layout: Layout<'a>,
+    /// The whole write.
+    at: Logical,
+    data: &'a [u8],
+    /// The parts of the write that lie in this row.
+    pieces: &'a [Piece],
+    /// The depths that the pieces cover together, in the first one's column.
+    whole: Piece,
+}
+
+/// The depths that the pieces of a row cover together.
+fn touched_depths(row: &[Piece]) -> Range<u64> {
+    let start = row.iter().map(|piece| piece.depth).min().unwrap_or(0);
+    let end = row.iter().map(|piece| piece.depth + piece.range.len() as u64).max().unwrap_or(0);
+    start..end
+}

@@ -1,0 +1,64 @@
+//! Writing superblocks, the only place that does, and reading them again.
+//!
+//! All secondary copies go first and are flushed, then all primaries, then a flush: whatever a power cut leaves, each
+//! device has a valid copy of the old or of the new generation.
+
+use crate::error::VolumeError;
+use crate::member::Member;
+use crate::volume::{Volume, flush_member};
+use butterfs_ondisk::Physical;
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, super_flags};
+use zerocopy::IntoBytes;
+
+impl Volume {
+    /// Makes `sb` the superblock of every device, in every copy, and durable. Place, device item and checksum are
+    /// filled in here, the device item from [`set_device_item`](Self::set_device_item); the one in `sb` is ignored.
+    ///
+    /// The tree blocks that it points to must be durable already. A secondary copy that cannot be written is counted
+    /// and told; anything else is an error, after which nobody knows which superblock is on disk.
+    pub fn write_superblock(&self, sb: &Superblock) -> Result<(), VolumeError> {
+        self.check_writable()?;
+        for member in &self.members {
+            for at in Superblock::copies_on(member.item().total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
+                if let Err(error) = write_copy(member, sb, at) {
+                    self.tell(error.to_string());
+                }
+            }
+        }
+        self.flush()?;
+        self.write_primary_superblock(sb)
+    }
+
+    /// Makes `sb` the primary superblock of every device, and durable: all that a log needs, because secondary
+    /// copies are of whole commits.
+    pub fn write_primary_superblock(&self, sb: &Superblock) -> Result<(), VolumeError> {
+        self.check_writable()?;
+        self.members.iter().try_for_each(|member| write_copy(member, sb, OFFSETS[0]))?;
+        self.members.iter().try_for_each(flush_member)
+    }
+
+    /// The primary superblock that is on the first device now, to compare with what we last wrote.
+    pub fn read_superblock(&self) -> Result<Superblock, VolumeError> {
+        let member = self.members.first().ok_or_else(|| VolumeError::refused("there are no devices"))?;
+        let name = || member.device.name();
+        let mut bytes = vec![0; SUPERBLOCK_LEN];
+        let read = member.read(OFFSETS[0], &mut bytes);
+        read.map_err(|error| VolumeError::refused(format!("cannot read the superblock of {}: {error}", name())))?;
+        let parsed = Superblock::parse(&bytes, OFFSETS[0]);
+        parsed.map_err(|error| VolumeError::refused(format!("{}: {error}", name())))
+    }
+}
+
+fn write_copy(member: &Member, sb: &Superblock, at: Physical) -> Result<(), VolumeError> {
+    let mut own = *sb;
+    own.bytenr = at.0.into();
+    own.dev_item = member.item();
+    own.flags = (own.flags.get() | super_flags::WRITTEN).into();
+    own.seal();
+    let fail = |error| VolumeError::Write { at: None, device: member.device.name(), physical: at, error };
+    own.validate(at).map_err(|error| fail(std::io::Error::other(error)))?;
+    member.write_superblock(at, own.as_bytes()).map_err(fail)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! The volume: members, the current chunk map, and how a logical request becomes device requests.
+
+use crate::chunk_map::{ChunkMap, ChunkMapError};
+use crate::error::{CopyFailure, FailureReason, VolumeError};
+use crate::layout::{Layout, Piece, Place};
+use crate::member::{DeviceStats, Member};
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
+use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::{DeviceId, Logical};
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Messages that are kept for [`Volume::take_messages`].
+const MAX_MESSAGES: usize = 256;
+/// Bytes of neighbouring addresses that are read from the same mirror, so that read-ahead works.
+const MIRROR_TURN: u64 = 1 << 20;
+
+/// One logical space over devices. Shared by all threads through `&self`.
+#[derive(Debug)]
+pub struct Volume {
+    pub(crate) members: Vec<Member>,
+    map: RwLock<Arc<ChunkMap>>,
+    /// Held shared by writes on their way, exclusively by whoever compares places on disk before writing them.
+    pub(crate) gate: RwLock<()>,
+    messages: Mutex<VecDeque<String>>,
+}
+
+impl Volume {
+    /// A volume of these devices with an empty chunk map, for a filesystem that is being made.
+    pub fn of_devices(devices: Vec<(DevItem, Arc<dyn BlockDevice>)>) -> Volume {
+        let mut members: Vec<Member> = devices.into_iter().map(|(item, device)| Member::new(item, device)).collect();
+        members.sort_by_key(|member| member.id);
+        let (map, gate, messages) = Default::default();
+        Volume { members, map, gate, messages }
+    }
+
+    /// The chunk map of this moment.
+    pub fn chunk_map(&self) -> Arc<ChunkMap> {
+        self.map.read().clone()
+    }
+
+    /// Makes `map` the chunk map. Requests that began before go on with the old one.
+    pub fn set_chunk_map(&self, map: ChunkMap) {
+        *self.map.write() = Arc::new(map);
+    }
+
+    /// Whether all chunks of `map` lie on the devices of this volume, whole: for a map that was read from disk.
+    pub fn check_chunk_map(&self, map: &ChunkMap) -> Result<(), ChunkMapError> {
+        map.iter().try_for_each(|chunk| {
+            chunk.stripes.iter().try_for_each(|stripe| {
+                self.check_stripe(chunk, stripe)
+                    .map_err(|rule| ChunkMapError::new(format!("chunk {}: {rule}", chunk.start)))
+            })
+        })
+    }
+
+    fn check_stripe(&self, chunk: &Chunk, stripe: &ChunkStripe) -> Result<(), String> {
+        let id = stripe.device;
+        let member = self.member(id).ok_or_else(|| format!("device {id} is missing"))?;
+        if member.item().uuid != stripe.dev_uuid {
+            return Err(format!("the UUID of device {id} is not that of {}", member.device.name()));
+        }
+        let (end, len) = (stripe.physical.0.saturating_add(chunk.stripe_length()), member.device.len());
+        if end > len {
+            return Err(format!("it ends at {end} of {}, which has {len} bytes", member.device.name()));
+        }
+        Ok(())
+    }
+
+    /// Whether every device can be written.
+    pub fn is_writable(&self) -> bool {
+        self.members.iter().all(|member| !member.device.is_read_only())
+    }
+
+    /// The devices' numbers and names, ascending by number.
+    pub fn devices(&self) -> Vec<(DeviceId, String)> {
+        self.members.iter().map(|member| (member.id, member.device.name())).collect()
+    }
+
+    /// What the next superblocks on this device will say about it.
+    pub fn device_item(&self, id: DeviceId) -> Option<DevItem> {
+        Some(self.member(id)?.item())
+    }
+
+    /// Changes what the next superblocks on the device say about it; `false` if there is no such device.
+    pub fn set_device_item(&self, item: DevItem) -> bool {
+        let member = self.member(DeviceId(item.devid.get()));
+        member.inspect(|member| member.set_item(item)).is_some()
+    }
+
+    /// The error counters of each device.
+    pub fn device_stats(&self) -> Vec<(DeviceId, DeviceStats)> {
+        self.members.iter().map(|member| (member.id, member.stats())).collect()
+    }
+
+    /// Starts the counters of a device with what the device tree says.
+    pub fn set_device_stats(&self, id: DeviceId, stats: DeviceStats) {
+        if let Some(member) = self.member(id) {
+            member.set_stats(stats);
+        }
+    }
+
+    /// What happened that somebody should be told, oldest first: bad copies, and what became of them.
+    pub fn take_messages(&self) -> Vec<String> {
+        self.messages.lock().drain(..).collect()
+    }
+
+    pub(crate) fn tell(&self, message: String) {
+        let mut messages = self.messages.lock();
+        if messages.len() == MAX_MESSAGES {
+            messages.pop_front();
+        }
+        messages.push_back(message);
+    }
+
+    pub(crate) fn member(&self, id: DeviceId) -> Option<&Member> {
+        self.members.binary_search_by_key(&id, |member| member.id).ok().map(|index| &self.members[index])
+    }
+
+    /// Runs `with` on the layout of the chunk that holds these bytes.
+    pub(crate) fn located<R>(
+        &self,
+        at: Logical,
+        len: usize,
+        with: impl FnOnce(Layout<'_>) -> Result<R, VolumeError>,
+    ) -> Result<R, VolumeError> {
+        let map = self.chunk_map();
+        let unmapped = VolumeError::Unmapped { at, len: len as u64 };
+        match map.get_range(at, len as u64).map(Layout::of) {
+            Some(Ok(layout)) => with(layout),
+            Some(Err(_)) | None => Err(unmapped),
+        }
+    }
+
+    /// In how many ways the bytes at `at` can be read; 0 where no chunk is.
+    pub fn copies(&self, at: Logical) -> usize {
+        self.located(at, 1, |layout| Ok(layout.copies())).unwrap_or(0)
+    }
+
+    /// Reads `buf.len()` bytes at `at`, which lie in one chunk. Tries the copies in turn until `verify`, which
+    /// returns the rule that the bytes break, accepts one; then overwrites the bad ones with it if the volume is
+    /// writable. After an error `buf` is zero.
+    pub fn read(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), VolumeError> {
+        let result = self.located(at, buf.len(), |layout| self.read_good(&layout, at, buf, verify));
+        result.inspect_err(|_| buf.fill(0))
+    }
+
+    fn read_good(
+        &self,
+        layout: &Layout<'_>,
+        at: Logical,
+        buf: &mut [u8],
+        verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), VolumeError> {
+        let mut failures = Vec::new();
+        for copy in self.reading_order(layout, at) {
+            match self.read_verified(layout, at, copy, buf, verify) {
+                Ok(()) => {
+                    self.repair_all(layout, at, &failures, buf);
+                    return Ok(());
+                }
+                Err(failure) => failures.push(failure),
+            }
+        }
+        Err(VolumeError::NoGoodCopy { at, len: buf.len() as u64, failures })
+    }
+
+    /// All copies; the first is another one for other addresses where that spreads reads over devices.
+    fn reading_order(&self, layout: &Layout<'_>, at: Logical) -> impl Iterator<Item = usize> + use<> {
+        let copies = layout.copies();
+        let spreads = layout.mirrors() > 1 && layout.chunk().stripes[0].device != layout.chunk().stripes[1].device;
+        let first = if spreads { (at.0 / MIRROR_TURN % copies as u64) as usize } else { 0 };
+        (0..copies).map(move |turn| (first + turn) % copies)
+    }
+
+    fn read_verified(
+        &self,
+        layout: &Layout<'_>,
+        at: Logical,
+        copy: usize,
+        buf: &mut [u8],
+        verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), CopyFailure> {
+        self.fetch(layout, at, copy, buf)?;
+        verify(buf).map_err(|rule| {
+            let failure = self.failure(layout, at, copy, FailureReason::Rejected(rule));
+            self.member(failure.device).inspect(|member| member.count_corruption());
+            failure
+        })
+    }
+
+    /// Reads one copy as it is: the bytes are not verified by anyone. For readers that check parts of a large read
+    /// and then try other copies of the bad parts; they tell about those with [`count_bad_copy`](Self::count_bad_copy).
+    pub fn read_copy(&self, at: Logical, copy: usize, buf: &mut [u8]) -> Result<(), VolumeError> {
+        let len = buf.len() as u64;
+        self.located(at, buf.len(), |layout| {
+            if copy >= layout.copies() {
+                return Err(VolumeError::NoGoodCopy { at, len, failures: Vec::new() });
+            }
+            let fetched = self.fetch(&layout, at, copy, buf);
+            fetched.map_err(|failure| VolumeError::NoGoodCopy { at, len, failures: vec![failure] })
+        })
+    }
+
+    /// Counts and remembers that a copy read with [`read_copy`](Self::read_copy) breaks `rule`, and describes it.
+    pub fn count_bad_copy(&self, at: Logical, len: usize, copy: usize, rule: &str) -> Option<CopyFailure> {
+        let described = self.located(at, len, |layout| {
+            let failure = self.failure(&layout, at, copy, FailureReason::Rejected(rule.to_owned()));
+            self.member(failure.device).inspect(|member| member.count_corruption());
+            self.tell(format!("logical {at}: {failure}"));
+            Ok(failure)
+        });
+        described.ok()
+    }
+
+    /// Describes what is wrong with a copy of the bytes at `at`.
+    pub(crate) fn failure(&self, layout: &Layout<'_>, at: Logical, copy: usize, reason: FailureReason) -> CopyFailure {
+        let place = layout.pieces(at, 1).next().map(|piece| layout.place(&piece, copy % layout.mirrors()));
+        let place = place.unwrap_or(Place { stripe: 0, physical: layout.chunk().stripes[0].physical });
+        self.failure_at(layout, copy, place, reason)
+    }
+
+    pub(crate) fn failure_at(
+        &self,
+        layout: &Layout<'_>,
+        copy: usize,
+        place: Place,
+        reason: FailureReason,
+    ) -> CopyFailure {
+        let device = layout.chunk().stripes[place.stripe].device;
+        let name = self.member(device).map_or_else(|| "a missing device".to_owned(), |member| member.device.name());
+        CopyFailure { copy, device, name, physical: place.physical, reason }
+    }
+
+    /// Writes `data` at `at`, which lie in one chunk, to every copy. Durable after the next [`flush`](Self::flush).
+    pub fn write(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+        self.check_writable()?;
+        self.located(at, data.len(), |layout| {
+            if layout.parity() == 0 {
+                let _gate = self.gate.read();
+                self.store_mirrors(&layout, at, data)
+            } else {
+                let _gate = self.gate.write();
+                self.store_with_parity(&layout, at, data)
+            }
+        })
+    }
+
+    /// Makes everything durable that was written, on every device.
+    pub fn flush(&self) -> Result<(), VolumeError> {
+        self.members.iter().map(flush_member).fold(Ok(()), Result::and)
+    }
+
+    /// Tells the devices that nobody needs these bytes. Advice: nothing happens where it cannot be given.
+    pub fn discard(&self, at: Logical, len: u64) {
+        let map = self.chunk_map();
+        let (mut at, end) = (at, at.0.saturating_add(len));
+        while let Some(chunk) = map.get(at).filter(|_| at.0 < end) {
+            let here = (end.min(chunk.end().0) - at.0).min(1 << 30);
+            if let Ok(layout) = Layout::of(chunk) {
+                self.discard_in(&layout, at, here as usize);
+            }
+            at = at.plus(here);
+        }
+    }
+
+    /// Parity stays as it is: its stripe still holds other data.
+    fn discard_in(&self, layout: &Layout<'_>, at: Logical, len: usize) {
+        if layout.parity() != 0 {
+            return;
+        }
+        let _gate = self.gate.read();
+        for piece in layout.pieces(at, len) {
+            for (member, place) in self.mirror_places(layout, &piece) {
+                member.inspect(|member| member.discard(place.physical, piece.range.len() as u64));
+            }
+        }
+    }
+
+    /// The places that hold a piece as it is, each with its device.
+    pub(crate) fn mirror_places<'a>(
+        &'a self,
+        layout: &Layout<'a>,
+        piece: &Piece,
+    ) -> impl Iterator<Item = (Option<&'a Member>, Place)> {
+        (0..layout.mirrors()).map(move |mirror| {
+            let place = layout.place(piece, mirror);
+            (self.member(layout.chunk().stripes[place.stripe].device), place)
+        })
+    }
+
+    /// The error of a write, if some device cannot be written.
+    pub(crate) fn check_writable(&self) -> Result<(), VolumeError> {
+        match self.members.iter().find(|member| member.device.is_read_only()) {
+            None => Ok(()),
+            Some(member) => Err(VolumeError::ReadOnly { device: member.device.name() }),
+        }
+    }
+}
+
+pub(crate) fn flush_member(member: &Member) -> Result<(), VolumeError> {
+    member.flush().map_err(|error| VolumeError::Flush { device: member.device.name(), error })
+}
+
+#[cfg(test)]
+mod tests;
