@@ -15,5 +15,6 @@ pub mod requirement;
 pub mod rng;
 pub mod scratch;
 pub mod serve;
+pub mod source_tree;
 pub mod watchdog;
 pub mod workload;

@@ -61,8 +61,9 @@ impl Drop for Scratch {
 /// The build output's folder (`target/debug`) that this test program lies in.
 pub fn build_folder() -> PathBuf {
     let program = std::env::current_exe().expect("a program knows its own path");
-    let deps = program.ancestors().find(|folder| folder.ends_with("deps")).or(program.parent());
-    deps.and_then(Path::parent).expect("test programs lie in the build output").to_owned()
+    let folder = program.parent().expect("a program lies in a folder");
+    let inside = if folder.ends_with("deps") { folder.parent() } else { Some(folder) };
+    inside.expect("test programs lie in the build output").to_owned()
 }
 
 /// The folder for all scratch space: `BUTTERFS_SCRATCH`, or `tmp` in the build output.
