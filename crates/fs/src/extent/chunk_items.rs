@@ -26,6 +26,10 @@ pub(crate) fn insert_chunk_items(handle: &Handle, chunk: &Chunk) -> Result<()> {
         if updated != Some(true) {
             return Err(Error::corrupt(format!("device {} has no item of the right size", stripe.device)));
         }
+        if let Some(mut item) = core.volume.device_item(stripe.device) {
+            item.bytes_used = (item.bytes_used.get() + stripe_length).into();
+            core.volume.set_device_item(item);
+        }
     }
     fresh(globals.chunk.insert(handle, chunk.key(), &chunk.encode())?, "chunk", chunk)?;
     let group = BlockGroupItem {

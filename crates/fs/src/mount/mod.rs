@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Opens the filesystem on `devices`. The strings are what a user should be told about the way it was opened.
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, mut options: Options, env: Env) -> Result<(Arc<Core>, Vec<String>)> {
     let (volume, superblock, notes) = Volume::open(devices)?;
-    let mut notes: Vec<String> = notes.0;
+    let mut notes: Vec<String> = notes.lines;
     admission::admit(&superblock, &mut options, &mut notes)?;
     let volume = Arc::new(volume);
     let mut identity = identity_of(&superblock, !options.read_only);

@@ -231,38 +231,28 @@ impl Space {
         let class = state.resolve(class);
         let (len, hint) = (self.nodesize, state.hint[class as usize]);
         let first = state.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
-        let mut unloaded = None;
-        let mut found = None;
-        let (later, earlier) = (first.., ..first);
-        let order: Vec<u64> = state
-            .groups
-            .range(later)
-            .chain(state.groups.range(earlier))
-            .filter(|(_, group)| group.class == class && group.allocatable() >= len)
-            .map(|(&start, _)| start)
-            .take(64)
-            .collect();
-        for start in order {
-            let group = state.groups.get_mut(&start).expect("just listed");
-            match &mut group.free {
-                None => unloaded = unloaded.or(Some(start)),
-                Some(free) => {
-                    found = free.take_aligned(len, hint);
-                    if found.is_some() {
-                        break;
+        let (mut unloaded, mut from) = (None, Some(first));
+        // From the group that served last to the end, then from the beginning.
+        for wrapped in [false, true] {
+            while let Some(start) = from.filter(|&start| !wrapped || start < first) {
+                let group = state.groups.get_mut(&start);
+                if let Some(group) = group.filter(|group| group.class == class && group.allocatable() >= len) {
+                    match &mut group.free {
+                        None => unloaded = unloaded.or(Some(start)),
+                        Some(free) => {
+                            if let Some(at) = free.take_aligned(len, hint) {
+                                state.free[class as usize] -= len;
+                                state.hint[class as usize] = at + len;
+                                return Found::Extent(Logical(at), len);
+                            }
+                        }
                     }
                 }
+                from = state.groups.range(start + 1..).next().map(|(&start, _)| start);
             }
+            from = state.groups.keys().next().copied();
         }
-        match (found, unloaded) {
-            (Some(at), _) => {
-                state.free[class as usize] -= len;
-                state.hint[class as usize] = at + len;
-                Found::Extent(Logical(at), len)
-            }
-            (None, Some(start)) => Found::Load(Logical(start)),
-            (None, None) => Found::Nothing,
-        }
+        unloaded.map_or(Found::Nothing, |start| Found::Load(Logical(start)))
     }
 
     /// Allocates up to `want` contiguous bytes, at least `min`.

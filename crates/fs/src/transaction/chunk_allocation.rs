@@ -168,7 +168,7 @@ impl Core {
         }
         devices.add_chunk(&chunk);
         let mut map = (*map).clone();
-        map.insert(chunk.clone());
+        map.insert(chunk.clone()).map_err(|error| Error::corrupt(error.to_string()))?;
         self.volume.set_chunk_map(map);
         let info = GroupInfo { start: chunk.start, length: chunk.length, flags: chunk.kind, used: 0 };
         let excluded = self.volume.chunk_map().superblock_exclusions(&chunk);
