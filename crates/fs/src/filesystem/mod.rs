@@ -12,7 +12,7 @@ pub use statfs::StatFs;
 
 use crate::env::Env;
 use crate::error::Result;
-use crate::inode::{InodeCache, InodeId};
+use crate::inode::{InodeCache, InodeId, Namespace};
 use crate::mount;
 use crate::options::Options;
 use crate::transaction::Core;
@@ -31,6 +31,7 @@ const UNUSED_INODES: usize = 32_768;
 pub(crate) struct Inner {
     pub core: Arc<Core>,
     pub inodes: Arc<InodeCache>,
+    pub names: Namespace,
     root: OnceLock<InodeId>,
     notes: Vec<String>,
     stopping: AtomicBool,
@@ -53,6 +54,7 @@ impl Filesystem {
         }));
         let filesystem = Filesystem(Arc::new(Inner {
             core,
+            names: Namespace::new(Arc::clone(&inodes)),
             inodes,
             root: OnceLock::new(),
             notes,

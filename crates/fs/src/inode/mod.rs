@@ -12,19 +12,33 @@
 //! # Not here
 //! File contents (`file`), permission checks (the caller's: FUSE has `default_permissions`).
 
+pub mod acl;
 pub mod attr;
+pub mod cache;
+pub mod directory;
+pub mod entry;
+pub mod namespace;
+mod number;
+pub mod orphan;
+mod privilege;
+pub mod property;
+pub mod reference;
+pub mod subvolume_entry;
+pub mod xattr;
 
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::file::FileData;
-use crate::transaction::Tree;
-use attr::{Attr, device_numbers, time_of, timespec};
+use crate::transaction::{Core, Tree};
+use attr::{Attr, timespec};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Ino, TreeId};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 
 pub use attr::InodeId;
+pub use cache::InodeCache;
+pub use namespace::Namespace;
 
 /// What is known about an extended attribute without looking.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +75,8 @@ pub struct InodeState {
     /// Its items are being removed, or are gone.
     deleted: bool,
     orphan: Orphan,
+    /// Was made without a name, and may get one.
+    linkable: bool,
     /// The next directory index; 0 when unknown.
     next_index: u64,
     /// Whether there is a `security.capability` attribute.
@@ -73,12 +89,14 @@ pub struct InodeState {
 
 impl InodeState {
     fn new(item: InodeItem) -> InodeState {
+        let orphan = if item.nlink == 0 { Orphan::Recorded } else { Orphan::No };
         InodeState {
             item,
             size: item.size.get(),
             dirty: false,
             deleted: false,
-            orphan: Orphan::No,
+            orphan,
+            linkable: false,
             next_index: 0,
             capability: Known::Unknown,
             default_acl: Known::Unknown,
@@ -121,6 +139,12 @@ impl InodeState {
         self.item.nbytes = self.item.nbytes.get().saturating_sub(bytes).into();
     }
 
+    /// Adds to a directory's size, or takes from it.
+    pub fn grow_directory(&mut self, bytes: i64) {
+        self.size = self.size.saturating_add_signed(bytes);
+        self.item.size = self.size.into();
+    }
+
     /// The content changed now.
     pub fn touch_content(&mut self, now: Time) {
         self.item.mtime = timespec(now);
@@ -134,19 +158,9 @@ impl InodeState {
 }
 
 /// Inodes whose items must be written before the running transaction ends.
-#[derive(Default)]
-pub struct DirtyInodes(Mutex<Vec<Arc<Inode>>>);
-
-impl DirtyInodes {
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.lock().len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+pub struct DirtyInodes {
+    core: Arc<Core>,
+    list: Mutex<Vec<Arc<Inode>>>,
 }
 
 /// An inode in memory.
@@ -191,7 +205,7 @@ impl Inode {
         let result = change(&mut state);
         state.item.sequence = state.item.sequence.get().wrapping_add(1).into();
         if !std::mem::replace(&mut state.dirty, true) {
-            self.dirty.0.lock().push(Arc::clone(self));
+            self.dirty.push(Arc::clone(self));
         }
         result
     }

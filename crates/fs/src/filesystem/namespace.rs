@@ -1,0 +1,163 @@
+//! Names and attributes of a [`Filesystem`].
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::inode::InodeId;
+use crate::inode::attr::{Attr, Caller, SetAttr};
+use crate::inode::namespace::{DirEntry, RenameMode};
+
+/// Every call that returns an entry (lookup, create, mkdir, mknod, symlink, link, tmpfile, each entry of
+/// readdirplus) counts a reference to its inode, which [`forget`](Filesystem::forget) gives back. References and
+/// open handles keep an inode without a name from being deleted.
+impl Filesystem {
+    /// Finds an entry of a directory.
+    pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        self.0.names.lookup(parent, name)
+    }
+
+    /// Gives back `count` references.
+    pub fn forget(&self, id: InodeId, count: u64) {
+        self.0.inodes.forget(id, count);
+    }
+
+    /// Counts an open handle.
+    pub fn acquire(&self, id: InodeId) {
+        self.0.inodes.acquire(id);
+    }
+
+    /// Gives an open handle back.
+    pub fn release(&self, id: InodeId) {
+        self.0.inodes.release(id);
+    }
+
+    /// What `stat` shows.
+    pub fn getattr(&self, id: InodeId) -> Result<Attr> {
+        self.0.names.getattr(id)
+    }
+
+    /// Makes a regular file.
+    pub fn create(&self, caller: &Caller, parent: InodeId, name: &[u8], permissions: u32) -> Result<Attr> {
+        self.0.names.create(caller, parent, name, permissions)
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, caller: &Caller, parent: InodeId, name: &[u8], permissions: u32) -> Result<Attr> {
+        self.0.names.mkdir(caller, parent, name, permissions)
+    }
+
+    /// Makes a regular file, a device, a FIFO or a socket; the type is in `mode`, none means a regular file.
+    pub fn mknod(&self, caller: &Caller, parent: InodeId, name: &[u8], mode: u32, rdev: (u32, u32)) -> Result<Attr> {
+        self.0.names.mknod(caller, parent, name, mode, rdev)
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&self, caller: &Caller, parent: InodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.0.names.symlink(caller, parent, name, target)
+    }
+
+    /// Makes a regular file without a name, which [`link`](Filesystem::link) can give it one.
+    pub fn tmpfile(&self, caller: &Caller, parent: InodeId, permissions: u32) -> Result<Attr> {
+        self.0.names.tmpfile(caller, parent, permissions)
+    }
+
+    /// Gives an inode another name.
+    pub fn link(&self, id: InodeId, new_parent: InodeId, new_name: &[u8]) -> Result<Attr> {
+        self.0.names.link(id, new_parent, new_name)
+    }
+
+    /// Removes a name of something that is not a directory.
+    pub fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
+        self.0.names.unlink(parent, name)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
+        self.0.names.rmdir(parent, name)
+    }
+
+    /// Renames.
+    pub fn rename(
+        &self,
+        old_parent: InodeId,
+        old_name: &[u8],
+        new_parent: InodeId,
+        new_name: &[u8],
+        how: RenameMode,
+    ) -> Result<()> {
+        self.0.names.rename(old_parent, old_name, new_parent, new_name, how)
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, id: InodeId) -> Result<Vec<u8>> {
+        self.0.names.readlink(id)
+    }
+
+    /// The directory that holds a directory; the top level holds itself.
+    pub fn parent(&self, id: InodeId) -> Result<InodeId> {
+        self.0.names.parent(id)
+    }
+
+    /// Shows the entries of a directory from `offset` on (0 is `.`, 1 is `..`), until the callback says that it has
+    /// no room for one.
+    pub fn readdir(&self, id: InodeId, offset: u64, show: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        self.0.names.readdir(id, offset, show)
+    }
+
+    /// The same, without entries at an offset greater than `last`.
+    pub fn readdir_until(
+        &self,
+        id: InodeId,
+        offset: u64,
+        last: u64,
+        show: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.0.names.readdir_until(id, offset, last, show)
+    }
+
+    /// The same with attributes, which `.`, `..` and entries whose inode cannot be read do not have. Entries with
+    /// attributes that the callback takes are counted as looked up.
+    pub fn readdirplus(
+        &self,
+        id: InodeId,
+        offset: u64,
+        last: u64,
+        show: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Result<()> {
+        self.0.names.readdirplus(id, offset, last, show)
+    }
+
+    /// The offset of the last entry that exists now: a listing that began now need not go further.
+    pub fn last_offset(&self, id: InodeId) -> Result<u64> {
+        self.0.names.last_offset(id)
+    }
+
+    /// Changes attributes.
+    pub fn setattr(&self, caller: &Caller, id: InodeId, set: &SetAttr) -> Result<Attr> {
+        self.0.names.setattr(caller, id, set, &mut |inode, size| self.resize(inode, size, set.kill_suidgid))
+    }
+
+    /// Changes the flags that `chattr` shows; `changed` says which bits of `flags` count.
+    pub fn set_flags(&self, id: InodeId, flags: u64, changed: u64) -> Result<()> {
+        self.0.names.set_flags(id, flags, changed)
+    }
+
+    /// The value of an extended attribute; `ENODATA` when there is none.
+    pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.0.names.get_xattr(id, name)
+    }
+
+    /// Sets an extended attribute; `flags` as for `setxattr`.
+    pub fn set_xattr(&self, caller: &Caller, id: InodeId, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        self.0.names.set_xattr(caller, id, name, value, flags)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, caller: &Caller, id: InodeId, name: &[u8]) -> Result<()> {
+        self.0.names.remove_xattr(caller, id, name)
+    }
+
+    /// The names of all extended attributes, each followed by a zero byte.
+    pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<u8>> {
+        self.0.names.list_xattrs(id)
+    }
+}

@@ -1,0 +1,352 @@
+//! All inodes in memory, who refers to them from outside, and the dirty ones' way into their trees.
+//!
+//! # Invariants
+//! 1. An inode is in the table at most once. It leaves only when nobody holds it: whoever has unfinished business
+//!    with an inode (an operation, the list of dirty inodes, unwritten data) holds its `Arc`.
+//! 2. Outside references (lookups that the kernel remembers, open handles) are counted beside the table: they do
+//!    not keep an inode in memory, but they keep one without a name from being deleted.
+//! 3. An inode without a name is deleted by whoever takes its last reference away, and by nobody else.
+//!
+//! The number of inodes in memory is bounded; the order of eviction is second chance.
+
+use crate::error::{Errno, Error, Result};
+use crate::inode::{DirtyInodes, Inode, InodeId, Orphan, orphan};
+use crate::transaction::{Core, Handle, Reserve, Tree};
+use butterfs_ondisk::items::InodeItem;
+use butterfs_ondisk::{Ino, Key, KeyType};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+const SHARDS: usize = 32;
+/// Sweep steps per inode that enters.
+const STEPS: usize = 8;
+/// Dirty inodes beyond which operations write some of them.
+const DIRTY_MAX: usize = 16384;
+/// How many an operation then writes.
+const DIRTY_BATCH: usize = 64;
+
+struct Slot {
+    inode: Arc<Inode>,
+    touched: bool,
+}
+
+/// References from outside.
+#[derive(Clone, Copy, Default)]
+struct Users {
+    lookups: u64,
+    opens: u32,
+    /// The inode has no name any more and is to be deleted with the last reference.
+    orphan: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    inodes: FxHashMap<InodeId, Slot>,
+    users: FxHashMap<InodeId, Users>,
+    sweep: VecDeque<InodeId>,
+    /// Counts inodes that left, so that a loader notices that what it read may be old.
+    departures: u64,
+}
+
+/// See the [module](self).
+pub struct InodeCache {
+    core: Arc<Core>,
+    shards: Vec<Mutex<Shard>>,
+    per_shard: usize,
+    dirty: Arc<DirtyInodes>,
+}
+
+/// The key of an inode's item.
+pub fn item_key(ino: Ino) -> Key {
+    Key::new(ino.0, KeyType::INODE_ITEM, 0)
+}
+
+/// The item of an inode; `ENOENT` when there is none.
+pub fn read_item(core: &Core, tree: &Tree, ino: Ino) -> Result<InodeItem> {
+    let Some(payload) = tree.get(core, item_key(ino))? else {
+        return Err(Error::refused_at(Errno::ENOENT, format!("tree {} has no inode {ino}", tree.id())));
+    };
+    InodeItem::read_from_bytes(&payload)
+        .map_err(|_| Error::corrupt(format!("tree {}: the item of inode {ino} has {} bytes", tree.id(), payload.len())))
+}
+
+impl InodeCache {
+    /// An empty table that keeps about `capacity` unused inodes.
+    pub fn new(core: Arc<Core>, capacity: usize) -> InodeCache {
+        InodeCache {
+            dirty: Arc::new(DirtyInodes::new(Arc::clone(&core))),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            per_shard: (capacity / SHARDS).max(4),
+            core,
+        }
+    }
+
+    /// The filesystem.
+    pub fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn shard(&self, id: InodeId) -> &Mutex<Shard> {
+        let hash = (id.ino.0 ^ id.tree.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.shards[(hash >> 59) as usize]
+    }
+
+    /// The inode, if it is in memory.
+    pub fn peek(&self, id: InodeId) -> Option<Arc<Inode>> {
+        let mut shard = self.shard(id).lock();
+        let slot = shard.inodes.get_mut(&id)?;
+        slot.touched = true;
+        Some(Arc::clone(&slot.inode))
+    }
+
+    /// The inode, read from its tree if need be. `ENOENT` when it does not exist.
+    pub fn get(&self, id: InodeId) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.peek(id) {
+            return Ok(inode);
+        }
+        let tree = self.core.tree(id.tree)?;
+        loop {
+            let departures = self.shard(id).lock().departures;
+            let item = read_item(&self.core, &tree, id.ino)?;
+            let mut shard = self.shard(id).lock();
+            if let Some(slot) = shard.inodes.get(&id) {
+                return Ok(Arc::clone(&slot.inode));
+            }
+            if shard.departures == departures {
+                let inode = Arc::new(Inode::new(tree, id.ino, item, Arc::clone(&self.dirty)));
+                self.enter(&mut shard, &inode);
+                return Ok(inode);
+            }
+        }
+    }
+
+    /// Takes in an inode whose items were just made.
+    pub(super) fn add_new(&self, tree: &Arc<Tree>, ino: Ino, item: InodeItem) -> Arc<Inode> {
+        let inode = Arc::new(Inode::new(Arc::clone(tree), ino, item, Arc::clone(&self.dirty)));
+        self.enter(&mut self.shard(inode.id()).lock(), &inode);
+        inode
+    }
+
+    fn enter(&self, shard: &mut Shard, inode: &Arc<Inode>) {
+        let id = inode.id();
+        shard.inodes.insert(id, Slot { inode: Arc::clone(inode), touched: false });
+        shard.sweep.push_back(id);
+        self.evict(shard);
+    }
+
+    fn evict(&self, shard: &mut Shard) {
+        for _ in 0..STEPS {
+            if shard.inodes.len() <= self.per_shard {
+                return;
+            }
+            let Some(id) = shard.sweep.pop_front() else { return };
+            let Some(slot) = shard.inodes.get_mut(&id) else { continue };
+            let open = shard.users.get(&id).is_some_and(|users| users.opens > 0);
+            let touched = std::mem::take(&mut slot.touched);
+            if touched || open || Arc::strong_count(&slot.inode) > 1 || !slot.inode.is_settled() {
+                shard.sweep.push_back(id);
+            } else {
+                shard.inodes.remove(&id);
+                shard.departures += 1;
+            }
+        }
+    }
+
+    /// How many inodes are in memory.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
+    }
+
+    /// Whether no inode is in memory.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Counts a lookup that somebody outside remembers.
+    pub fn retain(&self, id: InodeId) {
+        self.shard(id).lock().users.entry(id).or_default().lookups += 1;
+    }
+
+    /// Takes back `count` lookups; deletes the inode if that was all that kept it.
+    pub fn forget(&self, id: InodeId, count: u64) {
+        self.release_with(id, |users| users.lookups = users.lookups.saturating_sub(count));
+    }
+
+    /// Counts an open handle.
+    pub fn acquire(&self, id: InodeId) {
+        self.shard(id).lock().users.entry(id).or_default().opens += 1;
+    }
+
+    /// Takes back an open handle; deletes the inode if that was all that kept it.
+    pub fn release(&self, id: InodeId) {
+        self.release_with(id, |users| users.opens = users.opens.saturating_sub(1));
+    }
+
+    fn release_with(&self, id: InodeId, release: impl FnOnce(&mut Users)) {
+        let doomed = {
+            let mut shard = self.shard(id).lock();
+            let Some(users) = shard.users.get_mut(&id) else { return };
+            release(users);
+            let unused = users.lookups == 0 && users.opens == 0;
+            let doomed = unused && users.orphan;
+            if unused {
+                shard.users.remove(&id);
+            }
+            doomed
+        };
+        if doomed {
+            self.delete(id);
+        }
+    }
+
+    /// The inode lost its last name: it is deleted now, or with its last reference. No lock and no handle is held.
+    pub(super) fn dispose(&self, id: InodeId) {
+        let used = {
+            let mut shard = self.shard(id).lock();
+            shard.users.get_mut(&id).map(|users| users.orphan = true).is_some()
+        };
+        if !used {
+            self.delete(id);
+        }
+    }
+
+    /// An inode without names got one.
+    pub(super) fn spare(&self, id: InodeId) {
+        if let Some(users) = self.shard(id).lock().users.get_mut(&id) {
+            users.orphan = false;
+        }
+    }
+
+    /// Deletes an orphan. Nobody waits for it to succeed: what is left of it is deleted at the next mount.
+    fn delete(&self, id: InodeId) {
+        let Ok(inode) = self.get(id) else { return };
+        let _ = orphan::delete(self, &inode);
+    }
+
+    /// Deletes all orphans that are still referred to: the filesystem is being closed.
+    pub fn delete_orphans(&self) {
+        for shard in &self.shards {
+            let doomed: Vec<InodeId> =
+                shard.lock().users.iter().filter(|(_, users)| users.orphan).map(|(id, _)| *id).collect();
+            for id in doomed {
+                shard.lock().users.remove(&id);
+                self.delete(id);
+            }
+        }
+    }
+
+    /// Forgets an inode whose items are gone.
+    pub(super) fn discard(&self, id: InodeId) {
+        let mut shard = self.shard(id).lock();
+        if shard.inodes.remove(&id).is_some() {
+            shard.departures += 1;
+        }
+    }
+
+    /// Writes the items of all dirty inodes into their trees. The running transaction is settling.
+    pub fn flush_dirty(&self, handle: &Handle) -> Result<()> {
+        while !self.dirty.is_empty() {
+            self.flush(handle, self.dirty.take(usize::MAX))?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self, handle: &Handle, mut batch: Vec<Arc<Inode>>) -> Result<()> {
+        batch.sort_unstable_by_key(|inode| inode.id());
+        batch.iter().try_for_each(|inode| self.write_item(handle, inode))
+    }
+
+    fn write_item(&self, handle: &Handle, inode: &Arc<Inode>) -> Result<()> {
+        let (item, due) = inode.take_dirty(handle.generation());
+        let updated = inode.tree.update(handle, item_key(inode.ino), |bytes| {
+            // The tree checker admits no other length.
+            bytes.copy_from_slice(item.as_bytes());
+        })?;
+        if updated.is_none() {
+            return match inode.with(|state| state.deleted) {
+                true => Ok(()),
+                false => Err(Error::corrupt(format!("tree {}: inode {} vanished", inode.tree_id(), inode.ino))),
+            };
+        }
+        if due {
+            inode.tree.insert(handle, orphan::key(inode.ino), &[])?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the number of dirty inodes bounded. No lock and no handle is held.
+    pub fn relieve(&self) -> Result<()> {
+        if self.dirty.len() < DIRTY_MAX {
+            return Ok(());
+        }
+        let handle = self.core.start(Reserve::items(DIRTY_BATCH as u64))?;
+        // Orphans wait for the commit, by which time most of them are gone.
+        let (orphans, batch): (Vec<_>, Vec<_>) =
+            self.dirty.take(DIRTY_BATCH).into_iter().partition(|inode| inode.with(|state| state.orphan == Orphan::Due));
+        orphans.into_iter().for_each(|inode| self.dirty.push(inode));
+        self.flush(&handle, batch).inspect_err(|error| handle.failed(error))
+    }
+}
+
+impl Drop for InodeCache {
+    fn drop(&mut self) {
+        // Dirty inodes and their list refer to each other.
+        self.dirty.clear();
+    }
+}
+
+impl DirtyInodes {
+    fn new(core: Arc<Core>) -> DirtyInodes {
+        DirtyInodes { core, list: Mutex::default() }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.lock().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn push(&self, inode: Arc<Inode>) {
+        self.core.count_dirty_inodes(1);
+        self.list.lock().push(inode);
+    }
+
+    fn take(&self, at_most: usize) -> Vec<Arc<Inode>> {
+        let mut list = self.list.lock();
+        let keep = list.len().saturating_sub(at_most);
+        let batch = list.split_off(keep);
+        self.core.count_dirty_inodes(-(batch.len() as isize));
+        batch
+    }
+
+    fn clear(&self) {
+        self.take(usize::MAX);
+    }
+}
+
+impl Inode {
+    /// Whether nothing about the inode is known only in memory.
+    fn is_settled(&self) -> bool {
+        self.with(|state| !state.dirty && !state.deleted && state.orphan != Orphan::Due)
+    }
+
+    /// The item to write, and whether an orphan item is due with it.
+    fn take_dirty(&self, generation: butterfs_ondisk::Generation) -> (InodeItem, bool) {
+        self.remember(|state| {
+            state.dirty = false;
+            state.item.transid = generation.0.into();
+            let due = state.orphan == Orphan::Due;
+            if due {
+                state.orphan = Orphan::Recorded;
+            }
+            (state.item, due)
+        })
+    }
+}

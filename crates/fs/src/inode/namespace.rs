@@ -1,0 +1,144 @@
+//! Operations on names and attributes, each of them whole or not at all, each under one handle.
+//!
+//! # Invariants
+//! 1. An operation joins its handle first and then locks the inodes it changes, in the order of their ids. An inode
+//!    that is only known after a lookup is looked up, locked, and looked up again.
+//! 2. Refusals come before the first change; after it only damage on disk can stop an operation, which ends the
+//!    transaction.
+//! 3. An inode that lost its last name is disposed of when lock and handle are gone.
+
+mod attributes;
+mod creation;
+mod extended;
+mod link;
+mod listing;
+mod lookup;
+mod removal;
+mod rename;
+
+pub use listing::DirEntry;
+pub use rename::RenameMode;
+
+use crate::error::{Errno, Error, Result};
+use crate::inode::attr::{Attr, mode};
+use crate::inode::{Inode, InodeCache, InodeId, subvolume_entry};
+use crate::transaction::{Core, Handle, Reserve};
+use butterfs_ondisk::TreeId;
+use butterfs_ondisk::items::inode_flags;
+use parking_lot::{Mutex, RwLockWriteGuard};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// See the [module](self).
+pub struct Namespace {
+    inodes: Arc<InodeCache>,
+    /// Held by renames between directories, so that nobody moves a directory below itself from two sides.
+    renames: Mutex<()>,
+    /// Placeholders that were looked up, with the directory they were found in.
+    placeholders: Mutex<FxHashMap<InodeId, (Attr, InodeId)>>,
+    /// Subvolumes whose orphans of earlier mounts are gone.
+    cleaned: Mutex<FxHashSet<TreeId>>,
+}
+
+impl Namespace {
+    /// The names of an open filesystem.
+    pub fn new(inodes: Arc<InodeCache>) -> Namespace {
+        Namespace { inodes, renames: Mutex::new(()), placeholders: Mutex::default(), cleaned: Mutex::default() }
+    }
+
+    /// The inodes in memory.
+    pub fn inodes(&self) -> &Arc<InodeCache> {
+        &self.inodes
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        self.inodes.core()
+    }
+
+    /// The inode with this id. Placeholders are none.
+    pub fn inode(&self, id: InodeId) -> Result<Arc<Inode>> {
+        if id.is_placeholder() {
+            return Err(subvolume_entry::placeholder_refusal());
+        }
+        self.inodes.get(id)
+    }
+
+    /// The directory with this id.
+    fn directory(&self, id: InodeId) -> Result<Arc<Inode>> {
+        let inode = self.inode(id)?;
+        if !inode.is_directory() {
+            return Err(Error::refused(Errno::ENOTDIR, "not a directory"));
+        }
+        Ok(inode)
+    }
+
+    /// Runs an operation under a handle of its own. No lock is held.
+    fn run<R>(&self, reserve: Reserve, operation: impl FnOnce(&Handle) -> Result<R>) -> Result<R> {
+        self.inodes.relieve()?;
+        let handle = self.core().start(reserve)?;
+        operation(&handle).inspect_err(|error| {
+            if !matches!(error, Error::Refused { .. }) {
+                handle.failed(error);
+            }
+        })
+    }
+
+    /// Deletes what earlier mounts left without a name in a subvolume, once. No lock and no handle is held.
+    pub fn enter_subvolume(&self, tree: TreeId) -> Result<()> {
+        if self.core().is_read_only() || self.cleaned.lock().contains(&tree) {
+            return Ok(());
+        }
+        crate::inode::orphan::clean_up(&self.inodes, &self.core().tree(tree)?)?;
+        self.cleaned.lock().insert(tree);
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Whether this is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.with(|state| state.mode()) & mode::S_IFMT == mode::S_IFDIR
+    }
+
+    /// Refuses changes in a read-only subvolume.
+    pub fn must_be_writable(&self) -> Result<()> {
+        if self.tree.is_readonly() {
+            return Err(Error::refused(Errno::EROFS, "the subvolume is read-only"));
+        }
+        Ok(())
+    }
+
+    /// Refuses an inode with one of `flags`.
+    fn must_not_have(&self, flags: u64) -> Result<()> {
+        if self.with(|state| state.has(flags)) {
+            return Err(Error::refused(Errno::EPERM, "the inode is immutable or append-only"));
+        }
+        Ok(())
+    }
+
+    /// Refuses a directory that cannot get another entry.
+    fn must_take_entries(&self) -> Result<()> {
+        self.must_be_writable()?;
+        if self.with(|state| state.item.nlink == 0) {
+            return Err(Error::refused(Errno::ENOENT, "the directory was removed"));
+        }
+        self.must_not_have(inode_flags::IMMUTABLE)
+    }
+
+    /// Refuses a directory that cannot lose an entry.
+    fn must_lose_entries(&self) -> Result<()> {
+        self.must_be_writable()?;
+        self.must_not_have(FIXED)
+    }
+}
+
+/// Flags of an inode whose names and attributes stay as they are.
+const FIXED: u64 = inode_flags::IMMUTABLE | inode_flags::APPEND;
+
+/// Locks inodes exclusively in the order of their ids, each once; refuses if one is gone.
+fn lock_all<'a>(inodes: &[&'a Arc<Inode>]) -> Result<Vec<RwLockWriteGuard<'a, ()>>> {
+    let mut ordered = inodes.to_vec();
+    ordered.sort_unstable_by_key(|inode| inode.id());
+    ordered.dedup_by_key(|inode| inode.id());
+    ordered.into_iter().map(|inode| inode.lock_exclusive()).collect()
+}

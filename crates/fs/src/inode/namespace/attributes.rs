@@ -1,0 +1,143 @@
+//! Changing what `stat` shows.
+
+use super::{FIXED, Namespace};
+use crate::env::Time;
+use crate::error::{Errno, Error, Result};
+use crate::inode::acl::{self, Acl};
+use crate::inode::attr::{Attr, Caller, InodeId, SetAttr, SetTime, mode, timespec};
+use crate::inode::privilege::without_set_id;
+use crate::inode::xattr::{self, CAPABILITY, Demand};
+use crate::inode::{Inode, InodeState, Known};
+use crate::transaction::{Handle, Reserve};
+use butterfs_ondisk::items::inode_flags;
+use std::sync::Arc;
+
+impl Namespace {
+    /// Changes attributes. A new size is given by `resize`, which runs first, holds no lock when it is called, and
+    /// sees to the times and set-id bits that go with the size.
+    pub fn setattr(
+        &self,
+        caller: &Caller,
+        id: InodeId,
+        set: &SetAttr,
+        resize: &mut dyn FnMut(&Arc<Inode>, u64) -> Result<()>,
+    ) -> Result<Attr> {
+        let inode = self.inode(id)?;
+        check(&inode, set)?;
+        if let Some(size) = set.size {
+            resize(&inode, size)?;
+        }
+        let rest = SetAttr { size: None, kill_suidgid: false, ..*set };
+        if rest != SetAttr::default() {
+            self.run(Reserve::items(3), |handle| {
+                let _guard = inode.lock_exclusive()?;
+                check(&inode, &rest)?;
+                change(handle, caller, &inode, &rest)
+            })?;
+        }
+        Ok(inode.attr())
+    }
+
+    /// Changes the flags that `chattr` shows; `changed` says which bits of `flags` count.
+    pub fn set_flags(&self, id: InodeId, flags: u64, changed: u64) -> Result<()> {
+        let inode = self.inode(id)?;
+        self.run(Reserve::items(1), |handle| {
+            let _guard = inode.lock_exclusive()?;
+            inode.must_be_writable()?;
+            let now = handle.core().env().now();
+            inode.change(|state| {
+                state.clear_flags(changed);
+                state.set_flags(flags & changed);
+                state.touch(now);
+            });
+            Ok(())
+        })
+    }
+
+    /// An inode was read: its access time follows, as `relatime` has it.
+    pub fn note_access(&self, inode: &Arc<Inode>) {
+        let core = self.core();
+        let off = core.options().noatime || core.is_read_only() || inode.tree.is_readonly();
+        if off || inode.with(|state| state.has(inode_flags::NOATIME)) {
+            return;
+        }
+        let now = core.env().now();
+        if inode.with(|state| access_is_due(state, now)) {
+            inode.change(|state| state.item.atime = timespec(now));
+        }
+    }
+}
+
+/// `relatime`: the old access time is not later than a change, or a day old.
+fn access_is_due(state: &InodeState, now: Time) -> bool {
+    let of = crate::inode::attr::time_of;
+    let (atime, item) = (of(state.item.atime), &state.item);
+    atime <= of(item.mtime) || atime <= of(item.ctime) || now.sec.saturating_sub(atime.sec) >= 24 * 60 * 60
+}
+
+fn check(inode: &Inode, set: &SetAttr) -> Result<()> {
+    inode.must_be_writable()?;
+    let explicit = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+    let fixed =
+        set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || explicit(set.atime) || explicit(set.mtime);
+    // An append-only file may still be touched; truncating it is as forbidden as overwriting it.
+    inode.must_not_have(if fixed || set.size.is_some() { FIXED } else { inode_flags::IMMUTABLE })?;
+    if set.size.is_some() {
+        match inode.with(|state| state.mode()) & mode::S_IFMT {
+            mode::S_IFREG => {}
+            mode::S_IFDIR => return Err(Error::refused(Errno::EISDIR, "a directory has no size to set")),
+            _ => return Err(Error::refused(Errno::EINVAL, "only regular files have a size to set")),
+        }
+    }
+    Ok(())
+}
+
+fn change(handle: &Handle, caller: &Caller, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
+    let core = handle.core();
+    let (old_mode, old_gid) = inode.with(|state| (state.mode(), state.item.gid.get()));
+    let owner_changes = (set.uid.is_some() || set.gid.is_some()) && old_mode & mode::S_IFMT != mode::S_IFDIR;
+    let mut new_mode = match set.mode {
+        Some(new_mode) => old_mode & mode::S_IFMT | new_mode & mode::PERMISSIONS,
+        None if owner_changes => without_set_id(old_mode),
+        None => old_mode,
+    };
+    let gid = set.gid.unwrap_or(old_gid);
+    if set.mode.is_some() && !caller.privileged && caller.gid != gid {
+        new_mode &= !mode::S_ISGID;
+    }
+    if set.mode.is_some() {
+        adapt_acl(handle, inode, new_mode)?;
+    }
+    if owner_changes && inode.with(|state| state.capability != Known::Absent) {
+        if xattr::get(core, &inode.tree, inode.ino, CAPABILITY)?.is_some() {
+            xattr::remove(handle, &inode.tree, inode.ino, CAPABILITY)?;
+        }
+        inode.remember(|state| state.capability = Known::Absent);
+    }
+    let now = core.env().now();
+    let time = |set| match set {
+        SetTime::Now => timespec(now),
+        SetTime::At(time) => timespec(time),
+    };
+    inode.change(|state| {
+        let item = &mut state.item;
+        item.mode = new_mode.into();
+        item.uid = set.uid.unwrap_or(item.uid.get()).into();
+        item.gid = gid.into();
+        item.atime = set.atime.map_or(item.atime, time);
+        item.mtime = set.mtime.map_or(item.mtime, time);
+        item.ctime = timespec(set.ctime.unwrap_or(now));
+    });
+    Ok(())
+}
+
+/// The access ACL says the same as the new mode.
+fn adapt_acl(handle: &Handle, inode: &Inode, new_mode: u32) -> Result<()> {
+    if new_mode & mode::S_IFMT == mode::S_IFLNK {
+        return Ok(());
+    }
+    let stored = xattr::get(handle.core(), &inode.tree, inode.ino, acl::ACCESS)?;
+    let Some(access) = stored.as_deref().map(Acl::parse).transpose()?.flatten() else { return Ok(()) };
+    let value = access.after_chmod(new_mode).to_bytes();
+    xattr::set(handle, &inode.tree, inode.ino, acl::ACCESS, &value, Demand::Any)
+}

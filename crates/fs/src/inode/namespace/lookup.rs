@@ -1,0 +1,137 @@
+//! Finding an inode by name, and looking at it.
+
+use super::Namespace;
+use crate::error::{Errno, Error, Result};
+use crate::inode::attr::{Attr, mode};
+use crate::inode::directory::{self, Target};
+use crate::inode::entry::NAME_MAX;
+use crate::inode::{Inode, InodeId, reference, subvolume_entry};
+use butterfs_ondisk::items::{FileExtentHead, compression, file_extent_type};
+use butterfs_ondisk::{Key, KeyType, TreeId};
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// What an entry turns out to be.
+#[derive(Clone)]
+pub(super) enum Object {
+    /// An inode of the directory's own tree.
+    Inode(Arc<Inode>),
+    /// A subvolume.
+    Subvolume(TreeId, subvolume_entry::Place),
+    /// What is left of an entry for a subvolume in a snapshot.
+    Placeholder(TreeId),
+}
+
+fn no_entry() -> Error {
+    Error::refused(Errno::ENOENT, "there is no such name")
+}
+
+impl Namespace {
+    /// Finds an entry of a directory, and counts the reference that the caller gets to its inode.
+    pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        let attr = match name {
+            b"." => self.getattr(parent)?,
+            b".." => self.getattr(self.parent(parent)?)?,
+            _ => self.lookup_entry(parent, name)?,
+        };
+        self.inodes.retain(attr.id);
+        Ok(attr)
+    }
+
+    fn lookup_entry(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
+        if name.len() > NAME_MAX {
+            return Err(Error::refused(Errno::ENAMETOOLONG, "a name has at most 255 bytes"));
+        }
+        if parent.is_placeholder() {
+            return Err(no_entry());
+        }
+        let directory = self.directory(parent)?;
+        let object = {
+            let _guard = directory.lock_shared()?;
+            let found = directory::find(self.core(), &directory.tree, directory.ino, name)?;
+            let Some(found) = found else { return Err(no_entry()) };
+            self.resolve(&directory, name, found.target)?
+        };
+        match object {
+            Object::Inode(inode) => Ok(inode.attr()),
+            Object::Subvolume(tree, _) => {
+                self.enter_subvolume(tree)?;
+                self.getattr(InodeId::root_of(tree))
+            }
+            Object::Placeholder(subvolume) => Ok(self.placeholder(&directory, subvolume)),
+        }
+    }
+
+    /// What the target of an entry is. The directory is locked.
+    pub(super) fn resolve(&self, directory: &Inode, name: &[u8], target: Target) -> Result<Object> {
+        match target {
+            Target::Inode(ino) => {
+                let child = self.inodes.get(InodeId::new(directory.tree_id(), ino));
+                child.map(Object::Inode).map_err(|error| match error {
+                    // The name is there, the inode is not: damage, not absence.
+                    Error::Refused { what, .. } => Error::corrupt(format!("directory {}: {what}", directory.ino)),
+                    other => other,
+                })
+            }
+            Target::Subvolume(tree) => self.resolve_subvolume(directory, name, tree),
+        }
+    }
+
+    fn resolve_subvolume(&self, directory: &Inode, name: &[u8], subvolume: TreeId) -> Result<Object> {
+        let place = subvolume_entry::confirm(self.core(), directory.id(), name, subvolume)?;
+        let Some(place) = place else { return Ok(Object::Placeholder(subvolume)) };
+        match self.core().tree(subvolume) {
+            Ok(_) => Ok(Object::Subvolume(subvolume, place)),
+            Err(error) if error.is(Errno::ENOENT) => Ok(Object::Placeholder(subvolume)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The placeholder for `subvolume` in a directory.
+    pub(super) fn placeholder(&self, directory: &Inode, subvolume: TreeId) -> Attr {
+        let id = InodeId::placeholder(directory.tree_id(), subvolume);
+        let made = || (subvolume_entry::placeholder(id, directory.attr().mtime), directory.id());
+        self.placeholders.lock().entry(id).or_insert_with(made).0
+    }
+
+    /// What `stat` shows.
+    pub fn getattr(&self, id: InodeId) -> Result<Attr> {
+        if id.is_placeholder() {
+            let known = self.placeholders.lock().get(&id).map(|(attr, _)| *attr);
+            return Ok(known.unwrap_or_else(|| subvolume_entry::placeholder(id, Default::default())));
+        }
+        Ok(self.inodes.get(id)?.attr())
+    }
+
+    /// The directory that holds a directory; the top level holds itself.
+    pub fn parent(&self, id: InodeId) -> Result<InodeId> {
+        if id.is_placeholder() {
+            let known = self.placeholders.lock().get(&id).map(|(_, parent)| *parent);
+            return Ok(known.unwrap_or(InodeId::root_of(id.tree)));
+        }
+        let tree = self.core().tree(id.tree)?;
+        match reference::parent(self.core(), &tree, id.ino)? {
+            Some(parent) => Ok(InodeId::new(id.tree, parent)),
+            None if id == InodeId::root_of(id.tree) => Ok(subvolume_entry::parent(self.core(), id.tree)?.unwrap_or(id)),
+            None => Err(Error::refused(Errno::ENOENT, "the directory was removed")),
+        }
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, id: InodeId) -> Result<Vec<u8>> {
+        let inode = self.inode(id)?;
+        let (file_mode, size) = inode.with(|state| (state.mode(), state.size));
+        if file_mode & mode::S_IFMT != mode::S_IFLNK {
+            return Err(Error::refused(Errno::EINVAL, "not a symbolic link"));
+        }
+        let damaged = || Error::corrupt(format!("tree {}: symbolic link {} has no target", id.tree, id.ino));
+        let key = Key::new(id.ino.0, KeyType::EXTENT_DATA, 0);
+        let payload = inode.tree.get(self.core(), key)?.ok_or_else(damaged)?;
+        let (head, target) = FileExtentHead::ref_from_prefix(&payload).map_err(|_| damaged())?;
+        if head.kind != file_extent_type::INLINE || head.compression != compression::NONE || target.is_empty() {
+            return Err(damaged());
+        }
+        let len = usize::try_from(size).map_or(target.len(), |size| size.min(target.len()));
+        Ok(target[..len].to_vec())
+    }
+}

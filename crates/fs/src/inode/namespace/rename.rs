@@ -1,0 +1,368 @@
+//! Rename: a name moves, takes the place of another, or two names change places.
+//!
+//! What is moved is an inode of the directory's own tree, or a subvolume, whose place is recorded in the tree of tree
+//! roots and which may move between subvolumes.
+
+use super::creation::Wanted;
+use super::lookup::Object;
+use super::removal::{must_be_empty, own_record, take_name};
+use super::{FIXED, Namespace, lock_all};
+use crate::error::{Errno, Error, Result};
+use crate::inode::attr::{Caller, InodeId, mode, timespec};
+use crate::inode::directory::{self, Found, Target, check_name};
+use crate::inode::entry::Entry;
+use crate::inode::reference::{self, Reference};
+use crate::inode::{Inode, subvolume_entry};
+use crate::transaction::{Handle, Reserve};
+use std::sync::Arc;
+
+/// Items that a rename changes: two entries go and two come, two inodes' records, two subvolumes' records, whiteout.
+const ITEMS: u64 = 16;
+
+/// What a rename does with what it meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// The new name is taken over.
+    #[default]
+    Replace,
+    /// The new name must not exist.
+    NoReplace,
+    /// Both names exist and change places.
+    Exchange,
+    /// A whiteout, a character device 0:0, stays at the old name.
+    Whiteout,
+}
+
+/// One of the two names.
+struct Side<'a> {
+    directory: &'a Arc<Inode>,
+    name: &'a [u8],
+    entry: Option<(Found, Object)>,
+}
+
+impl Object {
+    fn is_directory(&self) -> bool {
+        match self {
+            Object::Inode(inode) => inode.is_directory(),
+            Object::Subvolume(..) | Object::Placeholder(_) => true,
+        }
+    }
+
+    fn target(&self) -> Target {
+        match self {
+            Object::Inode(inode) => Target::Inode(inode.ino),
+            Object::Subvolume(tree, _) | Object::Placeholder(tree) => Target::Subvolume(*tree),
+        }
+    }
+
+    fn inode(&self) -> Option<&Arc<Inode>> {
+        match self {
+            Object::Inode(inode) => Some(inode),
+            _ => None,
+        }
+    }
+
+    /// The directory inode that it is, if it is one.
+    fn directory_id(&self) -> Option<InodeId> {
+        match self {
+            Object::Inode(inode) => inode.is_directory().then(|| inode.id()),
+            Object::Subvolume(tree, _) => Some(InodeId::root_of(*tree)),
+            Object::Placeholder(_) => None,
+        }
+    }
+}
+
+/// What became of one attempt.
+enum Attempt {
+    /// The names lead somewhere else than before they were locked.
+    Again,
+    /// Done; this inode lost its last name.
+    Done(Option<InodeId>),
+}
+
+impl Namespace {
+    /// Renames.
+    pub fn rename(
+        &self,
+        old_parent: InodeId,
+        old_name: &[u8],
+        new_parent: InodeId,
+        new_name: &[u8],
+        how: RenameMode,
+    ) -> Result<()> {
+        check_name(old_name)?;
+        check_name(new_name)?;
+        let _renames = (old_parent != new_parent).then(|| self.renames.lock());
+        let (old, new) = (self.directory(old_parent)?, self.directory(new_parent)?);
+        loop {
+            let attempt = self.run(Reserve::items(ITEMS), |handle| {
+                let old = self.side(&old, old_name)?;
+                let new = self.side(&new, new_name)?;
+                self.try_rename(handle, old, new, how)
+            })?;
+            match attempt {
+                Attempt::Again => {}
+                Attempt::Done(doomed) => {
+                    doomed.into_iter().for_each(|id| self.inodes.dispose(id));
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn side<'a>(&self, directory: &'a Arc<Inode>, name: &'a [u8]) -> Result<Side<'a>> {
+        let _guard = directory.lock_shared()?;
+        let found = directory::find(self.core(), &directory.tree, directory.ino, name)?;
+        let entry = match found {
+            Some(found) => Some((found, self.resolve(directory, name, found.target)?)),
+            None => None,
+        };
+        Ok(Side { directory, name, entry })
+    }
+
+    fn try_rename(&self, handle: &Handle, mut old: Side<'_>, mut new: Side<'_>, how: RenameMode) -> Result<Attempt> {
+        let inodes: Vec<Arc<Inode>> = [&old, &new].into_iter().filter_map(Side::inode).cloned().collect();
+        let locked: Vec<&Arc<Inode>> = [old.directory, new.directory].into_iter().chain(&inodes).collect();
+        let _guards = lock_all(&locked)?;
+        if !self.refresh(&mut old)? || !self.refresh(&mut new)? {
+            return Ok(Attempt::Again);
+        }
+        let Some((found, source)) = old.entry.take() else {
+            return Err(Error::refused(Errno::ENOENT, "there is no such name"));
+        };
+        let target = new.entry.take();
+        if let Some((_, target)) = &target {
+            if how == RenameMode::NoReplace {
+                return Err(Error::refused(Errno::EEXIST, "the name exists"));
+            }
+            if target.target() == source.target() && old.directory.tree_id() == new.directory.tree_id() {
+                return Ok(Attempt::Done(None));
+            }
+        }
+        check_ends(&old, &new, &source, target.as_ref().map(|(_, object)| object))?;
+        let moved = Moved { found, object: source };
+        match (how, target) {
+            (RenameMode::Exchange, None) => Err(Error::refused(Errno::ENOENT, "there is nothing to exchange with")),
+            (RenameMode::Exchange, Some((found, object))) => {
+                self.exchange(handle, (&old, moved), (&new, Moved { found, object }))?;
+                Ok(Attempt::Done(None))
+            }
+            (_, target) => self.replace(handle, (&old, moved), &new, target, how).map(Attempt::Done),
+        }
+    }
+
+    /// Looks a name up again now that everything is locked; false when it leads somewhere else.
+    fn refresh(&self, side: &mut Side<'_>) -> Result<bool> {
+        let found = directory::find(self.core(), &side.directory.tree, side.directory.ino, side.name)?;
+        let same = found.map(|found| found.target) == side.entry.as_ref().map(|(found, _)| found.target);
+        if let (Some(found), Some(entry)) = (found, &mut side.entry) {
+            entry.0 = found;
+        }
+        Ok(same)
+    }
+
+    fn replace(
+        &self,
+        handle: &Handle,
+        (old, moved): (&Side<'_>, Moved),
+        new: &Side<'_>,
+        target: Option<(Found, Object)>,
+        how: RenameMode,
+    ) -> Result<Option<InodeId>> {
+        let same_directory = old.directory.id() == new.directory.id();
+        match &target {
+            Some((_, object)) => {
+                check_replaced(&moved.object, object)?;
+                self.must_not_contain(object, old.directory, same_directory, Errno::ENOTEMPTY)?;
+            }
+            None => {
+                let leaving = same_directory.then_some(old.name);
+                directory::plan_addition(self.core(), &new.directory.tree, new.directory.ino, new.name, leaving)?;
+            }
+        }
+        self.must_not_contain(&moved.object, new.directory, same_directory, Errno::EINVAL)?;
+        let step = moved.plan(handle, old, new)?;
+        let mut doomed = None;
+        if let Some((found, Object::Inode(victim))) = &target {
+            let last = take_name(handle, new.directory, new.name, found, victim)?;
+            doomed = last.then(|| victim.id());
+        }
+        step.leave(handle, old, moved.found)?;
+        step.arrive(handle, new)?;
+        grow(handle, old.directory, -2 * old.name.len() as i64);
+        grow(handle, new.directory, if target.is_some() { 0 } else { 2 * new.name.len() as i64 });
+        if how == RenameMode::Whiteout {
+            let wanted = Wanted { mode: mode::S_IFCHR, ..Wanted::default() };
+            let caller = Caller { privileged: true, ..Caller::default() };
+            let made = self.make_entry(handle, &caller, old.directory, old.name, &wanted);
+            // The name has already moved: a refusal comes too late to be one.
+            made.inspect_err(|error| handle.failed(error))?;
+        }
+        Ok(doomed)
+    }
+
+    fn exchange(
+        &self,
+        handle: &Handle,
+        (old, first): (&Side<'_>, Moved),
+        (new, second): (&Side<'_>, Moved),
+    ) -> Result<()> {
+        let same_directory = old.directory.id() == new.directory.id();
+        self.must_not_contain(&first.object, new.directory, same_directory, Errno::EINVAL)?;
+        self.must_not_contain(&second.object, old.directory, same_directory, Errno::EINVAL)?;
+        let same_tree = old.directory.tree_id() == new.directory.tree_id();
+        if !same_tree {
+            return Err(Error::refused(Errno::EXDEV, "names of two subvolumes do not change places"));
+        }
+        let there = first.plan(handle, old, new)?;
+        let back = second.plan(handle, new, old)?;
+        there.leave(handle, old, first.found)?;
+        back.leave(handle, new, second.found)?;
+        there.arrive(handle, new)?;
+        back.arrive(handle, old)?;
+        grow(handle, old.directory, 0);
+        grow(handle, new.directory, 0);
+        Ok(())
+    }
+
+    /// Refuses to move a directory below itself. Renames between directories exclude each other, so that nobody
+    /// changes the way up meanwhile.
+    fn must_not_contain(&self, object: &Object, inside: &Inode, same_directory: bool, errno: Errno) -> Result<()> {
+        let Some(top) = object.directory_id().filter(|_| !same_directory) else { return Ok(()) };
+        let mut at = inside.id();
+        // No path is longer than this; a tree whose directories form a circle ends here too.
+        for _ in 0..1 << 20 {
+            if at == top {
+                return Err(Error::refused(errno, "a directory cannot contain itself"));
+            }
+            let parent = self.parent(at)?;
+            if parent == at {
+                return Ok(());
+            }
+            at = parent;
+        }
+        Err(Error::corrupt(format!("tree {}: directory {} has no way up", inside.tree_id(), inside.ino)))
+    }
+}
+
+impl Side<'_> {
+    fn inode(&self) -> Option<&Arc<Inode>> {
+        self.entry.as_ref().and_then(|(_, object)| object.inode())
+    }
+}
+
+/// What a rename moves.
+struct Moved {
+    found: Found,
+    object: Object,
+}
+
+/// A move that nothing refuses any more.
+struct Step<'a> {
+    moved: &'a Moved,
+    record: Record,
+}
+
+/// How what is moved records its name.
+enum Record {
+    Inode(reference::Place, reference::Slot),
+    Subvolume(subvolume_entry::Place),
+}
+
+impl Moved {
+    /// Finds out whether the object can move from one name to the other, which it does not have.
+    fn plan(&self, handle: &Handle, from: &Side<'_>, to: &Side<'_>) -> Result<Step<'_>> {
+        let record = match &self.object {
+            Object::Inode(inode) => {
+                let place = own_record(handle, from.directory, from.name, inode)?;
+                let (directory, name) = (to.directory.ino, to.name);
+                let slot =
+                    reference::plan_addition(handle.core(), &inode.tree, inode.ino, directory, name, Some(&place))?;
+                Record::Inode(place, slot)
+            }
+            Object::Subvolume(_, place) => {
+                let (tree, directory) = (&from.directory.tree, from.directory.ino);
+                let target = self.object.target();
+                directory::check_index(handle.core(), tree, directory, place.index, from.name, target)?;
+                Record::Subvolume(*place)
+            }
+            Object::Placeholder(_) => {
+                return Err(Error::refused(Errno::ENOTEMPTY, "a placeholder for a subvolume stays where it is"));
+            }
+        };
+        Ok(Step { moved: self, record })
+    }
+}
+
+impl Step<'_> {
+    fn leave(&self, handle: &Handle, from: &Side<'_>, found: Found) -> Result<()> {
+        let index = match &self.record {
+            Record::Inode(place, _) => place.index,
+            Record::Subvolume(place) => place.index,
+        };
+        directory::remove(handle, from.directory, from.name, &found, index)?;
+        match &self.moved.object {
+            Object::Subvolume(tree, _) => subvolume_entry::remove(handle, from.directory.tree_id(), *tree),
+            _ => Ok(()),
+        }
+    }
+
+    fn arrive(&self, handle: &Handle, to: &Side<'_>) -> Result<()> {
+        let location = self.moved.object.target().location();
+        let entry = Entry::of_directory(location, handle.generation(), self.moved.found.kind, to.name);
+        let index = directory::add(handle, to.directory, &entry)?;
+        match (&self.moved.object, &self.record) {
+            (Object::Inode(inode), Record::Inode(place, slot)) => {
+                let reference = Reference { directory: to.directory.ino, index, name: to.name };
+                reference::replace(handle, &inode.tree, place, *slot, &reference)?;
+                let now = timespec(handle.core().env().now());
+                inode.change(|state| state.item.ctime = now);
+                Ok(())
+            }
+            (Object::Subvolume(tree, _), _) => {
+                let place = subvolume_entry::Place { directory: to.directory.id(), index };
+                subvolume_entry::add(handle, place, to.name, *tree)
+            }
+            _ => unreachable!("a plan records what its object is"),
+        }
+    }
+}
+
+fn grow(handle: &Handle, directory: &Arc<Inode>, bytes: i64) {
+    let now = timespec(handle.core().env().now());
+    directory.change(|state| {
+        state.grow_directory(bytes);
+        (state.item.mtime, state.item.ctime) = (now, now);
+    });
+}
+
+/// What both ends of a rename must allow, whatever its mode.
+fn check_ends(old: &Side<'_>, new: &Side<'_>, source: &Object, target: Option<&Object>) -> Result<()> {
+    old.directory.must_lose_entries()?;
+    match target {
+        Some(_) => new.directory.must_lose_entries()?,
+        None => new.directory.must_take_entries()?,
+    }
+    for inode in [Some(source), target].into_iter().flatten().filter_map(Object::inode) {
+        inode.must_not_have(FIXED)?;
+    }
+    let across = old.directory.tree_id() != new.directory.tree_id();
+    if across && source.inode().is_some() {
+        return Err(Error::refused(Errno::EXDEV, "a file cannot move to another subvolume"));
+    }
+    Ok(())
+}
+
+/// What may take whose place.
+fn check_replaced(source: &Object, target: &Object) -> Result<()> {
+    match (source.is_directory(), target.is_directory()) {
+        (true, false) => return Err(Error::refused(Errno::ENOTDIR, "a directory cannot replace a file")),
+        (false, true) => return Err(Error::refused(Errno::EISDIR, "a file cannot replace a directory")),
+        _ => {}
+    }
+    match target {
+        Object::Inode(inode) if inode.is_directory() => must_be_empty(inode),
+        Object::Inode(_) => Ok(()),
+        _ => Err(Error::refused(Errno::ENOTEMPTY, "a subvolume cannot be replaced")),
+    }
+}
