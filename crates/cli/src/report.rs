@@ -30,3 +30,8 @@ fn print(text: &str) -> Result<(), CliError> {
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
+
+/// Prints something that the user should know although the command succeeds.
+pub fn warn(sentence: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "WARNING: {sentence}");
+}

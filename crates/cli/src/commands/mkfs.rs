@@ -5,6 +5,7 @@ mod summary;
 use super::Run;
 use crate::args;
 use crate::error::CliError;
+use crate::report;
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenErrorKind};
 use butterfs_fs::mkfs::{FEATURES, FeatureChoice, MkfsOptions, MkfsReport, mkfs};
 use butterfs_fs::{Env, Errno, Error};
@@ -89,9 +90,12 @@ impl Run for Args {
         }
         let options = self.options()?;
         options.settings().map_err(|error| CliError::usage(error.to_string()))?;
-        let report = self.make(&options)?;
+        let made = self.make(&options)?;
+        for warning in &made.warnings {
+            report::warn(warning);
+        }
         if !self.quiet {
-            summary::print(&report, self.verbose, out)?;
+            summary::print(&made, self.verbose, out)?;
         }
         Ok(())
     }

@@ -3,10 +3,9 @@
 //! Some trees have items about blocks, and so about themselves: the extent tree has one item per block, the tree of
 //! tree roots names the height of each tree. [`settle`] repeats until the items fit the blocks they speak of.
 
-use butterfs_ondisk::chunk::{Chunk, STRIPE_LEN};
 use butterfs_ondisk::header::{ITEM_LEN, leaf_data_size, pointers_per_node};
-use butterfs_ondisk::superblock::OFFSETS;
-use butterfs_ondisk::{Key, Level, Logical, Physical, TreeId};
+use butterfs_ondisk::{Key, Level, Logical, TreeId};
+use butterfs_volume::{Chunk, ChunkMap};
 use std::ops::Range;
 
 /// An item of a new tree.
@@ -114,15 +113,8 @@ impl ChunkSpace {
     }
 
     /// A whole chunk except the places of superblock copies.
-    pub fn of(chunk: &Chunk, nodesize: u32) -> ChunkSpace {
-        let under = |copy: Physical| {
-            let offsets = chunk.stripes.iter().filter_map(move |stripe| copy.0.checked_sub(stripe.physical.0));
-            offsets.filter(|offset| *offset < chunk.stripe_length())
-        };
-        let places =
-            OFFSETS.into_iter().flat_map(under).map(|offset| chunk.start.plus(offset / STRIPE_LEN * STRIPE_LEN));
-        let excluded = places.map(|at| at..at.plus(STRIPE_LEN)).collect();
-        ChunkSpace::new(chunk.start..chunk.end(), nodesize, excluded)
+    pub fn of(chunk: &Chunk, map: &ChunkMap, nodesize: u32) -> ChunkSpace {
+        ChunkSpace::new(chunk.start..chunk.end(), nodesize, map.superblock_exclusions(chunk))
     }
 
     /// The next block, at a multiple of its size.

@@ -10,11 +10,11 @@ use super::superblock::superblock;
 use super::trees::{GENERATION, Plan};
 use crate::error::{Error, Result};
 use butterfs_device::BlockDevice;
-use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
-use butterfs_ondisk::{Generation, Level, Logical, Physical};
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
+use butterfs_ondisk::{Generation, Level, Logical};
 use butterfs_tree::{BlockIdentity, Node};
+use butterfs_volume::Volume;
 use std::ops::Range;
-use zerocopy::IntoBytes;
 
 /// Bytes at both ends of a device in which other filesystems, volume managers and partition tables leave their marks.
 const ENDS: u64 = 2 << 20;
@@ -47,21 +47,16 @@ fn zero(device: &dyn BlockDevice, range: Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the filesystem of `plan` to a wiped `device`; when this returns it is durable.
-pub fn write_image(device: &dyn BlockDevice, plan: &Plan, placed: &[PlacedTree]) -> Result<()> {
+/// Writes the filesystem of `plan` to a wiped volume that has the plan's chunks; when this returns it is durable.
+pub fn write_image(volume: &Volume, plan: &Plan, placed: &[PlacedTree]) -> Result<()> {
     let identity = identity(plan);
-    for tree in placed {
-        for node in nodes(tree, plan, placed, &identity) {
-            write_node(device, plan, &node, &identity)?;
-        }
+    let mut bytes = vec![0; identity.nodesize as usize];
+    for node in placed.iter().flat_map(|tree| nodes(tree, plan, placed, &identity)) {
+        node.seal_into(&mut bytes, &identity)?;
+        volume.write(node.at(), &bytes)?;
     }
-    flush(device)?;
-    let sb = superblock(plan, placed);
-    let copies: Vec<Physical> = Superblock::copies_on(plan.device.total_bytes).collect();
-    copies[1..].iter().try_for_each(|&at| write_superblock(device, sb, at))?;
-    flush(device)?;
-    write_superblock(device, sb, copies[0])?;
-    flush(device)
+    volume.flush()?;
+    Ok(volume.write_superblock(&superblock(plan, placed))?)
 }
 
 fn identity(plan: &Plan) -> BlockIdentity {
@@ -106,25 +101,6 @@ fn parents(children: &[Node], row: &[Logical], new: impl Fn(Logical) -> Node) ->
         out[index / most].insert_pointer(index % most, key, child.at(), GENERATION);
     }
     out
-}
-
-/// Writes all copies of a node.
-fn write_node(device: &dyn BlockDevice, plan: &Plan, node: &Node, identity: &BlockIdentity) -> Result<()> {
-    let mut bytes = vec![0; identity.nodesize as usize];
-    node.seal_into(&mut bytes, identity)?;
-    let chunk = plan.chunks.iter().find(|chunk| (chunk.start..chunk.end()).contains(&node.at()));
-    let chunk = chunk.expect("blocks are placed inside chunks");
-    for stripe in &chunk.stripes {
-        write(device, stripe.physical.0 + (node.at().0 - chunk.start.0), &bytes)?;
-    }
-    Ok(())
-}
-
-fn write_superblock(device: &dyn BlockDevice, mut sb: Superblock, at: Physical) -> Result<()> {
-    sb.bytenr = at.0.into();
-    let kind = sb.checksum_kind().expect("the checksum kind is one of the known ones");
-    sb.csum = kind.digest(&sb.as_bytes()[32..]);
-    write(device, at.0, sb.as_bytes())
 }
 
 fn device_error(device: &dyn BlockDevice, doing: &str, error: std::io::Error) -> Error {

@@ -30,11 +30,11 @@ pub use signatures::recognise;
 
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
-use blocks::ChunkSpace;
+use blocks::{ChunkSpace, PlacedTree};
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::checksum::ChecksumKind;
-use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::{DeviceId, TreeId};
+use butterfs_volume::{Chunk, ChunkMap, Volume};
 use layout::MemberDevice;
 use std::sync::Arc;
 use trees::Plan;
@@ -62,6 +62,8 @@ pub struct MkfsReport {
     pub checksum: ChecksumKind,
     /// Number, bytes and name of each device.
     pub devices: Vec<(DeviceId, u64, String)>,
+    /// What went wrong without making the filesystem any worse than one without copies of its superblock.
+    pub warnings: Vec<String>,
 }
 
 /// Makes a filesystem on `devices`. When this returns it is durable.
@@ -74,25 +76,38 @@ pub fn mkfs(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions, env: &Env) 
     let [device] = devices else {
         return Err(Error::refused(Errno::EINVAL, "a filesystem on several devices is not supported yet"));
     };
-    let device = device.as_ref();
-    let total_bytes = usable_bytes(device, options, &settings)?;
+    let total_bytes = usable_bytes(&**device, options, &settings)?;
     if !options.force {
-        refuse_existing(device)?;
+        refuse_existing(&**device)?;
     }
     let plan = plan(device.name(), total_bytes, options, settings, env);
-    let nodesize = plan.settings.nodesize;
-    let spaces: Vec<ChunkSpace> = plan.chunks.iter().map(|chunk| ChunkSpace::of(chunk, nodesize)).collect();
-    let home = |tree| if tree == TreeId::CHUNK { 0 } else { 1 };
-    let placed = blocks::settle(&plan.trees(), &spaces, home, |tree, placed| plan.items(tree, placed))
-        .expect("the first chunks have room for the first blocks");
+    clear(&**device, total_bytes, options)?;
+    let volume = Volume::of_devices(vec![(plan.device_item(), device.clone())]);
+    let map = ChunkMap::from_chunks(plan.chunks.iter().cloned()).expect("the first chunks do not overlap");
+    let placed = place(&plan, &map);
+    volume.set_chunk_map(map);
+    image::write_image(&volume, &plan, &placed)?;
+    Ok(report(plan, volume.take_messages()))
+}
+
+/// Gives every tree block its address: the chunk tree in the system chunk, everything else in the metadata chunk.
+fn place(plan: &Plan, map: &ChunkMap) -> Vec<PlacedTree> {
+    let spaces: Vec<ChunkSpace> =
+        plan.chunks.iter().map(|chunk| ChunkSpace::of(chunk, map, plan.settings.nodesize)).collect();
+    let space_of = |tree| if tree == TreeId::CHUNK { 0 } else { 1 };
+    blocks::settle(&plan.trees(), &spaces, space_of, |tree, placed| plan.items(tree, placed))
+        .expect("the first chunks have room for the first blocks")
+}
+
+/// Leaves nothing of the old content that anything would recognise.
+fn clear(device: &dyn BlockDevice, total_bytes: u64, options: &MkfsOptions) -> Result<()> {
     image::wipe(device, total_bytes)?;
-    if !options.keep_old_blocks {
-        // Only advice, which may fail; and afterwards everything reads as anything, also what was zero.
-        let _ = device.discard(0, total_bytes);
-        image::wipe(device, total_bytes)?;
+    if options.keep_old_blocks {
+        return Ok(());
     }
-    image::write_image(device, &plan, &placed)?;
-    Ok(report(plan))
+    // Only advice, which may fail; and afterwards everything reads as anything, also what was zero.
+    let _ = device.discard(0, total_bytes);
+    image::wipe(device, total_bytes)
 }
 
 /// Bytes of `device` that the filesystem gets: whole sectors, and enough of them.
@@ -137,7 +152,7 @@ fn plan(name: String, total_bytes: u64, options: &MkfsOptions, settings: Setting
     }
 }
 
-fn report(plan: Plan) -> MkfsReport {
+fn report(plan: Plan, warnings: Vec<String>) -> MkfsReport {
     MkfsReport {
         fsid: plan.fsid,
         label: plan.settings.label,
@@ -149,5 +164,6 @@ fn report(plan: Plan) -> MkfsReport {
         compat_ro: plan.settings.compat_ro,
         checksum: plan.settings.checksum,
         devices: vec![(plan.device.id, plan.device.total_bytes, plan.device.name)],
+        warnings,
     }
 }

@@ -5,20 +5,19 @@ use super::trees::{GENERATION, Plan};
 use butterfs_ondisk::chunk::append_sys_chunk;
 use butterfs_ondisk::features::compat_ro;
 use butterfs_ondisk::items::block_group_flags;
-use butterfs_ondisk::superblock::{MAGIC, RootBackup, Superblock, super_flags};
+use butterfs_ondisk::superblock::{MAGIC, RootBackup, Superblock};
 use butterfs_ondisk::{Ino, TreeId};
 use zerocopy::FromZeros;
 
 /// Without a free space tree, the kernel takes this generation as leave to make a version 1 space cache.
 const CACHE_WANTED: u64 = u64::MAX;
 
-/// The superblock, without the fields that differ from copy to copy and without its checksum.
+/// The superblock, without the fields that differ from copy to copy or device to device, and without its checksum.
 pub fn superblock(plan: &Plan, placed: &[PlacedTree]) -> Superblock {
     let settings = &plan.settings;
     let mut sb = Superblock::new_zeroed();
     sb.fsid = plan.fsid;
     sb.magic = MAGIC;
-    sb.flags = super_flags::WRITTEN.into();
     sb.generation = GENERATION.0.into();
     sb.chunk_root_generation = GENERATION.0.into();
     set_roots(&mut sb, placed);
@@ -33,7 +32,6 @@ pub fn superblock(plan: &Plan, placed: &[PlacedTree]) -> Superblock {
     sb.compat_ro_flags = settings.compat_ro.into();
     sb.incompat_flags = settings.incompat.into();
     sb.csum_type = (settings.checksum as u16).into();
-    sb.dev_item = plan.device_item();
     sb.label[..settings.label.len()].copy_from_slice(&settings.label);
     if settings.compat_ro & compat_ro::FREE_SPACE_TREE == 0 {
         sb.cache_generation = CACHE_WANTED.into();
