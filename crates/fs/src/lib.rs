@@ -24,5 +24,6 @@ pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{Filesystem, StatFs};
 pub use inode::InodeId;
-pub use inode::attr::Attr;
+pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
+pub use inode::namespace::{DirEntry, RenameMode};
 pub use options::{Options, Subvolume};
