@@ -51,7 +51,7 @@ impl ChecksumKind {
             ChecksumKind::Crc32c => "crc32c",
             ChecksumKind::Xxhash64 => "xxhash64",
             ChecksumKind::Sha256 => "sha256",
-            ChecksumKind::Blake2b => "blake2b",
+            ChecksumKind::Blake2b => "blake2",
         }
     }
 

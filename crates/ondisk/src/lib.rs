@@ -15,6 +15,7 @@
 //! - [`profile`]: the block group profiles
 //! - [`chunk`]: chunk items and the system chunk array
 //! - [`tree_checker`]: every rule that a tree block must obey
+//! - [`dump`]: superblocks and tree blocks as text
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ macro_rules! ensure {
 pub mod admission;
 pub mod checksum;
 pub mod chunk;
+pub mod dump;
 pub mod features;
 pub mod header;
 pub mod items;

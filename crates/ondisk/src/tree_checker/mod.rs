@@ -95,6 +95,13 @@ pub struct Violation {
     pub rule: String,
 }
 
+impl Violation {
+    fn of(header: &Header, slot: Option<usize>, key: Option<Key>, rule: String) -> Violation {
+        let (owner, block) = (header.owner.get(), header.bytenr.get());
+        Violation { level: header.level, owner, block, slot, key, rule }
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.level == 0 { "leaf" } else { "node" };
@@ -130,46 +137,57 @@ struct LeafState {
 
 /// Checks a tree block of `ctx.nodesize` bytes against every rule about its structure and its items.
 pub fn check(block: &[u8], ctx: &CheckContext) -> Result<(), Violation> {
-    let Some(header) = well_sized(block, ctx) else {
+    let (header, body) = split(block, ctx)?;
+    check_header(header).map_err(|rule| Violation::of(header, None, None, rule))?;
+    check_structure(header, body, ctx)?;
+    if header.level == 0 { check_items(header, body, ctx) } else { Ok(()) }
+}
+
+/// Checks only what is needed to find a block's items or pointers: for tools that show damaged filesystems. Neither
+/// the payloads nor the flags are looked at.
+pub fn check_layout(block: &[u8], ctx: &CheckContext) -> Result<(), Violation> {
+    let (header, body) = split(block, ctx)?;
+    check_level(header).map_err(|rule| Violation::of(header, None, None, rule))?;
+    check_structure(header, body, ctx)
+}
+
+fn split<'a>(block: &'a [u8], ctx: &CheckContext) -> Result<(&'a Header, &'a [u8]), Violation> {
+    well_sized(block, ctx).ok_or_else(|| {
         let rule = format!("invalid block size, have {} expect {}", block.len(), ctx.nodesize);
-        return Err(Violation { level: 0, owner: 0, block: 0, slot: None, key: None, rule });
-    };
-    let at_slot = |slot, key, rule| Violation {
-        level: header.level,
-        owner: header.owner.get(),
-        block: header.bytenr.get(),
-        slot,
-        key,
-        rule,
-    };
-    check_header(header).map_err(|rule| at_slot(None, None, rule))?;
-    let body = &block[HEADER_LEN..];
-    if header.level > 0 {
-        check_node(header, body, ctx).map_err(|(slot, rule)| at_slot(slot, None, rule))
-    } else {
-        check_leaf(header, body, ctx).map_err(|(slot, key, rule)| at_slot(slot, key, rule))
-    }
+        Violation { level: 0, owner: 0, block: 0, slot: None, key: None, rule }
+    })
+}
+
+fn check_structure(header: &Header, body: &[u8], ctx: &CheckContext) -> Result<(), Violation> {
+    let structure = if header.level > 0 { check_node(header, body, ctx) } else { check_leaf(header, body, ctx) };
+    structure.map_err(|(slot, rule)| Violation::of(header, slot, None, rule))
 }
 
 /// The header, when block and context have sizes that the other functions can rely on.
-fn well_sized<'a>(block: &'a [u8], ctx: &CheckContext) -> Option<&'a Header> {
+fn well_sized<'a>(block: &'a [u8], ctx: &CheckContext) -> Option<(&'a Header, &'a [u8])> {
     let legal = |size: u32| size.is_power_of_two() && (512..=65536).contains(&size);
     if !legal(ctx.nodesize) || !ctx.sectorsize.is_power_of_two() || block.len() != ctx.nodesize as usize {
         return None;
     }
-    Header::ref_from_prefix(block).ok().map(|(header, _)| header)
+    Header::ref_from_prefix(block).ok()
 }
 
 fn check_header(header: &Header) -> Result<(), String> {
-    let level = usize::from(header.level);
-    ensure!(level < MAX_LEVELS, "invalid level, have {level} expect [0, {}]", MAX_LEVELS - 1);
+    check_level(header)?;
     ensure!(header.flags.get() & Header::WRITTEN != 0, "invalid flag, WRITTEN not set");
     Ok(())
 }
 
-type NodeFault = (Option<usize>, String);
+fn check_level(header: &Header) -> Result<(), String> {
+    let level = usize::from(header.level);
+    ensure!(level < MAX_LEVELS, "invalid level, have {level} expect [0, {}]", MAX_LEVELS - 1);
+    Ok(())
+}
 
-fn check_node(header: &Header, body: &[u8], ctx: &CheckContext) -> Result<(), NodeFault> {
+/// What is wrong, and with which slot.
+type Fault = (Option<usize>, String);
+
+fn check_node(header: &Header, body: &[u8], ctx: &CheckContext) -> Result<(), Fault> {
     let count = header.nritems.get() as usize;
     let limit = pointers_per_node(ctx.nodesize);
     let pointers = match <[KeyPointer]>::ref_from_prefix_with_elems(body, count.min(limit)) {
@@ -194,25 +212,32 @@ fn check_pointer(pointer: &KeyPointer, prev: Option<Key>, ctx: &CheckContext) ->
     }
 }
 
-type LeafFault = (Option<usize>, Option<Key>, String);
-
-fn check_leaf(header: &Header, body: &[u8], ctx: &CheckContext) -> Result<(), LeafFault> {
+/// The structure of a leaf; the items' payloads are not looked at.
+fn check_leaf(header: &Header, body: &[u8], ctx: &CheckContext) -> Result<(), Fault> {
     let count = header.nritems.get() as usize;
-    if count == 0 {
-        return check_empty_leaf(header, ctx).map_err(|rule| (None, None, rule));
-    }
     let limit = leaf_data_size(ctx.nodesize) / ITEM_LEN;
-    let items = match <[ItemHeader]>::ref_from_prefix_with_elems(body, count.min(limit)) {
-        Ok((items, _)) if count <= limit => items,
-        _ => return Err((None, None, format!("invalid nritems, have {count} should be in [0, {limit}]"))),
-    };
-    check_layout(items, ctx).map_err(|(slot, rule)| (Some(slot), None, rule))?;
+    if count > limit {
+        return Err((None, format!("invalid nritems, have {count} should be in [0, {limit}]")));
+    }
+    check_packing(item_headers(body, count), ctx).map_err(|(slot, rule)| (Some(slot), rule))
+}
+
+/// The item headers of a leaf that has room for `count` of them.
+fn item_headers(body: &[u8], count: usize) -> &[ItemHeader] {
+    <[ItemHeader]>::ref_from_prefix_with_elems(body, count).map_or(&[], |(items, _)| items)
+}
+
+/// The items of a leaf whose structure has been checked.
+fn check_items(header: &Header, body: &[u8], ctx: &CheckContext) -> Result<(), Violation> {
+    if header.nritems.get() == 0 {
+        return check_empty_leaf(header, ctx).map_err(|rule| Violation::of(header, None, None, rule));
+    }
     let owner = TreeId(header.owner.get());
     let (mut state, mut prev) = (LeafState::default(), None);
-    for (slot, item) in items.iter().enumerate() {
+    for (slot, item) in item_headers(body, header.nritems.get() as usize).iter().enumerate() {
         let data = payload(item, body);
         let item = Item { key: item.key.into(), data, prev, owner };
-        check_item(&item, &mut state, ctx).map_err(|rule| (Some(slot), Some(item.key), rule))?;
+        check_item(&item, &mut state, ctx).map_err(|rule| Violation::of(header, Some(slot), Some(item.key), rule))?;
         prev = Some((item.key, data));
     }
     Ok(())
@@ -240,7 +265,7 @@ fn check_empty_leaf(header: &Header, ctx: &CheckContext) -> Result<(), String> {
 }
 
 /// Keys ascend; data is packed from the end of the block without a gap, and does not meet the item headers.
-fn check_layout(items: &[ItemHeader], ctx: &CheckContext) -> Result<(), (usize, String)> {
+fn check_packing(items: &[ItemHeader], ctx: &CheckContext) -> Result<(), (usize, String)> {
     let headers_end = items.len() * ITEM_LEN;
     let (mut prev, mut expected_end) = (Key::MIN, leaf_data_size(ctx.nodesize));
     for (slot, item) in items.iter().enumerate() {
