@@ -16,6 +16,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+const EXAMPLES: &str = "\
+Examples:
+  butterfs mkfs -b 1G disk.img          a new file
+  butterfs mkfs -L backup /dev/sdb1     a partition
+  butterfs mkfs -M -b 32M small.img     as small as is sensible";
+
 /// Make a btrfs filesystem on a device or in a file.
 ///
 /// A file that does not exist is created, sparse, when --byte-count is given. A device or file on which a filesystem,
@@ -24,6 +30,7 @@ use std::sync::Arc;
 /// The filesystem is the one that mkfs.btrfs makes by default: metadata twice (DUP), data once (single), nodes of
 /// 16 KiB, crc32c, and the features extref, skinny-metadata, no-holes, free-space-tree and block-group-tree.
 #[derive(clap::Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// Label of the filesystem, at most 255 bytes
     #[arg(short = 'L', long)]

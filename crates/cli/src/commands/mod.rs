@@ -13,12 +13,12 @@ pub trait Run {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError>;
 }
 
+const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line makes no sense";
+
 /// btrfs in userspace: make, mount and inspect the filesystems that the Linux kernel calls btrfs.
-///
-/// Exit codes: 0 success, 1 failure, 2 the command line makes no sense.
 #[derive(Parser, Debug)]
 #[command(name = "butterfs", version, subcommand_required = true, arg_required_else_help = true)]
-#[command(disable_help_subcommand = true, infer_subcommands = true, max_term_width = 100)]
+#[command(infer_subcommands = true, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Butterfs {
     #[command(subcommand)]
     pub command: Command,
