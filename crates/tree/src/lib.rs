@@ -22,7 +22,7 @@ mod search;
 
 pub use edit::{insert, insert_many, remove, remove_range, replace, update};
 pub use node::{BlockIdentity, Corrupt, Node, check_block, verify};
-pub use search::{Position, Walk, last_before, search, walk};
+pub use search::{ItemVisitor, NodeVisitor, Position, Walk, last_before, scan, search, walk};
 
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
 use std::sync::Arc;

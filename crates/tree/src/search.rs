@@ -1,4 +1,4 @@
-//! Finding items: one descent from the root, and a walk over all nodes.
+//! Finding items: one descent from the root, a scan over a range of keys, and a walk over all nodes.
 //!
 //! A reader holds at most the nodes that it has been given, and no place in a parent: to go on to the next leaf it
 //! descends again at [`Position::upper`]. So a scan meets every item that exists throughout, whatever happens to the
@@ -6,6 +6,7 @@
 
 use crate::{Corrupt, Node, NodePtr, NodeSource};
 use butterfs_ondisk::Key;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// A place in a leaf.
@@ -72,6 +73,32 @@ pub fn last_before<S: NodeSource + ?Sized>(
     }
 }
 
+/// What [`scan`] calls for every item.
+pub type ItemVisitor<'a, E> = &'a mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>, E>;
+
+/// Shows the items from `from` to `to_inclusive`, ascending, until `visit` breaks. A source that answers a missing node
+/// with an error makes it stop there; `visit` has then seen a part.
+pub fn scan<S: NodeSource + ?Sized>(
+    src: &S,
+    root: &NodePtr,
+    from: &Key,
+    to_inclusive: &Key,
+    visit: ItemVisitor<'_, S::Error>,
+) -> Result<(), S::Error> {
+    let mut next = Some(*from);
+    while let Some(from) = next.filter(|from| from <= to_inclusive) {
+        let at = search(src, root, &from)?;
+        for slot in at.slot..at.leaf.nritems() {
+            let key = at.leaf.key(slot);
+            if key > *to_inclusive || visit(key, at.leaf.item(slot))?.is_break() {
+                return Ok(());
+            }
+        }
+        next = at.upper;
+    }
+    Ok(())
+}
+
 /// What [`walk`] does after a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
@@ -83,12 +110,15 @@ pub enum Walk {
     Stop,
 }
 
+/// What [`walk`] calls for every node.
+pub type NodeVisitor<'a, E> = &'a mut dyn FnMut(&NodePtr, &Arc<Node>) -> Result<Walk, E>;
+
 /// Visits every node before its children, in key order; returns whether it reached the end. A damaged tree cannot
 /// make it visit a node twice, because the ranges of the nodes of one level must not overlap.
 pub fn walk<S: NodeSource + ?Sized>(
     src: &S,
     root: &NodePtr,
-    visit: &mut dyn FnMut(&NodePtr, &Arc<Node>) -> Result<Walk, S::Error>,
+    visit: NodeVisitor<'_, S::Error>,
 ) -> Result<bool, S::Error> {
     walk_below(src, root, None, visit)
 }
@@ -97,7 +127,7 @@ fn walk_below<S: NodeSource + ?Sized>(
     src: &S,
     ptr: &NodePtr,
     upper: Option<Key>,
-    visit: &mut dyn FnMut(&NodePtr, &Arc<Node>) -> Result<Walk, S::Error>,
+    visit: NodeVisitor<'_, S::Error>,
 ) -> Result<bool, S::Error> {
     let node = src.node(ptr)?;
     check_bound(&node, ptr, upper)?;

@@ -110,6 +110,14 @@ fn leaves_are_filled() {
     }
 }
 
+#[test]
+fn nodes_are_filled_by_ascending_insertion() {
+    let model = three_levels();
+    let first = model.store.nodes.borrow()[&model.root.at].child(0).0;
+    let node = model.store.nodes.borrow()[&first].clone();
+    assert_eq!(node.nritems(), node.max_pointers());
+}
+
 fn assert_fill(model: &Model, name: &str, least: f64) {
     let census = census(&model.store, &model.root);
     let fill = census.used as f64 / (census.leaves * leaf_data_size(4096)) as f64;

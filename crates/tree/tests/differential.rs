@@ -57,7 +57,7 @@ fn run(case: &Case, seed: u64) {
     let sizes: Vec<usize> = case.sizes.iter().map(|size| *size.min(&max_item_size(case.nodesize))).collect();
     for step in 0..case.steps {
         // Phases of growing and of shrinking, so that the tree becomes high and empty again.
-        let growing = step / (case.steps / 6).max(1) % 2 == 0;
+        let growing = (6 * step / case.steps).is_multiple_of(2);
         let op = model.random_op(&mut random, case.keys, &sizes, growing);
         model.thorough = random.one_in(8);
         model.store.set_misses(case.misses && random.one_in(2));

@@ -326,7 +326,8 @@ fn every_promise_is_checked_in_order() {
         }
         let error = verify(bytes, &ptr, &identity(4096)).expect_err(what).to_string();
         assert!(error.contains(words), "{what}: {error}");
-        assert!(error.starts_with("corrupt "), "{what}: {error}");
+        let kind = if ptr.level == Level(0) { "corrupt leaf: " } else { "corrupt node: " };
+        assert!(error.starts_with(kind), "{what}: {error}");
         assert!(error.contains(&format!("block={AT}")), "{what}: {error}");
     }
 }

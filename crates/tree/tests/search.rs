@@ -4,13 +4,13 @@ mod support;
 
 use butterfs_ondisk::{Key, Logical};
 use butterfs_tree::{self as tree, Node, NodePtr, Walk};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use support::model::{Items, Model, key};
 use support::random::Random;
 use support::shape::{Shape, build, leaf, plant, random_shape, times};
 use support::store::{Fault, TREE};
 
-/// Every search agrees with a map, and `upper` leads through all leaves.
+/// Every search agrees with a map.
 fn check_searches(model: &Model) {
     for n in 0..2 * model.items.len() as u64 + 3 {
         let probe = key(n);
@@ -26,26 +26,39 @@ fn check_searches(model: &Model) {
         let expected = model.items.range((Bound::Unbounded, Bound::Excluded(probe))).next_back();
         assert_eq!(before, expected.map(|(key, data)| (*key, data.clone())));
     }
-    assert_eq!(scan(model), model.items);
 }
 
-fn scan(model: &Model) -> Items {
+fn scan(model: &Model, from: Key, to: Key, most: usize) -> Items {
     let mut found = Items::new();
-    let mut next = Some(Key::MIN);
-    while let Some(from) = next {
-        let at = tree::search(&model.store, &model.root, &from).expect("a sound tree");
-        assert!(at.slot == 0);
-        found.extend(at.leaf.items().map(|(key, data)| (key, data.to_vec())));
-        next = at.upper;
-    }
+    tree::scan(&model.store, &model.root, &from, &to, &mut |key, data| {
+        assert!(found.last_key_value().is_none_or(|(last, _)| *last < key));
+        found.insert(key, data.to_vec());
+        Ok(if found.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })
+    .expect("a sound tree");
     found
+}
+
+/// Scans agree with the map's ranges.
+fn check_scans(model: &Model, random: &mut Random) {
+    let keys = 2 * model.items.len() as u64 + 3;
+    for _ in 0..30 {
+        let (from, to) = (key(random.next() % keys), key(random.next() % keys));
+        let most = 1 + random.below(keys as usize);
+        let expected = model.items.iter().filter(|(key, _)| (from..=to).contains(key)).take(most);
+        let expected: Items = expected.map(|(key, data)| (*key, data.clone())).collect();
+        assert_eq!(scan(model, from, to, most), expected);
+    }
+    assert_eq!(scan(model, Key::MIN, Key::MAX, usize::MAX), model.items);
 }
 
 #[test]
 fn searches_agree_with_a_map() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
-        check_searches(&build(512, &random_shape(&mut random, seed as usize % 4)));
+        let model = build(512, &random_shape(&mut random, seed as usize % 4));
+        check_searches(&model);
+        check_scans(&model, &mut random);
     }
     check_searches(&Model::new(512));
     let ends = |model: &Model| {

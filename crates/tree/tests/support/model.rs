@@ -124,12 +124,12 @@ impl Model {
                 assert_eq!(self.items.remove(key).as_ref(), Some(data));
                 assert!(*key <= to);
             }
+            assert_eq!(more, from <= to && self.items.range(from..=to).next().is_some());
+            assert!(!more || !seen.is_empty(), "no progress");
             if !more {
-                break;
+                return;
             }
-            assert!(!seen.is_empty(), "no progress");
         }
-        assert!(from > to || self.items.range(from..=to).next().is_none());
     }
 
     /// Calls `op` until it gets through; after each failure the tree must hold what it held before.

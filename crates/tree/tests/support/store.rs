@@ -153,10 +153,8 @@ impl NodeSource for Store {
     fn node(&self, ptr: &NodePtr) -> Result<Arc<Node>, Fault> {
         assert!(self.taken.borrow().is_empty(), "a node is fetched after the first change");
         self.fetches.set(self.fetches.get() + 1);
-        if let Some(warm) = self.warm.borrow_mut().as_mut() {
-            if warm.insert(ptr.at) {
-                return Err(Fault::Miss);
-            }
+        if self.warm.borrow_mut().as_mut().is_some_and(|warm| warm.insert(ptr.at)) {
+            return Err(Fault::Miss);
         }
         let node = self.nodes.borrow().get(&ptr.at).expect("a node that exists").clone();
         if self.confirm_promises.get() {
