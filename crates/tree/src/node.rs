@@ -10,7 +10,8 @@
 //!    So reading a slot below [`Node::nritems`] cannot fail.
 //! 2. A leaf is packed: data lies from the end of the block towards the front in slot order, without gaps.
 //!    One function moves item data ([`Node::shift_data`]).
-//! 3. Free bytes are zero.
+//! 3. Free bytes are zero in every block that is going to be written. A block from elsewhere may have anything there
+//!    until it is shadowed.
 //!
 //! # Not here
 //! Whether an edit is wanted, what the parent must learn about it, and where a node lives.
@@ -92,6 +93,9 @@ impl Node {
         self.put_u64(at::GENERATION, generation.get());
         self.put_u64(at::OWNER, owner.get());
         self.bytes[..32].fill(0);
+        let free = self.bytes_in_front();
+        let end = free + self.free_space();
+        self.bytes[free..end].fill(0);
     }
 
     /// The whole block. The checksum is that of the block that was read, or zero.
@@ -211,11 +215,8 @@ impl Node {
 
     /// Bytes that are free: for item headers and data in a leaf, for key pointers in a node.
     pub fn free_space(&self) -> usize {
-        if self.is_leaf() {
-            self.data_start() - HEADER_LEN - self.nritems() * ITEM_LEN
-        } else {
-            self.bytes.len() - HEADER_LEN - self.nritems() * KEY_POINTER_LEN
-        }
+        let end = if self.is_leaf() { self.data_start() } else { self.bytes.len() };
+        end - self.bytes_in_front()
     }
 
     /// The most pointers that a node of this size has.
@@ -227,6 +228,11 @@ impl Node {
     /// again on a hit, because another parent may promise something else about the same address.
     pub fn confirm(&self, expect: &NodePtr) -> Result<(), Corrupt> {
         verify::confirm(&self.bytes, expect)
+    }
+
+    /// The byte where the free space begins: after the header, and the item headers or pointers.
+    fn bytes_in_front(&self) -> usize {
+        HEADER_LEN + self.nritems() * self.stride()
     }
 
     fn stride(&self) -> usize {

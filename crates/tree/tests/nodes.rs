@@ -278,6 +278,8 @@ fn what_is_sealed_verifies_and_is_the_same() {
 fn a_shadow_copy_looks_never_written() {
     let mut bytes = seal(&sample_leaf());
     bytes[56] |= Header::RELOC as u8;
+    bytes[HEADER_LEN + 10 * ITEM_LEN] = 0xaa;
+    bytes[4095 - 10 * 50] = 0xaa;
     reseal(&mut bytes);
     let old = verify(bytes, &promise(&sample_leaf()), &identity(4096)).expect("RELOC is tolerated");
     assert!(old.is_reloc());
@@ -287,6 +289,7 @@ fn a_shadow_copy_looks_never_written() {
     assert_eq!((copy.at(), copy.generation(), copy.owner()), (Logical(8192), Generation(8), TreeId(300)));
     assert_eq!(copy.bytes()[..32], [0; 32]);
     assert!(copy.items().eq(old.items()));
+    assert!(copy.bytes()[HEADER_LEN + 10 * ITEM_LEN..4096 - 10 * 50].iter().all(|byte| *byte == 0));
 }
 
 /// What is done to a sealed leaf and its promise, and the words of the refusal. `None`: the checksum is not renewed.
