@@ -22,6 +22,8 @@ mod assembly;
 mod chunk_map;
 mod error;
 mod exclusion;
+#[cfg(test)]
+mod fixture;
 mod layout;
 mod member;
 mod parity;

@@ -1,1 +1,356 @@
-//! Tests.
+//! Reading and writing through every profile, with lost devices, bad copies, and races.
+
+use super::*;
+use crate::fixture::{Rig, SHAPES, START, noise, rig};
+use butterfs_device::{Fault, FaultRule, Operation, ReadOnlyDevice};
+use butterfs_ondisk::Physical;
+use butterfs_ondisk::chunk::STRIPE_LEN;
+use butterfs_ondisk::profile::Profile;
+use butterfs_ondisk::superblock::OFFSETS;
+
+fn any(_: &[u8]) -> Result<(), String> {
+    Ok(())
+}
+
+fn equal_to(expected: &[u8]) -> impl FnMut(&[u8]) -> Result<(), String> {
+    move |found| if found == expected { Ok(()) } else { Err("checksum mismatch".to_owned()) }
+}
+
+/// A rig whose chunk is full of noise, and the noise.
+fn filled(profile: &str, stripes: usize) -> (Rig, Vec<u8>) {
+    let rig = rig(profile, stripes);
+    let content = noise(stripes as u64, rig.chunk.length as usize);
+    rig.volume.write(START, &content).unwrap();
+    (rig, content)
+}
+
+fn at(offset: u64) -> Logical {
+    START.plus(offset)
+}
+
+#[test]
+fn every_copy_shows_what_was_written() {
+    for (profile, stripes) in SHAPES {
+        let (rig, mut content) = filled(profile, stripes);
+        let length = content.len();
+        for step in 0..40u64 {
+            let numbers = noise(step, 16);
+            let offset = u64::from_le_bytes(numbers[..8].try_into().unwrap()) as usize % length;
+            let len = (u64::from_le_bytes(numbers[8..].try_into().unwrap()) as usize % 150_000).min(length - offset);
+            let data = noise(step + 100, len);
+            rig.volume.write(at(offset as u64), &data).unwrap();
+            content[offset..offset + len].copy_from_slice(&data);
+            check_all_copies(&rig, &content, &format!("{profile} x{stripes} step {step}"));
+        }
+    }
+}
+
+fn check_all_copies(rig: &Rig, content: &[u8], what: &str) {
+    let mut found = vec![0; content.len()];
+    for copy in 0..rig.volume.copies(START) {
+        // The last copies of RAID6 are computed without another column, which is each column's own business.
+        rig.volume.read_copy(START, copy, &mut found).unwrap();
+        assert!(found == content, "{what}: copy {copy}");
+    }
+}
+
+#[test]
+fn copies_are_counted() {
+    let expected = [1, 2, 2, 3, 4, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 4, 6];
+    for ((profile, stripes), expected) in SHAPES.into_iter().zip(expected) {
+        assert_eq!(rig(profile, stripes).volume.copies(START), expected, "{profile} x{stripes}");
+    }
+    assert_eq!(rig("single", 1).volume.copies(Logical(0)), 0);
+}
+
+/// Whether the bytes at `offset` can be read when these devices are lost.
+fn survives(rig: &Rig, offset: u64, lost: &[bool]) -> bool {
+    let layout = Layout::of(&rig.chunk).unwrap();
+    let piece = layout.pieces(at(offset), 1).next().unwrap();
+    let is_lost = |place: Place| lost[(rig.chunk.stripes[place.stripe].device.0 - 1) as usize];
+    match layout.parity() {
+        0 => (0..layout.mirrors()).any(|mirror| !is_lost(layout.place(&piece, mirror))),
+        parity => lost.iter().filter(|lost| **lost).count() <= parity || !is_lost(layout.place(&piece, 0)),
+    }
+}
+
+#[test]
+fn every_set_of_lost_devices() {
+    for (profile, stripes) in SHAPES {
+        let count = rig(profile, stripes).devices.len();
+        let tolerated = Profile::named(profile).unwrap().tolerated_failures;
+        for set in 0..1u32 << count {
+            let lost: Vec<bool> = (0..count).map(|device| set >> device & 1 == 1).collect();
+            let readable = read_with_lost_devices(profile, stripes, &lost);
+            let within = set.count_ones() as usize <= tolerated;
+            assert!(!within || readable, "{profile} x{stripes} without {lost:?}");
+        }
+    }
+}
+
+/// Reads every element; each succeeds exactly when the profile says so. Says whether all did.
+fn read_with_lost_devices(profile: &str, stripes: usize, lost: &[bool]) -> bool {
+    let (rig, content) = filled(profile, stripes);
+    for (device, lost) in rig.devices.iter().zip(lost) {
+        if *lost {
+            device.fail_reads();
+            device.fail_writes();
+        }
+    }
+    let mut all = true;
+    for (element, expected) in content.chunks(STRIPE_LEN as usize).enumerate() {
+        let offset = element as u64 * STRIPE_LEN;
+        let mut found = vec![0; expected.len()];
+        let result = rig.volume.read(at(offset), &mut found, &mut equal_to(expected));
+        assert_eq!(result.is_ok(), survives(&rig, offset, lost), "{profile} x{stripes} {lost:?}: {result:?}");
+        all &= result.is_ok();
+    }
+    all
+}
+
+/// Damages stored copy `copy` of the 4 KiB at `offset`.
+fn damage(rig: &Rig, offset: u64, copy: usize) {
+    let layout = Layout::of(&rig.chunk).unwrap();
+    for piece in layout.pieces(at(offset), 4096) {
+        let place = layout.place(&piece, copy);
+        let device = &rig.memory[(rig.chunk.stripes[place.stripe].device.0 - 1) as usize];
+        device.write_at(place.physical.0, &vec![0xee; piece.range.len()]).unwrap();
+    }
+}
+
+#[test]
+fn bad_copies_are_repaired_from_good_ones() {
+    for (profile, stripes) in SHAPES {
+        let (rig, content) = filled(profile, stripes);
+        let mirrors = Layout::of(&rig.chunk).unwrap().mirrors();
+        if rig.volume.copies(START) == 1 {
+            continue;
+        }
+        for offset in (0..rig.chunk.length).step_by(STRIPE_LEN as usize).map(|element| element + 8192) {
+            // All stored copies but one; with parity the only one.
+            for copy in 0..if mirrors == 1 { 1 } else { mirrors - 1 } {
+                damage(&rig, offset, copy);
+            }
+            let mut found = vec![0; 4096];
+            let expected = &content[offset as usize..][..4096];
+            rig.volume.read(at(offset), &mut found, &mut equal_to(expected)).unwrap();
+            assert_eq!(found, expected);
+        }
+        let (messages, stats) = (rig.volume.take_messages(), rig.volume.device_stats());
+        assert!(messages.iter().all(|message| message.ends_with("repaired from another copy")), "{messages:?}");
+        let counted: u64 = stats.iter().map(|(_, stats)| stats.corruption_errors).sum();
+        assert!(counted as usize == messages.len() && counted > 0, "{profile}: {stats:?}");
+        // Read order passes over some damaged mirrors; scrub's way through `repair` mends those.
+        for offset in (0..rig.chunk.length).step_by(STRIPE_LEN as usize).map(|element| element + 8192) {
+            let good = &content[offset as usize..][..4096];
+            (0..mirrors).for_each(|copy| assert!(rig.volume.repair(at(offset), copy, good).unwrap()));
+        }
+        check_all_copies(&rig, &content, &format!("{profile} x{stripes}"));
+    }
+}
+
+#[test]
+fn an_unreadable_sector_is_repaired_by_writing_it() {
+    let (rig, content) = filled("DUP", 2);
+    let place = rig.chunk.stripes[0].physical.0;
+    rig.devices[0].break_range(place..place + 4096);
+    let mut found = vec![0; 16384];
+    rig.volume.read(START, &mut found, &mut equal_to(&content[..16384])).unwrap();
+    assert_eq!(rig.volume.device_stats()[0].1, DeviceStats { read_errors: 2, ..DeviceStats::default() });
+    rig.volume.read_copy(START, 0, &mut found).unwrap();
+    assert_eq!(found, content[..16384]);
+}
+
+#[test]
+fn the_error_names_every_copy_and_no_bytes_escape() {
+    let (rig, _) = filled("DUP", 2);
+    let place = rig.chunk.stripes[1].physical.0;
+    rig.devices[0].break_range(place + 4096..place + 8192);
+    let mut found = vec![0xaa; 4096];
+    let error = rig.volume.read(at(4096), &mut found, &mut |_| Err("wrong colour".to_owned())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no good copy of 4096 bytes at logical 10489856: copy 0 on disk1 (devid 1) at 1118208: wrong colour; \
+         copy 1 on disk1 (devid 1) at 2166784: cannot be read: injected fault: read of disk1 failed"
+    );
+    assert_eq!(found, [0; 4096]);
+}
+
+#[test]
+fn nothing_is_repaired_with_bytes_that_no_copy_holds_any_more() {
+    let (rig, content) = filled("DUP", 2);
+    let old = content[..4096].to_vec();
+    rig.volume.write(START, &[1; 4096]).unwrap();
+    damage(&rig, 0, 0);
+    assert!(!rig.volume.repair(START, 0, &old).unwrap());
+    let mut found = vec![0; 4096];
+    rig.volume.read_copy(START, 0, &mut found).unwrap();
+    assert_eq!(found, [0xee; 4096], "left alone");
+    assert!(rig.volume.repair(START, 0, &[1; 4096]).unwrap());
+}
+
+/// Readers that still want old content race with a writer. Whatever they "repair", the last write stays.
+#[test]
+fn late_readers_do_not_undo_writes() {
+    for (profile, stripes) in [("DUP", 2), ("RAID1C3", 3), ("RAID6", 4)] {
+        let rig = rig(profile, stripes);
+        let current = std::sync::atomic::AtomicU64::new(0);
+        let content = |version: u64| vec![version as u8; 4096];
+        std::thread::scope(|scope| {
+            for back in 0..3 {
+                let (volume, current) = (&rig.volume, &current);
+                scope.spawn(move || {
+                    let mut found = vec![0; 4096];
+                    loop {
+                        let now = current.load(std::sync::atomic::Ordering::Acquire);
+                        let _ = volume.read(START, &mut found, &mut equal_to(&content(now.saturating_sub(back))));
+                        if now == 2000 {
+                            break;
+                        }
+                    }
+                });
+            }
+            for version in 1..=2000u64 {
+                rig.volume.write(START, &content(version)).unwrap();
+                current.store(version, std::sync::atomic::Ordering::Release);
+                let mut found = vec![0; 4096];
+                for copy in 0..rig.volume.copies(START) {
+                    rig.volume.read_copy(START, copy, &mut found).unwrap();
+                    assert_eq!(found, content(version), "{profile} version {version} copy {copy}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn requests_outside_of_one_chunk_are_refused() {
+    let rig = rig("RAID0", 2);
+    let length = rig.chunk.length;
+    for (offset, len) in [(length, 1), (length - 1, 2), (0, length as usize + 1)] {
+        let read = rig.volume.read(at(offset), &mut vec![0; len], &mut any);
+        assert!(matches!(read, Err(VolumeError::Unmapped { .. })));
+        assert!(rig.volume.write(at(offset), &vec![0; len]).is_err());
+        assert!(rig.volume.read_copy(at(offset), 0, &mut vec![0; len]).is_err());
+        assert!(rig.volume.repair(at(offset), 0, &vec![0; len]).is_err());
+    }
+    assert!(rig.volume.read(Logical(0), &mut [0], &mut any).is_err());
+    assert!(rig.volume.read_copy(START, 1, &mut [0]).is_err(), "RAID0 has one copy");
+}
+
+#[test]
+fn a_failed_write_or_flush_names_the_device() {
+    let rig = rig("RAID1", 2);
+    rig.devices[1].add_rule(FaultRule::always(Operation::Write, Fault::Fail).after(0, 1));
+    rig.devices[1].add_rule(FaultRule::always(Operation::Flush, Fault::Fail).after(0, 1));
+    let error = rig.volume.write(START, &[1; 4096]).unwrap_err().to_string();
+    assert!(error.starts_with("cannot write logical 10485760 to disk2 at 2228224: "), "{error}");
+    let error = rig.volume.flush().unwrap_err().to_string();
+    assert!(error.starts_with("cannot flush disk2: "), "{error}");
+    let stats = rig.volume.device_stats()[1].1;
+    assert_eq!((stats.write_errors, stats.flush_errors), (1, 1));
+    assert!(rig.volume.write(START, &[1; 4096]).is_ok() && rig.volume.flush().is_ok());
+}
+
+#[test]
+fn every_device_is_flushed_even_after_one_failed() {
+    let rig = rig("RAID1C3", 3);
+    rig.devices[0].add_rule(FaultRule::always(Operation::Flush, Fault::Fail));
+    rig.devices[2].add_rule(FaultRule::always(Operation::Flush, Fault::Fail));
+    assert!(rig.volume.flush().unwrap_err().to_string().contains("disk1"));
+    assert_eq!([0, 1, 2].map(|device: usize| rig.devices[device].counts().flushes), [1, 0, 1]);
+}
+
+/// A volume with one single chunk whose device extent covers the superblock copy at 64 MiB.
+fn over_a_superblock() -> (Volume, Arc<butterfs_device::MemoryDevice>) {
+    let memory = Arc::new(butterfs_device::MemoryDevice::named("disk", 100 << 20));
+    let volume = Volume::of_devices(vec![(crate::fixture::dev_item(1, 100 << 20), memory.clone())]);
+    let stripe =
+        ChunkStripe { device: DeviceId(1), physical: Physical(60 << 20), dev_uuid: crate::fixture::uuid_of(1) };
+    let chunk = Chunk::new(START, 8 << 20, 1, 4096, vec![stripe]);
+    volume.set_chunk_map(ChunkMap::from_chunks([chunk]).unwrap());
+    (volume, memory)
+}
+
+#[test]
+fn no_write_or_discard_touches_a_superblock_copy() {
+    let (volume, memory) = over_a_superblock();
+    let copy = at(OFFSETS[1].0 - (60 << 20));
+    memory.write_at(OFFSETS[1].0, &[9; 4096]).unwrap();
+    for (start, len) in [(copy, 4096), (Logical(copy.0 - 4096), 8192), (copy.plus(4095), 1)] {
+        let error = volume.write(start, &vec![0; len]).unwrap_err().to_string();
+        assert!(error.contains("superblock copy at 67108864"), "{error}");
+    }
+    volume.discard(START, 8 << 20);
+    assert_eq!(memory.to_bytes()[64 << 20..][..4096], [9; 4096]);
+    volume.write(Logical(copy.0 - 4096), &[1; 4096]).unwrap();
+    volume.write(copy.plus(4096), &[1; 4096]).unwrap();
+}
+
+#[test]
+fn discard_reaches_every_mirror_and_no_parity() {
+    for (profile, stripes, freed) in [("DUP", 2, 6), ("RAID10", 4, 12), ("RAID5", 3, 0)] {
+        let (rig, _) = filled(profile, stripes);
+        let allocated = |rig: &Rig| rig.memory.iter().map(|memory| memory.allocated_bytes()).sum::<u64>();
+        let before = allocated(&rig);
+        rig.volume.discard(START, rig.chunk.length);
+        rig.volume.discard(START, u64::MAX);
+        rig.volume.discard(Logical(0), 4096);
+        assert_eq!(before - allocated(&rig), freed * STRIPE_LEN, "{profile}");
+    }
+}
+
+#[test]
+fn a_read_only_device_is_never_written() {
+    let (rig, content) = filled("DUP", 2);
+    damage(&rig, 0, 0);
+    let device = Arc::new(ReadOnlyDevice::new(rig.memory[0].clone()));
+    let volume = Volume::of_devices(vec![(crate::fixture::dev_item(1, crate::fixture::DEVICE_LEN), device)]);
+    volume.set_chunk_map((*rig.volume.chunk_map()).clone());
+    let before = rig.memory[0].to_bytes();
+    let mut found = vec![0; 4096];
+    volume.read(START, &mut found, &mut equal_to(&content[..4096])).unwrap();
+    assert!(!volume.is_writable());
+    assert!(volume.take_messages()[0].ends_with("not repaired: disk1 is open read-only"));
+    assert!(matches!(volume.write(START, &[0]), Err(VolumeError::ReadOnly { .. })));
+    assert!(matches!(volume.repair(START, 0, &[0]), Err(VolumeError::ReadOnly { .. })));
+    assert_eq!(rig.memory[0].to_bytes(), before);
+}
+
+#[test]
+fn maps_that_do_not_fit_the_devices_are_refused() {
+    let rig = rig("RAID1", 2);
+    let check = |change: fn(&mut Chunk)| {
+        let mut chunk = rig.chunk.clone();
+        change(&mut chunk);
+        let map = ChunkMap::from_chunks([chunk]).unwrap();
+        rig.volume.check_chunk_map(&map).map_err(|error| error.to_string())
+    };
+    assert_eq!(check(|_| ()), Ok(()));
+    let missing = check(|chunk| chunk.stripes[1].device = DeviceId(7)).unwrap_err();
+    assert_eq!(missing, "chunk 10485760: device 7 is missing");
+    assert!(check(|chunk| chunk.stripes[1].dev_uuid = [9; 16]).unwrap_err().contains("UUID of device 2"));
+    assert!(check(|chunk| chunk.stripes[0].physical = Physical(4 << 20)).unwrap_err().contains("4194304 bytes"));
+}
+
+/// A chunk on a device that is not there is an error of its reads and writes, not a panic.
+#[test]
+fn a_missing_device_is_an_error() {
+    let rig = rig("RAID1", 2);
+    let mut chunk = rig.chunk.clone();
+    chunk.stripes[1].device = DeviceId(7);
+    rig.volume.set_chunk_map(ChunkMap::from_chunks([chunk]).unwrap());
+    assert!(rig.volume.write(START, &[1; 4096]).unwrap_err().to_string().contains("device 7"));
+    rig.volume.read(START, &mut [0; 4096], &mut any).unwrap();
+    let error = rig.volume.read(START, &mut [0; 4096], &mut |_| Err("no".to_owned())).unwrap_err();
+    assert!(error.to_string().contains("a missing device (devid 7)"), "{error}");
+}
+
+#[test]
+fn messages_are_bounded() {
+    let rig = rig("single", 1);
+    (0..1000).for_each(|n| rig.volume.tell(n.to_string()));
+    let messages = rig.volume.take_messages();
+    assert_eq!((messages.len(), messages[0].as_str()), (MAX_MESSAGES, "744"));
+    assert!(rig.volume.take_messages().is_empty());
+}
