@@ -12,6 +12,7 @@ pub use statfs::StatFs;
 
 use crate::env::Env;
 use crate::error::Result;
+use crate::file::{Files, Flusher};
 use crate::inode::{InodeCache, InodeId, Namespace};
 use crate::mount;
 use crate::options::Options;
@@ -32,6 +33,8 @@ pub(crate) struct Inner {
     pub core: Arc<Core>,
     pub inodes: Arc<InodeCache>,
     pub names: Namespace,
+    pub files: Arc<Files>,
+    flusher: Mutex<Flusher>,
     root: OnceLock<InodeId>,
     notes: Vec<String>,
     stopping: AtomicBool,
@@ -52,8 +55,11 @@ impl Filesystem {
             Some(inodes) => inodes.flush_dirty(handle),
             None => Ok(()),
         }));
+        let files = Arc::new(Files::new(Arc::clone(&core)));
         let filesystem = Filesystem(Arc::new(Inner {
             core,
+            flusher: Mutex::new(Flusher::start(&files)),
+            files,
             names: Namespace::new(Arc::clone(&inodes)),
             inodes,
             root: OnceLock::new(),
@@ -109,7 +115,7 @@ impl Filesystem {
         if self.is_read_only() {
             return Ok(());
         }
-        crate::file::flush_all(&self.0.inodes)?;
+        self.0.files.flush_all()?;
         self.0.core.commit()
     }
 
@@ -132,6 +138,7 @@ impl Filesystem {
         if self.is_read_only() {
             return Ok(());
         }
+        self.0.flusher.lock().stop();
         self.0.inodes.delete_orphans();
         self.sync()?;
         self.0.core.set_read_only(true);

@@ -1,0 +1,228 @@
+//! `fallocate`: preallocating, punching holes, zeroing ranges.
+
+use super::extents::FileContext;
+use super::item::{ExtentKind, FileExtent};
+use super::write_back::Booking;
+use super::{Files, buffer::MAX_FILE_SIZE};
+use crate::error::{Errno, Error, Result};
+use crate::extent::TreeItems;
+use crate::inode::Inode;
+use crate::transaction::{DataReservation, Handle, Reserve};
+use butterfs_ondisk::items::inode_flags;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The longest preallocated extent.
+const LONGEST_PREALLOC: u64 = 256 << 20;
+/// Extents that one step of punching drops.
+const DROPS_PER_STEP: usize = 24;
+
+/// What `fallocate` is to do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocation {
+    /// Give it space; the file grows unless `keep_size`.
+    Allocate {
+        /// Space behind the end stays behind the end.
+        keep_size: bool,
+    },
+    /// Take its space away.
+    PunchHole,
+    /// Make it read as zeros without losing its space.
+    ZeroRange {
+        /// The file does not grow.
+        keep_size: bool,
+    },
+}
+
+impl Allocation {
+    const KEEP_SIZE: u32 = 1;
+    const PUNCH_HOLE: u32 = 2;
+    const ZERO_RANGE: u32 = 16;
+
+    /// The meaning of the `mode` of `fallocate(2)`; `EOPNOTSUPP` for what btrfs does not have.
+    pub fn from_mode(mode: u32) -> Result<Allocation> {
+        let keep_size = mode & Allocation::KEEP_SIZE != 0;
+        match mode & !Allocation::KEEP_SIZE {
+            0 => Ok(Allocation::Allocate { keep_size }),
+            Allocation::PUNCH_HOLE if keep_size => Ok(Allocation::PunchHole),
+            Allocation::ZERO_RANGE => Ok(Allocation::ZeroRange { keep_size }),
+            _ => Err(Error::refused(Errno::EOPNOTSUPP, "this mode of fallocate is not supported")),
+        }
+    }
+}
+
+impl Files {
+    /// Applies `what` to `range`. The file loses its capabilities, and with `set_id` its set-id bits.
+    pub fn allocate_range(&self, inode: &Arc<Inode>, what: Allocation, range: Range<u64>, set_id: bool) -> Result<()> {
+        if range.is_empty() {
+            return Err(Error::refused(Errno::EINVAL, "the range is empty"));
+        }
+        self.must_be_writable(inode)?;
+        if range.end > MAX_FILE_SIZE {
+            return Err(Error::refused(Errno::EFBIG, "the range ends behind the largest file size"));
+        }
+        let _mapping = inode.data.lock_mapping();
+        self.touch(inode, set_id)?;
+        match what {
+            Allocation::Allocate { keep_size } => self.preallocate(inode, &range, keep_size)?,
+            Allocation::PunchHole => self.punch(inode, &range)?,
+            Allocation::ZeroRange { keep_size } => {
+                self.punch(inode, &range)?;
+                self.preallocate(inode, &range, keep_size)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn touch(&self, inode: &Arc<Inode>, set_id: bool) -> Result<()> {
+        let now = self.core.env().now();
+        let handle = self.core.start(Reserve::items(3))?;
+        let _guard = inode.lock_exclusive()?;
+        inode.kill_privileges(&handle, set_id)?;
+        inode.change(|state| state.touch_content(now));
+        Ok(())
+    }
+
+    /// Makes `range` a hole as far as it is whole sectors, and zero at its ends.
+    fn punch(&self, inode: &Arc<Inode>, range: &Range<u64>) -> Result<()> {
+        if range.start >= self.round_up(inode.size()) {
+            return Ok(());
+        }
+        // The end of the file is as good as a sector's: behind it nothing is to be kept.
+        let range = range.start..if range.end >= inode.size() { self.round_up(range.end) } else { range.end };
+        let inner = self.sectors_in(&range);
+        if inner.is_empty() {
+            return self.zero_part(inode, &range);
+        }
+        self.zero_part(inode, &(range.start..inner.start))?;
+        self.zero_part(inode, &(inner.end..range.end))?;
+        let mut at = inner.start;
+        while at < inner.end {
+            at = self.punch_step(inode, &(at..inner.end), at == inner.start)?;
+        }
+        Ok(())
+    }
+
+    /// Writes zeros over a part of a sector, where it is not zero already.
+    fn zero_part(&self, inode: &Arc<Inode>, range: &Range<u64>) -> Result<()> {
+        let range = range.start..range.end.min(inode.size());
+        if range.is_empty() {
+            return Ok(());
+        }
+        let span = self.sectors_of(&range);
+        let current = {
+            let _guard = inode.lock_shared()?;
+            self.sectors(inode, &span)?
+        };
+        let part = &current[(range.start - span.start) as usize..(range.end - span.start) as usize];
+        if part.iter().all(|&byte| byte == 0) {
+            return Ok(());
+        }
+        self.put(inode, range.start, &vec![0; (range.end - range.start) as usize], None)
+    }
+
+    /// Drops some extents of whole sectors; returns how far it came.
+    fn punch_step(&self, inode: &Arc<Inode>, range: &Range<u64>, first: bool) -> Result<u64> {
+        let handle = self.core.start(Reserve::removal(DROPS_PER_STEP as u64 + 6))?;
+        let _guard = inode.lock_exclusive()?;
+        if first && !inode.data.is_idle() {
+            inode.data.with(|buffer| {
+                buffer.dirty.cut(range.clone());
+                buffer.trim_reservation();
+            });
+        }
+        let context = self.context(inode, handle.generation());
+        let mut items = TreeItems::editing(&handle, &inode.tree);
+        let mut booking = Booking::new(&handle, inode);
+        let dropped = context.drop_range(&mut items, range, DROPS_PER_STEP, &mut booking).and_then(|stopped| {
+            let recorded = self.round_up(inode.with(|state| state.item.size.get()));
+            context.insert_hole(&mut items, &(range.start..stopped.min(recorded).max(range.start)))?;
+            Ok(stopped)
+        });
+        let stopped = dropped.inspect_err(|error| handle.failed(error))?;
+        inode.change(|state| booking.settle(state));
+        Ok(stopped)
+    }
+
+    /// Gives every hole in `range` space.
+    fn preallocate(&self, inode: &Arc<Inode>, range: &Range<u64>, keep_size: bool) -> Result<()> {
+        let span = self.sectors_of(range);
+        self.write_back(inode)?;
+        if range.end > inode.size() && !keep_size {
+            self.rewrite_tail(inode)?;
+        }
+        if range.end > self.sector() && self.is_inline(inode)? {
+            // Inline data is a file's only extent.
+            self.convert_inline(inode)?;
+        }
+        let holes = self.holes(inode, &span)?;
+        let wanted: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
+        let mut reserved = if wanted > 0 { Some(self.core.reserve_data(wanted)?) } else { None };
+        for hole in holes {
+            let mut at = hole.start;
+            while at < hole.end {
+                let reserved = reserved.as_mut().expect("there are holes");
+                at += self.preallocate_step(inode, &(at..hole.end), reserved)?;
+            }
+        }
+        if !keep_size && range.end > inode.size() {
+            let handle = self.core.start(Reserve::items(4))?;
+            let _guard = inode.lock_exclusive()?;
+            self.grow_under(&handle, inode, range.end).inspect_err(|error| handle.failed(error))?;
+        }
+        Ok(())
+    }
+
+    /// The holes in `range`.
+    fn holes(&self, inode: &Inode, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
+        let (context, items) = self.extents(inode);
+        let mut holes: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start;
+        let found = context.list(&items, range, usize::MAX)?;
+        for extent in found.iter().filter(|extent| !extent.is_hole()) {
+            if extent.start > at {
+                holes.push(at..extent.start);
+            }
+            at = extent.end();
+        }
+        if at < range.end {
+            holes.push(at..range.end);
+        }
+        Ok(holes)
+    }
+
+    /// Gives the first part of a hole space; returns how many bytes.
+    fn preallocate_step(&self, inode: &Arc<Inode>, hole: &Range<u64>, reserved: &mut DataReservation) -> Result<u64> {
+        let wanted = (hole.end - hole.start).min(LONGEST_PREALLOC);
+        let mut chunk = self.place(wanted, reserved)?;
+        let handle = self.core.start(Reserve::items(6))?;
+        let _guard = inode.lock_exclusive()?;
+        let context = self.context(inode, handle.generation());
+        let (at, len) = (chunk.at, chunk.len);
+        let extent = FileExtent::new(ExtentKind::Prealloc, hole.start, at, len, context.generation);
+        let inserted = self.insert_prealloc(inode, &context, &handle, &extent);
+        inserted.inspect_err(|error| handle.failed(error))?;
+        chunk.recorded(len);
+        Ok(len)
+    }
+
+    fn insert_prealloc(
+        &self,
+        inode: &Arc<Inode>,
+        context: &FileContext,
+        handle: &Handle,
+        extent: &FileExtent,
+    ) -> Result<()> {
+        let mut items = TreeItems::editing(handle, &inode.tree);
+        let mut booking = Booking::new(handle, inode);
+        let recorded = self.round_up(inode.with(|state| state.item.size.get()));
+        context.drop_range(&mut items, &extent.range(), usize::MAX, &mut booking)?;
+        context.insert(&mut items, extent, true, &mut booking)?;
+        context.fill_gaps(&mut items, &(recorded..extent.start.max(recorded)))?;
+        inode.change(|state| {
+            state.set_flags(inode_flags::PREALLOC);
+            booking.settle(state);
+        });
+        Ok(())
+    }
+}

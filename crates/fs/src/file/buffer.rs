@@ -1,0 +1,264 @@
+//! Buffered writing: into the inode's buffer, with space reserved, sectors made whole, size and times advanced.
+
+use super::exclusive::is_exclusive;
+use super::item::{ExtentKind, FileExtent};
+use super::{Buffer, Files};
+use crate::error::{Errno, Error, Result};
+use crate::inode::Inode;
+use crate::inode::attr::mode;
+use crate::transaction::{DataReservation, Reserve};
+use butterfs_ondisk::items::inode_flags;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The largest file size (`MAX_LFS_FILESIZE`).
+pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+
+/// A sector that must be in the buffer before a write touches a part of it.
+struct Whole {
+    at: u64,
+    content: Vec<u8>,
+}
+
+/// What to write, and the space promised for it. `reserved` is `None` when all of it can be written in place.
+struct Prepared<'a> {
+    offset: u64,
+    data: &'a [u8],
+    reserved: Option<DataReservation>,
+}
+
+impl Prepared<'_> {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.data.len() as u64
+    }
+}
+
+impl Files {
+    /// Writes `data` at `offset`. The file loses its capabilities, and with `set_id` its set-id bits. What is written
+    /// reaches the disk with write-back.
+    pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], set_id: bool) -> Result<usize> {
+        self.must_be_writable(inode)?;
+        self.must_fit(offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        self.make_room(inode)?;
+        self.put(inode, offset, data, Some(set_id))?;
+        Ok(data.len())
+    }
+
+    /// Refuses what is not a regular file that may be changed.
+    pub(super) fn must_be_writable(&self, inode: &Inode) -> Result<()> {
+        let (kind, immutable) =
+            inode.with(|state| (state.mode() & mode::S_IFMT, state.has(inode_flags::IMMUTABLE | inode_flags::VERITY)));
+        match kind {
+            mode::S_IFREG if immutable => Err(Error::refused(Errno::EPERM, "the file is immutable")),
+            mode::S_IFREG if inode.tree.is_readonly() => {
+                Err(Error::refused(Errno::EROFS, "the subvolume is read-only"))
+            }
+            mode::S_IFREG => self.core.aborted().map_or(Ok(()), Err),
+            mode::S_IFDIR => Err(Error::refused(Errno::EISDIR, "a directory has no content to write")),
+            _ => Err(Error::refused(Errno::EINVAL, "only regular files have content to write")),
+        }
+    }
+
+    pub(super) fn must_fit(&self, offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= MAX_FILE_SIZE => Ok(()),
+            _ => Err(Error::refused(Errno::EFBIG, "the file would become too large")),
+        }
+    }
+
+    /// Puts `data` into the buffer. The mapping lock may be held, no other. With `kill` the file loses privileges.
+    pub(super) fn put(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], kill: Option<bool>) -> Result<()> {
+        let span = self.sectors_of(&(offset..offset + data.len() as u64));
+        loop {
+            let tail = self.separate_tail(inode.size(), offset).is_some();
+            let needed = span.end - span.start + if tail { self.sector() } else { 0 };
+            let reserved = self.reserve(inode, &span, needed)?;
+            let mut prepared = Prepared { offset, data, reserved };
+            let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.core, set_id))?;
+            let handle = self.core.start(Reserve::items(if privileged { 3 } else { 1 }))?;
+            let _guard = inode.lock_exclusive()?;
+            if !self.put_locked(inode, &mut prepared)? {
+                continue;
+            }
+            if let Some(set_id) = kill {
+                inode.kill_privileges(&handle, set_id).inspect_err(|error| handle.failed(error))?;
+            }
+            let now = self.core.env().now();
+            inode.change(|state| {
+                state.size = state.size.max(offset + data.len() as u64);
+                state.touch_content(now);
+            });
+            break;
+        }
+        self.await_write_back(inode);
+        Ok(())
+    }
+
+    /// The sector of the end of the file, when a write at `offset` begins beyond that sector: its tail becomes
+    /// visible.
+    fn separate_tail(&self, size: u64, offset: u64) -> Option<u64> {
+        let sector = self.round_down(size);
+        (size > sector && offset >= sector + self.sector()).then_some(sector)
+    }
+
+    /// False when the reservation does not cover what turned out to be needed.
+    fn put_locked(&self, inode: &Inode, prepared: &mut Prepared<'_>) -> Result<bool> {
+        let size = inode.size();
+        let mut wholes = Vec::new();
+        if let Some(sector) = self.separate_tail(size, prepared.offset)
+            && let Some(content) = self.tail_to_rewrite(inode, size)?
+        {
+            wholes.push(Whole { at: sector, content });
+        }
+        loop {
+            let missing = inode.data.with(|buffer| self.missing_edges(buffer, &wholes, &prepared.range()));
+            if missing.is_empty() {
+                let done = inode.data.with(|buffer| self.put_buffered(buffer, &wholes, prepared));
+                match done {
+                    Some(fits) => return Ok(fits),
+                    None => continue,
+                }
+            }
+            for at in missing {
+                let content = self.edge(inode, at, &prepared.range(), size)?;
+                wholes.push(Whole { at, content });
+            }
+        }
+    }
+
+    /// Sectors that the write covers in part and that neither the buffer nor `wholes` has.
+    fn missing_edges(&self, buffer: &Buffer, wholes: &[Whole], range: &Range<u64>) -> Vec<u64> {
+        let mut edges = Vec::new();
+        if range.start != self.round_down(range.start) {
+            edges.push(self.round_down(range.start));
+        }
+        if range.end != self.round_down(range.end) {
+            edges.push(self.round_down(range.end));
+        }
+        edges.dedup();
+        edges.retain(|&at| !buffer.dirty.contains(at) && !wholes.iter().any(|whole| whole.at == at));
+        edges
+    }
+
+    /// A sector that the write covers in part. Nothing is read when nothing of it stays.
+    fn edge(&self, inode: &Inode, at: u64, range: &Range<u64>, size: u64) -> Result<Vec<u8>> {
+        let stays = at < range.start.min(size) || range.end < size.min(at + self.sector());
+        if stays { self.sectors(inode, &(at..at + self.sector())) } else { Ok(vec![0; self.sector() as usize]) }
+    }
+
+    /// `None` when write-back took an edge away meanwhile; false when the reservation is too small.
+    fn put_buffered(&self, buffer: &mut Buffer, wholes: &[Whole], prepared: &mut Prepared<'_>) -> Option<bool> {
+        let range = prepared.range();
+        if !self.missing_edges(buffer, wholes, &range).is_empty() {
+            return None;
+        }
+        let span = self.sectors_of(&range);
+        let is_new = |at: u64| !buffer.dirty.contains(at) && !span.contains(&at);
+        let outside = wholes.iter().filter(|whole| is_new(whole.at)).count() as u64 * self.sector();
+        let added: u64 = buffer.dirty.gaps(span).iter().map(|gap| gap.end - gap.start).sum::<u64>() + outside;
+        if let Some(mut reserved) = prepared.reserved.take() {
+            if reserved.bytes() < added {
+                return Some(false);
+            }
+            reserved.shrink(reserved.bytes() - added);
+            buffer.reserve(reserved);
+        }
+        for whole in wholes {
+            buffer.dirty.write_below(whole.at, &whole.content);
+        }
+        buffer.dirty.write(prepared.offset, prepared.data);
+        buffer.counted.total.get_or_insert_with(|| Arc::clone(&self.buffered_bytes));
+        Some(true)
+    }
+
+    /// The last sector of the file with its tail zeroed, when what is on disk behind the end of the file is not
+    /// zero, or is inline. The inode is locked.
+    pub(super) fn tail_to_rewrite(&self, inode: &Inode, size: u64) -> Result<Option<Vec<u8>>> {
+        let start = self.round_down(size);
+        if start == size {
+            return Ok(None);
+        }
+        let sector = start..start + self.sector();
+        let buffered = inode.data.overlay(&sector, &mut vec![0; self.sector() as usize]).is_empty();
+        let (context, items) = self.extents(inode);
+        let found = context.list(&items, &sector, 1)?;
+        let Some(extent) = found.first().filter(|_| !buffered) else { return Ok(None) };
+        let inline = extent.kind == ExtentKind::Inline;
+        if !inline && (extent.kind == ExtentKind::Prealloc || extent.is_hole()) {
+            return Ok(None);
+        }
+        let mut content = vec![0; self.sector() as usize];
+        self.read_extents(inode, &sector, &mut content)?;
+        let tail = &mut content[(size - start) as usize..];
+        let stale = tail.iter().any(|&byte| byte != 0);
+        tail.fill(0);
+        Ok((stale || inline).then_some(content))
+    }
+
+    /// Space for `bytes` of new data in `span`: `None` when there is none, but all of it lies in preallocated space.
+    fn reserve(&self, inode: &Inode, span: &Range<u64>, bytes: u64) -> Result<Option<DataReservation>> {
+        let refused = match self.core.reserve_data(bytes) {
+            Ok(reserved) => return Ok(Some(reserved)),
+            Err(error) if error.is(Errno::ENOSPC) => error,
+            Err(error) => return Err(error),
+        };
+        let unbuffered = inode.data.with(|buffer| buffer.dirty.gaps(span.clone()));
+        if self.all_in_place(inode, &unbuffered)? {
+            return Ok(None);
+        }
+        self.write_back_idle();
+        self.core.commit()?;
+        let unbuffered = inode.data.with(|buffer| buffer.dirty.gaps(span.clone()));
+        let needed: u64 = unbuffered.iter().map(|gap| gap.end - gap.start).sum();
+        // What was given up for the data that is overwritten comes back only with a commit; hence the second try.
+        self.core.reserve_data(needed).map(Some).map_err(|_| refused)
+    }
+
+    fn all_in_place(&self, inode: &Inode, ranges: &[Range<u64>]) -> Result<bool> {
+        for range in ranges {
+            let mut at = range.start;
+            for extent in self.in_place_extents(inode, range)? {
+                if extent.start > at {
+                    return Ok(false);
+                }
+                at = extent.end();
+            }
+            if at < range.end {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The preallocated extents in `range` that may be written in place.
+    pub(super) fn in_place_extents(&self, inode: &Inode, range: &Range<u64>) -> Result<Vec<FileExtent>> {
+        if !inode.with(|state| state.has(inode_flags::PREALLOC)) {
+            return Ok(Vec::new());
+        }
+        // Nothing settles while a handle is held, so references are either pending or booked.
+        let _handle = self.core.join(0)?;
+        let (context, items) = self.extents(inode);
+        let mut found = context.list(&items, range, usize::MAX)?;
+        found.retain(|extent| extent.kind == ExtentKind::Prealloc);
+        let mut allowed = Vec::new();
+        let mut known: Option<(FileExtent, bool)> = None;
+        for extent in found {
+            let same = known.filter(|(other, _)| {
+                other.data_ref(inode.tree_id(), 0) == extent.data_ref(inode.tree_id(), 0)
+                    && other.generation == extent.generation
+            });
+            let exclusive = match same {
+                Some((_, exclusive)) => exclusive,
+                None => is_exclusive(&self.core, &inode.tree, inode.ino, &extent)?,
+            };
+            known = Some((extent, exclusive));
+            if exclusive {
+                allowed.push(extent);
+            }
+        }
+        Ok(allowed)
+    }
+}

@@ -1,0 +1,36 @@
+//! Whether data may be overwritten in place: nobody but one file extent item (or several of one file, at one
+//! distance) may refer to it, in any tree, now or in the past of a snapshot.
+//!
+//! The answer errs on the side of "no". It stays right until the caller lets go of the file's mapping lock: a clone
+//! takes that lock, and a snapshot that comes in between sees the range as it was recorded when it was taken.
+
+use super::item::FileExtent;
+use crate::error::Result;
+use crate::transaction::extent_item::{CountedRef, ExtentRecord};
+use crate::transaction::refs::RefBy;
+use crate::transaction::{Core, Tree};
+use butterfs_ondisk::items::compression;
+use butterfs_ondisk::{Ino, Key, KeyType};
+
+/// Whether `extent`, an item of inode `ino` in `tree`, is the only user of its data.
+pub fn is_exclusive(core: &Core, tree: &Tree, ino: Ino, extent: &FileExtent) -> Result<bool> {
+    let last_snapshot = tree.last_snapshot().0;
+    if !extent.is_on_disk() || extent.compression != compression::NONE || extent.generation <= last_snapshot {
+        return Ok(false);
+    }
+    let Some(ours) = extent.data_ref(tree.id(), ino.0) else { return Ok(false) };
+    let by = RefBy::File { tree: ours.tree, ino: ours.ino, offset: ours.offset };
+    let key = Key::new(extent.at.0, KeyType::EXTENT_ITEM, extent.disk_len);
+    // What is pending is looked at last: a change that is booked in between is then seen twice, and refused.
+    let stored = core.globals().extent.get(core, key)?;
+    let stored = stored.map(|payload| ExtentRecord::parse(extent.at, key.kind, &payload)).transpose()?;
+    let pending = core.refs.pending(extent.at);
+    let only_ours = |count: &CountedRef| count.by == by;
+    let stored_ok = stored.as_ref().is_none_or(|record| {
+        let weight: u64 = record.inline.iter().map(|reference| u64::from(reference.count)).sum();
+        record.generation > last_snapshot && record.inline.iter().all(only_ours) && weight == record.refs
+    });
+    let pending_ok = pending.as_ref().is_none_or(|head| head.changes.iter().all(|(other, _)| *other == by));
+    let known = stored.is_some() || pending.is_some_and(|head| head.new);
+    Ok(known && stored_ok && pending_ok)
+}

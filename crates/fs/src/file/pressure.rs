@@ -1,0 +1,124 @@
+//! Bounds on buffered data: per file and in total, and the thread that writes back before writers have to.
+
+use super::Files;
+use crate::error::Result;
+use crate::inode::Inode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// A file with more buffered bytes is handed to the thread.
+const HAND_OVER_BYTES: u64 = 16 << 20;
+
+/// The thread that writes back large files and the oldest data. Ends when stopped, or when its files are dropped.
+pub struct Flusher {
+    files: Arc<Files>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flusher {
+    /// Starts the thread, if there may be one.
+    pub fn start(files: &Arc<Files>) -> Flusher {
+        let working = Arc::clone(files);
+        let spawn = || std::thread::Builder::new().name("flush".to_owned()).spawn(move || working.serve());
+        let thread = files.core.env().background().then(spawn).and_then(Result::ok);
+        Flusher { files: Arc::clone(files), thread }
+    }
+
+    /// Ends the thread and waits for it.
+    pub fn stop(&mut self) {
+        self.files.pressure.lock().stopping = true;
+        self.files.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What the thread is asked to do.
+#[derive(Default)]
+pub(super) struct Pressure {
+    large: Vec<Arc<Inode>>,
+    total: bool,
+    stopping: bool,
+}
+
+impl Files {
+    fn budget(&self) -> u64 {
+        (self.core.options().dirty_data_bytes as u64).max(1 << 20)
+    }
+
+    fn buffered(&self) -> u64 {
+        self.buffered_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sees to it that another write fits into memory: asks the thread in time, and helps when it is late. No lock
+    /// is held.
+    pub(super) fn make_room(&self, inode: &Arc<Inode>) -> Result<()> {
+        let (own, total, budget) = (inode.data.dirty_bytes(), self.buffered(), self.budget());
+        if own > budget / 4 {
+            return self.flush(inode);
+        }
+        if own > HAND_OVER_BYTES.min(budget / 16) {
+            self.ask(|pressure| {
+                if !pressure.large.iter().any(|other| Arc::ptr_eq(other, inode)) {
+                    pressure.large.push(Arc::clone(inode));
+                }
+            });
+        }
+        if total > budget / 2 {
+            self.ask(|pressure| pressure.total = true);
+        }
+        if total > budget { self.flush_oldest(budget / 4 * 3) } else { Ok(()) }
+    }
+
+    fn ask(&self, what: impl FnOnce(&mut Pressure)) {
+        what(&mut self.pressure.lock());
+        self.wake.notify_one();
+    }
+
+    /// Writes back the inodes that wait longest, until at most `target` bytes are buffered. Errors stay with their
+    /// inodes; one is returned only when nothing could be written back.
+    fn flush_oldest(&self, target: u64) -> Result<()> {
+        let before = self.buffered();
+        let oldest: Vec<Arc<Inode>> = {
+            let waiting = self.waiting.lock();
+            waiting.order.iter().filter_map(|id| waiting.inodes.get(id)).cloned().collect()
+        };
+        let mut first = Ok(());
+        for inode in oldest {
+            if self.buffered() <= target {
+                return Ok(());
+            }
+            first = first.and(self.flush(&inode));
+        }
+        if self.buffered() < before { Ok(()) } else { first }
+    }
+
+    /// The thread's work.
+    fn serve(&self) {
+        loop {
+            let (large, total) = {
+                let mut pressure = self.pressure.lock();
+                while pressure.large.is_empty() && !pressure.total && !pressure.stopping {
+                    self.wake.wait(&mut pressure);
+                }
+                if pressure.stopping {
+                    return;
+                }
+                (std::mem::take(&mut pressure.large), std::mem::take(&mut pressure.total))
+            };
+            // Errors stay with their inodes, for whoever syncs them.
+            large.iter().for_each(|inode| drop(self.flush(inode)));
+            if total {
+                let _ = self.flush_oldest(self.budget() / 4);
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Reading: the buffer over the extents, every sector verified.
+
+use super::codec::{self, Algorithm};
+use super::item::{ExtentKind, FileExtent, INLINE_HEAD};
+use super::{FileContext, Files};
+use crate::error::{Error, Result};
+use crate::extent::TreeItems;
+use crate::extent::checksums::{self, Checksums};
+use crate::inode::Inode;
+use butterfs_ondisk::Logical;
+use butterfs_ondisk::items::inode_flags;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+/// A compressed extent that claims more, on disk or in memory, is not believed.
+const LARGEST_COMPRESSED: u64 = 1 << 20;
+
+impl Files {
+    /// Reads up to `len` bytes at `offset` into `out`, which holds nothing else afterwards. Fewer only at the end
+    /// of the file.
+    pub fn read(&self, inode: &Inode, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
+        out.clear();
+        let _guard = inode.lock_shared()?;
+        let end = inode.size().min(offset.saturating_add(len as u64));
+        if offset >= end {
+            return Ok(0);
+        }
+        let span = self.sectors_of(&(offset..end));
+        out.resize((span.end - span.start) as usize, 0);
+        if let Err(error) = self.read_span(inode, &span, out) {
+            out.clear();
+            return Err(error);
+        }
+        out.truncate((end - span.start) as usize);
+        out.drain(..(offset - span.start) as usize);
+        Ok(out.len())
+    }
+
+    /// The sectors of `span` as they are now, zero beyond the end of the file. The inode is locked.
+    pub(super) fn sectors(&self, inode: &Inode, span: &Range<u64>) -> Result<Vec<u8>> {
+        let mut out = vec![0; (span.end - span.start) as usize];
+        self.read_span(inode, span, &mut out)?;
+        let end = inode.size().clamp(span.start, span.end);
+        out[(end - span.start) as usize..].fill(0);
+        Ok(out)
+    }
+
+    /// Reads whole sectors into `out`, which is zero; beyond the end of the file they hold whatever is on disk.
+    fn read_span(&self, inode: &Inode, span: &Range<u64>, out: &mut [u8]) -> Result<()> {
+        for gap in inode.data.overlay(span, out) {
+            let part = (gap.start - span.start) as usize..(gap.end - span.start) as usize;
+            self.read_extents(inode, &gap, &mut out[part])?;
+        }
+        Ok(())
+    }
+
+    /// What the extents hold of `range`, into `out`, which is zero.
+    pub(super) fn read_extents(&self, inode: &Inode, range: &Range<u64>, out: &mut [u8]) -> Result<()> {
+        let (context, items) = self.extents(inode);
+        self.read_mapped(inode, &context, &items, range, out).map_err(|error| in_file(inode, error))
+    }
+
+    fn read_mapped(
+        &self,
+        inode: &Inode,
+        context: &FileContext,
+        items: &TreeItems<'_>,
+        range: &Range<u64>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let mut parts: Vec<FileExtent> = Vec::new();
+        context.overlapping(items, range, &mut |extent, payload| {
+            let inside = extent.start.max(range.start)..extent.end().min(range.end);
+            match extent.kind {
+                ExtentKind::Inline => {
+                    let data = self.inline_data(&extent, &payload[INLINE_HEAD..])?;
+                    let part = &data[inside.start as usize..inside.end as usize];
+                    let from = (inside.start - range.start) as usize;
+                    out[from..from + part.len()].copy_from_slice(part);
+                }
+                ExtentKind::Regular if extent.is_on_disk() => parts.push(extent.part(&inside)),
+                ExtentKind::Regular | ExtentKind::Prealloc => {}
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let verified = !inode.with(|state| state.has(inode_flags::NODATASUM));
+        let adjoins = |a: &FileExtent, b: &FileExtent| {
+            a.compression == 0 && b.compression == 0 && a.end() == b.start && disk_end(a) == disk_start(b)
+        };
+        for run in parts.chunk_by(adjoins) {
+            let (first, last) = (&run[0], &run[run.len() - 1]);
+            let into = &mut out[(first.start - range.start) as usize..(last.end() - range.start) as usize];
+            if first.compression == 0 {
+                self.read_data(disk_start(first), into, verified)?;
+            } else {
+                let content = self.unpack(first, verified)?;
+                let from = first.offset as usize;
+                into.copy_from_slice(&content[from..from + into.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Inline data as one sector, zero behind its end.
+    pub(super) fn inline_data(&self, extent: &FileExtent, stored: &[u8]) -> Result<Vec<u8>> {
+        let mut data = vec![0; self.sector() as usize];
+        let len = extent.ram_bytes.min(self.sector()) as usize;
+        if extent.compression == 0 {
+            let len = len.min(stored.len());
+            data[..len].copy_from_slice(&stored[..len]);
+        } else {
+            self.decompress(extent, stored, &mut data[..len])?;
+        }
+        Ok(data)
+    }
+
+    fn decompress(&self, extent: &FileExtent, stream: &[u8], out: &mut [u8]) -> Result<()> {
+        let algorithm = Algorithm::from_raw(extent.compression)
+            .ok_or_else(|| Error::corrupt(format!("extent at {}: unknown compression", extent.start)))?;
+        codec::decompress(algorithm, stream, out, self.core.sectorsize())
+            .map_err(|error| Error::corrupt(format!("extent at {} (data at {}): {error}", extent.start, extent.at)))?;
+        Ok(())
+    }
+
+    /// The whole content of a compressed extent.
+    fn unpack(&self, extent: &FileExtent, verified: bool) -> Result<Arc<[u8]>> {
+        if let Some(content) = self.unpacked.lock().get(extent, verified) {
+            return Ok(content);
+        }
+        if extent.ram_bytes > LARGEST_COMPRESSED || extent.disk_len > LARGEST_COMPRESSED {
+            return Err(Error::corrupt(format!(
+                "compressed extent at {}: {} bytes on disk for {}",
+                extent.start, extent.disk_len, extent.ram_bytes
+            )));
+        }
+        let mut stream = vec![0; extent.disk_len as usize];
+        self.read_data(extent.at, &mut stream, verified)?;
+        let mut content = vec![0; extent.ram_bytes as usize];
+        self.decompress(extent, &stream, &mut content)?;
+        let content: Arc<[u8]> = content.into();
+        self.unpacked.lock().put(extent, verified, Arc::clone(&content));
+        Ok(content)
+    }
+
+    /// Reads data as it lies on disk. With `verified`, every sector has a checksum and agrees with it.
+    fn read_data(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
+        let volume = self.core.volume();
+        if !verified {
+            return Ok(volume.read(at, out, &mut |_| Ok(()))?);
+        }
+        let csum_tree = TreeItems::reading(&self.core, &self.core.globals().csum);
+        let sums = checksums::lookup(&csum_tree, self.layout(), at, out.len() as u64)?;
+        let sector = self.sector() as usize;
+        if let Some(missing) = (0..sums.len()).find(|&index| sums.get(index).is_none()) {
+            let at = at.plus((missing * sector) as u64);
+            return Err(Error::corrupt(format!("the data at {at} has no checksum")));
+        }
+        if volume.read(at, out, &mut |data| self.agrees(at, data, &sums, 0)).is_ok() {
+            return Ok(());
+        }
+        // No copy is good as a whole; perhaps every sector is good in one of them.
+        for (index, into) in out.chunks_mut(sector).enumerate() {
+            let at = at.plus((index * sector) as u64);
+            volume.read(at, into, &mut |data| self.agrees(at, data, &sums, index))?;
+        }
+        Ok(())
+    }
+
+    /// Whether `data`, whose first sector is number `first` of `sums`, has the right checksums.
+    fn agrees(&self, at: Logical, data: &[u8], sums: &Checksums, first: usize) -> Result<(), String> {
+        let kind = self.core.checksum_kind();
+        let sector = self.sector() as usize;
+        for (index, bytes) in data.chunks(sector).enumerate() {
+            let stored = sums.get(first + index).unwrap_or(&[]);
+            if stored.is_empty() || !kind.matches(bytes, stored) {
+                let at = at.plus((index * sector) as u64);
+                return Err(format!("the data at {at} does not match its {}", kind.name()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error with the file's name in front.
+fn in_file(inode: &Inode, error: Error) -> Error {
+    let named = |what: &str| format!("inode {} of tree {}: {what}", inode.ino, inode.tree_id());
+    match error {
+        Error::Device(what) => Error::Device(named(&what).into_boxed_str()),
+        Error::Corrupt(what) => Error::corrupt(named(&what)),
+        other => other,
+    }
+}
+
+/// Where an uncompressed part starts on disk.
+fn disk_start(part: &FileExtent) -> Logical {
+    part.at.plus(part.offset)
+}
+
+fn disk_end(part: &FileExtent) -> Logical {
+    part.at.plus(part.offset + part.len)
+}

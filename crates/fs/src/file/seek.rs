@@ -1,0 +1,65 @@
+//! Where data and holes are (`SEEK_DATA`, `SEEK_HOLE`).
+//!
+//! Buffered data is data; preallocated space that nobody wrote reads as zeros and counts as a hole. Behind the end
+//! of every file is a hole.
+
+use super::Files;
+use super::item::ExtentKind;
+use crate::error::{Errno, Error, Result};
+use crate::inode::Inode;
+use std::ops::ControlFlow;
+
+/// What to look for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whence {
+    /// The next data.
+    Data,
+    /// The next hole.
+    Hole,
+}
+
+impl Files {
+    /// The first position at or behind `offset` that is data, or a hole. `ENXIO` when there is none before the end.
+    pub fn seek(&self, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
+        let _guard = inode.lock_shared()?;
+        let size = inode.size();
+        if offset >= size {
+            return Err(Error::refused(Errno::ENXIO, "the offset is behind the end of the file"));
+        }
+        let mut at = offset;
+        while at < size {
+            let (end, is_data) = self.stretch(inode, at, size)?;
+            if is_data == (whence == Whence::Data) {
+                return Ok(at);
+            }
+            at = end;
+        }
+        match whence {
+            Whence::Hole => Ok(size),
+            Whence::Data => Err(Error::refused(Errno::ENXIO, "there is no data behind the offset")),
+        }
+    }
+
+    /// How far from `at` on the file is all data or all hole, at least; and which.
+    fn stretch(&self, inode: &Inode, at: u64, size: u64) -> Result<(u64, bool)> {
+        let next_buffered = match inode.data.next_buffered(at) {
+            Some(range) if range.start <= at => return Ok((range.end, true)),
+            Some(range) => range.start,
+            None => size,
+        };
+        let limit = next_buffered.min(size);
+        let (context, items) = self.extents(inode);
+        // Without an extent the rest is a hole; one that begins later ends the hole.
+        let mut found = (limit, false);
+        context.overlapping(&items, &(at..limit), &mut |extent, _| {
+            let is_data =
+                extent.kind == ExtentKind::Inline || (extent.kind == ExtentKind::Regular && !extent.is_hole());
+            found = match extent.start > at {
+                true => (extent.start, false),
+                false => (extent.end().min(limit), is_data),
+            };
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,191 @@
+//! Changing a file's size.
+//!
+//! Growing makes the old tail visible, so a last sector that is not zero behind the end is rewritten first, and what
+//! is buffered is recorded: the size on disk never covers data that is not there. Shrinking goes from the end in
+//! bounded steps, each of which is a file that is merely not short enough yet.
+
+use super::Files;
+use super::extents::FileContext;
+use super::item::{ExtentKind, FileExtent, INLINE_HEAD};
+use super::write_back::Booking;
+use crate::error::Result;
+use crate::extent::TreeItems;
+use crate::inode::Inode;
+use crate::transaction::{Handle, Reserve};
+use std::sync::Arc;
+
+/// Extents that one step of shrinking drops.
+const DROPS_PER_STEP: u64 = 24;
+
+impl Files {
+    /// Sets the size. The file loses its capabilities, and with `set_id` its set-id bits.
+    pub fn set_size(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<()> {
+        self.must_be_writable(inode)?;
+        self.must_fit(size, 0)?;
+        let _mapping = inode.data.lock_mapping();
+        while size > inode.size() {
+            if self.grow(inode, size, set_id)? {
+                return Ok(());
+            }
+        }
+        self.shrink(inode, size, set_id)
+    }
+
+    fn note_resize(&self, handle: &Handle, inode: &Arc<Inode>, set_id: bool) -> Result<()> {
+        let now = self.core.env().now();
+        inode.kill_privileges(handle, set_id)?;
+        inode.change(|state| state.touch_content(now));
+        Ok(())
+    }
+
+    /// False when the file has grown beyond `size` meanwhile.
+    fn grow(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<bool> {
+        self.write_back(inode)?;
+        self.rewrite_tail(inode)?;
+        let handle = self.core.start(Reserve::items(6))?;
+        let _guard = inode.lock_exclusive()?;
+        if inode.size() > size {
+            return Ok(false);
+        }
+        let grown = self.grow_under(&handle, inode, size);
+        grown.and_then(|()| self.note_resize(&handle, inode, set_id)).inspect_err(|error| handle.failed(error))?;
+        Ok(true)
+    }
+
+    /// Makes what is behind the end of the file zero on disk, before the end moves. The mapping lock is held.
+    pub(super) fn rewrite_tail(&self, inode: &Arc<Inode>) -> Result<()> {
+        if self.is_inline(inode)? {
+            return self.convert_inline(inode);
+        }
+        if inode.size().is_multiple_of(self.sector()) {
+            return Ok(());
+        }
+        let reserved = self.core.reserve_data(self.sector());
+        {
+            let _guard = inode.lock_exclusive()?;
+            let end = inode.size();
+            let Some(content) = self.tail_to_rewrite(inode, end)? else { return Ok(()) };
+            let reserved = reserved?;
+            inode.data.with(|buffer| {
+                buffer.dirty.write_below(self.round_down(end), &content);
+                buffer.reserve(reserved);
+                buffer.trim_reservation();
+                buffer.counted.total.get_or_insert_with(|| Arc::clone(&self.buffered_bytes));
+            });
+        }
+        self.write_back(inode)
+    }
+
+    /// Whether the file's content is in its item.
+    pub(super) fn is_inline(&self, inode: &Inode) -> Result<bool> {
+        let (context, items) = self.extents(inode);
+        Ok(context.before(&items, 1)?.is_some_and(|(extent, _)| extent.kind == ExtentKind::Inline))
+    }
+
+    pub(super) fn grow_under(&self, handle: &Handle, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        let context = self.context(inode, handle.generation());
+        let recorded = inode.with(|state| state.item.size.get());
+        let mut items = TreeItems::editing(handle, &inode.tree);
+        let gap = self.round_up(recorded)..self.round_up(size.max(recorded));
+        context.fill_gaps(&mut items, &gap)?;
+        inode.change(|state| {
+            state.item.size = size.max(recorded).into();
+            state.size = state.size.max(size);
+        });
+        Ok(())
+    }
+
+    /// Shrinks the file, also by what is preallocated behind its end.
+    fn shrink(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<()> {
+        self.unpack_inline(inode, size)?;
+        let mut first = true;
+        loop {
+            let handle = self.core.start(Reserve::removal(DROPS_PER_STEP + 6))?;
+            let _guard = inode.lock_exclusive()?;
+            if std::mem::take(&mut first) {
+                // From here on everybody sees the new size, and may write behind it again.
+                self.cut_buffer(inode, size);
+                inode.change(|state| state.size = size);
+                self.note_resize(&handle, inode, set_id).inspect_err(|error| handle.failed(error))?;
+            }
+            let result = self.shrink_step(&handle, inode, size);
+            if result.inspect_err(|error| handle.failed(error))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Forgets what is buffered at or beyond `size`.
+    fn cut_buffer(&self, inode: &Inode, size: u64) {
+        if inode.data.is_idle() {
+            return;
+        }
+        let end = self.round_up(size);
+        inode.data.with(|buffer| {
+            buffer.dirty.zero(size..end);
+            buffer.dirty.cut(end..u64::MAX);
+            buffer.trim_reservation();
+        });
+    }
+
+    /// Drops extents from the end; true when none is left behind `size`.
+    fn shrink_step(&self, handle: &Handle, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+        let context = self.context(inode, handle.generation());
+        let (last, from) = self.last_extents(inode, &context, size)?;
+        let mut items = TreeItems::editing(handle, &inode.tree);
+        let mut booking = Booking::new(handle, inode);
+        context.drop_range(&mut items, &(from..self.round_down(u64::MAX)), usize::MAX, &mut booking)?;
+        inode.change(|state| {
+            booking.settle(state);
+            let left = if last { size } else { from };
+            state.item.size = state.item.size.get().min(left).into();
+        });
+        if last {
+            self.shrink_inline(handle, inode, &context, size)?;
+        }
+        Ok(last)
+    }
+
+    /// Where the next step of shrinking to `size` cuts, and whether nothing is left behind `size` then.
+    fn last_extents(&self, inode: &Inode, context: &FileContext, size: u64) -> Result<(bool, u64)> {
+        let items = TreeItems::reading(&self.core, &inode.tree);
+        let (end, mut from) = (self.round_up(size), u64::MAX);
+        for _ in 0..DROPS_PER_STEP {
+            match context.before(&items, from)? {
+                Some((extent, _)) if extent.end() > end && extent.start >= end => from = extent.start,
+                _ => return Ok((true, end)),
+            }
+        }
+        Ok((false, from))
+    }
+
+    /// Cuts plain inline data to `size`.
+    fn shrink_inline(&self, handle: &Handle, inode: &Arc<Inode>, context: &FileContext, size: u64) -> Result<()> {
+        let items = TreeItems::reading(&self.core, &inode.tree);
+        let found = context.before(&items, 1)?;
+        let Some((extent, payload)) = found.filter(|(extent, _)| extent.kind == ExtentKind::Inline) else {
+            return Ok(());
+        };
+        if extent.ram_bytes <= size || size == 0 {
+            return Ok(());
+        }
+        let data = self.inline_data(&extent, &payload[INLINE_HEAD..])?;
+        let recorded = inode.with(|state| state.item.size.get());
+        self.insert_inline(handle, inode, &data[..size as usize])?;
+        inode.remember(|state| state.item.size = recorded.into());
+        Ok(())
+    }
+
+    /// Compressed inline data that would not fit an item uncompressed becomes a regular extent before it is cut.
+    fn unpack_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        let (context, items) = self.extents(inode);
+        let found = context.before(&items, 1)?.map(|(extent, _)| extent);
+        let cut = |extent: &FileExtent| {
+            extent.kind == ExtentKind::Inline && extent.compression != 0 && size < extent.ram_bytes
+        };
+        if size <= self.longest_inline() || !found.is_some_and(|extent| cut(&extent)) {
+            return Ok(());
+        }
+        self.convert_inline(inode)
+    }
+}

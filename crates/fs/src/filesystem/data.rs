@@ -1,0 +1,115 @@
+//! What users do with the contents of files.
+
+use super::Filesystem;
+use crate::error::{Errno, Error, Result};
+use crate::file::{Allocation, MAX_FILE_SIZE, Whence};
+use crate::inode::attr::mode;
+use crate::inode::{Inode, InodeId};
+use std::sync::Arc;
+
+/// Bytes that a copy moves at once.
+const COPY_BYTES: usize = 1 << 20;
+
+impl Filesystem {
+    /// An inode that is a regular file.
+    fn regular(&self, id: InodeId) -> Result<Arc<Inode>> {
+        let inode = self.0.inodes.get(id)?;
+        match inode.with(|state| state.mode()) & mode::S_IFMT {
+            mode::S_IFREG => Ok(inode),
+            mode::S_IFDIR => Err(Error::refused(Errno::EISDIR, "a directory has no content")),
+            _ => Err(Error::refused(Errno::EINVAL, "only regular files have content")),
+        }
+    }
+
+    /// Reads up to `len` bytes at `offset` into `out`, which holds nothing else afterwards; fewer only at the end of
+    /// the file. `EIO` when no copy of the data is good.
+    pub fn read(&self, id: InodeId, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
+        let inode = self.regular(id)?;
+        let read = self.0.files.read(&inode, offset, len, out)?;
+        self.0.names.note_access(&inode);
+        Ok(read)
+    }
+
+    /// Writes `data` at `offset`. With `kill_suidgid` the file loses its set-id bits, as for an unprivileged writer.
+    pub fn write(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
+        let inode = self.regular(id)?;
+        self.0.inodes.relieve()?;
+        self.0.files.write(&inode, offset, data, kill_suidgid)
+    }
+
+    pub(super) fn resize(&self, inode: &Arc<Inode>, size: u64, kill_suidgid: bool) -> Result<()> {
+        self.0.files.set_size(inode, size, kill_suidgid)
+    }
+
+    /// `fallocate(2)` with its `mode`; `EOPNOTSUPP` for modes that btrfs does not have.
+    pub fn fallocate(&self, id: InodeId, mode: u32, offset: u64, len: u64, kill_suidgid: bool) -> Result<()> {
+        let what = Allocation::from_mode(mode)?;
+        let inode = self.regular(id)?;
+        let end = offset.checked_add(len).unwrap_or(u64::MAX);
+        self.0.files.allocate_range(&inode, what, offset..end, kill_suidgid)
+    }
+
+    /// The next data or hole at or behind `offset`; `ENXIO` when there is none.
+    pub fn seek(&self, id: InodeId, offset: u64, whence: Whence) -> Result<u64> {
+        self.0.files.seek(self.regular(id)?.as_ref(), offset, whence)
+    }
+
+    /// `lseek(2)` with `SEEK_DATA` (3) or `SEEK_HOLE` (4).
+    pub fn lseek(&self, id: InodeId, offset: u64, whence: u32) -> Result<u64> {
+        match whence {
+            3 => self.seek(id, offset, Whence::Data),
+            4 => self.seek(id, offset, Whence::Hole),
+            _ => Err(Error::refused(Errno::EINVAL, "only data and holes can be sought")),
+        }
+    }
+
+    /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap. Returns how
+    /// many; fewer only at the end of the source.
+    pub fn copy_range(
+        &self,
+        (source, source_offset): (InodeId, u64),
+        (target, target_offset): (InodeId, u64),
+        len: u64,
+    ) -> Result<u64> {
+        let from = self.regular(source)?;
+        let len = len.min(from.size().saturating_sub(source_offset));
+        if source == target && source_offset.abs_diff(target_offset) < len {
+            return Err(Error::refused(Errno::EINVAL, "the ranges overlap"));
+        }
+        if target_offset.checked_add(len).is_none_or(|end| end > MAX_FILE_SIZE) {
+            return Err(Error::refused(Errno::EFBIG, "the file would become too large"));
+        }
+        let mut buffer = Vec::new();
+        let mut done = 0;
+        while done < len {
+            let want = (len - done).min(COPY_BYTES as u64) as usize;
+            if self.read(source, source_offset + done, want, &mut buffer)? == 0 {
+                break;
+            }
+            match self.write(target, target_offset + done, &buffer, true) {
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+                Ok(written) => done += written as u64,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes a file durable: its content, its item, its names. An error of an earlier write-back is told here, once.
+    pub fn fsync(&self, id: InodeId, _datasync: bool) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let inode = self.0.inodes.get(id)?;
+        self.0.files.flush_for_sync(&inode)?;
+        self.0.core.commit()
+    }
+
+    /// Begins to write a file's content back, as at `close(2)`; an error of an earlier write-back is told here, once.
+    pub fn flush(&self, id: InodeId) -> Result<()> {
+        match self.0.inodes.peek(id) {
+            Some(inode) => self.0.files.take_error(&inode).map_or(Ok(()), Err),
+            None => Ok(()),
+        }
+    }
+}
