@@ -147,7 +147,7 @@ fn a_run_among_the_items_of_one_leaf_is_one_edit() {
         assert!(tree::insert(&model.store, &mut model.root, &key(10 * n), &[1; 100]).expect("no failure"));
     }
     let insert = |model: &mut Model| {
-        let run: Vec<(Key, &[u8])> = (0..12).map(|n| (key(9 * n + 1), [2; 90].as_slice())).collect();
+        let run: Vec<(Key, &[u8])> = (0..12).map(|n| (key(10 * n + 3), [2; 90].as_slice())).collect();
         assert_eq!(tree::insert_many(&model.store, &mut model.root, &run).expect("no failure"), 12);
     };
     assert_eq!(cost(&mut model, insert), (1, 1, 1));
