@@ -1,1 +1,293 @@
-//! Files, locks, loop devices.
+//! Files and their locks; with root also loop devices and what the kernel has mounted.
+
+use super::*;
+use crate::file::FileOptions;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::AtomicU32;
+
+/// A directory of its own, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("butterfs-device-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        Scratch(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file of a mebibyte.
+    fn image(&self) -> PathBuf {
+        let path = self.path("image");
+        FileDevice::create(&path, 1 << 20).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// With time for a child of another test, between fork and exec, to let go of the descriptors it inherited.
+fn patient(options: FileOptions) -> FileOptions {
+    FileOptions { wait: Duration::from_secs(20), ..options }
+}
+
+fn refusal(path: &Path, options: FileOptions) -> String {
+    FileDevice::open(path, &options).unwrap_err().to_string()
+}
+
+#[test]
+fn a_new_file_is_sparse_and_keeps_what_is_written() {
+    let scratch = Scratch::new();
+    let path = scratch.path("image");
+    let device = FileDevice::create(&path, 1 << 40).unwrap();
+    assert_eq!((device.len(), device.is_read_only(), device.is_block_device()), (1 << 40, false, false));
+    assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0);
+    device.write_at((1 << 40) - 5, b"bytes").unwrap();
+    device.flush().unwrap();
+    drop(device);
+    let device = FileDevice::open(&path, &patient(FileOptions::read_only())).unwrap();
+    let mut found = [0; 6];
+    device.read_at((1 << 40) - 6, &mut found).unwrap();
+    assert_eq!(&found, b"\0bytes");
+    assert_eq!(device.name(), path.display().to_string());
+}
+
+#[test]
+fn an_existing_file_is_not_created_again() {
+    let scratch = Scratch::new();
+    let path = scratch.image();
+    assert!(matches!(FileDevice::create(&path, 5).unwrap_err().kind, OpenErrorKind::Exists));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn what_cannot_be_a_device_is_named() {
+    let scratch = Scratch::new();
+    let dir = &scratch.0;
+    let cases = [
+        (scratch.path("nothing"), format!("{}/nothing does not exist", dir.display())),
+        (dir.clone(), format!("{} is a directory, not a file or block device", dir.display())),
+        ("/dev/null".into(), "/dev/null is a character device, not a file or block device".to_owned()),
+    ];
+    for (path, expected) in cases {
+        assert_eq!(refusal(&path, FileOptions::read_write()), expected);
+        assert_eq!(refusal(&path, FileOptions::inspect()), expected);
+    }
+}
+
+#[test]
+fn ranges_outside_and_writes_to_read_only_devices_are_refused() {
+    let scratch = Scratch::new();
+    let path = scratch.image();
+    let device = FileDevice::open(&path, &patient(FileOptions::read_write())).unwrap();
+    assert_eq!(device.write_at((1 << 20) - 1, b"ab").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(device.read_at(1 << 20, &mut [0]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    drop(device);
+    let device = FileDevice::open(&path, &patient(FileOptions::read_only())).unwrap();
+    assert_eq!(device.write_at(0, b"a").unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+    assert!(device.discard(0, 4096).is_err());
+    assert!(device.flush().is_ok());
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn discard_gives_blocks_back() {
+    let scratch = Scratch::new();
+    let path = scratch.image();
+    let device = FileDevice::open(&path, &patient(FileOptions::read_write())).unwrap();
+    device.write_at(0, &[1; 1 << 20]).unwrap();
+    device.flush().unwrap();
+    let before = std::fs::metadata(&path).unwrap().blocks();
+    device.discard(4096, 512 << 10).unwrap();
+    device.discard(0, 0).unwrap();
+    let after = std::fs::metadata(&path).unwrap();
+    assert!(after.blocks() < before && after.len() == 1 << 20);
+    let mut found = [9; 2];
+    device.read_at(4095, &mut found).unwrap();
+    assert_eq!(found, [1, 0]);
+}
+
+/// Who may open a file while somebody else has it open.
+#[test]
+fn locks() {
+    type Options = fn() -> FileOptions;
+    let (rw, ro, look): (Options, Options, Options) =
+        (FileOptions::read_write, FileOptions::read_only, FileOptions::inspect);
+    let cases = [
+        (rw, rw, false),
+        (rw, ro, false),
+        (rw, look, true),
+        (ro, rw, false),
+        (ro, ro, true),
+        (look, rw, true),
+        (look, look, true),
+    ];
+    for (index, (first, second, allowed)) in cases.into_iter().enumerate() {
+        let scratch = Scratch::new();
+        let path = scratch.image();
+        let held = FileDevice::open(&path, &patient(first())).unwrap();
+        let result = FileDevice::open(&path, &second());
+        assert_eq!(result.is_ok(), allowed, "case {index}");
+        match result {
+            Ok(device) => drop(device),
+            Err(error) => {
+                assert_eq!(error.to_string(), format!("{} is in use by another process", path.display()));
+                assert!(error.is_in_use() && error.hint().is_some());
+            }
+        }
+        drop(held);
+        assert!(FileDevice::open(&path, &patient(second())).is_ok(), "case {index} after the first is closed");
+    }
+}
+
+#[test]
+fn a_created_file_is_locked_at_once() {
+    let scratch = Scratch::new();
+    let _device = FileDevice::create(scratch.path("image"), 4096).unwrap();
+    assert!(refusal(&scratch.path("image"), FileOptions::read_write()).ends_with("in use by another process"));
+}
+
+#[test]
+fn waiting_for_the_one_before() {
+    let scratch = Scratch::new();
+    let path = scratch.image();
+    let held = FileDevice::open(&path, &patient(FileOptions::read_write())).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| FileDevice::open(&path, &patient(FileOptions::read_write())).is_ok());
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!waiting.is_finished());
+        drop(held);
+        assert!(waiting.join().unwrap());
+    });
+}
+
+/// A pipe takes writes nowhere and cannot be flushed: the only failing flush that needs no special hardware.
+#[test]
+fn the_first_failed_flush_is_final() {
+    let (read_end, _write_end) = std::io::pipe().unwrap();
+    let file = File::from(std::os::fd::OwnedFd::from(read_end));
+    let device = FileDevice::assemble(file, Path::new("pipe"), 4096, false, false, None);
+    let first = device.flush().unwrap_err().to_string();
+    for later in [device.flush(), device.write_at(0, b"x"), device.discard(0, 1)] {
+        let later = later.unwrap_err().to_string();
+        assert_eq!(later, format!("pipe cannot be written any more: an earlier flush failed: {first}"));
+    }
+}
+
+/// Says why a test cannot run here; where everything must run, that is a failure.
+fn skip(why: &str) {
+    println!("SKIPPED: {why}");
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "skipped where nothing may be: {why}");
+}
+
+/// A loop device over a file, with a btrfs in it if asked, detached at the end.
+struct Loop {
+    node: PathBuf,
+    mounted: Option<PathBuf>,
+}
+
+fn run(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("timeout").arg("60").arg(program).args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+impl Loop {
+    fn over(image: &Path) -> Option<Loop> {
+        let node = run("losetup", &["--find", "--show", image.to_str()?])?;
+        Some(Loop { node: node.into(), mounted: None })
+    }
+
+    fn mount(&mut self, at: PathBuf) -> bool {
+        std::fs::create_dir_all(&at).unwrap();
+        let mounted = run("mount", &["-t", "btrfs", self.node.to_str().unwrap(), at.to_str().unwrap()]).is_some();
+        self.mounted = mounted.then_some(at);
+        mounted
+    }
+
+    fn unmount(&mut self) {
+        if let Some(at) = self.mounted.take() {
+            run("umount", &[at.to_str().unwrap()]);
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        self.unmount();
+        run("losetup", &["--detach", self.node.to_str().unwrap()]);
+    }
+}
+
+/// A file with a btrfs in it and a loop device over it, or the reason why not.
+fn kernel_filesystem(scratch: &Scratch) -> Result<(PathBuf, Loop), &'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("loop devices need root");
+    }
+    let image = scratch.path("image");
+    drop(FileDevice::create(&image, 128 << 20).unwrap());
+    run("mkfs.btrfs", &["-q", image.to_str().unwrap()]).ok_or("no mkfs.btrfs")?;
+    let device = Loop::over(&image).ok_or("no loop device")?;
+    Ok((image, device))
+}
+
+#[test]
+fn block_devices_have_a_size_and_keep_what_is_written() {
+    let scratch = Scratch::new();
+    let (image, node) = match kernel_filesystem(&scratch) {
+        Ok((image, device)) => (image, device),
+        Err(why) => return skip(why),
+    };
+    let device = FileDevice::open(&node.node, &FileOptions::read_write()).unwrap();
+    assert_eq!((device.len(), device.is_block_device()), (128 << 20, true));
+    device.write_at(100 << 20, &[5; 8192]).unwrap();
+    device.flush().unwrap();
+    device.discard(100 << 20, 4096).unwrap();
+    let mut found = [9; 2];
+    device.read_at((100 << 20) + 4095, &mut found).unwrap();
+    assert_eq!(found, [0, 5]);
+    // The file beneath is taken too.
+    assert!(refusal(&image, FileOptions::read_write()).ends_with("in use by another process"));
+    assert!(refusal(&node.node, FileOptions::read_write()).ends_with("in use by another process"));
+    drop(device);
+    let beneath = FileDevice::open(&image, &patient(FileOptions::read_write())).unwrap();
+    assert!(refusal(&node.node, FileOptions::read_write()).ends_with("in use by another process"));
+    drop(beneath);
+}
+
+#[test]
+fn what_the_kernel_has_mounted_is_refused_by_name() {
+    let scratch = Scratch::new();
+    let (image, mut device) = match kernel_filesystem(&scratch) {
+        Ok(both) => both,
+        Err(why) => return skip(why),
+    };
+    let at = scratch.path("mount point");
+    if !device.mount(at.clone()) {
+        return skip("the kernel has no btrfs");
+    }
+    let node = device.node.display().to_string();
+    let unclaimed = FileOptions { exclusive: false, ..FileOptions::read_write() };
+    for options in [FileOptions::read_write(), unclaimed.clone()] {
+        assert_eq!(refusal(&device.node, options), format!("{node} is mounted at {}", at.display()));
+    }
+    let through = format!("{} is mounted at {} through {node}", image.display(), at.display());
+    assert_eq!(refusal(&image, FileOptions::read_write()), through);
+    assert!(FileDevice::open(&image, &FileOptions::inspect()).is_ok());
+    device.unmount();
+    let claimed = FileDevice::open(&device.node, &patient(FileOptions::read_write())).unwrap();
+    assert!(!device.mount(at.clone()), "the claim keeps the kernel out");
+    drop(claimed);
+    let unclaimed = FileDevice::open(&device.node, &patient(unclaimed)).unwrap();
+    assert!(device.mount(at), "without a claim the kernel can take it, as for fuseblk");
+    drop(unclaimed);
+}
