@@ -240,19 +240,19 @@ impl Plan {
                 }
                 Fate::Stays => return,
                 Fate::Goes => {}
-                Fate::JoinsLeft(sibling) => join(ed, at, sibling.at, |node, sibling| sibling.append(node)),
-                Fate::JoinsRight(sibling) => {
+                Fate::JoinsLeft(left) => join(ed, at, left.at, |node, left| left.append(node)),
+                Fate::JoinsRight(right) => {
                     new_key = Some(ed.edit(at, |node| node.key(0)));
-                    join(ed, at, sibling.at, |node, sibling| sibling.prepend(node));
+                    join(ed, at, right.at, |node, right| right.prepend(node));
                 }
             }
-            ed.free(at, Level(level as u8));
             ed.edit(path.at(level + 1), |parent| {
                 parent.remove_pointer(slot);
                 if let Some(key) = new_key {
                     parent.set_key(slot, key);
                 }
             });
+            ed.free(at, Level(level as u8));
             first_changed = slot == 0;
         }
         self.hand_over(ed, root, path);
@@ -273,14 +273,14 @@ impl Plan {
                 None => return,
             },
         };
-        ed.free(old, Level(level as u8));
         let passed_over = &self.heirs[..self.heirs.len().saturating_sub(1)];
-        for (below, node) in passed_over.iter().enumerate() {
-            ed.free(node.at, Level((level - 1 - below) as u8));
-        }
         root.at = heir;
         root.generation = ed.generation();
         root.level = Level((level - 1 - passed_over.len()) as u8);
+        let freed = std::iter::once(old).chain(passed_over.iter().map(|node| node.at));
+        for (below, at) in freed.enumerate() {
+            ed.free(at, Level((level - below) as u8));
+        }
     }
 }
 

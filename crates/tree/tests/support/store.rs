@@ -137,9 +137,11 @@ impl Store {
     fn assert_unreachable(&self, child: Logical) {
         let nodes = self.nodes.borrow();
         let points = |node: &Arc<Node>| !node.is_leaf() && (0..node.nritems()).any(|slot| node.child(slot).0 == child);
-        // A parent that has lost its last pointer but one still names it until it is freed itself.
-        let parents = nodes.values().filter(|node| node.generation() == self.generation.get() && points(node));
-        assert!(parents.count() <= 1, "{child} is freed and still pointed to");
+        let generation = self.generation.get();
+        assert!(
+            !nodes.values().any(|node| node.generation() == generation && points(node)),
+            "{child} is freed and still pointed to"
+        );
     }
 }
 
