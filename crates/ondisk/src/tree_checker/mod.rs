@@ -18,9 +18,7 @@ mod root;
 mod space;
 
 use crate::features::incompat;
-use crate::header::{
-    HEADER_LEN, Header, ITEM_LEN, ItemHeader, KeyPointer, leaf_data_size, max_item_size, pointers_per_node,
-};
+use crate::header::{Header, ITEM_LEN, ItemHeader, KeyPointer, leaf_data_size, max_item_size, pointers_per_node};
 use crate::key::{Key, KeyType};
 use crate::superblock::Superblock;
 use crate::units::{Generation, MAX_LEVELS, TreeId};

@@ -6,6 +6,7 @@ mod inode_items;
 mod space_items;
 
 use super::*;
+use crate::header::HEADER_LEN;
 use block::*;
 
 /// Checks each leaf of a table: an empty word expects it to be good, else the violation's text has the word in it.

@@ -1,6 +1,7 @@
 //! Builders of tree blocks and payloads for the tests.
 
 use super::super::*;
+use crate::header::HEADER_LEN;
 use crate::items::*;
 use crate::key::DiskKey;
 use zerocopy::{FromZeros, IntoBytes};
