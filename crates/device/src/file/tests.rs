@@ -186,7 +186,7 @@ fn the_first_failed_flush_is_final() {
 
 /// Says why a test cannot run here; where everything must run, that is a failure.
 fn skip(why: &str) {
-    println!("SKIPPED: {why}");
+    println!("SKIPPED: loop devices: {why}");
     assert!(std::env::var("CI").as_deref() != Ok("true"), "skipped where nothing may be: {why}");
 }
 
