@@ -98,7 +98,10 @@ impl Core {
     /// Books everything. False when the generation has changed nothing.
     fn settle(self: &Arc<Self>, generation: Generation) -> Result<bool> {
         let handle = self.settling_handle(generation);
-        if let Some(hook) = self.settle_hook.get() {
+        let hook = |handle: &Handle| self.settle_hook.get().map_or(Ok(()), |hook| hook(handle));
+        hook(&handle)?;
+        for task in std::mem::take(&mut *self.settle_tasks.lock()) {
+            task(&handle)?;
             hook(&handle)?;
         }
         if !self.has_changes() {
@@ -185,6 +188,20 @@ impl Core {
     /// Wakes the background thread for whatever it looks at next.
     pub(crate) fn wake_timer(&self) {
         self.want_commit();
+    }
+
+    /// Wakes the cleaner: a subvolume was deleted, or the filesystem is being closed.
+    pub(crate) fn want_cleaning(&self) {
+        *self.cleaning_wish.0.lock() = true;
+        self.cleaning_wish.1.notify_all();
+    }
+
+    /// Waits until there may be something to clean.
+    pub(crate) fn wait_for_cleaning(&self) {
+        let mut wanted = self.cleaning_wish.0.lock();
+        while !std::mem::take(&mut *wanted) {
+            self.cleaning_wish.1.wait(&mut wanted);
+        }
     }
 
     /// Waits until somebody wants a commit, at most `interval`. True when the time was up.

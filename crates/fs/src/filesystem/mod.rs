@@ -7,6 +7,7 @@ mod data;
 mod namespace;
 mod statfs;
 mod subvolume_root;
+mod subvolumes;
 
 pub use statfs::StatFs;
 
@@ -39,6 +40,7 @@ pub(crate) struct Inner {
     notes: Vec<String>,
     stopping: AtomicBool,
     timer: Mutex<Option<JoinHandle<()>>>,
+    cleaner: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// See the [module](self). Clones share one filesystem.
@@ -66,11 +68,13 @@ impl Filesystem {
             notes,
             stopping: AtomicBool::new(false),
             timer: Mutex::new(None),
+            cleaner: Mutex::new(None),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);
         filesystem.prepare_writing()?;
         filesystem.start_timer();
+        filesystem.start_cleaner();
         Ok(filesystem)
     }
 
@@ -132,8 +136,11 @@ impl Filesystem {
     pub fn shutdown(&self) -> Result<()> {
         self.0.stopping.store(true, Ordering::Relaxed);
         self.0.core.wake_timer();
-        if let Some(timer) = self.0.timer.lock().take() {
-            let _ = timer.join();
+        self.0.core.want_cleaning();
+        for thread in [&self.0.timer, &self.0.cleaner] {
+            if let Some(thread) = thread.lock().take() {
+                let _ = thread.join();
+            }
         }
         if self.is_read_only() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Names and attributes of a [`Filesystem`].
 
 use super::Filesystem;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::inode::InodeId;
 use crate::inode::attr::{Attr, Caller, SetAttr};
 use crate::inode::namespace::{DirEntry, RenameMode};
@@ -70,9 +70,21 @@ impl Filesystem {
         self.0.names.unlink(parent, name)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory, or deletes an empty subvolume.
     pub fn rmdir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        self.0.names.rmdir(parent, name)
+        let removed = self.0.names.rmdir(parent, name);
+        match removed {
+            Err(error) if error.is(Errno::EPERM) && self.names_subvolume(parent, name)? => {
+                self.delete_subvolume_if(parent, name, true).map(|_| ())
+            }
+            other => other,
+        }
+    }
+
+    fn names_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<bool> {
+        let id = self.lookup(parent, name)?.id;
+        self.forget(id, 1);
+        Ok(id == InodeId::root_of(id.tree))
     }
 
     /// Renames.

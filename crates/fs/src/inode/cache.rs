@@ -13,7 +13,7 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::{DirtyInodes, Inode, InodeId, Orphan, orphan};
 use crate::transaction::{Core, Handle, Reserve, Tree};
 use butterfs_ondisk::items::InodeItem;
-use butterfs_ondisk::{Ino, Key, KeyType};
+use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -235,6 +235,16 @@ impl InodeCache {
                 shard.lock().users.remove(&id);
                 self.delete(id);
             }
+        }
+    }
+
+    /// Forgets all inodes of a deleted subvolume.
+    pub fn discard_tree(&self, tree: TreeId) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let before = shard.inodes.len();
+            shard.inodes.retain(|id, _| id.tree != tree);
+            shard.departures += (before - shard.inodes.len()) as u64;
         }
     }
 

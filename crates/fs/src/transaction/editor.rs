@@ -127,9 +127,11 @@ impl Editor<'_> {
     /// While a tree must copy again, a block that it owns alone in this generation has been copied already.
     fn copied_since_snapshot(&self, node: &Node) -> bool {
         self.tree.forced_cow.load(Ordering::Relaxed) == self.generation.0
-            && self.core.refs.pending(node.at()).is_some_and(|head| {
-                head.new && head.changes == [(RefBy::Tree(self.tree.id()), 1)]
-            })
+            && self
+                .core
+                .refs
+                .pending(node.at())
+                .is_some_and(|head| head.new && head.changes == [(RefBy::Tree(self.tree.id()), 1)])
             && node.owner() == self.tree.id()
     }
 
@@ -202,6 +204,17 @@ impl Editor<'_> {
     /// Changes the reference of each child of `node`: by its parent block if given, else by this tree.
     fn change_children(&self, node: &Node, parent: Option<Logical>, count: i64) {
         self.core.change_child_refs(node, self.tree.id(), parent, count);
+    }
+
+    /// Copies another tree's root node, which stays as it is; its children are this tree's too from now on.
+    pub(crate) fn copy_shared(&self, node: &Arc<Node>) -> Result<Logical> {
+        let at = self.allocate()?;
+        let mut copy = (**node).clone();
+        copy.set_identity(at, self.generation, self.tree.id());
+        self.change_children(node, None, 1);
+        self.own(at, node.level());
+        self.core.nodes.insert_dirty(copy);
+        Ok(at)
     }
 
     pub(crate) fn touch_root(&self, root: &mut NodePtr) -> Result<()> {

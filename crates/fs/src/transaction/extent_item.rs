@@ -117,8 +117,7 @@ impl ExtentRecord {
 
     /// The payload.
     pub fn encode(&self) -> Vec<u8> {
-        let head =
-            ExtentItem { refs: self.refs.into(), generation: self.generation.into(), flags: self.flags.into() };
+        let head = ExtentItem { refs: self.refs.into(), generation: self.generation.into(), flags: self.flags.into() };
         let mut out = head.as_bytes().to_vec();
         if let Some(info) = &self.block_info {
             out.extend_from_slice(info.as_bytes());

@@ -15,10 +15,8 @@ impl Core {
     /// Loads the free runs of the group that starts at `start`. No tree lock may be held, and nothing may settle
     /// meanwhile: the caller has a handle, or is the one who settles.
     pub(crate) fn load_group(&self, start: Logical) -> Result<()> {
-        let group = self
-            .space
-            .group_of(start)
-            .ok_or_else(|| Error::corrupt(format!("there is no block group at {start}")))?;
+        let group =
+            self.space.group_of(start).ok_or_else(|| Error::corrupt(format!("there is no block group at {start}")))?;
         let runs = if self.maintains_free_space_tree() { self.listed_runs(&group)? } else { self.gaps(&group)? };
         self.space.load(group.start, &runs);
         Ok(())
@@ -99,7 +97,10 @@ impl Runs {
         for &(at, len) in &self.0 {
             let run_end = at.checked_add(len).filter(|&run_end| at >= from && run_end <= end && len > 0);
             from = run_end.ok_or_else(|| {
-                Error::corrupt(format!("block group {}: the free run {at}+{len} overlaps or leaves the group", group.start))
+                Error::corrupt(format!(
+                    "block group {}: the free run {at}+{len} overlaps or leaves the group",
+                    group.start
+                ))
             })?;
         }
         Ok(self.0)

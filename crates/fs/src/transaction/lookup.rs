@@ -42,6 +42,17 @@ impl Core {
         Ok(BlockRefs { refs, full: full || set_full })
     }
 
+    /// As [`block_refs`](Self::block_refs), reading what is missing. No tree lock may be held.
+    pub(crate) fn block_refs_loading(&self, at: Logical, level: Level) -> Result<BlockRefs> {
+        let mut held = Vec::new();
+        loop {
+            match self.block_refs(at, level) {
+                Err(Error::Missing(ptr)) => held.push(self.nodes.load(&ptr)?),
+                other => return other,
+            }
+        }
+    }
+
     fn stored_refs(&self, at: Logical, level: Level) -> Result<Option<ExtentRecord>> {
         let reader = Reader { core: self };
         let root = self.globals().extent.root();

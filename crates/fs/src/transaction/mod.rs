@@ -39,7 +39,7 @@ use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::features::{compat_ro, incompat};
 use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::superblock::Superblock;
-use butterfs_ondisk::{ChecksumKind, Generation, Key, KeyType, TreeId};
+use butterfs_ondisk::{ChecksumKind, Generation, Ino, Key, KeyType, TreeId};
 use butterfs_volume::Volume;
 use parking_lot::{Condvar, Mutex};
 use refs::RefQueue;
@@ -78,6 +78,10 @@ pub(crate) struct Progress {
 /// What runs first when a transaction settles: brings what is changed in memory into the trees.
 pub type SettleHook = Box<dyn Fn(&Handle) -> Result<()> + Send + Sync>;
 
+/// Something that can only be done while a transaction settles and everything in memory is in the trees: a snapshot.
+/// It refuses before it changes anything; an error it returns ends the transaction.
+pub type SettleTask = Box<dyn FnOnce(&Handle) -> Result<()> + Send>;
+
 /// See the [module](self).
 pub struct Core {
     pub(crate) volume: Arc<Volume>,
@@ -91,7 +95,9 @@ pub struct Core {
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) settle_hook: OnceLock<SettleHook>,
+    pub(crate) settle_tasks: Mutex<Vec<SettleTask>>,
     pub(crate) commit_wish: (Mutex<bool>, Condvar),
+    pub(crate) cleaning_wish: (Mutex<bool>, Condvar),
     running: AtomicU64,
     incompat: AtomicU64,
     options: Options,
@@ -99,6 +105,7 @@ pub struct Core {
     globals: OnceLock<GlobalTrees>,
     trees: Mutex<FxHashMap<TreeId, Arc<Tree>>>,
     dirty_inodes: AtomicUsize,
+    next_tree_id: AtomicU64,
     uuid_tree_current: AtomicBool,
     checksum_kind: ChecksumKind,
     sectorsize: u32,
@@ -125,12 +132,15 @@ impl Core {
             changed: Condvar::new(),
             commit_lock: Mutex::new(()),
             settle_hook: OnceLock::new(),
+            settle_tasks: Mutex::default(),
             commit_wish: (Mutex::new(false), Condvar::new()),
+            cleaning_wish: (Mutex::new(false), Condvar::new()),
             running: AtomicU64::new(durable.next().0),
             incompat: AtomicU64::new(superblock.incompat_flags.get()),
             globals: OnceLock::new(),
             trees: Mutex::default(),
             dirty_inodes: AtomicUsize::new(0),
+            next_tree_id: AtomicU64::new(0),
             uuid_tree_current: AtomicBool::new(superblock.uuid_tree_generation == superblock.generation),
             checksum_kind: superblock.checksum_kind().expect("the superblock was validated"),
             sectorsize: superblock.sectorsize.get(),
@@ -288,6 +298,21 @@ impl Core {
         self.trees.lock().insert(tree.id(), tree);
     }
 
+    /// A number for a new subvolume. Numbers are not used again while the filesystem is open.
+    pub fn next_tree_id(&self) -> Result<TreeId> {
+        if self.next_tree_id.load(Ordering::Relaxed) == 0 {
+            let behind = Key::new(Ino::LAST_FREE.0, KeyType(255), u64::MAX);
+            let last = self.globals().root.last_before(self, behind)?.map_or(0, |(key, _)| key.objectid);
+            let next = last.saturating_add(1).max(Ino::FIRST_FREE.0);
+            let _ = self.next_tree_id.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        let id = TreeId(self.next_tree_id.fetch_add(1, Ordering::Relaxed));
+        if !id.is_subvolume() {
+            return Err(Error::refused(Errno::ENOSPC, "all subvolume numbers are used up"));
+        }
+        Ok(id)
+    }
+
     /// Forgets a tree that was deleted.
     pub fn forget_tree(&self, id: TreeId) {
         self.trees.lock().remove(&id);
@@ -301,6 +326,11 @@ impl Core {
     /// What runs first when a transaction settles. Set once.
     pub fn on_settle(&self, hook: SettleHook) {
         assert!(self.settle_hook.set(hook).is_ok(), "the settle hook is set once");
+    }
+
+    /// Has `task` done by the commit that the caller asks for next.
+    pub fn when_settling(&self, task: SettleTask) {
+        self.settle_tasks.lock().push(task);
     }
 
     /// Counts inodes that the settle hook will write, so that space is kept for them.

@@ -102,7 +102,12 @@ impl RefQueue {
             self.count.fetch_add(1, Ordering::Relaxed);
             RefHead { len, kind, new, set_full: false, changes: Vec::new() }
         });
-        assert!(head.len == len && head.kind == kind, "extent {at}: {:?}+{} is changed as {kind:?}+{len}", head.kind, head.len);
+        assert!(
+            head.len == len && head.kind == kind,
+            "extent {at}: {:?}+{} is changed as {kind:?}+{len}",
+            head.kind,
+            head.len
+        );
         head.new |= new;
         head.change(by, count);
         if head.new && head.net() == 0 && matches!(kind, ExtentKind::Block(_)) {

@@ -37,7 +37,8 @@ impl Core {
         let nodesize = u64::from(self.nodesize());
         let heads = self.refs.len() as u64;
         let globals = self.globals();
-        let books = [Some(&globals.extent), Some(&globals.csum), globals.free_space.as_ref(), globals.block_group.as_ref()];
+        let books =
+            [Some(&globals.extent), Some(&globals.csum), globals.free_space.as_ref(), globals.block_group.as_ref()];
         let present: u64 = books.into_iter().flatten().map(|tree| tree.bytes_used(self.nodesize()) / nodesize).sum();
         // A head changes a leaf of the extent tree and one of the free space tree; a leaf is copied once. New items
         // fill new leaves. The tail is the paths of the small trees and the root tree.
@@ -133,9 +134,9 @@ impl Core {
                     let _handle = self.join(0)?;
                     self.load_group(group)?;
                 }
-                Found::Nothing => self.grow(Class::Data).map_err(|_| {
-                    Error::refused(Errno::ENOSPC, "no contiguous space left for data")
-                })?,
+                Found::Nothing => self
+                    .grow(Class::Data)
+                    .map_err(|_| Error::refused(Errno::ENOSPC, "no contiguous space left for data"))?,
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::env::Time;
 use crate::error::{Error, Result};
 use butterfs_ondisk::items::{RootItem, Timespec};
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
-use butterfs_tree::{Node, NodePtr};
+use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource};
 use parking_lot::{Mutex, RwLock};
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
@@ -214,11 +214,7 @@ impl Tree {
         Ok(())
     }
 
-    fn write<R>(
-        &self,
-        handle: &Handle,
-        edit: impl Fn(&Editor<'_>, &mut NodePtr) -> Result<R>,
-    ) -> Result<R> {
+    fn write<R>(&self, handle: &Handle, edit: impl Fn(&Editor<'_>, &mut NodePtr) -> Result<R>) -> Result<R> {
         let core = handle.core();
         let mut held = Vec::new();
         loop {
@@ -298,6 +294,36 @@ impl Tree {
         self.write(handle, |editor, root| {
             butterfs_tree::remove_range(editor, root, &from, &to, &mut |key, data| (visit.borrow_mut())(key, data))
         })
+    }
+
+    /// A new tree whose root is an empty leaf. Its root item is written when the transaction settles.
+    pub fn create(handle: &Handle, id: TreeId, item: RootItem) -> Result<Tree> {
+        let tree = Tree::from_item(id, 0, item);
+        tree.write(handle, |editor, root| {
+            root.at = editor.new_node(Level(0))?;
+            root.generation = editor.generation();
+            root.level = Level(0);
+            Ok(())
+        })?;
+        Ok(tree)
+    }
+
+    /// A snapshot of this tree: a copy of its root node, and references to everything below it. From now on, and
+    /// until the transaction ends, this tree copies even blocks of the running generation. Its root item is written
+    /// when the transaction settles, which must be at once: the snapshot must not change in this generation.
+    pub fn snapshot(&self, handle: &Handle, id: TreeId, item: RootItem) -> Result<Tree> {
+        let generation = handle.generation();
+        let copy = Tree::from_item(id, generation.0, item);
+        let source = self.write(handle, |editor, root| editor.node(root))?;
+        copy.write(handle, |editor, root| {
+            root.at = editor.copy_shared(&source)?;
+            root.generation = generation;
+            root.level = source.level();
+            Ok(())
+        })?;
+        self.change_root_item(|item| item.last_snapshot = generation.0.into());
+        self.forced_cow.store(generation.0, Ordering::Relaxed);
+        Ok(copy)
     }
 
     /// Makes the root node a block of this generation, even if nothing else changes.

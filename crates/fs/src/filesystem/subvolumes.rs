@@ -1,0 +1,124 @@
+//! Subvolumes of an open filesystem, and the work on them that goes on in the background.
+
+use super::Filesystem;
+use crate::error::{Errno, Error, Result};
+use crate::inode::InodeId;
+use crate::inode::attr::Caller;
+use crate::subvolume::{self, SubvolumeInfo, uuid_tree};
+use butterfs_ondisk::{Ino, TreeId};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Filesystem {
+    /// Makes an empty subvolume and returns its id.
+    pub fn create_subvolume(&self, caller: &Caller, parent: InodeId, name: &[u8]) -> Result<TreeId> {
+        subvolume::create(&self.0.inodes, caller, parent, name)
+    }
+
+    /// Makes a snapshot of `source`, with everything written to it before the call, and returns its id when it is
+    /// durable.
+    pub fn snapshot(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
+        self.0.files.flush_all()?;
+        subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)
+    }
+
+    /// Deletes the subvolume that `name` in `parent` leads to; its space comes back in the background.
+    pub fn delete_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<TreeId> {
+        self.delete_subvolume_if(parent, name, false)
+    }
+
+    /// As [`delete_subvolume`](Self::delete_subvolume), but only an empty one when `must_be_empty`.
+    pub(super) fn delete_subvolume_if(&self, parent: InodeId, name: &[u8], must_be_empty: bool) -> Result<TreeId> {
+        let found = self.lookup(parent, name)?.id;
+        self.forget(found, 1);
+        if found.ino == Ino::ROOT_DIR && found.tree == self.root().tree {
+            return Err(Error::refused(Errno::EBUSY, "the subvolume is mounted"));
+        }
+        let id = subvolume::delete(&self.0.inodes, parent, name, must_be_empty)?;
+        self.0.core.want_cleaning();
+        Ok(id)
+    }
+
+    /// All living subvolumes by id.
+    pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        subvolume::list(&self.0.core)
+    }
+
+    /// One subvolume.
+    pub fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
+        subvolume::info(&self.0.core, id)
+    }
+
+    /// The subvolumes with this UUID, of their own or as they were received: one descent of the UUID tree each.
+    pub fn subvolumes_by_uuid(&self, kind: uuid_tree::UuidKind, uuid: &[u8; 16]) -> Result<Vec<TreeId>> {
+        uuid_tree::lookup(&self.0.core, kind, uuid)
+    }
+
+    /// Makes `id` the subvolume that is mounted when none is named.
+    pub fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
+        subvolume::set_default(&self.0.core, id)
+    }
+
+    /// Makes a subvolume read-only or writable.
+    pub fn set_subvolume_readonly(&self, id: TreeId, read_only: bool) -> Result<()> {
+        if read_only {
+            self.0.files.flush_all()?;
+        }
+        subvolume::set_readonly(&self.0.core, id, read_only)
+    }
+
+    /// Deleted subvolumes whose space has not come back yet.
+    pub fn deleted_subvolumes(&self) -> Result<Vec<TreeId>> {
+        subvolume::deleted(&self.0.core)
+    }
+
+    /// Drops what is left of deleted subvolumes, until there is nothing more or the filesystem is being closed.
+    pub fn clean_subvolumes(&self) -> Result<()> {
+        for id in subvolume::deleted(&self.0.core)? {
+            self.0.inodes.discard_tree(id);
+            while !self.is_stopping() && !self.is_read_only() {
+                if subvolume::clean_step(&self.0.core, id)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the UUID tree complete and right; returns how many entries were wrong.
+    pub fn mend_uuid_tree(&self) -> Result<usize> {
+        subvolume::mend_uuid_tree(&self.0.core, &|| !self.is_stopping())
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::Relaxed)
+    }
+
+    /// The background thread: first the UUID tree if somebody left it behind, then deleted subvolumes, now and
+    /// whenever another one is deleted.
+    pub(super) fn start_cleaner(&self) {
+        if self.is_read_only() || !self.0.core.env().background() {
+            return;
+        }
+        let (weak, core) = (Arc::downgrade(&self.0), Arc::clone(&self.0.core));
+        let work = move || {
+            if let Some(inner) = weak.upgrade().filter(|inner| !inner.core.uuid_tree_current()) {
+                // What could not be mended now is mended at the next mount: the superblock says that it is due.
+                let _ = Filesystem(inner).mend_uuid_tree();
+            }
+            loop {
+                let Some(inner) = weak.upgrade() else { return };
+                let filesystem = Filesystem(inner);
+                // An error has stopped the filesystem, or is met again at the next mount.
+                let _ = filesystem.clean_subvolumes();
+                if filesystem.is_stopping() {
+                    return;
+                }
+                drop(filesystem);
+                core.wait_for_cleaning();
+            }
+        };
+        let spawned = std::thread::Builder::new().name("cleaner".to_owned()).spawn(work);
+        *self.0.cleaner.lock() = spawned.ok();
+    }
+}

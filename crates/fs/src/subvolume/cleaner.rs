@@ -1,0 +1,59 @@
+//! The cleaner: drops the trees of deleted subvolumes, a step at a time.
+
+use super::delete::orphan_key;
+use super::drop_tree;
+use crate::error::{Errno, Error, Result};
+use crate::transaction::{Core, Tree};
+use butterfs_ondisk::items::RootItem;
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Key, KeyType, TreeId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Deleted subvolumes that are not dropped yet, oldest first.
+pub fn deleted(core: &Core) -> Result<Vec<TreeId>> {
+    let mut found = Vec::new();
+    let key = |offset| Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, offset);
+    core.globals().root.scan(core, key(0), key(u64::MAX), &mut |key, _| {
+        found.push(TreeId(key.offset));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(found)
+}
+
+/// Does one step of dropping the deleted subvolume `id`. True when nothing is left of it.
+pub fn clean_step(core: &Arc<Core>, id: TreeId) -> Result<bool> {
+    let handle = core.start(drop_tree::reserve())?;
+    let Some(tree) = dead_tree(core, id)? else {
+        core.globals().root.remove(&handle, orphan_key(id))?;
+        return Ok(true);
+    };
+    if tree.root_item().refs.get() > 0 {
+        // Somebody else's orphan item: a version 1 cache inode has the same key form.
+        return Ok(true);
+    }
+    let done = drop_tree::step(&handle, &tree).inspect_err(|error| handle.failed(error))?;
+    if done {
+        core.forget_tree(id);
+        core.globals().root.remove(&handle, tree.root_item_key())?;
+        core.globals().root.remove(&handle, orphan_key(id))?;
+    }
+    Ok(done)
+}
+
+/// The tree of a deleted subvolume, kept open until it is gone.
+fn dead_tree(core: &Core, id: TreeId) -> Result<Option<Arc<Tree>>> {
+    match core.tree(id) {
+        Ok(tree) => return Ok(Some(tree)),
+        Err(error) if error.is(Errno::ENOENT) => {}
+        Err(error) => return Err(error),
+    }
+    let behind = Key::new(id.0, KeyType(KeyType::ROOT_ITEM.0 + 1), 0);
+    let found = core.globals().root.last_before(core, behind)?;
+    let found = found.filter(|(key, _)| key.objectid == id.0 && key.kind == KeyType::ROOT_ITEM);
+    let Some((key, payload)) = found else { return Ok(None) };
+    let item = RootItem::parse(&payload).ok_or_else(|| Error::corrupt(format!("root item {key} is malformed")))?;
+    let tree = Arc::new(Tree::from_item(id, key.offset, item));
+    core.remember_tree(Arc::clone(&tree));
+    Ok(Some(tree))
+}

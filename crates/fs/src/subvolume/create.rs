@@ -1,0 +1,188 @@
+//! New subvolumes and snapshots.
+
+use super::uuid_tree::{self, UuidKind};
+use crate::env::Time;
+use crate::error::{Errno, Error, Result};
+use crate::inode::attr::{Caller, InodeId, dir_type_of, mode, timespec};
+use crate::inode::directory::{self, check_name};
+use crate::inode::entry::Entry;
+use crate::inode::subvolume_entry::{self, Place};
+use crate::inode::{Inode, InodeCache};
+use crate::transaction::{Core, Handle, Reserve, Tree};
+use butterfs_ondisk::items::{InodeItem, InodeRef, RootItem, inode_flags};
+use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Items that making a subvolume changes: two inode items, four directory and root entries, root item, UUIDs.
+const ITEMS: u64 = 12;
+
+/// Makes an empty subvolume.
+pub fn create(inodes: &InodeCache, caller: &Caller, parent: InodeId, name: &[u8]) -> Result<TreeId> {
+    check_name(name)?;
+    let core = inodes.core();
+    let parent = inodes.get(parent)?;
+    let handle = core.start(Reserve::items(ITEMS))?;
+    let _guard = parent.lock_exclusive()?;
+    parent.must_hold_subvolumes(core, name)?;
+    let id = core.next_tree_id()?;
+    make(&handle, caller, &parent, name, id).inspect_err(|error| handle.failed(error))?;
+    Ok(id)
+}
+
+fn make(handle: &Handle, caller: &Caller, parent: &Arc<Inode>, name: &[u8], id: TreeId) -> Result<()> {
+    let core = handle.core();
+    let (generation, now) = (handle.generation().0, core.env().now());
+    let item = RootItem {
+        inode: embedded_inode(core),
+        generation: generation.into(),
+        generation_v2: generation.into(),
+        root_dirid: Ino::ROOT_DIR.0.into(),
+        refs: 1.into(),
+        uuid: core.env().uuid(),
+        ctransid: generation.into(),
+        otransid: generation.into(),
+        ctime: timespec(now),
+        otime: timespec(now),
+        ..RootItem::default()
+    };
+    let tree = Arc::new(Tree::create(handle, id, item)?);
+    let root = InodeItem {
+        generation: generation.into(),
+        transid: generation.into(),
+        nlink: 1.into(),
+        mode: (mode::S_IFDIR | 0o777 & !caller.umask).into(),
+        uid: caller.uid.into(),
+        gid: caller.gid.into(),
+        atime: timespec(now),
+        ctime: timespec(now),
+        mtime: timespec(now),
+        otime: timespec(now),
+        ..InodeItem::default()
+    };
+    let root_dir = Ino::ROOT_DIR.0;
+    let dots = [InodeRef { index: 0.into(), name_len: 2.into() }.as_bytes(), b".."].concat();
+    tree.insert_many(
+        handle,
+        &[
+            (Key::new(root_dir, KeyType::INODE_ITEM, 0), root.as_bytes()),
+            (Key::new(root_dir, KeyType::INODE_REF, root_dir), &dots),
+        ],
+    )?;
+    core.remember_tree(tree);
+    uuid_tree::add(handle, UuidKind::Subvolume, &item.uuid, id)?;
+    enter(handle, parent, name, Key::new(id.0, KeyType::ROOT_ITEM, 0), now)
+}
+
+/// The inode in a root item of a subvolume; only its flags mean something.
+fn embedded_inode(core: &Core) -> InodeItem {
+    InodeItem {
+        generation: 1.into(),
+        size: 3.into(),
+        nbytes: u64::from(core.nodesize()).into(),
+        nlink: 1.into(),
+        mode: (mode::S_IFDIR | 0o755).into(),
+        flags: inode_flags::ROOT_ITEM_INIT.into(),
+        ..InodeItem::default()
+    }
+}
+
+/// Makes the entry of a subvolume in its directory, and the records of its place.
+fn enter(handle: &Handle, parent: &Arc<Inode>, name: &[u8], location: Key, now: Time) -> Result<()> {
+    let kind = dir_type_of(mode::S_IFDIR).expect("directories have a type");
+    let entry = Entry::of_directory(location, handle.generation(), kind, name);
+    let index = directory::add(handle, parent, &entry)?;
+    let place = Place { directory: parent.id(), index };
+    subvolume_entry::add(handle, place, name, TreeId(location.objectid))?;
+    parent.change(|state| {
+        state.grow_directory(2 * name.len() as i64);
+        state.touch_content(now);
+    });
+    Ok(())
+}
+
+/// Makes a snapshot of `source` and waits until it is durable. What was written to the source before the call is in
+/// it. The caller has brought written data into the trees.
+pub fn snapshot(
+    inodes: &Arc<InodeCache>,
+    source: TreeId,
+    parent: InodeId,
+    name: &[u8],
+    read_only: bool,
+) -> Result<TreeId> {
+    check_name(name)?;
+    let core = inodes.core();
+    let source = core.tree(source)?;
+    let parent = inodes.get(parent)?;
+    // Space is found while nothing settles; the handle ends before the commit that the task is part of.
+    let reservation = core.start(Reserve::items(ITEMS))?;
+    parent.must_hold_subvolumes(core, name)?;
+    let result: Arc<Mutex<Option<Result<TreeId>>>> = Arc::default();
+    let (out, name) = (Arc::clone(&result), name.to_vec());
+    core.when_settling(Box::new(move |handle| {
+        let made = parent
+            .must_hold_subvolumes(handle.core(), &name)
+            .and_then(|()| handle.core().next_tree_id())
+            .map(|id| copy(handle, &source, &parent, &name, read_only, id).map(|()| id));
+        match made {
+            Ok(Ok(id)) => *out.lock() = Some(Ok(id)),
+            Ok(Err(error)) => return Err(error),
+            Err(refused) => *out.lock() = Some(Err(refused)),
+        }
+        Ok(())
+    }));
+    drop(reservation);
+    core.commit()?;
+    let made = result.lock().take();
+    made.unwrap_or_else(|| Err(Error::refused(Errno::EIO, "the snapshot was not made: the commit did not happen")))
+}
+
+fn copy(
+    handle: &Handle,
+    source: &Arc<Tree>,
+    parent: &Arc<Inode>,
+    name: &[u8],
+    read_only: bool,
+    id: TreeId,
+) -> Result<()> {
+    let core = handle.core();
+    let (generation, now) = (handle.generation().0, core.env().now());
+    let mut item = source.root_item();
+    let flags = item.flags.get() & !RootItem::RDONLY | if read_only { RootItem::RDONLY } else { 0 };
+    item.inode.flags = (item.inode.flags.get() | inode_flags::ROOT_ITEM_INIT).into();
+    item.last_snapshot = generation.into();
+    item.flags = flags.into();
+    item.parent_uuid = item.uuid;
+    item.uuid = core.env().uuid();
+    item.otransid = generation.into();
+    item.otime = timespec(now);
+    item.reserved = [0.into(); 8];
+    if !read_only {
+        item.received_uuid = [0; 16];
+        (item.stransid, item.rtransid) = (0.into(), 0.into());
+        (item.stime, item.rtime) = Default::default();
+    }
+    let tree = Arc::new(source.snapshot(handle, id, item)?);
+    core.remember_tree(tree);
+    uuid_tree::add(handle, UuidKind::Subvolume, &item.uuid, id)?;
+    match uuid_tree::add(handle, UuidKind::Received, &item.received_uuid, id) {
+        Err(error) if error.is(Errno::EOVERFLOW) => {}
+        other => other?,
+    }
+    enter(handle, parent, name, Key::new(id.0, KeyType::ROOT_ITEM, u64::MAX), now)
+}
+
+impl Inode {
+    /// Refuses a directory that cannot get a subvolume of this name.
+    fn must_hold_subvolumes(&self, core: &Core, name: &[u8]) -> Result<()> {
+        if !self.is_directory() {
+            return Err(Error::refused(Errno::ENOTDIR, "not a directory"));
+        }
+        self.must_be_writable()?;
+        if self.with(|state| state.item.nlink.get()) == 0 {
+            return Err(Error::refused(Errno::ENOENT, "the directory was removed"));
+        }
+        directory::plan_addition(core, &self.tree, self.ino, name, None)
+    }
+}

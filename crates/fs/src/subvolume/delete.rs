@@ -1,0 +1,92 @@
+//! Deleting a subvolume: it loses its name and its UUIDs at once, its blocks later (see `cleaner`).
+
+use super::info;
+use super::uuid_tree::{self, UuidKind};
+use crate::error::{Errno, Error, Result};
+use crate::inode::directory::{self, Target};
+use crate::inode::{Inode, InodeCache, InodeId, subvolume_entry};
+use crate::transaction::{Core, Handle, Reserve, Tree};
+use butterfs_ondisk::items::RootItem;
+use butterfs_ondisk::key::{DiskKey, objectid};
+use butterfs_ondisk::{Key, KeyType, TreeId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Items that deletion changes.
+const ITEMS: u64 = 10;
+
+/// The key of a deleted tree's orphan item in the tree of tree roots.
+pub(super) fn orphan_key(id: TreeId) -> Key {
+    Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, id.0)
+}
+
+/// Deletes the subvolume that `name` in `parent` leads to, and returns its id. `must_be_empty`: as rmdir(2) does.
+pub fn delete(inodes: &InodeCache, parent: InodeId, name: &[u8], must_be_empty: bool) -> Result<TreeId> {
+    let core = inodes.core();
+    let parent = inodes.get(parent)?;
+    let handle = core.start(Reserve::removal(ITEMS))?;
+    let _guard = parent.lock_exclusive()?;
+    parent.must_be_writable()?;
+    let found = directory::find(core, &parent.tree, parent.ino, name)?;
+    let found = found.ok_or_else(|| Error::refused(Errno::ENOENT, "there is no such name"))?;
+    let Target::Subvolume(id) = found.target else {
+        return Err(Error::refused(Errno::EINVAL, "not a subvolume"));
+    };
+    let place = subvolume_entry::confirm(core, parent.id(), name, id)?
+        .ok_or_else(|| Error::refused(Errno::EINVAL, "the directory stands for a subvolume that is not here"))?;
+    let tree = core.tree(id)?;
+    must_be_deletable(core, id)?;
+    if must_be_empty && inodes.get(InodeId::root_of(id))?.size() != 0 {
+        return Err(Error::refused(Errno::ENOTEMPTY, "the subvolume is not empty"));
+    }
+    let gone = || -> Result<()> {
+        directory::remove(&handle, &parent, name, &found, place.index)?;
+        subvolume_entry::remove(&handle, parent.tree_id(), id)?;
+        bury(&handle, &tree)
+    };
+    gone().inspect_err(|error| handle.failed(error))?;
+    parent.change(|state| {
+        state.grow_directory(-2 * name.len() as i64);
+        state.touch_content(core.env().now());
+    });
+    Ok(id)
+}
+
+fn must_be_deletable(core: &Core, id: TreeId) -> Result<()> {
+    if id == TreeId::FS {
+        return Err(Error::refused(Errno::EPERM, "the top-level subvolume cannot be deleted"));
+    }
+    if info::default_id(core)? == id {
+        return Err(Error::refused(Errno::EPERM, "the default subvolume cannot be deleted"));
+    }
+    let mut nested = false;
+    let (from, to) = (Key::new(id.0, KeyType::ROOT_REF, 0), Key::new(id.0, KeyType::ROOT_REF, u64::MAX));
+    core.globals().root.scan(core, from, to, &mut |_, _| {
+        nested = true;
+        Ok(ControlFlow::Break(()))
+    })?;
+    if nested {
+        return Err(Error::refused(Errno::ENOTEMPTY, "the subvolume holds other subvolumes"));
+    }
+    Ok(())
+}
+
+fn bury(handle: &Handle, tree: &Arc<Tree>) -> Result<()> {
+    let item = tree.root_item();
+    tree.change_root_item(|item| {
+        item.refs = 0.into();
+        item.drop_progress = DiskKey::default();
+        item.drop_level = 0;
+        item.flags = (item.flags.get() | RootItem::DEAD).into();
+    });
+    handle.core().globals().root.insert(handle, orphan_key(tree.id()), &[])?;
+    uuid_tree::remove(handle, UuidKind::Subvolume, &item.uuid, tree.id())?;
+    uuid_tree::remove(handle, UuidKind::Received, &item.received_uuid, tree.id())
+}
+
+impl Inode {
+    /// Whether the subvolume of this inode was deleted.
+    pub fn is_in_deleted_subvolume(&self) -> bool {
+        self.tree.root_item().refs.get() == 0
+    }
+}

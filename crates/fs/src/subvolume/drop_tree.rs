@@ -1,0 +1,200 @@
+//! Dropping a deleted subvolume's tree, in steps that survive a crash.
+//!
+//! Blocks are read, never copied. What only this tree refers to is freed from the leaves up; what others share
+//! loses this tree's reference.
+//!
+//! ```text
+//! child C of a block that only we refer to      what happens
+//! only we refer to C                            descend, and free it when its children are done
+//! shared, older than the snapshot or full leaf  drop our reference to C
+//! shared, and ours (younger than g)             first its subtree names its parents, not us, then drop
+//! ```
+//!
+//! # Invariants
+//! 1. A step drops references and stores how far it came (`drop_progress`, `drop_level`) in one transaction.
+//! 2. Everything left of the stored path is gone and never read again; the path itself is still allocated.
+//! 3. g is the offset of the root item's key: the transaction of a snapshot's creation, 0 for a subvolume.
+
+use crate::error::{Error, Result};
+use crate::transaction::refs::{ExtentKind, RefBy};
+use crate::transaction::{Core, Handle, Reserve, Tree};
+use butterfs_ondisk::key::DiskKey;
+use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
+use butterfs_tree::{Node, NodePtr};
+use std::sync::Arc;
+
+/// Blocks that one step looks at.
+const STEP_BLOCKS: usize = 512;
+
+/// A block on the way down, and the child that is next.
+struct Place {
+    node: Arc<Node>,
+    full: bool,
+    slot: usize,
+}
+
+struct Walk<'a> {
+    core: &'a Core,
+    handle: &'a Handle,
+    tree: TreeId,
+    born: Generation,
+    path: Vec<Place>,
+    budget: usize,
+}
+
+/// Does one step of dropping `tree`, whose root item says that it is deleted. True when nothing is left of it; the
+/// caller then removes the root item under the same handle.
+pub(super) fn step(handle: &Handle, tree: &Tree) -> Result<bool> {
+    let core = handle.core();
+    let item = tree.root_item();
+    let born = Generation(tree.root_item_key().offset);
+    let mut walk = Walk { core, handle, tree: tree.id(), born, path: Vec::new(), budget: STEP_BLOCKS };
+    walk.resume(tree.root(), item.drop_progress.into(), Level(item.drop_level))?;
+    let progress = walk.run()?;
+    if let Some((key, level)) = progress {
+        tree.change_root_item(|item| {
+            item.drop_progress = DiskKey::from(key);
+            item.drop_level = level.0;
+        });
+    }
+    Ok(progress.is_none())
+}
+
+/// What a step reserves: it edits nothing itself but queues references, whose cost the commit's estimate covers.
+pub(super) fn reserve() -> Reserve {
+    Reserve::removal(16)
+}
+
+impl Walk<'_> {
+    fn load(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
+        self.core.nodes.load(ptr)
+    }
+
+    fn place(&self, ptr: &NodePtr, slot: usize) -> Result<Place> {
+        let node = self.load(ptr)?;
+        let full = self.core.block_refs_loading(node.at(), node.level())?.full;
+        Ok(Place { node, full, slot })
+    }
+
+    /// Goes down to where the last step stopped, or stands at the root.
+    fn resume(&mut self, root: NodePtr, progress: Key, level: Level) -> Result<()> {
+        let mut place = self.place(&root, 0)?;
+        if progress.objectid == 0 {
+            self.path.push(place);
+            return Ok(());
+        }
+        loop {
+            if place.node.level() < level || place.node.level().0 == 0 {
+                return Err(Error::corrupt(format!("tree {}: drop progress names level {level}", self.tree)));
+            }
+            place.slot = place.node.child_slot(progress);
+            let child = place.node.child_ptr(place.slot, self.tree);
+            let arrived = place.node.level() == level;
+            self.path.push(place);
+            if arrived {
+                return Ok(());
+            }
+            place = self.place(&child, 0)?;
+        }
+    }
+
+    /// Works until the budget is used up or the tree is gone; says where the next step begins.
+    fn run(&mut self) -> Result<Option<(Key, Level)>> {
+        while let Some(place) = self.path.last() {
+            let (level, slot, count) = (place.node.level(), place.slot, place.node.nritems());
+            if level.0 > 0 && slot < count {
+                if self.budget == 0 {
+                    return Ok(Some((place.node.key(slot), level)));
+                }
+                self.budget -= 1;
+                self.child()?;
+            } else {
+                self.leave()?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Deals with the next child of the lowest block on the path.
+    fn child(&mut self) -> Result<()> {
+        let place = self.path.last().expect("the path is not empty");
+        let ptr = place.node.child_ptr(place.slot, self.tree);
+        let refs = self.core.block_refs_loading(ptr.at, ptr.level)?;
+        if !refs.shared() {
+            let place = self.place(&ptr, 0)?;
+            self.path.push(place);
+            return Ok(());
+        }
+        let ours = ptr.generation > self.born && !(ptr.level.0 == 0 && refs.full);
+        if ours && !self.name_parents(&ptr)? {
+            // Out of budget: this child is looked at again in the next step, and what is done stays done.
+            self.budget = 0;
+            return Ok(());
+        }
+        let place = self.path.last_mut().expect("the path is not empty");
+        let by = if place.full { RefBy::Block(place.node.at()) } else { RefBy::Tree(self.tree) };
+        place.slot += 1;
+        self.drop_block(ptr.at, ptr.level, by, false);
+        Ok(())
+    }
+
+    /// All children of the lowest block are done: frees it.
+    fn leave(&mut self) -> Result<()> {
+        let place = self.path.pop().expect("the path is not empty");
+        if place.node.level().0 == 0 {
+            let parent = place.full.then(|| place.node.at());
+            self.core.change_child_refs(&place.node, self.tree, parent, -1);
+        }
+        let by = match self.path.last_mut() {
+            Some(parent) => {
+                parent.slot += 1;
+                if parent.full { RefBy::Block(parent.node.at()) } else { RefBy::Tree(self.tree) }
+            }
+            None if place.full => RefBy::Block(place.node.at()),
+            None => RefBy::Tree(self.tree),
+        };
+        self.drop_block(place.node.at(), place.node.level(), by, true);
+        Ok(())
+    }
+
+    fn drop_block(&self, at: Logical, level: Level, by: RefBy, gone: bool) {
+        let nodesize = u64::from(self.core.nodesize());
+        let vanished = self.core.refs.change(at, nodesize, ExtentKind::Block(level), by, -1, false);
+        if gone {
+            self.core.nodes.remove(at);
+        }
+        if vanished {
+            self.core.space.give_back(at, nodesize);
+        }
+        debug_assert!(self.handle.generation() == self.core.generation());
+    }
+
+    /// In the subtree at `ptr`, every block that this tree owns and others keep gets full back references: its
+    /// children name it instead of us. False when the budget ended before the subtree did.
+    fn name_parents(&mut self, ptr: &NodePtr) -> Result<bool> {
+        if self.budget == 0 {
+            return Ok(false);
+        }
+        self.budget -= 1;
+        let node = self.load(ptr)?;
+        if node.owner() != self.tree {
+            return Ok(true);
+        }
+        let full = self.core.block_refs_loading(node.at(), node.level())?.full;
+        if !full {
+            self.core.change_child_refs(&node, self.tree, Some(node.at()), 1);
+            self.core.change_child_refs(&node, self.tree, None, -1);
+            self.core.refs.set_full(node.at(), u64::from(self.core.nodesize()), node.level());
+        }
+        if node.level().0 == 0 {
+            return Ok(true);
+        }
+        for slot in 0..node.nritems() {
+            let child = node.child_ptr(slot, self.tree);
+            if child.generation > self.born && !self.name_parents(&child)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

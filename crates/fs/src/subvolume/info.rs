@@ -1,0 +1,151 @@
+//! What is known about subvolumes, and the properties that can be changed.
+
+use super::uuid_tree::{self, UuidKind};
+use crate::env::Time;
+use crate::error::{Errno, Error, Result};
+use crate::inode::attr::time_of;
+use crate::inode::entry;
+use crate::inode::entry::Entry;
+use crate::transaction::{Core, Reserve};
+use butterfs_ondisk::checksum::name_hash;
+use butterfs_ondisk::features::incompat;
+use butterfs_ondisk::items::{RootItem, RootRef};
+use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// A subvolume, as its root item and its place describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubvolumeInfo {
+    /// Its id.
+    pub id: TreeId,
+    /// The subvolume that holds its entry, the directory there, and the name; `None` for the top level.
+    pub place: Option<(TreeId, Ino, Vec<u8>)>,
+    /// Generation of its root node.
+    pub generation: Generation,
+    /// Its root item's flags.
+    pub flags: u64,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// The UUID of what it is a snapshot of.
+    pub parent_uuid: [u8; 16],
+    /// The UUID it was received as.
+    pub received_uuid: [u8; 16],
+    /// Transactions of the last change, of creation, when sent, when received.
+    pub transids: [u64; 4],
+    /// Times of the same.
+    pub times: [Time; 4],
+}
+
+impl SubvolumeInfo {
+    fn of(id: TreeId, item: &RootItem) -> SubvolumeInfo {
+        SubvolumeInfo {
+            id,
+            place: None,
+            generation: Generation(item.generation.get()),
+            flags: item.flags.get(),
+            uuid: item.uuid,
+            parent_uuid: item.parent_uuid,
+            received_uuid: item.received_uuid,
+            transids: [item.ctransid.get(), item.otransid.get(), item.stransid.get(), item.rtransid.get()],
+            times: [time_of(item.ctime), time_of(item.otime), time_of(item.stime), time_of(item.rtime)],
+        }
+    }
+
+    /// Whether it is read-only.
+    pub fn is_readonly(&self) -> bool {
+        self.flags & RootItem::RDONLY != 0
+    }
+}
+
+/// All living subvolumes by id, the top level included.
+pub fn list(core: &Core) -> Result<Vec<SubvolumeInfo>> {
+    let mut found: Vec<SubvolumeInfo> = Vec::new();
+    let (from, to) = (Key::new(TreeId::FS.0, KeyType(0), 0), Key::new(Ino::LAST_FREE.0, KeyType(255), u64::MAX));
+    core.globals().root.scan(core, from, to, &mut |key, payload| {
+        let id = TreeId(key.objectid);
+        match key.kind {
+            KeyType::ROOT_ITEM if id.is_subvolume() => {
+                if let Some(item) = RootItem::parse(payload).filter(|item| item.refs.get() > 0) {
+                    found.push(SubvolumeInfo::of(id, &item));
+                }
+            }
+            KeyType::ROOT_BACKREF => {
+                if let Some(last) = found.last_mut().filter(|last| last.id == id) {
+                    last.place = Some(place(key, payload)?);
+                }
+            }
+            _ => {}
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(found)
+}
+
+fn place(key: Key, payload: &[u8]) -> Result<(TreeId, Ino, Vec<u8>)> {
+    let (head, name) = RootRef::ref_from_prefix(payload)
+        .map_err(|_| Error::corrupt(format!("root back reference {key} has {} bytes", payload.len())))?;
+    Ok((TreeId(key.offset), Ino(head.dirid.get()), name.to_vec()))
+}
+
+/// One subvolume.
+pub fn info(core: &Core, id: TreeId) -> Result<SubvolumeInfo> {
+    let tree = core.tree(id)?;
+    let mut info = SubvolumeInfo::of(id, &tree.root_item());
+    let (from, to) = (Key::new(id.0, KeyType::ROOT_BACKREF, 0), Key::new(id.0, KeyType::ROOT_BACKREF, u64::MAX));
+    core.globals().root.scan(core, from, to, &mut |key, payload| {
+        info.place = Some(place(key, payload)?);
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(info)
+}
+
+fn default_key(core: &Core) -> Key {
+    Key::new(core.superblock().root_dir_objectid.get(), KeyType::DIR_ITEM, name_hash(b"default"))
+}
+
+/// The default subvolume; 5 where none is named.
+pub fn default_id(core: &Core) -> Result<TreeId> {
+    let Some(item) = core.globals().root.get(core, default_key(core))? else { return Ok(TreeId::FS) };
+    Ok(entry::find(&item, b"default")?.map_or(TreeId::FS, |(_, found)| TreeId(found.location.objectid)))
+}
+
+/// Makes `id` the default subvolume.
+pub fn set_default(core: &Arc<Core>, id: TreeId) -> Result<()> {
+    core.tree(id)?;
+    let handle = core.start(Reserve::items(2))?;
+    let location = Key::new(id.0, KeyType::ROOT_ITEM, u64::MAX);
+    let kind = butterfs_ondisk::items::dir_type::DIR;
+    let entry = Entry::of_directory(location, handle.generation(), kind, b"default").to_bytes();
+    core.globals().root.put(&handle, default_key(core), &entry)?;
+    core.set_incompat(incompat::DEFAULT_SUBVOL);
+    Ok(())
+}
+
+/// Sets or clears the read-only flag. A received subvolume that becomes writable is no longer a received one.
+pub fn set_readonly(core: &Arc<Core>, id: TreeId, read_only: bool) -> Result<()> {
+    let tree = core.tree(id)?;
+    let handle = core.start(Reserve::items(3))?;
+    let item = tree.root_item();
+    if tree.is_readonly() == read_only {
+        return Ok(());
+    }
+    if item.refs.get() == 0 {
+        return Err(Error::refused(Errno::ENOENT, "the subvolume is deleted"));
+    }
+    if !read_only {
+        uuid_tree::remove(&handle, UuidKind::Received, &item.received_uuid, id)?;
+    }
+    tree.change_root_item(|item| {
+        if read_only {
+            item.flags = (item.flags.get() | RootItem::RDONLY).into();
+            return;
+        }
+        item.flags = (item.flags.get() & !RootItem::RDONLY).into();
+        item.received_uuid = [0; 16];
+        (item.stransid, item.rtransid) = (0.into(), 0.into());
+        (item.stime, item.rtime) = Default::default();
+    });
+    Ok(())
+}

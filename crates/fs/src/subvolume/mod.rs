@@ -1,0 +1,22 @@
+//! Subvolumes and snapshots: making, deleting and describing them, and the UUID tree.
+//!
+//! # Invariants
+//! 1. A snapshot is made while a transaction settles, after everything in memory is in the trees, and is committed
+//!    at once: its blocks must not change in the generation that made it.
+//! 2. A deleted subvolume is an orphan of the tree of tree roots until the last of its blocks is dropped; the
+//!    cleaner goes on after a crash where it stopped.
+//! 3. Entries of the UUID tree change in the transaction that changes what they describe.
+
+mod cleaner;
+mod create;
+mod delete;
+mod drop_tree;
+mod info;
+pub mod uuid_tree;
+mod uuid_upkeep;
+
+pub use cleaner::{clean_step, deleted};
+pub use create::{create, snapshot};
+pub use delete::delete;
+pub use info::{SubvolumeInfo, info, list, set_default, set_readonly};
+pub use uuid_upkeep::mend_uuid_tree;
