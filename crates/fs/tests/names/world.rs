@@ -1,0 +1,163 @@
+//! A filesystem in memory to work in, with a clock that ticks once for every look at it, and its judge.
+
+use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_fs::env::{Env, Source, Time};
+use butterfs_fs::mkfs::{MkfsOptions, mkfs};
+use butterfs_fs::{Attr, Caller, Errno, Filesystem, InodeId, Options, Result};
+use std::io::Write;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Root without a umask.
+pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
+/// Somebody.
+pub const USER: Caller = Caller { uid: 1000, gid: 1000, umask: 0o022, privileged: false };
+
+struct Clock(AtomicU64);
+
+impl Source for Clock {
+    fn now(&self) -> Time {
+        let tick = self.0.fetch_add(1, Ordering::Relaxed);
+        Time { sec: 1_700_000_000 + (tick / 1000) as i64, nsec: (tick % 1000) as u32 }
+    }
+
+    fn random(&self) -> [u8; 16] {
+        let tick = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        u128::from(tick).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes()
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn background(&self) -> bool {
+        false
+    }
+}
+
+/// See the [module](self).
+pub struct World {
+    device: Arc<MemoryDevice>,
+    env: Env,
+    /// The open filesystem.
+    pub fs: Filesystem,
+}
+
+impl World {
+    /// A new filesystem with default features.
+    pub fn new() -> World {
+        World::with(&MkfsOptions::default())
+    }
+
+    /// A new filesystem.
+    pub fn with(options: &MkfsOptions) -> World {
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        let env = Env::new(Clock(AtomicU64::new(0)));
+        mkfs(&[device.clone() as Arc<dyn BlockDevice>], options, &env).expect("mkfs");
+        World::open(device, env)
+    }
+
+    fn open(device: Arc<MemoryDevice>, env: Env) -> World {
+        let devices = vec![device.clone() as Arc<dyn BlockDevice>];
+        let fs = Filesystem::open(devices, Options::default(), env.clone()).expect("open");
+        World { device, env, fs }
+    }
+
+    /// Closes it and opens it again.
+    pub fn reopen(self) -> World {
+        self.fs.shutdown().expect("shutdown");
+        World::open(self.device, self.env)
+    }
+
+    /// Opens what a power cut now would leave.
+    pub fn after_power_cut(&self) -> World {
+        World::open(Arc::new(self.device.snapshot()), self.env.clone())
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> InodeId {
+        self.fs.root()
+    }
+
+    /// Makes an empty file.
+    pub fn file(&self, parent: InodeId, name: &str) -> InodeId {
+        self.fs.create(&ROOT, parent, name.as_bytes(), 0o644).expect("create").id
+    }
+
+    /// Makes a directory.
+    pub fn dir(&self, parent: InodeId, name: &str) -> InodeId {
+        self.fs.mkdir(&ROOT, parent, name.as_bytes(), 0o755).expect("mkdir").id
+    }
+
+    /// What is at `path`, from the root, without keeping a reference.
+    pub fn stat(&self, path: &str) -> Result<Attr> {
+        let mut attr = self.fs.getattr(self.root())?;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            attr = self.fs.lookup(attr.id, name.as_bytes())?;
+            self.fs.forget(attr.id, 1);
+        }
+        Ok(attr)
+    }
+
+    /// The inode at `path`.
+    pub fn id(&self, path: &str) -> InodeId {
+        self.stat(path).unwrap_or_else(|error| panic!("{path}: {error}")).id
+    }
+
+    /// The names in a directory, in the order of readdir, without `.` and `..`.
+    pub fn list(&self, id: InodeId) -> Vec<String> {
+        let mut names = Vec::new();
+        let show = &mut |entry: butterfs_fs::DirEntry<'_>| {
+            names.push(String::from_utf8_lossy(entry.name).into_owned());
+            true
+        };
+        self.fs.readdir(id, 2, show).expect("readdir");
+        names
+    }
+
+    /// Closes the filesystem; it must be without a fault.
+    pub fn finish(self) {
+        self.fs.shutdown().expect("shutdown");
+        judge(&self.device);
+    }
+}
+
+/// `btrfs check` finds nothing.
+pub fn judge(device: &MemoryDevice) {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("butterfs-names-{}-{number}.img", std::process::id()));
+    write_sparse(device, &path);
+    let checked = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(&path).output();
+    match checked {
+        Ok(output) => {
+            let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+            let clean = output.status.success() && said.contains("no error found") && !said.contains("ERROR");
+            assert!(clean, "btrfs check {}:\n{said}", path.display());
+        }
+        Err(_) => {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "CI does not skip btrfs check");
+            let _ = writeln!(std::io::stderr(), "SKIPPED: btrfs check of a test's image: needs the program btrfs");
+        }
+    }
+    let _ = std::fs::remove_file(path);
+}
+
+fn write_sparse(device: &MemoryDevice, path: &std::path::Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::create(path).expect("a temporary file");
+    file.set_len(device.len()).expect("a sparse file");
+    let mut buffer = vec![0; 1 << 20];
+    for at in (0..device.len()).step_by(buffer.len()) {
+        device.read_at(at, &mut buffer).expect("memory");
+        if buffer.iter().any(|byte| *byte != 0) {
+            file.write_all_at(&buffer, at).expect("write");
+        }
+    }
+}
+
+/// The errno of a refusal.
+pub fn errno<T>(result: Result<T>) -> Option<Errno> {
+    result.err().map(|error| error.errno())
+}
