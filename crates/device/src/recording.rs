@@ -186,7 +186,7 @@ fn kept_bytes(kept: &Kept, len: u64) -> Range<u64> {
 }
 
 fn write_zeroes(device: &dyn BlockDevice, offset: u64, len: u64) -> io::Result<()> {
-    const ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
     let mut done = 0;
     while done < len {
         let take = (len - done).min(ZEROES.len() as u64);

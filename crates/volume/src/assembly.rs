@@ -151,7 +151,8 @@ fn choose_copy(device: &dyn BlockDevice, notes: &mut OpenNotes) -> Result<Superb
     check_not_reused(device, &damage, at)?;
     let generation = sb.generation.get();
     notes.lines.push(format!(
-        "{name}: the primary superblock is damaged ({damage}); using the copy at {at}, generation {generation}"
+        "{name}: the primary superblock is damaged ({damage}); using the copy at {at}, generation {generation}; what was \
+         only synced to the log since then is lost"
     ));
     Ok(sb)
 }

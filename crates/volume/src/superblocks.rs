@@ -5,8 +5,9 @@
 
 use crate::error::VolumeError;
 use crate::member::Member;
-use crate::volume::{Volume, flush_member};
+use crate::volume::Volume;
 use butterfs_ondisk::Physical;
+use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, super_flags};
 use zerocopy::IntoBytes;
 
@@ -17,24 +18,43 @@ impl Volume {
     /// The tree blocks that it points to must be durable already. A secondary copy that cannot be written is counted
     /// and told; anything else is an error, after which nobody knows which superblock is on disk.
     pub fn write_superblock(&self, sb: &Superblock) -> Result<(), VolumeError> {
+        self.write_superblock_with(sb, &self.device_items())
+    }
+
+    /// Like [`write_superblock`](Self::write_superblock), with the device items of the moment that `sb` is of: those
+    /// of the volume may be ahead when the next transaction is already running.
+    pub fn write_superblock_with(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         self.check_writable()?;
-        for member in &self.members {
-            for at in Superblock::copies_on(member.item().total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
-                if let Err(error) = write_copy(member, sb, at) {
+        for (member, item) in self.with_items(items) {
+            for at in Superblock::copies_on(item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
+                if let Err(error) = write_copy(member, sb, item, at) {
                     self.tell(error.to_string());
                 }
             }
         }
         self.flush()?;
-        self.write_primary_superblock(sb)
+        self.write_primary_superblock_with(sb, items)
     }
 
     /// Makes `sb` the primary superblock of every device, and durable: all that a log needs, because secondary
     /// copies are of whole commits.
     pub fn write_primary_superblock(&self, sb: &Superblock) -> Result<(), VolumeError> {
+        self.write_primary_superblock_with(sb, &self.device_items())
+    }
+
+    /// Like [`write_primary_superblock`](Self::write_primary_superblock), with these device items.
+    pub fn write_primary_superblock_with(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         self.check_writable()?;
-        self.members.iter().try_for_each(|member| write_copy(member, sb, OFFSETS[0]))?;
-        self.members.iter().try_for_each(flush_member)
+        self.with_items(items).try_for_each(|(member, item)| write_copy(member, sb, item, OFFSETS[0]))?;
+        self.flush()
+    }
+
+    /// Each device with its item among `items`, or its current one.
+    fn with_items(&self, items: &[DevItem]) -> impl Iterator<Item = (&Member, DevItem)> {
+        self.members.iter().map(|member| {
+            let item = items.iter().find(|item| item.devid.get() == member.id.0).copied();
+            (member, item.unwrap_or_else(|| member.item()))
+        })
     }
 
     /// The primary superblock that is on the first device now, to compare with what we last wrote.
@@ -49,10 +69,10 @@ impl Volume {
     }
 }
 
-fn write_copy(member: &Member, sb: &Superblock, at: Physical) -> Result<(), VolumeError> {
+fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> Result<(), VolumeError> {
     let mut own = *sb;
     own.bytenr = at.0.into();
-    own.dev_item = member.item();
+    own.dev_item = item;
     own.flags = (own.flags.get() | super_flags::WRITTEN).into();
     own.seal();
     let fail = |error| VolumeError::Write { at: None, device: member.device.name(), physical: at, error };

@@ -84,6 +84,11 @@ impl Volume {
         Some(self.member(id)?.item())
     }
 
+    /// What the next superblocks will say about each device, ascending by number.
+    pub fn device_items(&self) -> Vec<DevItem> {
+        self.members.iter().map(Member::item).collect()
+    }
+
     /// Changes what the next superblocks on the device say about it; `false` if there is no such device.
     pub fn set_device_item(&self, item: DevItem) -> bool {
         let member = self.member(DeviceId(item.devid.get()));
@@ -305,7 +310,7 @@ impl Volume {
     }
 }
 
-pub(crate) fn flush_member(member: &Member) -> Result<(), VolumeError> {
+fn flush_member(member: &Member) -> Result<(), VolumeError> {
     member.flush().map_err(|error| VolumeError::Flush { device: member.device.name(), error })
 }
 

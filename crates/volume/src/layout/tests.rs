@@ -103,7 +103,7 @@ fn check_pieces(chunk: &Chunk, layout: &Layout<'_>, offset: u64, len: u64, piece
     let ends = pieces.iter().map(|piece| piece.range.end);
     let starts = pieces.iter().map(|piece| piece.range.start);
     assert!(starts.eq([0].into_iter().chain(ends.clone()).take(pieces.len())), "contiguous: {pieces:?}");
-    assert_eq!(ends.last().unwrap_or(0) as u64, len);
+    assert_eq!(ends.max().unwrap_or(0) as u64, len);
     for piece in pieces {
         let single = layout.pieces(Logical(START + offset + piece.range.start as u64), 1).next().unwrap();
         assert_eq!((single.row, single.column, single.depth), (piece.row, piece.column, piece.depth));
@@ -138,7 +138,8 @@ fn the_table_of_stripe_counts() {
 fn hostile_shapes_are_refused() {
     let raid0 = Profile::named("RAID0").unwrap();
     let good = chunk(raid0, 2, 2);
-    let broken: [(&str, fn(&mut Chunk)); 8] = [
+    type Break = fn(&mut Chunk);
+    let broken: [(&str, Break); 8] = [
         ("no stripes", |chunk| chunk.stripes.clear()),
         ("no length", |chunk| chunk.length = 0),
         ("half a row", |chunk| chunk.length += STRIPE_LEN),

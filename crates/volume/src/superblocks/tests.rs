@@ -76,6 +76,21 @@ fn each_copy_has_its_place_device_and_checksum() {
     assert_eq!(volume.read_superblock().unwrap().generation.get(), GENERATION + 1);
 }
 
+#[test]
+fn the_next_transactions_device_items_wait_for_theirs() {
+    let (volume, sb, device) = faulty();
+    let (frozen, mut ahead) = (volume.device_items(), volume.device_items()[0]);
+    ahead.bytes_used = 999.into();
+    volume.set_device_item(ahead);
+    let used = |volume: &Volume| volume.read_superblock().unwrap().dev_item.bytes_used.get();
+    volume.write_superblock_with(&next(&sb), &frozen).unwrap();
+    assert_eq!(used(&volume), 0);
+    volume.write_superblock_with(&next(&sb), &[]).unwrap();
+    assert_eq!(used(&volume), 999);
+    volume.write_primary_superblock_with(&next(&sb), &frozen).unwrap();
+    assert_eq!((used(&volume), device.counts().writes), (0, 0));
+}
+
 /// What a cut leaves of each of the at most 4 pending writes: whole, nothing, the first or the last half.
 fn every_outcome(pending: usize) -> impl Iterator<Item = Vec<Kept>> {
     let outcome = |digit: usize| match digit & 3 {
@@ -104,13 +119,11 @@ fn every_power_cut_leaves_a_filesystem() {
             let generation = Volume::open(devices.collect()).unwrap().1.generation.get();
             assert!(generation == GENERATION + 1 || prefix < recorder.len(), "it had returned");
             assert!([GENERATION, GENERATION + 1].contains(&generation));
-            (if generation == GENERATION { &mut old } else { &mut new }).add_assign(1);
+            *(if generation == GENERATION { &mut old } else { &mut new }) += 1;
         }
     }
     assert!(old > 10 && new > 10, "{old} {new}");
 }
-
-use std::ops::AddAssign;
 
 /// A volume of one faulty device.
 fn faulty() -> (Volume, Superblock, Arc<FaultyDevice>) {

@@ -4,6 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Between two attempts at something that is busy.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A run of a file: bytes of the file, and where they are in the logical space.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,8 +132,12 @@ impl Filesystem {
 
     /// Unmounts it and gives the loop devices back.
     pub fn unmount(&mut self) {
-        if std::mem::take(&mut self.is_mounted) {
-            run("umount", &[self.dir.join("mnt").to_str().unwrap()]);
+        if self.is_mounted {
+            // A child of another test, between fork and exec, may still hold a file of ours for a moment.
+            let at = self.dir.join("mnt");
+            let umount = || try_run("umount", &[at.to_str().unwrap()]).inspect_err(|_| sleep(PAUSE));
+            (0..50).find_map(|_| umount().ok()).expect("it can be unmounted");
+            self.is_mounted = false;
         }
         self.detach();
     }
