@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     stopping: AtomicBool,
     timer: Mutex<Option<JoinHandle<()>>>,
     cleaner: Mutex<Option<JoinHandle<()>>>,
+    /// One at a time drops deleted subvolumes or mends the UUID tree.
+    upkeep: Mutex<()>,
 }
 
 /// See the [module](self). Clones share one filesystem.
@@ -69,6 +71,7 @@ impl Filesystem {
             stopping: AtomicBool::new(false),
             timer: Mutex::new(None),
             cleaner: Mutex::new(None),
+            upkeep: Mutex::new(()),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);

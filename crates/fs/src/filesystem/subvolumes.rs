@@ -74,6 +74,7 @@ impl Filesystem {
 
     /// Drops what is left of deleted subvolumes, until there is nothing more or the filesystem is being closed.
     pub fn clean_subvolumes(&self) -> Result<()> {
+        let _turn = self.0.upkeep.lock();
         for id in subvolume::deleted(&self.0.core)? {
             self.0.inodes.discard_tree(id);
             while !self.is_stopping() && !self.is_read_only() {
@@ -87,6 +88,7 @@ impl Filesystem {
 
     /// Makes the UUID tree complete and right; returns how many entries were wrong.
     pub fn mend_uuid_tree(&self) -> Result<usize> {
+        let _turn = self.0.upkeep.lock();
         subvolume::mend_uuid_tree(&self.0.core, &|| !self.is_stopping())
     }
 

@@ -70,6 +70,8 @@ fn make(handle: &Handle, caller: &Caller, parent: &Arc<Inode>, name: &[u8], id: 
             (Key::new(root_dir, KeyType::INODE_REF, root_dir), &dots),
         ],
     )?;
+    // The item's final form follows when the transaction settles; from now on it can be found.
+    core.globals().root.insert(handle, tree.root_item_key(), tree.root_item().as_bytes())?;
     core.remember_tree(tree);
     uuid_tree::add(handle, UuidKind::Subvolume, &item.uuid, id)?;
     enter(handle, parent, name, Key::new(id.0, KeyType::ROOT_ITEM, 0), now)

@@ -67,7 +67,8 @@ pub fn list(core: &Core) -> Result<Vec<SubvolumeInfo>> {
         let id = TreeId(key.objectid);
         match key.kind {
             KeyType::ROOT_ITEM if id.is_subvolume() => {
-                if let Some(item) = RootItem::parse(payload).filter(|item| item.refs.get() > 0) {
+                let item = RootItem::parse(payload).map(|item| core.current_root_item(id, item));
+                if let Some(item) = item.filter(|item| item.refs.get() > 0) {
                     found.push(SubvolumeInfo::of(id, &item));
                 }
             }

@@ -145,7 +145,8 @@ pub fn flaws(core: &Core, limit: usize) -> Result<Vec<Flaw>> {
         if key.kind != KeyType::ROOT_ITEM || !id.is_subvolume() || found.len() >= limit {
             return Ok(ControlFlow::Continue(()));
         }
-        let Some(item) = RootItem::parse(payload).filter(|item| item.refs.get() > 0) else {
+        let item = RootItem::parse(payload).map(|item| core.current_root_item(id, item));
+        let Some(item) = item.filter(|item| item.refs.get() > 0) else {
             return Ok(ControlFlow::Continue(()));
         };
         for (kind, uuid) in [(UuidKind::Subvolume, item.uuid), (UuidKind::Received, item.received_uuid)] {

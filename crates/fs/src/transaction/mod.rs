@@ -277,6 +277,12 @@ impl Core {
         Ok(Arc::clone(trees.entry(id).or_insert(tree)))
     }
 
+    /// The root item of a tree as it is now: the one in memory if the tree is open, since what is stored follows only
+    /// when the transaction settles; else `stored`.
+    pub fn current_root_item(&self, id: TreeId, stored: RootItem) -> RootItem {
+        self.trees.lock().get(&id).map_or(stored, |tree| tree.root_item())
+    }
+
     /// Opens a tree from its root item in `root`, without remembering it.
     pub fn open_tree(&self, root: &Tree, id: TreeId) -> Result<Tree> {
         let behind = Key::new(id.0, KeyType(KeyType::ROOT_ITEM.0 + 1), 0);
