@@ -1,6 +1,7 @@
 //! The subcommands, one file each. To add one: write the file with an argument structure whose doc comment is the
 //! help text and that implements [`Run`], declare the module, and add a line to the table.
 
+pub mod inspect_internal;
 pub mod mkfs;
 
 use crate::error::CliError;
@@ -38,7 +39,6 @@ macro_rules! subcommands {
         }
     };
 }
-#[allow(unused_imports)]
 pub(crate) use subcommands;
 
 // A group of subcommands (`inspect-internal`, `filesystem`) is a module with a table of its own and stands here as
@@ -47,6 +47,7 @@ subcommands! {
     /// Every subcommand.
     Command {
         Mkfs(mkfs::Args),
+        InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
     }
 }
 
