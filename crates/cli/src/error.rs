@@ -21,6 +21,11 @@ pub enum CliError {
         /// [`FAILED`] or [`USAGE`].
         code: u8,
     },
+    /// Another process has told the user already.
+    Reported {
+        /// The code that it ended with.
+        code: u8,
+    },
     /// Not an error: text that was asked for, such as `--help`.
     Text(String),
     /// Nobody reads our output any more.

@@ -16,6 +16,7 @@ pub fn report(error: &CliError) -> ExitCode {
             }
             ExitCode::from(*code)
         }
+        CliError::Reported { code } => ExitCode::from(*code),
         CliError::Text(text) => match print(text) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => report(&error),

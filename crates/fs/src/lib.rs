@@ -21,6 +21,7 @@ pub mod space;
 pub mod subvolume;
 pub mod transaction;
 
+pub use butterfs_ondisk::{Ino, TreeId};
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{Filesystem, StatFs};

@@ -1,6 +1,8 @@
 //! FUSE in front of the engine: requests of the kernel become calls of `butterfs_fs::Filesystem`, and nothing else.
 //!
 //! ```text
+//! client      what commands do to a mount that another process serves
+//! service     one filesystem at one mount point, from mounting to the last commit
 //! mount       makes, changes and ends mounts: types fuse and fuseblk, fusermount3
 //! control     finds the process that serves a mount, asks it to commit, waits for its end
 //! adaptor     FUSE operation <-> engine: node ids, attributes, directories
@@ -20,8 +22,12 @@
 //! Permission checks (the kernel's: `default_permissions` is always on), locks of files (the kernel's), printing (the
 //! caller passes a [`Log`]).
 
+pub mod adaptor;
+pub mod client;
+pub mod control;
 pub mod mount;
 pub mod protocol;
+pub mod service;
 pub mod session;
 mod system;
 pub mod transport;

@@ -4,12 +4,14 @@
 
 #![allow(unsafe_code)]
 
-use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
+use rustix::ioctl::{NoArg, Opcode, Setter, Updater, ioctl, opcode};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
+/// BTRFS_IOC_SYNC.
+const BTRFS_SYNC: Opcode = opcode::none(0x94, 8);
 const LOOP_CONFIGURE: Opcode = 0x4c0a;
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
 
@@ -83,4 +85,39 @@ pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<u32> {
 pub fn configure_loop_device(device: BorrowedFd<'_>, config: LoopConfig) -> io::Result<()> {
     // SAFETY: the command reads a loop_config, and `config.fd` is only looked up.
     Ok(unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }?)
+}
+
+/// Signals that ask a process to end.
+const TERMINATION: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
+
+fn termination_set() -> libc::sigset_t {
+    // SAFETY: an all-zero set is a value of the type, and both calls only write into it.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in TERMINATION {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+/// Keeps the signals that ask this process to end for [`wait_for_termination`]. Threads started later inherit it, so
+/// this comes before the first one.
+pub fn hold_termination() {
+    // SAFETY: the set is initialised, and no old set is asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &termination_set(), std::ptr::null_mut()) };
+}
+
+/// Waits until the process is asked to end.
+pub fn wait_for_termination() {
+    let mut signal = 0;
+    // SAFETY: both point to initialised values of their types.
+    unsafe { libc::sigwait(&termination_set(), &mut signal) };
+}
+
+/// Has the filesystem that `file` is on commit, if it is a btrfs.
+pub fn sync_btrfs(file: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the command takes and returns nothing.
+    Ok(unsafe { ioctl(file, NoArg::<BTRFS_SYNC>::new()) }?)
 }

@@ -1,8 +1,10 @@
 //! The subcommands, one file each. To add one: write the file with an argument structure whose doc comment is the
 //! help text and that implements [`Run`], declare the module, and add a line to the table.
 
-pub mod inspect_internal;
+pub mod filesystem;
 pub mod mkfs;
+pub mod mount;
+pub mod umount;
 
 use crate::error::CliError;
 use clap::{Parser, Subcommand};
@@ -47,7 +49,9 @@ subcommands! {
     /// Every subcommand.
     Command {
         Mkfs(mkfs::Args),
-        InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
+        Mount(mount::Args),
+        Umount(umount::Args),
+        Filesystem(#[command(subcommand)] filesystem::Group),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Names and attributes of a [`Filesystem`].
 
 use super::Filesystem;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
 use crate::inode::attr::{Attr, Caller, SetAttr};
 use crate::inode::namespace::{DirEntry, RenameMode};
+use butterfs_ondisk::items::inode_flags;
 
 /// Every call that returns an entry (lookup, create, mkdir, mknod, symlink, link, tmpfile, each entry of
 /// readdirplus) counts a reference to its inode, which [`forget`](Filesystem::forget) gives back. References and
@@ -141,6 +142,21 @@ impl Filesystem {
     /// The offset of the last entry that exists now: a listing that began now need not go further.
     pub fn last_offset(&self, id: InodeId) -> Result<u64> {
         self.0.names.last_offset(id)
+    }
+
+    /// Refuses when the content of an inode cannot be changed: by anybody, or, where it is append-only, other than by
+    /// `appending`. For `open(2)`, because later errors come too late for a caller whose writes are cached.
+    pub fn check_writable(&self, id: InodeId, appending: bool) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Error::refused(Errno::EROFS, "the filesystem is read-only"));
+        }
+        let inode = self.0.names.inode(id)?;
+        inode.must_be_writable()?;
+        let fixed = if appending { inode_flags::IMMUTABLE } else { inode_flags::IMMUTABLE | inode_flags::APPEND };
+        if inode.with(|state| state.has(fixed)) {
+            return Err(Error::refused(Errno::EPERM, "the inode is immutable or append-only"));
+        }
+        Ok(())
     }
 
     /// Changes attributes.

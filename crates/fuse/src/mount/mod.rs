@@ -18,12 +18,16 @@ pub mod direct;
 pub mod fusermount;
 mod loop_device;
 pub mod mountinfo;
+pub mod options;
+
+pub use options::MountOptions;
 
 use crate::transport::DevFuse;
+use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The type that mounts show after `fuse.` or `fuseblk.`.
 pub const SUBTYPE: &str = "butterfs";
@@ -108,4 +112,18 @@ pub fn mount(request: &Request) -> io::Result<Mounted> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fusermount::mount(request),
         outcome => outcome,
     }
+}
+
+/// Ends a mount. `lazily`: it goes out of sight now, and ends when nobody uses it any more.
+pub fn unmount(mountpoint: &Path, lazily: bool) -> io::Result<()> {
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW) {
+        Err(rustix::io::Errno::PERM) => fusermount::unmount(mountpoint, lazily),
+        outcome => Ok(outcome?),
+    }
+}
+
+/// Changes the flags of an existing mount, all of them: those that are not set here are taken away.
+pub fn remount(mountpoint: &Path, flags: &Flags) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(mountpoint, direct::mount_flags(flags), c"")?)
 }

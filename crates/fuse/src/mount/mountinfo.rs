@@ -3,7 +3,7 @@
 //! A path is never looked up here: asking a filesystem whose server is gone would fail, and asking one's own would wait
 //! for oneself.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -103,13 +103,18 @@ fn unescaped(field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// The mount point as mountinfo writes it: absolute, links in its parents resolved, itself not looked up.
+/// The mount point as mountinfo writes it: absolute, without links. That asks nothing of what is mounted there; when it
+/// fails because its server is gone, the links in the path to it are resolved all the same.
 pub fn absolute_mountpoint(path: &Path) -> io::Result<PathBuf> {
-    let absolute = std::path::absolute(path)?;
-    match (absolute.parent(), absolute.file_name()) {
-        (Some(parent), Some(name)) if name != OsStr::new("..") => Ok(parent.canonicalize()?.join(name)),
-        _ => absolute.canonicalize(),
-    }
+    // A slash at the end would ask whether it is a directory.
+    let path: PathBuf = path.components().collect();
+    path.canonicalize().or_else(|error| match (error.raw_os_error(), path.parent(), path.file_name()) {
+        (Some(libc::ENOTCONN), Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        _ => Err(error),
+    })
 }
 
 #[cfg(test)]
@@ -134,8 +139,9 @@ mod tests {
     #[test]
     fn mount_points_become_absolute() {
         assert_eq!(absolute_mountpoint(Path::new("/")).unwrap(), Path::new("/"));
-        assert_eq!(absolute_mountpoint(Path::new("/proc/../proc/self")).unwrap(), Path::new("/proc/self"));
+        assert_eq!(absolute_mountpoint(Path::new("/proc/../proc/")).unwrap(), Path::new("/proc"));
         let here = std::env::current_dir().unwrap().canonicalize().unwrap();
-        assert_eq!(absolute_mountpoint(Path::new("no-such-entry/")).unwrap(), here.join("no-such-entry"));
+        assert_eq!(absolute_mountpoint(Path::new(".")).unwrap(), here);
+        assert!(absolute_mountpoint(Path::new("no-such-entry/")).is_err());
     }
 }

@@ -17,7 +17,7 @@ use crate::Log;
 use crate::protocol::request::DecodeError;
 use crate::protocol::wire::{InHeader, OutHeader};
 use crate::protocol::{Operation, Request};
-use crate::transport::{DevFuse, Exchange, Pool};
+use crate::transport::{DevFuse, Exchange, Pool, Served};
 use rustix::io::Errno;
 use std::any::Any;
 use std::io;
@@ -26,13 +26,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// Well; the answer is in the payload (which may be empty).
     Done,
     /// With an error.
     Failed(Errno),
+    /// Not yet: the rest needs requests of the kernel to be served meanwhile, such as writing back its cache. It runs
+    /// on a thread that serves no requests, one after the other, with an empty payload.
+    Later(Rest),
 }
+
+/// The rest of serving a request.
+pub type Rest = Box<dyn FnOnce(&mut Vec<u8>) -> Reply + Send>;
 
 /// What answers requests. Called from several threads at once.
 pub trait Server: Send + Sync + 'static {
@@ -64,8 +69,8 @@ impl Session {
     /// Serves `device`, on which the [`handshake`] is done, with `threads` threads and more while those wait.
     pub fn start(device: DevFuse, server: Arc<dyn Server>, threads: usize, log: Log) -> io::Result<Session> {
         let broken = Arc::new(AtomicBool::new(false));
-        let dispatch = Dispatch { server, log: log.clone(), broken: broken.clone() };
-        let pool = Pool::start(device, Arc::new(dispatch), threads, log)?;
+        let guard = Guard { server, log: log.clone(), broken: broken.clone() };
+        let pool = Pool::start(device, Arc::new(Dispatch(Arc::new(guard))), threads, log)?;
         Ok(Session { pool, broken })
     }
 
@@ -77,66 +82,88 @@ impl Session {
 }
 
 /// Turns bytes into a call of the server and its result into a header.
-struct Dispatch {
+struct Dispatch(Arc<Guard>);
+
+/// The server, until it panics.
+struct Guard {
     server: Arc<dyn Server>,
     log: Log,
     broken: Arc<AtomicBool>,
 }
 
 impl Exchange for Dispatch {
-    fn serve(&self, bytes: &[u8], payload: &mut Vec<u8>) -> Option<OutHeader> {
+    fn serve(&self, bytes: &[u8], payload: &mut Vec<u8>) -> Served {
         match Request::decode(bytes) {
             Ok(request) => self.answer(&request, payload),
-            Err(DecodeError::NoHeader) => None,
-            Err(DecodeError::Malformed { unique }) => Some(refusal(unique, Errno::INVAL)),
-            Err(DecodeError::Unknown { unique }) => Some(refusal(unique, Errno::NOSYS)),
+            Err(DecodeError::NoHeader) => Served::Silent,
+            Err(DecodeError::Malformed { unique }) => Served::Reply(refusal(unique, Errno::INVAL)),
+            Err(DecodeError::Unknown { unique }) => Served::Reply(refusal(unique, Errno::NOSYS)),
         }
     }
 
     fn reply_refused(&self, bytes: &[u8], payload: &[u8]) {
-        if let Ok(request) = Request::decode(bytes)
-            && !self.broken.load(Ordering::Acquire)
-        {
-            self.guarded(&request.header, || self.server.reply_refused(&request, payload));
+        if let Ok(request) = Request::decode(bytes) {
+            self.0.run(&request.header, || self.0.server.reply_refused(&request, payload));
         }
     }
 }
 
 impl Dispatch {
-    fn answer(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Option<OutHeader> {
-        let unique = request.header.unique;
+    fn answer(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Served {
+        let guard = &self.0;
+        let header = request.header;
         let reply = match request.operation {
-            Operation::Interrupt { .. } => return None,
+            Operation::Interrupt { .. } => return Served::Silent,
             // Sent once; a second one is not the kernel's.
-            Operation::Init { .. } => Reply::Failed(Errno::IO),
-            _ if self.broken.load(Ordering::Acquire) => Reply::Failed(Errno::IO),
-            _ => self
-                .guarded(&request.header, || self.server.handle(request, payload))
-                .unwrap_or(Reply::Failed(Errno::IO)),
+            Operation::Init { .. } => Some(Reply::Failed(Errno::IO)),
+            _ => guard.run(&header, || guard.server.handle(request, payload)),
         };
         if !request.wants_reply() {
+            return Served::Silent;
+        }
+        match reply {
+            Some(Reply::Later(rest)) => {
+                let guard = Arc::clone(guard);
+                Served::Later(Box::new(move |payload| guard.finish(&header, payload, rest)))
+            }
+            reply => Served::Reply(reply_header(header.unique, reply, payload)),
+        }
+    }
+}
+
+impl Guard {
+    /// Runs `call` unless the server is broken; a panic in it breaks the server.
+    fn run<T>(&self, header: &InHeader, call: impl FnOnce() -> T) -> Option<T> {
+        if self.broken.load(Ordering::Acquire) {
             return None;
         }
-        Some(match reply {
-            Reply::Done => OutHeader { len: (size_of::<OutHeader>() + payload.len()) as u32, error: 0, unique },
-            Reply::Failed(errno) => {
-                payload.clear();
-                refusal(unique, errno)
-            }
-        })
+        catch_unwind(AssertUnwindSafe(call)).map_err(|panic| self.break_down(header, &*panic)).ok()
     }
 
-    /// Runs `call`; a panic in it breaks the session.
-    fn guarded<T>(&self, header: &InHeader, call: impl FnOnce() -> T) -> Option<T> {
-        match catch_unwind(AssertUnwindSafe(call)) {
-            Ok(value) => Some(value),
-            Err(panic) => {
-                self.broken.store(true, Ordering::Release);
-                let InHeader { opcode, nodeid, .. } = *header;
-                let why = panic_message(&*panic);
-                (self.log)(&format!("operation {opcode} on node {nodeid} panicked, nothing more is written: {why}"));
-                None
-            }
+    fn break_down(&self, header: &InHeader, panic: &(dyn Any + Send)) {
+        self.broken.store(true, Ordering::Release);
+        let InHeader { opcode, nodeid, .. } = *header;
+        let why = panic_message(panic);
+        (self.log)(&format!("operation {opcode} on node {nodeid} panicked, nothing more is written: {why}"));
+    }
+
+    fn finish(&self, header: &InHeader, payload: &mut Vec<u8>, rest: Rest) -> OutHeader {
+        let reply = self.run(header, || rest(payload));
+        reply_header(header.unique, reply, payload)
+    }
+}
+
+/// The header for a reply; none at all, and one that is put off again, are broken servers'.
+fn reply_header(unique: u64, reply: Option<Reply>, payload: &mut Vec<u8>) -> OutHeader {
+    match reply {
+        Some(Reply::Done) => OutHeader { len: (size_of::<OutHeader>() + payload.len()) as u32, error: 0, unique },
+        Some(Reply::Failed(errno)) => {
+            payload.clear();
+            refusal(unique, errno)
+        }
+        Some(Reply::Later(_)) | None => {
+            payload.clear();
+            refusal(unique, Errno::IO)
         }
     }
 }

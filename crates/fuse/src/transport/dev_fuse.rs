@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use zerocopy::IntoBytes;
+use zerocopy::{Immutable, IntoBytes};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -72,6 +72,29 @@ impl DevFuse {
             Ok(_) => Ok(Sent::Taken),
             Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::PERM) => Ok(Sent::Refused),
             Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// fuse_notify_inval_inode_out, after its header.
+#[repr(C)]
+#[derive(IntoBytes, Immutable)]
+struct InvalidateInode {
+    node: u64,
+    offset: i64,
+    len: i64,
+}
+
+impl DevFuse {
+    /// Has the kernel write back and drop what it caches of a node's content, and waits for it: other threads must be
+    /// serving. A node that the kernel does not know has nothing to drop.
+    pub fn drop_cached_data(&self, node: u64) -> io::Result<()> {
+        /// FUSE_NOTIFY_INVAL_INODE, sent where a reply has its error.
+        const INVALIDATE_INODE: i32 = 2;
+        let message = InvalidateInode { node, offset: 0, len: 0 };
+        let len = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
+        match self.send(&OutHeader { len, error: INVALIDATE_INODE, unique: 0 }, message.as_bytes())? {
+            Sent::Taken | Sent::Refused => Ok(()),
         }
     }
 }

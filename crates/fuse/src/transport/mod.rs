@@ -22,11 +22,23 @@ pub const MAX_DATA_BYTES: usize = 1 << 20;
 /// Room for one request: data, header, arguments, and what the kernel asks to be spare.
 pub const REQUEST_BUFFER_BYTES: usize = MAX_DATA_BYTES + 4096;
 
+/// What became of a request.
+pub enum Served {
+    /// The reply is this header with what is in the payload.
+    Reply(OutHeader),
+    /// Nobody waits for a reply.
+    Silent,
+    /// The reply takes requests of the kernel that only other threads can serve.
+    Later(Later),
+}
+
+/// Finishes a reply; its argument is the payload, which comes empty. Runs on a thread of its own, one after the other.
+pub type Later = Box<dyn FnOnce(&mut Vec<u8>) -> OutHeader + Send>;
+
 /// One request in, one reply out.
 pub trait Exchange: Send + Sync + 'static {
-    /// Serves the request `bytes`. The reply is the header returned with what is in `payload`, which comes empty; none
-    /// when nobody waits for it.
-    fn serve(&self, bytes: &[u8], payload: &mut Vec<u8>) -> Option<OutHeader>;
+    /// Serves the request `bytes`. `payload` comes empty.
+    fn serve(&self, bytes: &[u8], payload: &mut Vec<u8>) -> Served;
     /// The kernel refused the reply to the request `bytes` because the caller was interrupted.
     fn reply_refused(&self, bytes: &[u8], payload: &[u8]);
 }

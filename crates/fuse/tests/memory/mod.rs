@@ -242,6 +242,18 @@ fn sized(payload: &mut Vec<u8>, value: &[u8], size: u32) -> Outcome {
     Ok(())
 }
 
+/// SEEK_DATA (3) and SEEK_HOLE (4); a block of zeros is a hole.
+fn seek(data: &[u8], from: u64, whence: u32) -> Result<u64, Errno> {
+    let blocks = data.chunks(4096).zip(0u64..).skip((from / 4096) as usize);
+    let wanted = |block: &[u8]| block.iter().any(|byte| *byte != 0) == (whence == 3);
+    let found = blocks.into_iter().find(|(block, _)| wanted(block)).map(|(_, number)| (number * 4096).max(from));
+    match (found, whence) {
+        (Some(offset), _) => Ok(offset),
+        (None, 4) if from < data.len() as u64 => Ok(data.len() as u64),
+        _ => Err(Errno::NXIO),
+    }
+}
+
 fn list(nodes: &mut Nodes, dir: u64, arguments: &ReadIn, plus: bool, payload: &mut Vec<u8>) -> Outcome {
     let node = get(nodes, dir)?;
     let dots = [(0, b".".to_vec(), dir), (1, b"..".to_vec(), node.parent)];
@@ -371,6 +383,11 @@ impl Memory {
             Operation::Syncfs {} => drop(self.syncs.fetch_add(1, Ordering::Relaxed)),
             Operation::Destroy {} => drop(self.destroyed.fetch_add(1, Ordering::Relaxed)),
             Operation::Release { .. } | Operation::Releasedir { .. } => {}
+            Operation::Lseek { arguments } => {
+                let nodes = self.nodes.lock();
+                let offset = seek(&get(&nodes, id)?.data, arguments.offset, arguments.whence)?;
+                payload.extend_from_slice(LseekOut { offset }.as_bytes());
+            }
             Operation::Ioctl { .. } => return Err(Errno::NOTTY),
             _ => return Err(Errno::NOSYS),
         }

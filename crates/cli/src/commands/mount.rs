@@ -1,0 +1,148 @@
+//! `butterfs mount`, also called as `mount.butterfs` by mount(8).
+//!
+//! The process that serves the mount is this program once more, called with `--serve`. It says so on its standard
+//! output when the mount is usable; until then the one that the user called waits. Starting over instead of forking
+//! means that no thread and no lock is there before.
+
+mod background;
+mod devices;
+mod helper;
+mod system_log;
+
+pub use helper::Helper;
+
+use super::Run;
+use crate::args;
+use crate::error::CliError;
+use crate::report;
+use butterfs_fs::{Env, Filesystem, SetAttr};
+use butterfs_fuse::mount::{self, Backing, MountOptions};
+use butterfs_fuse::service::{self, Service};
+use butterfs_fuse::{Log, client};
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Mount a filesystem.
+///
+/// Returns when the mount is usable; a process in the background serves it until it is unmounted. Root's mounts of
+/// block devices and image files are of type fuseblk, and sync(1) and umount(8) make everything durable there. Mounts
+/// of other users are of type fuse: use 'butterfs filesystem sync' and 'butterfs umount'.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Mount options, separated by commas
+    #[arg(short, long, value_name = "LIST")]
+    options: Vec<String>,
+    /// Serve the mount in this process and return when it is unmounted
+    #[arg(short, long)]
+    foreground: bool,
+    /// Make a filesystem of this size first, if DEVICE does not exist
+    #[arg(long, value_name = "SIZE", value_parser = args::size)]
+    create: Option<u64>,
+    /// Serve the mount in this process, for a caller that waits for a word on standard output
+    #[arg(long, hide = true)]
+    serve: bool,
+    /// Block device or image file
+    device: PathBuf,
+    /// An existing directory
+    mountpoint: PathBuf,
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        let options = MountOptions::parse(self.options.iter().map(String::as_str)).map_err(CliError::usage)?;
+        if options.remount {
+            return client::remount(&self.mountpoint, &options.flags).map_err(CliError::failed);
+        }
+        match (self.serve, self.foreground) {
+            (true, _) => self.serve(&options, out, true),
+            (false, true) => self.serve(&options, out, false),
+            (false, false) => background::start(&self),
+        }
+    }
+}
+
+impl Args {
+    /// The arguments that [`Args`] would be parsed from again.
+    fn to_command_line(&self) -> Vec<OsString> {
+        let options = self.options.iter().flat_map(|list| [OsString::from("-o"), list.into()]);
+        let create = self.create.iter().flat_map(|bytes| ["--create".into(), bytes.to_string().into()]);
+        let paths = ["--".into(), self.device.clone().into(), self.mountpoint.clone().into()];
+        options.chain(create).chain(paths).collect()
+    }
+
+    /// Mounts, serves, and returns when the filesystem is unmounted and everything is durable.
+    fn serve(&self, options: &MountOptions, out: &mut dyn Write, in_background: bool) -> Result<(), CliError> {
+        service::prepare();
+        let log = if in_background { system_log::open() } else { to_stderr() };
+        let mountpoint = self.mountpoint()?;
+        let (filesystem, backing) = self.open(options)?;
+        for note in filesystem.notes() {
+            report::warn(note);
+        }
+        let request = mount::Request {
+            source: std::path::absolute(&self.device).unwrap_or_else(|_| self.device.clone()).into(),
+            mountpoint,
+            flags: options.flags,
+            allow_other: options.allow_other || devices::may_mount(),
+            backing,
+            sector_bytes: 4096,
+        };
+        let service = Service::start(filesystem, &request, Arc::clone(&log)).map_err(CliError::failed)?;
+        drop(request);
+        if in_background {
+            background::announce(out)?;
+        }
+        service.finish().map_err(|why| {
+            if in_background {
+                log(&format!("{}: {why}", self.mountpoint.display()));
+            }
+            CliError::failed(format!("not everything is durable: {why}"))
+        })
+    }
+
+    fn mountpoint(&self) -> Result<PathBuf, CliError> {
+        let shown = self.mountpoint.display();
+        let path = mount::mountinfo::absolute_mountpoint(&self.mountpoint)
+            .map_err(|error| CliError::failed(format!("{shown}: {}", crate::error::os_message(&error))))?;
+        if path.is_dir() { Ok(path) } else { Err(CliError::failed(format!("{shown} is not a directory"))) }
+    }
+
+    fn open(&self, options: &MountOptions) -> Result<(Filesystem, Backing), CliError> {
+        let made = match self.create {
+            Some(bytes) => devices::create(&self.device, bytes)?,
+            None => false,
+        };
+        let read_only = options.engine.read_only;
+        let (device, backing) = devices::open(&self.device, read_only)?;
+        let filesystem = Filesystem::open(vec![device], options.engine.clone(), Env::system())
+            .map_err(|error| CliError::failed(format!("{}: {error}", self.device.display())))?;
+        if made {
+            give_root_directory(&filesystem)?;
+        }
+        Ok((filesystem, backing))
+    }
+}
+
+/// The user who makes a filesystem with the mount is to be able to write there.
+fn give_root_directory(filesystem: &Filesystem) -> Result<(), CliError> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if uid == 0 {
+        return Ok(());
+    }
+    let set = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+    Ok(filesystem.setattr(&Default::default(), filesystem.root(), &set).map(drop)?)
+}
+
+fn to_stderr() -> Log {
+    Arc::new(report::warn)
+}
+
+/// A second descriptor of an image, for the kernel to claim.
+fn image_for_kernel(path: &Path, read_only: bool) -> std::io::Result<OwnedFd> {
+    let open = |write| std::fs::OpenOptions::new().read(true).write(write).open(path);
+    let file = if read_only { open(true).or_else(|_| open(false)) } else { open(true) };
+    file.map(OwnedFd::from)
+}

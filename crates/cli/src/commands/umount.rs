@@ -1,0 +1,33 @@
+//! `butterfs umount`.
+
+use super::Run;
+use crate::error::CliError;
+use crate::report;
+use butterfs_fuse::client::{self, Unmounted};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Unmount a filesystem and wait until everything is durable.
+///
+/// Returns when the process that served the mount has ended, and fails when something could not be made durable.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where the filesystem is mounted
+    mountpoint: PathBuf,
+}
+
+impl Run for Args {
+    fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
+        match client::unmount(&self.mountpoint) {
+            Ok(Unmounted::Ended) => Ok(()),
+            Ok(Unmounted::MountedElsewhere) => {
+                report::warn("everything is durable, but the filesystem is still mounted elsewhere");
+                Ok(())
+            }
+            Err(sentence) if sentence.ends_with(" is in use") => {
+                Err(CliError::failed(sentence).hint("'fuser -vm MOUNTPOINT' lists who uses it"))
+            }
+            Err(sentence) => Err(CliError::failed(sentence)),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Answers that hand an inode to the kernel.
+
+use super::attributes::stat;
+use super::{Outcome, Shared, VALID_SECS, errno};
+use crate::protocol::flags::open;
+use crate::protocol::wire::{AttrOut, EntryOut, OpenOut};
+use butterfs_fs::Attr;
+use zerocopy::IntoBytes;
+
+impl Shared {
+    /// The entry for an inode that the engine has counted a reference to.
+    pub(super) fn entry(&self, attr: &Attr) -> EntryOut {
+        EntryOut {
+            nodeid: self.nodes.node(attr.id),
+            generation: attr.generation,
+            entry_valid: VALID_SECS,
+            attr_valid: VALID_SECS,
+            attr: stat(attr, self.nodes.ino(attr.id)),
+            ..EntryOut::default()
+        }
+    }
+
+    /// Answers with an entry.
+    pub(super) fn answer_entry(&self, found: butterfs_fs::Result<Attr>, payload: &mut Vec<u8>) -> Outcome {
+        let attr = found.map_err(errno)?;
+        payload.extend_from_slice(self.entry(&attr).as_bytes());
+        Ok(())
+    }
+
+    /// Answers with an entry and a handle of a file that is open with these flags of open(2).
+    pub(super) fn answer_open_entry(
+        &self,
+        made: butterfs_fs::Result<Attr>,
+        flags: u32,
+        payload: &mut Vec<u8>,
+    ) -> Outcome {
+        let attr = made.map_err(errno)?;
+        let entry = self.entry(&attr);
+        self.writers.opened(entry.nodeid, flags);
+        payload.extend_from_slice(entry.as_bytes());
+        answer_open(payload);
+        Ok(())
+    }
+
+    /// Answers with attributes.
+    pub(super) fn answer_attributes(&self, found: butterfs_fs::Result<Attr>, payload: &mut Vec<u8>) -> Outcome {
+        let attr = found.map_err(errno)?;
+        let answer =
+            AttrOut { attr_valid: VALID_SECS, attr: stat(&attr, self.nodes.ino(attr.id)), ..AttrOut::default() };
+        payload.extend_from_slice(answer.as_bytes());
+        Ok(())
+    }
+}
+
+/// Answers with an empty handle of a file.
+pub(super) fn answer_open(payload: &mut Vec<u8>) {
+    let open_flags = open::KEEP_CACHE | open::PARALLEL_DIRECT_WRITES;
+    payload.extend_from_slice(OpenOut { open_flags, ..OpenOut::default() }.as_bytes());
+}

@@ -1,0 +1,184 @@
+//! FUSE in terms of the engine: each operation is one call of [`Filesystem`], with numbers and structures translated.
+//!
+//! # Invariants
+//! 1. References: every entry in a reply that the kernel took is one reference at the engine, given back by FORGET;
+//!    a reply that the kernel did not take is given back at once. One function makes entries.
+//! 2. No descriptor and no memory per inode here. A file's handle is empty: what keeps an unlinked open file alive is
+//!    its reference, which the kernel holds while it is open.
+//! 3. Nobody else changes the filesystem, so names and attributes are cached for as long as the kernel likes; what
+//!    changes without the kernel's doing, it has to be told.
+//! 4. `sync` in any form first gets the kernel to write back what it has cached.
+//!
+//! # What the kernel does itself
+//! Permissions, sticky bits, set-id bits on chmod and creation (`default_permissions`), the umask where there is no
+//! default ACL to ask (told by DONT_MASK), advisory locks, O_APPEND, size and times of files being written (writeback
+//! cache).
+
+mod attributes;
+mod directory;
+mod entries;
+mod ioctl;
+mod nodes;
+mod operations;
+mod writers;
+
+use crate::protocol::Request;
+use crate::protocol::directory::nodes_of_plus;
+use crate::protocol::request::{Operation, opcode};
+use crate::protocol::wire::EntryOut;
+use crate::session::{Reply, Server};
+use crate::transport::DevFuse;
+use butterfs_fs::inode::attr::Caller;
+use butterfs_fs::{Filesystem, InodeId};
+use nodes::Nodes;
+use rustix::io::Errno;
+use std::sync::{Arc, OnceLock};
+use writers::Writers;
+use zerocopy::FromBytes;
+
+/// Seconds for which the kernel may keep names and attributes: as good as for ever.
+const VALID_SECS: u64 = 1 << 30;
+
+/// The engine behind a mount, served over FUSE.
+pub struct Adaptor(Arc<Shared>);
+
+/// What an operation works with.
+struct Shared {
+    filesystem: Filesystem,
+    nodes: Nodes,
+    writers: Writers,
+    directories: directory::Handles,
+    device: DevFuse,
+    /// How the filesystem was closed, once it is.
+    closed: OnceLock<Result<(), String>>,
+}
+
+/// How an operation ends: the answer is in the payload, or there is an error number.
+type Outcome = Result<(), Errno>;
+
+impl Adaptor {
+    /// Serves `filesystem` over the connection of `device`.
+    pub fn new(filesystem: Filesystem, device: DevFuse) -> Adaptor {
+        Adaptor(Arc::new(Shared {
+            nodes: Nodes::new(filesystem.root()),
+            filesystem,
+            writers: Writers::default(),
+            directories: directory::Handles::default(),
+            device,
+            closed: OnceLock::new(),
+        }))
+    }
+
+    /// Makes everything durable, also what the kernel still has in its cache. Needs the session to be served.
+    pub fn sync(&self) -> Result<(), String> {
+        self.0.write_back_all();
+        self.0.filesystem.sync().map_err(|error| error.to_string())
+    }
+
+    /// Forbids or allows changes; before they are forbidden, everything is made durable.
+    pub fn set_read_only(&self, read_only: bool) -> Result<(), String> {
+        if read_only {
+            self.0.write_back_all();
+        }
+        if !read_only && self.0.filesystem.options().read_only {
+            return Err("it was mounted read-only; unmount it and mount it for writing".to_owned());
+        }
+        self.0.filesystem.set_read_only(read_only).map_err(|error| error.to_string())
+    }
+
+    /// Makes everything durable and stops the engine; later calls repeat the result.
+    pub fn close(&self) -> Result<(), String> {
+        self.0.close()
+    }
+}
+
+impl Server for Adaptor {
+    fn handle(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Reply {
+        let shared = &self.0;
+        let outcome = match request.operation {
+            Operation::Lseek { arguments } if shared.writers.contains(request.header.nodeid) => {
+                let (shared, node) = (Arc::clone(shared), request.header.nodeid);
+                return Reply::Later(Box::new(move |payload| {
+                    shared.write_back(node);
+                    reply(shared.seek(node, &arguments, payload))
+                }));
+            }
+            Operation::Ioctl { arguments, .. } if arguments.cmd == ioctl::BTRFS_SYNC => {
+                let shared = Arc::clone(shared);
+                return Reply::Later(Box::new(move |payload| {
+                    shared.write_back_all();
+                    reply(shared.sync_by_ioctl(payload))
+                }));
+            }
+            _ => shared.serve(request, payload),
+        };
+        reply(outcome)
+    }
+
+    fn reply_refused(&self, request: &Request<'_>, payload: &[u8]) {
+        let shared = &self.0;
+        let node = request.header.nodeid;
+        match &request.operation {
+            Operation::Open { arguments } => shared.writers.closed(node, arguments.flags),
+            Operation::Opendir { .. } => shared.directories.close_unused(payload),
+            Operation::Readdirplus { .. } => nodes_of_plus(payload).for_each(|node| shared.forget(node, 1)),
+            operation if makes_entry(operation.opcode()) => {
+                let Ok((entry, _)) = EntryOut::read_from_prefix(payload) else { return };
+                if let Operation::Create { arguments, .. } | Operation::Tmpfile { arguments } = operation {
+                    shared.writers.closed(entry.nodeid, arguments.flags);
+                }
+                shared.forget(entry.nodeid, 1);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn reply(outcome: Outcome) -> Reply {
+    match outcome {
+        Ok(()) => Reply::Done,
+        Err(errno) => Reply::Failed(errno),
+    }
+}
+
+/// Whether an operation's answer begins with an entry.
+fn makes_entry(number: u32) -> bool {
+    use opcode::{Create, Link, Lookup, Mkdir, Mknod, Symlink, Tmpfile};
+    [Lookup, Symlink, Mknod, Mkdir, Link, Create, Tmpfile].contains(&number)
+}
+
+impl Shared {
+    fn inode(&self, node: u64) -> Result<InodeId, Errno> {
+        self.nodes.inode(node).ok_or(Errno::STALE)
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        if let Some(id) = self.nodes.inode(node) {
+            self.filesystem.forget(id, count);
+        }
+    }
+
+    /// Has the kernel send what it caches of a file's content. Not for threads that serve requests.
+    fn write_back(&self, node: u64) {
+        // An error means that there is no connection any more, and then nothing to send.
+        let _ = self.device.drop_cached_data(node);
+    }
+
+    fn write_back_all(&self) {
+        self.writers.all().into_iter().for_each(|node| self.write_back(node));
+    }
+
+    fn close(&self) -> Result<(), String> {
+        self.closed.get_or_init(|| self.filesystem.shutdown().map_err(|error| error.to_string())).clone()
+    }
+}
+
+/// The error number for an error of the engine.
+fn errno(error: butterfs_fs::Error) -> Errno {
+    Errno::from_raw_os_error(error.errno().0)
+}
+
+/// On whose behalf something is made. The kernel has already decided about set-group-id bits.
+fn caller(request: &Request<'_>, umask: u32) -> Caller {
+    Caller { uid: request.header.uid, gid: request.header.gid, umask: umask & 0o777, privileged: true }
+}

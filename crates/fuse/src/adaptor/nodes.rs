@@ -1,0 +1,137 @@
+//! Inodes of many subvolumes as the numbers of one filesystem: node ids, which are also the inode numbers that `stat`
+//! shows.
+//!
+//! | inode | number |
+//! |---|---|
+//! | root directory of the mount | node id 1, shown as its own inode number |
+//! | tree of the mount, below 2^40 | its own inode number |
+//! | another tree below 2^23, inode below 2^40 | `tree << 40 \| ino` |
+//! | anything else | 2^63 and up, in the order of appearance |
+//!
+//! # Invariants
+//! 1. A number stands for one inode and an inode has one number, for the life of the mount.
+//! 2. All but the last row are computed, so they are the same in every mount, and a number that the kernel kept for
+//!    an NFS client means the same after everything here was forgotten.
+//!
+//! The last row exists for damaged or ancient filesystems and for placeholders of subvolumes; the table grows with the
+//! number of such inodes and never shrinks.
+
+use crate::protocol::flags::ROOT_ID;
+use butterfs_fs::{Ino, InodeId, TreeId};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+
+/// Bits of an inode number that is computed.
+const INO_BITS: u32 = 40;
+/// Bits of a tree id that is computed.
+const TREE_BITS: u32 = 23;
+/// First number of the table.
+const TABLE: u64 = 1 << 63;
+/// What the kernel shows for every placeholder.
+const PLACEHOLDER_INO: u64 = 2;
+
+/// See the [module](self).
+pub struct Nodes {
+    root: InodeId,
+    table: RwLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    by_inode: FxHashMap<InodeId, u64>,
+    by_number: Vec<InodeId>,
+}
+
+impl Nodes {
+    /// The numbers of a mount whose root directory is `root`.
+    pub fn new(root: InodeId) -> Nodes {
+        Nodes { root, table: RwLock::default() }
+    }
+
+    /// The node id of an inode.
+    pub fn node(&self, id: InodeId) -> u64 {
+        if id == self.root { ROOT_ID } else { self.number(id) }
+    }
+
+    /// The inode number that users see.
+    pub fn ino(&self, id: InodeId) -> u64 {
+        if id.is_placeholder() { PLACEHOLDER_INO } else { self.number(id) }
+    }
+
+    /// The inode of a node id; none for a number that was never given out.
+    pub fn inode(&self, node: u64) -> Option<InodeId> {
+        if node == ROOT_ID {
+            return Some(self.root);
+        }
+        if node >= TABLE {
+            return self.table.read().by_number.get((node - TABLE) as usize).copied();
+        }
+        let tree = match node >> INO_BITS {
+            0 => self.root.tree,
+            tree => TreeId(tree),
+        };
+        Some(InodeId { tree, ino: Ino(node & ((1 << INO_BITS) - 1)) })
+    }
+
+    fn number(&self, id: InodeId) -> u64 {
+        let InodeId { tree: TreeId(tree), ino: Ino(ino) } = id;
+        // Below 2, a number is the root's node id or no number at all.
+        if ino >> INO_BITS != 0 || ino < 2 {
+            return self.tabled(id);
+        }
+        match tree {
+            _ if id.tree == self.root.tree => ino,
+            0 => self.tabled(id),
+            tree if tree >> TREE_BITS == 0 => tree << INO_BITS | ino,
+            _ => self.tabled(id),
+        }
+    }
+
+    fn tabled(&self, id: InodeId) -> u64 {
+        if let Some(number) = self.table.read().by_inode.get(&id) {
+            return *number;
+        }
+        let mut table = self.table.write();
+        let Table { by_inode, by_number } = &mut *table;
+        *by_inode.entry(id).or_insert_with(|| {
+            by_number.push(id);
+            TABLE + (by_number.len() as u64 - 1)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(tree: u64, ino: u64) -> InodeId {
+        InodeId { tree: TreeId(tree), ino: Ino(ino) }
+    }
+
+    #[test]
+    fn numbers_are_unique_and_lead_back() {
+        let nodes = Nodes::new(id(5, 256));
+        let edge = 1 << INO_BITS;
+        let mut seen = FxHashMap::default();
+        for tree in [0, 5, 256, 257, (1 << TREE_BITS) - 1, 1 << TREE_BITS, u64::MAX - 8, u64::MAX] {
+            for ino in [0, 1, 2, 256, 257, edge - 1, edge, 256 << INO_BITS | 256, TABLE, TABLE | 256, u64::MAX] {
+                let node = nodes.node(id(tree, ino));
+                assert_eq!(nodes.inode(node), Some(id(tree, ino)), "tree {tree} inode {ino}");
+                assert_eq!(node, nodes.node(id(tree, ino)));
+                assert!(node != 0 && seen.insert(node, (tree, ino)).is_none(), "tree {tree} inode {ino} as {node}");
+            }
+        }
+        assert_eq!(nodes.inode(u64::MAX), None);
+    }
+
+    #[test]
+    fn ordinary_inodes_show_their_own_number() {
+        let nodes = Nodes::new(id(257, 256));
+        assert_eq!((nodes.node(id(257, 256)), nodes.ino(id(257, 256))), (ROOT_ID, 256));
+        assert_eq!((nodes.node(id(257, 300)), nodes.ino(id(257, 300))), (300, 300));
+        assert_eq!(nodes.ino(id(5, 300)), 5 << INO_BITS | 300);
+        let placeholder = InodeId::placeholder(TreeId(257), TreeId(5));
+        assert_eq!(nodes.ino(placeholder), PLACEHOLDER_INO);
+        assert_eq!(nodes.inode(nodes.node(placeholder)), Some(placeholder));
+    }
+}

@@ -1,0 +1,128 @@
+//! What commands do to a mount that another process serves: unmount it and wait for the process, remount it, sync it.
+//!
+//! Errors are sentences for the user.
+
+use crate::control::{Caller, Order, Waiter};
+use crate::mount::mountinfo::{self, Mount};
+use crate::mount::{self, Flags};
+use crate::system;
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a process may take to notice that its mount is gone, before the mount counts as visible elsewhere.
+const NOTICE: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(100);
+
+/// How an unmount went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Everything is durable and the process has ended.
+    Ended,
+    /// Everything is durable, but the filesystem is still mounted in another place or namespace.
+    MountedElsewhere,
+}
+
+/// Unmounts, and returns when everything is durable and the serving process has ended.
+pub fn unmount(path: &Path) -> Result<Unmounted, String> {
+    let mount = our_mount(path)?;
+    let shown = mount.mountpoint.display();
+    let asking = |error: io::Error| format!("cannot ask the process that serves {shown}: {error}");
+    let waiter = match find(&mount)? {
+        Some(caller) => Some(caller.wait().map_err(asking)?),
+        None => None,
+    };
+    mount::unmount(&mount.mountpoint, false).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => format!("{shown} is in use"),
+        _ => format!("cannot unmount {shown}: {error}"),
+    })?;
+    match waiter {
+        Some(waiter) => wait_for_end(&mount, waiter),
+        None => Err(format!("{shown} is unmounted, but nobody could be asked whether everything is durable")),
+    }
+}
+
+fn wait_for_end(mount: &Mount, mut waiter: Waiter) -> Result<Unmounted, String> {
+    let shown = mount.mountpoint.display();
+    let mut waited = Duration::ZERO;
+    loop {
+        match waiter.end_within(POLL) {
+            Ok(Some(Ok(()))) => return Ok(Unmounted::Ended),
+            Ok(Some(Err(why))) => return Err(format!("{shown} is unmounted, but not everything is durable: {why}")),
+            Ok(None) => waited += POLL,
+            Err(error) => return Err(format!("the process that served {shown} cannot be waited for: {error}")),
+        }
+        if waited == NOTICE && is_serving(mount) {
+            return order(mount, Order::Sync).map(|()| Unmounted::MountedElsewhere);
+        }
+    }
+}
+
+fn is_serving(mount: &Mount) -> bool {
+    let Ok(Some(mut caller)) = find(mount) else { return false };
+    matches!(caller.is_ending(), Ok(false))
+}
+
+/// Gives an existing mount these flags.
+pub fn remount(path: &Path, flags: &Flags) -> Result<(), String> {
+    let mount = our_mount(path)?;
+    if flags.read_only {
+        order(&mount, Order::Sync)?;
+        change(&mount, flags)?;
+        order(&mount, Order::MakeReadOnly)
+    } else {
+        order(&mount, Order::MakeWritable)?;
+        change(&mount, flags)
+    }
+}
+
+fn change(mount: &Mount, flags: &Flags) -> Result<(), String> {
+    let shown = mount.mountpoint.display();
+    mount::remount(&mount.mountpoint, flags).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => format!("{shown} is in use"),
+        _ => format!("cannot remount {shown}: {error}"),
+    })
+}
+
+fn order(mount: &Mount, order: Order) -> Result<(), String> {
+    let shown = mount.mountpoint.display();
+    let mut caller = find(mount)?.ok_or_else(|| format!("nobody serves {shown}"))?;
+    let answer = caller.order(order).map_err(|error| format!("cannot ask the process that serves {shown}: {error}"))?;
+    answer.map_err(|why| format!("{shown}: {why}"))
+}
+
+/// Makes everything durable on the filesystem that `path` is on, ours or the kernel's btrfs.
+pub fn sync(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| cannot_open(path, error.into()))?;
+    rustix::fs::syncfs(&file).map_err(|error| format!("cannot sync {shown}: {}", io::Error::from(error)))?;
+    system::sync_btrfs(file.as_fd()).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOTTY) => format!("{shown} is not on a btrfs filesystem"),
+        _ => format!("cannot sync {shown}: {error}"),
+    })
+}
+
+fn cannot_open(path: &Path, error: io::Error) -> String {
+    format!("cannot open {}: {error}", path.display())
+}
+
+/// The mount at `path`, if it is one of ours.
+fn our_mount(path: &Path) -> Result<Mount, String> {
+    let mountpoint = mountinfo::absolute_mountpoint(path).map_err(|error| cannot_open(path, error))?;
+    let found =
+        mountinfo::at(&mountpoint).map_err(|error| cannot_open(&PathBuf::from("/proc/self/mountinfo"), error))?;
+    let mount = found.ok_or_else(|| format!("{} is not a mount point", path.display()))?;
+    if !mount.is_ours() {
+        return Err(format!("{} is not a butterfs mount but {}", path.display(), mount.kind.display()));
+    }
+    Ok(mount)
+}
+
+fn find(mount: &Mount) -> Result<Option<Caller>, String> {
+    let user = mount.user().unwrap_or(0);
+    let asking = |error| format!("cannot ask the process that serves {}: {error}", mount.mountpoint.display());
+    Caller::find(mount.device, user).map_err(asking)
+}

@@ -1,0 +1,285 @@
+//! How other commands talk to the process that serves a mount: over an abstract socket named after the mount's device
+//! number.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `state` | `serving`, or `ending` once the mount is gone |
+//! | `sync` | `ok` when everything is durable, or `failed REASON` |
+//! | `writable`, `readonly` | the same, after switching |
+//! | `wait` | `waiting`, and when the process is done: `ok` when everything is durable, or `failed REASON` |
+//!
+//! Lines, in order. Both sides check whose process the other end is: root, or the user who made the mount.
+//! Abstract sockets leave nothing behind when a process dies; they belong to a network namespace, and from another one
+//! a mount looks as if nobody served it.
+
+use crate::Log;
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest line that is read.
+const LINE_BYTES: u64 = 4096;
+
+/// What a process that serves a mount can be asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Make everything durable.
+    Sync,
+    /// Allow writing.
+    MakeWritable,
+    /// Make everything durable and refuse writing.
+    MakeReadOnly,
+}
+
+const ORDERS: [(&str, Order); 3] =
+    [("sync", Order::Sync), ("writable", Order::MakeWritable), ("readonly", Order::MakeReadOnly)];
+
+/// Carries out orders; the error is a sentence.
+pub type Obey = Arc<dyn Fn(Order) -> Result<(), String> + Send + Sync>;
+
+fn address(device: (u32, u32)) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("butterfs/{}:{}", device.0, device.1))
+}
+
+/// The serving side.
+pub struct Desk {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    obey: Obey,
+    log: Log,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ending: bool,
+    outcome: Option<Result<(), String>>,
+    /// Those who wait for the outcome and have not been told.
+    waiting: usize,
+}
+
+impl Desk {
+    /// Starts listening for orders about the mount with this device number.
+    pub fn open(device: (u32, u32), obey: Obey, log: Log) -> io::Result<Desk> {
+        let listener = UnixListener::bind_addr(&address(device)?)?;
+        let shared = Arc::new(Shared { obey, log, state: Mutex::default(), changed: Condvar::new() });
+        let for_thread = Arc::clone(&shared);
+        std::thread::Builder::new().name("control".into()).spawn(move || for_thread.listen(&listener))?;
+        Ok(Desk { shared })
+    }
+
+    /// The mount is gone; the rest is being made durable.
+    pub fn ending(&self) {
+        self.shared.state.lock().ending = true;
+    }
+
+    /// Tells everybody who waits how it ended, and returns when they know.
+    pub fn end(&self, outcome: Result<(), String>) {
+        let mut state = self.shared.state.lock();
+        state.outcome = Some(outcome);
+        self.shared.changed.notify_all();
+        // A listener that does not read must not keep the process.
+        self.shared.changed.wait_while_for(&mut state, |state| state.waiting > 0, Duration::from_secs(2));
+    }
+}
+
+impl Shared {
+    fn listen(self: Arc<Self>, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            let shared = Arc::clone(&self);
+            let served = stream.and_then(|stream| {
+                std::thread::Builder::new().name("control".into()).spawn(move || shared.serve(stream).unwrap_or(()))
+            });
+            if let Err(error) = served {
+                (self.log)(&format!("an order could not be taken: {error}"));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+
+    fn serve(&self, stream: UnixStream) -> io::Result<()> {
+        if !is_trusted(socket_peercred(&stream)?.uid.as_raw(), rustix::process::geteuid().as_raw()) {
+            return Ok(());
+        }
+        let mut lines = BufReader::new(&stream);
+        while let Some(line) = read_line(&mut lines)? {
+            self.answer(&line, &stream)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&self, line: &str, mut stream: &UnixStream) -> io::Result<()> {
+        let order = ORDERS.iter().find(|(name, _)| *name == line);
+        match (line, order) {
+            (_, Some((_, order))) => stream.write_all(outcome_line(&(self.obey)(*order)).as_bytes()),
+            ("state", _) => stream.write_all(if self.state.lock().ending { b"ending\n" } else { b"serving\n" }),
+            ("wait", _) => self.report_end(stream),
+            _ => stream.write_all(b"failed unknown order\n"),
+        }
+    }
+
+    fn report_end(&self, mut stream: &UnixStream) -> io::Result<()> {
+        self.state.lock().waiting += 1;
+        stream.write_all(b"waiting\n")?;
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, |state| state.outcome.is_none());
+        let line = state.outcome.as_ref().map(outcome_line).unwrap_or_default();
+        drop(state);
+        let sent = stream.write_all(line.as_bytes());
+        self.state.lock().waiting -= 1;
+        self.changed.notify_all();
+        sent
+    }
+}
+
+fn is_trusted(uid: u32, owner: u32) -> bool {
+    uid == 0 || uid == owner
+}
+
+fn outcome_line(outcome: &Result<(), String>) -> String {
+    match outcome {
+        Ok(()) => "ok\n".to_owned(),
+        Err(why) => format!("failed {}\n", why.replace('\n', " ")),
+    }
+}
+
+fn read_line(stream: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    let len = io::Read::take(stream, LINE_BYTES).read_line(&mut line)?;
+    Ok((len > 0).then(|| line.trim_end().to_owned()))
+}
+
+/// The asking side: a connection to the process that serves a mount.
+#[derive(Debug)]
+pub struct Caller {
+    stream: BufReader<UnixStream>,
+    /// The process; none where its number means nothing here.
+    process: Option<OwnedFd>,
+}
+
+impl Caller {
+    /// Finds the process that serves the mount with this device number, made by `user`. `None`: nobody listens.
+    pub fn find(device: (u32, u32), user: u32) -> io::Result<Option<Caller>> {
+        let stream = match UnixStream::connect_addr(&address(device)?) {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let peer = socket_peercred(&stream)?;
+        if !is_trusted(peer.uid.as_raw(), user) {
+            return Ok(None);
+        }
+        let process = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
+        Ok(Some(Caller { stream: BufReader::new(stream), process }))
+    }
+
+    /// Whether the mount is gone, also from every other place it was visible at.
+    pub fn is_ending(&mut self) -> io::Result<bool> {
+        Ok(self.ask("state")? != "serving")
+    }
+
+    /// Gives an order. The inner error is the server's reason.
+    pub fn order(&mut self, order: Order) -> io::Result<Result<(), String>> {
+        let name = ORDERS.iter().find(|(_, known)| *known == order).map_or("", |(name, _)| *name);
+        self.ask(name).map(|answer| outcome(&answer))
+    }
+
+    /// Begins to wait for the end. From here on the process does not end without telling.
+    pub fn wait(mut self) -> io::Result<Waiter> {
+        self.ask("wait")?;
+        Ok(Waiter(self))
+    }
+
+    fn ask(&mut self, line: &str) -> io::Result<String> {
+        self.stream.get_mut().write_all(format!("{line}\n").as_bytes())?;
+        read_line(&mut self.stream)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// Waits for the process that serves a mount to end.
+#[derive(Debug)]
+pub struct Waiter(Caller);
+
+impl Waiter {
+    /// Whether the process has ended within this time. The inner error says why not everything is durable.
+    pub fn end_within(&mut self, patience: Duration) -> io::Result<Option<Result<(), String>>> {
+        let Caller { stream, process } = &mut self.0;
+        stream.get_ref().set_read_timeout(Some(patience))?;
+        let outcome = match read_line(stream) {
+            Ok(Some(answer)) => outcome(&answer),
+            Ok(None) => Err("the process that served it ended without a word".to_owned()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(process) = process {
+            rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(process, PollFlags::IN)], None))?;
+        }
+        Ok(Some(outcome))
+    }
+}
+
+fn outcome(answer: &str) -> Result<(), String> {
+    match answer.strip_prefix("failed ") {
+        Some(why) => Err(why.to_owned()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device number that no mount has, different in each test.
+    fn desk(minor: u32, obey: fn(Order) -> Result<(), String>) -> (Desk, (u32, u32)) {
+        let device = (std::process::id(), minor);
+        (Desk::open(device, Arc::new(obey), Arc::new(|_| {})).unwrap(), device)
+    }
+
+    fn caller(device: (u32, u32)) -> Caller {
+        Caller::find(device, rustix::process::geteuid().as_raw()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn orders_are_carried_out_and_reasons_come_back() {
+        let (_desk, device) = desk(1, |order| match order {
+            Order::Sync => Ok(()),
+            _ => Err("not\ntoday".into()),
+        });
+        let mut caller = caller(device);
+        assert_eq!(caller.order(Order::Sync).unwrap(), Ok(()));
+        assert_eq!(caller.order(Order::MakeWritable).unwrap(), Err("not today".into()));
+        assert_eq!(caller.ask("nonsense").unwrap(), "failed unknown order");
+    }
+
+    #[test]
+    fn the_end_reaches_those_who_wait() {
+        let (desk, device) = desk(2, |_| Ok(()));
+        let mut asker = caller(device);
+        let mut waiter = caller(device).wait().unwrap();
+        assert!(!asker.is_ending().unwrap());
+        assert_eq!(waiter.end_within(Duration::from_millis(1)).unwrap(), None);
+        desk.ending();
+        assert!(asker.is_ending().unwrap());
+        desk.end(Err("disk on fire".into()));
+        // This process serves the desk, and does not end.
+        waiter.0.process = None;
+        assert_eq!(waiter.end_within(Duration::from_secs(5)).unwrap(), Some(Err("disk on fire".into())));
+    }
+
+    #[test]
+    fn nobody_there_is_no_error() {
+        assert!(Caller::find((std::process::id(), 3), 0).unwrap().is_none());
+    }
+}

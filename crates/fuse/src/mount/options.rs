@@ -1,0 +1,327 @@
+//! What `-o` says: options of the engine, of the kernel's mount, and those that mean nothing here.
+//!
+//! One table. An option that is not in it is refused by name, because an option that is silently dropped is a promise
+//! broken. Of several that contradict each other the last one counts, as in mount(8).
+
+use super::Flags;
+use butterfs_fs::{Options, Subvolume, TreeId};
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// For the engine.
+    pub engine: Options,
+    /// For the kernel.
+    pub flags: Flags,
+    /// Other users may enter.
+    pub allow_other: bool,
+    /// An existing mount is to be changed.
+    pub remount: bool,
+}
+
+/// Carries an option out; the text is what follows the equals sign, if there is one.
+type Effect = fn(&mut MountOptions, &str) -> Result<(), String>;
+
+/// What an option takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Value {
+    None,
+    Required,
+    Optional,
+}
+
+use Value::{None as Bare, Optional, Required};
+
+const IGNORED: Effect = |_, _| Ok(());
+
+macro_rules! switch {
+    ($field:ident, $value:literal) => {
+        |options, _| {
+            options.flags.$field = $value;
+            Ok(())
+        }
+    };
+}
+
+/// Options by name. Kept in three groups: ours and btrfs', the kernel's, and those of mount(8) and of other tools.
+const TABLE: &[(&str, Value, Effect)] = &[
+    // btrfs, with an effect.
+    ("ro", Bare, |options, _| set_read_only(options, true)),
+    ("rw", Bare, |options, _| set_read_only(options, false)),
+    ("subvol", Required, |options, value| {
+        options.engine.subvolume = Subvolume::Path(value.as_bytes().to_vec());
+        Ok(())
+    }),
+    ("subvolid", Required, |options, value| {
+        options.engine.subvolume = Subvolume::Id(TreeId(number(value)?));
+        Ok(())
+    }),
+    ("commit", Required, |options, value| {
+        options.engine.commit_interval_secs = match number(value)? {
+            0 => Options::default().commit_interval_secs,
+            seconds => seconds,
+        };
+        Ok(())
+    }),
+    ("max_inline", Required, |options, value| {
+        options.engine.max_inline = size(value)?.try_into().unwrap_or(u32::MAX);
+        Ok(())
+    }),
+    ("rescue", Required, rescue),
+    ("nologreplay", Bare, |options, _| rescue(options, "nologreplay")),
+    ("norecovery", Bare, |options, _| rescue(options, "nologreplay")),
+    ("notreelog", Bare, |options, _| {
+        options.engine.no_tree_log = true;
+        Ok(())
+    }),
+    ("treelog", Bare, |options, _| {
+        options.engine.no_tree_log = false;
+        Ok(())
+    }),
+    // btrfs, where what they ask for is so anyway, or is a hint about the medium.
+    ("acl", Bare, IGNORED),
+    ("autodefrag", Bare, IGNORED),
+    ("noautodefrag", Bare, IGNORED),
+    ("barrier", Bare, IGNORED),
+    ("datacow", Bare, IGNORED),
+    ("datasum", Bare, IGNORED),
+    ("discard", Optional, |_, value| one_of(value, &["", "sync", "async"])),
+    ("nodiscard", Bare, IGNORED),
+    ("enospc_debug", Bare, IGNORED),
+    ("noenospc_debug", Bare, IGNORED),
+    ("flushoncommit", Bare, IGNORED),
+    ("noflushoncommit", Bare, IGNORED),
+    ("space_cache", Optional, |_, value| one_of(value, &["", "v2"])),
+    ("ssd", Bare, IGNORED),
+    ("nossd", Bare, IGNORED),
+    ("ssd_spread", Bare, IGNORED),
+    ("nossd_spread", Bare, IGNORED),
+    ("thread_pool", Required, |_, value| number(value).map(drop)),
+    ("user_subvol_rm_allowed", Bare, IGNORED),
+    // The kernel's.
+    ("allow_other", Bare, |options, _| {
+        options.allow_other = true;
+        Ok(())
+    }),
+    ("default_permissions", Bare, IGNORED),
+    ("suid", Bare, switch!(nosuid, false)),
+    ("nosuid", Bare, switch!(nosuid, true)),
+    ("dev", Bare, switch!(nodev, false)),
+    ("nodev", Bare, switch!(nodev, true)),
+    ("exec", Bare, switch!(noexec, false)),
+    ("noexec", Bare, switch!(noexec, true)),
+    ("atime", Bare, |options, _| access_times(options, AccessTimes::Relative)),
+    ("relatime", Bare, |options, _| access_times(options, AccessTimes::Relative)),
+    ("norelatime", Bare, IGNORED),
+    ("noatime", Bare, |options, _| access_times(options, AccessTimes::Never)),
+    ("strictatime", Bare, |options, _| access_times(options, AccessTimes::Always)),
+    ("nostrictatime", Bare, |options, _| access_times(options, AccessTimes::Relative)),
+    ("diratime", Bare, switch!(nodiratime, false)),
+    ("nodiratime", Bare, switch!(nodiratime, true)),
+    ("symfollow", Bare, switch!(nosymfollow, false)),
+    ("nosymfollow", Bare, switch!(nosymfollow, true)),
+    ("sync", Bare, switch!(sync, true)),
+    ("async", Bare, switch!(sync, false)),
+    ("dirsync", Bare, switch!(dirsync, true)),
+    ("lazytime", Bare, switch!(lazytime, true)),
+    ("nolazytime", Bare, switch!(lazytime, false)),
+    ("remount", Bare, |options, _| {
+        options.remount = true;
+        Ok(())
+    }),
+    // mount(8)'s own, and what fstab tells others.
+    ("defaults", Bare, IGNORED),
+    ("user", Optional, |options, _| as_user(options, true)),
+    ("users", Bare, |options, _| as_user(options, true)),
+    ("owner", Bare, |options, _| as_user(options, false)),
+    ("group", Bare, |options, _| as_user(options, false)),
+    ("nouser", Bare, IGNORED),
+    ("nousers", Bare, IGNORED),
+    ("noowner", Bare, IGNORED),
+    ("nogroup", Bare, IGNORED),
+    ("auto", Bare, IGNORED),
+    ("noauto", Bare, IGNORED),
+    ("nofail", Bare, IGNORED),
+    ("_netdev", Bare, IGNORED),
+    ("loop", Bare, IGNORED),
+    ("silent", Bare, IGNORED),
+    ("loud", Bare, IGNORED),
+    ("mand", Bare, IGNORED),
+    ("nomand", Bare, IGNORED),
+    ("iversion", Bare, IGNORED),
+    ("noiversion", Bare, IGNORED),
+    ("comment", Required, IGNORED),
+    ("uhelper", Required, IGNORED),
+    // What a FUSE mount shows, and mount(8) hands back when it remounts.
+    ("user_id", Required, remount_only),
+    ("group_id", Required, remount_only),
+    ("blksize", Required, remount_only),
+    ("max_read", Required, remount_only),
+];
+
+impl MountOptions {
+    /// Takes comma-separated lists apart. The error is a sentence that names the option.
+    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<MountOptions, String> {
+        let mut options = MountOptions::default();
+        let items: Vec<&str> =
+            lists.into_iter().flat_map(|list| list.split(',')).filter(|item| !item.is_empty()).collect();
+        options.remount = items.contains(&"remount");
+        for item in items {
+            options.apply(item)?;
+        }
+        Ok(options)
+    }
+
+    fn apply(&mut self, item: &str) -> Result<(), String> {
+        let (name, value) = item.split_once('=').map_or((item, None), |(name, value)| (name, Some(value)));
+        if name.starts_with("x-") || name.starts_with("X-") {
+            return Ok(());
+        }
+        let Some((_, takes, effect)) = TABLE.iter().find(|(known, ..)| *known == name) else {
+            return Err(format!("unknown mount option '{name}'"));
+        };
+        match (takes, value) {
+            (Bare, Some(_)) => return Err(format!("mount option '{name}' takes no value")),
+            (Required, None | Some("")) => return Err(format!("mount option '{name}' needs a value")),
+            _ => {}
+        }
+        effect(self, value.unwrap_or_default()).map_err(|why| format!("mount option '{item}': {why}"))
+    }
+}
+
+fn set_read_only(options: &mut MountOptions, on: bool) -> Result<(), String> {
+    options.engine.read_only = on;
+    options.flags.read_only = on;
+    Ok(())
+}
+
+enum AccessTimes {
+    Never,
+    Relative,
+    Always,
+}
+
+fn access_times(options: &mut MountOptions, when: AccessTimes) -> Result<(), String> {
+    options.engine.noatime = matches!(when, AccessTimes::Never);
+    options.flags.noatime = matches!(when, AccessTimes::Never);
+    options.flags.strictatime = matches!(when, AccessTimes::Always);
+    Ok(())
+}
+
+/// A mount that users may make is one whose content is not trusted.
+fn as_user(options: &mut MountOptions, noexec: bool) -> Result<(), String> {
+    options.flags.nosuid = true;
+    options.flags.nodev = true;
+    options.flags.noexec |= noexec;
+    Ok(())
+}
+
+fn rescue(options: &mut MountOptions, list: &str) -> Result<(), String> {
+    for item in list.split(':') {
+        match item {
+            "nologreplay" => options.engine.no_log_replay = true,
+            _ => return Err(format!("'{item}' is not supported")),
+        }
+    }
+    Ok(())
+}
+
+fn remount_only(options: &mut MountOptions, _: &str) -> Result<(), String> {
+    if options.remount { Ok(()) } else { Err("is the kernel's to set".to_owned()) }
+}
+
+fn one_of(value: &str, known: &[&str]) -> Result<(), String> {
+    if known.contains(&value) { Ok(()) } else { Err(format!("'{value}' is not supported")) }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| format!("'{text}' is not a number"))
+}
+
+/// Bytes, with a suffix k, m or g.
+fn size(text: &str) -> Result<u64, String> {
+    let shift = match text.as_bytes().last().map(u8::to_ascii_lowercase) {
+        Some(b'k') => 10,
+        Some(b'm') => 20,
+        Some(b'g') => 30,
+        _ => return number(text),
+    };
+    number(&text[..text.len() - 1])?.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(list: &str) -> MountOptions {
+        MountOptions::parse([list]).unwrap()
+    }
+
+    #[test]
+    fn options_reach_engine_and_kernel() {
+        let options = parsed("ro,subvol=/a/b,commit=5,max_inline=4k,noatime,rescue=nologreplay,notreelog,allow_other");
+        let engine = Options {
+            read_only: true,
+            subvolume: Subvolume::Path(b"/a/b".to_vec()),
+            commit_interval_secs: 5,
+            max_inline: 4096,
+            noatime: true,
+            no_log_replay: true,
+            no_tree_log: true,
+            ..Options::default()
+        };
+        assert_eq!(options.engine, engine);
+        assert_eq!(options.flags, Flags { read_only: true, noatime: true, ..Flags::default() });
+        assert!(options.allow_other && !options.remount);
+        assert_eq!(parsed("subvolid=0x101").engine.subvolume, Subvolume::Id(TreeId(257)));
+        assert_eq!(parsed("commit=0").engine.commit_interval_secs, 30);
+    }
+
+    #[test]
+    fn the_last_one_counts() {
+        assert_eq!(parsed("ro,noexec,sync,rw,exec,async"), MountOptions::default());
+        assert!(parsed("rw,ro").engine.read_only);
+        assert!(!parsed("noatime,relatime").engine.noatime);
+        let lists = MountOptions::parse(["ro", "", "rw,,nodev"]).unwrap();
+        assert_eq!(lists.flags, Flags { nodev: true, ..Flags::default() });
+    }
+
+    #[test]
+    fn what_means_nothing_here_is_accepted() {
+        let line = "defaults,ssd,discard=async,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
+                    comment=mine,_netdev,user_subvol_rm_allowed,default_permissions";
+        assert_eq!(parsed(line), MountOptions::default());
+        assert_eq!(parsed("users").flags, Flags { nosuid: true, nodev: true, noexec: true, ..Flags::default() });
+    }
+
+    #[test]
+    fn the_rest_is_refused_by_name() {
+        let table = [
+            ("frobnicate", "unknown mount option 'frobnicate'"),
+            ("compress=zstd", "unknown mount option 'compress'"),
+            ("nodatacow", "unknown mount option 'nodatacow'"),
+            ("ro=1", "mount option 'ro' takes no value"),
+            ("subvol", "mount option 'subvol' needs a value"),
+            ("subvol=", "mount option 'subvol' needs a value"),
+            ("commit=x", "mount option 'commit=x': 'x' is not a number"),
+            ("rescue=all", "mount option 'rescue=all': 'all' is not supported"),
+            ("space_cache=v1", "mount option 'space_cache=v1': 'v1' is not supported"),
+            ("user_id=0", "mount option 'user_id=0': is the kernel's to set"),
+        ];
+        for (list, sentence) in table {
+            assert_eq!(MountOptions::parse([list]), Err(sentence.to_owned()));
+        }
+        assert!(parsed("user_id=0,remount").remount);
+    }
+
+    #[test]
+    fn names_appear_once() {
+        let mut names: Vec<&str> = TABLE.iter().map(|(name, ..)| *name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}

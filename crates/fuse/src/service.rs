@@ -1,0 +1,136 @@
+//! Serves one filesystem at one mount point, from mounting to the last commit.
+//!
+//! # Invariants
+//! 1. Threads that answer exist before anybody waits for an answer; INIT is answered before the mount is announced.
+//! 2. The paths that are looked up after mounting are none of the mount's own: that would be waiting for oneself.
+//! 3. When the kernel has let go, everything is committed before the process ends, unless the server's state is not to
+//!    be trusted.
+
+use crate::Log;
+use crate::adaptor::Adaptor;
+use crate::control::{Desk, Order};
+use crate::mount::{self, mountinfo};
+use crate::session::{End, Session, handshake};
+use crate::system;
+use crate::transport::DevFuse;
+use butterfs_fs::Filesystem;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Read-ahead of a mount that root makes; what the kernel gives its own btrfs.
+const READ_AHEAD_KIB: u32 = 4096;
+/// Most threads to begin with.
+const MOST_THREADS: usize = 16;
+
+/// Makes this process ready to serve: it must not wait for its own filesystem to get memory, and is told of signals
+/// that ask it to end. Before the first thread is started, so before a filesystem is opened.
+pub fn prepare() {
+    // Only with CAP_SYS_RESOURCE; without it there is no other way.
+    let _ = rustix::process::configure_io_flusher_behavior(true);
+    system::hold_termination();
+}
+
+/// A mounted filesystem that answers.
+pub struct Service {
+    session: Session,
+    adaptor: Arc<Adaptor>,
+    desk: Option<Desk>,
+    kind: mount::Kind,
+}
+
+impl Service {
+    /// Mounts `filesystem` and starts answering. The error is a sentence.
+    pub fn start(filesystem: Filesystem, request: &mount::Request, log: Log) -> Result<Service, String> {
+        filesystem.getattr(filesystem.root()).map_err(|error| format!("the root directory cannot be read: {error}"))?;
+        let shown = request.mountpoint.display();
+        let mounted = mount::mount(request).map_err(|error| format!("cannot mount on {shown}: {error}"))?;
+        let started = Service::answer(filesystem, mounted, request, log);
+        started.map_err(|error| {
+            // Nobody answers; what is mounted there only makes others wait.
+            let _ = mount::unmount(&request.mountpoint, true);
+            format!("cannot serve {shown}: {error}")
+        })
+    }
+
+    fn answer(
+        filesystem: Filesystem,
+        mounted: mount::Mounted,
+        request: &mount::Request,
+        log: Log,
+    ) -> io::Result<Service> {
+        let kind = mounted.kind;
+        handshake(&mounted.device)?;
+        let notifications: DevFuse = mounted.device.another()?;
+        let adaptor = Arc::new(Adaptor::new(filesystem, notifications));
+        let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, MOST_THREADS);
+        let session = Session::start(mounted.device, adaptor.clone(), threads, log.clone())?;
+        let device = mountinfo::at(&request.mountpoint)?.map(|mount| mount.device);
+        if let Some(device) = device {
+            raise_read_ahead(device, kind);
+        }
+        let desk = device.and_then(|device| open_desk(device, &adaptor, &log));
+        unmount_on_termination(request.mountpoint.clone(), log)?;
+        Ok(Service { session, adaptor, desk, kind })
+    }
+
+    /// What kind of mount it is.
+    pub fn kind(&self) -> mount::Kind {
+        self.kind
+    }
+
+    /// Waits for the unmount, makes everything durable, and tells those who wait for it. The error is a sentence.
+    pub fn finish(self) -> Result<(), String> {
+        let end = self.session.wait();
+        if let Some(desk) = &self.desk {
+            desk.ending();
+        }
+        let outcome = match end {
+            End::Unmounted => self.adaptor.close(),
+            End::Broken => Err("the server failed; changes since the last commit are lost".to_owned()),
+        };
+        if let Some(desk) = &self.desk {
+            desk.end(outcome.clone());
+        }
+        outcome
+    }
+}
+
+/// Without a desk the mount works, and `umount` cannot wait for its end.
+fn open_desk(device: (u32, u32), adaptor: &Arc<Adaptor>, log: &Log) -> Option<Desk> {
+    let adaptor = Arc::clone(adaptor);
+    let obey = move |order| match order {
+        Order::Sync => adaptor.sync(),
+        Order::MakeWritable => adaptor.set_read_only(false),
+        Order::MakeReadOnly => adaptor.set_read_only(true),
+    };
+    Desk::open(device, Arc::new(obey), log.clone())
+        .inspect_err(|error| log(&format!("orders cannot be taken: {error}")))
+        .ok()
+}
+
+/// The kernel's default for FUSE is 128 KiB, which only root can raise.
+fn raise_read_ahead(device: (u32, u32), kind: mount::Kind) {
+    let suffix = if kind == mount::Kind::FuseBlock { "-fuseblk" } else { "" };
+    let path = format!("/sys/class/bdi/{}:{}{suffix}/read_ahead_kb", device.0, device.1);
+    // Slower without.
+    let _ = std::fs::write(path, READ_AHEAD_KIB.to_string());
+}
+
+/// A signal that asks the process to end unmounts, and the rest follows from that. When the mount is in use it goes
+/// out of sight, and the process serves on until the last user is gone.
+fn unmount_on_termination(mountpoint: std::path::PathBuf, log: Log) -> io::Result<()> {
+    let watch = move || {
+        loop {
+            system::wait_for_termination();
+            if let Err(error) = leave(&mountpoint) {
+                log(&format!("cannot unmount {}: {error}", mountpoint.display()));
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+}
+
+fn leave(mountpoint: &Path) -> io::Result<()> {
+    mount::unmount(mountpoint, false).or_else(|_| mount::unmount(mountpoint, true))
+}
