@@ -123,17 +123,19 @@ impl NodeCache {
         let mut bytes = vec![0; self.nodesize as usize];
         let mut node = None;
         let mut failure = None;
-        let read = self.volume.read(ptr.at, &mut bytes, &mut |bytes| {
-            match butterfs_tree::verify(bytes.to_vec().into_boxed_slice(), ptr, &identity) {
-                Ok(good) => {
-                    node = Some(good);
-                    Ok(())
-                }
-                Err(corrupt) => {
-                    let sentence = corrupt.to_string();
-                    failure = Some(corrupt);
-                    Err(sentence)
-                }
+        let read = self.volume.read(ptr.at, &mut bytes, &mut |bytes| match butterfs_tree::verify(
+            bytes.to_vec().into_boxed_slice(),
+            ptr,
+            &identity,
+        ) {
+            Ok(good) => {
+                node = Some(good);
+                Ok(())
+            }
+            Err(corrupt) => {
+                let sentence = corrupt.to_string();
+                failure = Some(corrupt);
+                Err(sentence)
             }
         });
         match (read, node, failure) {

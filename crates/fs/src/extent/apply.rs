@@ -57,7 +57,10 @@ fn apply(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<RangeCha
         return Ok(None);
     }
     if !record.inline.is_empty() {
-        return Err(Error::corrupt(format!("extent {at}: no references are counted, but {:?} are listed", record.inline)));
+        return Err(Error::corrupt(format!(
+            "extent {at}: no references are counted, but {:?} are listed",
+            record.inline
+        )));
     }
     extent_tree.remove(handle, key)?;
     if head.kind == ExtentKind::Data {
@@ -139,7 +142,8 @@ fn find(core: &Core, at: Logical, head: &RefHead) -> Result<(Key, ExtentRecord)>
 }
 
 fn add(handle: &Handle, at: Logical, key: Key, record: &mut ExtentRecord, by: RefBy, count: i64) -> Result<()> {
-    let count = u32::try_from(count).map_err(|_| Error::corrupt(format!("extent {at}: {count} references by {by:?}")))?;
+    let count =
+        u32::try_from(count).map_err(|_| Error::corrupt(format!("extent {at}: {count} references by {by:?}")))?;
     record.refs += u64::from(count);
     if let Some(existing) = record.inline.iter_mut().find(|existing| existing.by == by) {
         if !matches!(by, RefBy::File { .. } | RefBy::Leaf(_)) {

@@ -32,11 +32,8 @@ pub(crate) fn insert_chunk_items(handle: &Handle, chunk: &Chunk) -> Result<()> {
         }
     }
     fresh(globals.chunk.insert(handle, chunk.key(), &chunk.encode())?, "chunk", chunk)?;
-    let group = BlockGroupItem {
-        used: 0.into(),
-        chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
-        flags: chunk.kind.into(),
-    };
+    let group =
+        BlockGroupItem { used: 0.into(), chunk_objectid: objectid::FIRST_CHUNK_TREE.into(), flags: chunk.kind.into() };
     let key = Key::new(chunk.start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length);
     fresh(block_groups::tree(core).insert(handle, key, group.as_bytes())?, "block group", chunk)?;
     for stripe in &chunk.stripes {

@@ -55,7 +55,9 @@ fn coalesce(changes: &[RangeChange]) -> Vec<RangeChange> {
     let mut merged: Vec<RangeChange> = Vec::with_capacity(changes.len());
     for change in changes {
         match merged.last_mut() {
-            Some(last) if last.at + last.len == change.at && last.allocated == change.allocated => last.len += change.len,
+            Some(last) if last.at + last.len == change.at && last.allocated == change.allocated => {
+                last.len += change.len
+            }
             _ => merged.push(*change),
         }
     }

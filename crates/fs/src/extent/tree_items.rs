@@ -36,12 +36,7 @@ impl Items for TreeItems<'_> {
         self.tree.last_before(self.core, key)
     }
 
-    fn scan(
-        &self,
-        from: Key,
-        to: Key,
-        each: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
+    fn scan(&self, from: Key, to: Key, each: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
         self.tree.scan(self.core, from, to, each)
     }
 }

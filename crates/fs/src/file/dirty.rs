@@ -29,19 +29,9 @@ impl DirtyRuns {
         self.runs.is_empty()
     }
 
-    /// How many runs there are.
-    pub fn len(&self) -> usize {
-        self.runs.len()
-    }
-
     /// The runs in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.runs.iter().map(|(&at, data)| (at, data.as_slice()))
-    }
-
-    /// The end of the last run.
-    pub fn end(&self) -> Option<u64> {
-        self.runs.last_key_value().map(|(at, data)| at + data.len() as u64)
     }
 
     /// Whether the byte at `position` is in a run.
@@ -270,7 +260,6 @@ mod tests {
         for i in 0..4096u64 {
             runs.write(i * 4096, &[i as u8; 4096]);
         }
-        assert_eq!((runs.len(), runs.bytes()), (16, 16 << 20));
-        assert_eq!(runs.end(), Some(16 << 20));
+        assert_eq!((runs.runs.len(), runs.bytes()), (16, 16 << 20));
     }
 }

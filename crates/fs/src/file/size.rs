@@ -142,6 +142,8 @@ impl Files {
         });
         if last {
             self.shrink_inline(handle, inode, &context, size)?;
+            // Data that was to advance the recorded size may just have been forgotten.
+            self.grow_under(handle, inode, size)?;
         }
         Ok(last)
     }

@@ -45,7 +45,9 @@ impl Filesystem {
     pub fn fallocate(&self, id: InodeId, mode: u32, offset: u64, len: u64, kill_suidgid: bool) -> Result<()> {
         let what = Allocation::from_mode(mode)?;
         let inode = self.regular(id)?;
-        let end = offset.checked_add(len).unwrap_or(u64::MAX);
+        let Some(end) = offset.checked_add(len) else {
+            return Err(Error::refused(Errno::EFBIG, "the range ends behind the largest file size"));
+        };
         self.0.files.allocate_range(&inode, what, offset..end, kill_suidgid)
     }
 

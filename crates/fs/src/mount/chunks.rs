@@ -47,7 +47,10 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
     for chunk in map.iter() {
         for stripe in &chunk.stripes {
             if !devices.devices.contains_key(&stripe.device) {
-                return Err(Error::corrupt(format!("chunk {} lies on device {}, which is missing", chunk.start, stripe.device)));
+                return Err(Error::corrupt(format!(
+                    "chunk {} lies on device {}, which is missing",
+                    chunk.start, stripe.device
+                )));
             }
         }
         devices.add_chunk(chunk);
@@ -64,6 +67,7 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
             end = at + len;
         }
     }
+    core.volume.check_chunk_map(&map).map_err(|error| Error::corrupt(error.to_string()))?;
     core.volume.set_chunk_map(map);
     Ok(())
 }

@@ -63,7 +63,9 @@ fn check_device_extents(core: &Core) -> Result<()> {
     })?;
     let stripes: usize = map.iter().map(|chunk| chunk.stripes.len()).sum();
     if stripes != extents {
-        return Err(Error::corrupt(format!("the chunks have {stripes} stripes, the device tree has {extents} extents")));
+        return Err(Error::corrupt(format!(
+            "the chunks have {stripes} stripes, the device tree has {extents} extents"
+        )));
     }
     Ok(())
 }

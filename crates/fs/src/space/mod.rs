@@ -391,8 +391,11 @@ impl Space {
     pub fn totals(&self, class: Class) -> ClassTotals {
         let state = self.state.lock();
         let class = state.resolve(class);
-        let mut totals =
-            ClassTotals { free: state.free[class as usize], reserved: state.reserved[class as usize], ..Default::default() };
+        let mut totals = ClassTotals {
+            free: state.free[class as usize],
+            reserved: state.reserved[class as usize],
+            ..Default::default()
+        };
         for group in state.groups.values().filter(|group| group.class == class) {
             totals.length += group.length;
             totals.used += group.used;

@@ -226,9 +226,9 @@ impl Tree {
                 Err(Error::Missing(ptr)) => core.nodes.load(&ptr).map(|node| held.push(node)),
                 Err(Error::Unloaded(group)) => core.load_group(group),
                 Err(Error::NoNode { system }) => core.grow_for_node(system),
+                // An edit that fails has changed no item, so only earlier ones can be left half-done.
                 other => {
-                    handle.edited();
-                    return other.inspect_err(|error| handle.failed(error));
+                    return other.inspect(|_| handle.edited()).inspect_err(|error| handle.failed(error));
                 }
             };
             mended.inspect_err(|error| handle.failed(error))?;
