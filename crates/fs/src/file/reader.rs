@@ -162,6 +162,10 @@ impl Files {
         for (index, into) in out.chunks_mut(sector).enumerate() {
             let at = at.plus((index * sector) as u64);
             volume.read(at, into, &mut |data| self.agrees(at, data, &sums, index))?;
+            if volume.is_writable() && !self.core.is_read_only() {
+                // Copies behind the first good one have not been looked at. Repairing is not what was asked for.
+                (0..volume.copies(at)).for_each(|copy| drop(volume.repair(at, copy, into)));
+            }
         }
         Ok(())
     }

@@ -1,0 +1,7 @@
+//! Contents of files through the whole engine, against byte arrays, `btrfs check` and the kernel.
+
+mod faults;
+mod kernel;
+mod random;
+mod scenarios;
+mod world;

@@ -1,0 +1,170 @@
+//! A filesystem in memory to work in, and its judges.
+
+use butterfs_device::{BlockDevice, FaultyDevice, MemoryDevice};
+use butterfs_fs::env::{Env, Source, Time};
+use butterfs_fs::mkfs::{MkfsOptions, mkfs};
+use butterfs_fs::{Caller, Filesystem, InodeId, Options};
+use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::{kernel, requirement};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Root without a umask.
+pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
+
+struct Clock(AtomicU64);
+
+impl Source for Clock {
+    fn now(&self) -> Time {
+        let tick = self.0.fetch_add(1, Ordering::Relaxed);
+        Time { sec: 1_700_000_000 + (tick / 1000) as i64, nsec: (tick % 1000) as u32 }
+    }
+
+    fn random(&self) -> [u8; 16] {
+        let tick = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        u128::from(tick).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes()
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn background(&self) -> bool {
+        false
+    }
+}
+
+/// An environment without threads, whose clock ticks once for every look at it.
+pub fn quiet_env() -> Env {
+    Env::new(Clock(AtomicU64::new(0)))
+}
+
+/// See the [module](self).
+pub struct World {
+    /// The device that it is on.
+    pub device: Arc<MemoryDevice>,
+    /// The open filesystem.
+    pub fs: Filesystem,
+    options: Options,
+    env: Env,
+}
+
+impl World {
+    /// A new filesystem of 256 MiB with default features.
+    pub fn new() -> World {
+        World::with(&MkfsOptions::default(), Options::default(), 256 << 20)
+    }
+
+    /// A new filesystem.
+    pub fn with(made: &MkfsOptions, options: Options, len: u64) -> World {
+        let device = Arc::new(MemoryDevice::new(len));
+        let env = quiet_env();
+        mkfs(&[device.clone() as Arc<dyn BlockDevice>], made, &env).expect("mkfs");
+        World::open(device, options, env)
+    }
+
+    /// The filesystem of an image file.
+    pub fn of_image(image: &Path, options: Options) -> World {
+        let device = Arc::new(MemoryDevice::from_bytes(&std::fs::read(image).expect("the image")));
+        World::open(device, options, quiet_env())
+    }
+
+    fn open(device: Arc<MemoryDevice>, options: Options, env: Env) -> World {
+        let devices = vec![device.clone() as Arc<dyn BlockDevice>];
+        let fs = Filesystem::open(devices, options.clone(), env.clone()).expect("open");
+        World { device, fs, options, env }
+    }
+
+    /// Closes it and opens it again.
+    pub fn reopen(self) -> World {
+        self.fs.shutdown().expect("shutdown");
+        World::open(self.device, self.options, self.env)
+    }
+
+    /// Opens what a power cut now would leave.
+    pub fn after_power_cut(&self) -> World {
+        World::open(Arc::new(self.device.snapshot()), self.options.clone(), self.env.clone())
+    }
+
+    /// The same filesystem once more, over a copy of the device behind a wrapper that can fail.
+    pub fn behind_faults(&self) -> (Filesystem, Arc<FaultyDevice>) {
+        let faulty = Arc::new(FaultyDevice::new(Arc::new(self.device.snapshot())));
+        let devices = vec![faulty.clone() as Arc<dyn BlockDevice>];
+        (Filesystem::open(devices, self.options.clone(), self.env.clone()).expect("open"), faulty)
+    }
+
+    /// Makes an empty file in the root.
+    pub fn file(&self, name: &str) -> InodeId {
+        self.fs.create(&ROOT, self.fs.root(), name.as_bytes(), 0o644).expect("create").id
+    }
+
+    /// The file of this path.
+    pub fn id(&self, path: &str) -> InodeId {
+        let mut id = self.fs.root();
+        for name in path.split('/') {
+            id = self.fs.lookup(id, name.as_bytes()).unwrap_or_else(|error| panic!("{path}: {error}")).id;
+        }
+        id
+    }
+
+    /// A file's whole content.
+    pub fn content(&self, id: InodeId) -> Vec<u8> {
+        let size = self.fs.getattr(id).expect("getattr").size;
+        let mut out = Vec::new();
+        let read = self.fs.read(id, 0, size as usize, &mut out).unwrap_or_else(|error| panic!("read: {error}"));
+        assert_eq!((read as u64, out.len() as u64), (size, size));
+        out
+    }
+
+    /// Writes all of `data`.
+    pub fn write(&self, id: InodeId, offset: u64, data: &[u8]) {
+        let written = self.fs.write(id, offset, data, true).unwrap_or_else(|error| panic!("write: {error}"));
+        assert_eq!(written, data.len());
+    }
+
+    /// Bytes in units of 512 that the file takes.
+    pub fn blocks(&self, id: InodeId) -> u64 {
+        self.fs.sync().expect("sync");
+        self.fs.getattr(id).expect("getattr").blocks
+    }
+
+    /// Closes the filesystem; `btrfs check` finds nothing. Returns the image.
+    pub fn finish(self, name: &str) -> (Scratch, std::path::PathBuf) {
+        self.fs.shutdown().expect("shutdown");
+        let scratch = Scratch::new(name);
+        let image = scratch.join("image");
+        write_sparse(&self.device, &image);
+        if requirement::programs(name, &["btrfs"]) {
+            kernel::check_all(&image);
+        }
+        (scratch, image)
+    }
+}
+
+fn write_sparse(device: &MemoryDevice, path: &Path) {
+    let file = std::fs::File::create(path).expect("a scratch file");
+    file.set_len(device.len()).expect("a sparse file");
+    let mut buffer = vec![0; 1 << 20];
+    for at in (0..device.len()).step_by(1 << 20) {
+        device.read_at(at, &mut buffer).expect("memory");
+        if buffer.iter().any(|&byte| byte != 0) {
+            file.write_all_at(&buffer, at).expect("room for the image");
+        }
+    }
+}
+
+/// Bytes that differ from place to place and from `seed` to `seed`.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
