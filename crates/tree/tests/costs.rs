@@ -7,6 +7,7 @@ use butterfs_ondisk::{Key, KeyType};
 use butterfs_tree as tree;
 use support::model::Model;
 use support::random::Random;
+use support::store::Fault;
 use support::validator::census;
 
 fn key(n: u64) -> Key {
@@ -53,6 +54,19 @@ fn the_common_operations_cost_one_descent_and_one_edit() {
         assert!(tree::remove(&model.store, &mut model.root, &key(6)).expect("no failure"));
     };
     assert_eq!(cost(&mut model, remove), (3, 3, 1));
+}
+
+/// The store panics when it would have to copy a node because the tree code still holds it.
+#[test]
+fn a_removal_that_its_visitor_stops_copies_nothing() {
+    let mut model = three_levels();
+    let mut left = 3;
+    let result = tree::remove_range(&model.store, &mut model.root, &key(0), &Key::MAX, &mut |_, _| {
+        left -= 1;
+        if left == 0 { Err(Fault::Visitor) } else { Ok(()) }
+    });
+    assert_eq!(result, Err(Fault::Visitor));
+    assert_eq!(census(&model.store, &model.root).items[0].0, key(8));
 }
 
 #[test]

@@ -192,11 +192,11 @@ fn a_visitor_can_stop_a_removal_at_every_item() {
 
 #[test]
 fn every_edit_is_refused_where_ranges_overlap() {
-    // The first leaf's last key lies in the range of the second one.
+    // The first leaf's last key is the first one of the second leaf.
     let mut model = build(NODESIZE, &Shape::Node(vec![leaf(2, 10), leaf(2, 10)]));
     let first = model.store.nodes.borrow()[&model.root.at].child(0).0;
     let mut bad = butterfs_tree::Node::clone(&model.store.nodes.borrow()[&first]);
-    bad.set_key(1, key(6));
+    bad.set_key(1, key(5));
     model.store.nodes.borrow_mut().insert(first, bad.into());
     let (store, root): (&Store, _) = (&model.store, &mut model.root);
     let is_corrupt = |result: Result<(), Fault>| matches!(result, Err(Fault::Corrupt(_)));

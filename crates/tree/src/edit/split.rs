@@ -6,7 +6,7 @@ use super::path::Path;
 use crate::{Node, NodeEditor, NodePtr};
 use butterfs_ondisk::header::ITEM_LEN;
 use butterfs_ondisk::units::MAX_LEVELS;
-use butterfs_ondisk::{Key, Level, Logical};
+use butterfs_ondisk::{Generation, Key, Level, Logical};
 
 /// Where a leaf splits for new items, which all go to one place between two old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +228,7 @@ impl Growth {
         if !self.new_root {
             let level = self.full_levels + 1;
             let slot = path.slot(level) + 1;
-            ed.edit(path.at(level), |node| insert_pointers(node, slot, &pointers, ed.generation()));
+            ed.edit(path.at(level), |node| insert_pointers(node, slot, &pointers, generation));
             return;
         }
         let (at, old) = (fresh[self.full_levels], path.at(self.top));
