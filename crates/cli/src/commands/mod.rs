@@ -2,6 +2,7 @@
 //! help text and that implements [`Run`], declare the module, and add a line to the table.
 
 pub mod filesystem;
+pub mod inspect_internal;
 pub mod mkfs;
 pub mod mount;
 pub mod umount;
@@ -52,6 +53,7 @@ subcommands! {
         Mount(mount::Args),
         Umount(umount::Args),
         Filesystem(#[command(subcommand)] filesystem::Group),
+        InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
     }
 }
 

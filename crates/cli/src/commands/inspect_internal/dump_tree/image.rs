@@ -4,6 +4,7 @@
 //! superblock is needed; of a block, what it needs to be printed is checked: place, identity, checksum and layout.
 
 use super::nodes::{Child, children, items};
+use super::scan::missing_members;
 use crate::error::CliError;
 use crate::report;
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
@@ -14,6 +15,7 @@ use butterfs_ondisk::tree_checker::{CheckContext, check_layout};
 use butterfs_ondisk::{ChecksumKind, KeyType, Logical, Physical};
 use butterfs_volume::{ChunkMap, Volume};
 use std::collections::HashSet;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -26,15 +28,24 @@ pub struct Image {
 }
 
 /// A device and the superblock on it.
-type Member = (Superblock, Arc<dyn BlockDevice>);
+pub type Member = (Superblock, Arc<dyn BlockDevice>);
 
 impl Image {
-    /// Opens the filesystem on these devices; others of it may be missing.
-    pub fn open(paths: &[PathBuf]) -> Result<Image, CliError> {
-        let members = paths.iter().map(|path| open_member(path)).collect::<Result<Vec<Member>, CliError>>()?;
-        let newest = members.iter().max_by_key(|(sb, _)| (sb.generation.get(), sb.log_root.get() != 0));
-        let sb = newest.expect("the command line has at least one device").0;
-        warn_of_missing(&members, &sb);
+    /// Opens the filesystem on these devices. Others of it are looked for among the system's devices if `scan` is set
+    /// and one of these is such a device; they may be missing.
+    pub fn open(paths: &[PathBuf], scan: bool) -> Result<Image, CliError> {
+        let warn = &mut |sentence: &str| report::warn(sentence);
+        let opened = paths.iter().map(|path| open_member(path, warn)).collect::<Result<Vec<Member>, CliError>>();
+        let mut members = opened?;
+        let sb = newest(&members)?;
+        if scan && lacks_devices(&members, &sb) && paths.iter().any(|path| is_block_device(path)) {
+            members.extend(missing_members(&sb, &members));
+        }
+        let sb = newest(&members)?;
+        if lacks_devices(&members, &sb) {
+            let (given, all) = (members.len(), sb.num_devices);
+            warn(&format!("{given} of the filesystem's {all} devices are here; blocks on the others cannot be read"));
+        }
         let volume = Volume::of_devices(members.into_iter().map(|(sb, device)| (sb.dev_item, device)).collect());
         let image = Image { volume, sb, layout: CheckContext::of(&sb, false) };
         image.load_chunks()?;
@@ -130,24 +141,31 @@ fn insert_chunks(map: &mut ChunkMap, chunks: Vec<Chunk>) {
     }
 }
 
-fn warn_of_missing(members: &[Member], sb: &Superblock) {
-    let (given, all) = (members.len() as u64, sb.num_devices.get());
-    if given < all {
-        report::warn(&format!("the filesystem has {all} devices, {given} given; blocks on the others cannot be read"));
-    }
+/// The superblock that rules: that of the highest generation.
+fn newest(members: &[Member]) -> Result<Superblock, CliError> {
+    let newest = members.iter().max_by_key(|(sb, _)| (sb.generation.get(), sb.log_root.get() != 0));
+    newest.map(|(sb, _)| *sb).ok_or_else(|| CliError::usage("no device was given"))
 }
 
-fn open_member(path: &Path) -> Result<Member, CliError> {
+fn lacks_devices(members: &[Member], sb: &Superblock) -> bool {
+    (members.len() as u64) < sb.num_devices.get()
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// Opens one device; its primary superblock counts, or the newest copy, which `warn` is told.
+pub fn open_member(path: &Path, warn: &mut dyn FnMut(&str)) -> Result<Member, CliError> {
     let device = FileDevice::open(path, &FileOptions::inspect())?;
-    let primary = read_superblock(&device, OFFSETS[0]);
-    let error = match primary {
+    let error = match read_superblock(&device, OFFSETS[0]) {
         Ok(sb) => return Ok((sb, Arc::new(device))),
         Err(error) => error,
     };
     let copies = OFFSETS[1..].iter().filter_map(|&at| Some((at, read_superblock(&device, at).ok()?)));
     match copies.max_by_key(|(_, sb)| sb.generation.get()) {
         Some((at, sb)) => {
-            report::warn(&format!("{}: {error}; using the copy at {at}", path.display()));
+            warn(&format!("{}: {error}; using the copy at {at}", path.display()));
             Ok((sb, Arc::new(device)))
         }
         None => Err(CliError::failed(format!("{}: {error}", path.display()))),

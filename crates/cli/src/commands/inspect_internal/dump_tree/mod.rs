@@ -5,6 +5,7 @@
 mod image;
 mod local_time;
 mod nodes;
+mod scan;
 mod selection;
 mod tree_id;
 mod walk;
@@ -50,7 +51,7 @@ pub struct Args {
     /// With --block: print the blocks below it too
     #[arg(long)]
     follow: bool,
-    /// Accepted and without effect: devices are never looked for, only those given are used
+    /// Use only the devices given, do not look for others of the filesystem
     #[arg(long)]
     noscan: bool,
     /// Print nodes before leaves (default)
@@ -68,7 +69,7 @@ pub struct Args {
     /// Print the checksums of data
     #[arg(long)]
     csum_items: bool,
-    /// Devices or files: all of the filesystem's
+    /// Devices or files; several if the filesystem has several
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
 }
@@ -77,7 +78,7 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         // Trees are large; standard output by itself writes line by line.
         let mut out = BufWriter::with_capacity(1 << 16, out);
-        let image = Image::open(&self.devices)?;
+        let image = Image::open(&self.devices, !self.noscan)?;
         let zone = local_time::Zone::of_system();
         let utc_offset = |seconds| zone.utc_offset(seconds);
         let mut printer = Printer::new(&image, self.order(), self.options(&image, &utc_offset));

@@ -1,8 +1,8 @@
 //! Walking trees and printing their blocks.
 //!
 //! 1. Levels fall by one from parent to child, so every walk ends.
-//! 2. A block that a tree reaches twice ends the walk: a damaged tree could otherwise be printed for years.
-//! 3. Nothing that is wrong ends the command, except that it fails at its end.
+//! 2. A block that a tree reaches a second time is left out: a damaged tree could otherwise be printed for years.
+//! 3. Nothing that is wrong with one block keeps others from being printed; the command fails at its end.
 
 use super::image::Image;
 use super::nodes::{Child, children, items, level_of};
@@ -29,35 +29,17 @@ pub struct Printer<'a> {
     order: Order,
     options: DumpOptions<'a>,
     failures: usize,
-}
-
-/// Stops a walk: what is wrong has been told, or the output has failed.
-enum Stop {
-    Told,
-    Output(CliError),
-}
-
-impl From<std::io::Error> for Stop {
-    fn from(error: std::io::Error) -> Stop {
-        Stop::Output(error.into())
-    }
-}
-
-/// A walk that stops early is only a failure of the whole command when nothing more can be printed.
-fn ended(walk: Result<(), Stop>) -> Result<(), CliError> {
-    match walk {
-        Err(Stop::Output(error)) => Err(error),
-        Ok(()) | Err(Stop::Told) => Ok(()),
-    }
+    /// Blocks that something was told about.
+    told: HashSet<Logical>,
 }
 
 /// What a walk does with each block.
-type Visit<'v> = &'v mut dyn FnMut(&[u8]) -> Result<(), Stop>;
+type Visit<'v> = &'v mut dyn FnMut(&[u8]) -> Result<(), CliError>;
 
 impl<'a> Printer<'a> {
     /// Prints from `image`.
     pub fn new(image: &'a Image, order: Order, options: DumpOptions<'a>) -> Printer<'a> {
-        Printer { image, order, options, failures: 0 }
+        Printer { image, order, options, failures: 0, told: HashSet::new() }
     }
 
     /// What is printed from.
@@ -69,6 +51,13 @@ impl<'a> Printer<'a> {
     pub fn fail(&mut self, sentence: &str) {
         self.failures += 1;
         report::warn(sentence);
+    }
+
+    /// Tells what is wrong with a block, once: a walk may come to it several times.
+    fn fail_at(&mut self, at: Logical, sentence: &str) {
+        if self.told.insert(at) {
+            self.fail(sentence);
+        }
     }
 
     /// Whether everything could be printed.
@@ -91,16 +80,16 @@ impl<'a> Printer<'a> {
     /// Prints the tree below a root.
     pub fn tree(&mut self, out: &mut dyn Write, root: Logical) -> Result<(), CliError> {
         let options = self.options;
-        ended(self.walk(root, &mut |block| Ok(dump::tree_block(out, block, &options)?)))
+        self.walk(root, &mut |block| Ok(dump::tree_block(out, block, &options)?))
     }
 
     /// Prints the leaves of the tree below a root, without its nodes.
     pub fn leaves(&mut self, out: &mut dyn Write, root: Logical) -> Result<(), CliError> {
         let options = self.options;
-        ended(self.depth_first(root, &mut |block| match level_of(block) {
+        self.depth_first(root, &mut |block| match level_of(block) {
             Level(0) => Ok(dump::tree_block(out, block, &options)?),
             _ => Ok(()),
-        }))
+        })
     }
 
     /// Prints where a root is, after `label`.
@@ -127,22 +116,22 @@ impl<'a> Printer<'a> {
         roots
     }
 
-    fn walk(&mut self, root: Logical, visit: Visit<'_>) -> Result<(), Stop> {
+    fn walk(&mut self, root: Logical, visit: Visit<'_>) -> Result<(), CliError> {
         match self.order {
             Order::DepthFirst => self.depth_first(root, visit),
             Order::BreadthFirst => self.breadth_first(root, visit),
         }
     }
 
-    fn depth_first(&mut self, root: Logical, visit: Visit<'_>) -> Result<(), Stop> {
-        let block = self.read(root, None).ok_or(Stop::Told)?;
+    fn depth_first(&mut self, root: Logical, visit: Visit<'_>) -> Result<(), CliError> {
+        let Some(block) = self.read(root, None) else { return Ok(()) };
         self.visit_below(&block, Level(0), &mut HashSet::from([root]), visit)
     }
 
     /// Level by level from the root. Memory holds one path and the addresses seen, so upper nodes are read again for
     /// each level below them.
-    fn breadth_first(&mut self, root: Logical, visit: Visit<'_>) -> Result<(), Stop> {
-        let block = self.read(root, None).ok_or(Stop::Told)?;
+    fn breadth_first(&mut self, root: Logical, visit: Visit<'_>) -> Result<(), CliError> {
+        let Some(block) = self.read(root, None) else { return Ok(()) };
         visit(&block)?;
         for level in (0..level_of(&block).get()).rev().map(Level) {
             let only_level: Visit<'_> = &mut |block| if level_of(block) == level { visit(block) } else { Ok(()) };
@@ -158,18 +147,17 @@ impl<'a> Printer<'a> {
         lowest: Level,
         seen: &mut HashSet<Logical>,
         visit: Visit<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CliError> {
         visit(block)?;
         if level_of(block) <= lowest {
             return Ok(());
         }
         for child in children(block) {
             if !seen.insert(child.at) {
-                self.fail(&format!("tree block {} is in its tree twice", child.at));
-                return Err(Stop::Told);
+                self.fail_at(child.at, &format!("tree block {} is in its tree twice", child.at));
+            } else if let Some(below) = self.read(child.at, Some(child)) {
+                self.visit_below(&below, lowest, seen, visit)?;
             }
-            let below = self.read(child.at, Some(child)).ok_or(Stop::Told)?;
-            self.visit_below(&below, lowest, seen, visit)?;
         }
         Ok(())
     }
@@ -179,7 +167,7 @@ impl<'a> Printer<'a> {
         match self.image.block(at, expect) {
             Ok(block) => Some(block),
             Err(sentence) => {
-                self.fail(&sentence);
+                self.fail_at(at, &sentence);
                 None
             }
         }
