@@ -106,12 +106,12 @@ pub struct Attr {
 
 impl Attr {
     /// What an item says.
-    pub fn of_item(id: InodeId, item: &InodeItem) -> Attr {
+    pub fn of_item(id: InodeId, item: &InodeItem, sectorsize: u32) -> Attr {
         Attr {
             id,
             generation: item.generation.get(),
             size: item.size.get(),
-            blocks: item.nbytes.get().div_ceil(4096).saturating_mul(8),
+            blocks: item.nbytes.get().div_ceil(u64::from(sectorsize)).saturating_mul(u64::from(sectorsize / 512)),
             mode: item.mode.get(),
             nlink: item.nlink.get(),
             uid: item.uid.get(),
@@ -121,7 +121,7 @@ impl Attr {
             mtime: time_of(item.mtime),
             ctime: time_of(item.ctime),
             btime: time_of(item.otime),
-            blksize: 4096,
+            blksize: sectorsize,
             flags: item.flags.get(),
         }
     }

@@ -167,7 +167,20 @@ impl InodeCache {
 
     /// Counts a lookup that somebody outside remembers.
     pub fn retain(&self, id: InodeId) {
-        self.shard(id).lock().users.entry(id).or_default().lookups += 1;
+        self.retain_many(id, 1);
+    }
+
+    /// Counts `count` of them.
+    pub fn retain_many(&self, id: InodeId, count: u64) {
+        self.shard(id).lock().users.entry(id).or_default().lookups += count;
+    }
+
+    /// The lookups that are remembered outside, by inode.
+    pub fn lookups(&self) -> Vec<(InodeId, u64)> {
+        let in_shard = |shard: &Mutex<Shard>| -> Vec<(InodeId, u64)> {
+            shard.lock().users.iter().map(|(id, users)| (*id, users.lookups)).collect()
+        };
+        self.shards.iter().flat_map(in_shard).filter(|(_, lookups)| *lookups > 0).collect()
     }
 
     /// Takes back `count` lookups; deletes the inode if that was all that kept it.
@@ -311,6 +324,10 @@ impl Drop for InodeCache {
 impl DirtyInodes {
     fn new(core: Arc<Core>) -> DirtyInodes {
         DirtyInodes { core, list: Mutex::default() }
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.core
     }
 
     /// How many there are.

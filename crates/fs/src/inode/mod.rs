@@ -201,9 +201,16 @@ impl Inode {
     /// Changes the state and sees to it that the item is written with the running transaction; what must be
     /// committed together with changes of items is changed under their handle. The change counter advances.
     pub fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut InodeState) -> R) -> R {
+        self.change_uncounted(|state| {
+            state.item.sequence = state.item.sequence.get().wrapping_add(1).into();
+            change(state)
+        })
+    }
+
+    /// The same for what is not a change in the sense of the change counter: access times.
+    fn change_uncounted<R>(self: &Arc<Self>, change: impl FnOnce(&mut InodeState) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state);
-        state.item.sequence = state.item.sequence.get().wrapping_add(1).into();
         if !std::mem::replace(&mut state.dirty, true) {
             self.dirty.push(Arc::clone(self));
         }
@@ -239,11 +246,13 @@ impl Inode {
         self.with(|state| state.size)
     }
 
-    /// What `stat` shows, without data that is still on its way to the tree.
+    /// What `stat` shows. Data that is still on its way to the tree counts as blocks.
     pub fn attr(&self) -> Attr {
+        let coming = self.data.dirty_bytes();
         self.with(|state| {
-            let mut attr = Attr::of_item(self.id(), &state.item);
+            let mut attr = Attr::of_item(self.id(), &state.item, self.dirty.core().sectorsize());
             attr.size = state.size;
+            attr.blocks = attr.blocks.saturating_add(coming.div_ceil(512));
             attr
         })
     }

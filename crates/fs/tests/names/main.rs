@@ -10,4 +10,5 @@ mod listing;
 mod orphans;
 mod removal;
 mod renames;
+mod threads;
 mod xattrs;

@@ -63,7 +63,7 @@ impl Namespace {
         }
         let now = core.env().now();
         if inode.with(|state| access_is_due(state, now)) {
-            inode.change(|state| state.item.atime = timespec(now));
+            inode.change_uncounted(|state| state.item.atime = timespec(now));
         }
     }
 }

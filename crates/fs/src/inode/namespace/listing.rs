@@ -51,6 +51,9 @@ impl Namespace {
             return Ok(());
         }
         let directory = self.directory(id)?;
+        if offset <= FIRST_INDEX {
+            self.note_access(&directory);
+        }
         let (from, to) = (index_key(id.ino, offset.max(FIRST_INDEX)), index_key(id.ino, last));
         directory.tree.scan(self.core(), from, to, &mut |key, payload| {
             for found in entry::entries(payload) {
@@ -132,6 +135,6 @@ impl Namespace {
             return Some(inode.attr());
         }
         let item = cache::read_item(self.core(), &directory.tree, id.ino).ok()?;
-        Some(Attr::of_item(id, &item))
+        Some(Attr::of_item(id, &item, self.core().sectorsize()))
     }
 }

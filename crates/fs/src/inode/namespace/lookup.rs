@@ -132,6 +132,8 @@ impl Namespace {
             return Err(damaged());
         }
         let len = usize::try_from(size).map_or(target.len(), |size| size.min(target.len()));
-        Ok(target[..len].to_vec())
+        let target = target[..len].to_vec();
+        self.note_access(&inode);
+        Ok(target)
     }
 }
