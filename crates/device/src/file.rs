@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,6 +132,21 @@ impl FileDevice {
     /// Whether this is a block device.
     pub fn is_block_device(&self) -> bool {
         self.is_block_device
+    }
+
+    /// The same file or device once more, for writing. The locks stay with this one, which must be kept as long, and
+    /// become exclusive: refused while others read.
+    pub fn open_for_writing(&self) -> Result<FileDevice, OpenError> {
+        let path = Path::new(&self.name);
+        let locked = || std::iter::once(&self.file).chain(&self._beneath);
+        if let Some(error) = locked().find_map(|file| lock(file, path, true).err()) {
+            // A lock that could not be changed may be gone.
+            locked().try_for_each(|file| lock(file, path, false))?;
+            return Err(error);
+        }
+        let opened = OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let file = opened.map_err(|error| OpenError::from_io(path, error))?;
+        Ok(FileDevice::assemble(file, path, self.len, self.is_block_device, false, None))
     }
 
     /// The error of every write and flush after a flush has failed.

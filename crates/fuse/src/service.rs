@@ -7,12 +7,11 @@
 //!    be trusted.
 
 use crate::Log;
-use crate::adaptor::Adaptor;
+use crate::adaptor::{Adaptor, Reopen};
 use crate::control::{Desk, Order};
 use crate::mount::{self, mountinfo};
 use crate::session::{End, Session, handshake};
 use crate::system;
-use crate::transport::DevFuse;
 use butterfs_fs::Filesystem;
 use std::io;
 use std::path::Path;
@@ -40,12 +39,21 @@ pub struct Service {
 }
 
 impl Service {
-    /// Mounts `filesystem` and starts answering. The error is a sentence.
-    pub fn start(filesystem: Filesystem, request: &mount::Request, log: Log) -> Result<Service, String> {
+    /// Mounts `filesystem` and starts answering. `reopen` is for one that was opened read-only. The error is a sentence.
+    pub fn start(
+        filesystem: Filesystem,
+        reopen: Reopen,
+        request: &mount::Request,
+        log: Log,
+    ) -> Result<Service, String> {
         filesystem.getattr(filesystem.root()).map_err(|error| format!("the root directory cannot be read: {error}"))?;
         let shown = request.mountpoint.display();
         let mounted = mount::mount(request).map_err(|error| format!("cannot mount on {shown}: {error}"))?;
-        let started = Service::answer(filesystem, mounted, request, log);
+        let device = mounted.device.another();
+        let started = device.and_then(|device| {
+            let adaptor = Adaptor::new(filesystem, reopen, device);
+            Service::answer(Arc::new(adaptor), mounted, request, log)
+        });
         started.map_err(|error| {
             // Nobody answers; what is mounted there only makes others wait.
             let _ = mount::unmount(&request.mountpoint, true);
@@ -54,19 +62,18 @@ impl Service {
     }
 
     fn answer(
-        filesystem: Filesystem,
+        adaptor: Arc<Adaptor>,
         mounted: mount::Mounted,
         request: &mount::Request,
         log: Log,
     ) -> io::Result<Service> {
         let kind = mounted.kind;
         handshake(&mounted.device)?;
-        let notifications: DevFuse = mounted.device.another()?;
-        let adaptor = Arc::new(Adaptor::new(filesystem, notifications));
         let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, MOST_THREADS);
         let session = Session::start(mounted.device, adaptor.clone(), threads, log.clone())?;
         let device = mountinfo::at(&request.mountpoint)?.map(|mount| mount.device);
         if let Some(device) = device {
+            adaptor.mounted_as(device);
             raise_read_ahead(device, kind);
         }
         let desk = device.and_then(|device| open_desk(device, &adaptor, &log));

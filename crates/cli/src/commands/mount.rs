@@ -15,14 +15,14 @@ use super::Run;
 use crate::args;
 use crate::error::CliError;
 use crate::report;
-use butterfs_fs::{Env, Filesystem, SetAttr};
+use butterfs_fs::{Env, Filesystem, Options, SetAttr};
+use butterfs_fuse::adaptor::Reopen;
 use butterfs_fuse::mount::{self, Backing, MountOptions};
 use butterfs_fuse::service::{self, Service};
 use butterfs_fuse::{Log, client};
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Mount a filesystem.
@@ -78,7 +78,7 @@ impl Args {
         service::prepare();
         let log = if in_background { system_log::open() } else { to_stderr() };
         let mountpoint = self.mountpoint()?;
-        let (filesystem, backing) = self.open(options)?;
+        let Opened { filesystem, backing, reopen } = self.open(options)?;
         for note in filesystem.notes() {
             report::warn(note);
         }
@@ -90,7 +90,7 @@ impl Args {
             backing,
             sector_bytes: 4096,
         };
-        let service = Service::start(filesystem, &request, Arc::clone(&log)).map_err(CliError::failed)?;
+        let service = Service::start(filesystem, reopen, &request, Arc::clone(&log)).map_err(CliError::failed)?;
         drop(request);
         if in_background {
             background::announce(out)?;
@@ -110,20 +110,33 @@ impl Args {
         if path.is_dir() { Ok(path) } else { Err(CliError::failed(format!("{shown} is not a directory"))) }
     }
 
-    fn open(&self, options: &MountOptions) -> Result<(Filesystem, Backing), CliError> {
+    fn open(&self, options: &MountOptions) -> Result<Opened, CliError> {
         let made = match self.create {
             Some(bytes) => devices::create(&self.device, bytes)?,
             None => false,
         };
-        let read_only = options.engine.read_only;
-        let (device, backing) = devices::open(&self.device, read_only)?;
-        let filesystem = Filesystem::open(vec![device], options.engine.clone(), Env::system())
+        let engine = options.engine.clone();
+        let device = Arc::new(devices::open(&self.device, engine.read_only)?);
+        let backing = devices::backing(&self.device, &device, engine.read_only)?;
+        let filesystem = Filesystem::open(vec![device.clone()], engine.clone(), Env::system())
             .map_err(|error| CliError::failed(format!("{}: {error}", self.device.display())))?;
         if made {
             give_root_directory(&filesystem)?;
         }
-        Ok((filesystem, backing))
+        let reopen = Box::new(move || {
+            let writable = device.open_for_writing().map_err(|error| error.to_string())?;
+            let options = Options { read_only: false, ..engine.clone() };
+            Filesystem::open(vec![Arc::new(writable)], options, Env::system()).map_err(|error| error.to_string())
+        });
+        Ok(Opened { filesystem, backing, reopen })
     }
+}
+
+/// What a mount needs of its device.
+struct Opened {
+    filesystem: Filesystem,
+    backing: Backing,
+    reopen: Reopen,
 }
 
 /// The user who makes a filesystem with the mount is to be able to write there.
@@ -138,11 +151,4 @@ fn give_root_directory(filesystem: &Filesystem) -> Result<(), CliError> {
 
 fn to_stderr() -> Log {
     Arc::new(report::warn)
-}
-
-/// A second descriptor of an image, for the kernel to claim.
-fn image_for_kernel(path: &Path, read_only: bool) -> std::io::Result<OwnedFd> {
-    let open = |write| std::fs::OpenOptions::new().read(true).write(write).open(path);
-    let file = if read_only { open(true).or_else(|_| open(false)) } else { open(true) };
-    file.map(OwnedFd::from)
 }

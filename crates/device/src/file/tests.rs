@@ -291,3 +291,21 @@ fn what_the_kernel_has_mounted_is_refused_by_name() {
     assert!(device.mount(at), "without a claim the kernel can take it, as for fuseblk");
     drop(unclaimed);
 }
+
+#[test]
+fn a_reader_becomes_the_writer_when_it_is_alone() {
+    let scratch = Scratch::new();
+    let path = scratch.image();
+    let reader = FileDevice::open(&path, &patient(FileOptions::read_only())).unwrap();
+    let other = FileDevice::open(&path, &patient(FileOptions::read_only())).unwrap();
+    assert!(reader.open_for_writing().unwrap_err().is_in_use());
+    assert!(FileDevice::open(&path, &FileOptions::read_write()).unwrap_err().is_in_use(), "the lock is still there");
+    drop(other);
+    let writer = reader.open_for_writing().unwrap();
+    writer.write_at(5, b"bytes").unwrap();
+    writer.flush().unwrap();
+    let mut found = [0; 5];
+    reader.read_at(5, &mut found).unwrap();
+    assert_eq!(&found, b"bytes");
+    assert!(FileDevice::open(&path, &FileOptions::read_only()).unwrap_err().is_in_use());
+}

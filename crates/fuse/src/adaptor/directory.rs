@@ -54,7 +54,7 @@ impl Handles {
 
 impl Shared {
     pub(super) fn open_directory(&self, id: InodeId, payload: &mut Vec<u8>) -> Outcome {
-        let last = self.filesystem.last_offset(id).map_err(errno)?;
+        let last = self.filesystem().last_offset(id).map_err(errno)?;
         let open_flags = open::KEEP_CACHE | open::CACHE_DIR;
         let answer = OpenOut { fh: self.directories.open(last), open_flags, ..OpenOut::default() };
         payload.extend_from_slice(answer.as_bytes());
@@ -67,14 +67,14 @@ impl Shared {
         let show = &mut |entry: butterfs_fs::DirEntry<'_>| {
             listing.push(self.nodes.ino(entry.id), entry.offset_next, entry.kind, entry.name)
         };
-        self.filesystem.readdir_until(id, arguments.offset, last, show).map_err(errno)
+        self.filesystem().readdir_until(id, arguments.offset, last, show).map_err(errno)
     }
 
     /// The engine counts a reference for each entry with attributes that the listing takes.
     pub(super) fn read_directory_plus(&self, id: InodeId, arguments: &ReadIn, payload: &mut Vec<u8>) -> Outcome {
         let last = self.last_shown(id, arguments)?;
         let mut listing = Listing::new(payload, arguments.size);
-        let listed = self.filesystem.readdirplus(id, arguments.offset, last, &mut |entry, attr| {
+        let listed = self.filesystem().readdirplus(id, arguments.offset, last, &mut |entry, attr| {
             let found = attr.map_or(EntryOut::default(), |attr| self.entry(attr));
             listing.push_plus(&found, self.nodes.ino(entry.id), entry.offset_next, entry.kind, entry.name)
         });
@@ -87,7 +87,7 @@ impl Shared {
 
     fn last_shown(&self, id: InodeId, arguments: &ReadIn) -> Result<u64, Errno> {
         if arguments.offset == 0 {
-            let last = self.filesystem.last_offset(id).map_err(errno)?;
+            let last = self.filesystem().last_offset(id).map_err(errno)?;
             self.directories.rewind(arguments.fh, last);
             return Ok(last);
         }

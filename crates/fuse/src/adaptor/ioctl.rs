@@ -20,7 +20,7 @@ impl Shared {
     }
 
     pub(super) fn sync_by_ioctl(&self, payload: &mut Vec<u8>) -> Outcome {
-        self.filesystem.sync().map_err(errno)?;
+        self.filesystem().sync().map_err(errno)?;
         payload.extend_from_slice(IoctlOut::default().as_bytes());
         Ok(())
     }

@@ -20,6 +20,7 @@ mod entries;
 mod ioctl;
 mod nodes;
 mod operations;
+mod upgrade;
 mod writers;
 
 use crate::protocol::Request;
@@ -33,6 +34,7 @@ use butterfs_fs::{Filesystem, InodeId};
 use nodes::Nodes;
 use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
+pub use upgrade::Reopen;
 use writers::Writers;
 use zerocopy::FromBytes;
 
@@ -44,7 +46,7 @@ pub struct Adaptor(Arc<Shared>);
 
 /// What an operation works with.
 struct Shared {
-    filesystem: Filesystem,
+    engine: upgrade::Engine,
     nodes: Nodes,
     writers: Writers,
     directories: directory::Handles,
@@ -57,11 +59,12 @@ struct Shared {
 type Outcome = Result<(), Errno>;
 
 impl Adaptor {
-    /// Serves `filesystem` over the connection of `device`.
-    pub fn new(filesystem: Filesystem, device: DevFuse) -> Adaptor {
+    /// Serves `filesystem` over the connection of `device`. One that was opened read-only is replaced by what `reopen`
+    /// returns when the mount becomes writable.
+    pub fn new(filesystem: Filesystem, reopen: Reopen, device: DevFuse) -> Adaptor {
         Adaptor(Arc::new(Shared {
             nodes: Nodes::new(filesystem.root()),
-            filesystem,
+            engine: upgrade::Engine::new(filesystem, reopen),
             writers: Writers::default(),
             directories: directory::Handles::default(),
             device,
@@ -72,18 +75,23 @@ impl Adaptor {
     /// Makes everything durable, also what the kernel still has in its cache. Needs the session to be served.
     pub fn sync(&self) -> Result<(), String> {
         self.0.write_back_all();
-        self.0.filesystem.sync().map_err(|error| error.to_string())
+        self.0.filesystem().sync().map_err(|error| error.to_string())
     }
 
     /// Forbids or allows changes; before they are forbidden, everything is made durable.
     pub fn set_read_only(&self, read_only: bool) -> Result<(), String> {
         if read_only {
             self.0.write_back_all();
+        } else {
+            self.0.engine.upgrade()?;
         }
-        if !read_only && self.0.filesystem.options().read_only {
-            return Err("it was mounted read-only; unmount it and mount it for writing".to_owned());
-        }
-        self.0.filesystem.set_read_only(read_only).map_err(|error| error.to_string())
+        self.0.filesystem().set_read_only(read_only).map_err(|error| error.to_string())
+    }
+
+    /// Called with the device number of the mount when it is known. From then on the server notices when the mount
+    /// becomes writable without its being told.
+    pub fn mounted_as(&self, device: (u32, u32)) {
+        self.0.engine.mounted_as(device);
     }
 
     /// Makes everything durable and stops the engine; later calls repeat the result.
@@ -110,7 +118,7 @@ impl Server for Adaptor {
                     reply(shared.sync_by_ioctl(payload))
                 }));
             }
-            _ => shared.serve(request, payload),
+            _ => shared.serve_writably(request, payload),
         };
         reply(outcome)
     }
@@ -148,13 +156,31 @@ fn makes_entry(number: u32) -> bool {
 }
 
 impl Shared {
+    fn filesystem(&self) -> &Filesystem {
+        self.engine.filesystem()
+    }
+
+    /// Serves a request. A change that is refused because the filesystem was opened read-only means that the mount may
+    /// have been made writable since: mount(2) tells the kernel, but the kernel does not tell the server.
+    fn serve_writably(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Outcome {
+        let outcome = {
+            let _steady = self.engine.steady();
+            self.serve(request, payload)
+        };
+        if outcome == Err(Errno::ROFS) && self.engine.follow_remount() {
+            payload.clear();
+            return self.serve(request, payload);
+        }
+        outcome
+    }
+
     fn inode(&self, node: u64) -> Result<InodeId, Errno> {
         self.nodes.inode(node).ok_or(Errno::STALE)
     }
 
     fn forget(&self, node: u64, count: u64) {
         if let Some(id) = self.nodes.inode(node) {
-            self.filesystem.forget(id, count);
+            self.filesystem().forget(id, count);
         }
     }
 
@@ -169,7 +195,7 @@ impl Shared {
     }
 
     fn close(&self) -> Result<(), String> {
-        self.closed.get_or_init(|| self.filesystem.shutdown().map_err(|error| error.to_string())).clone()
+        self.closed.get_or_init(|| self.filesystem().shutdown().map_err(|error| error.to_string())).clone()
     }
 }
 

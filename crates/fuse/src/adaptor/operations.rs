@@ -17,7 +17,7 @@ const MOST_COPIED: u64 = u32::MAX as u64 & !0xffff;
 impl Shared {
     /// Serves one request.
     pub(super) fn serve(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Outcome {
-        let fs = &self.filesystem;
+        let fs = self.filesystem();
         let header = &request.header;
         let node = header.nodeid;
         // Those that are not about one node.
@@ -118,19 +118,19 @@ impl Shared {
         name: &[u8],
         payload: &mut Vec<u8>,
     ) -> Outcome {
-        let made = self.filesystem.create(&caller(request, arguments.umask), parent, name, arguments.mode);
+        let made = self.filesystem().create(&caller(request, arguments.umask), parent, name, arguments.mode);
         self.answer_open_entry(made, arguments.flags, payload)
     }
 
     fn open(&self, request: &Request<'_>, id: InodeId, arguments: &OpenIn, payload: &mut Vec<u8>) -> Outcome {
         let OpenIn { flags, open_flags } = *arguments;
         if writers::may_write(flags) {
-            self.filesystem.check_writable(id, flags & libc::O_APPEND as u32 != 0).map_err(errno)?;
+            self.filesystem().check_writable(id, flags & libc::O_APPEND as u32 != 0).map_err(errno)?;
         }
         if flags & libc::O_TRUNC as u32 != 0 {
             let kill_suidgid = open_flags & OPEN_KILL_SUIDGID != 0;
             let empty = SetAttr { size: Some(0), kill_suidgid, ..SetAttr::default() };
-            self.filesystem.setattr(&caller(request, 0), id, &empty).map_err(errno)?;
+            self.filesystem().setattr(&caller(request, 0), id, &empty).map_err(errno)?;
         }
         self.writers.opened(request.header.nodeid, flags);
         answer_open(payload);
@@ -139,7 +139,7 @@ impl Shared {
 
     fn write(&self, id: InodeId, arguments: &WriteIn, data: &[u8], payload: &mut Vec<u8>) -> Outcome {
         let kill_suidgid = arguments.write_flags & WRITE_KILL_SUIDGID != 0;
-        let size = self.filesystem.write(id, arguments.offset, data, kill_suidgid).map_err(errno)?;
+        let size = self.filesystem().write(id, arguments.offset, data, kill_suidgid).map_err(errno)?;
         answer(&WriteOut { size: size as u32, padding: 0 }, payload)
     }
 
@@ -154,7 +154,7 @@ impl Shared {
             WHITEOUT => RenameMode::Whiteout,
             _ => return Err(Errno::INVAL),
         };
-        self.filesystem.rename(from.0, from.1, self.inode(to.0)?, to.1, mode).map_err(errno)
+        self.filesystem().rename(from.0, from.1, self.inode(to.0)?, to.1, mode).map_err(errno)
     }
 
     fn copy(&self, from: InodeId, arguments: &CopyFileRangeIn, most: u64) -> Result<u64, Errno> {
@@ -163,18 +163,18 @@ impl Shared {
             return Err(Errno::INVAL);
         }
         let to = self.inode(nodeid_out)?;
-        self.filesystem.copy_range((from, off_in), (to, off_out), len.min(most)).map_err(errno)
+        self.filesystem().copy_range((from, off_in), (to, off_out), len.min(most)).map_err(errno)
     }
 
     /// What the kernel has cached of the file has been written back.
     pub(super) fn seek(&self, node: u64, arguments: &LseekIn, payload: &mut Vec<u8>) -> Outcome {
         let LseekIn { offset, whence, .. } = *arguments;
-        let offset = self.filesystem.lseek(self.inode(node)?, offset, whence).map_err(errno)?;
+        let offset = self.filesystem().lseek(self.inode(node)?, offset, whence).map_err(errno)?;
         answer(&LseekOut { offset }, payload)
     }
 
     fn answer_statx(&self, id: InodeId, payload: &mut Vec<u8>) -> Outcome {
-        let attr = self.filesystem.getattr(id).map_err(errno)?;
+        let attr = self.filesystem().getattr(id).map_err(errno)?;
         answer(&statx(&attr, self.nodes.ino(id), VALID_SECS), payload)
     }
 }

@@ -72,7 +72,7 @@ fn claimed(request: &Request, source: &OsStr) -> io::Result<DevFuse> {
 /// Type `fuseblk` on a loop device over `image`, under the image's name.
 fn over_loop_device(request: &Request, image: &OwnedFd) -> io::Result<DevFuse> {
     let name = Path::new(&request.source);
-    let over = LoopDevice::attach(image.as_fd(), name, request.flags.read_only)?;
+    let over = LoopDevice::attach(image.as_fd(), name)?;
     if request.source.len() > LONGEST_OPTION {
         return claimed(request, over.path().as_os_str());
     }

@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-const READ_ONLY: u32 = 1;
 const AUTOCLEAR: u32 = 4;
 /// Others may take the free device that was found before it is ours.
 const ATTEMPTS: usize = 16;
@@ -21,11 +20,11 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches one to `image`, showing `name` to `losetup`.
-    pub fn attach(image: BorrowedFd<'_>, name: &Path, read_only: bool) -> io::Result<LoopDevice> {
+    /// Attaches one to `image`, showing `name` to `losetup`. It is read-only where `image` is not open for writing.
+    pub fn attach(image: BorrowedFd<'_>, name: &Path) -> io::Result<LoopDevice> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let control = rustix::fs::open("/dev/loop-control", flags, Mode::empty())?;
-        let config = config(image, name, read_only);
+        let config = config(image, name);
         let mut last = Errno::BUSY.into();
         for _ in 0..ATTEMPTS {
             let path = PathBuf::from(format!("/dev/loop{}", system::free_loop_device(control.as_fd())?));
@@ -45,7 +44,7 @@ impl LoopDevice {
     }
 }
 
-fn config(image: BorrowedFd<'_>, name: &Path, read_only: bool) -> LoopConfig {
+fn config(image: BorrowedFd<'_>, name: &Path) -> LoopConfig {
     let mut file_name = [0; 64];
     let shown = name.as_os_str().as_bytes();
     let len = shown.len().min(file_name.len() - 1);
@@ -59,7 +58,7 @@ fn config(image: BorrowedFd<'_>, name: &Path, read_only: bool) -> LoopConfig {
         number: 0,
         encrypt_type: 0,
         encrypt_key_size: 0,
-        flags: AUTOCLEAR | if read_only { READ_ONLY } else { 0 },
+        flags: AUTOCLEAR,
         file_name,
         crypt_name: [0; 64],
         encrypt_key: [0; 32],

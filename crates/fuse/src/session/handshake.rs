@@ -53,7 +53,12 @@ pub struct Agreement {
 pub fn handshake(device: &DevFuse) -> io::Result<Agreement> {
     let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
     loop {
-        match device.receive(&mut buffer)? {
+        let received = device.receive(&mut buffer).map_err(|error| match error.kind() {
+            // The kernel had a mount of the same block device and gave us that one.
+            io::ErrorKind::PermissionDenied => io::Error::other("the device is mounted already"),
+            _ => error,
+        });
+        match received? {
             Received::Nothing => {}
             Received::Ended => return Err(io::Error::other("the mount ended before it began")),
             Received::Request(len) => {

@@ -1,11 +1,13 @@
 //! What is mounted: opened, locked, and made where there is none.
 
-use super::image_for_kernel;
 use crate::error::{CliError, os_message};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenErrorKind};
 use butterfs_fs::Env;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fuse::mount::Backing;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,23 +20,32 @@ pub fn may_mount() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Opens and locks a device or image, and says what the kernel is to claim for the mount.
-pub fn open(path: &Path, read_only: bool) -> Result<(Arc<dyn BlockDevice>, Backing), CliError> {
-    let claimed_by_kernel = may_mount();
+/// Opens and locks a device or image.
+pub fn open(path: &Path, read_only: bool) -> Result<FileDevice, CliError> {
     let options = match read_only {
         true => FileOptions { wait: PATIENCE, ..FileOptions::read_only() },
-        false => FileOptions { wait: PATIENCE, exclusive: !claimed_by_kernel, ..FileOptions::read_write() },
+        false => FileOptions { wait: PATIENCE, exclusive: !may_mount(), ..FileOptions::read_write() },
     };
-    let device = FileDevice::open(path, &options)?;
-    let backing = match (claimed_by_kernel, device.is_block_device()) {
-        (false, _) => Backing::Unclaimed,
-        (true, true) => Backing::BlockDevice,
-        (true, false) => Backing::ImageFile(
-            image_for_kernel(path, read_only)
-                .map_err(|error| CliError::failed(format!("cannot open {}: {}", path.display(), os_message(&error))))?,
-        ),
-    };
-    Ok((Arc::new(device), backing))
+    Ok(FileDevice::open(path, &options)?)
+}
+
+/// What the kernel is to claim for the mount.
+pub fn backing(path: &Path, device: &FileDevice, read_only: bool) -> Result<Backing, CliError> {
+    match (may_mount(), device.is_block_device()) {
+        (false, _) => Ok(Backing::Unclaimed),
+        (true, true) => Ok(Backing::BlockDevice),
+        (true, false) => image(path, read_only)
+            .map(Backing::ImageFile)
+            .map_err(|error| CliError::failed(format!("cannot open {}: {}", path.display(), os_message(&error)))),
+    }
+}
+
+/// A descriptor of an image for the kernel. A read-only mount gets a writable one too where it can, so that it can be
+/// made writable later.
+fn image(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
+    let open = |write| OpenOptions::new().read(true).write(write).open(path);
+    let file = if read_only { open(true).or_else(|_| open(false)) } else { open(true) };
+    file.map(OwnedFd::from)
 }
 
 /// Makes an image with a filesystem where there is none. False: something is there already.
