@@ -236,7 +236,9 @@ impl InodeCache {
     /// Deletes an orphan. Nobody waits for it to succeed: what is left of it is deleted at the next mount.
     fn delete(&self, id: InodeId) {
         let Ok(inode) = self.get(id) else { return };
-        let _ = orphan::delete(self, &inode);
+        if !inode.tree.is_deleted() {
+            let _ = orphan::delete(self, &inode);
+        }
     }
 
     /// Deletes all orphans that are still referred to: the filesystem is being closed.
@@ -251,13 +253,22 @@ impl InodeCache {
         }
     }
 
-    /// Forgets all inodes of a deleted subvolume.
+    /// Ends all inodes of a deleted subvolume: operations on them that are under way finish, others are refused, and
+    /// nothing of them is written any more. No lock and no handle is held.
     pub fn discard_tree(&self, tree: TreeId) {
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            let before = shard.inodes.len();
-            shard.inodes.retain(|id, _| id.tree != tree);
-            shard.departures += (before - shard.inodes.len()) as u64;
+            let inodes: Vec<Arc<Inode>> = {
+                let mut shard = shard.lock();
+                let gone = shard.inodes.extract_if(|id, _| id.tree == tree);
+                let inodes: Vec<_> = gone.map(|(_, slot)| slot.inode).collect();
+                shard.departures += inodes.len() as u64;
+                inodes
+            };
+            for inode in inodes {
+                let _guard = inode.lock.write();
+                inode.remember(|state| state.deleted = true);
+                inode.data.discard();
+            }
         }
     }
 
@@ -284,6 +295,9 @@ impl InodeCache {
 
     fn write_item(&self, handle: &Handle, inode: &Arc<Inode>) -> Result<()> {
         let (item, due) = inode.take_dirty(handle.generation());
+        if inode.tree.is_deleted() {
+            return Ok(());
+        }
         let updated = inode.tree.update(handle, item_key(inode.ino), |bytes| {
             // The tree checker admits no other length.
             bytes.copy_from_slice(item.as_bytes());

@@ -105,6 +105,9 @@ impl Inode {
         if self.tree.is_readonly() {
             return Err(Error::refused(Errno::EROFS, "the subvolume is read-only"));
         }
+        if self.tree.is_deleted() {
+            return Err(Error::refused(Errno::ESTALE, "the subvolume was deleted"));
+        }
         Ok(())
     }
 

@@ -116,6 +116,11 @@ impl Tree {
         self.item.lock().flags.get() & RootItem::RDONLY != 0
     }
 
+    /// Whether this is a subvolume that was deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.item.lock().refs.get() == 0
+    }
+
     /// The transaction of the last snapshot taken of this tree.
     pub fn last_snapshot(&self) -> Generation {
         Generation(self.last_snapshot.load(Ordering::Relaxed))
