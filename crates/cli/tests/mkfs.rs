@@ -6,7 +6,7 @@ use butterfs_testkit::kernel::{KernelMount, LoopDevice, can_make, check_all, mkf
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
-use common::{butterfs, butterfs_ok, ran, text};
+use common::{butterfs, butterfs_ok, ran};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,6 +16,11 @@ const MIB: u64 = 1 << 20;
 
 /// The kernel says this of every filesystem without a free space tree.
 const OLD_CACHE: &str = "space cache v1 is being deprecated";
+
+/// A path of a test's own files as an argument.
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are text")
+}
 
 /// Makes a filesystem, lets the kernel work in it, and has it judged before and after.
 fn kernel_accepts(image: &Path, options: &[&str]) {

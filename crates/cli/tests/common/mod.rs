@@ -1,6 +1,5 @@
 //! Running the command and looking at what it did.
 
-use std::path::Path;
 use std::process::{Command, Output};
 
 /// How a run of the command ended.
@@ -26,9 +25,4 @@ pub fn butterfs_ok(arguments: &[&str]) -> String {
 pub fn ran(output: Output) -> Ran {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
     Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
-/// A path of a test's own files as an argument.
-pub fn text(path: &Path) -> &str {
-    path.to_str().expect("test paths are text")
 }
