@@ -4,13 +4,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod fingerprint;
 pub mod images;
 pub mod kernel;
+pub mod library;
 pub mod model;
 pub mod mounted;
 pub mod names;
 pub mod operation;
+pub mod promise;
 pub mod requirement;
 pub mod rng;
 pub mod scratch;

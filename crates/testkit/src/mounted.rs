@@ -69,7 +69,7 @@ impl Mounted {
                     rustix::fs::makedev(*major, *minor),
                 )
             }
-            Op::Symlink { path, target } => rustix::fs::symlink(OsStr::from_bytes(target), self.at(path)),
+            Op::Symlink { path, target } => rustix::fs::symlink(OsStr::from_bytes(&target.0), self.at(path)),
             Op::Link { from, to } => rustix::fs::link(self.at(from), self.at(to)),
             Op::Unlink { path } => rustix::fs::unlink(self.at(path)),
             Op::Rmdir { path } => rustix::fs::rmdir(self.at(path)),

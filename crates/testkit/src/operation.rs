@@ -30,6 +30,12 @@ impl RelPath {
         }
     }
 
+    /// True when `other` lies below this.
+    pub fn is_above(&self, other: &RelPath) -> bool {
+        let inside = other.0.strip_prefix(&self.0[..]);
+        inside.is_some_and(|rest| !rest.is_empty() && (self.0.is_empty() || rest[0] == b'/'))
+    }
+
     /// The names from the root down.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
@@ -53,6 +59,19 @@ impl fmt::Debug for RelPath {
             }
         }
         write!(f, "\"")
+    }
+}
+
+/// Bytes that print as text, shortened.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Text(pub Vec<u8>);
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            0..=60 => write!(f, "\"{}\"", self.0.escape_ascii()),
+            len => write!(f, "\"{}\"..({len} bytes)", self.0[..12].escape_ascii()),
+        }
     }
 }
 
@@ -168,7 +187,7 @@ pub enum Op {
     Create { path: RelPath, mode: u32 },
     Mkdir { path: RelPath, mode: u32 },
     Mknod { path: RelPath, kind: Kind, mode: u32, major: u32, minor: u32 },
-    Symlink { path: RelPath, target: Vec<u8> },
+    Symlink { path: RelPath, target: Text },
     Link { from: RelPath, to: RelPath },
     Unlink { path: RelPath },
     Rmdir { path: RelPath },

@@ -95,8 +95,14 @@ impl Served {
     }
 
     /// Kills the serving process at once, as a power cut would, and takes the dead mount away.
-    pub fn kill(mut self) {
-        self.process.kill().expect("our own child");
+    pub fn kill(self) {
+        let id = rustix::process::Pid::from_raw(self.process.id() as i32).expect("a process id");
+        rustix::process::kill_process(id, rustix::process::Signal::KILL).expect("our own child");
+        self.dead();
+    }
+
+    /// Takes away the mount of a serving process that somebody killed.
+    pub fn dead(mut self) {
         let status = self.wait_end();
         assert_eq!(status.signal(), Some(9), "the serving process had ended before: {status}: {}", self.said());
         unmount(&self.at);
@@ -126,4 +132,10 @@ fn device_of(path: &Path) -> String {
     let at = path.to_string_lossy();
     let found = mounts.lines().rev().find(|line| line.split(' ').nth(4) == Some(&at));
     found.and_then(|line| line.split(' ').nth(2)).unwrap_or_default().to_owned()
+}
+
+/// Makes a filesystem with `butterfs mkfs`.
+pub fn mkfs(image: &Path, options: &[&str]) {
+    let image = image.to_str().expect("test paths are text");
+    crate::kernel::run_ok(60, binary(), &[&["mkfs", "-q", "-f"], options, &[image]].concat());
 }

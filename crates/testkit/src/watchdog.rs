@@ -5,12 +5,14 @@
 
 use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Runs while it lives.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: Sender<()>,
+    doing: Arc<Mutex<String>>,
 }
 
 impl Watchdog {
@@ -18,12 +20,21 @@ impl Watchdog {
     pub fn new(test: &str, limit_s: u64) -> Watchdog {
         let (stop, stopped) = channel();
         let test = test.to_owned();
+        let doing = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&doing);
         std::thread::spawn(move || {
             if stopped.recv_timeout(Duration::from_secs(limit_s)) == Err(RecvTimeoutError::Timeout) {
-                let _ = writeln!(std::io::stderr(), "test {test} ... still running after {limit_s} s ... FAILED");
+                let doing = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let _ =
+                    writeln!(std::io::stderr(), "test {test} ... still running after {limit_s} s: {doing} ... FAILED");
                 std::process::abort();
             }
         });
-        Watchdog { _stop: stop }
+        Watchdog { _stop: stop, doing }
+    }
+
+    /// Remembers what is being done, to be said when the limit is reached.
+    pub fn note(&self, doing: &str) {
+        doing.clone_into(&mut self.doing.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }

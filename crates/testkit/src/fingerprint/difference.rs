@@ -39,7 +39,7 @@ pub fn differences(expected: &Fingerprint, actual: &Fingerprint, compare: Compar
 }
 
 fn shown(path: &[u8]) -> String {
-    format!("/{}", path.escape_ascii())
+    format!("{:?}", crate::operation::RelPath(path.to_vec()))
 }
 
 fn entry_differences(path: &[u8], expected: &Entry, actual: &Entry, compare: Compare) -> Vec<String> {

@@ -6,6 +6,7 @@
 //! Nothing here decides whether a difference is allowed.
 
 mod difference;
+mod library;
 mod model;
 mod tree;
 

@@ -7,6 +7,15 @@ use crate::operation::Kind;
 impl Fingerprint {
     /// Everything the model knows.
     pub fn of_model(model: &ModelFs) -> Fingerprint {
+        Fingerprint::of_model_with(model, true)
+    }
+
+    /// Everything the model knows except what the content of files is.
+    pub fn of_model_without_content(model: &ModelFs) -> Fingerprint {
+        Fingerprint::of_model_with(model, false)
+    }
+
+    fn of_model_with(model: &ModelFs, content: bool) -> Fingerprint {
         let mut print = Fingerprint::default();
         let mut inodes = Vec::new();
         let mut waiting = vec![(Vec::new(), ROOT)];
@@ -17,7 +26,7 @@ impl Fingerprint {
                     waiting.push((inside, *child));
                 }
             }
-            print.entries.insert(path.clone(), entry(model, id));
+            print.entries.insert(path.clone(), entry(model, id, content));
             inodes.push((path, id));
         }
         print.group_links(inodes);
@@ -25,7 +34,7 @@ impl Fingerprint {
     }
 }
 
-fn entry(model: &ModelFs, id: NodeId) -> Entry {
+fn entry(model: &ModelFs, id: NodeId, content: bool) -> Entry {
     let node = model.node(id);
     let attributes = model.attributes(id);
     let xattrs = node.xattrs.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone()));
@@ -49,13 +58,13 @@ fn entry(model: &ModelFs, id: NodeId) -> Entry {
         data: None,
     };
     match &node.body {
-        Body::File(file) => {
+        Body::File(file) if content => {
             let mut hash = ContentHash::default();
             file.written().for_each(|(offset, bytes)| hash.update(offset, bytes));
             entry.content = Some(hash.finish());
         }
         Body::Symlink(target) => entry.target = Some(target.clone()),
-        Body::Folder(_) | Body::Special => {}
+        Body::File(_) | Body::Folder(_) | Body::Special => {}
     }
     debug_assert!(entry.kind != Kind::Folder || entry.links <= 1);
     entry

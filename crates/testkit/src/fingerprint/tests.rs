@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::ModelFs;
-use crate::operation::{Content, Object, Op, RelPath, Target};
+use crate::operation::{Content, Object, Op, RelPath, Target, Text};
 use crate::scratch::Scratch;
 
 fn sample() -> ModelFs {
@@ -15,7 +15,7 @@ fn sample() -> ModelFs {
         Op::Write { object: file.clone(), offset: 9000, content: Content { seed: 5, len: 100_000 } },
         Op::Truncate { object: file, size: 300_000 },
         Op::Link { from: path("d/file"), to: path("other") },
-        Op::Symlink { path: path("s"), target: b"d/file".to_vec() },
+        Op::Symlink { path: path("s"), target: Text(b"d/file".to_vec()) },
     ] {
         model.apply(&op).expect("a valid operation");
     }
@@ -35,7 +35,7 @@ fn a_folder_equals_its_model() {
         Op::Write { object: file.clone(), offset: 9000, content: Content { seed: 5, len: 100_000 } },
         Op::Truncate { object: file, size: 300_000 },
         Op::Link { from: path("d/file"), to: path("other") },
-        Op::Symlink { path: path("s"), target: b"d/file".to_vec() },
+        Op::Symlink { path: path("s"), target: Text(b"d/file".to_vec()) },
     ] {
         mounted.apply(&op).expect("a valid operation");
     }

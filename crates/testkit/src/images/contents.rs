@@ -5,12 +5,9 @@
 use crate::kernel::run_ok;
 use crate::mounted::Mounted;
 use crate::names;
-use crate::operation::{AllocateHow, Content, Kind, Moment, Object, Op, RelPath, Target};
+use crate::operation::{AllocateHow, Content, Kind, Moment, Object, Op, RelPath, Target, Text};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-
-/// Complaints of the kernel that the variants are known to cause and that tell nothing about us.
-pub(super) const EXPECTED_COMPLAINTS: &[&str] = &["space cache v1 is being deprecated", "v1 space cache"];
 
 /// Noise, so that it is neither compressed nor found equal elsewhere.
 const NOISE: u64 = 2;
@@ -137,7 +134,7 @@ impl Fill {
         }
         for len in [1, 60, 1000, 3000] {
             let path = folder.join(format!("symlink-{len}").as_bytes());
-            self.must(Op::Symlink { path, target: vec![b'/'; len] });
+            self.must(Op::Symlink { path, target: Text(vec![b'/'; len]) });
         }
     }
 
@@ -185,7 +182,7 @@ impl Fill {
         self.must(set(&folder, "user.large".to_owned(), 3000));
         self.must(set(&folder, "trusted.empty".to_owned(), 0));
         let link = folder.join(b"symlink");
-        self.must(Op::Symlink { path: link.clone(), target: b"many".to_vec() });
+        self.must(Op::Symlink { path: link.clone(), target: Text(b"many".to_vec()) });
         self.must(set(&link, "trusted.link".to_owned(), 30));
         self.file(&folder.join(b"capable"), &[(0, Content { seed: WORDS, len: 10 })]);
         self.run("setcap", &["cap_net_raw,cap_net_bind_service+ep"], &["xattrs/capable"]);

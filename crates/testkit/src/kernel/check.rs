@@ -65,12 +65,15 @@ pub fn check(program: &Path, image: &Path) -> Verdict {
     Verdict { program: program.to_owned(), clean, findings, output: finished.output }
 }
 
+/// Judges with every btrfs-progs there is.
+pub fn judge_all(image: &Path) -> Vec<Verdict> {
+    programs().iter().map(|program| check(program, image)).collect()
+}
+
 /// Judges with every btrfs-progs there is; panics with what was said unless all find the image clean.
 pub fn check_all(image: &Path) {
-    for program in programs() {
-        let verdict = check(&program, image);
-        let shown = image.display();
-        assert!(verdict.clean, "{} check of {shown}: {:#?}\n{}", program.display(), verdict.findings, verdict.output);
+    for Verdict { program, clean, findings, output } in judge_all(image) {
+        assert!(clean, "{} check of {}: {findings:#?}\n{output}", program.display(), image.display());
     }
 }
 

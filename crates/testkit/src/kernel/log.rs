@@ -43,7 +43,8 @@ fn is_about(line: &str, device: &str) -> bool {
 fn is_complaint(line: &str) -> bool {
     let bad = ["BTRFS error", "BTRFS warning", "BTRFS critical", "BTRFS alert", "BTRFS emerg", "BTRFS: error"];
     let splat = ["WARNING:", "BUG:", "kernel BUG"].iter().any(|word| line.contains(word)) && line.contains("btrfs");
-    splat || bad.iter().any(|prefix| line.contains(prefix))
+    let of_the_disk = !line.contains("is being deprecated");
+    (splat || bad.iter().any(|prefix| line.contains(prefix))) && of_the_disk
 }
 
 fn records() -> Vec<(u64, String)> {

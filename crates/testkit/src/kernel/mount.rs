@@ -1,10 +1,11 @@
 //! A btrfs that the kernel has mounted.
 
-use super::command::{run, run_ok};
+use super::command::run;
 use super::{KernelLog, LoopDevice};
 use crate::scratch;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Mounted while it lives.
 #[derive(Debug)]
@@ -52,7 +53,17 @@ impl KernelMount {
 
     /// Unmounts; returns what the kernel complained of from before the mount until after it.
     pub fn finish(mut self) -> Vec<String> {
-        run_ok(120, "umount", &[self.path.to_str().expect("test paths are text")]);
+        let at = self.path.to_str().expect("test paths are text");
+        for _ in 0..50 {
+            let finished = run(120, "umount", &[at]);
+            // Somebody else of this machine may just be looking at it.
+            if !finished.output.contains("busy") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        assert!(!mounts.contains(at), "cannot unmount {at}");
         let complaints = self.complaints();
         self.device = None;
         complaints

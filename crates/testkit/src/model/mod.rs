@@ -94,6 +94,11 @@ impl ModelFs {
         self.nodes.get(&id).expect("the node lives while something names it")
     }
 
+    /// A node, if it is still there.
+    pub fn get(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id).map(|node| &**node)
+    }
+
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
         Arc::make_mut(self.nodes.get_mut(&id).expect("the node lives while something names it"))
     }
@@ -178,6 +183,11 @@ impl ModelFs {
         self.folder(id)?;
         namespace::check_name(name)?;
         Ok((id, name.to_vec()))
+    }
+
+    /// The node that an operation on `object` would be about.
+    pub fn find(&self, object: &Object) -> Option<NodeId> {
+        self.object(object).ok()
     }
 
     fn object(&self, object: &Object) -> Answer<NodeId> {

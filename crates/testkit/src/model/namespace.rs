@@ -33,7 +33,7 @@ impl ModelFs {
                 done(self.make(path, *kind, *mode, (*major, *minor), body))
             }
             Op::Symlink { path, target } => {
-                done(self.make(path, Kind::Symlink, 0o777, (0, 0), Body::Symlink(target.clone())))
+                done(self.make(path, Kind::Symlink, 0o777, (0, 0), Body::Symlink(target.0.clone())))
             }
             Op::Link { from, to } => done(self.link(from, to)),
             Op::Unlink { path } => done(self.unlink(path)),

@@ -5,7 +5,7 @@
 
 use crate::model::{ModelFs, NodeId, ROOT};
 use crate::names;
-use crate::operation::{AllocateHow, Content, Kind, Moment, Object, Op, RelPath, RenameHow};
+use crate::operation::{AllocateHow, Content, Kind, Moment, Object, Op, RelPath, RenameHow, Text};
 use crate::rng::Rng;
 
 /// The limits of what a workload builds.
@@ -232,7 +232,7 @@ impl Generator {
 
     fn symlink(&mut self, model: &ModelFs) -> Option<Op> {
         let len = 1 + self.rng.below(self.shape.symlink_max) as usize;
-        self.room(model).then(|| Op::Symlink { path: self.any_path(model), target: vec![b't'; len] })
+        self.room(model).then(|| Op::Symlink { path: self.any_path(model), target: Text(vec![b't'; len]) })
     }
 
     fn link(&mut self, model: &ModelFs) -> Option<Op> {

@@ -1,0 +1,63 @@
+//! The engine in a test: making and opening filesystems on files and in memory.
+
+use butterfs_device::{BlockDevice, FileDevice, FileOptions};
+use butterfs_fs::mkfs::{MkfsOptions, mkfs};
+use butterfs_fs::{Env, Filesystem, Options};
+use butterfs_ondisk::ChecksumKind;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One way of storing, for filesystems that we make.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Format {
+    pub nodesize: u32,
+    pub checksum: ChecksumKind,
+    /// As after `mkfs -O`.
+    pub features: &'static str,
+}
+
+/// Formats that meet in the code.
+pub const FORMATS: &[Format] = &[
+    Format { nodesize: 16384, checksum: ChecksumKind::Crc32c, features: "" },
+    Format { nodesize: 4096, checksum: ChecksumKind::Xxhash64, features: "^block-group-tree" },
+    Format { nodesize: 65536, checksum: ChecksumKind::Blake2b, features: "^no-holes" },
+    Format { nodesize: 4096, checksum: ChecksumKind::Crc32c, features: "mixed-bg" },
+    Format { nodesize: 16384, checksum: ChecksumKind::Sha256, features: "^free-space-tree,^skinny-metadata" },
+    Format { nodesize: 4096, checksum: ChecksumKind::Sha256, features: "" },
+];
+
+impl Format {
+    /// The options of mkfs for this format.
+    pub fn options(&self) -> MkfsOptions {
+        let mut options =
+            MkfsOptions { nodesize: Some(self.nodesize), checksum: self.checksum, ..MkfsOptions::default() };
+        options.features.apply(self.features).expect("known features");
+        options
+    }
+
+    /// Makes a filesystem on `device`.
+    pub fn make(&self, device: &Arc<dyn BlockDevice>) {
+        mkfs(std::slice::from_ref(device), &self.options(), &Env::system())
+            .unwrap_or_else(|error| panic!("{self:?}: {error}"));
+    }
+}
+
+/// The device of an image file, for writing.
+pub fn device(image: &Path) -> Arc<dyn BlockDevice> {
+    let opened = FileDevice::open(image, &FileOptions::read_write());
+    Arc::new(opened.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Opens the filesystem in an image file, for writing unless the options say otherwise.
+pub fn open(image: &Path, options: Options) -> Filesystem {
+    let opened = FileDevice::open(image, &FileOptions { write: !options.read_only, ..FileOptions::read_write() });
+    let device = opened.unwrap_or_else(|error| panic!("{error}"));
+    Filesystem::open(vec![Arc::new(device)], options, Env::system())
+        .unwrap_or_else(|error| panic!("{}: {error}", image.display()))
+}
+
+/// Options under which caches are too small and commits come often, so that what is rare happens all the time.
+pub fn tight() -> Options {
+    Options { commit_interval_secs: 1, node_cache_bytes: 2 << 20, dirty_data_bytes: 1 << 20, ..Options::default() }
+}

@@ -1,0 +1,189 @@
+//! What a filesystem may show after a crash.
+//!
+//! The states since the last `sync` are kept, one after each operation. Allowed is:
+//! 1. Names, attributes and links are exactly those of one of these states, not before the last `fsync`: until there is
+//!    a tree log, an `fsync` commits all names.
+//! 2. The content of a file is that of one of these states, or each 4 KiB block and the size is of one of them: data
+//!    that nobody promised reaches the disk in any order. Of a file that was fsynced, states before that do not count.
+//!
+//! What was promised by `sync` is missing in no state, so it cannot be missing in what is shown.
+
+use crate::fingerprint::{Compare, Entry, Fingerprint, differences};
+use crate::model::{Body, ModelFs, NodeId, Sparse};
+use crate::operation::{Kind, Op, RelPath};
+use std::collections::BTreeMap;
+
+const BLOCK: u64 = 4096;
+
+/// The states that may be shown: the one that `sync` promised first, then one after each later operation.
+#[derive(Clone, Debug)]
+pub struct History {
+    states: Vec<ModelFs>,
+    /// Names are of this state or of a later one.
+    names_from: usize,
+    /// The content of a file is of this state or of a later one.
+    content_from: BTreeMap<NodeId, usize>,
+}
+
+/// What a returned operation promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Everything before it.
+    All,
+    /// All names, and the content of one file.
+    File(NodeId),
+}
+
+impl Promise {
+    /// What `op` promises when it returns; asked before it is applied to `model`.
+    pub fn of(op: &Op, model: &ModelFs) -> Option<Promise> {
+        match op {
+            Op::Sync => Some(Promise::All),
+            Op::Fsync { object, .. } => model.find(object).map(Promise::File),
+            _ => None,
+        }
+    }
+}
+
+impl History {
+    /// Starts with a state that is durable.
+    pub fn new(durable: &ModelFs) -> History {
+        History { states: vec![durable.clone()], names_from: 0, content_from: BTreeMap::new() }
+    }
+
+    /// An operation was started whose result would be this state.
+    pub fn push(&mut self, state: &ModelFs) {
+        self.states.push(state.clone());
+    }
+
+    /// The last operation returned and made this promise.
+    pub fn promise(&mut self, promise: Promise) {
+        let last = self.states.len() - 1;
+        match promise {
+            Promise::All => *self = History::new(&self.states[last]),
+            Promise::File(id) => {
+                self.names_from = last;
+                self.content_from.insert(id, last);
+            }
+        }
+    }
+
+    /// The index of the state that `shown` comes from, or why it comes from none. `read` returns a shown file's bytes.
+    pub fn explain(&self, shown: &Fingerprint, read: &dyn Fn(&RelPath) -> Vec<u8>) -> Result<usize, String> {
+        let bare_shown = bare(shown.clone());
+        let mut nearest: Option<Vec<String>> = None;
+        for (index, state) in self.states.iter().enumerate().skip(self.names_from).rev() {
+            let expected = bare(Fingerprint::of_model_without_content(state));
+            let mut found = differences(&expected, &bare_shown, Compare::MODEL);
+            if found.is_empty() {
+                found = self.wrong_files(state, shown, read);
+                if found.is_empty() {
+                    return Ok(index);
+                }
+            }
+            if nearest.as_ref().is_none_or(|other| found.len() < other.len()) {
+                nearest = Some(found);
+            }
+        }
+        let (nearest, count) = (nearest.unwrap_or_default(), self.states.len() - self.names_from);
+        Err(format!("none of {count} states; the nearest differs by {:#?}", &nearest[..nearest.len().min(20)]))
+    }
+
+    fn wrong_files(&self, state: &ModelFs, shown: &Fingerprint, read: &dyn Fn(&RelPath) -> Vec<u8>) -> Vec<String> {
+        let files = shown.entries.iter().filter(|(_, entry)| entry.kind == Kind::File);
+        let wrong = files.filter_map(|(path, entry)| {
+            let path = RelPath(path.clone());
+            let id = state.resolve(&path).expect("the names agree");
+            let from = self.content_from.get(&id).copied().unwrap_or(0);
+            let versions = versions(&self.states[from..], id);
+            let allowed = versions.iter().any(|file| is_whole(file, entry)) || is_mixed(&versions, entry, &read(&path));
+            (!allowed).then(|| format!("{path:?}: size {} and content are of no state", entry.size))
+        });
+        wrong.collect()
+    }
+}
+
+/// Without what data that is still on its way to the disk decides.
+fn bare(mut print: Fingerprint) -> Fingerprint {
+    for entry in print.entries.values_mut().filter(|entry| entry.kind == Kind::File) {
+        (entry.size, entry.mtime, entry.content, entry.blocks, entry.data) = (0, None, None, None, None);
+    }
+    print
+}
+
+/// The contents of a file in all states that have it.
+fn versions(states: &[ModelFs], id: NodeId) -> Vec<&Sparse> {
+    let nodes = states.iter().filter_map(|state| state.get(id));
+    nodes.filter_map(|node| if let Body::File(file) = &node.body { Some(file) } else { None }).collect()
+}
+
+fn is_whole(file: &Sparse, shown: &Entry) -> bool {
+    let mut hash = crate::fingerprint::ContentHash::default();
+    file.written().for_each(|(offset, bytes)| hash.update(offset, bytes));
+    file.size() == shown.size && Some(hash.finish()) == shown.content
+}
+
+/// Each block is that of some version, cut off at the shown size; zeros are allowed where a version has none.
+fn is_mixed(versions: &[&Sparse], shown: &Entry, bytes: &[u8]) -> bool {
+    let sizes = || versions.iter().map(|file| file.size());
+    // A large write reaches the disk in pieces that end at blocks.
+    let part_of_write =
+        shown.size % BLOCK == 0 && sizes().min() <= Some(shown.size) && Some(shown.size) <= sizes().max();
+    let size_known = part_of_write || sizes().any(|size| size == shown.size);
+    let block_known = |(number, block): (usize, &[u8])| {
+        let offset = number as u64 * BLOCK;
+        let zeros = block.iter().all(|byte| *byte == 0);
+        zeros && versions.iter().any(|file| file.size() <= offset || is_version(file, offset, block))
+            || versions.iter().any(|file| is_version(file, offset, block))
+    };
+    size_known && bytes.chunks(BLOCK as usize).enumerate().all(block_known)
+}
+
+fn is_version(file: &Sparse, offset: u64, block: &[u8]) -> bool {
+    let mut expected = file.read(offset, block.len());
+    expected.resize(block.len(), 0);
+    expected == block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::{Content, Object, Op, Target};
+
+    fn grow(model: &mut ModelFs, history: &mut History, op: Op) {
+        model.apply(&op).expect("a valid operation");
+        history.push(model);
+    }
+
+    #[test]
+    fn what_was_promised_may_not_be_missing() {
+        let (mut model, path) = (ModelFs::default(), RelPath::from);
+        let mut history = History::new(&model);
+        grow(&mut model, &mut history, Op::Create { path: path("a"), mode: 0o644 });
+        grow(&mut model, &mut history, Op::Create { path: path("b"), mode: 0o644 });
+        let object = Object::Path(path("a"));
+        grow(&mut model, &mut history, Op::Write { object, offset: 0, content: Content { seed: 2, len: 9000 } });
+        let read = |of: &ModelFs| {
+            let of = of.clone();
+            move |path: &RelPath| {
+                of.resolve(path)
+                    .ok()
+                    .and_then(|id| versions(&[of.clone()], id).first().map(|file| file.read(0, 1 << 20)))
+                    .unwrap_or_default()
+            }
+        };
+        let show = |history: &History, shown: &ModelFs| history.explain(&Fingerprint::of_model(shown), &read(shown));
+        for (index, state) in history.states.iter().enumerate().rev() {
+            // The write changes no name, so the state before it is explained by the state after it.
+            assert_eq!(show(&history, state), Ok(if index == 2 { 3 } else { index }));
+        }
+        let old = history.states[1].clone();
+        let mut wrong = model.clone();
+        let object = Object::Path(path("a"));
+        wrong.apply(&Op::Write { object, offset: 4096, content: Content { seed: 3, len: 10 } }).expect("written");
+        assert!(show(&history, &wrong).is_err());
+        history.promise(Promise::All);
+        assert!(show(&history, &old).is_err());
+        assert_eq!(show(&history, &model), Ok(0));
+    }
+}

@@ -1,0 +1,123 @@
+//! Other people's tests of a POSIX filesystem, run on our mount: pjdfstest and fsx.
+
+use butterfs_testkit::kernel::{check_all, run};
+use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::serve::{Served, mkfs};
+use butterfs_testkit::watchdog::Watchdog;
+use butterfs_testkit::{kernel::KernelMount, requirement};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Our mount of a new image of 1 GiB.
+struct Fresh {
+    scratch: Scratch,
+    image: PathBuf,
+    served: Served,
+}
+
+fn fresh(name: &str, options: &str) -> Fresh {
+    let scratch = Scratch::new(name);
+    let image = scratch.sparse_file("image", 1 << 30);
+    mkfs(&image, &[]);
+    let served = Served::mount(&image, &scratch.folder("mnt"), options);
+    Fresh { scratch, image, served }
+}
+
+/// Unmounts; every judge must find the image clean.
+fn finish(fresh: Fresh) {
+    fresh.served.unmount();
+    check_all(&fresh.image);
+    let mount = KernelMount::new(&fresh.image, "ro");
+    assert_eq!(mount.finish(), [""; 0]);
+}
+
+const PJDFSTEST_SETTINGS: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+stat_st_birthtime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+/// `name -> FAILED or skipped`, from lines whose first two words these are.
+fn verdicts(text: &str) -> BTreeMap<String, String> {
+    let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let tests =
+        words.filter(|words| words.len() >= 2 && words[0].contains("::") && ["FAILED", "skipped"].contains(&words[1]));
+    tests.map(|words| (words[0].to_owned(), words[1].to_owned())).collect()
+}
+
+#[test]
+fn pjdfstest() {
+    const TEST: &str = "pjdfstest";
+    if !requirement::kernel_btrfs(TEST) || !requirement::fuse(TEST) || !requirement::programs(TEST, &["pjdfstest"]) {
+        return;
+    }
+    let _watchdog = Watchdog::new(TEST, 300);
+    let fresh = fresh(TEST, "allow_other,default_permissions");
+    let root = fresh.served.path();
+    std::fs::set_permissions(root, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("our own mount");
+    let settings = fresh.scratch.join("settings.toml");
+    std::fs::write(&settings, PJDFSTEST_SETTINGS).expect("scratch space");
+    let second = fresh.scratch.folder("second");
+    let program = requirement::program(TEST).expect("it was required");
+    let text = |path: &std::path::Path| path.to_str().expect("test paths are text").to_owned();
+    let finished = run(200, program, &["-c", &text(&settings), "-p", &text(root), "-s", &text(&second)]);
+    let summary = finished.output.lines().rev().find(|line| line.starts_with("Summary"));
+    let summary = summary.unwrap_or_else(|| panic!("no summary: {}", finished.output));
+    println!("{summary}");
+    assert!(summary.contains("398 total"), "{summary}");
+    let expected = verdicts(include_str!("pjdfstest-expected.txt"));
+    assert_eq!(verdicts(&finished.output), expected, "{}", finished.output);
+    finish(fresh);
+}
+
+const FSX_SETTINGS: &str = r#"
+flen = 1048576
+[opsize]
+max = 131072
+[weights]
+close_open = 2
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+invalidate = 2
+truncate = 8
+fsync = 1
+fdatasync = 1
+posix_fallocate = 4
+punch_hole = 6
+sendfile = 2
+posix_fadvise = 2
+copy_file_range = 4
+"#;
+
+#[test]
+fn fsx() {
+    const TEST: &str = "fsx";
+    const SEEDS: [u64; 4] = [1, 20, 300, 4000];
+    if !requirement::kernel_btrfs(TEST) || !requirement::fuse(TEST) || !requirement::programs(TEST, &["fsx"]) {
+        return;
+    }
+    let _watchdog = Watchdog::new(TEST, 500);
+    let fresh = fresh(TEST, "");
+    let settings = fresh.scratch.join("settings.toml");
+    std::fs::write(&settings, FSX_SETTINGS).expect("scratch space");
+    let program = requirement::program(TEST).expect("it was required");
+    let artifacts = fresh.scratch.folder("artifacts").display().to_string();
+    for seed in SEEDS {
+        let (seed, file) = (seed.to_string(), fresh.served.path().join(format!("file-{seed}")).display().to_string());
+        let settings = settings.display().to_string();
+        let arguments = ["-q", "-q", "-N", "10000", "-S", &seed, "-P", &artifacts, "-f", &settings, &file];
+        let finished = run(120, &program, &arguments);
+        assert_eq!(finished.code, Some(0), "seed {seed}: {}", finished.output);
+    }
+    finish(fresh);
+}
