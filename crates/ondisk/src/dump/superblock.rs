@@ -234,3 +234,47 @@ fn print_backup(out: &mut dyn Write, backup: &RootBackup, extent_tree_v2: bool) 
     writeln!(out, "\t\tbackup_bytes_used:\t{}", backup.bytes_used)?;
     writeln!(out, "\t\tbackup_num_devices:\t{}\n", backup.num_devices)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(change: impl FnOnce(&mut Superblock), first: &str, count: usize) -> String {
+        let mut sb: Superblock = zerocopy::FromZeros::new_zeroed();
+        change(&mut sb);
+        let mut out = Vec::new();
+        superblock(&mut out, &sb, true).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let from = text.find(first).unwrap_or_else(|| panic!("no {first} in {text}"));
+        text[from..].lines().take(count).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn flags_and_features_have_their_names() {
+        let flags = |value: u64| lines(|sb| sb.flags = value.into(), "flags\t", 3);
+        assert!(flags(0).starts_with("flags\t\t\t0x0\nmagic"));
+        assert!(flags(1 | 1 << 32).starts_with("flags\t\t\t0x100000001\n\t\t\t( WRITTEN |\n\t\t\t  SEEDING )"));
+        assert!(flags(4).starts_with("flags\t\t\t0x4\n\t\t\t( unknown flag: 0x4 )"));
+        let compat_ro = |value: u64| lines(|sb| sb.compat_ro_flags = value.into(), "compat_ro_flags", 2);
+        assert_eq!(compat_ro(4), "compat_ro_flags\t\t0x4\n\t\t\t( )");
+        assert_eq!(compat_ro(8), "compat_ro_flags\t\t0x8\n\t\t\t( BLOCK_GROUP_TREE )");
+        let incompat = |value: u64| lines(|sb| sb.incompat_flags = value.into(), "incompat_flags", 4);
+        let text = incompat(0x2001);
+        assert_eq!(
+            text,
+            "incompat_flags\t\t0x2001\n\t\t\t( MIXED_BACKREF |\n\t\t\t  EXTENT_TREE_V2 |\n\t\t\t  unknown flag: 0x2000 )"
+        );
+        assert!(incompat(0x2000).starts_with("incompat_flags\t\t0x2000\n\t\t\t( unknown flag: 0x2000 )"));
+    }
+
+    #[test]
+    fn what_cannot_be_shown_is_replaced() {
+        let text = lines(|sb| sb.label[..6].copy_from_slice(b"a\xff\nb\0c"), "label", 1);
+        assert_eq!(text, "label\t\t\ta..b");
+        let text = lines(|sb| sb.magic = *b"\x01BH fS_M", "magic", 1);
+        assert_eq!(text, "magic\t\t\t.BH fS_M [DON'T MATCH]");
+        let text = lines(|sb| sb.csum_type = 4.into(), "csum_type", 3);
+        let zeros = "0".repeat(64);
+        assert_eq!(text, format!("csum_type\t\t4 (INVALID)\ncsum_size\t\t32\ncsum\t\t\t0x{zeros} [UNKNOWN CSUM TYPE OR SIZE]"));
+    }
+}
