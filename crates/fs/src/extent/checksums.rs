@@ -9,6 +9,8 @@
 //! 1. Items do not overlap. A digest stands for a sector of the logical space, whichever extents it belongs to.
 //! 2. [`delete`] removes exactly the sectors of its range, whatever the borders of the items are.
 //! 3. Reading accepts items of any length; writing keeps to the kernel's limit.
+//! 4. A reader that runs beside an edit finds every digest that stays: an item is cut only when what stays of it is
+//!    in the tree already.
 //!
 //! Not here: what a checksum is (`ondisk`), who may lack one (`file`).
 
@@ -259,13 +261,14 @@ pub fn delete(items: &mut impl EditItems, layout: Layout, at: Logical, len_bytes
         Ok(())
     })?;
     for cut in cuts {
+        // What stays is there at every moment, for readers that hold no lock over several items.
+        if !cut.tail.is_empty() {
+            items.insert(key_at(range.end), &cut.tail)?;
+        }
         if cut.head.is_empty() {
             items.remove(cut.key)?;
         } else {
             items.replace(cut.key, &cut.head)?;
-        }
-        if !cut.tail.is_empty() {
-            items.insert(key_at(range.end), &cut.tail)?;
         }
     }
     Ok(())

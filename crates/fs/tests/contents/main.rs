@@ -4,4 +4,5 @@ mod faults;
 mod kernel;
 mod random;
 mod scenarios;
+mod threads;
 mod world;

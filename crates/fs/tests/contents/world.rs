@@ -59,8 +59,16 @@ impl World {
 
     /// A new filesystem.
     pub fn with(made: &MkfsOptions, options: Options, len: u64) -> World {
+        World::made(made, options, len, quiet_env())
+    }
+
+    /// A new filesystem in this environment.
+    pub fn of_env(options: Options, len: u64, env: Env) -> World {
+        World::made(&MkfsOptions::default(), options, len, env)
+    }
+
+    fn made(made: &MkfsOptions, options: Options, len: u64, env: Env) -> World {
         let device = Arc::new(MemoryDevice::new(len));
-        let env = quiet_env();
         mkfs(&[device.clone() as Arc<dyn BlockDevice>], made, &env).expect("mkfs");
         World::open(device, options, env)
     }
