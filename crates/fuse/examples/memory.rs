@@ -34,8 +34,9 @@ fn main() -> std::io::Result<()> {
     drop(request);
     println!("{:?}", mounted.kind);
     println!("{:x?}", handshake(&mounted.device)?);
-    let memory = Arc::new(memory::Memory::new());
-    let session = Session::start(mounted.device, memory.clone(), 2, Arc::new(|line| eprintln!("{line}")))?;
+    let memory = memory::Memory::new();
+    memory.connected(mounted.device.another()?);
+    let session = Session::start(mounted.device, Arc::new(memory.clone()), 2, Arc::new(|line| eprintln!("{line}")))?;
     println!("{:?}", session.wait());
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     println!(

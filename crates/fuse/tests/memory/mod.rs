@@ -1,6 +1,8 @@
 //! A filesystem in memory behind the session: what the transport costs without an engine, and proof that it works.
 //!
-//! It knows what the tests use and nothing about durability. Node ids are indexes that are never used again.
+//! It knows what the tests use and nothing about durability. Node ids are indexes that are never used again. Two names
+//! are special: looking up `panic` panics, and looking up names that begin with `meet` waits until [`MEETING`] such
+//! lookups are under way.
 
 #![allow(dead_code)]
 
@@ -9,10 +11,12 @@ use butterfs_fuse::protocol::flags::{open, setattr};
 use butterfs_fuse::protocol::wire::*;
 use butterfs_fuse::protocol::{Operation, Request, request::opcode};
 use butterfs_fuse::session::{Reply, Server};
+use butterfs_fuse::transport::DevFuse;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -33,10 +37,22 @@ struct Node {
     lookups: u64,
 }
 
+/// How many lookups wait for each other.
+pub const MEETING: usize = 40;
+
 /// See the [module](self).
-pub struct Memory {
+#[derive(Clone)]
+pub struct Memory(Arc<Shared>);
+
+/// What the clones share.
+pub struct Shared {
     nodes: Mutex<HashMap<u64, Node>>,
     next: AtomicU64,
+    meeting: Barrier,
+    /// The connection, to have the kernel write back through.
+    device: OnceLock<DevFuse>,
+    /// Bytes of the largest WRITE.
+    pub largest_write: AtomicU64,
     /// Calls of SYNCFS.
     pub syncs: AtomicU64,
     /// Calls of DESTROY.
@@ -45,21 +61,38 @@ pub struct Memory {
     pub fsyncs: AtomicU64,
 }
 
+impl std::ops::Deref for Memory {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
 type Nodes = HashMap<u64, Node>;
 type Outcome = Result<(), Errno>;
 
 impl Memory {
     pub fn new() -> Memory {
-        let memory = Memory {
+        let memory = Shared {
             nodes: Mutex::new(HashMap::new()),
             next: AtomicU64::new(1),
+            meeting: Barrier::new(MEETING),
+            device: OnceLock::new(),
+            largest_write: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             destroyed: AtomicU64::new(0),
             fsyncs: AtomicU64::new(0),
         };
         let root = memory.make(DIR | 0o755, 0, 0, 0, 1);
         memory.nodes.lock().insert(1, root);
-        memory
+        Memory(Arc::new(memory))
+    }
+}
+
+impl Shared {
+    /// The connection that this is served over.
+    pub fn connected(&self, device: DevFuse) {
+        assert!(self.device.set(device).is_ok(), "connected once");
     }
 
     /// Nodes in memory, the root included.
@@ -279,12 +312,13 @@ fn list(nodes: &mut Nodes, dir: u64, arguments: &ReadIn, plus: bool, payload: &m
     Ok(())
 }
 
-impl Memory {
+impl Shared {
     fn serve(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Outcome {
         let header = &request.header;
         let id = header.nodeid;
         match request.operation {
             Operation::Lookup { name } => {
+                self.special(name);
                 let mut nodes = self.nodes.lock();
                 let found = match name {
                     b"." => id,
@@ -349,6 +383,7 @@ impl Memory {
                 payload.extend_from_slice(&data[from..data.len().min(from + arguments.size as usize)]);
             }
             Operation::Write { arguments, data } => {
+                self.largest_write.fetch_max(data.len() as u64, Ordering::Relaxed);
                 write(get_mut(&mut self.nodes.lock(), id)?, arguments.offset, data);
                 payload.extend_from_slice(WriteOut { size: arguments.size, padding: 0 }.as_bytes());
             }
@@ -383,15 +418,17 @@ impl Memory {
             Operation::Syncfs {} => drop(self.syncs.fetch_add(1, Ordering::Relaxed)),
             Operation::Destroy {} => drop(self.destroyed.fetch_add(1, Ordering::Relaxed)),
             Operation::Release { .. } | Operation::Releasedir { .. } => {}
-            Operation::Lseek { arguments } => {
-                let nodes = self.nodes.lock();
-                let offset = seek(&get(&nodes, id)?.data, arguments.offset, arguments.whence)?;
-                payload.extend_from_slice(LseekOut { offset }.as_bytes());
-            }
             Operation::Ioctl { .. } => return Err(Errno::NOTTY),
             _ => return Err(Errno::NOSYS),
         }
         Ok(())
+    }
+
+    fn special(&self, name: &[u8]) {
+        assert_ne!(name, b"panic", "asked for");
+        if name.starts_with(b"meet") {
+            self.meeting.wait();
+        }
     }
 
     fn forget(&self, id: u64, count: u64) {
@@ -403,8 +440,26 @@ impl Memory {
     }
 }
 
+impl Memory {
+    fn seek_later(&self, node: u64, offset: u64, whence: u32, payload: &mut Vec<u8>) -> Reply {
+        if let Some(device) = self.device.get() {
+            device.drop_cached_data(node).expect("the connection stands");
+        }
+        let nodes = self.nodes.lock();
+        match get(&nodes, node).and_then(|found| seek(&found.data, offset, whence)) {
+            Ok(offset) => payload.extend_from_slice(LseekOut { offset }.as_bytes()),
+            Err(errno) => return Reply::Failed(errno),
+        }
+        Reply::Done
+    }
+}
+
 impl Server for Memory {
     fn handle(&self, request: &Request<'_>, payload: &mut Vec<u8>) -> Reply {
+        if let Operation::Lseek { arguments: LseekIn { offset, whence, .. } } = request.operation {
+            let (shared, node) = (self.clone(), request.header.nodeid);
+            return Reply::Later(Box::new(move |payload| shared.seek_later(node, offset, whence, payload)));
+        }
         match self.serve(request, payload) {
             Ok(()) => Reply::Done,
             Err(errno) => Reply::Failed(errno),
