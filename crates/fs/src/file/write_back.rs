@@ -361,7 +361,9 @@ impl Files {
         let mut next = placed[0].at;
         let write = |from: Logical, bytes: &[u8]| -> Result<Logical> {
             if !bytes.is_empty() {
-                self.core.volume().write(from, bytes)?;
+                // A device that loses data cannot be trusted with the next commit either.
+                let written = self.core.volume().write(from, bytes).map_err(Error::from);
+                written.inspect_err(|error| self.core.abort(error))?;
             }
             Ok(from.plus(bytes.len() as u64))
         };

@@ -96,6 +96,9 @@ impl Core {
         if self.is_read_only() {
             return Err(Error::refused(Errno::EROFS, "the filesystem is mounted read-only"));
         }
+        if let Some(aborted) = self.aborted() {
+            return Err(aborted);
+        }
         let bytes = bytes.next_multiple_of(u64::from(self.sectorsize()));
         let floor = if self.space.is_mixed() { self.commit_cost() + self.global_reserve() } else { 0 };
         for attempt in 0..3 {
