@@ -7,7 +7,7 @@ use butterfs_testkit::kernel::{KernelMount, can_make, mkfs, run, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
-use common::{butterfs, butterfs_ok, text};
+use common::{butterfs, butterfs_ok};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -16,6 +16,11 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 /// The version whose text ours is. Others differ here and there.
 const VERSION: &str = "btrfs-progs v6.2";
+
+/// A path of a test's own files as an argument.
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are text")
+}
 
 /// True when there is a btrfs-progs to compare with.
 fn btrfs_progs(test: &str) -> bool {

@@ -275,6 +275,9 @@ mod tests {
         assert_eq!(text, "magic\t\t\t.BH fS_M [DON'T MATCH]");
         let text = lines(|sb| sb.csum_type = 4.into(), "csum_type", 3);
         let zeros = "0".repeat(64);
-        assert_eq!(text, format!("csum_type\t\t4 (INVALID)\ncsum_size\t\t32\ncsum\t\t\t0x{zeros} [UNKNOWN CSUM TYPE OR SIZE]"));
+        assert_eq!(
+            text,
+            format!("csum_type\t\t4 (INVALID)\ncsum_size\t\t32\ncsum\t\t\t0x{zeros} [UNKNOWN CSUM TYPE OR SIZE]")
+        );
     }
 }

@@ -78,12 +78,7 @@ impl Selection {
     }
 
     /// The trees that have their roots in the tree at `root_tree`.
-    fn print_trees(
-        &self,
-        out: &mut dyn Write,
-        printer: &mut Printer<'_>,
-        root_tree: Logical,
-    ) -> Result<(), CliError> {
+    fn print_trees(&self, out: &mut dyn Write, printer: &mut Printer<'_>, root_tree: Logical) -> Result<(), CliError> {
         for (key, at) in printer.roots(root_tree) {
             if self.takes(key) {
                 self.print_tree(out, printer, key, at)?;

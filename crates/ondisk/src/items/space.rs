@@ -1,0 +1,162 @@
+//! Block groups, chunks, devices, free space.
+
+use crate::key::DiskKey;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+layout! { 24,
+/// `btrfs_block_group_item`.
+pub struct BlockGroupItem {
+    /// Bytes allocated.
+    pub used: U64,
+    /// 256.
+    pub chunk_objectid: U64,
+    /// See [`block_group_flags`].
+    pub flags: U64,
+}}
+
+/// Types and profiles of a chunk or block group.
+pub mod block_group_flags {
+    /// File data.
+    pub const DATA: u64 = 1 << 0;
+    /// The chunk tree.
+    pub const SYSTEM: u64 = 1 << 1;
+    /// All other trees.
+    pub const METADATA: u64 = 1 << 2;
+    /// Striped.
+    pub const RAID0: u64 = 1 << 3;
+    /// Two copies on two devices.
+    pub const RAID1: u64 = 1 << 4;
+    /// Two copies on one device.
+    pub const DUP: u64 = 1 << 5;
+    /// Striped, two copies.
+    pub const RAID10: u64 = 1 << 6;
+    /// Striped with one parity.
+    pub const RAID5: u64 = 1 << 7;
+    /// Striped with two parities.
+    pub const RAID6: u64 = 1 << 8;
+    /// Three copies.
+    pub const RAID1C3: u64 = 1 << 9;
+    /// Four copies.
+    pub const RAID1C4: u64 = 1 << 10;
+    /// All type bits.
+    pub const TYPE_MASK: u64 = DATA | SYSTEM | METADATA;
+    /// All profile bits; none of them is "single".
+    pub const PROFILE_MASK: u64 = RAID0 | RAID1 | DUP | RAID10 | RAID5 | RAID6 | RAID1C3 | RAID1C4;
+}
+
+layout! { 8,
+/// `btrfs_free_space_info`.
+pub struct FreeSpaceInfo {
+    /// Maximal free runs in the group.
+    pub extent_count: U32,
+    /// [`FreeSpaceInfo::USING_BITMAPS`] or 0.
+    pub flags: U32,
+}}
+
+impl FreeSpaceInfo {
+    /// Flag: the group's runs are stored as bitmaps.
+    pub const USING_BITMAPS: u32 = 1;
+}
+
+layout! { 48,
+/// The fixed part of a `btrfs_chunk`, followed by its stripes.
+pub struct ChunkHead {
+    /// Logical bytes.
+    pub length: U64,
+    /// 2, the extent tree.
+    pub owner: U64,
+    /// 65536.
+    pub stripe_len: U64,
+    /// See [`block_group_flags`].
+    pub kind: U64,
+    /// 65536.
+    pub io_align: U32,
+    /// 65536.
+    pub io_width: U32,
+    /// The filesystem's sector size.
+    pub sector_size: U32,
+    /// Stripes that follow.
+    pub num_stripes: U16,
+    /// 2 for RAID10, else 1.
+    pub sub_stripes: U16,
+}}
+
+layout! { 32,
+/// `btrfs_stripe`.
+pub struct Stripe {
+    /// The device.
+    pub devid: U64,
+    /// Physical address on it.
+    pub offset: U64,
+    /// The device's UUID.
+    pub dev_uuid: [u8; 16],
+}}
+
+layout! { 98,
+/// `btrfs_dev_item`.
+pub struct DevItem {
+    /// The device's number.
+    pub devid: U64,
+    /// Bytes of the device.
+    pub total_bytes: U64,
+    /// Bytes in device extents.
+    pub bytes_used: U64,
+    /// The sector size.
+    pub io_align: U32,
+    /// The sector size.
+    pub io_width: U32,
+    /// The sector size.
+    pub sector_size: U32,
+    /// 0.
+    pub kind: U64,
+    /// 0.
+    pub generation: U64,
+    /// 0.
+    pub start_offset: U64,
+    /// 0.
+    pub dev_group: U32,
+    /// 0.
+    pub seek_speed: u8,
+    /// 0.
+    pub bandwidth: u8,
+    /// The device's UUID.
+    pub uuid: [u8; 16],
+    /// The filesystem's metadata UUID.
+    pub fsid: [u8; 16],
+}}
+
+layout! { 48,
+/// `btrfs_dev_extent`.
+pub struct DevExtent {
+    /// 3.
+    pub chunk_tree: U64,
+    /// 256.
+    pub chunk_objectid: U64,
+    /// Logical start of the chunk.
+    pub chunk_offset: U64,
+    /// Bytes.
+    pub length: U64,
+    /// The chunk tree's UUID.
+    pub chunk_tree_uuid: [u8; 16],
+}}
+
+layout! { 40,
+/// `btrfs_dev_stats_item`: error counters of one device.
+pub struct DevStats {
+    /// write, read, flush, corruption and generation errors.
+    pub values: [U64; 5],
+}}
+
+layout! { 41,
+/// `btrfs_free_space_header`: a group's version 1 space cache.
+pub struct FreeSpaceHeader {
+    /// The cache file's inode.
+    pub location: DiskKey,
+    /// Generation for which the cache is valid.
+    pub generation: U64,
+    /// Runs in the cache.
+    pub num_entries: U64,
+    /// Bitmaps in the cache.
+    pub num_bitmaps: U64,
+}}
