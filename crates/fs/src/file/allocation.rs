@@ -64,11 +64,14 @@ impl Files {
         let _mapping = inode.data.lock_mapping();
         self.touch(inode, set_id)?;
         match what {
-            Allocation::Allocate { keep_size } => self.preallocate(inode, &range, keep_size)?,
+            Allocation::Allocate { keep_size } => self.preallocate(inode, &range, keep_size, None)?,
             Allocation::PunchHole => self.punch(inode, &range)?,
             Allocation::ZeroRange { keep_size } => {
+                // What is refused for want of space must be refused before the content is gone.
+                let span = self.sectors_of(&range);
+                let reserved = self.core.reserve_data(span.end - span.start)?;
                 self.punch(inode, &range)?;
-                self.preallocate(inode, &range, keep_size)?;
+                self.preallocate(inode, &range, keep_size, Some(reserved))?;
             }
         }
         Ok(())
@@ -144,8 +147,14 @@ impl Files {
         dropped.inspect_err(|error| handle.failed(error))
     }
 
-    /// Gives every hole in `range` space.
-    fn preallocate(&self, inode: &Arc<Inode>, range: &Range<u64>, keep_size: bool) -> Result<()> {
+    /// Gives every hole in `range` space, out of `reserved` if that was promised before.
+    fn preallocate(
+        &self,
+        inode: &Arc<Inode>,
+        range: &Range<u64>,
+        keep_size: bool,
+        mut reserved: Option<DataReservation>,
+    ) -> Result<()> {
         let span = self.sectors_of(range);
         self.write_back(inode)?;
         if range.end > inode.size() && !keep_size {
@@ -157,7 +166,9 @@ impl Files {
         }
         let holes = self.holes(inode, &span)?;
         let wanted: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
-        let mut reserved = if wanted > 0 { Some(self.core.reserve_data(wanted)?) } else { None };
+        if wanted > 0 && reserved.is_none() {
+            reserved = Some(self.core.reserve_data(wanted)?);
+        }
         for hole in holes {
             let mut at = hole.start;
             while at < hole.end {
