@@ -25,6 +25,7 @@ mod extents;
 pub mod item;
 mod pressure;
 mod reader;
+mod reflink;
 mod seek;
 mod size;
 mod unpacked;

@@ -65,8 +65,8 @@ impl Filesystem {
         }
     }
 
-    /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap. Returns how
-    /// many; fewer only at the end of the source.
+    /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap, sharing what
+    /// can be shared. Returns how many; fewer only at the end of the source.
     pub fn copy_range(
         &self,
         (source, source_offset): (InodeId, u64),
@@ -81,20 +81,46 @@ impl Filesystem {
         if target_offset.checked_add(len).is_none_or(|end| end > MAX_FILE_SIZE) {
             return Err(Error::refused(Errno::EFBIG, "the file would become too large"));
         }
+        let into = self.regular(target)?;
+        let shared = self.0.files.share_range((&from, source_offset), (&into, target_offset), len, true)?;
+        let copied = self.copy_bytes((source, source_offset + shared), (target, target_offset + shared), len - shared);
+        match copied {
+            Err(_) if shared > 0 => Ok(shared),
+            copied => copied.map(|copied| shared + copied),
+        }
+    }
+
+    /// Copies by reading and writing.
+    fn copy_bytes(&self, (source, from): (InodeId, u64), (target, to): (InodeId, u64), len: u64) -> Result<u64> {
         let mut buffer = Vec::new();
         let mut done = 0;
         while done < len {
             let want = (len - done).min(COPY_BYTES as u64) as usize;
-            if self.read(source, source_offset + done, want, &mut buffer)? == 0 {
+            if self.read(source, from + done, want, &mut buffer)? == 0 {
                 break;
             }
-            match self.write(target, target_offset + done, &buffer, true) {
+            match self.write(target, to + done, &buffer, true) {
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
                 Ok(written) => done += written as u64,
             }
         }
         Ok(done)
+    }
+
+    /// Lets a range of one file share the extents of a range of another (`FICLONERANGE`); `len` 0 means up to the end
+    /// of the source. `EINVAL` unless all of it can be shared.
+    pub fn clone_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<()> {
+        let (from, into) = (self.regular(source.0)?, self.regular(target.0)?);
+        let left = from.size().saturating_sub(source.1);
+        let len = if len == 0 { left } else { len };
+        if len > left {
+            return Err(Error::refused(Errno::EINVAL, "the range ends behind the end of the source"));
+        }
+        match self.0.files.share_range((&from, source.1), (&into, target.1), len, true)? {
+            shared if shared == len => Ok(()),
+            shared => Err(Error::refused_at(Errno::EINVAL, format!("only {shared} of {len} bytes can be shared"))),
+        }
     }
 
     /// Makes a file durable: its content, its item, its names. An error of an earlier write-back is told here, once.

@@ -252,7 +252,9 @@ impl Inode {
         self.with(|state| {
             let mut attr = Attr::of_item(self.id(), &state.item, self.dirty.core().sectorsize());
             attr.size = state.size;
-            attr.blocks = attr.blocks.saturating_add(coming.div_ceil(512));
+            // What replaces recorded data does not come on top of it.
+            let room = state.size.next_multiple_of(4096).saturating_sub(state.item.nbytes.get());
+            attr.blocks = attr.blocks.saturating_add(coming.min(room).div_ceil(512));
             attr
         })
     }

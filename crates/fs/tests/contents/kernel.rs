@@ -124,6 +124,8 @@ fn changed(files: &[(String, Vec<u8>)]) -> Vec<(String, Vec<u8>)> {
             content.truncate(end / 3);
         }
     }
+    let copies = files.iter().map(|(name, content)| (format!("copy of {name}"), content.clone())).collect::<Vec<_>>();
+    files.extend(copies);
     files
 }
 
@@ -137,5 +139,7 @@ fn change(world: &World, files: &[(String, Vec<u8>)]) {
             let set = butterfs_fs::SetAttr { size: Some(content.len() as u64 / 3), ..Default::default() };
             world.fs.setattr(&super::world::ROOT, id, &set).unwrap();
         }
+        let copy = world.file(&format!("copy of {name}"));
+        world.fs.copy_range((id, 0), (copy, 0), 1 << 40).unwrap();
     }
 }

@@ -84,8 +84,8 @@ impl Run {
                 model[from.min(end)..end].fill(0);
             }
             87..90 => self.seek(file, at),
-            90..93 => self.copy(file, at, len),
-            93..97 => fs.fsync(id, false).unwrap(),
+            90..94 => self.copy(file, at, len),
+            94..97 => fs.fsync(id, false).unwrap(),
             _ => fs.sync().unwrap(),
         }
         let size = fs.getattr(id).unwrap().size;
@@ -111,6 +111,7 @@ impl Run {
     fn copy(&mut self, file: usize, at: u64, len: u64) {
         let target = self.rng.index(FILES);
         let to = self.rng.below(self.largest);
+        let to = if self.rng.chance(60) { to / 4096 * 4096 } else { to };
         let copied = self.world.fs.copy_range((self.ids[file], at), (self.ids[target], to), len);
         let source = &self.models[file];
         let data = source[(at as usize).min(source.len())..((at + len) as usize).min(source.len())].to_vec();

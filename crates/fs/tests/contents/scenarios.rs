@@ -237,3 +237,63 @@ fn small_budgets_write_back_on_their_own() {
     }
     world.finish("budget");
 }
+
+#[test]
+fn copies_share_extents_until_they_are_written() {
+    let world = World::new();
+    let source = world.file("source");
+    let data = pattern(1, (60 << 20) + 77);
+    world.write(source, 0, &data);
+    let copies: Vec<_> = (0..10).map(|i| world.file(&format!("copy{i}"))).collect();
+    for copy in &copies {
+        assert_eq!(world.fs.copy_range((source, 0), (*copy, 0), u64::MAX >> 1).unwrap(), data.len() as u64);
+    }
+    world.write(copies[3], 1_000_000, &[7; 100]);
+    truncate(&world, copies[4], 5000);
+    world.fs.clone_range((source, 0), (copies[5], 1 << 30), 0).unwrap();
+    world.fs.clone_range((copies[6], 4096), (copies[6], 50 << 20), 8192).unwrap();
+    world.fs.unlink(world.fs.root(), b"source").unwrap();
+    world.fs.forget(source, 1);
+    let world = world.reopen();
+    for i in 0..10 {
+        let mut expected = data.clone();
+        match i {
+            3 => expected[1_000_000..1_000_100].fill(7),
+            4 => expected.truncate(5000),
+            5 => {
+                let mut out = Vec::new();
+                world.fs.read(world.id("copy5"), (1 << 30) + 123, 5000, &mut out).unwrap();
+                assert!(out == data[123..5123]);
+                continue;
+            }
+            6 => expected.copy_within(4096..4096 + 8192, 50 << 20),
+            _ => {}
+        }
+        assert!(world.content(world.id(&format!("copy{i}"))) == expected, "copy {i}");
+    }
+    world.finish("copies");
+}
+
+#[test]
+fn clones_that_cannot_share_are_refused() {
+    let world = World::new();
+    let (small, large, target) = (world.file("small"), world.file("large"), world.file("target"));
+    world.write(small, 0, b"inline");
+    world.write(large, 0, &pattern(1, 100_001));
+    world.write(target, 0, &pattern(2, 200_000));
+    let refused = |source, target, len| world.fs.clone_range(source, target, len).unwrap_err().errno();
+    for (source, to, len) in [
+        ((small, 0), (target, 0), 0),
+        ((large, 1), (target, 0), 4096),
+        ((large, 0), (target, 5), 4096),
+        ((large, 0), (target, 0), 100),
+        ((large, 98_304), (target, 0), 0),
+        ((large, 0), (large, 4096), 8192),
+        ((large, 0), (target, 0), 200_000),
+    ] {
+        assert_eq!(refused(source, to, len), Errno::EINVAL);
+    }
+    world.fs.clone_range((large, 98_304), (target, 200_704), 0).unwrap();
+    assert_eq!(world.content(target)[200_704..], pattern(1, 100_001)[98_304..]);
+    world.finish("refused clones");
+}
