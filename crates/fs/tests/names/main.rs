@@ -10,5 +10,6 @@ mod listing;
 mod orphans;
 mod removal;
 mod renames;
+mod subvolumes;
 mod threads;
 mod xattrs;
