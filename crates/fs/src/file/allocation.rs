@@ -9,7 +9,7 @@ use crate::extent::TreeItems;
 use crate::inode::Inode;
 use crate::transaction::{DataReservation, Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// The longest preallocated extent.
@@ -60,6 +60,10 @@ impl Files {
         self.must_be_writable(inode)?;
         if range.end > MAX_FILE_SIZE {
             return Err(Error::refused(Errno::EFBIG, "the range ends behind the largest file size"));
+        }
+        let append_only = inode.with(|state| state.has(inode_flags::APPEND));
+        if append_only && !matches!(what, Allocation::Allocate { .. }) {
+            return Err(Error::refused(Errno::EPERM, "the file can only be appended to"));
         }
         let _mapping = inode.data.lock_mapping();
         self.touch(inode, set_id)?;
@@ -189,13 +193,15 @@ impl Files {
         let (context, items) = self.extents(inode);
         let mut holes: Vec<Range<u64>> = Vec::new();
         let mut at = range.start;
-        let found = context.list(&items, range, usize::MAX)?;
-        for extent in found.iter().filter(|extent| !extent.is_hole()) {
-            if extent.start > at {
-                holes.push(at..extent.start);
+        context.overlapping(&items, range, &mut |extent, _| {
+            if !extent.is_hole() {
+                if extent.start > at {
+                    holes.push(at..extent.start);
+                }
+                at = extent.end();
             }
-            at = extent.end();
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         if at < range.end {
             holes.push(at..range.end);
         }

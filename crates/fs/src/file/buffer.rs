@@ -8,7 +8,7 @@ use crate::inode::Inode;
 use crate::inode::attr::mode;
 use crate::transaction::{DataReservation, Reserve};
 use butterfs_ondisk::items::inode_flags;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// The largest file size (`MAX_LFS_FILESIZE`).
@@ -51,6 +51,13 @@ impl Files {
     pub(super) fn must_be_writable(&self, inode: &Inode) -> Result<()> {
         let (kind, immutable) =
             inode.with(|state| (state.mode() & mode::S_IFMT, state.has(inode_flags::IMMUTABLE | inode_flags::VERITY)));
+        if inode.size() > MAX_FILE_SIZE {
+            return Err(Error::corrupt(format!(
+                "inode {} of tree {}: the size is impossible",
+                inode.ino,
+                inode.tree_id()
+            )));
+        }
         match kind {
             mode::S_IFREG if immutable => Err(Error::refused(Errno::EPERM, "the file is immutable")),
             mode::S_IFREG if inode.tree.is_readonly() => {
@@ -241,8 +248,11 @@ impl Files {
         // Nothing settles while a handle is held, so references are either pending or booked.
         let _handle = self.core.join(0)?;
         let (context, items) = self.extents(inode);
-        let mut found = context.list(&items, range, usize::MAX)?;
-        found.retain(|extent| extent.kind == ExtentKind::Prealloc);
+        let mut found = Vec::new();
+        context.overlapping(&items, range, &mut |extent, _| {
+            found.extend((extent.kind == ExtentKind::Prealloc).then_some(extent));
+            Ok(ControlFlow::Continue(()))
+        })?;
         let mut allowed = Vec::new();
         let mut known: Option<(FileExtent, bool)> = None;
         for extent in found {

@@ -180,7 +180,8 @@ impl FileExtent {
     /// What it contributes to the inode's `nbytes`.
     pub fn nbytes(&self) -> u64 {
         match self.kind {
-            ExtentKind::Inline => self.ram_bytes,
+            // A sector holds all that inline data can be, whatever the item says.
+            ExtentKind::Inline => self.ram_bytes.min(self.len),
             _ if self.is_hole() => 0,
             _ => self.len,
         }

@@ -218,8 +218,9 @@ impl Files {
         position / self.sector() * self.sector()
     }
 
+    /// The last whole sector of all is as far as it goes.
     fn round_up(&self, position: u64) -> u64 {
-        position.next_multiple_of(self.sector())
+        position.checked_next_multiple_of(self.sector()).unwrap_or(self.round_down(u64::MAX))
     }
 
     /// The sectors that `range` touches.

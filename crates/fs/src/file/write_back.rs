@@ -100,7 +100,8 @@ impl Effects for Booking<'_> {
     }
 
     fn add_nbytes(&mut self, change: i64) {
-        self.nbytes += change;
+        // Items of a damaged filesystem can claim anything.
+        self.nbytes = self.nbytes.saturating_add(change);
     }
 }
 
@@ -148,6 +149,7 @@ impl Files {
     /// Writes back what is buffered of an inode. On an error it stays buffered.
     pub fn flush(&self, inode: &Arc<Inode>) -> Result<()> {
         if inode.data.is_idle() {
+            self.forget_waiting(inode);
             return Ok(());
         }
         let _mapping = inode.data.lock_mapping();

@@ -135,7 +135,7 @@ impl FileContext {
         }
         let lost = extent.range().end.min(range.end) - extent.start.max(range.start);
         let nbytes = match extent.kind {
-            ExtentKind::Inline => extent.ram_bytes,
+            ExtentKind::Inline => extent.nbytes(),
             _ if extent.is_hole() => 0,
             _ => lost,
         };
