@@ -5,6 +5,7 @@ mod world;
 
 mod attributes;
 mod creation;
+mod limits;
 mod links;
 mod listing;
 mod orphans;

@@ -50,9 +50,18 @@ impl World {
         World::with(&MkfsOptions::default())
     }
 
+    /// A new filesystem on a device of this many bytes.
+    pub fn of_size(len: u64) -> World {
+        World::on(len, &MkfsOptions::default())
+    }
+
     /// A new filesystem.
     pub fn with(options: &MkfsOptions) -> World {
-        let device = Arc::new(MemoryDevice::new(256 << 20));
+        World::on(256 << 20, options)
+    }
+
+    fn on(len: u64, options: &MkfsOptions) -> World {
+        let device = Arc::new(MemoryDevice::new(len));
         let env = Env::new(Clock(AtomicU64::new(0)));
         mkfs(&[device.clone() as Arc<dyn BlockDevice>], options, &env).expect("mkfs");
         World::open(device, env)
