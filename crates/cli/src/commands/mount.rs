@@ -13,14 +13,15 @@ pub use helper::Helper;
 
 use super::Run;
 use crate::args;
-use crate::error::CliError;
+use crate::error::{CliError, os_message};
 use crate::report;
-use butterfs_fs::{Env, Filesystem, Options, SetAttr};
+use butterfs_fs::{Env, Errno, Filesystem, Options, SetAttr, Subvolume};
 use butterfs_fuse::adaptor::Reopen;
 use butterfs_fuse::mount::{self, Backing, MountOptions};
 use butterfs_fuse::service::{self, Service};
 use butterfs_fuse::{Log, client};
 use std::ffi::OsString;
+use std::io::ErrorKind::NotFound;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -105,9 +106,26 @@ impl Args {
 
     fn mountpoint(&self) -> Result<PathBuf, CliError> {
         let shown = self.mountpoint.display();
-        let path = mount::mountinfo::absolute_mountpoint(&self.mountpoint)
-            .map_err(|error| CliError::failed(format!("{shown}: {}", crate::error::os_message(&error))))?;
+        let path = mount::mountinfo::absolute_mountpoint(&self.mountpoint).map_err(|error| match error.kind() {
+            NotFound => {
+                CliError::failed(format!("{shown} does not exist")).hint("make the directory to mount on first")
+            }
+            _ => CliError::failed(format!("{shown}: {}", os_message(&error))),
+        })?;
         if path.is_dir() { Ok(path) } else { Err(CliError::failed(format!("{shown} is not a directory"))) }
+    }
+
+    /// Why the filesystem cannot be opened; the sentence names the device.
+    fn cannot_open(&self, error: &butterfs_fs::Error, options: &Options) -> CliError {
+        let device = self.device.display().to_string();
+        let sentence = match &options.subvolume {
+            Subvolume::Path(path) if error.is(Errno::ENOENT) => {
+                format!("{device} has no subvolume '{}'", String::from_utf8_lossy(path))
+            }
+            Subvolume::Id(id) if error.is(Errno::ENOENT) => format!("{device} has no subvolume with id {id}"),
+            _ => error.to_string(),
+        };
+        CliError::failed(if sentence.contains(&device) { sentence } else { format!("{device}: {sentence}") })
     }
 
     fn open(&self, options: &MountOptions) -> Result<Opened, CliError> {
@@ -119,7 +137,7 @@ impl Args {
         let device = Arc::new(devices::open(&self.device, engine.read_only)?);
         let backing = devices::backing(&self.device, &device, engine.read_only)?;
         let filesystem = Filesystem::open(vec![device.clone()], engine.clone(), Env::system())
-            .map_err(|error| CliError::failed(format!("{}: {error}", self.device.display())))?;
+            .map_err(|error| self.cannot_open(&error, &engine))?;
         if made {
             give_root_directory(&filesystem)?;
         }

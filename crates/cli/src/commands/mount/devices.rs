@@ -26,7 +26,10 @@ pub fn open(path: &Path, read_only: bool) -> Result<FileDevice, CliError> {
         true => FileOptions { wait: PATIENCE, ..FileOptions::read_only() },
         false => FileOptions { wait: PATIENCE, exclusive: !may_mount(), ..FileOptions::read_write() },
     };
-    Ok(FileDevice::open(path, &options)?)
+    FileDevice::open(path, &options).map_err(|error| match error.kind {
+        OpenErrorKind::NotFound => CliError::from(error).hint("with --create SIZE an image is made there"),
+        _ => error.into(),
+    })
 }
 
 /// What the kernel is to claim for the mount.
