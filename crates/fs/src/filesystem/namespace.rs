@@ -196,3 +196,36 @@ impl Filesystem {
         self.0.names.list_xattrs(id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::env::Env;
+    use crate::filesystem::Filesystem;
+    use crate::inode::attr::{Caller, SetAttr};
+    use crate::mkfs::{MkfsOptions, mkfs};
+    use crate::options::Options;
+    use butterfs_device::{BlockDevice, MemoryDevice};
+    use std::sync::Arc;
+
+    #[test]
+    fn inodes_in_memory_are_bounded() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));
+        let env = Env::system();
+        mkfs(&[Arc::clone(&device)], &MkfsOptions::default(), &env).unwrap();
+        let fs = Filesystem::open(vec![device], Options::default(), env).unwrap();
+        let caller = Caller::default();
+        let mut ids = Vec::new();
+        for number in 0..60_000 {
+            let made = fs.create(&caller, fs.root(), format!("{number}").as_bytes(), 0o644).unwrap();
+            ids.push(made.id);
+        }
+        // Although all of them are referred to from outside.
+        let unused = super::super::UNUSED_INODES;
+        assert!(fs.0.inodes.len() <= unused + 64, "{} inodes in memory", fs.0.inodes.len());
+        for id in &ids {
+            fs.setattr(&caller, *id, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+        }
+        assert!(fs.0.inodes.len() <= unused + 64, "{} inodes in memory", fs.0.inodes.len());
+        fs.shutdown().unwrap();
+    }
+}
