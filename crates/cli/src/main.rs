@@ -15,6 +15,7 @@ mod commands;
 mod error;
 mod names;
 mod report;
+mod target;
 
 use commands::Run;
 use error::CliError;

@@ -21,7 +21,7 @@ pub mod space;
 pub mod subvolume;
 pub mod transaction;
 
-pub use butterfs_ondisk::{Ino, TreeId};
+pub use butterfs_ondisk::{Generation, Ino, Logical, TreeId};
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{Filesystem, StatFs};

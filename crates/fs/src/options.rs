@@ -35,6 +35,10 @@ pub struct Options {
     pub no_log_replay: bool,
     /// fsync by commit (`notreelog`).
     pub no_tree_log: bool,
+    /// The UUID tree is checked after opening, whatever the superblock says about it (`rescan_uuid_tree`).
+    pub rescan_uuid_tree: bool,
+    /// Users may delete subvolumes of their own (`user_subvol_rm_allowed`); for whoever checks permissions.
+    pub user_subvol_rm_allowed: bool,
     /// Clean tree blocks kept in memory, in bytes.
     pub node_cache_bytes: usize,
     /// Unwritten file data kept in memory, in bytes.
@@ -53,6 +57,8 @@ impl Default for Options {
             noatime: false,
             no_log_replay: false,
             no_tree_log: false,
+            rescan_uuid_tree: false,
+            user_subvol_rm_allowed: false,
             node_cache_bytes: 256 << 20,
             dirty_data_bytes: 256 << 20,
             policies: Policies::default(),

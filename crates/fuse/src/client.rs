@@ -105,6 +105,14 @@ pub fn sync(path: &Path) -> Result<(), String> {
     })
 }
 
+/// A connection for questions to the process that serves the mount on which something with this device number lies.
+pub fn ask_about(device: (u32, u32)) -> Result<Caller, String> {
+    let mounts = mountinfo::all().map_err(|error| cannot_open(&PathBuf::from("/proc/self/mountinfo"), error))?;
+    let mount = mounts.into_iter().find(|mount| mount.device == device && mount.is_ours());
+    let mount = mount.ok_or("not on a butterfs mount")?;
+    find(&mount)?.ok_or_else(|| format!("nobody serves {}", mount.mountpoint.display()))
+}
+
 fn cannot_open(path: &Path, error: io::Error) -> String {
     format!("cannot open {}: {error}", path.display())
 }

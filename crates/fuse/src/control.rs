@@ -6,19 +6,23 @@
 //! | `state` | `serving`, or `ending` once the mount is gone |
 //! | `sync` | `ok` when everything is durable, or `failed REASON` |
 //! | `writable`, `readonly` | the same, after switching |
+//! | `do QUESTION` | `records N` and N lines, or `refused ERRNO SENTENCE`; see [`subvolumes`](crate::subvolumes) |
 //! | `wait` | `waiting`, and when the process is done: `ok` when everything is durable, or `failed REASON` |
 //!
-//! Lines, in order. Both sides check whose process the other end is: root, or the user who made the mount.
+//! Lines, in order. Both sides check whose process the other end is: root, or the user who made the mount. Where other
+//! users may enter the mount, they may ask questions, each of which has its own conditions, but give no orders.
 //! Abstract sockets leave nothing behind when a process dies; they belong to a network namespace, and from another one
 //! a mount looks as if nobody served it.
 
 use crate::Log;
+use crate::subvolumes::{self, Answer, Peer, Record, Refusal};
+use crate::system;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
@@ -26,6 +30,12 @@ use std::time::Duration;
 
 /// The longest line that is read.
 const LINE_BYTES: u64 = 4096;
+/// The longest line of an answer: paths can be long.
+const RECORD_BYTES: u64 = 1 << 24;
+/// Connections of users who are not trusted, at a time.
+const MOST_GUESTS: usize = 32;
+/// How long such a user may say nothing.
+const GUEST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a process that serves a mount can be asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +54,20 @@ const ORDERS: [(&str, Order); 3] =
 /// Carries out orders; the error is a sentence.
 pub type Obey = Arc<dyn Fn(Order) -> Result<(), String> + Send + Sync>;
 
+/// Answers questions.
+pub type Respond = Arc<dyn Fn(&Peer, &[Vec<u8>]) -> Answer + Send + Sync>;
+
+/// What a desk can do.
+#[derive(Clone)]
+pub struct Powers {
+    /// Carries out orders.
+    pub obey: Obey,
+    /// Answers questions.
+    pub respond: Respond,
+    /// Whether other users than root and the one who made the mount may ask.
+    pub for_all: bool,
+}
+
 fn address(device: (u32, u32)) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("butterfs/{}:{}", device.0, device.1))
 }
@@ -54,7 +78,7 @@ pub struct Desk {
 }
 
 struct Shared {
-    obey: Obey,
+    powers: Powers,
     log: Log,
     state: Mutex<State>,
     changed: Condvar,
@@ -66,13 +90,15 @@ struct State {
     outcome: Option<Result<(), String>>,
     /// Those who wait for the outcome and have not been told.
     waiting: usize,
+    /// Connections of users who are not trusted.
+    guests: usize,
 }
 
 impl Desk {
     /// Starts listening for orders about the mount with this device number.
-    pub fn open(device: (u32, u32), obey: Obey, log: Log) -> io::Result<Desk> {
+    pub fn open(device: (u32, u32), powers: Powers, log: Log) -> io::Result<Desk> {
         let listener = UnixListener::bind_addr(&address(device)?)?;
-        let shared = Arc::new(Shared { obey, log, state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared { powers, log, state: Mutex::default(), changed: Condvar::new() });
         let for_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("control".into()).spawn(move || for_thread.listen(&listener))?;
         Ok(Desk { shared })
@@ -108,20 +134,43 @@ impl Shared {
     }
 
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
-        if !is_trusted(socket_peercred(&stream)?.uid.as_raw(), rustix::process::geteuid().as_raw()) {
+        let peer = socket_peercred(&stream)?;
+        let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
+        if is_trusted(uid, rustix::process::geteuid().as_raw()) {
+            return self.talk(&stream, &Peer::privileged(uid, gid));
+        }
+        if !self.powers.for_all || self.state.lock().guests >= MOST_GUESTS {
             return Ok(());
         }
-        let mut lines = BufReader::new(&stream);
-        while let Some(line) = read_line(&mut lines)? {
-            self.answer(&line, &stream)?;
+        let groups = system::peer_groups(stream.as_fd())?;
+        stream.set_read_timeout(Some(GUEST_PATIENCE))?;
+        stream.set_write_timeout(Some(GUEST_PATIENCE))?;
+        self.state.lock().guests += 1;
+        let served = self.talk(&stream, &Peer { uid, gid, groups, privileged: false });
+        self.state.lock().guests -= 1;
+        served
+    }
+
+    fn talk(&self, stream: &UnixStream, peer: &Peer) -> io::Result<()> {
+        let mut lines = BufReader::new(stream);
+        while let Some(line) = read_line(&mut lines, LINE_BYTES)? {
+            self.answer(&line, peer, stream)?;
         }
         Ok(())
     }
 
-    fn answer(&self, line: &str, mut stream: &UnixStream) -> io::Result<()> {
+    fn answer(&self, line: &str, peer: &Peer, mut stream: &UnixStream) -> io::Result<()> {
+        if let Some(question) = line.strip_prefix("do ") {
+            let answer = match subvolumes::split(question) {
+                Some(words) => (self.powers.respond)(peer, &words),
+                None => Err(Refusal::new(libc::EINVAL, "the question makes no sense")),
+            };
+            return stream.write_all(answer_lines(&answer).as_bytes());
+        }
         let order = ORDERS.iter().find(|(name, _)| *name == line);
         match (line, order) {
-            (_, Some((_, order))) => stream.write_all(outcome_line(&(self.obey)(*order)).as_bytes()),
+            _ if !peer.privileged => stream.write_all(b"failed not permitted\n"),
+            (_, Some((_, order))) => stream.write_all(outcome_line(&(self.powers.obey)(*order)).as_bytes()),
             ("state", _) => stream.write_all(if self.state.lock().ending { b"ending\n" } else { b"serving\n" }),
             ("wait", _) => self.report_end(stream),
             _ => stream.write_all(b"failed unknown order\n"),
@@ -153,9 +202,26 @@ fn outcome_line(outcome: &Result<(), String>) -> String {
     }
 }
 
-fn read_line(stream: &mut impl BufRead) -> io::Result<Option<String>> {
+fn answer_lines(answer: &Answer) -> String {
+    match answer {
+        Ok(records) => {
+            let mut text = format!("records {}\n", records.len());
+            for record in records {
+                text.push_str(&subvolumes::joined(record));
+                text.push('\n');
+            }
+            text
+        }
+        Err(Refusal { errno, sentence }) => {
+            let words = ["refused".to_owned(), errno.to_string(), sentence.clone()];
+            subvolumes::joined(&words) + "\n"
+        }
+    }
+}
+
+fn read_line(stream: &mut impl BufRead, most: u64) -> io::Result<Option<String>> {
     let mut line = String::new();
-    let len = io::Read::take(stream, LINE_BYTES).read_line(&mut line)?;
+    let len = io::Read::take(stream, most).read_line(&mut line)?;
     Ok((len > 0).then(|| line.trim_end().to_owned()))
 }
 
@@ -202,7 +268,30 @@ impl Caller {
 
     fn ask(&mut self, line: &str) -> io::Result<String> {
         self.stream.get_mut().write_all(format!("{line}\n").as_bytes())?;
-        read_line(&mut self.stream)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        self.line(LINE_BYTES)
+    }
+
+    fn line(&mut self, most: u64) -> io::Result<String> {
+        read_line(&mut self.stream, most)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Asks a question.
+    pub fn question(&mut self, words: &[Vec<u8>]) -> io::Result<Answer> {
+        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the answer makes no sense");
+        self.stream.get_mut().write_all(format!("do {}\n", subvolumes::joined(words)).as_bytes())?;
+        let line = self.line(RECORD_BYTES)?;
+        let head = subvolumes::split(&line).ok_or_else(malformed)?;
+        let text: Vec<_> = head.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let number = |text: &str| text.parse().map_err(|_| malformed());
+        match text.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["records", count] => {
+                let count = number(count)?;
+                let record = |_| subvolumes::split(&self.line(RECORD_BYTES)?).ok_or_else(malformed);
+                Ok(Ok((0..count).map(record).collect::<io::Result<Vec<Record>>>()?))
+            }
+            ["refused", errno, sentence] => Ok(Err(Refusal::new(number(errno)?, sentence))),
+            _ => Err(malformed()),
+        }
     }
 }
 
@@ -215,7 +304,7 @@ impl Waiter {
     pub fn end_within(&mut self, patience: Duration) -> io::Result<Option<Result<(), String>>> {
         let Caller { stream, process } = &mut self.0;
         stream.get_ref().set_read_timeout(Some(patience))?;
-        let outcome = match read_line(stream) {
+        let outcome = match read_line(stream, LINE_BYTES) {
             Ok(Some(answer)) => outcome(&answer),
             Ok(None) => Err("the process that served it ended without a word".to_owned()),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
@@ -244,7 +333,12 @@ mod tests {
     /// A device number that no mount has, different in each test.
     fn desk(minor: u32, obey: fn(Order) -> Result<(), String>) -> (Desk, (u32, u32)) {
         let device = (std::process::id(), minor);
-        (Desk::open(device, Arc::new(obey), Arc::new(|_| {})).unwrap(), device)
+        let respond: Respond = Arc::new(|peer, question| match question {
+            [verb, ..] if verb == b"refuse" => Err(Refusal::new(7, "not today, %\n")),
+            _ => Ok(vec![question.to_vec(), vec![peer.uid.to_string().into_bytes()]]),
+        });
+        let powers = Powers { obey: Arc::new(obey), respond, for_all: true };
+        (Desk::open(device, powers, Arc::new(|_| {})).unwrap(), device)
     }
 
     fn caller(device: (u32, u32)) -> Caller {
@@ -276,6 +370,18 @@ mod tests {
         // This process serves the desk, and does not end.
         waiter.0.process = None;
         assert_eq!(waiter.end_within(Duration::from_secs(5)).unwrap(), Some(Err("disk on fire".into())));
+    }
+
+    #[test]
+    fn questions_are_answered_with_records() {
+        let (_desk, device) = desk(4, |_| Ok(()));
+        let mut caller = caller(device);
+        let question = vec![b"list".to_vec(), b"a b\n\xff".to_vec(), Vec::new()];
+        let me = rustix::process::geteuid().as_raw().to_string().into_bytes();
+        assert_eq!(caller.question(&question).unwrap(), Ok(vec![question.clone(), vec![me]]));
+        let refusal = Refusal::new(7, "not today, %\n");
+        assert_eq!(caller.question(&[b"refuse".to_vec()]).unwrap(), Err(refusal));
+        assert_eq!(caller.order(Order::Sync).unwrap(), Ok(()));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! service     one filesystem at one mount point, from mounting to the last commit
 //! mount       makes, changes and ends mounts: types fuse and fuseblk, fusermount3
 //! control     finds the process that serves a mount, asks it to commit, waits for its end
+//! subvolumes  questions about subvolumes and their answers, over the control socket or on an image
 //! adaptor     FUSE operation <-> engine: node ids, attributes, directories
 //! session     INIT by whitelist, one request -> one reply, what a panic means
 //! transport   where requests come from: /dev/fuse with a descriptor per thread
@@ -29,6 +30,7 @@ pub mod mount;
 pub mod protocol;
 pub mod service;
 pub mod session;
+pub mod subvolumes;
 mod system;
 pub mod transport;
 

@@ -8,7 +8,7 @@
 
 use crate::Log;
 use crate::adaptor::{Adaptor, Reopen};
-use crate::control::{Desk, Order};
+use crate::control::{Desk, Order, Powers, Respond};
 use crate::mount::{self, mountinfo};
 use crate::session::{End, Session, handshake};
 use crate::system;
@@ -76,7 +76,7 @@ impl Service {
             adaptor.mounted_as(device);
             raise_read_ahead(device, kind);
         }
-        let desk = device.and_then(|device| open_desk(device, &adaptor, &log));
+        let desk = device.and_then(|device| open_desk(device, request.allow_other, &adaptor, &log));
         unmount_on_termination(request.mountpoint.clone(), log)?;
         Ok(Service { session, adaptor, desk, kind })
     }
@@ -104,14 +104,16 @@ impl Service {
 }
 
 /// Without a desk the mount works, and `umount` cannot wait for its end.
-fn open_desk(device: (u32, u32), adaptor: &Arc<Adaptor>, log: &Log) -> Option<Desk> {
+fn open_desk(device: (u32, u32), for_all: bool, adaptor: &Arc<Adaptor>, log: &Log) -> Option<Desk> {
+    let for_questions = Arc::clone(adaptor);
+    let answer: Respond = Arc::new(move |peer, question| for_questions.perform(peer, question));
     let adaptor = Arc::clone(adaptor);
     let obey = move |order| match order {
         Order::Sync => adaptor.sync(),
         Order::MakeWritable => adaptor.set_read_only(false),
         Order::MakeReadOnly => adaptor.set_read_only(true),
     };
-    Desk::open(device, Arc::new(obey), log.clone())
+    Desk::open(device, Powers { obey: Arc::new(obey), respond: answer, for_all }, log.clone())
         .inspect_err(|error| log(&format!("orders cannot be taken: {error}")))
         .ok()
 }

@@ -121,3 +121,24 @@ pub fn sync_btrfs(file: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the command takes and returns nothing.
     Ok(unsafe { ioctl(file, NoArg::<BTRFS_SYNC>::new()) }?)
 }
+
+/// The supplementary groups that the process at the other end of a socket had when it connected.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut bytes = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        let out = groups.as_mut_ptr().cast::<c_void>();
+        // SAFETY: `out` has room for `bytes` bytes of group numbers, and the call writes no more and says how many.
+        let result =
+            unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS, out, &mut bytes) };
+        let len = bytes as usize / size_of::<u32>();
+        match io::Error::last_os_error() {
+            _ if result == 0 => {
+                groups.truncate(len);
+                return Ok(groups);
+            }
+            error if error.raw_os_error() == Some(libc::ERANGE) && len > groups.len() => groups.resize(len, 0),
+            error => return Err(error),
+        }
+    }
+}

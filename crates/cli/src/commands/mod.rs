@@ -5,6 +5,8 @@ pub mod filesystem;
 pub mod inspect_internal;
 pub mod mkfs;
 pub mod mount;
+pub mod property;
+pub mod subvolume;
 pub mod umount;
 
 use crate::error::CliError;
@@ -53,6 +55,8 @@ subcommands! {
         Mount(mount::Args),
         Umount(umount::Args),
         Filesystem(#[command(subcommand)] filesystem::Group),
+        Subvolume(#[command(subcommand)] subvolume::Group),
+        Property(#[command(subcommand)] property::Group),
         InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
     }
 }

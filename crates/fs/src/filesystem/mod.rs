@@ -6,6 +6,7 @@
 mod data;
 mod namespace;
 mod statfs;
+mod subvolume_paths;
 mod subvolume_root;
 mod subvolumes;
 

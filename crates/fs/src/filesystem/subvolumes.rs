@@ -104,7 +104,9 @@ impl Filesystem {
         }
         let (weak, core) = (Arc::downgrade(&self.0), Arc::clone(&self.0.core));
         let work = move || {
-            if let Some(inner) = weak.upgrade().filter(|inner| !inner.core.uuid_tree_current()) {
+            let due =
+                |inner: &Arc<super::Inner>| !inner.core.uuid_tree_current() || inner.core.options().rescan_uuid_tree;
+            if let Some(inner) = weak.upgrade().filter(due) {
                 // What could not be mended now is mended at the next mount: the superblock says that it is due.
                 let _ = Filesystem(inner).mend_uuid_tree();
             }

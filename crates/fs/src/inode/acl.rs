@@ -50,6 +50,18 @@ struct AclEntry {
     id: u32,
 }
 
+/// Somebody who wants access to an inode.
+pub struct Asker<'a> {
+    /// The user.
+    pub uid: u32,
+    /// Whether the user is in a group.
+    pub in_group: &'a dyn Fn(u32) -> bool,
+    /// Who owns the inode.
+    pub owner: u32,
+    /// The group of the inode.
+    pub group: u32,
+}
+
 /// A valid ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl(Vec<AclEntry>);
@@ -119,6 +131,30 @@ impl Acl {
         let (user, other) = (bits(acl.get(Tag::UserObj)), bits(acl.get(Tag::Other)));
         let group = bits(acl.group_class());
         mode & !0o777 | user << 6 | group << 3 | other
+    }
+
+    /// Whether it gives all of `want` (read 4, write 2, execute 1): the owner by the owner's entry, named users by
+    /// theirs, members of groups if one of their groups' entries does, and only others by the entry for others.
+    pub fn allows(&self, asker: &Asker<'_>, want: u32) -> bool {
+        let has = |permissions: u32| permissions & want == want;
+        let of = |tag| self.0.iter().find(|entry| entry.tag == tag).map(|entry| entry.permissions);
+        let mask = of(Tag::Mask).unwrap_or(7);
+        if asker.uid == asker.owner {
+            return has(of(Tag::UserObj).unwrap_or(0));
+        }
+        if let Some(named) = self.0.iter().find(|entry| entry.tag == Tag::User && entry.id == asker.uid) {
+            return has(named.permissions & mask);
+        }
+        let mine = |entry: &&AclEntry| match entry.tag {
+            Tag::GroupObj => (asker.in_group)(asker.group),
+            Tag::Group => (asker.in_group)(entry.id),
+            _ => false,
+        };
+        let mut groups = self.0.iter().filter(mine).peekable();
+        if groups.peek().is_some() {
+            return groups.any(|entry| has(entry.permissions & mask));
+        }
+        has(of(Tag::Other).unwrap_or(0))
     }
 
     /// The access ACL after `chmod` to `mode`.
@@ -215,6 +251,29 @@ mod tests {
         assert_eq!((minimal.is_mode_only(), minimal.mode(0o102000)), (true, 0o102751));
         let named = Acl::parse(&value(&NAMED)).unwrap().unwrap();
         assert_eq!((named.is_mode_only(), named.mode(0o100000)), (false, 0o100741));
+    }
+
+    #[test]
+    fn who_gets_what() {
+        // Owner rwx, user 1000 rw-, owning group r-x, group 77 -w-, mask rw-, others --x.
+        let entries = [(1, 7, NO_ID), (2, 6, 1000), (4, 5, NO_ID), (8, 2, 77), (0x10, 6, NO_ID), (0x20, 1, NO_ID)];
+        let acl = Acl::parse(&value(&entries)).unwrap().unwrap();
+        let table: [(u32, &[u32], u32, bool); 9] = [
+            (1, &[], 7, true),
+            (1000, &[], 6, true),
+            (1000, &[], 1, false),
+            (2000, &[50], 4, true),
+            (2000, &[50], 1, false),
+            (2000, &[77], 2, true),
+            (2000, &[50, 77], 6, false),
+            (2000, &[], 1, true),
+            (2000, &[], 2, false),
+        ];
+        for (uid, groups, want, allowed) in table {
+            let in_group = |gid: u32| groups.contains(&gid);
+            let asker = Asker { uid, in_group: &in_group, owner: 1, group: 50 };
+            assert_eq!(acl.allows(&asker, want), allowed, "user {uid} in {groups:?} wants {want}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::error::{Errno, Error, Result};
 use crate::transaction::{Core, Tree};
 use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::key::objectid;
-use butterfs_ondisk::{Key, KeyType, TreeId};
+use butterfs_ondisk::{Generation, Key, KeyType, TreeId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -41,6 +41,20 @@ pub fn clean_step(core: &Arc<Core>, id: TreeId) -> Result<bool> {
     Ok(done)
 }
 
+/// Generation of the root node of a deleted subvolume; 0 when nothing is left of it.
+pub fn deleted_generation(core: &Core, id: TreeId) -> Result<Generation> {
+    Ok(dead_root_item(core, id)?.map_or(Generation(0), |(_, item)| Generation(item.generation.get())))
+}
+
+fn dead_root_item(core: &Core, id: TreeId) -> Result<Option<(Key, RootItem)>> {
+    let behind = Key::new(id.0, KeyType(KeyType::ROOT_ITEM.0 + 1), 0);
+    let found = core.globals().root.last_before(core, behind)?;
+    let found = found.filter(|(key, _)| key.objectid == id.0 && key.kind == KeyType::ROOT_ITEM);
+    let Some((key, payload)) = found else { return Ok(None) };
+    let item = RootItem::parse(&payload).ok_or_else(|| Error::corrupt(format!("root item {key} is malformed")))?;
+    Ok(Some((key, item)))
+}
+
 /// The tree of a deleted subvolume, kept open until it is gone.
 fn dead_tree(core: &Core, id: TreeId) -> Result<Option<Arc<Tree>>> {
     match core.tree(id) {
@@ -48,11 +62,7 @@ fn dead_tree(core: &Core, id: TreeId) -> Result<Option<Arc<Tree>>> {
         Err(error) if error.is(Errno::ENOENT) => {}
         Err(error) => return Err(error),
     }
-    let behind = Key::new(id.0, KeyType(KeyType::ROOT_ITEM.0 + 1), 0);
-    let found = core.globals().root.last_before(core, behind)?;
-    let found = found.filter(|(key, _)| key.objectid == id.0 && key.kind == KeyType::ROOT_ITEM);
-    let Some((key, payload)) = found else { return Ok(None) };
-    let item = RootItem::parse(&payload).ok_or_else(|| Error::corrupt(format!("root item {key} is malformed")))?;
+    let Some((key, item)) = dead_root_item(core, id)? else { return Ok(None) };
     let tree = Arc::new(Tree::from_item(id, key.offset, item));
     core.remember_tree(Arc::clone(&tree));
     Ok(Some(tree))

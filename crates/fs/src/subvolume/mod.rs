@@ -11,12 +11,14 @@ mod cleaner;
 mod create;
 mod delete;
 mod drop_tree;
+pub mod extents;
 mod info;
+pub mod paths;
 pub mod uuid_tree;
 mod uuid_upkeep;
 
-pub use cleaner::{clean_step, deleted};
+pub use cleaner::{clean_step, deleted, deleted_generation};
 pub use create::{create, snapshot};
 pub use delete::delete;
-pub use info::{SubvolumeInfo, info, list, set_default, set_readonly};
+pub use info::{SubvolumeInfo, default_id, info, list, set_default, set_readonly};
 pub use uuid_upkeep::mend_uuid_tree;

@@ -117,33 +117,56 @@ pub enum Flaw {
     Nonsense(Key),
 }
 
-/// Compares the tree with the root items. At most `limit` flaws are returned; call again after mending them.
-pub fn flaws(core: &Core, limit: usize) -> Result<Vec<Flaw>> {
-    let mut found = Vec::new();
-    let Some(tree) = tree(core)? else { return Ok(found) };
-    tree.scan(core, Key::MIN, Key::MAX, &mut |key, payload| {
-        let kind = match key.kind {
-            KeyType::UUID_KEY_SUBVOL => Some(UuidKind::Subvolume),
-            KeyType::UUID_KEY_RECEIVED_SUBVOL => Some(UuidKind::Received),
-            _ => None,
-        };
-        match kind {
-            Some(kind) if payload.len() % 8 == 0 && !payload.is_empty() => {
-                let uuid = uuid_of(key);
-                for id in ids(payload).map(TreeId) {
-                    if !bears(core, kind, &uuid, id)? {
-                        found.push(Flaw::Stale(kind, uuid, id));
-                    }
-                }
-            }
-            _ => found.push(Flaw::Nonsense(key)),
+/// Flaws found in one stretch of a tree, and where the next stretch begins; `None` at the end.
+pub type Stretch = (Vec<Flaw>, Option<Key>);
+
+/// Entries of the tree, from the key `from` on, that no subvolume bears out. At most about `limit` flaws.
+pub fn stale_entries(core: &Core, from: Key, limit: usize) -> Result<Stretch> {
+    let (mut found, mut next) = (Vec::new(), None);
+    let Some(tree) = tree(core)? else { return Ok((found, next)) };
+    tree.scan(core, from, Key::MAX, &mut |key, payload| {
+        if found.len() >= limit {
+            next = Some(key);
+            return Ok(ControlFlow::Break(()));
         }
-        Ok(if found.len() >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        look_at(core, key, payload, &mut found)?;
+        Ok(ControlFlow::Continue(()))
     })?;
-    core.globals().root.scan(core, Key::MIN, Key::MAX, &mut |key, payload| {
+    Ok((found, next))
+}
+
+fn look_at(core: &Core, key: Key, payload: &[u8], found: &mut Vec<Flaw>) -> Result<()> {
+    let kind = match key.kind {
+        KeyType::UUID_KEY_SUBVOL => UuidKind::Subvolume,
+        KeyType::UUID_KEY_RECEIVED_SUBVOL => UuidKind::Received,
+        _ => return Ok(found.push(Flaw::Nonsense(key))),
+    };
+    let mut seen: Vec<u64> = ids(payload).collect();
+    seen.sort_unstable();
+    let repeated = seen.windows(2).any(|pair| pair[0] == pair[1]);
+    let uuid = uuid_of(key);
+    if seen.is_empty() || payload.len() % 8 != 0 || repeated || uuid == [0; 16] {
+        return Ok(found.push(Flaw::Nonsense(key)));
+    }
+    for id in seen.into_iter().map(TreeId) {
+        if !bears(core, kind, &uuid, id)? {
+            found.push(Flaw::Stale(kind, uuid, id));
+        }
+    }
+    Ok(())
+}
+
+/// UUIDs of living subvolumes that the tree does not have, from the root item at `from` on.
+pub fn missing_entries(core: &Core, from: Key, limit: usize) -> Result<Stretch> {
+    let (mut found, mut next) = (Vec::new(), None);
+    core.globals().root.scan(core, from, Key::MAX, &mut |key, payload| {
         let id = TreeId(key.objectid);
-        if key.kind != KeyType::ROOT_ITEM || !id.is_subvolume() || found.len() >= limit {
+        if key.kind != KeyType::ROOT_ITEM || !id.is_subvolume() {
             return Ok(ControlFlow::Continue(()));
+        }
+        if found.len() >= limit {
+            next = Some(key);
+            return Ok(ControlFlow::Break(()));
         }
         let item = RootItem::parse(payload).map(|item| core.current_root_item(id, item));
         let Some(item) = item.filter(|item| item.refs.get() > 0) else {
@@ -156,7 +179,7 @@ pub fn flaws(core: &Core, limit: usize) -> Result<Vec<Flaw>> {
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    Ok(found)
+    Ok((found, next))
 }
 
 fn bears(core: &Core, kind: UuidKind, uuid: &[u8; 16], id: TreeId) -> Result<bool> {
@@ -174,18 +197,22 @@ fn bears(core: &Core, kind: UuidKind, uuid: &[u8; 16], id: TreeId) -> Result<boo
     }
 }
 
-/// Mends one flaw.
-pub fn mend(handle: &Handle, flaw: Flaw) -> Result<()> {
+/// Mends one flaw, if it still is one. False for an entry that has no room.
+pub fn mend(handle: &Handle, flaw: Flaw) -> Result<bool> {
+    let core = handle.core();
     match flaw {
-        Flaw::Stale(kind, uuid, id) => remove(handle, kind, &uuid, id),
-        Flaw::Missing(kind, uuid, id) => match add(handle, kind, &uuid, id) {
+        Flaw::Stale(kind, uuid, id) if !bears(core, kind, &uuid, id)? => remove(handle, kind, &uuid, id)?,
+        Flaw::Missing(kind, uuid, id) if bears(core, kind, &uuid, id)? => match add(handle, kind, &uuid, id) {
             // The kernel leaves such an entry out too.
-            Err(error) if error.is(Errno::EOVERFLOW) && kind == UuidKind::Received => Ok(()),
-            other => other,
+            Err(error) if error.is(Errno::EOVERFLOW) && kind == UuidKind::Received => return Ok(false),
+            other => other?,
         },
-        Flaw::Nonsense(key) => match tree(handle.core())? {
-            Some(tree) => tree.remove(handle, key).map(|_| ()),
-            None => Ok(()),
-        },
+        Flaw::Nonsense(key) => {
+            if let Some(tree) = tree(core)? {
+                tree.remove(handle, key)?;
+            }
+        }
+        Flaw::Stale(..) | Flaw::Missing(..) => {}
     }
+    Ok(true)
 }

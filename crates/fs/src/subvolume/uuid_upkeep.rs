@@ -1,10 +1,10 @@
 //! Keeping the UUID tree: making it where there is none, and mending it where somebody left it behind.
 
-use super::uuid_tree::{self, mend};
+use super::uuid_tree::{self, Stretch, mend};
 use crate::error::Result;
 use crate::transaction::{Core, Reserve, Tree};
-use butterfs_ondisk::TreeId;
 use butterfs_ondisk::items::{InodeItem, RootItem};
+use butterfs_ondisk::{Key, TreeId};
 use std::sync::Arc;
 
 /// Flaws that one transaction mends.
@@ -26,17 +26,42 @@ pub fn mend_uuid_tree(core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<usiz
         core.remember_tree(Arc::new(Tree::create(&handle, TreeId::UUID, item)?));
     }
     let mut mended = 0;
+    // A subvolume that is made or deleted meanwhile keeps its own entries; only a pass that found nothing to do says
+    // that the tree is right.
     loop {
-        let flaws = uuid_tree::flaws(core, BATCH)?;
-        if flaws.is_empty() || !go_on() {
-            break;
-        }
-        mended += flaws.len();
-        let handle = core.start(Reserve::items(flaws.len() as u64))?;
-        for flaw in flaws {
-            mend(&handle, flaw)?;
+        let stale = mend_pass(core, go_on, &uuid_tree::stale_entries)?;
+        let missing = mend_pass(core, go_on, &uuid_tree::missing_entries)?;
+        match (stale, missing) {
+            (Some(0), Some(0)) => break,
+            (Some(stale), Some(missing)) => mended += stale + missing,
+            // Interrupted: the next mount does it.
+            _ => return Ok(mended),
         }
     }
     core.set_uuid_tree_current();
     Ok(mended)
+}
+
+/// Mends what `find` finds, stretch by stretch; returns how many flaws. `None`: told to stop.
+fn mend_pass(
+    core: &Arc<Core>,
+    go_on: &dyn Fn() -> bool,
+    find: &dyn Fn(&Core, Key, usize) -> Result<Stretch>,
+) -> Result<Option<usize>> {
+    let (mut mended, mut from) = (0, Some(Key::MIN));
+    while let Some(key) = from {
+        if !go_on() {
+            return Ok(None);
+        }
+        let (flaws, next) = find(core, key, BATCH)?;
+        from = next;
+        if flaws.is_empty() {
+            continue;
+        }
+        let handle = core.start(Reserve::items(flaws.len() as u64))?;
+        for flaw in flaws {
+            mended += usize::from(mend(&handle, flaw).inspect_err(|error| handle.failed(error))?);
+        }
+    }
+    Ok(Some(mended))
 }

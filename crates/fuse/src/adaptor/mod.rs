@@ -20,6 +20,7 @@ mod entries;
 mod ioctl;
 mod nodes;
 mod operations;
+mod subvolumes;
 mod upgrade;
 mod writers;
 

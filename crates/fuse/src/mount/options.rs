@@ -67,6 +67,14 @@ const TABLE: &[(&str, Value, Effect)] = &[
         options.engine.max_inline = size(value)?.try_into().unwrap_or(u32::MAX);
         Ok(())
     }),
+    ("rescan_uuid_tree", Bare, |options, _| {
+        options.engine.rescan_uuid_tree = true;
+        Ok(())
+    }),
+    ("user_subvol_rm_allowed", Bare, |options, _| {
+        options.engine.user_subvol_rm_allowed = true;
+        Ok(())
+    }),
     ("rescue", Required, rescue),
     ("nologreplay", Bare, |options, _| rescue(options, "nologreplay")),
     ("norecovery", Bare, |options, _| rescue(options, "nologreplay")),
@@ -97,7 +105,6 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("ssd_spread", Bare, IGNORED),
     ("nossd_spread", Bare, IGNORED),
     ("thread_pool", Required, |_, value| number(value).map(drop)),
-    ("user_subvol_rm_allowed", Bare, IGNORED),
     // The kernel's.
     ("allow_other", Bare, |options, _| {
         options.allow_other = true;
@@ -263,7 +270,8 @@ mod tests {
 
     #[test]
     fn options_reach_engine_and_kernel() {
-        let options = parsed("ro,subvol=/a/b,commit=5,max_inline=4k,noatime,rescue=nologreplay,notreelog,allow_other");
+        let options = parsed("ro,subvol=/a/b,commit=5,max_inline=4k,noatime,rescue=nologreplay,notreelog,allow_other,\
+                              rescan_uuid_tree,user_subvol_rm_allowed");
         let engine = Options {
             read_only: true,
             subvolume: Subvolume::Path(b"/a/b".to_vec()),
@@ -272,6 +280,8 @@ mod tests {
             noatime: true,
             no_log_replay: true,
             no_tree_log: true,
+            rescan_uuid_tree: true,
+            user_subvol_rm_allowed: true,
             ..Options::default()
         };
         assert_eq!(options.engine, engine);
@@ -293,7 +303,7 @@ mod tests {
     #[test]
     fn what_means_nothing_here_is_accepted() {
         let line = "defaults,ssd,discard=async,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
-                    comment=mine,_netdev,user_subvol_rm_allowed,default_permissions";
+                    comment=mine,_netdev,default_permissions";
         assert_eq!(parsed(line), MountOptions::default());
         assert_eq!(parsed("users").flags, Flags { nosuid: true, nodev: true, noexec: true, ..Flags::default() });
     }

@@ -99,6 +99,32 @@ impl DevFuse {
     }
 }
 
+/// fuse_notify_inval_entry_out, after its header and before the name.
+#[repr(C)]
+#[derive(IntoBytes, Immutable)]
+struct InvalidateEntry {
+    parent: u64,
+    name_len: u32,
+    flags: u32,
+}
+
+impl DevFuse {
+    /// Has the kernel forget what it knows about an entry of a directory, also that there is none, and about the
+    /// directory's attributes. The kernel takes the directory's lock for it: not for threads that serve requests, and
+    /// with no lock held that they need.
+    pub fn forget_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        /// FUSE_NOTIFY_INVAL_ENTRY, and FUSE_NOTIFY_INVAL_INODE with an offset below zero: attributes only.
+        const INVALIDATE_ENTRY: i32 = 3;
+        const INVALIDATE_INODE: i32 = 2;
+        let head = InvalidateEntry { parent, name_len: name.len() as u32, flags: 0 };
+        let message = [head.as_bytes(), name, b"\0"].concat();
+        let header = |error, len: usize| OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: 0 };
+        self.send(&header(INVALIDATE_ENTRY, message.len()), &message)?;
+        let message = InvalidateInode { node: parent, offset: -1, len: 0 };
+        self.send(&header(INVALIDATE_INODE, size_of::<InvalidateInode>()), message.as_bytes()).map(drop)
+    }
+}
+
 impl AsFd for DevFuse {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

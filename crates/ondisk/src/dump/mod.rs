@@ -18,6 +18,7 @@ mod time;
 
 pub use key::{KeyText, Objectid};
 pub use superblock::superblock;
+pub use time::civil;
 
 use crate::ChecksumKind;
 use crate::header::{HEADER_LEN, Header, ITEM_LEN, ItemHeader, KeyPointer, leaf_data_size, pointers_per_node};

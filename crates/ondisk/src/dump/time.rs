@@ -16,7 +16,7 @@ pub(super) fn line(out: &mut dyn Write, label: &str, time: &Timespec, options: &
 }
 
 /// Year, month and day of a number of days since 1970-01-01, in the proleptic Gregorian calendar.
-fn civil(days: i64) -> (i64, i64, i64) {
+pub fn civil(days: i64) -> (i64, i64, i64) {
     // Years start in March here, so that a leap day is the last day of its year. 719468 days lie between
     // 0000-03-01 and 1970-01-01; 146097 are an era of 400 years.
     let shifted = days + 719_468;

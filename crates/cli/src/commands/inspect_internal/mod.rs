@@ -2,6 +2,7 @@
 
 pub mod dump_super;
 pub mod dump_tree;
+mod resolve;
 
 use super::{Run, subcommands};
 use crate::error::CliError;
@@ -13,6 +14,10 @@ subcommands! {
     InspectInternal {
         DumpSuper(dump_super::Args),
         DumpTree(dump_tree::Args),
+        Rootid(resolve::RootidArgs),
+        SubvolidResolve(resolve::SubvolidArgs),
+        InodeResolve(resolve::InodeArgs),
+        LogicalResolve(resolve::LogicalArgs),
     }
 }
 

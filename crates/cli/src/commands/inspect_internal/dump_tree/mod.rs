@@ -3,7 +3,7 @@
 //! What cannot be read is told, one warning each; the rest is printed, and the command fails at its end.
 
 mod image;
-mod local_time;
+pub mod local_time;
 mod nodes;
 mod scan;
 mod selection;

@@ -1,0 +1,49 @@
+//! `butterfs subvolume create`.
+
+use super::refuse_qgroups;
+use crate::commands::Run;
+use crate::error::CliError;
+use crate::target::{ImageArgument, Intent, parent_and_name};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Create a subvolume
+///
+/// Whoever may write in a directory may make subvolumes there.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Add the new subvolume to a quota group (not supported)
+    #[arg(short = 'i', value_name = "QGROUPID")]
+    qgroups: Vec<String>,
+    /// Print only errors
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    image: ImageArgument,
+    /// Directory and name of the new subvolume; without a directory it is made in the current one
+    #[arg(value_name = "[DEST/]NAME")]
+    path: PathBuf,
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        refuse_qgroups(&self.qgroups)?;
+        let (parent, name) = parent_and_name(&self.path)?;
+        let mut target = self.image.target(&parent, Intent::Change)?;
+        if target.is_directory(&self.path)?.is_some() {
+            return Err(CliError::failed(format!("target path already exists: {}", self.path.display())));
+        }
+        let directory = target.inode(&parent)?;
+        let shown = format!("{}/{}", parent.display(), String::from_utf8_lossy(&name));
+        let umask = rustix::process::umask(rustix::fs::Mode::empty());
+        rustix::process::umask(umask);
+        let umask = umask.as_raw_mode().to_string();
+        let what = format!("cannot create subvolume '{shown}'");
+        target.ask(&what, &[b"create", &directory, umask.as_bytes(), &name])?;
+        target.close()?;
+        if !self.quiet {
+            writeln!(out, "Create subvolume '{shown}'")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! `butterfs subvolume delete`.
+
+use crate::commands::Run;
+use crate::error::CliError;
+use crate::report;
+use crate::target::{ImageArgument, Intent, Target, parent_and_name};
+use butterfs_fs::Errno;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Delete subvolumes
+///
+/// The name is gone at once, the space comes back in the background. Without one of the commit options, a subvolume may
+/// be there again after a crash. Only root deletes subvolumes, unless the mount has the option user_subvol_rm_allowed;
+/// rmdir(1) deletes an empty one.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Wait at the end until the deletions are on the disk
+    #[arg(short, long)]
+    commit_after: bool,
+    /// Wait after each subvolume until its deletion is on the disk
+    #[arg(short = 'C', long)]
+    commit_each: bool,
+    /// Delete the subvolumes inside it first
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Delete the subvolume with this id, of the filesystem that the path is on
+    #[arg(short = 'i', long, value_name = "SUBVOLID")]
+    subvolid: Option<u64>,
+    /// Say more
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print only errors
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    image: ImageArgument,
+    /// The subvolumes
+    #[arg(value_name = "SUBVOLUME", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        let mut failures = 0;
+        if let Some(id) = self.subvolid {
+            let [path] = self.paths.as_slice() else {
+                return Err(CliError::usage("with --subvolid there is one path, of the filesystem"));
+            };
+            return self.delete_id(path, id, out);
+        }
+        for path in &self.paths {
+            if let Err(error) = self.delete(path, out) {
+                failures += 1;
+                report::report(&error);
+            }
+        }
+        if failures > 0 { Err(CliError::Reported { code: crate::error::FAILED }) } else { Ok(()) }
+    }
+}
+
+impl Args {
+    fn delete(&self, path: &Path, out: &mut dyn Write) -> Result<(), CliError> {
+        let path = &self.resolved(path)?;
+        let (parent, name) = parent_and_name(path)?;
+        let mut target = self.image.target(&parent, Intent::Change)?;
+        if self.recursive {
+            self.delete_nested(&mut target, path, out)?;
+        }
+        let directory = target.inode(&parent)?;
+        self.say(out, &format!("'{}'", path.display()))?;
+        let words: [&[u8]; 3] = [b"delete", &directory, &name];
+        self.order(&mut target, &words, &format!("could not destroy subvolume '{}'", path.display()))?;
+        target.close()
+    }
+
+    /// Links and dots are of no use to a name that is to be removed.
+    fn resolved(&self, path: &Path) -> Result<PathBuf, CliError> {
+        match self.image.image {
+            Some(_) => Ok(path.to_owned()),
+            None => path.canonicalize().map_err(|error| crate::target::cannot_access(path, error)),
+        }
+    }
+
+    fn delete_id(&self, path: &Path, id: u64, out: &mut dyn Write) -> Result<(), CliError> {
+        let mut target = self.image.target(path, Intent::Change)?;
+        let number = id.to_string();
+        let shown = match target.try_ask(&[b"subvolume-path", number.as_bytes()])? {
+            Ok(records) => {
+                let inside = records.first().and_then(|record| record.first()).cloned().unwrap_or_default();
+                format!("'{}/{}'", path.display(), String::from_utf8_lossy(&inside))
+            }
+            Err(_) => format!("subvolid={id}"),
+        };
+        if self.recursive {
+            self.delete_below(&mut target, path, id, out)?;
+        }
+        self.say(out, &shown)?;
+        self.order(&mut target, &[b"delete-id", number.as_bytes()], &format!("could not destroy subvolume {id}"))?;
+        target.close()
+    }
+
+    fn delete_nested(&self, target: &mut Target, path: &Path, out: &mut dyn Write) -> Result<(), CliError> {
+        let inode = target.inode(path)?;
+        let id = target.ask_number("cannot find the subvolume", &[b"rootid", &inode])?;
+        self.delete_below(target, path, id, out)
+    }
+
+    /// Deletes everything below the subvolume `id`, innermost first.
+    fn delete_below(&self, target: &mut Target, at: &Path, id: u64, out: &mut dyn Write) -> Result<(), CliError> {
+        let inode = target.inode(at)?;
+        let forest = super::forest::Forest::ask(target, &inode)?;
+        for inner in forest.below(id) {
+            self.say(out, &format!("'{}'", String::from_utf8_lossy(&forest.path_from_top(inner))))?;
+            let number = inner.to_string();
+            self.order(target, &[b"delete-id", number.as_bytes()], &format!("could not destroy subvolume {inner}"))?;
+        }
+        Ok(())
+    }
+
+    fn order(&self, target: &mut Target, words: &[&[u8]], what: &str) -> Result<(), CliError> {
+        target.try_ask(words)?.map_err(|refusal| {
+            let error = CliError::failed(format!("{what}: {}", refusal.sentence));
+            match Errno(refusal.errno) {
+                Errno::ENOTEMPTY => error.hint("'--recursive' deletes the subvolumes inside it, too"),
+                _ => error,
+            }
+        })?;
+        if self.commit_each || self.commit_after {
+            target.ask("cannot commit", &[b"sync"])?;
+        }
+        Ok(())
+    }
+
+    fn say(&self, out: &mut dyn Write, shown: &str) -> Result<(), CliError> {
+        if !self.quiet {
+            let commit = if self.commit_each || self.commit_after { "commit" } else { "no-commit" };
+            writeln!(out, "Delete subvolume ({commit}): {shown}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! `butterfs subvolume show`.
+
+use super::forest::{Forest, TOP_LEVEL};
+use super::local_date::with_zone;
+use crate::commands::Run;
+use crate::commands::inspect_internal::dump_tree::local_time::Zone;
+use crate::error::CliError;
+use crate::target::{ImageArgument, Intent, Target, nonsense};
+use butterfs_fuse::subvolumes::{SubvolumeRecord, uuid_from_text, uuid_text};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Show more about a subvolume
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// The subvolume with this id, of the filesystem that the path is on
+    #[arg(short, long, value_name = "ID", conflicts_with = "uuid")]
+    rootid: Option<u64>,
+    /// The subvolume with this UUID, of the filesystem that the path is on
+    #[arg(short, long)]
+    uuid: Option<String>,
+    #[command(flatten)]
+    image: ImageArgument,
+    /// The subvolume
+    path: PathBuf,
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        let mut target = self.image.target(&self.path, Intent::Look)?;
+        let inode = target.inode(&self.path)?;
+        let what = format!("cannot show '{}'", self.path.display());
+        let records = match (&self.rootid, &self.uuid) {
+            (Some(id), _) => target.ask(&what, &[b"info-id", id.to_string().as_bytes()]),
+            (_, Some(uuid)) => {
+                let uuid = uuid_from_text(uuid).ok_or_else(|| CliError::failed(format!("invalid UUID: {uuid}")))?;
+                target.ask(&what, &[b"info-uuid", uuid_text(&uuid).as_bytes()])
+            }
+            _ => target.ask(&what, &[b"info", &inode]),
+        }?;
+        let record = records.first().and_then(|words| SubvolumeRecord::from_words(words)).ok_or_else(nonsense)?;
+        let forest = forest(&mut target, &inode);
+        write_record(out, &record, forest.as_ref())?;
+        target.close()
+    }
+}
+
+/// None for users who may not see all subvolumes; they are shown their own all the same.
+fn forest(target: &mut Target, inode: &[u8]) -> Option<Forest> {
+    Forest::ask(target, inode).ok()
+}
+
+fn write_record(out: &mut dyn Write, record: &SubvolumeRecord, forest: Option<&Forest>) -> Result<(), CliError> {
+    let top = record.id == TOP_LEVEL;
+    let path = match forest {
+        _ if top => b"/".to_vec(),
+        Some(forest) => forest.path_from_top(record.id),
+        None => record.name.clone(),
+    };
+    out.write_all(&[&path, b"\n".as_slice()].concat())?;
+    let zone = Zone::of_system();
+    let uuid = |uuid: &[u8; 16]| if *uuid == [0; 16] { "-".to_owned() } else { uuid_text(uuid) };
+    let time = |seconds: i64| if seconds == 0 { "-".to_owned() } else { with_zone(&zone, seconds) };
+    let [_, created, sent, received] = record.transids;
+    let [_, otime, stime, rtime] = record.times;
+    // btrfs-progs shows the time of creation where there is none of sending.
+    let stime = if stime == 0 { otime } else { stime };
+    let name = if top { "<FS_TREE>".to_owned() } else { String::from_utf8_lossy(&record.name).into_owned() };
+    let lines = [
+        ("Name: \t\t", name),
+        ("UUID: \t\t", uuid(&record.uuid)),
+        ("Parent UUID: \t", uuid(&record.parent_uuid)),
+        ("Received UUID: \t", uuid(&record.received_uuid)),
+        ("Creation time: \t", time(otime)),
+        ("Subvolume ID: \t", record.id.to_string()),
+        ("Generation: \t", record.generation.to_string()),
+        ("Gen at creation: ", created.to_string()),
+        ("Parent ID: \t", record.parent.to_string()),
+        ("Top level ID: \t", record.parent.to_string()),
+        ("Flags: \t\t", if record.flags & 1 != 0 { "readonly" } else { "-" }.to_owned()),
+        ("Send transid: \t", sent.to_string()),
+        ("Send time: \t", time(stime)),
+        ("Receive transid: ", received.to_string()),
+        ("Receive time: \t", time(rtime)),
+    ];
+    for (name, value) in lines {
+        writeln!(out, "\t{name}\t{value}")?;
+    }
+    writeln!(out, "\tSnapshot(s):")?;
+    let Some(forest) = forest else { return Ok(()) };
+    let of_it = |other: &&SubvolumeRecord| other.parent_uuid == record.uuid && record.uuid != [0; 16];
+    for snapshot in forest.all.values().filter(of_it) {
+        out.write_all(&[b"\t\t\t\t", forest.path_from_top(snapshot.id).as_slice(), b"\n"].concat())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! `butterfs subvolume snapshot`.
+
+use super::refuse_qgroups;
+use crate::commands::Run;
+use crate::error::CliError;
+use crate::target::{ImageArgument, Intent, parent_and_name};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Create a snapshot of a subvolume
+///
+/// It shows everything that was written before, and is on the disk when the command returns. Whoever owns a subvolume
+/// may make snapshots of it where they may write.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Make the new snapshot readonly
+    #[arg(short)]
+    readonly: bool,
+    /// Add the new snapshot to a quota group (not supported)
+    #[arg(short = 'i', value_name = "QGROUPID")]
+    qgroups: Vec<String>,
+    /// Print only errors
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    image: ImageArgument,
+    /// The subvolume
+    subvolume: PathBuf,
+    /// Directory and name of the snapshot; in a directory that exists it gets the subvolume's name
+    #[arg(value_name = "SUBDIR[/NAME]")]
+    dest: PathBuf,
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        refuse_qgroups(&self.qgroups)?;
+        let mut target = self.image.target(&self.subvolume, Intent::Change)?;
+        let source = target.inode(&self.subvolume)?;
+        let (parent, name) = match target.is_directory(&self.dest)? {
+            Some(true) => (self.dest.clone(), self.own_name()?),
+            Some(false) => {
+                let sentence = format!("'{}' exists and it is not a directory", self.dest.display());
+                return Err(CliError::failed(sentence));
+            }
+            None => parent_and_name(&self.dest)?,
+        };
+        let directory = target.inode(&parent)?;
+        self.must_be_one_filesystem(&parent)?;
+        target.write_back(&self.subvolume)?;
+        let kind: &[u8] = if self.readonly { b"ro" } else { b"rw" };
+        let what = format!("cannot snapshot '{}'", self.subvolume.display());
+        target.ask(&what, &[b"snapshot", &source, &directory, &name, kind])?;
+        target.close()?;
+        if !self.quiet {
+            let kind = if self.readonly { "readonly snapshot" } else { "snapshot" };
+            let name = String::from_utf8_lossy(&name);
+            writeln!(out, "Create a {kind} of '{}' in '{}/{name}'", self.subvolume.display(), parent.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl Args {
+    /// What the subvolume is called, where it is given as `.` or with links, too.
+    fn own_name(&self) -> Result<Vec<u8>, CliError> {
+        if let Some(name) = self.subvolume.file_name() {
+            return Ok(name.as_bytes().to_vec());
+        }
+        let real = self.subvolume.canonicalize().ok().filter(|_| self.image.image.is_none());
+        parent_and_name(real.as_deref().unwrap_or(&self.subvolume)).map(|(_, name)| name)
+    }
+
+    /// A number of an inode means another one on another mount.
+    fn must_be_one_filesystem(&self, parent: &Path) -> Result<(), CliError> {
+        if self.image.image.is_some() {
+            return Ok(());
+        }
+        let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
+        if device(&self.subvolume) == device(parent) {
+            return Ok(());
+        }
+        let (from, to) = (self.subvolume.display(), parent.display());
+        Err(CliError::failed(format!("cannot snapshot '{from}': '{to}' is on another filesystem")))
+    }
+}

@@ -1,0 +1,29 @@
+//! Questions about subvolumes that come over the control socket, on a thread that serves no requests.
+//!
+//! # Invariants
+//! 1. What the kernel has cached of files being written is written back before a question whose answer depends on
+//!    contents is answered.
+//! 2. The kernel is told of entries that came and went without its doing, after they did and with no lock held.
+
+use super::Adaptor;
+use crate::subvolumes::{Answer, Peer, Stage, perform};
+use butterfs_fs::InodeId;
+
+/// Questions whose answers depend on what is in files.
+const ABOUT_CONTENTS: [&[u8]; 5] = [b"snapshot", b"set-readonly", b"new", b"users", b"sync"];
+
+impl Adaptor {
+    /// Answers a question.
+    pub fn perform(&self, peer: &Peer, question: &[Vec<u8>]) -> Answer {
+        let shared = &self.0;
+        if question.first().is_some_and(|verb| ABOUT_CONTENTS.contains(&verb.as_slice())) {
+            shared.write_back_all();
+        }
+        let changed = |parent: InodeId, name: &[u8]| {
+            // A kernel that knows nothing of the directory has nothing to forget.
+            let _ = shared.device.forget_entry(shared.nodes.node(parent), name);
+        };
+        let find = |shown| shared.nodes.inode(shown);
+        perform(&Stage { filesystem: shared.filesystem(), peer, find: &find, changed: &changed }, question)
+    }
+}

@@ -1,0 +1,73 @@
+//! What commands ask about subvolumes, and the answers: one vocabulary for a mount, where the serving process answers
+//! over its [control](crate::control) socket, and for an image that the command has opened itself.
+//!
+//! # Why a socket
+//! The kernel's own way are ioctls on a directory. FUSE passes on those whose number says how much they carry; the ones
+//! that return lists (tree search, inode paths, logical addresses) do not, and the descriptor of a snapshot's source
+//! means nothing in another process. A socket carries all of it, knows its peer's credentials, and needs no descriptor:
+//! directories are named by the inode number that `stat` shows, which leads back to the inode.
+//!
+//! What the kernel would check, [`Access`] checks: whether the peer can get to a directory, may write in it, owns a
+//! subvolume. A peer that is root, or the user whose process serves the mount (who could open the image as well), may
+//! do everything.
+//!
+//! # Words
+//! A question is a list of words, an answer a list of records of words; each word is bytes.
+//!
+//! | question | records |
+//! |---|---|
+//! | `create DIR UMASK NAME` | id |
+//! | `snapshot SUBVOLUME DIR NAME ro\|rw` | id |
+//! | `delete DIR NAME`, `delete-id ID` | id |
+//! | `list INODE` | the id of the inode's subvolume; then one for each subvolume, see [`SubvolumeRecord`] |
+//! | `deleted` | id, generation |
+//! | `info INODE`, `info-id ID`, `info-uuid UUID` | one, see [`SubvolumeRecord`] |
+//! | `rootid INODE` | id |
+//! | `get-default`, `set-default ID` | id |
+//! | `get-readonly INODE` | `true` or `false` |
+//! | `set-readonly INODE true\|false` | none |
+//! | `new INODE GENERATION` | the newest generation; then see [`ExtentRecord`] |
+//! | `subvolume-path ID` | path from the top level |
+//! | `paths INODE INO` | path each, in the subvolume of INODE |
+//! | `users ADDRESS exact\|whole` | subvolume, inode number, offset |
+//! | `sync` | none, when everything is durable |
+//!
+//! INODE, DIR and SUBVOLUME are `@NUMBER` as `stat` shows it, or `TREE:INO`.
+
+mod access;
+mod perform;
+mod records;
+mod words;
+
+pub use access::{Access, Peer};
+pub use perform::{Stage, perform};
+pub use records::{ExtentRecord, SubvolumeRecord, uuid_from_text, uuid_text};
+pub use words::{joined, split};
+
+/// A list of words.
+pub type Record = Vec<Vec<u8>>;
+
+/// Why a question was not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kernel's number for it.
+    pub errno: i32,
+    /// A sentence.
+    pub sentence: String,
+}
+
+impl Refusal {
+    /// A refusal with a sentence.
+    pub fn new(errno: i32, sentence: impl Into<String>) -> Refusal {
+        Refusal { errno, sentence: sentence.into() }
+    }
+}
+
+impl From<butterfs_fs::Error> for Refusal {
+    fn from(error: butterfs_fs::Error) -> Refusal {
+        Refusal::new(error.errno().0, error.to_string())
+    }
+}
+
+/// The records, or why there are none.
+pub type Answer = Result<Vec<Record>, Refusal>;
