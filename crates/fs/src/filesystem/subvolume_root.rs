@@ -40,7 +40,14 @@ impl Filesystem {
     fn subvolume_at(&self, path: &[u8]) -> Result<InodeId> {
         let mut at = InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR };
         for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
-            let found = self.lookup(at, name)?.id;
+            let found = self.lookup(at, name).map_err(|error| match error.is(Errno::ENOENT) {
+                true => {
+                    let path = String::from_utf8_lossy(path);
+                    Error::refused_at(Errno::ENOENT, format!("there is no subvolume at {path}"))
+                }
+                false => error,
+            });
+            let found = found?.id;
             self.forget(found, 1);
             at = found;
         }

@@ -27,6 +27,19 @@ impl Shared {
         Ok(())
     }
 
+    /// Answers a lookup. That there is no such name is an answer too, which the kernel keeps: only it adds names, or it
+    /// is told.
+    pub(super) fn answer_lookup(&self, found: butterfs_fs::Result<Attr>, payload: &mut Vec<u8>) -> Outcome {
+        match found {
+            Err(error) if error.is(butterfs_fs::Errno::ENOENT) => {
+                let nothing = EntryOut { entry_valid: VALID_SECS, ..EntryOut::default() };
+                payload.extend_from_slice(nothing.as_bytes());
+                Ok(())
+            }
+            found => self.answer_entry(found, payload),
+        }
+    }
+
     /// Answers with an entry and a handle of a file that is open with these flags of open(2).
     pub(super) fn answer_open_entry(
         &self,

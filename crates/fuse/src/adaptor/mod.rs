@@ -179,8 +179,9 @@ impl Shared {
         self.nodes.inode(node).ok_or(Errno::STALE)
     }
 
+    /// Node 0 is that of an answer that says that there is nothing.
     fn forget(&self, node: u64, count: u64) {
-        if let Some(id) = self.nodes.inode(node) {
+        if let Some(id) = self.nodes.inode(node).filter(|_| node != 0) {
             self.filesystem().forget(id, count);
         }
     }

@@ -323,9 +323,13 @@ impl Shared {
                 let found = match name {
                     b"." => id,
                     b".." => get(&nodes, id)?.parent,
-                    _ => child(&nodes, id, name)?,
+                    _ => child(&nodes, id, name).or_else(|_| get(&nodes, id).map(|_| 0))?,
                 };
-                entry(&mut nodes, found, payload)?;
+                if found == 0 {
+                    payload.extend_from_slice(EntryOut { entry_valid: FOREVER, ..EntryOut::default() }.as_bytes());
+                } else {
+                    entry(&mut nodes, found, payload)?;
+                }
             }
             Operation::Forget { nlookup } => self.forget(id, nlookup),
             Operation::BatchForget { nodes } => nodes.iter().for_each(|one| self.forget(one.nodeid, one.nlookup)),

@@ -1,0 +1,385 @@
+//! `butterfs mount`, `umount`, `filesystem sync` and `mount.butterfs`, on real mounts.
+
+mod common;
+mod mounted;
+
+use butterfs_testkit::requirement;
+use common::{butterfs, butterfs_ok};
+use mounted::{Bed, eventually, shell, text};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
+
+#[test]
+fn an_image_is_made_mounted_filled_and_unmounted() {
+    const TEST: &str = "mount_create";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    butterfs_ok(&["mount", "--create", "300M", text(&bed.image), text(&bed.at)]);
+    let shown = bed.mountinfo().unwrap();
+    assert!(shown.contains(&format!(" - fuseblk.butterfs {} ", text(&bed.image))), "{shown}");
+    assert!(shown.contains("default_permissions,allow_other"), "{shown}");
+    fs::create_dir(bed.path("dir")).unwrap();
+    fs::write(bed.path("dir/file"), b"content").unwrap();
+    assert!(fs::metadata(bed.path("dir/file")).unwrap().created().is_ok(), "times of birth are shown");
+    bed.umount_ok();
+    bed.judge(|root| assert_eq!(fs::read(root.join("dir/file")).unwrap(), b"content"));
+
+    butterfs_ok(&["mount", "--create", "300M", text(&bed.image), text(&bed.at)]);
+    assert_eq!(fs::read(bed.path("dir/file")).unwrap(), b"content", "an image that exists is left alone");
+    bed.umount_ok();
+}
+
+#[test]
+fn every_way_of_unmounting_makes_everything_durable() {
+    const TEST: &str = "unmount_durably";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    let unmount = |how: &str| match how {
+        "butterfs umount" => bed.umount_ok(),
+        "umount" => drop(shell("umount \"$at\"", &[("at", &bed.at)])),
+        "umount of the image" => drop(shell("umount \"$image\"", &[("image", &bed.image)])),
+        _ => drop(shell(&format!("kill -TERM {}", bed.serving_process().unwrap()), &[])),
+    };
+    for how in ["butterfs umount", "umount", "umount of the image", "SIGTERM"] {
+        bed.mount_ok("rw");
+        fs::write(bed.path(how), how).unwrap();
+        unmount(how);
+        eventually(|| !bed.is_mounted());
+        // Meets the lock of the process that is just ending.
+        bed.mount_ok("ro");
+        assert_eq!(fs::read_to_string(bed.path(how)).unwrap(), how);
+        bed.umount_ok();
+    }
+}
+
+#[test]
+fn what_was_synced_survives_the_serving_process() {
+    const TEST: &str = "sync_durably";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    type Sync = fn(&Bed, &File);
+    let ways: [(&str, Sync); 4] = [
+        ("fsync", |_, file| file.sync_all().unwrap()),
+        ("syncfs", |_, file| rustix::fs::syncfs(file).unwrap()),
+        ("sync", |_, _| rustix::fs::sync()),
+        ("filesystem sync", |bed, _| drop(butterfs_ok(&["filesystem", "sync", text(&bed.at)]))),
+    ];
+    for (name, sync) in ways {
+        bed.mount_ok("rw");
+        let mut file = File::create(bed.path(name)).unwrap();
+        file.write_all(&[7; 1 << 20]).unwrap();
+        sync(&bed, &file);
+        drop(file);
+        bed.kill();
+        bed.mount_ok("rw");
+        assert!(fs::read(bed.path(name)).unwrap() == [7; 1 << 20], "{name}");
+        bed.umount_ok();
+    }
+}
+
+/// In a mount namespace of its own, where the helper can be put where mount(8) looks for it.
+#[test]
+fn the_system_s_mount_finds_the_helper() {
+    const TEST: &str = "mount_type_butterfs";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    let script = r#"
+        mount -t tmpfs none /usr/sbin && ln -s "$binary" /usr/sbin/mount.butterfs
+        mount -t butterfs -o rw,nosuid,noatime,x-mine,nofail "$image" "$at"
+        findmnt -n -o SOURCE,FSTYPE,OPTIONS "$at"
+        echo content > "$at/file"
+        mount -o remount,ro "$at"
+        ! touch "$at/refused" 2> /dev/null
+        mount -o remount,rw "$at"
+        echo more >> "$at/file"
+        mount -t butterfs -o remount,ro "$image" "$at"
+        ! touch "$at/refused" 2> /dev/null
+        umount "$at"
+        echo "$image $at butterfs defaults,ro,noauto,subvolid=5 0 0" > "$fstab"
+        mount -T "$fstab" "$at"
+        cat "$at/file"
+        mount -o remount,rw "$at"
+        touch "$at/now-writable"
+        umount "$image"
+        mount -t butterfs -o frobnicate "$image" "$at" 2>&1 || true
+    "#;
+    let script_file = bed.scratch.join("script");
+    fs::write(&script_file, script).unwrap();
+    let variables: [(&str, &Path); 5] = [
+        ("script", &script_file),
+        ("binary", Path::new(BINARY)),
+        ("image", &bed.image),
+        ("at", &bed.at),
+        ("fstab", &bed.scratch.join("fstab")),
+    ];
+    let output = shell("export binary image at fstab; unshare -m bash -euo pipefail \"$script\"", &variables);
+    let lines: Vec<&str> = output.lines().collect();
+    let shown = format!("{} fuseblk.butterfs rw,nosuid,noatime,", text(&bed.image));
+    assert!(lines[0].starts_with(&shown), "{output}");
+    assert_eq!(lines[1..3], ["content", "more"], "{output}");
+    assert!(lines[3].contains("unknown mount option 'frobnicate'"), "{output}");
+    bed.mount_ok("ro");
+    assert!(bed.path("now-writable").exists() && !bed.path("refused").exists());
+    bed.umount_ok();
+}
+
+#[test]
+fn a_mount_waits_for_a_lock_but_not_for_ever() {
+    const TEST: &str = "mount_lock";
+    let Some(bed) = Bed::new(TEST) else { return };
+    let bed = bed.with_image();
+    let lock = File::open(&bed.image).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let start = Instant::now();
+    let refused = bed.mount("rw");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("is in use"), "{refused:?}");
+    assert!(start.elapsed() >= Duration::from_secs(4) && !bed.is_mounted());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(1));
+            drop(lock);
+        });
+        bed.mount_ok("rw");
+    });
+    bed.umount_ok();
+}
+
+#[test]
+fn refusals_are_sentences() {
+    const TEST: &str = "mount_refusals";
+    let Some(bed) = Bed::new(TEST) else { return };
+    let bed = bed.with_image();
+    let (image, at, zeros) = (text(&bed.image), text(&bed.at), bed.scratch.sparse_file("zeros", 1 << 20));
+    let missing = bed.scratch.join("missing");
+    let table: &[(&[&str], i32, &str)] = &[
+        (&["mount", text(&missing), at], 1, "does not exist"),
+        (&["mount", image, text(&missing)], 1, "No such file"),
+        (&["mount", image, image], 1, "is not a directory"),
+        (&["mount", "/dev/null", at], 1, "is a character device"),
+        (&["mount", text(&zeros), at], 1, "is not a btrfs filesystem"),
+        (&["mount", "-o", "ro,frob", image, at], 2, "unknown mount option 'frob'"),
+        (&["mount", "-o", "subvolid=999", image, at], 1, "there is no subvolume with id 999"),
+        (&["mount", "-o", "subvol=nowhere", image, at], 1, "there is no subvolume at nowhere"),
+        (&["mount", "--create", "1M", text(&missing), at], 1, "too small"),
+        (&["mount", "-o", "remount,ro", image, at], 1, "is not a mount point"),
+        (&["umount", at], 1, "is not a mount point"),
+        (&["umount", "/proc"], 1, "is not a butterfs mount but proc"),
+        (&["umount", text(&missing)], 1, "No such file"),
+        (&["filesystem", "sync", "/proc"], 1, "is not on a btrfs filesystem"),
+    ];
+    for (arguments, code, part) in table {
+        let ran = butterfs(arguments);
+        let sentences = ran.stderr.lines().filter(|line| line.starts_with("ERROR: ")).count();
+        assert!(ran.code == Some(*code) && sentences == 1 && ran.stdout.is_empty(), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(part), "{arguments:?}: {ran:?}");
+    }
+    assert!(!missing.exists() && !bed.is_mounted());
+}
+
+#[test]
+fn a_mount_in_use_is_not_unmounted_and_one_in_two_places_says_so() {
+    const TEST: &str = "umount_in_use";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    let file = File::create(bed.path("file")).unwrap();
+    let refused = butterfs(&["umount", text(&bed.at)]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("is in use"), "{refused:?}");
+    drop(file);
+    let second = bed.scratch.folder("second").canonicalize().unwrap();
+    shell("mount --bind \"$at\" \"$second\"", &[("at", &bed.at), ("second", &second)]);
+    let ran = butterfs(&["umount", text(&bed.at)]);
+    assert!(ran.code == Some(0) && ran.stderr.contains("still mounted elsewhere"), "{ran:?}");
+    assert!(second.join("file").exists());
+    butterfs_ok(&["umount", text(&second)]);
+    assert_eq!(bed.serving_process(), None);
+}
+
+/// A folder that any user can enter, with our program in it, because the build output may lie in root's home.
+fn public_folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("butterfs-{name}-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
+    fs::copy(BINARY, folder.join("butterfs")).unwrap();
+    folder
+}
+
+#[test]
+fn a_user_needs_only_fusermount3() {
+    const TEST: &str = "mount_as_user";
+    if !requirement::programs(TEST, &["fusermount3", "setpriv"]) {
+        return;
+    }
+    if Bed::for_root(TEST).is_none() {
+        return;
+    }
+    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
+        // As udev leaves it on every distribution; this machine has no udev.
+        fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).unwrap();
+    }
+    let folder = public_folder(TEST);
+    let script = r#"
+        cd "$folder" && mkdir home && chown nobody home && cd home && mkdir mnt && chown nobody mnt
+        as_user() { setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"; }
+        as_user ../butterfs mount --create 300M "$folder/home/disk.img" mnt
+        grep " $folder/home/mnt " /proc/self/mountinfo | sed 's/.* - //'
+        as_user sh -c 'echo content > mnt/file; dd if=/dev/zero of=mnt/large bs=1M count=16 status=none'
+        as_user ../butterfs filesystem sync mnt
+        kill -9 $(pgrep -f -- "--serve .*$folder/home/disk.img"); as_user fusermount3 -u -z mnt
+        as_user ../butterfs mount "$folder/home/disk.img" mnt
+        as_user cat mnt/file
+        as_user sh -c 'echo more > mnt/second'
+        as_user fusermount3 -u mnt
+        as_user ../butterfs mount "$folder/home/disk.img" mnt
+        as_user cat mnt/second
+        as_user ../butterfs umount mnt
+        ! pgrep -f -- "--serve .*$folder/home/disk.img"
+    "#;
+    let output = shell(script, &[("folder", &folder)]);
+    let lines: Vec<&str> = output.lines().collect();
+    let shown = format!("fuse.butterfs {}/home/disk.img rw,user_id=65534,", text(&folder));
+    assert!(lines[0].starts_with(&shown) && lines[0].contains("default_permissions"), "{output}");
+    assert_eq!(lines[1..], ["content", "more"], "{output}");
+    butterfs_testkit::kernel::check_all(&folder.join("home/disk.img"));
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn subvolumes_have_inode_numbers_of_their_own_and_read_only_ones_are() {
+    const TEST: &str = "inode_numbers";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let bed = bed.with_image();
+    let script = r#"
+        mount -o loop -t btrfs "$image" "$at"
+        trap 'umount "$at"' EXIT
+        btrfs subvolume create "$at/one" && echo 1 > "$at/one/file" && echo 2 > "$at/file" && mkdir "$at/dir"
+        btrfs subvolume snapshot "$at/one" "$at/two" && btrfs subvolume snapshot -r "$at/one" "$at/dir/three"
+        btrfs subvolume snapshot "$at" "$at/four"
+    "#;
+    shell(script, &[("image", &bed.image), ("at", &bed.at)]);
+    bed.mount_ok("rw");
+    let listing = shell("find \"$at\" -printf '%i %p\\n'", &[("at", &bed.at)]);
+    let mut numbers: Vec<&str> = listing.lines().filter_map(|line| line.split(' ').next()).collect();
+    let all = numbers.len();
+    assert_eq!(all, 15, "{listing}");
+    // The three entries in the snapshot of the top level that lead nowhere are all inode 2, as in the kernel.
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), all - 2, "{listing}");
+    let number = |name: &str| fs::metadata(bed.path(name)).unwrap().ino();
+    assert_eq!(number(""), 256);
+    assert_ne!(number("one/file"), number("two/file"));
+    let refused = OpenOptions::new().append(true).open(bed.path("dir/three/file")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(fs::read_to_string(bed.path("dir/three/file")).unwrap(), "1\n");
+    fs::write(bed.path("two/file"), "changed").unwrap();
+    bed.umount_ok();
+    bed.mount_ok("subvol=/two");
+    assert_eq!(fs::read_to_string(bed.path("file")).unwrap(), "changed");
+    bed.umount_ok();
+    bed.judge(|root| assert_eq!(fs::read_to_string(root.join("one/file")).unwrap(), "1\n"));
+}
+
+#[test]
+fn a_directory_that_is_renamed_while_it_is_read_has_an_end() {
+    const TEST: &str = "readdir_renaming";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    for number in 0..2000 {
+        File::create(bed.path(&format!("file{number}"))).unwrap();
+    }
+    let mut seen = 0;
+    for entry in fs::read_dir(&bed.at).unwrap() {
+        let path = entry.unwrap().path();
+        fs::rename(&path, bed.path("away")).unwrap();
+        fs::rename(bed.path("away"), &path).unwrap();
+        seen += 1;
+        assert!(seen <= 2000, "it does not end");
+    }
+    assert_eq!(seen, 2000);
+    bed.umount_ok();
+}
+
+#[test]
+fn default_acls_count_instead_of_the_umask() {
+    const TEST: &str = "default_acl";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::programs(TEST, &["setfacl", "getfacl"]) {
+        return;
+    }
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    let script = r#"
+        cd "$at" && umask 077 && mkdir plain acl && chmod 755 acl && setfacl -d -m u:nobody:rwx,g::rwx,o::rx acl
+        touch plain/file acl/file && mkdir acl/dir && stat -c '%a %n' plain/file acl/file acl/dir
+        getfacl -cE acl/file
+        chmod 640 acl/file && getfacl -cE acl/file
+        setfacl -m u::rwx,g::-,o::-,m::rwx acl/file && stat -c %a acl/file
+        setpriv --reuid=nobody --clear-groups sh -c 'echo allowed > acl/file'
+    "#;
+    let output = shell(script, &[("at", &bed.at)]);
+    let expected = "600 plain/file\n664 acl/file\n775 acl/dir\n\
+        user::rw-\nuser:nobody:rwx\ngroup::rwx\nmask::rw-\nother::r--\n\n\
+        user::rw-\nuser:nobody:rwx\ngroup::rwx\nmask::r--\nother::---\n\n770\n";
+    assert_eq!(output, expected);
+    bed.umount_ok();
+}
+
+#[test]
+fn files_without_names_live_and_get_names() {
+    const TEST: &str = "tmpfile";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+    let nameless = || {
+        let fd = rustix::fs::open(&bed.at, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
+        let file = File::from(fd);
+        file.write_all_at(b"was nameless", 0).unwrap();
+        file
+    };
+    let (named, _forgotten) = (nameless(), nameless());
+    let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&named));
+    rustix::fs::linkat(CWD, link.as_str(), CWD, bed.path("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop(named);
+    assert_eq!(fs::read(bed.path("named")).unwrap(), b"was nameless");
+    rustix::fs::sync();
+    bed.kill();
+    // The next mount removes what no name leads to.
+    bed.mount_ok("rw");
+    assert_eq!(fs::read(bed.path("named")).unwrap(), b"was nameless");
+    bed.umount_ok();
+    bed.judge(|root| assert_eq!(fs::read_dir(root).unwrap().count(), 1));
+}
+
+#[test]
+fn in_the_foreground_it_serves_until_it_is_unmounted() {
+    const TEST: &str = "foreground";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    let mut command = Command::new(BINARY);
+    command.args(["mount", "-f", text(&bed.image), text(&bed.at)]).stdin(Stdio::null());
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually(|| bed.is_mounted());
+    fs::write(bed.path("file"), "content").unwrap();
+    butterfs_ok(&["umount", text(&bed.at)]);
+    assert!(process.try_wait().unwrap().is_some_and(|status| status.success()), "umount waited for it");
+    let output = process.wait_with_output().unwrap();
+    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
