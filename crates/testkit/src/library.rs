@@ -207,7 +207,7 @@ impl Library {
             RenameHow::Replace => RenameMode::Replace,
             RenameHow::NoReplace => RenameMode::NoReplace,
             RenameHow::Exchange => RenameMode::Exchange,
-            RenameHow::Whiteout => RenameMode::Whiteout,
+            RenameHow::Whiteout => RenameMode::Whiteout { caller: ROOT, replace: true },
         };
         let (old, old_name) = from.split().ok_or(Errno::BUSY)?;
         let old = self.walk(&old)?;

@@ -20,6 +20,7 @@ use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::serve::{self, Served};
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape};
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -49,9 +50,11 @@ fn run_until_killed(seed: u64, folder: &Path, kill: impl FnOnce() + Send) -> Res
             history.push(&model);
             let actual = mounted.apply(&op);
             if !agree(&expected, &actual) {
-                if !killer.is_finished() {
+                // That the server was alive until then, its end by the signal shows.
+                if !matches!(actual, Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::IO)) {
                     return Err(format!("seed {seed}: {op:?}: expected {expected:?}, actual {actual:?}"));
                 }
+                killer.join().expect("it only waits and kills");
                 return Ok(history);
             }
             if let Some(promise) = promise {
@@ -102,6 +105,7 @@ fn killed_server() {
         let name = format!("run-{number}");
         let folder = at.join(&name);
         std::fs::create_dir(&folder).expect("a new name");
+        std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("our own mount");
         rustix::fs::fsync(std::fs::File::open(&folder).expect("it was made")).expect("a good device");
         let process = served.id();
         let history =

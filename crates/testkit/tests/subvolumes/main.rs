@@ -1,0 +1,46 @@
+//! Subvolumes and snapshots, with the kernel's btrfs and btrfs-progs as judges.
+//!
+//! | file | proves |
+//! |---|---|
+//! | `forest` | random work in a forest of subvolumes, by us and the kernel in turn, mirrored on models |
+//! | `cuts` | after a power cut anywhere, one of the committed states, and a right UUID tree |
+//! | `dropped` | subvolumes half dropped by one side are finished by the other |
+//! | `text` | our commands print what those of btrfs-progs print |
+//! | `mounted` | commands on a mount: caches of the kernel, permissions, programs that look for links |
+
+mod cuts;
+mod dropped;
+mod forest;
+mod mounted;
+mod text;
+
+use butterfs_fs::{Filesystem, Options, Subvolume, TreeId};
+use butterfs_testkit::engine::open;
+use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
+use std::path::Path;
+
+/// Opens an image at its top level.
+fn open_top(image: &Path) -> Filesystem {
+    open(image, Options { subvolume: Subvolume::Id(TreeId::FS), ..Options::default() })
+}
+
+fn same(what: &str, expected: &Fingerprint, actual: &Fingerprint, compare: Compare) {
+    let found = differences(expected, actual, compare);
+    assert!(found.is_empty(), "{what}: {} differences, first {:#?}", found.len(), &found[..found.len().min(10)]);
+}
+
+/// What is shown inside the folder `name`, relative to it.
+fn inside(print: &Fingerprint, name: &str) -> Fingerprint {
+    let prefix = format!("{name}/").into_bytes();
+    let mut inside = Fingerprint::default();
+    for (path, entry) in &print.entries {
+        let mut entry = entry.clone();
+        if path == name.as_bytes() {
+            inside.entries.insert(Vec::new(), entry);
+        } else if let Some(rest) = path.strip_prefix(&prefix[..]) {
+            entry.first_path = entry.first_path.map(|first| first[prefix.len()..].to_vec());
+            inside.entries.insert(rest.to_vec(), entry);
+        }
+    }
+    inside
+}
