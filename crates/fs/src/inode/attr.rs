@@ -158,7 +158,7 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Last change of the inode; otherwise now.
     pub ctime: Option<Time>,
-    /// With `size`: the set-id bits go, as for an unprivileged write.
+    /// The set-id bits go: with `size` as for an unprivileged write, without it as for a change of the owner.
     pub kill_suidgid: bool,
 }
 

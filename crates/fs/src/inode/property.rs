@@ -76,11 +76,13 @@ impl Compression {
     }
 }
 
+/// Whether the property means anything for the inode. As in the kernel, setting it on others does nothing.
+pub fn concerns(state: &InodeState) -> bool {
+    matches!(state.mode() & mode::S_IFMT, mode::S_IFREG | mode::S_IFDIR)
+}
+
 /// Refuses the property on an inode that cannot have it.
 pub fn check_inode(state: &InodeState, value: Compression) -> Result<()> {
-    if !matches!(state.mode() & mode::S_IFMT, mode::S_IFREG | mode::S_IFDIR) {
-        return Err(Error::refused(Errno::EINVAL, "only files and directories have a compression property"));
-    }
     if value != Compression::Unset && state.has(inode_flags::NODATACOW | inode_flags::NODATASUM) {
         return Err(Error::refused(Errno::EINVAL, "an inode without copy-on-write or checksums is not compressed"));
     }

@@ -1,8 +1,10 @@
 //! Rename in all its modes.
 
 use crate::world::{World, errno};
-use butterfs_fs::RenameMode::{Exchange, NoReplace, Replace, Whiteout};
+use butterfs_fs::RenameMode::{Exchange, NoReplace, Replace};
 use butterfs_fs::{Errno, InodeId, RenameMode};
+
+const WHITEOUT: RenameMode = RenameMode::Whiteout { caller: crate::world::USER, replace: true };
 
 /// Two directories, a full and an empty one, below `a`, and files.
 fn forest() -> (World, InodeId, InodeId) {
@@ -22,7 +24,7 @@ fn forest() -> (World, InodeId, InodeId) {
 
 #[test]
 fn who_may_take_whose_place() {
-    let cases: [(&str, &str, RenameMode, Option<Errno>); 22] = [
+    let cases: [(&str, &str, RenameMode, Option<Errno>); 24] = [
         ("file", "new", Replace, None),
         ("file", "new", NoReplace, None),
         ("file", "file", Replace, None),
@@ -41,10 +43,12 @@ fn who_may_take_whose_place() {
         ("file", "full", Exchange, None),
         ("full", "full", Exchange, None),
         ("full", "file", Exchange, None),
-        ("file", "new", Whiteout, None),
-        ("file", "file", Whiteout, None),
-        ("full", "empty", Whiteout, None),
-        ("full", "file", Whiteout, Some(Errno::ENOTDIR)),
+        ("file", "new", WHITEOUT, None),
+        ("file", "file", WHITEOUT, None),
+        ("full", "empty", WHITEOUT, None),
+        ("full", "file", WHITEOUT, Some(Errno::ENOTDIR)),
+        ("file", "new", RenameMode::Whiteout { caller: crate::world::USER, replace: false }, None),
+        ("file", "file", RenameMode::Whiteout { caller: crate::world::USER, replace: false }, Some(Errno::EEXIST)),
     ];
     for (old, new, how, want) in cases {
         let (world, a, b) = forest();
@@ -57,9 +61,9 @@ fn who_may_take_whose_place() {
             assert_eq!(world.id(&new_path), source.id);
             match how {
                 Exchange => assert_eq!(world.id(&old_path), target.unwrap().id),
-                Whiteout => {
+                RenameMode::Whiteout { .. } => {
                     let left = world.stat(&old_path).unwrap();
-                    assert_eq!((left.mode, left.rdev), (0o020000, (0, 0)));
+                    assert_eq!((left.mode, left.rdev, left.uid), (0o020000, (0, 0), 1000));
                 }
                 _ => assert_eq!(errno(world.stat(&old_path)), Some(Errno::ENOENT)),
             }

@@ -74,6 +74,9 @@ pub fn change(arguments: &SetattrIn) -> SetAttr {
         (false, true) => Some(SetTime::At(Time { sec, nsec })),
         (false, false) => None,
     };
+    // A chown that changes neither owner nor group still ends the rights that set-id bits lend; of all changes only it
+    // says no more than that the inode changed.
+    let chown_to_the_same = arguments.valid & !(bits::FH | bits::LOCKOWNER) == bits::CTIME;
     let SetattrIn { atime, atimensec, mtime, mtimensec, ctime, ctimensec, .. } = *arguments;
     SetAttr {
         mode: has(bits::MODE).then_some(arguments.mode),
@@ -83,7 +86,7 @@ pub fn change(arguments: &SetattrIn) -> SetAttr {
         atime: time(bits::ATIME, bits::ATIME_NOW, atime, atimensec),
         mtime: time(bits::MTIME, bits::MTIME_NOW, mtime, mtimensec),
         ctime: has(bits::CTIME).then_some(Time { sec: ctime, nsec: ctimensec }),
-        kill_suidgid: has(bits::KILL_SUIDGID),
+        kill_suidgid: has(bits::KILL_SUIDGID) || chown_to_the_same,
     }
 }
 

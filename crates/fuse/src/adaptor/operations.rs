@@ -60,9 +60,11 @@ impl Shared {
             Operation::Link { node, new_name } => self.answer_entry(fs.link(self.inode(node)?, id, new_name), payload),
             Operation::Unlink { name } => fs.unlink(id, name).map_err(errno),
             Operation::Rmdir { name } => fs.rmdir(id, name).map_err(errno),
-            Operation::Rename { new_parent, name, new_name } => self.rename((id, name), (new_parent, new_name), 0),
+            Operation::Rename { new_parent, name, new_name } => {
+                self.rename(caller(request, 0), (id, name), (new_parent, new_name), 0)
+            }
             Operation::Rename2 { new_parent, flags, name, new_name } => {
-                self.rename((id, name), (new_parent, new_name), flags)
+                self.rename(caller(request, 0), (id, name), (new_parent, new_name), flags)
             }
             Operation::Open { arguments } => self.open(request, id, &arguments, payload),
             Operation::Release { arguments } => {
@@ -143,7 +145,7 @@ impl Shared {
         answer(&WriteOut { size: size as u32, padding: 0 }, payload)
     }
 
-    fn rename(&self, from: (InodeId, &[u8]), to: (u64, &[u8]), flags: u32) -> Outcome {
+    fn rename(&self, caller: Caller, from: (InodeId, &[u8]), to: (u64, &[u8]), flags: u32) -> Outcome {
         const NOREPLACE: u32 = libc::RENAME_NOREPLACE;
         const EXCHANGE: u32 = libc::RENAME_EXCHANGE;
         const WHITEOUT: u32 = libc::RENAME_WHITEOUT;
@@ -151,7 +153,8 @@ impl Shared {
             0 => RenameMode::Replace,
             NOREPLACE => RenameMode::NoReplace,
             EXCHANGE => RenameMode::Exchange,
-            WHITEOUT => RenameMode::Whiteout,
+            WHITEOUT => RenameMode::Whiteout { caller, replace: true },
+            flags if flags == WHITEOUT | NOREPLACE => RenameMode::Whiteout { caller, replace: false },
             _ => return Err(Errno::INVAL),
         };
         self.filesystem().rename(from.0, from.1, self.inode(to.0)?, to.1, mode).map_err(errno)

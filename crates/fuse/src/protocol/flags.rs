@@ -61,10 +61,14 @@ pub mod setattr {
     pub const ATIME: u32 = 1 << 4;
     /// Set the time of modification.
     pub const MTIME: u32 = 1 << 5;
+    /// The request is about an open file.
+    pub const FH: u32 = 1 << 6;
     /// Set the time of access to now.
     pub const ATIME_NOW: u32 = 1 << 7;
     /// Set the time of modification to now.
     pub const MTIME_NOW: u32 = 1 << 8;
+    /// The request names the owner of a lock.
+    pub const LOCKOWNER: u32 = 1 << 9;
     /// Set the time of change.
     pub const CTIME: u32 = 1 << 10;
     /// With the size: clear set-id bits.

@@ -27,7 +27,7 @@ impl Namespace {
         if let Some(size) = set.size {
             resize(&inode, size)?;
         }
-        let rest = SetAttr { size: None, kill_suidgid: false, ..*set };
+        let rest = SetAttr { size: None, kill_suidgid: set.kill_suidgid && set.size.is_none(), ..*set };
         if rest != SetAttr::default() {
             self.run(Reserve::items(3), |handle| {
                 let _guard = inode.lock_exclusive()?;
@@ -95,7 +95,8 @@ fn check(inode: &Inode, set: &SetAttr) -> Result<()> {
 fn change(handle: &Handle, caller: &Caller, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
     let core = handle.core();
     let (old_mode, old_gid) = inode.with(|state| (state.mode(), state.item.gid.get()));
-    let owner_changes = (set.uid.is_some() || set.gid.is_some()) && old_mode & mode::S_IFMT != mode::S_IFDIR;
+    let owner_changes = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
+    let owner_changes = owner_changes && old_mode & mode::S_IFMT != mode::S_IFDIR;
     let mut new_mode = match set.mode {
         Some(new_mode) => old_mode & mode::S_IFMT | new_mode & mode::PERMISSIONS,
         None if owner_changes => without_set_id(old_mode),

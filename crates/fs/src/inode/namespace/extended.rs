@@ -186,6 +186,9 @@ fn set_default_acl(handle: &Handle, inode: &Arc<Inode>, default: Option<Acl>) ->
 fn set_compression(handle: &Handle, inode: &Arc<Inode>, value: &[u8], demand: Demand) -> Result<()> {
     let property = Compression::parse(value)?;
     inode.with(|state| property::check_inode(state, property))?;
+    if !inode.with(property::concerns) {
+        return Ok(());
+    }
     if property == Compression::Unset {
         match demand {
             Demand::Replace => xattr::remove(handle, &inode.tree, inode.ino, COMPRESSION)?,

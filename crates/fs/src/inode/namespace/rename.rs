@@ -30,7 +30,12 @@ pub enum RenameMode {
     /// Both names exist and change places.
     Exchange,
     /// A whiteout, a character device 0:0, stays at the old name.
-    Whiteout,
+    Whiteout {
+        /// Who owns the whiteout.
+        caller: Caller,
+        /// Whether the new name is taken over; if not, it must not exist.
+        replace: bool,
+    },
 }
 
 /// One of the two names.
@@ -132,7 +137,7 @@ impl Namespace {
         };
         let target = new.entry.take();
         if let Some((_, target)) = &target {
-            if how == RenameMode::NoReplace {
+            if matches!(how, RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. }) {
                 return Err(Error::refused(Errno::EEXIST, "the name exists"));
             }
             if target.target() == source.target() && old.directory.tree_id() == new.directory.tree_id() {
@@ -191,9 +196,8 @@ impl Namespace {
         step.arrive(handle, new)?;
         grow(handle, old.directory, -2 * old.name.len() as i64);
         grow(handle, new.directory, if target.is_some() { 0 } else { 2 * new.name.len() as i64 });
-        if how == RenameMode::Whiteout {
+        if let RenameMode::Whiteout { caller, .. } = how {
             let wanted = Wanted { mode: mode::S_IFCHR, ..Wanted::default() };
-            let caller = Caller { privileged: true, ..Caller::default() };
             let made = self.make_entry(handle, &caller, old.directory, old.name, &wanted);
             // The name has already moved: a refusal comes too late to be one.
             made.inspect_err(|error| handle.failed(error))?;
