@@ -1,0 +1,145 @@
+//! Work through a mount: create, unpack, find, remove, write, read.
+
+use crate::Scale;
+use crate::subject::{Side, Subject};
+use crate::table::Table;
+use butterfs_testkit::kernel::run_ok;
+use butterfs_testkit::{requirement, scratch};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const METADATA_BAR: &str = "<= 3.00x";
+const SEQUENTIAL_BAR: &str = "<= 1.50x";
+const IDLE_BAR: &str = "<= 64 MiB";
+const BACKING_BYTES: u64 = 8 << 30;
+
+/// What a step is called and how long it took, in the order of the steps.
+type Times = Vec<(String, &'static str, Duration)>;
+
+/// Runs everything on both sides.
+pub fn run(scale: Scale, table: &mut Table) {
+    if !requirement::fuse("bench") {
+        return;
+    }
+    let folder = scratch::Scratch::new("bench");
+    let archive = tree_archive(scale, folder.path());
+    let ours = measure(Side::Ours, scale, archive.as_deref(), &folder, table);
+    let kernel = match requirement::kernel_btrfs("bench beside the kernel") {
+        true => measure(Side::Kernel, scale, archive.as_deref(), &folder, table),
+        false => Times::new(),
+    };
+    let kernel: BTreeMap<String, Duration> = kernel.into_iter().map(|(what, _, time)| (what, time)).collect();
+    for (what, bar, time) in ours {
+        table.times(&what, time, kernel.get(&what).copied(), bar);
+    }
+}
+
+fn measure(side: Side, scale: Scale, archive: Option<&Path>, folder: &scratch::Scratch, table: &mut Table) -> Times {
+    let image = folder.sparse_file("backing.img", BACKING_BYTES);
+    let at = folder.folder("mnt");
+    let mut times = Times::new();
+    {
+        let subject = Subject::new(side, &image, &at);
+        if let Some(process) = subject.process() {
+            table.value("resident memory of an idle mount", resident(process), None, None, IDLE_BAR);
+        }
+        times.push(timed(&format!("create {} empty files", scale.files), METADATA_BAR, &subject, |root| {
+            create_files(root, scale.files);
+        }));
+    }
+    if let Some(archive) = archive {
+        let mut subject = Subject::new(side, &image, &at);
+        times.push(timed("unpack the source tree", METADATA_BAR, &subject, |root| {
+            shell(root, 900, &format!("tar -xf {}", archive.display()));
+        }));
+        subject.cool();
+        times.push(timed("find, cold", METADATA_BAR, &subject, |root| shell(root, 300, "find . -size +1G")));
+        subject.cool();
+        times.push(timed("rm -rf, cold", METADATA_BAR, &subject, |root| shell(root, 600, "rm -rf ./*")));
+    }
+    let mut subject = Subject::new(side, &image, &at);
+    let mebibytes = scale.bytes >> 20;
+    times
+        .push(timed(&format!("write {mebibytes} MiB"), SEQUENTIAL_BAR, &subject, |root| write_file(root, scale.bytes)));
+    subject.cool();
+    times.push(timed(&format!("read {mebibytes} MiB, cold"), SEQUENTIAL_BAR, &subject, |root| {
+        read_file(root, scale.bytes)
+    }));
+    drop(subject);
+    std::fs::remove_file(image).expect("our own file");
+    times
+}
+
+/// Runs `work` and makes it durable.
+fn timed(
+    what: &str,
+    bar: &'static str,
+    subject: &Subject,
+    work: impl FnOnce(&Path),
+) -> (String, &'static str, Duration) {
+    let root = subject.path();
+    let started = Instant::now();
+    work(root);
+    shell(root, 300, "sync -f .");
+    (what.to_owned(), bar, started.elapsed())
+}
+
+fn shell(folder: &Path, limit_s: u32, script: &str) {
+    run_ok(limit_s, "sh", &["-c", &format!("cd '{}' && {script}", folder.display())]);
+}
+
+fn create_files(root: &Path, count: u64) {
+    let folder = root.join("files");
+    std::fs::create_dir(&folder).expect("a new filesystem");
+    for number in 0..count {
+        std::fs::File::create_new(folder.join(format!("file-{number:08}"))).expect("a new folder");
+    }
+}
+
+fn write_file(root: &Path, bytes: u64) {
+    let mut file = std::fs::File::create(root.join("large")).expect("a new filesystem");
+    let mut buffer = vec![0; 1 << 20];
+    butterfs_testkit::rng::Rng::new(1).fill(&mut buffer);
+    for number in 0..bytes >> 20 {
+        buffer[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_all(&buffer).expect("room for the file");
+    }
+}
+
+fn read_file(root: &Path, bytes: u64) {
+    let mut file = std::fs::File::open(root.join("large")).expect("the file was written");
+    let mut buffer = vec![0; 1 << 20];
+    let mut total = 0;
+    loop {
+        match file.read(&mut buffer).expect("a good device") {
+            0 => break,
+            len => total += len as u64,
+        }
+    }
+    assert_eq!(total, bytes);
+}
+
+fn resident(process: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let kibibytes =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
+    format!("{:.1} MiB", kibibytes.unwrap_or(0) as f64 / 1024.0)
+}
+
+/// The source tree, or the part of it that is asked for, as an archive that costs nothing to read.
+fn tree_archive(scale: Scale, folder: &Path) -> Option<PathBuf> {
+    let source = butterfs_testkit::source_tree::tarball("bench: the source tree")?;
+    let archive = folder.join("tree.tar");
+    let script = match scale.tree {
+        "" => format!("xz -dcT0 '{}' > '{}'", source.display(), archive.display()),
+        part => {
+            let name = butterfs_testkit::source_tree::top_folder(&source);
+            let unpack = format!("tar -xJf '{}' '{name}/{part}'", source.display());
+            format!("{unpack} && tar -cf '{}' '{name}/{part}' && rm -rf '{name}'", archive.display())
+        }
+    };
+    shell(folder, 300, &script);
+    Some(archive)
+}
