@@ -35,7 +35,7 @@ pub enum CliError {
 impl CliError {
     /// A failure with exit code 1.
     pub fn failed(sentence: impl Into<String>) -> CliError {
-        CliError::Failed { sentence: sentence.into(), hints: Vec::new(), code: FAILED }
+        CliError::Failed { sentence: without_error_numbers(&sentence.into()), hints: Vec::new(), code: FAILED }
     }
 
     /// A command line that makes no sense, exit code 2.
@@ -64,9 +64,14 @@ impl From<io::Error> for CliError {
 
 /// The system's words for an error, without the number that Rust appends.
 pub fn os_message(error: &io::Error) -> String {
-    let text = error.to_string();
-    let end = text.find(" (os error").unwrap_or(text.len());
-    text[..end].to_owned()
+    without_error_numbers(&error.to_string())
+}
+
+/// Takes out the numbers that Rust appends to the system's words, also where another crate made a sentence of them.
+fn without_error_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |sentence, part| sentence + part.split_once(')').map_or("", |(_, rest)| rest))
 }
 
 /// A device or file that cannot be opened.
@@ -159,5 +164,9 @@ mod tests {
     fn system_messages_lose_their_number() {
         let error = io::Error::from_raw_os_error(2);
         assert_eq!(os_message(&error), "No such file or directory");
+        let CliError::Failed { sentence, .. } = CliError::failed(format!("a: {error}; b: {error}, c")) else {
+            panic!()
+        };
+        assert_eq!(sentence, "a: No such file or directory; b: No such file or directory, c");
     }
 }

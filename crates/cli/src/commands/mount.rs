@@ -91,7 +91,7 @@ impl Args {
             backing,
             sector_bytes: 4096,
         };
-        let service = Service::start(filesystem, reopen, &request, Arc::clone(&log)).map_err(CliError::failed)?;
+        let service = Service::start(filesystem, reopen, &request, Arc::clone(&log)).map_err(cannot_serve)?;
         drop(request);
         if in_background {
             background::announce(out)?;
@@ -165,6 +165,12 @@ fn give_root_directory(filesystem: &Filesystem) -> Result<(), CliError> {
     }
     let set = SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
     Ok(filesystem.setattr(&Default::default(), filesystem.root(), &set).map(drop)?)
+}
+
+/// Why there is no mount.
+fn cannot_serve(sentence: String) -> CliError {
+    let hint = sentence.contains("cannot be run").then_some("fusermount3 is in the package fuse3");
+    hint.into_iter().fold(CliError::failed(sentence), |error, hint| error.hint(hint))
 }
 
 fn to_stderr() -> Log {
