@@ -98,11 +98,8 @@ impl Files {
         // The end of the file is as good as a sector's: behind it nothing is to be kept.
         let range = range.start..if range.end >= inode.size() { self.round_up(range.end) } else { range.end };
         let inner = self.sectors_in(&range);
-        if inner.is_empty() {
-            return self.zero_part(inode, &range);
-        }
-        self.zero_part(inode, &(range.start..inner.start))?;
-        self.zero_part(inode, &(inner.end..range.end))?;
+        let ends = if inner.is_empty() { [range, 0..0] } else { [range.start..inner.start, inner.end..range.end] };
+        self.zero_parts(inode, &ends)?;
         let mut at = inner.start;
         while at < inner.end {
             at = self.punch_step(inode, &(at..inner.end), at == inner.start)?;
@@ -110,22 +107,27 @@ impl Files {
         Ok(())
     }
 
-    /// Writes zeros over a part of a sector, where it is not zero already.
-    fn zero_part(&self, inode: &Arc<Inode>, range: &Range<u64>) -> Result<()> {
-        let range = range.start..range.end.min(inode.size());
-        if range.is_empty() {
-            return Ok(());
+    /// Writes zeros over parts of sectors, where they are not zero already. All of them are refused, or none.
+    fn zero_parts(&self, inode: &Arc<Inode>, parts: &[Range<u64>]) -> Result<()> {
+        let mut promised = Vec::new();
+        for part in parts {
+            let part = part.start..part.end.min(inode.size());
+            if !part.is_empty() && !self.is_zero(inode, &part)? {
+                promised.push((self.promise(inode, part.start, part.end - part.start)?, part));
+            }
         }
-        let span = self.sectors_of(&range);
-        let current = {
-            let _guard = inode.lock_shared()?;
-            self.sectors(inode, &span)?
-        };
+        for (promise, part) in promised {
+            self.put(inode, part.start, &vec![0; (part.end - part.start) as usize], promise, None)?;
+        }
+        Ok(())
+    }
+
+    fn is_zero(&self, inode: &Inode, range: &Range<u64>) -> Result<bool> {
+        let span = self.sectors_of(range);
+        let _guard = inode.lock_shared()?;
+        let current = self.sectors(inode, &span)?;
         let part = &current[(range.start - span.start) as usize..(range.end - span.start) as usize];
-        if part.iter().all(|&byte| byte == 0) {
-            return Ok(());
-        }
-        self.put(inode, range.start, &vec![0; (range.end - range.start) as usize], None)
+        Ok(part.iter().all(|&byte| byte == 0))
     }
 
     /// Drops some extents of whole sectors; returns how far it came.

@@ -20,7 +20,10 @@ struct Whole {
     content: Vec<u8>,
 }
 
-/// What to write, and the space promised for it. `reserved` is `None` when all of it can be written in place.
+/// Space for a write; none when all of it can be written in place.
+pub(super) struct Promise(Option<DataReservation>);
+
+/// What to write, and the space promised for it.
 struct Prepared<'a> {
     offset: u64,
     data: &'a [u8],
@@ -43,7 +46,8 @@ impl Files {
             return Ok(0);
         }
         self.make_room(inode)?;
-        self.put(inode, offset, data, Some(set_id))?;
+        let promise = self.promise(inode, offset, data.len() as u64)?;
+        self.put(inode, offset, data, promise, Some(set_id))?;
         Ok(data.len())
     }
 
@@ -76,13 +80,29 @@ impl Files {
         }
     }
 
+    /// Space for a write of `len` bytes at `offset`.
+    pub(super) fn promise(&self, inode: &Inode, offset: u64, len: u64) -> Result<Promise> {
+        let span = self.sectors_of(&(offset..offset + len));
+        let tail = self.separate_tail(inode.size(), offset).is_some();
+        let needed = span.end - span.start + if tail { self.sector() } else { 0 };
+        self.reserve(inode, &span, needed).map(Promise)
+    }
+
     /// Puts `data` into the buffer. The mapping lock may be held, no other. With `kill` the file loses privileges.
-    pub(super) fn put(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], kill: Option<bool>) -> Result<()> {
-        let span = self.sectors_of(&(offset..offset + data.len() as u64));
+    pub(super) fn put(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+        promise: Promise,
+        kill: Option<bool>,
+    ) -> Result<()> {
+        let mut promise = Some(promise);
         loop {
-            let tail = self.separate_tail(inode.size(), offset).is_some();
-            let needed = span.end - span.start + if tail { self.sector() } else { 0 };
-            let reserved = self.reserve(inode, &span, needed)?;
+            let Promise(reserved) = match promise.take() {
+                Some(promise) => promise,
+                None => self.promise(inode, offset, data.len() as u64)?,
+            };
             let mut prepared = Prepared { offset, data, reserved };
             let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.core, set_id))?;
             let handle = self.core.start(Reserve::items(if privileged { 3 } else { 1 }))?;

@@ -1,6 +1,7 @@
 //! Contents of files through the whole engine, against byte arrays, `btrfs check` and the kernel.
 
 mod faults;
+mod full;
 mod kernel;
 mod random;
 mod scenarios;

@@ -232,3 +232,21 @@ fn a_power_cut_shows_what_was_synced() {
         }
     }
 }
+
+/// As long as `BUTTERFS_SOAK_SECONDS` says (60), each time with other seeds than the last.
+#[test]
+#[ignore = "runs until it is stopped by its own clock; for long runs by hand"]
+fn soak() {
+    let seconds = std::env::var("BUTTERFS_SOAK_SECONDS").map_or(60, |text| text.parse().expect("a number of seconds"));
+    let begun = std::time::Instant::now();
+    let mut seed = u64::from(std::process::id()) << 20;
+    while begun.elapsed().as_secs() < seconds {
+        for shape in shapes() {
+            seed += 1;
+            let largest = [5000, 50_000, 500_000, 5_000_000][seed as usize % 4];
+            println!("{} seed {seed}", shape.name);
+            let (run, name) = run(&shape, seed, 1000, largest);
+            run.world.finish(&name);
+        }
+    }
+}
