@@ -66,13 +66,14 @@ struct Group {
     free: Option<FreeExtents>,
     excluded: Vec<Range<u64>>,
     excluded_bytes: u64,
+    pinned: u64,
 }
 
 impl Group {
     fn allocatable(&self) -> u64 {
         match &self.free {
             Some(free) => free.total(),
-            None => self.length.saturating_sub(self.used + self.excluded_bytes),
+            None => self.length.saturating_sub(self.used + self.excluded_bytes + self.pinned),
         }
     }
 }
@@ -158,7 +159,7 @@ impl Space {
         let excluded: Vec<Range<u64>> = excluded.iter().map(|range| range.start.0..range.end.0).collect();
         let excluded_bytes = merged_len(&excluded);
         let (start, length, flags, used) = (info.start.0, info.length, info.flags, info.used);
-        let mut group = Group { length, flags, class, used, free: None, excluded, excluded_bytes };
+        let mut group = Group { length, flags, class, used, free: None, excluded, excluded_bytes, pinned: 0 };
         if new {
             let mut free = FreeExtents::default();
             free.insert(start, length);
@@ -314,6 +315,7 @@ impl Space {
         assert!(group.used >= len, "block group {start} has {} bytes used, {len} at {at} are freed", group.used);
         let (class, before) = (group.class as usize, group.allocatable());
         group.used -= len;
+        group.pinned += len;
         let after = group.allocatable();
         state.free[class] = state.free[class] - before + after;
         state.dirty.insert(start);
@@ -322,7 +324,11 @@ impl Space {
 
     /// Pins bytes that never had an extent item (data written and dropped within one transaction).
     pub fn pin(&self, at: Logical, len: u64, generation: Generation) {
-        self.state.lock().pins.entry(generation).or_default().push((at.0, len));
+        let mut state = self.state.lock();
+        let (_, group) = state.group_at(at.0);
+        // The group is loaded: the bytes were allocated from it.
+        group.pinned += len;
+        state.pins.entry(generation).or_default().push((at.0, len));
     }
 
     /// Bytes that wait for `generation` or an earlier one to become durable.
@@ -343,15 +349,14 @@ impl Space {
             if at >= start + group.length {
                 continue;
             }
-            let class = group.class as usize;
+            let (class, before) = (group.class as usize, group.allocatable());
+            group.pinned -= len;
             if let Some(free) = &mut group.free {
-                let before = free.total();
                 free.insert(at, len);
-                let excluded: Vec<Range<u64>> = group.excluded.clone();
-                excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
-                let gained = free.total() - before;
-                state.free[class] += gained;
+                group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
             }
+            let gained = group.allocatable() - before;
+            state.free[class] += gained;
         }
         runs
     }

@@ -40,9 +40,10 @@ impl Core {
         let books =
             [Some(&globals.extent), Some(&globals.csum), globals.free_space.as_ref(), globals.block_group.as_ref()];
         let present: u64 = books.into_iter().flatten().map(|tree| tree.bytes_used(self.nodesize()) / nodesize).sum();
-        // A head changes a leaf of the extent tree and one of the free space tree; a leaf is copied once. New items
-        // fill new leaves. The tail is the paths of the small trees and the root tree.
-        let nodes = (heads * 2).min(present) + heads / 32 + self.dirty_inodes() as u64 + 24;
+        // A head changes a leaf of the extent tree and one of the free space tree, and a leaf is copied once. New
+        // items of up to 100 bytes fill new leaves, half full. The tail is the paths of the small trees.
+        let new_leaves = heads * 256 / nodesize;
+        let nodes = (heads * 2).min(present) + new_leaves + self.dirty_inodes() as u64 + 64;
         nodes * nodesize
     }
 
@@ -86,9 +87,21 @@ impl Core {
         Err(Error::refused(Errno::ENOSPC, "no space left for metadata"))
     }
 
+    /// Half of the global reserve is the commit's alone: what an operation does adds to the commit's cost.
     fn promise(&self, bytes: u64, frees: bool) -> bool {
-        let floor = self.commit_cost() + if frees { 0 } else { self.global_reserve() };
+        let reserve = self.global_reserve();
+        let floor = self.commit_cost() + if frees { reserve / 2 } else { reserve };
         self.space.reserve(Class::Metadata, bytes, floor)
+    }
+
+    /// Promises what recording the data will take, with another chunk if need be.
+    fn promise_recording(&self, bytes: u64) -> bool {
+        while !self.promise(bytes, false) {
+            if self.grow(Class::Metadata).is_err() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Promises `bytes` of data space.
@@ -102,13 +115,16 @@ impl Core {
         let bytes = bytes.next_multiple_of(u64::from(self.sectorsize()));
         let floor = if self.space.is_mixed() { self.commit_cost() + self.global_reserve() } else { 0 };
         for attempt in 0..3 {
-            if self.space.reserve(Class::Data, bytes, floor) {
-                return Ok(DataReservation { core: Arc::clone(self), bytes });
+            let mut promised = self.space.reserve(Class::Data, bytes, floor);
+            while !promised && self.grow(Class::Data).is_ok() {
+                promised = self.space.reserve(Class::Data, bytes, floor);
             }
-            while self.grow(Class::Data).is_ok() {
-                if self.space.reserve(Class::Data, bytes, floor) {
-                    return Ok(DataReservation { core: Arc::clone(self), bytes });
+            if promised {
+                let recording = recording_cost(bytes);
+                if self.promise_recording(recording) {
+                    return Ok(DataReservation { core: Arc::clone(self), bytes, recording });
                 }
+                self.space.unreserve(Class::Data, bytes);
             }
             if attempt < 2 && self.space.pinned_bytes() + self.refs.len() as u64 > 0 {
                 self.commit()?;
@@ -150,10 +166,19 @@ impl Core {
     }
 }
 
-/// A promise of data space; what is left is given back when dropped.
+/// Tree space that recording `bytes` of data may take: small writes become many small extents, or inline ones.
+fn recording_cost(bytes: u64) -> u64 {
+    if bytes < SMALL_WRITE { bytes / 2 } else { bytes / 64 }
+}
+
+/// Writes of fewer bytes may each become an extent of their own.
+const SMALL_WRITE: u64 = 64 << 10;
+
+/// A promise of data space, and of the tree space to record the data in; what is left is given back when dropped.
 pub struct DataReservation {
     core: Arc<Core>,
     bytes: u64,
+    recording: u64,
 }
 
 impl DataReservation {
@@ -162,23 +187,38 @@ impl DataReservation {
         self.bytes
     }
 
+    /// The share of the tree space that goes with `bytes`.
+    fn share(&self, bytes: u64) -> u64 {
+        if bytes == self.bytes {
+            self.recording
+        } else {
+            (u128::from(self.recording) * u128::from(bytes) / u128::from(self.bytes.max(1))) as u64
+        }
+    }
+
     /// Splits off a promise of `bytes`.
     pub fn split(&mut self, bytes: u64) -> DataReservation {
         assert!(bytes <= self.bytes, "a promise of {} is split at {bytes}", self.bytes);
+        let recording = self.share(bytes);
         self.bytes -= bytes;
-        DataReservation { core: Arc::clone(&self.core), bytes }
+        self.recording -= recording;
+        DataReservation { core: Arc::clone(&self.core), bytes, recording }
     }
 
     /// Takes another promise in.
     pub fn merge(&mut self, mut other: DataReservation) {
         self.bytes += std::mem::take(&mut other.bytes);
+        self.recording += std::mem::take(&mut other.recording);
     }
 
     /// Gives `bytes` back.
     pub fn shrink(&mut self, bytes: u64) {
         assert!(bytes <= self.bytes, "a promise of {} shrinks by {bytes}", self.bytes);
+        let recording = self.share(bytes);
         self.bytes -= bytes;
+        self.recording -= recording;
         self.core.space.unreserve(Class::Data, bytes);
+        self.core.space.unreserve(Class::Metadata, recording);
     }
 }
 
