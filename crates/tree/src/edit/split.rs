@@ -265,7 +265,7 @@ fn split_node<E: NodeEditor>(
     pointer
 }
 
-fn insert_pointers(node: &mut Node, slot: usize, pointers: &[(Key, Logical)], generation: butterfs_ondisk::Generation) {
+fn insert_pointers(node: &mut Node, slot: usize, pointers: &[(Key, Logical)], generation: Generation) {
     for (place, &(key, at)) in pointers.iter().enumerate() {
         node.insert_pointer(slot + place, key, at, generation);
     }
