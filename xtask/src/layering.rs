@@ -39,6 +39,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["extent"],
     &["commit"],
     &["tree_log"],
+    &["file_buffer"],
     &["inode"],
     &["file"],
     &["subvolume"],

@@ -1,7 +1,7 @@
 //! The engine: a btrfs filesystem that is read and written.
 //!
 //! Modules stand in a fixed order, each using only earlier ones (checked by `cargo xtask layering`):
-//! `error env options node_io | space | transaction | extent | commit | inode | file | subvolume | mount | filesystem`,
+//! `error env options node_io | space | transaction | extent | commit | file_buffer | inode | file | subvolume | mount | filesystem`,
 //! and `mkfs`, which uses none of them but `error` and `env`.
 
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ pub mod env;
 pub mod error;
 pub mod extent;
 pub mod file;
+pub mod file_buffer;
 pub mod filesystem;
 pub mod inode;
 pub mod mkfs;
@@ -21,6 +22,7 @@ pub mod space;
 pub mod subvolume;
 pub mod transaction;
 
+pub use butterfs_ondisk::items::inode_flags;
 pub use butterfs_ondisk::{Generation, Ino, Logical, TreeId};
 pub use env::Env;
 pub use error::{Errno, Error, Result};

@@ -19,12 +19,14 @@
 mod allocation;
 mod buffer;
 pub mod codec;
-mod dirty;
 mod exclusive;
 mod extents;
+mod inline;
 pub mod item;
+mod placement;
 mod pressure;
 mod reader;
+mod recording;
 mod reflink;
 mod seek;
 mod size;
@@ -36,149 +38,22 @@ pub use buffer::MAX_FILE_SIZE;
 pub use pressure::Flusher;
 pub use seek::Whence;
 
-use crate::error::Error;
 use crate::extent::TreeItems;
 use crate::extent::checksums::Layout;
+use crate::file_buffer::Buffer;
 use crate::inode::{Inode, InodeId};
-use crate::transaction::{Core, DataReservation};
+use crate::transaction::Core;
 use butterfs_ondisk::Generation;
 use butterfs_ondisk::features::incompat;
-use dirty::DirtyRuns;
 use extents::FileContext;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use pressure::Pressure;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use unpacked::UnpackedExtents;
-
-/// The content of one inode that is not in the tree yet. Small while there is none.
-#[derive(Default)]
-pub struct FileData {
-    /// See invariant 4 of the [module](self).
-    mapping: Mutex<()>,
-    buffer: Mutex<Option<Box<Buffer>>>,
-}
-
-#[derive(Default)]
-struct Buffer {
-    dirty: DirtyRuns,
-    /// What write-back is busy with; older than `dirty`.
-    writing: Option<Arc<DirtyRuns>>,
-    /// Promised for `dirty`.
-    reserved: Option<DataReservation>,
-    /// Why data could not be written back, until somebody has been told.
-    failed: Option<Error>,
-    counted: Counted,
-}
-
-/// Bytes of one buffer in the filesystem's total.
-#[derive(Default)]
-struct Counted {
-    total: Option<Arc<AtomicU64>>,
-    bytes: u64,
-}
-
-impl Counted {
-    fn set(&mut self, bytes: u64) {
-        let Some(total) = &self.total else { return };
-        total.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);
-        self.bytes = bytes;
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.set(0);
-    }
-}
-
-impl Buffer {
-    fn is_idle(&self) -> bool {
-        self.dirty.is_empty() && self.writing.is_none() && self.failed.is_none()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.dirty.bytes() + self.writing.as_ref().map_or(0, |runs| runs.bytes())
-    }
-
-    /// Gives back what is reserved beyond the dirty bytes.
-    fn trim_reservation(&mut self) {
-        let needed = self.dirty.bytes();
-        if let Some(reserved) = &mut self.reserved
-            && reserved.bytes() > needed
-        {
-            reserved.shrink(reserved.bytes() - needed);
-        }
-    }
-
-    fn reserve(&mut self, more: DataReservation) {
-        match &mut self.reserved {
-            Some(reserved) => reserved.merge(more),
-            None => self.reserved = Some(more),
-        }
-    }
-}
-
-impl FileData {
-    /// Works on the buffer, which comes and goes with its content.
-    fn with<R>(&self, work: impl FnOnce(&mut Buffer) -> R) -> R {
-        let mut slot = self.buffer.lock();
-        let buffer = slot.get_or_insert_default();
-        let result = work(buffer);
-        buffer.counted.set(buffer.bytes());
-        if buffer.is_idle() {
-            *slot = None;
-        }
-        result
-    }
-
-    fn lock_mapping(&self) -> MutexGuard<'_, ()> {
-        self.mapping.lock()
-    }
-
-    /// Forgets everything: the inode is being deleted.
-    pub fn discard(&self) {
-        *self.buffer.lock() = None;
-    }
-
-    /// Bytes that wait for write-back.
-    pub fn dirty_bytes(&self) -> u64 {
-        self.buffer.lock().as_ref().map_or(0, |buffer| buffer.bytes())
-    }
-
-    /// Whether nothing waits and nothing is left to be told.
-    pub fn is_idle(&self) -> bool {
-        self.buffer.lock().is_none()
-    }
-
-    /// The buffered run that `position` lies in, else the next one.
-    fn next_buffered(&self, position: u64) -> Option<Range<u64>> {
-        let slot = self.buffer.lock();
-        let buffer = slot.as_ref()?;
-        let dirty = buffer.dirty.next(position);
-        let writing = buffer.writing.as_ref().and_then(|runs| runs.next(position));
-        [dirty, writing].into_iter().flatten().min_by_key(|run| (run.start.max(position), u64::MAX - run.end))
-    }
-
-    /// Copies what the buffer holds of `range` into `out`, and returns what it does not hold.
-    fn overlay(&self, range: &Range<u64>, out: &mut [u8]) -> Vec<Range<u64>> {
-        let slot = self.buffer.lock();
-        let Some(buffer) = slot.as_ref() else { return vec![range.clone()] };
-        let mut copy = |runs: &DirtyRuns, range: &Range<u64>, base: u64| {
-            for (at, piece) in runs.pieces(range.clone()) {
-                let from = (at - base) as usize;
-                out[from..from + piece.len()].copy_from_slice(piece);
-            }
-            runs.gaps(range.clone())
-        };
-        let gaps = copy(&buffer.dirty, range, range.start);
-        let Some(writing) = &buffer.writing else { return gaps };
-        gaps.iter().flat_map(|gap| copy(writing, gap, range.start)).collect()
-    }
-}
 
 /// Inodes with buffered data, oldest first.
 #[derive(Default)]

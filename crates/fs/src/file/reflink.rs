@@ -5,7 +5,7 @@
 
 use super::extents::FileContext;
 use super::item::{ExtentKind, FileExtent};
-use super::write_back::Booking;
+use super::recording::Booking;
 use super::{Files, buffer::MAX_FILE_SIZE};
 use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;

@@ -7,7 +7,7 @@
 use super::Files;
 use super::extents::FileContext;
 use super::item::{ExtentKind, FileExtent, INLINE_HEAD};
-use super::write_back::Booking;
+use super::recording::Booking;
 use crate::error::Result;
 use crate::extent::TreeItems;
 use crate::inode::Inode;

@@ -28,7 +28,7 @@ pub mod xattr;
 
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
-use crate::file::FileData;
+use crate::file_buffer::FileData;
 use crate::transaction::{Core, Tree};
 use attr::{Attr, timespec};
 use butterfs_ondisk::items::InodeItem;

@@ -1,3 +1,5 @@
+//! Vectors and hostile input for the codecs.
+
 use super::*;
 
 const SECTOR: u32 = 4096;
