@@ -40,7 +40,8 @@ fn main() {
     let mib: u64 = arguments.get(1).map_or(1024, |text| text.parse().expect("a number of MiB"));
     let (bytes, len) = (mib << 20, (mib << 20) * 4 + (1 << 30));
     let device = device(arguments.first().map(String::as_str), len);
-    mkfs(&[device.clone()], &MkfsOptions { force: true, ..MkfsOptions::default() }, &Env::system()).expect("mkfs");
+    mkfs(std::slice::from_ref(&device), &MkfsOptions { force: true, ..MkfsOptions::default() }, &Env::system())
+        .expect("mkfs");
     let fs = Filesystem::open(vec![device], Options::default(), Env::system()).expect("open");
     let data: Vec<u8> = (0..CHUNK).map(|i| (i * 7 + i / 251) as u8).collect();
 

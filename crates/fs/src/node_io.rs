@@ -71,7 +71,7 @@ impl NodeCache {
 
     /// What every block of this filesystem carries.
     pub fn identity(&self) -> BlockIdentity {
-        self.identity.read().clone()
+        *self.identity.read()
     }
 
     /// Follows a change of generation or features.
@@ -102,12 +102,12 @@ impl NodeCache {
         }
         let node = Arc::new(self.read(ptr)?);
         let mut shard = self.shard(ptr.at).lock();
-        if let Some(entry) = shard.nodes.get(&ptr.at.0) {
-            if entry.state != State::Clean {
-                // Only a stale pointer can name an address that is being written under another generation.
-                let same = entry.node.generation() == ptr.generation;
-                return if same { Ok(Arc::clone(&entry.node)) } else { Ok(node) };
-            }
+        if let Some(entry) = shard.nodes.get(&ptr.at.0)
+            && entry.state != State::Clean
+        {
+            // Only a stale pointer can name an address that is being written under another generation.
+            let same = entry.node.generation() == ptr.generation;
+            return if same { Ok(Arc::clone(&entry.node)) } else { Ok(node) };
         }
         shard.nodes.insert(ptr.at.0, Entry { node: Arc::clone(&node), state: State::Clean, touched: false });
         shard.sweep.push_back(ptr.at.0);
@@ -117,7 +117,7 @@ impl NodeCache {
 
     fn read(&self, ptr: &NodePtr) -> Result<Node> {
         let identity = self.identity();
-        if ptr.at.0 % u64::from(identity.sectorsize) != 0 {
+        if !ptr.at.0.is_multiple_of(u64::from(identity.sectorsize)) {
             return Err(Error::corrupt(format!("tree {}: block address {} is not aligned", ptr.tree, ptr.at)));
         }
         let mut bytes = vec![0; self.nodesize as usize];
@@ -233,11 +233,12 @@ impl NodeCache {
     pub fn written(&self, nodes: &[Arc<Node>]) {
         for node in nodes {
             let mut shard = self.shard(node.at()).lock();
-            if let Some(entry) = shard.nodes.get_mut(&node.at().0) {
-                if entry.state == State::Writing && entry.node.generation() == node.generation() {
-                    entry.state = State::Clean;
-                    shard.sweep.push_back(node.at().0);
-                }
+            if let Some(entry) = shard.nodes.get_mut(&node.at().0)
+                && entry.state == State::Writing
+                && entry.node.generation() == node.generation()
+            {
+                entry.state = State::Clean;
+                shard.sweep.push_back(node.at().0);
             }
             self.evict(&mut shard);
         }

@@ -236,6 +236,9 @@ fn write(file: &OwnedFd, offset: u64, content: Content) -> Result<u64, Errno> {
 }
 
 fn copy_range(source: &OwnedFd, mut from: u64, target: &OwnedFd, mut to: u64, len: u64) -> Result<u64, Errno> {
+    // Both may be one file, which grows while it is copied; what it gets is not copied again.
+    let there = (rustix::fs::fstat(source)?.st_size as u64).saturating_sub(from);
+    let len = len.min(there.max(1));
     let mut left = len;
     while left > 0 {
         let copied = rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), left as usize)?;

@@ -128,7 +128,7 @@ fn is_mixed(versions: &[&Sparse], shown: &Entry, bytes: &[u8]) -> bool {
     let sizes = || versions.iter().map(|file| file.size());
     // A large write reaches the disk in pieces that end at blocks.
     let part_of_write =
-        shown.size % BLOCK == 0 && sizes().min() <= Some(shown.size) && Some(shown.size) <= sizes().max();
+        shown.size.is_multiple_of(BLOCK) && sizes().min() <= Some(shown.size) && Some(shown.size) <= sizes().max();
     let size_known = part_of_write || sizes().any(|size| size == shown.size);
     let block_known = |(number, block): (usize, &[u8])| {
         let offset = number as u64 * BLOCK;

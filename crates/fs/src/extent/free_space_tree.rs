@@ -222,14 +222,14 @@ impl<'a> GroupRuns<'a> {
     fn change_form(&mut self) -> Result<()> {
         let (low, high) = thresholds(self.group.length, self.sector);
         if !self.bitmaps && self.count > high {
-            self.to_bitmaps()?;
+            self.become_bitmaps()?;
         } else if self.bitmaps && self.count < low {
-            self.to_extents()?;
+            self.become_extents()?;
         }
         Ok(())
     }
 
-    fn to_bitmaps(&mut self) -> Result<()> {
+    fn become_bitmaps(&mut self) -> Result<()> {
         let runs = self.collect_and_remove(KeyType::FREE_SPACE_EXTENT)?;
         let mut start = self.group.start.0;
         let mut runs = runs.iter().map(|(key, _)| (key.objectid, key.offset)).peekable();
@@ -253,7 +253,7 @@ impl<'a> GroupRuns<'a> {
         Ok(())
     }
 
-    fn to_extents(&mut self) -> Result<()> {
+    fn become_extents(&mut self) -> Result<()> {
         let bitmaps = self.collect_and_remove(KeyType::FREE_SPACE_BITMAP)?;
         let mut open: Option<(u64, u64)> = None;
         for (key, data) in bitmaps {

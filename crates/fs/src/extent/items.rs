@@ -5,6 +5,9 @@ use crate::error::Result;
 use butterfs_ondisk::Key;
 use std::ops::{ControlFlow, Deref};
 
+/// Looks at an item, and says whether to go on.
+pub type Visit<'a> = dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>> + 'a;
+
 /// Items in the order of their keys.
 pub trait Items {
     /// An item's payload.
@@ -14,7 +17,7 @@ pub trait Items {
     fn last_before(&self, key: Key) -> Result<Option<(Key, Self::Payload)>>;
 
     /// Calls `each` for the items from `from` to `to`, both included, until it breaks off.
-    fn scan(&self, from: Key, to: Key, each: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>) -> Result<()>;
+    fn scan(&self, from: Key, to: Key, each: &mut Visit<'_>) -> Result<()>;
 
     /// The last item whose key is `key` or smaller.
     fn at_or_before(&self, key: Key) -> Result<Option<(Key, Self::Payload)>> {
@@ -56,7 +59,7 @@ pub(crate) mod model {
             Ok(self.0.range(..key).next_back().map(|(key, payload)| (*key, payload.clone())))
         }
 
-        fn scan(&self, from: Key, to: Key, each: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
+        fn scan(&self, from: Key, to: Key, each: &mut Visit<'_>) -> Result<()> {
             if from > to {
                 return Ok(());
             }

@@ -1,10 +1,9 @@
 //! A tree as [`Items`] to look at or to edit.
 
-use super::items::{EditItems, Items};
+use super::items::{EditItems, Items, Visit};
 use crate::error::Result;
 use crate::transaction::{Core, Handle, ItemRef, Tree};
 use butterfs_ondisk::Key;
-use std::ops::ControlFlow;
 
 /// See the [module](self).
 pub struct TreeItems<'a> {
@@ -36,7 +35,7 @@ impl Items for TreeItems<'_> {
         self.tree.last_before(self.core, key)
     }
 
-    fn scan(&self, from: Key, to: Key, each: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
+    fn scan(&self, from: Key, to: Key, each: &mut Visit<'_>) -> Result<()> {
         self.tree.scan(self.core, from, to, each)
     }
 }

@@ -187,7 +187,12 @@ mod tests {
             let mut seen = vec![None; FILE];
             let mut end = 0;
             for (at, data) in self.runs.iter() {
-                assert!(at >= end && !data.is_empty() && at % SECTOR == 0 && data.len() as u64 % SECTOR == 0);
+                assert!(
+                    at >= end
+                        && !data.is_empty()
+                        && at.is_multiple_of(SECTOR)
+                        && (data.len() as u64).is_multiple_of(SECTOR)
+                );
                 end = at + data.len() as u64;
                 data.iter().enumerate().for_each(|(i, &byte)| seen[at as usize + i] = Some(byte));
             }

@@ -110,10 +110,10 @@ fn find_in(key: Key, payload: &[u8], directory: Ino, name: &[u8]) -> Result<Opti
 /// Finds the record of a name.
 pub fn find(core: &Core, tree: &Tree, ino: Ino, directory: Ino, name: &[u8]) -> Result<Option<Place>> {
     for key in [ref_key(ino, directory), extref_key(ino, directory, name)] {
-        if let Some(payload) = tree.get(core, key)? {
-            if let Some(place) = find_in(key, &payload, directory, name)? {
-                return Ok(Some(place));
-            }
+        if let Some(payload) = tree.get(core, key)?
+            && let Some(place) = find_in(key, &payload, directory, name)?
+        {
+            return Ok(Some(place));
         }
         if !core.has_incompat(incompat::EXTENDED_IREF) {
             break;

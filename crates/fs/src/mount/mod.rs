@@ -31,7 +31,7 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, mut options: Options, env: Env) 
     admission::admit(&superblock, &mut options, &mut notes)?;
     let volume = Arc::new(volume);
     let mut identity = identity_of(&superblock, !options.read_only);
-    let bootstrap = NodeCache::new(Arc::clone(&volume), identity.clone(), 0);
+    let bootstrap = NodeCache::new(Arc::clone(&volume), identity, 0);
     identity.chunk_tree_uuid = chunks::chunk_tree_uuid(&bootstrap, &superblock)?;
     let nodes = NodeCache::new(Arc::clone(&volume), identity, options.node_cache_bytes);
     let core = Arc::new(Core::new(volume, superblock, nodes, options, env));

@@ -139,14 +139,22 @@ fn look_at(core: &Core, key: Key, payload: &[u8], found: &mut Vec<Flaw>) -> Resu
     let kind = match key.kind {
         KeyType::UUID_KEY_SUBVOL => UuidKind::Subvolume,
         KeyType::UUID_KEY_RECEIVED_SUBVOL => UuidKind::Received,
-        _ => return Ok(found.push(Flaw::Nonsense(key))),
+        _ => {
+            return {
+                found.push(Flaw::Nonsense(key));
+                Ok(())
+            };
+        }
     };
     let mut seen: Vec<u64> = ids(payload).collect();
     seen.sort_unstable();
     let repeated = seen.windows(2).any(|pair| pair[0] == pair[1]);
     let uuid = uuid_of(key);
-    if seen.is_empty() || payload.len() % 8 != 0 || repeated || uuid == [0; 16] {
-        return Ok(found.push(Flaw::Nonsense(key)));
+    if seen.is_empty() || !payload.len().is_multiple_of(8) || repeated || uuid == [0; 16] {
+        return {
+            found.push(Flaw::Nonsense(key));
+            Ok(())
+        };
     }
     for id in seen.into_iter().map(TreeId) {
         if !bears(core, kind, &uuid, id)? {

@@ -154,8 +154,7 @@ impl Core {
             .space
             .groups()
             .iter()
-            .filter(|group| Class::of(group.flags) == Some(class))
-            .next_back()
+            .rfind(|group| Class::of(group.flags) == Some(class))
             .map_or(bits::METADATA & class.type_bits(), |group| group.flags & bits::PROFILE_MASK);
         let profile = Profile::of(flags & bits::PROFILE_MASK).expect("the tree checker has seen the flags");
         let map = self.volume.chunk_map();

@@ -182,7 +182,7 @@ impl Tree {
     pub fn get(&self, core: &Core, key: Key) -> Result<Option<ItemRef>> {
         self.read(core, |reader, root| {
             let found = butterfs_tree::search(reader, root, &key)?;
-            Ok(found.found.then(|| ItemRef { leaf: found.leaf, slot: found.slot }))
+            Ok(found.found.then_some(ItemRef { leaf: found.leaf, slot: found.slot }))
         })
     }
 

@@ -270,8 +270,10 @@ mod tests {
 
     #[test]
     fn options_reach_engine_and_kernel() {
-        let options = parsed("ro,subvol=/a/b,commit=5,max_inline=4k,noatime,rescue=nologreplay,notreelog,allow_other,\
-                              rescan_uuid_tree,user_subvol_rm_allowed");
+        let options = parsed(
+            "ro,subvol=/a/b,commit=5,max_inline=4k,noatime,rescue=nologreplay,notreelog,allow_other,\
+                              rescan_uuid_tree,user_subvol_rm_allowed",
+        );
         let engine = Options {
             read_only: true,
             subvolume: Subvolume::Path(b"/a/b".to_vec()),

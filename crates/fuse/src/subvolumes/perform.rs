@@ -23,7 +23,8 @@ pub struct Stage<'a> {
 pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
     let Some((verb, words)) = question.split_first() else { return Err(malformed()) };
     let mut asked = Asked { stage, words: words.iter() };
-    let answer = match verb.as_slice() {
+    
+    match verb.as_slice() {
         b"create" => asked.create(),
         b"snapshot" => asked.snapshot(),
         b"delete" => asked.delete(),
@@ -44,8 +45,7 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
         b"users" => asked.users(),
         b"sync" => asked.stage.filesystem.sync().map(|()| Vec::new()).map_err(Refusal::from),
         _ => return Err(malformed()),
-    };
-    answer
+    }
 }
 
 fn malformed() -> Refusal {

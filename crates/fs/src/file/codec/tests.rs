@@ -13,7 +13,7 @@ fn text(len: usize) -> Vec<u8> {
     let mut out = Vec::new();
     while out.len() < len {
         let r = noise.next();
-        if r % 16 == 0 {
+        if r.is_multiple_of(16) {
             out.extend((0..64).map(|_| noise.next() as u8));
         } else {
             out.extend_from_slice(WORDS[r as usize % 13].as_bytes());

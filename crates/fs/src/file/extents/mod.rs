@@ -16,6 +16,9 @@ use crate::extent::items::{EditItems, Items};
 use butterfs_ondisk::KeyType;
 use std::ops::{ControlFlow, Range};
 
+/// Looks at an extent and its payload, and says whether to go on.
+pub type Visit<'a> = dyn FnMut(FileExtent, &[u8]) -> Result<ControlFlow<()>> + 'a;
+
 /// What editing a file's extents brings about elsewhere.
 pub trait Effects {
     /// One more item refers to the extent; `new` when it was allocated for it just now.
@@ -41,12 +44,7 @@ pub struct FileContext {
 
 impl FileContext {
     /// Calls `each` for the extents that overlap `range`, in order, with their payloads.
-    pub fn overlapping(
-        &self,
-        items: &impl Items,
-        range: &Range<u64>,
-        each: &mut dyn FnMut(FileExtent, &[u8]) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
+    pub fn overlapping(&self, items: &impl Items, range: &Range<u64>, each: &mut Visit<'_>) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
