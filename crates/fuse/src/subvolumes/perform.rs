@@ -44,7 +44,7 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
         b"paths" => asked.paths(),
         b"users" => asked.users(),
         b"sync" => asked.stage.filesystem.sync().map(|()| Vec::new()).map_err(Refusal::from),
-        _ => return Err(malformed()),
+        _ => Err(malformed()),
     }
 }
 
