@@ -8,6 +8,8 @@ mod namespace;
 mod statfs;
 mod subvolume_paths;
 mod subvolume_root;
+#[cfg(test)]
+mod subvolume_tests;
 mod subvolumes;
 
 pub use statfs::StatFs;
@@ -44,6 +46,22 @@ pub(crate) struct Inner {
     cleaner: Mutex<Option<JoinHandle<()>>>,
     /// One at a time drops deleted subvolumes or mends the UUID tree.
     upkeep: Mutex<()>,
+}
+
+/// The threads in the background hold the devices while they wait, and would wait for ever.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.core.wake_timer();
+        self.core.want_cleaning();
+        for thread in [&self.timer, &self.cleaner] {
+            let thread = thread.lock().take();
+            // One of them may be the last that held the filesystem.
+            if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+                let _ = thread.join();
+            }
+        }
+    }
 }
 
 /// See the [module](self). Clones share one filesystem.

@@ -74,16 +74,25 @@ impl Filesystem {
 
     /// Drops what is left of deleted subvolumes, until there is nothing more or the filesystem is being closed.
     pub fn clean_subvolumes(&self) -> Result<()> {
-        let _turn = self.0.upkeep.lock();
-        for id in subvolume::deleted(&self.0.core)? {
-            self.0.inodes.discard_tree(id);
-            while !self.is_stopping() && !self.is_read_only() {
-                if subvolume::clean_step(&self.0.core, id)? {
-                    break;
-                }
-            }
-        }
+        let mut at = TreeId(0);
+        while self.clean_step(&mut at)? {}
         Ok(())
+    }
+
+    /// Does one step of dropping deleted subvolumes: of the first whose number is `at` or greater, and moves `at` on.
+    /// False when there is nothing more, or the filesystem is being closed.
+    fn clean_step(&self, at: &mut TreeId) -> Result<bool> {
+        let _turn = self.0.upkeep.lock();
+        if self.is_stopping() || self.is_read_only() {
+            return Ok(false);
+        }
+        let Some(id) = subvolume::first_deleted(&self.0.core, *at)? else { return Ok(false) };
+        if *at != id {
+            self.0.inodes.discard_tree(id);
+        }
+        let gone = subvolume::clean_step(&self.0.core, id)?;
+        *at = if gone { TreeId(id.0.saturating_add(1)) } else { id };
+        Ok(true)
     }
 
     /// Makes the UUID tree complete and right; returns how many entries were wrong.
@@ -110,16 +119,21 @@ impl Filesystem {
                 // What could not be mended now is mended at the next mount: the superblock says that it is due.
                 let _ = Filesystem(inner).mend_uuid_tree();
             }
+            let mut at = TreeId(0);
             loop {
+                // Nothing is held from one step to the next: whoever drops the filesystem is not kept waiting.
                 let Some(inner) = weak.upgrade() else { return };
                 let filesystem = Filesystem(inner);
                 // An error has stopped the filesystem, or is met again at the next mount.
-                let _ = filesystem.clean_subvolumes();
+                let more = filesystem.clean_step(&mut at).unwrap_or(false);
                 if filesystem.is_stopping() {
                     return;
                 }
                 drop(filesystem);
-                core.wait_for_cleaning();
+                if !more {
+                    at = TreeId(0);
+                    core.wait_for_cleaning();
+                }
             }
         };
         let spawned = std::thread::Builder::new().name("cleaner".to_owned()).spawn(work);

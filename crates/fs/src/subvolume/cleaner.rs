@@ -21,6 +21,17 @@ pub fn deleted(core: &Core) -> Result<Vec<TreeId>> {
     Ok(found)
 }
 
+/// The deleted subvolume with the lowest number that is at least `from`.
+pub fn first_deleted(core: &Core, from: TreeId) -> Result<Option<TreeId>> {
+    let mut found = None;
+    let key = |offset| Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, offset);
+    core.globals().root.scan(core, key(from.0), key(u64::MAX), &mut |key, _| {
+        found = Some(TreeId(key.offset));
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(found)
+}
+
 /// Does one step of dropping the deleted subvolume `id`. True when nothing is left of it.
 pub fn clean_step(core: &Arc<Core>, id: TreeId) -> Result<bool> {
     let handle = core.start(drop_tree::reserve())?;

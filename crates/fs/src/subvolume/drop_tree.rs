@@ -44,7 +44,7 @@ struct Walk<'a> {
 
 /// Does one step of dropping `tree`, whose root item says that it is deleted. True when nothing is left of it; the
 /// caller then removes the root item under the same handle.
-pub(super) fn step(handle: &Handle, tree: &Tree) -> Result<bool> {
+pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<bool> {
     let core = handle.core();
     let item = tree.root_item();
     let born = Generation(tree.root_item_key().offset);

@@ -17,7 +17,10 @@ pub mod paths;
 pub mod uuid_tree;
 mod uuid_upkeep;
 
-pub use cleaner::{clean_step, deleted, deleted_generation};
+#[cfg(test)]
+pub(crate) use drop_tree::step as drop_for_test;
+
+pub use cleaner::{clean_step, deleted, deleted_generation, first_deleted};
 pub use create::{create, snapshot};
 pub use delete::delete;
 pub use info::{SubvolumeInfo, default_id, info, list, set_default, set_readonly};
