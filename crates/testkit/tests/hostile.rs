@@ -163,7 +163,7 @@ impl BlockDevice for Traced {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if buffer.len() == self.nodesize && offset % self.nodesize as u64 == 0 && offset != SUPERBLOCK {
+        if buffer.len() == self.nodesize && offset.is_multiple_of(self.nodesize as u64) && offset != SUPERBLOCK {
             self.nodes.lock().expect("nobody panics").insert(offset);
         }
         self.inner.read_at(offset, buffer)

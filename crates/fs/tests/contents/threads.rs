@@ -16,6 +16,8 @@ struct Worker<'a> {
     shared: InodeId,
     number: u64,
     own: InodeId,
+    scrap: InodeId,
+    sink: InodeId,
     model: Vec<u8>,
     stripes: Vec<u8>,
     rng: Rng,
@@ -49,7 +51,7 @@ impl Worker<'_> {
                 let end = self.model.len().min(at as usize + 50_000);
                 assert!(out == self.model[end.min(at as usize)..end]);
             }
-            9..14 => {
+            9 | 11..14 => {
                 let stripe = self.rng.index(OWN_BYTES / STRIPE);
                 let data = pattern(step, STRIPE);
                 self.world.write(self.shared, self.stripe_at(stripe), &data);
@@ -66,10 +68,20 @@ impl Worker<'_> {
                 self.model[end.min(at as usize)..end].fill(0);
             }
             17 => fs.fallocate(self.own, 1, at, 100_000, false).unwrap(),
+            10 => self.copy_around(at / 4096 * 4096),
             18 => fs.fsync(if self.rng.chance(50) { self.own } else { self.shared }, false).unwrap(),
             _ if self.rng.chance(20) => fs.sync().unwrap(),
             _ => {}
         }
+    }
+
+    /// Copies between files in both directions; nobody looks at the content.
+    fn copy_around(&mut self, at: u64) {
+        let (fs, sink) = (&self.world.fs, self.sink);
+        let way = if self.rng.chance(50) { ((self.own, at), (sink, 0)) } else { ((sink, at), (self.scrap, 4096)) };
+        fs.copy_range(way.0, way.1, 300_000).unwrap();
+        fs.copy_range((self.scrap, 0), (sink, at), 100_000).unwrap();
+        fs.copy_range((sink, 0), (sink, 1 << 20), 50_000).unwrap();
     }
 
     /// Stripes of all threads alternate, and do not keep to sectors.
@@ -95,16 +107,18 @@ fn many_threads_see_their_own_writes_and_leave_a_clean_image() {
     for dirty_data_bytes in [2 << 20, 256 << 20] {
         let options = Options { dirty_data_bytes, commit_interval_secs: 1, ..Options::default() };
         let world = World::of_env(options, 512 << 20, Env::system());
-        let shared = world.file("shared");
+        let (shared, sink) = (world.file("shared"), world.file("sink"));
         let until = Instant::now() + Duration::from_secs(4);
         std::thread::scope(|scope| {
             for number in 0..THREADS {
-                let own = world.file(&format!("own{number}"));
+                let (own, scrap) = (world.file(&format!("own{number}")), world.file(&format!("scrap{number}")));
                 let worker = Worker {
                     world: &world,
                     shared,
                     number,
                     own,
+                    scrap,
+                    sink,
                     model: Vec::new(),
                     stripes: vec![0; OWN_BYTES / STRIPE * STRIPE],
                     rng: Rng::new(number + 1),

@@ -143,7 +143,7 @@ fn patch(mut name: Vec<u8>, wanted: u32) -> Option<Vec<u8>> {
         }
         if effect != 0 {
             rows.push((effect, combination));
-            rows.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+            rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.0));
         }
     }
     let (mut rest, mut bytes) = (base ^ wanted, 0u32);

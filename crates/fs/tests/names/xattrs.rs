@@ -112,7 +112,7 @@ fn colliding_attribute(name: &[u8]) -> Vec<u8> {
         }
         if effect != 0 {
             rows.push((effect, from));
-            rows.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+            rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.0));
         }
     }
     let (mut rest, mut bytes) = (base ^ wanted, 0u32);
