@@ -168,7 +168,7 @@ mod tests {
             move |path: &RelPath| {
                 of.resolve(path)
                     .ok()
-                    .and_then(|id| versions(&[of.clone()], id).first().map(|file| file.read(0, 1 << 20)))
+                    .and_then(|id| versions(std::slice::from_ref(&of), id).first().map(|file| file.read(0, 1 << 20)))
                     .unwrap_or_default()
             }
         };
