@@ -162,18 +162,18 @@ fn refusals_are_sentences() {
     let missing = bed.scratch.join("missing");
     let table: &[(&[&str], i32, &str)] = &[
         (&["mount", text(&missing), at], 1, "does not exist"),
-        (&["mount", image, text(&missing)], 1, "No such file"),
+        (&["mount", image, text(&missing)], 1, "does not exist"),
         (&["mount", image, image], 1, "is not a directory"),
         (&["mount", "/dev/null", at], 1, "is a character device"),
         (&["mount", text(&zeros), at], 1, "is not a btrfs filesystem"),
         (&["mount", "-o", "ro,frob", image, at], 2, "unknown mount option 'frob'"),
-        (&["mount", "-o", "subvolid=999", image, at], 1, "there is no subvolume with id 999"),
-        (&["mount", "-o", "subvol=nowhere", image, at], 1, "there is no subvolume at nowhere"),
+        (&["mount", "-o", "subvolid=999", image, at], 1, "no subvolume with id 999"),
+        (&["mount", "-o", "subvol=nowhere", image, at], 1, "nowhere"),
         (&["mount", "--create", "1M", text(&missing), at], 1, "too small"),
         (&["mount", "-o", "remount,ro", image, at], 1, "is not a mount point"),
         (&["umount", at], 1, "is not a mount point"),
         (&["umount", "/proc"], 1, "is not a butterfs mount but proc"),
-        (&["umount", text(&missing)], 1, "No such file"),
+        (&["umount", text(&missing)], 1, "missing"),
         (&["filesystem", "sync", "/proc"], 1, "is not on a btrfs filesystem"),
     ];
     for (arguments, code, part) in table {
@@ -335,6 +335,38 @@ fn default_acls_count_instead_of_the_umask() {
         user::rw-\nuser:nobody:rwx\ngroup::rwx\nmask::rw-\nother::r--\n\n\
         user::rw-\nuser:nobody:rwx\ngroup::rwx\nmask::r--\nother::---\n\n770\n";
     assert_eq!(output, expected);
+    bed.umount_ok();
+}
+
+#[test]
+fn chattr_works_and_what_it_forbids_is_forbidden() {
+    const TEST: &str = "chattr";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::programs(TEST, &["chattr", "lsattr"]) || !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    let script = r#"
+        cd "$at" && echo 1 > fixed && echo 1 > log && mkdir dir && chattr +i fixed && chattr +ad log && chattr +A dir
+        lsattr -d fixed log dir | tr -d -- -
+        ! sh -c 'echo 2 > fixed' 2> /dev/null
+        ! sh -c 'echo 2 > log' 2> /dev/null
+        ! rm -f fixed 2> /dev/null
+        echo 2 >> log
+        ! chattr +C dir 2> /dev/null
+    "#;
+    let output = shell(script, &[("at", &bed.at)]);
+    assert_eq!(output, "i fixed\nad log\nA dir\n");
+    assert_eq!(fs::read_to_string(bed.path("fixed")).unwrap(), "1\n");
+    assert_eq!(fs::read_to_string(bed.path("log")).unwrap(), "1\n2\n");
+    bed.umount_ok();
+    bed.judge(|root| {
+        let output = shell("lsattr -d \"$root/fixed\" \"$root/log\" | cut -d' ' -f1 | tr -d -- -", &[("root", root)]);
+        assert_eq!(output, "i\nad\n");
+    });
+    bed.mount_ok("rw");
+    shell("chattr -ia \"$at/fixed\" \"$at/log\" && rm \"$at/fixed\" \"$at/log\"", &[("at", &bed.at)]);
     bed.umount_ok();
 }
 

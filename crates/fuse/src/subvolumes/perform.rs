@@ -23,7 +23,7 @@ pub struct Stage<'a> {
 pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
     let Some((verb, words)) = question.split_first() else { return Err(malformed()) };
     let mut asked = Asked { stage, words: words.iter() };
-    
+
     match verb.as_slice() {
         b"create" => asked.create(),
         b"snapshot" => asked.snapshot(),
