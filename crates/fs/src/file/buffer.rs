@@ -14,6 +14,15 @@ use std::sync::Arc;
 /// The largest file size (`MAX_LFS_FILESIZE`).
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
+/// What a write does to the times of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Times {
+    /// The content changed now.
+    Now,
+    /// The content changed earlier, and whoever kept it until now tells when.
+    Kept,
+}
+
 /// A sector that must be in the buffer before a write touches a part of it.
 struct Whole {
     at: u64,
@@ -39,7 +48,8 @@ impl Prepared<'_> {
 impl Files {
     /// Writes `data` at `offset`. The file loses its capabilities, and with `set_id` its set-id bits. What is written
     /// reaches the disk with write-back.
-    pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], set_id: bool) -> Result<usize> {
+    /// The times stay when the caller keeps them itself (`from_cache`).
+    pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], set_id: bool, from_cache: bool) -> Result<usize> {
         self.must_be_writable(inode)?;
         self.must_fit(offset, data.len() as u64)?;
         if data.is_empty() {
@@ -47,7 +57,7 @@ impl Files {
         }
         self.make_room(inode)?;
         let promise = self.promise(inode, offset, data.len() as u64)?;
-        self.put(inode, offset, data, promise, Some(set_id))?;
+        self.put(inode, offset, data, promise, Some(set_id), !from_cache)?;
         Ok(data.len())
     }
 
@@ -96,6 +106,7 @@ impl Files {
         data: &[u8],
         promise: Promise,
         kill: Option<bool>,
+        touch: bool,
     ) -> Result<()> {
         let mut promise = Some(promise);
         loop {
@@ -116,7 +127,9 @@ impl Files {
             let now = self.core.env().now();
             inode.change(|state| {
                 state.size = state.size.max(offset + data.len() as u64);
-                state.touch_content(now);
+                if touch {
+                    state.touch_content(now);
+                }
             });
             break;
         }

@@ -34,7 +34,21 @@ impl Filesystem {
     pub fn write(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
         let inode = self.regular(id)?;
         self.0.inodes.relieve()?;
-        self.0.files.write(&inode, offset, data, kill_suidgid)
+        self.0.files.write(&inode, offset, data, kill_suidgid, false)
+    }
+
+    /// As [`write`](Self::write), for data that was written earlier into a cache whose owner sets the times itself.
+    pub fn write_cached(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
+        let inode = self.regular(id)?;
+        self.0.inodes.relieve()?;
+        self.0.files.write(&inode, offset, data, kill_suidgid, true)
+    }
+
+    /// As [`write`](Filesystem::write), for content that a cache above kept: the times stay, the cache sets them.
+    pub fn write_cached(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
+        let inode = self.regular(id)?;
+        self.0.inodes.relieve()?;
+        self.0.files.write_cached(&inode, offset, data, kill_suidgid)
     }
 
     pub(super) fn resize(&self, inode: &Arc<Inode>, size: u64, kill_suidgid: bool) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::attributes::{change, device, statx};
 use super::entries::answer_open;
 use super::{Outcome, Shared, VALID_SECS, caller, errno, writers};
-use crate::protocol::flags::{OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID, WRITE_KILL_SUIDGID};
+use crate::protocol::flags::{OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID, WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::protocol::wire::*;
 use crate::protocol::{Operation, Request};
 use butterfs_fs::inode::attr::{Caller, SetAttr};
@@ -141,7 +141,13 @@ impl Shared {
 
     fn write(&self, id: InodeId, arguments: &WriteIn, data: &[u8], payload: &mut Vec<u8>) -> Outcome {
         let kill_suidgid = arguments.write_flags & WRITE_KILL_SUIDGID != 0;
-        let size = self.filesystem().write(id, arguments.offset, data, kill_suidgid).map_err(errno)?;
+        // What comes out of the kernel's page cache changed when it was written there; the kernel sets the times.
+        let size = if arguments.write_flags & WRITE_CACHE != 0 {
+            self.filesystem().write_cached(id, arguments.offset, data, kill_suidgid)
+        } else {
+            self.filesystem().write(id, arguments.offset, data, kill_suidgid)
+        };
+        let size = size.map_err(errno)?;
         answer(&WriteOut { size: size as u32, padding: 0 }, payload)
     }
 

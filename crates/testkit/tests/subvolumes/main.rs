@@ -5,12 +5,14 @@
 //! | `forest` | random work in a forest of subvolumes, by us and the kernel in turn, mirrored on models |
 //! | `cuts` | after a power cut anywhere, one of the committed states, and a right UUID tree |
 //! | `dropped` | subvolumes half dropped by one side are finished by the other |
+//! | `kills` | the serving process killed while snapshots come and go |
 //! | `text` | our commands print what those of btrfs-progs print |
 //! | `mounted` | commands on a mount: caches of the kernel, permissions, programs that look for links |
 
 mod cuts;
 mod dropped;
 mod forest;
+mod kills;
 mod mounted;
 mod text;
 
