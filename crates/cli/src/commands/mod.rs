@@ -1,6 +1,7 @@
 //! The subcommands, one file each. To add one: write the file with an argument structure whose doc comment is the
 //! help text and that implements [`Run`], declare the module, and add a line to the table.
 
+pub mod check;
 pub mod filesystem;
 pub mod inspect_internal;
 pub mod mkfs;
@@ -51,6 +52,7 @@ pub(crate) use subcommands;
 subcommands! {
     /// Every subcommand.
     Command {
+        Check(check::Args),
         Mkfs(mkfs::Args),
         Mount(mount::Args),
         Umount(umount::Args),

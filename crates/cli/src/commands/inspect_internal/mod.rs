@@ -22,7 +22,7 @@ subcommands! {
 }
 
 /// Parses a number the way C does: decimal, hexadecimal after `0x`, octal after `0`.
-fn number(text: &str) -> Result<u64, String> {
+pub fn number(text: &str) -> Result<u64, String> {
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),

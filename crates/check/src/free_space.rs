@@ -1,0 +1,97 @@
+//! The free space tree against the truth: the complement of the extents in each block group.
+//!
+//! Superblock copies are listed as free, as the format has it.
+
+use crate::extents::{ExtentScan, Runs};
+use crate::finding::Finding;
+use crate::session::Session;
+use crate::walk::items;
+use butterfs_ondisk::features::compat_ro;
+use butterfs_ondisk::items::FreeSpaceInfo;
+use butterfs_ondisk::{Key, KeyType, Logical};
+use butterfs_tree::NodePtr;
+use std::collections::BTreeMap;
+use zerocopy::FromBytes;
+
+/// What the tree says about one group.
+#[derive(Default)]
+struct Listed {
+    info: Option<u64>,
+    free: Runs,
+    /// Ranges given, before neighbours are joined: the tree keeps them maximal.
+    ranges: u64,
+    bitmaps: bool,
+}
+
+/// Checks the free space tree at `root`.
+pub(crate) fn check(session: &Session<'_>, root: NodePtr, scan: &ExtentScan) {
+    let mut listed: BTreeMap<u64, Listed> = BTreeMap::new();
+    let complete = items(session, root, &mut |key, data| {
+        let group = scan.groups.range(..=key.objectid).next_back();
+        let group = group
+            .filter(|(start, group)| key.objectid.saturating_add(key.offset) <= start.saturating_add(group.length));
+        match group {
+            Some((&start, _)) => add(listed.entry(start).or_default(), key, data, session.sectorsize()),
+            None => session.report(Finding::FreeSpaceStray { key }),
+        }
+    });
+    if session.sb.compat_ro_flags.get() & compat_ro::FREE_SPACE_TREE_VALID == 0 {
+        return session.note("the free space tree is marked invalid and was not compared");
+    }
+    if complete && scan.complete {
+        for (&start, group) in &scan.groups {
+            compare(
+                session,
+                scan,
+                start..start.saturating_add(group.length),
+                listed.remove(&start).unwrap_or_default(),
+            );
+        }
+    }
+}
+
+fn add(listed: &mut Listed, key: Key, data: &[u8], sector: u64) {
+    match key.kind {
+        KeyType::FREE_SPACE_INFO => {
+            listed.info = FreeSpaceInfo::read_from_bytes(data).ok().map(|info| info.extent_count.get().into());
+        }
+        KeyType::FREE_SPACE_EXTENT => {
+            listed.ranges += 1;
+            listed.free.push(key.objectid..key.objectid.saturating_add(key.offset));
+        }
+        KeyType::FREE_SPACE_BITMAP => {
+            listed.bitmaps = true;
+            for bit in 0..(key.offset / sector).min(data.len() as u64 * 8) {
+                if data[(bit / 8) as usize] & (1 << (bit % 8)) != 0 {
+                    let at = key.objectid + bit * sector;
+                    listed.free.push(at..at + sector);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn compare(session: &Session<'_>, scan: &ExtentScan, range: std::ops::Range<u64>, listed: Listed) {
+    let group = Logical(range.start);
+    let Some(count) = listed.info else { return session.report(Finding::FreeSpaceInfoMissing { group }) };
+    let found = if listed.bitmaps { listed.free.0.len() as u64 } else { listed.ranges };
+    if count != found {
+        session.report(Finding::FreeSpaceCount { group, stored: count, found });
+    }
+    for free in &listed.free.0 {
+        for wrong in scan.used.within(free.clone()) {
+            report(session, group, &wrong, "free");
+        }
+    }
+    for truly_free in scan.used.gaps(range) {
+        for wrong in listed.free.gaps(truly_free) {
+            report(session, group, &wrong, "not free");
+        }
+    }
+}
+
+fn report(session: &Session<'_>, group: Logical, wrong: &std::ops::Range<u64>, listed: &str) {
+    let (at, length, listed) = (Logical(wrong.start), wrong.end - wrong.start, listed.to_owned());
+    session.report(Finding::FreeSpaceWrong { group, at, length, listed });
+}

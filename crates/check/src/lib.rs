@@ -1,0 +1,412 @@
+//! The judge: reads a whole filesystem that nobody is writing, and says what is wrong with it. It changes nothing.
+//!
+//! It shares no code with the engine above `tree`: what it believes about space, references and names it derives again
+//! from the bytes. Everything that it can find is in one table ([`finding::TABLE`]).
+//!
+//! # Passes
+//! 1. superblocks, chunk tree, tree of tree roots
+//! 2. extent tree (what is in use), devices, block groups
+//! 3. free space tree
+//! 4. all other trees: every block in every copy, and the inodes of each live subvolume
+//! 5. checksums, and the data if asked
+//! 6. names of subvolumes, UUID tree, log trees (their structure)
+//! 7. the references that the trees make against those in the extent tree
+//!
+//! # Memory
+//! Bounded by [`Options::reference_budget`] records of 56 bytes (references are compared window by window of logical
+//! addresses; each further window reads the trees again), [`Options::cache_bytes`] for blocks, 16 bytes for each fragment
+//! of used space, of free space and of checksummed data, 8 to 40 bytes for each tree block; and in a subvolume whose
+//! names are damaged, 8 bytes for each name.
+//!
+//! # Invariants
+//! 1. Bytes from disk never make it panic or go on forever: blocks are verified before they are looked at, levels fall
+//!    and keys ascend on every walk.
+//! 2. Where blocks are missing, what would follow only from their absence (unused extents, missing references) is not
+//!    reported; a note says that it was not compared.
+//!
+//! # Not here
+//! Repair. Quotas, version 1 space caches, and the content of log trees are not checked; notes say so.
+
+#![forbid(unsafe_code)]
+
+mod csums;
+mod extents;
+pub mod finding;
+mod free_space;
+mod inodes;
+mod names;
+mod references;
+mod roots;
+mod session;
+mod space;
+mod superblocks;
+mod walk;
+
+pub use finding::{Finding, FindingInfo, Severity, TABLE, Tree, Value};
+pub use session::MAX_FINDINGS;
+
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::features::compat_ro;
+use butterfs_ondisk::{Admission, Generation, Level, Logical, TreeId, admission};
+use butterfs_tree::NodePtr;
+use butterfs_volume::Volume;
+use extents::ExtentScan;
+use inodes::InodePass;
+use parking_lot::Mutex;
+use references::References;
+use roots::{Name, Root, Roots};
+use session::{Session, Sink};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What to check, and with how much.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Read all data and compare it with its checksums.
+    pub check_data: bool,
+    /// Which superblock copy to believe; 0 is the first one.
+    pub super_copy: usize,
+    /// References that are held at once, about: 56 bytes each.
+    pub reference_budget: usize,
+    /// Bytes of tree blocks that are kept for the next subvolume that shares them.
+    pub cache_bytes: u64,
+    /// Subvolumes that are checked at the same time.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { check_data: false, super_copy: 0, reference_budget: 8 << 20, cache_bytes: 256 << 20, threads: 2 }
+    }
+}
+
+/// The passes, as they are told to the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Superblocks, chunk tree, tree of tree roots.
+    Roots,
+    /// Extent tree, devices, block groups.
+    Extents,
+    /// Free space tree.
+    FreeSpace,
+    /// All trees, inodes.
+    Blocks,
+    /// Checksums.
+    Checksums,
+    /// Names of subvolumes, UUIDs, logs.
+    RootReferences,
+    /// References.
+    References,
+}
+
+impl Stage {
+    /// All, in order.
+    pub const ALL: [Stage; 7] = [
+        Stage::Roots,
+        Stage::Extents,
+        Stage::FreeSpace,
+        Stage::Blocks,
+        Stage::Checksums,
+        Stage::RootReferences,
+        Stage::References,
+    ];
+
+    /// What it does, in words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Stage::Roots => "checking root items",
+            Stage::Extents => "checking extents",
+            Stage::FreeSpace => "checking free space tree",
+            Stage::Blocks => "checking fs roots",
+            Stage::Checksums => "checking csums",
+            Stage::RootReferences => "checking root refs",
+            Stage::References => "checking references",
+        }
+    }
+}
+
+/// Told when a stage begins, and from time to time.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The stage.
+    pub stage: Stage,
+    /// Tree blocks read so far.
+    pub blocks: u64,
+    /// Whether the stage begins now.
+    pub begins: bool,
+}
+
+/// The verdict.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What was found, at most [`MAX_FINDINGS`].
+    pub findings: Vec<Finding>,
+    /// What was not checked, one sentence each.
+    pub notes: Vec<String>,
+    /// All findings that are errors.
+    pub errors: u64,
+    /// All findings that are warnings.
+    pub warnings: u64,
+    /// The filesystem's UUID.
+    pub fsid: [u8; 16],
+    /// Bytes that its extents use.
+    pub bytes_used: u64,
+}
+
+impl Report {
+    /// Whether there is no error.
+    pub fn is_clean(&self) -> bool {
+        self.errors == 0
+    }
+}
+
+/// Checks the filesystem on `devices`, which are all of its devices.
+pub fn check(devices: Vec<Arc<dyn BlockDevice>>, options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Report {
+    progress(Progress { stage: Stage::Roots, blocks: 0, begins: true });
+    let mut sink = Sink::default();
+    let (volume, sb) = match open(&devices, options, &mut sink) {
+        Ok(opened) => opened,
+        Err(reason) => {
+            sink.add(Finding::CannotOpen { reason });
+            return report(sink, [0; 16], 0);
+        }
+    };
+    for (device, item) in devices.iter().zip(volume.device_items()) {
+        superblocks::check_copies(&**device, item.total_bytes.get(), &mut sink);
+    }
+    let session = Session::new(volume, sb, sink, options, progress);
+    let used = Judge::new(&session).run();
+    report(session.into_sink(), sb.fsid, used)
+}
+
+fn report(sink: Sink, fsid: [u8; 16], bytes_used: u64) -> Report {
+    let Sink { findings, notes, errors, warnings } = sink;
+    Report { findings, notes, errors, warnings, fsid, bytes_used }
+}
+
+fn open(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &Options,
+    sink: &mut Sink,
+) -> Result<(Volume, butterfs_ondisk::Superblock), String> {
+    let mut opened: Vec<Arc<dyn BlockDevice>> = Vec::new();
+    for device in devices {
+        // Read-only: reading must not repair anything while we look.
+        let device: Arc<dyn BlockDevice> = match options.super_copy {
+            0 => Arc::new(butterfs_device::ReadOnlyDevice::new(device.clone())),
+            copy => Arc::new(superblocks::ByCopy::new(device.clone(), copy)?),
+        };
+        opened.push(device);
+    }
+    let (volume, sb, notes) = Volume::open(opened).map_err(|error| error.to_string())?;
+    sink.notes.extend(notes.lines);
+    match admission(&sb) {
+        Admission::Refused(reason) => Err(reason),
+        Admission::ReadOnly(reason) => {
+            sink.notes.push(reason);
+            Ok((volume, sb))
+        }
+        Admission::ReadWrite => Ok((volume, sb)),
+    }
+}
+
+/// The passes and what they hand to each other.
+struct Judge<'s, 'a> {
+    session: &'s Session<'a>,
+    /// No block was missing in any tree so far.
+    complete: AtomicBool,
+}
+
+impl<'s, 'a> Judge<'s, 'a> {
+    fn new(session: &'s Session<'a>) -> Judge<'s, 'a> {
+        Judge { session, complete: AtomicBool::new(true) }
+    }
+
+    fn expect(&self, complete: bool) {
+        self.complete.fetch_and(complete, Ordering::Relaxed);
+    }
+
+    /// Runs all passes; returns the bytes in use.
+    fn run(&self) -> u64 {
+        let session = self.session;
+        let devices = space::read_chunks(session);
+        let roots = roots::read(session);
+        self.expect(roots.complete);
+        roots::check_present(session, &roots, &self.needed());
+
+        session.stage(Stage::Extents);
+        let mut references = References::new(0..u64::MAX, session.nodesize());
+        let mut scan = ExtentScan::default();
+        if let Some(root) = roots.get(TreeId::EXTENT) {
+            scan = extents::scan(session, root.ptr(), &references);
+        }
+        references.narrow(scan.windows.first().copied().unwrap_or(u64::MAX));
+        self.expect(scan.complete);
+        if let Some(root) = roots.get(TreeId::BLOCK_GROUP) {
+            scan.complete &= walk::items(session, root.ptr(), &mut |key, data| scan.add_group(key, data));
+        }
+        if let Some(root) = roots.get(TreeId::DEV) {
+            space::check_devices(session, root.ptr(), &devices);
+        }
+        if roots.get(TreeId::EXTENT).is_some() && scan.complete {
+            space::check_groups(session, &scan);
+        }
+        self.check_free_space(&roots, &scan);
+        self.check_trees(&roots, &scan, &references);
+        self.compare(&roots, &scan, references);
+        scan.used.bytes_within(0..u64::MAX)
+    }
+
+    /// The trees that this filesystem must have.
+    fn needed(&self) -> Vec<TreeId> {
+        let mut needed = vec![TreeId::EXTENT, TreeId::DEV, TreeId::FS, TreeId::CSUM];
+        let compat_ro = self.session.sb.compat_ro_flags.get();
+        for (bit, tree) in
+            [(compat_ro::FREE_SPACE_TREE, TreeId::FREE_SPACE), (compat_ro::BLOCK_GROUP_TREE, TreeId::BLOCK_GROUP)]
+        {
+            if compat_ro & bit != 0 {
+                needed.push(tree);
+            }
+        }
+        needed
+    }
+
+    fn check_free_space(&self, roots: &Roots, scan: &ExtentScan) {
+        let session = self.session;
+        session.stage(Stage::FreeSpace);
+        if session.sb.compat_ro_flags.get() & compat_ro::FREE_SPACE_TREE == 0 {
+            return session.note("there is no free space tree; a version 1 space cache is not checked");
+        }
+        if let Some(root) = roots.get(TreeId::FREE_SPACE) {
+            free_space::check(session, root.ptr(), scan);
+        }
+    }
+
+    fn check_trees(&self, roots: &Roots, scan: &ExtentScan, references: &References) {
+        let session = self.session;
+        let csum_root = roots.get(TreeId::CSUM);
+        let checksums = csum_root.map(|root| csums::read(session, root.ptr())).unwrap_or_default();
+        session.stage(Stage::Blocks);
+        self.collect(&space::chunk_root(session), None, scan, references, &mut |_| {});
+        self.collect(&roots::tree_root(session), None, scan, references, &mut |_| {});
+        let nameless = Mutex::new(Vec::new());
+        in_parallel(session.options.threads, &roots.trees, |root| {
+            let (id, live) = (root.id, root.id.is_subvolume() && !root.is_dead());
+            if !live {
+                self.collect(&root.ptr(), root.drop_point(), scan, references, &mut |_| {});
+                return;
+            }
+            let names = roots.names.get(&id.get()).cloned().unwrap_or_default();
+            let mut pass = InodePass::new(session, &checksums, id, names);
+            let complete = self.collect(&root.ptr(), None, scan, references, &mut |leaf| pass.leaf(leaf));
+            pass.finish();
+            if complete {
+                self.check_names(root, &pass, &nameless);
+            }
+        });
+        session.stage(Stage::Checksums);
+        csums::check_extents(session, &checksums, scan);
+        if let Some(root) = csum_root.filter(|_| session.options.check_data) {
+            csums::check_data(session, root.ptr(), scan);
+        }
+        session.stage(Stage::RootReferences);
+        let mut nameless = nameless.into_inner();
+        nameless.sort();
+        roots::check_references(session, roots, &nameless);
+        if let Some(root) = roots.get(TreeId::UUID) {
+            roots::check_uuids(session, root.ptr(), roots);
+        }
+        self.check_logs();
+    }
+
+    fn check_names(&self, root: &Root, pass: &InodePass<'_, '_>, nameless: &Mutex<Vec<(u64, Name)>>) {
+        if pass.sums.references != pass.sums.entries {
+            names::explain(self.session, root);
+        }
+        nameless.lock().extend(pass.subvolumes.iter().map(|name| (root.id.get(), name.clone())));
+    }
+
+    /// Walks a tree, collects the references that it makes, and shows its leaves.
+    fn collect(
+        &self,
+        root: &NodePtr,
+        from: Option<walk::DropPoint>,
+        scan: &ExtentScan,
+        references: &References,
+        leaf: &mut dyn FnMut(&butterfs_tree::Node),
+    ) -> bool {
+        references.add_root(root.at, root.tree);
+        let complete = walk::walk(self.session, *root, from, &mut |node, first| {
+            references.add(node, first, scan);
+            if node.is_leaf() {
+                leaf(node);
+            }
+        });
+        self.expect(complete);
+        complete
+    }
+
+    /// The structure of the log trees, whose blocks have no extent items.
+    fn check_logs(&self) {
+        let (session, sb) = (self.session, &self.session.sb);
+        if sb.log_root.get() == 0 {
+            return;
+        }
+        session.note("there is a log to be replayed; only the structure of its trees is checked");
+        let (at, generation) = (Logical(sb.log_root.get()), Generation(sb.generation.get().saturating_add(1)));
+        let level = Level(sb.log_root_level);
+        let root = NodePtr { at, generation, level, tree: TreeId::TREE_LOG, first_key: None };
+        let mut logs = Vec::new();
+        walk::items(session, root, &mut |key, data| {
+            if let Some(item) = butterfs_ondisk::items::RootItem::parse(data)
+                && key.kind == butterfs_ondisk::KeyType::ROOT_ITEM
+            {
+                logs.push(Root { id: TreeId::TREE_LOG, item });
+            }
+        });
+        for log in logs {
+            walk::walk(session, log.ptr(), None, &mut |_, _| {});
+        }
+    }
+
+    /// Compares the references, window by window; the trees are walked again for each further one.
+    fn compare(&self, roots: &Roots, scan: &ExtentScan, first: References) {
+        let session = self.session;
+        session.stage(Stage::References);
+        if roots.get(TreeId::QUOTA).is_some() {
+            session.note("quota groups are not checked");
+        }
+        let Some(extent_root) = roots.get(TreeId::EXTENT) else { return };
+        if !self.complete.load(Ordering::Relaxed) {
+            return session.note("references were not compared, because tree blocks cannot be read");
+        }
+        let mut start = first.window.end;
+        extents::compare(session, extent_root.ptr(), first);
+        for &end in scan.windows.iter().skip(1) {
+            let references = References::new(start..end, session.nodesize());
+            self.collect(&space::chunk_root(session), None, scan, &references, &mut |_| {});
+            self.collect(&roots::tree_root(session), None, scan, &references, &mut |_| {});
+            for root in &roots.trees {
+                self.collect(&root.ptr(), root.drop_point(), scan, &references, &mut |_| {});
+            }
+            extents::compare(session, extent_root.ptr(), references);
+            start = end;
+        }
+    }
+}
+
+/// Calls `with` for each element, on this many threads.
+fn in_parallel<T: Sync>(threads: usize, elements: &[T], with: impl Fn(&T) + Sync) {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let work = || {
+        while let Some(element) = elements.get(next.fetch_add(1, Ordering::Relaxed)) {
+            with(element);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.max(1) {
+            scope.spawn(work);
+        }
+        work();
+    });
+}

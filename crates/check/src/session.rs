@@ -1,0 +1,187 @@
+//! What all passes share: the volume, the verified blocks, which block was seen, what was found.
+//!
+//! Invariants: (1) a block's content reaches a pass only after checksum, parent's promise and tree checker; (2) a block
+//! is verified in every copy once, whoever points to it; (3) at most [`MAX_FINDINGS`] findings are kept, all are counted.
+
+use crate::finding::{Finding, Severity, Tree};
+use crate::{Options, Progress, Stage};
+use butterfs_ondisk::Superblock;
+use butterfs_tree::{BlockIdentity, Node, NodePtr, check_block};
+use butterfs_volume::Volume;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Findings that are kept; more are only counted.
+pub const MAX_FINDINGS: usize = 10_000;
+
+/// What is remembered of a good block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub level: u8,
+    pub generation: u64,
+    pub owner: u64,
+}
+
+#[derive(Default)]
+struct Blocks {
+    /// Blocks of which every copy was looked at.
+    verified: HashSet<u64>,
+    /// Promises about blocks that were not kept, so that each is told once.
+    failed: HashSet<(u64, u64, u8)>,
+    cache: HashMap<u64, Arc<Node>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Sink {
+    pub findings: Vec<Finding>,
+    pub notes: Vec<String>,
+    pub errors: u64,
+    pub warnings: u64,
+}
+
+pub(crate) struct Session<'a> {
+    pub volume: Volume,
+    pub sb: Superblock,
+    pub identity: BlockIdentity,
+    pub options: &'a Options,
+    blocks: Mutex<Blocks>,
+    sink: Mutex<Sink>,
+    progress: &'a (dyn Fn(Progress) + Sync),
+    blocks_read: AtomicU64,
+}
+
+impl<'a> Session<'a> {
+    pub fn new(
+        volume: Volume,
+        sb: Superblock,
+        sink: Sink,
+        options: &'a Options,
+        progress: &'a (dyn Fn(Progress) + Sync),
+    ) -> Session<'a> {
+        let identity = BlockIdentity {
+            fsid: sb.block_fsid(),
+            chunk_tree_uuid: [0; 16],
+            checksum: sb.checksum_kind().unwrap_or_default(),
+            nodesize: sb.nodesize.get(),
+            sectorsize: sb.sectorsize.get(),
+            incompat: sb.incompat_flags.get(),
+            super_generation: sb.generation(),
+            writable: true,
+        };
+        let (blocks, sink) = (Mutex::default(), Mutex::new(sink));
+        Session { volume, sb, identity, options, blocks, sink, progress, blocks_read: AtomicU64::new(0) }
+    }
+
+    pub fn nodesize(&self) -> u64 {
+        self.identity.nodesize.into()
+    }
+
+    pub fn sectorsize(&self) -> u64 {
+        self.identity.sectorsize.into()
+    }
+
+    pub fn report(&self, finding: Finding) {
+        self.sink.lock().add(finding);
+    }
+
+    pub fn note(&self, note: impl Into<String>) {
+        self.sink.lock().notes.push(note.into());
+    }
+
+    pub fn into_sink(self) -> Sink {
+        self.sink.into_inner()
+    }
+
+    /// Tells that a stage begins.
+    pub fn stage(&self, stage: Stage) {
+        (self.progress)(Progress { stage, blocks: self.blocks_read.load(Ordering::Relaxed), begins: true });
+    }
+
+    fn tick(&self) {
+        let blocks = self.blocks_read.fetch_add(1, Ordering::Relaxed);
+        if blocks % 1024 == 1023 {
+            (self.progress)(Progress { stage: Stage::Blocks, blocks: blocks + 1, begins: false });
+        }
+    }
+
+    /// The block that `ptr` promises; `None` when it cannot be had, which has been reported then.
+    pub fn block(&self, ptr: &NodePtr) -> Option<Arc<Node>> {
+        let (cached, first) = {
+            let mut blocks = self.blocks.lock();
+            if blocks.failed.contains(&promise(ptr)) {
+                return None;
+            }
+            (blocks.cache.get(&ptr.at.get()).cloned(), blocks.verified.insert(ptr.at.get()))
+        };
+        if let Some(node) = cached {
+            return match node.confirm(ptr) {
+                Ok(()) => Some(node),
+                Err(corrupt) => self.fail(ptr, corrupt.rule),
+            };
+        }
+        self.tick();
+        match self.read(ptr, first) {
+            Ok(node) => {
+                self.keep(&node);
+                Some(node)
+            }
+            Err(rule) => self.fail(ptr, rule),
+        }
+    }
+
+    fn fail(&self, ptr: &NodePtr, reason: String) -> Option<Arc<Node>> {
+        self.blocks.lock().failed.insert(promise(ptr));
+        self.report(Finding::BlockBad { tree: Tree(ptr.tree), at: ptr.at, reason });
+        None
+    }
+
+    /// Reads all copies, or those up to the first good one.
+    fn read(&self, ptr: &NodePtr, all: bool) -> Result<Arc<Node>, String> {
+        let copies = self.volume.copies(ptr.at);
+        let (mut good, mut bad) = (None, Vec::new());
+        for copy in 0..copies {
+            let mut bytes = vec![0; self.identity.nodesize as usize].into_boxed_slice();
+            let read = self.volume.read_copy(ptr.at, copy, &mut bytes).map_err(|error| error.to_string());
+            match read.and_then(|()| check_block(&bytes, ptr, &self.identity).map_err(|corrupt| corrupt.to_string())) {
+                Ok(()) => good = good.or(Some(Node::from_checked(bytes))),
+                Err(rule) => bad.push((copy, rule)),
+            }
+            if good.is_some() && !all {
+                break;
+            }
+        }
+        let Some(good) = good else {
+            return Err(bad.into_iter().next().map_or_else(|| "no chunk holds it".to_owned(), |(_, rule)| rule));
+        };
+        for (copy, reason) in bad.into_iter().filter(|_| all) {
+            self.report(Finding::BlockCopyBad { tree: Tree(ptr.tree), at: ptr.at, copy: copy as u64, reason });
+        }
+        Ok(Arc::new(good))
+    }
+
+    fn keep(&self, node: &Arc<Node>) {
+        let mut blocks = self.blocks.lock();
+        if (blocks.cache.len() as u64 + 1) * self.nodesize() > self.options.cache_bytes {
+            blocks.cache.clear();
+        }
+        blocks.cache.insert(node.at().get(), node.clone());
+    }
+}
+
+fn promise(ptr: &NodePtr) -> (u64, u64, u8) {
+    (ptr.at.get(), ptr.generation.get(), ptr.level.get())
+}
+
+impl Sink {
+    pub fn add(&mut self, finding: Finding) {
+        match finding.severity() {
+            Severity::Error => self.errors += 1,
+            Severity::Warning => self.warnings += 1,
+        }
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(finding);
+        }
+    }
+}
