@@ -14,15 +14,6 @@ use std::sync::Arc;
 /// The largest file size (`MAX_LFS_FILESIZE`).
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
-/// What a write does to the times of the file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Times {
-    /// The content changed now.
-    Now,
-    /// The content changed earlier, and whoever kept it until now tells when.
-    Kept,
-}
-
 /// A sector that must be in the buffer before a write touches a part of it.
 struct Whole {
     at: u64,
@@ -47,8 +38,7 @@ impl Prepared<'_> {
 
 impl Files {
     /// Writes `data` at `offset`. The file loses its capabilities, and with `set_id` its set-id bits. What is written
-    /// reaches the disk with write-back.
-    /// The times stay when the caller keeps them itself (`from_cache`).
+    /// reaches the disk with write-back. Data `from_cache` was written earlier: the owner of the cache sets the times.
     pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], set_id: bool, from_cache: bool) -> Result<usize> {
         self.must_be_writable(inode)?;
         self.must_fit(offset, data.len() as u64)?;
@@ -98,7 +88,8 @@ impl Files {
         self.reserve(inode, &span, needed).map(Promise)
     }
 
-    /// Puts `data` into the buffer. The mapping lock may be held, no other. With `kill` the file loses privileges.
+    /// Puts `data` into the buffer. The mapping lock may be held, no other. With `kill` the file loses privileges, with
+    /// `touch` its times are set.
     pub(super) fn put(
         &self,
         inode: &Arc<Inode>,

@@ -44,13 +44,6 @@ impl Filesystem {
         self.0.files.write(&inode, offset, data, kill_suidgid, true)
     }
 
-    /// As [`write`](Filesystem::write), for content that a cache above kept: the times stay, the cache sets them.
-    pub fn write_cached(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
-        let inode = self.regular(id)?;
-        self.0.inodes.relieve()?;
-        self.0.files.write_cached(&inode, offset, data, kill_suidgid)
-    }
-
     pub(super) fn resize(&self, inode: &Arc<Inode>, size: u64, kill_suidgid: bool) -> Result<()> {
         self.0.files.set_size(inode, size, kill_suidgid)
     }

@@ -89,8 +89,6 @@ pub mod open {
 
 /// Bit of OPEN's `open_flags`: the truncation clears set-id bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// Bit of WRITE: pages from the kernel's cache, whose times the kernel sets itself.
-pub const WRITE_CACHE: u32 = 1 << 0;
 /// Bit of WRITE: clear set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In `write_flags`: the data comes from the page cache, under the writeback cache.
