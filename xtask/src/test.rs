@@ -158,7 +158,7 @@ fn run_program(program: &Program) -> Result<Step, String> {
     let scratch = workspace::scratch();
     std::fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
     let mut command = Command::new(&program.path);
-    command.arg("--include-ignored").current_dir(&program.folder).envs(tools::environment());
+    command.current_dir(&program.folder).envs(tools::environment());
     command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs")).env("BUTTERFS_SCRATCH", scratch);
     let ended = process::run(&mut command, &log_of(&program.name), Duration::from_secs(limit))?;
     let step = Step::from_test_output(&program.name, ended.elapsed, ended.success, ended.timed_out, &ended.output);
