@@ -116,6 +116,9 @@ macro_rules! findings {
 findings! {
     /// The devices do not make a filesystem.
     CannotOpen { reason: String } "cannot-open", Error, false, "cannot open the filesystem: {reason}";
+    /// A first copy that is not a superblock: the kernel does not look further.
+    SuperblockPrimary { device: String, rule: String } "superblock-primary", Error, true,
+        "the primary superblock of {device} is not valid: {rule}";
     /// A secondary copy that is not a superblock.
     SuperblockCopy { device: String, copy: u64, rule: String } "superblock-copy", Warning, true,
         "superblock copy {copy} of {device} is not valid: {rule}";

@@ -172,7 +172,9 @@ pub fn check(devices: Vec<Arc<dyn BlockDevice>>, options: &Options, progress: &(
         }
     };
     for (device, item) in devices.iter().zip(volume.device_items()) {
-        superblocks::check_copies(&**device, item.total_bytes.get(), &mut sink);
+        // Who asks for another copy knows that the first one is damaged.
+        let first = usize::from(options.super_copy != 0);
+        superblocks::check_copies(&**device, item.total_bytes.get(), first, &mut sink);
     }
     let session = Session::new(volume, sb, sink, options, progress);
     let used = Judge::new(&session).run();

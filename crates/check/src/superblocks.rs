@@ -9,15 +9,19 @@ use std::io;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Checks the secondary copies that a device of the filesystem should have. An older generation is usual: a log sync
-/// and a crash leave one.
-pub(crate) fn check_copies(device: &dyn BlockDevice, total_bytes: u64, sink: &mut Sink) {
-    for (copy, at) in Superblock::copies_on(total_bytes).enumerate().skip(1) {
+/// Checks the copies that a device of the filesystem should have, from `first` on. An older generation is usual in a
+/// secondary one: a log sync and a crash leave it.
+pub(crate) fn check_copies(device: &dyn BlockDevice, total_bytes: u64, first: usize, sink: &mut Sink) {
+    for (copy, at) in Superblock::copies_on(total_bytes).enumerate().skip(first) {
         let mut bytes = vec![0; SUPERBLOCK_LEN];
         let read = device.read_at(at.get(), &mut bytes).map_err(|error| error.to_string());
         let parsed = read.and_then(|()| Superblock::parse(&bytes, at).map_err(|error| error.to_string()));
         if let Err(rule) = parsed {
-            sink.add(Finding::SuperblockCopy { device: device.name(), copy: copy as u64, rule });
+            let device = device.name();
+            sink.add(match copy {
+                0 => Finding::SuperblockPrimary { device, rule },
+                copy => Finding::SuperblockCopy { device, copy: copy as u64, rule },
+            });
         }
     }
 }

@@ -94,6 +94,7 @@ fn is_last(leaf: &Node, slot: usize) -> bool {
 
 const PLANTS: &[Plant] = &[
     ("cannot-open", |e| OFFSETS[..2].iter().for_each(|at| e.device.write_at(at.get(), &[0; 4096]).unwrap())),
+    ("superblock-primary", |e| e.device.write_at(OFFSETS[0].get(), &[0; 4096]).unwrap()),
     ("superblock-copy", |e| e.device.write_at(OFFSETS[1].get(), &[0; 4096]).unwrap()),
     ("superblock-bytes-used", |e| e.superblock(|sb| sb.bytes_used = (sb.bytes_used.get() + 4096).into())),
     ("superblock-total-bytes", |e| e.superblock(|sb| sb.total_bytes = (sb.total_bytes.get() - 4096).into())),
@@ -149,7 +150,7 @@ const PLANTS: &[Plant] = &[
         patch(
             e,
             TreeId::EXTENT,
-            &|leaf, slot| is(leaf, slot, KeyType::BLOCK_GROUP_ITEM) && leaf.item(slot)[16] & 4 != 0,
+            &|leaf, slot| leaf.key(slot).kind == KeyType::BLOCK_GROUP_ITEM && leaf.item(slot)[16] & 4 != 0,
             16,
             1u64.wrapping_sub(4),
         )
@@ -237,7 +238,9 @@ const PLANTS: &[Plant] = &[
         remove(e, TreeId::FS, &|leaf, slot| is_subvolume_entry(leaf, slot, KeyType::DIR_INDEX))
     }),
     ("root-dead-without-orphan", |e| {
-        let (at, slot) = e.find(TreeId::ROOT, &|leaf, slot| is_root_of(leaf, slot, SUBVOLUME));
+        let (at, slot) = e.find(TreeId::ROOT, &|leaf, slot| {
+            (leaf.key(slot).objectid, leaf.key(slot).kind) == (SUBVOLUME.get(), KeyType::ROOT_ITEM)
+        });
         e.edit(at, |leaf| leaf.item_mut(slot)[216] = 0);
     }),
     ("inode-missing", |e| {
