@@ -98,6 +98,7 @@ impl Core {
     /// Books everything. False when the generation has changed nothing.
     fn settle(self: &Arc<Self>, generation: Generation) -> Result<bool> {
         let handle = self.settling_handle(generation);
+        self.close_unused_trees();
         let hook = |handle: &Handle| self.settle_hook.get().map_or(Ok(()), |hook| hook(handle));
         hook(&handle)?;
         for task in std::mem::take(&mut *self.settle_tasks.lock()) {

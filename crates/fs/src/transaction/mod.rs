@@ -324,6 +324,22 @@ impl Core {
         self.trees.lock().remove(&id);
     }
 
+    /// Closes subvolumes that nobody uses when many are open: a commit looks at every open tree. Trees with changes stay,
+    /// and those that a snapshot of the running transaction shares, which only the tree in memory knows.
+    pub(crate) fn close_unused_trees(&self) {
+        /// Few enough to look at in every commit.
+        const MANY_TREES: usize = 256;
+        let generation = self.generation().0;
+        let mut trees = self.trees.lock();
+        if trees.len() <= MANY_TREES {
+            return;
+        }
+        trees.retain(|id, tree| {
+            let shared_now = tree.forced_cow.load(Ordering::Relaxed) >= generation;
+            !id.is_subvolume() || Arc::strong_count(tree) > 1 || shared_now || tree.has_unrecorded()
+        });
+    }
+
     /// All trees that are open.
     pub(crate) fn open_trees(&self) -> Vec<Arc<Tree>> {
         self.trees.lock().values().cloned().collect()

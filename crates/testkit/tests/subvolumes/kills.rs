@@ -88,7 +88,8 @@ fn killed_while_snapshots_come_and_go() {
             let bytes = FILES as usize * number.to_string().len();
             assert_eq!(expected.trim(), bytes.to_string(), "kill {kill}: {name}");
         }
-        for name in found.iter().filter(|name| !known.contains_key(*name)) {
+        let new: Vec<&String> = found.iter().filter(|name| !known.contains_key(*name)).collect();
+        for name in new {
             assert_eq!(*name, uncertain, "kill {kill}");
             let print = super::inside(&shown, name);
             assert_eq!(print.entries.len() as u64, FILES + 1, "kill {kill}: {name} is there in part");

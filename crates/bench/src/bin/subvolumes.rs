@@ -1,0 +1,162 @@
+//! Subvolumes by the thousand, by the library on 4 KiB nodes in memory: the script of the UUID tree's first
+//! measurements (a subvolume and a read-only snapshot of it, again and again), a lookup by UUID at each size, opening,
+//! snapshots of large subvolumes, and deletion of snapshots that share everything or nothing.
+//!
+//! Usage: `subvolumes [MOST_SUBVOLUMES [FILES]]`; 27000 and 100000 without arguments. One line for each number; nothing
+//! is judged here.
+
+use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_fs::mkfs::{MkfsOptions, mkfs};
+use butterfs_fs::subvolume::uuid_tree::UuidKind;
+use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options, TreeId};
+use butterfs_testkit::rng::Rng;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const TOP: InodeId = InodeId::root_of(TreeId::FS);
+const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
+const SIZES: [usize; 6] = [2, 1_000, 5_000, 27_000, 100_000, 1_000_000];
+const LOOKUPS: u32 = 20_000;
+/// Subvolumes of one directory, as in the script.
+const IN_ONE_DIRECTORY: usize = 1_000;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("a number"));
+    let most: usize = arguments.next().unwrap_or(27_000);
+    let files: usize = arguments.next().unwrap_or(100_000);
+    many(most);
+    large(files);
+}
+
+fn new(gibibytes: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(gibibytes << 30));
+    let devices: [Arc<dyn BlockDevice>; 1] = [device.clone()];
+    let options = MkfsOptions { nodesize: Some(4096), ..MkfsOptions::default() };
+    mkfs(&devices, &options, &Env::system()).expect("an empty device");
+    device
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Filesystem {
+    Filesystem::open(vec![device.clone()], Options::default(), Env::system()).expect("a good filesystem")
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let started = Instant::now();
+    let result = work();
+    (result, started.elapsed())
+}
+
+/// The script, and what is asked at each size.
+fn many(most: usize) {
+    let device = new(64);
+    let mut filesystem = open(&device);
+    let mut uuids: Vec<([u8; 16], TreeId)> = Vec::new();
+    let mut directory = TOP;
+    let mut rng = Rng::new(4);
+    let mut spent = Duration::ZERO;
+    for size in SIZES.into_iter().filter(|size| *size <= most) {
+        let before = uuids.len();
+        let (_, time) = timed(|| {
+            while uuids.len() < size {
+                if uuids.len().is_multiple_of(IN_ONE_DIRECTORY) {
+                    directory = made(&filesystem, TOP, &format!("{}", uuids.len()), &mut uuids);
+                    continue;
+                }
+                let name = format!("{}", uuids.len());
+                let id = made(&filesystem, directory, &name, &mut uuids);
+                if uuids.len() < size {
+                    let snapshot = filesystem.snapshot(id.tree, directory, format!("{name}ro").as_bytes(), true);
+                    note(&filesystem, snapshot.expect("room"), &mut uuids);
+                }
+            }
+            filesystem.sync().expect("a good device");
+        });
+        spent += time;
+        let each = time.as_secs_f64() * 1e6 / (size - before).max(1) as f64;
+        println!("{size} subvolumes: made in {spent:.2?}, the last {} at {each:.0} us each", size - before);
+        filesystem.shutdown().expect("a good device");
+        let (again, opening) = timed(|| open(&device));
+        filesystem = again;
+        println!("{size} subvolumes: opened in {opening:.2?}");
+        lookups(&filesystem, &uuids, &mut rng);
+    }
+    let (listed, time) = timed(|| filesystem.subvolumes().expect("a good device").len());
+    println!("{listed} subvolumes: listed in {time:.2?}");
+    let (_, time) = timed(|| filesystem.mend_uuid_tree().expect("a good device"));
+    println!("{listed} subvolumes: UUID tree checked in {time:.2?}");
+}
+
+fn made(filesystem: &Filesystem, parent: InodeId, name: &str, uuids: &mut Vec<([u8; 16], TreeId)>) -> InodeId {
+    let id = filesystem.create_subvolume(&CALLER, parent, name.as_bytes()).expect("room");
+    note(filesystem, id, uuids);
+    InodeId::root_of(id)
+}
+
+fn note(filesystem: &Filesystem, id: TreeId, uuids: &mut Vec<([u8; 16], TreeId)>) {
+    uuids.push((filesystem.subvolume_info(id).expect("it was made").uuid, id));
+}
+
+fn lookups(filesystem: &Filesystem, uuids: &[([u8; 16], TreeId)], rng: &mut Rng) {
+    let look = |uuid: &[u8; 16]| filesystem.subvolumes_by_uuid(UuidKind::Subvolume, uuid).expect("a good device");
+    let (_, cold) = timed(|| look(&uuids[0].0));
+    uuids.iter().for_each(|(uuid, id)| assert_eq!(look(uuid), [*id]));
+    let (_, warm) = timed(|| {
+        for _ in 0..LOOKUPS {
+            let (uuid, id) = &uuids[rng.index(uuids.len())];
+            assert_eq!(look(uuid), [*id]);
+        }
+    });
+    println!("{} subvolumes: lookup by UUID {:.2?} warm, {cold:.2?} the first", uuids.len(), warm / LOOKUPS);
+}
+
+/// Snapshots of a subvolume with many files, and how long their deletion takes.
+fn large(files: usize) {
+    let device = new(64);
+    let filesystem = open(&device);
+    let id = filesystem.create_subvolume(&CALLER, TOP, b"large").expect("room");
+    let root = InodeId::root_of(id);
+    let (_, time) = timed(|| {
+        for number in 0..files {
+            let name = format!("file{number:08}");
+            let made = filesystem.create(&CALLER, root, name.as_bytes(), 0o644).expect("room");
+            filesystem.write(made.id, 0, name.as_bytes(), false).expect("room");
+            filesystem.forget(made.id, 1);
+        }
+        filesystem.sync().expect("a good device");
+    });
+    println!("{files} files with content: made in {time:.2?}");
+    let mut longest = Duration::ZERO;
+    for number in 0..20 {
+        let name = format!("snapshot{number}");
+        let (made, time) = timed(|| filesystem.snapshot(id, TOP, name.as_bytes(), number % 2 == 0));
+        made.expect("room");
+        longest = longest.max(time);
+    }
+    println!("{files} files: snapshot at most {longest:.2?} of 20");
+    for number in 0..19 {
+        delete(&filesystem, &format!("snapshot{number}"), "a snapshot that shares everything", number == 18);
+    }
+    for number in (0..files).step_by(100) {
+        let file = filesystem.lookup(root, format!("file{number:08}").as_bytes()).expect("it is there").id;
+        filesystem.write(file, 0, b"changed", false).expect("room");
+        filesystem.forget(file, 1);
+    }
+    filesystem.sync().expect("a good device");
+    delete(&filesystem, "large", "a subvolume of which a hundredth of the files has changed", true);
+    delete(&filesystem, "snapshot19", "a snapshot that shares nothing", true);
+    filesystem.shutdown().expect("a good device");
+}
+
+fn delete(filesystem: &Filesystem, name: &str, what: &str, tell: bool) {
+    let (_, time) = timed(|| {
+        filesystem.delete_subvolume(TOP, name.as_bytes()).expect("it is there");
+        filesystem.clean_subvolumes().expect("a good device");
+        while !filesystem.deleted_subvolumes().expect("a good device").is_empty() {
+            std::thread::yield_now();
+        }
+        filesystem.sync().expect("a good device");
+    });
+    if tell {
+        println!("deletion of {what}: {time:.2?}");
+    }
+}
