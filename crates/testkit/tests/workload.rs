@@ -37,12 +37,12 @@ fn close_all(model: &mut ModelFs, target: &mut dyn Target) {
 }
 
 /// `btrfs check`, then the kernel's mount: what it shows is what we showed, and what the model holds.
-fn judge(image: &Path, model: &ModelFs, shown: &Fingerprint) {
+fn judge(image: &Path, model: &ModelFs, shown: &Fingerprint, slack_ns: u64) {
     check_all(image);
     let mount = KernelMount::new(image, "ro,noatime");
     let kernel = Fingerprint::of_tree(mount.path());
     same("kernel against model", &Fingerprint::of_model(model), &kernel, Compare::MODEL);
-    same("kernel against us", shown, &kernel, Compare { atime: false, ..Compare::ALL });
+    same("kernel against us", shown, &kernel, Compare { atime: false, slack_ns, ..Compare::ALL });
     assert_eq!(mount.finish(), [""; 0]);
 }
 
@@ -67,7 +67,7 @@ fn library_run(seed: u64, format: &Format, options: &Options) {
         same("engine against model", &Fingerprint::of_model(&model), &shown, Compare::MODEL);
         filesystem.shutdown().unwrap_or_else(|error| panic!("{error}"));
     }
-    judge(&image, &model, &shown);
+    judge(&image, &model, &shown, 0);
 }
 
 macro_rules! library_runs {
@@ -112,7 +112,8 @@ fn mount_run(seed: u64, options: &str) {
         same("mount against model", &Fingerprint::of_model(&model), &shown, Compare::MODEL);
         served.unmount();
     }
-    judge(&image, &model, &shown);
+    // The kernel keeps the times of what its cache changes and does not send a change within one tick of its clock.
+    judge(&image, &model, &shown, 20_000_000);
 }
 
 macro_rules! mount_runs {

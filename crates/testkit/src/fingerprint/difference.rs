@@ -1,6 +1,7 @@
 //! Two fingerprints compared, in sentences.
 
 use super::{Entry, Fingerprint};
+use crate::operation::Moment;
 use std::fmt::Debug;
 
 /// What is compared besides names, types, modes, owners, links, sizes, contents, xattrs and targets.
@@ -14,14 +15,17 @@ pub struct Compare {
     pub blocks: bool,
     /// Where data and holes are.
     pub holes: bool,
+    /// Nanoseconds by which the times of changes may differ.
+    pub slack_ns: u64,
 }
 
 impl Compare {
     /// Everything that both sides know.
-    pub const ALL: Compare = Compare { atime: true, mtime: true, ctime: true, btime: true, blocks: true, holes: true };
+    pub const ALL: Compare =
+        Compare { atime: true, mtime: true, ctime: true, btime: true, blocks: true, holes: true, slack_ns: 0 };
     /// Nothing that the clock or the allocation decides, except the times that were set.
     pub const MODEL: Compare =
-        Compare { atime: false, mtime: true, ctime: false, btime: false, blocks: false, holes: false };
+        Compare { atime: false, mtime: true, ctime: false, btime: false, blocks: false, holes: false, slack_ns: 0 };
 }
 
 /// One sentence for each difference, in order of paths.
@@ -63,11 +67,21 @@ fn entry_differences(path: &[u8], expected: &Entry, actual: &Entry, compare: Com
     where_both_know! {
         content if true;
         atime if compare.atime;
-        mtime if compare.mtime;
-        ctime if compare.ctime;
         btime if compare.btime;
         blocks if compare.blocks;
         data if compare.holes;
     }
+    for (name, wanted, expected, actual) in
+        [("mtime", compare.mtime, expected.mtime, actual.mtime), ("ctime", compare.ctime, expected.ctime, actual.ctime)]
+    {
+        if let (Some(expected), Some(actual)) = (expected, actual) {
+            field(name, &expected, &actual, !wanted || apart_ns(expected, actual) <= compare.slack_ns.into());
+        }
+    }
     found
+}
+
+fn apart_ns(one: Moment, other: Moment) -> u128 {
+    let ns = |moment: Moment| i128::from(moment.sec) * 1_000_000_000 + i128::from(moment.nsec);
+    (ns(one) - ns(other)).unsigned_abs()
 }
