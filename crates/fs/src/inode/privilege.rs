@@ -28,7 +28,7 @@ impl Inode {
         if known != Known::Unknown {
             return Ok(known != Known::Absent);
         }
-        let found = xattr::get(core, &self.tree, self.ino, CAPABILITY)?.is_some();
+        let found = lends_capabilities(xattr::get(core, &self.tree, self.ino, CAPABILITY)?);
         self.remember(|state| state.capability = if found { Known::Present(()) } else { Known::Absent });
         Ok(found)
     }
@@ -40,14 +40,9 @@ impl Inode {
         if !self.has_privileges(core, set_id)? {
             return Ok(());
         }
-        if self.with(|state| state.capability != Known::Absent)
-            && xattr::get(core, &self.tree, self.ino, CAPABILITY)?.is_some()
-        {
-            xattr::remove(handle, &self.tree, self.ino, CAPABILITY)?;
-        }
+        self.drop_capability(handle)?;
         let now = core.env().now();
         self.change(|state| {
-            state.capability = Known::Absent;
             if set_id {
                 state.item.mode = without_set_id(state.mode()).into();
             }
@@ -55,6 +50,23 @@ impl Inode {
         });
         Ok(())
     }
+
+    /// Removes `security.capability`, if it lends anything. The operation lock is held exclusively.
+    pub(super) fn drop_capability(&self, handle: &Handle) -> Result<()> {
+        if self.with(|state| state.capability == Known::Absent) {
+            return Ok(());
+        }
+        if lends_capabilities(xattr::get(handle.core(), &self.tree, self.ino, CAPABILITY)?) {
+            xattr::remove(handle, &self.tree, self.ino, CAPABILITY)?;
+        }
+        self.remember(|state| state.capability = Known::Absent);
+        Ok(())
+    }
+}
+
+/// An empty value lends nothing, and as in the kernel it stays.
+fn lends_capabilities(value: Option<Vec<u8>>) -> bool {
+    value.is_some_and(|value| !value.is_empty())
 }
 
 #[cfg(test)]

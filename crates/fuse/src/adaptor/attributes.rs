@@ -75,8 +75,8 @@ pub fn change(arguments: &SetattrIn) -> SetAttr {
         (false, false) => None,
     };
     // A chown that changes neither owner nor group still ends the rights that set-id bits lend; of all changes only it
-    // says no more than that the inode changed.
-    let chown_to_the_same = arguments.valid & !(bits::FH | bits::LOCKOWNER) == bits::CTIME;
+    // says no more than that the inode changed, and for directories not even that.
+    let chown_to_the_same = arguments.valid & !(bits::FH | bits::LOCKOWNER | bits::CTIME) == 0;
     let SetattrIn { atime, atimensec, mtime, mtimensec, ctime, ctimensec, .. } = *arguments;
     SetAttr {
         mode: has(bits::MODE).then_some(arguments.mode),
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn only_what_is_marked_changes() {
         let arguments = SetattrIn { mode: 0o600, uid: 7, mtime: -5, mtimensec: 9, ..SetattrIn::default() };
-        assert_eq!(change(&arguments), SetAttr::default());
+        assert_eq!(change(&arguments), SetAttr { kill_suidgid: true, ..SetAttr::default() });
         let valid = bits::MODE | bits::MTIME | bits::ATIME | bits::ATIME_NOW | bits::KILL_SUIDGID;
         let asked = change(&SetattrIn { valid, ..arguments });
         let expected = SetAttr {

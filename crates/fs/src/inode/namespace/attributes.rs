@@ -6,8 +6,8 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::acl::{self, Acl};
 use crate::inode::attr::{Attr, Caller, InodeId, SetAttr, SetTime, mode, timespec};
 use crate::inode::privilege::without_set_id;
-use crate::inode::xattr::{self, CAPABILITY, Demand};
-use crate::inode::{Inode, InodeState, Known};
+use crate::inode::xattr::{self, Demand};
+use crate::inode::{Inode, InodeState};
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;
 use std::sync::Arc;
@@ -109,11 +109,8 @@ fn change(handle: &Handle, caller: &Caller, inode: &Arc<Inode>, set: &SetAttr) -
     if set.mode.is_some() {
         adapt_acl(handle, inode, new_mode)?;
     }
-    if owner_changes && inode.with(|state| state.capability != Known::Absent) {
-        if xattr::get(core, &inode.tree, inode.ino, CAPABILITY)?.is_some() {
-            xattr::remove(handle, &inode.tree, inode.ino, CAPABILITY)?;
-        }
-        inode.remember(|state| state.capability = Known::Absent);
+    if owner_changes {
+        inode.drop_capability(handle)?;
     }
     let now = core.env().now();
     let time = |set| match set {

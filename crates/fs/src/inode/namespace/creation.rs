@@ -363,6 +363,15 @@ mod tests {
     }
 
     #[test]
+    fn inherited_attributes_have_items_of_their_own() {
+        use butterfs_ondisk::checksum::name_hash;
+        let mut hashes = [acl::ACCESS, acl::DEFAULT, COMPRESSION].map(name_hash).to_vec();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 3);
+    }
+
+    #[test]
     fn flags_are_inherited() {
         use inode_flags::{APPEND, COMPRESS, NOCOMPRESS, NODATACOW, NODATASUM};
         for (parent, file_mode, want) in [

@@ -55,15 +55,7 @@ impl Namespace {
             return Err(missing());
         }
         let inode = self.inode(id)?;
-        if name == CAPABILITY && inode.with(|state| state.capability == Known::Absent) {
-            return Err(missing());
-        }
-        let value = xattr::get(self.core(), &inode.tree, inode.ino, name)?;
-        if name == CAPABILITY {
-            let known = if value.is_some() { Known::Present(()) } else { Known::Absent };
-            inode.remember(|state| state.capability = known);
-        }
-        value.ok_or_else(missing)
+        xattr::get(self.core(), &inode.tree, inode.ino, name)?.ok_or_else(missing)
     }
 
     /// The names of all attributes, each followed by a zero byte.
@@ -86,6 +78,9 @@ impl Namespace {
                 Meaning::Plain => set_plain(handle, &inode, name, value, demand)?,
                 Meaning::AccessAcl => set_access_acl(handle, caller, &inode, Acl::parse(value)?)?,
                 Meaning::DefaultAcl => set_default_acl(handle, &inode, Acl::parse(value)?)?,
+                Meaning::Compression if inode.with(|state| !property::concerns(state)) => {
+                    return Compression::parse(value).map(drop);
+                }
                 Meaning::Compression => set_compression(handle, &inode, value, demand)?,
             }
             touch(handle, &inode);
@@ -109,6 +104,7 @@ impl Namespace {
                 }
                 Meaning::AccessAcl => set_access_acl(handle, caller, &inode, None)?,
                 Meaning::DefaultAcl => set_default_acl(handle, &inode, None)?,
+                Meaning::Compression if inode.with(|state| !property::concerns(state)) => return Ok(()),
                 Meaning::Compression => set_compression(handle, &inode, b"", Demand::Replace)?,
             }
             touch(handle, &inode);
@@ -186,9 +182,6 @@ fn set_default_acl(handle: &Handle, inode: &Arc<Inode>, default: Option<Acl>) ->
 fn set_compression(handle: &Handle, inode: &Arc<Inode>, value: &[u8], demand: Demand) -> Result<()> {
     let property = Compression::parse(value)?;
     inode.with(|state| property::check_inode(state, property))?;
-    if !inode.with(property::concerns) {
-        return Ok(());
-    }
     if property == Compression::Unset {
         match demand {
             Demand::Replace => xattr::remove(handle, &inode.tree, inode.ino, COMPRESSION)?,
