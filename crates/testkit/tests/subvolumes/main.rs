@@ -16,14 +16,20 @@ mod kills;
 mod mounted;
 mod text;
 
-use butterfs_fs::{Filesystem, Options, Subvolume, TreeId};
-use butterfs_testkit::engine::open;
+use butterfs_device::{FileDevice, FileOptions};
+use butterfs_fs::{Env, Filesystem, Options, Subvolume, TreeId};
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Opens an image at its top level.
+/// Opens an image at its top level. A filesystem that was dropped lets go of it when its cleaner has done its step.
 fn open_top(image: &Path) -> Filesystem {
-    open(image, Options { subvolume: Subvolume::Id(TreeId::FS), ..Options::default() })
+    let options = Options { subvolume: Subvolume::Id(TreeId::FS), ..Options::default() };
+    let file = FileOptions { wait: Duration::from_secs(10), ..FileOptions::read_write() };
+    let device = FileDevice::open(image, &file).unwrap_or_else(|error| panic!("{error}"));
+    let opened = Filesystem::open(vec![Arc::new(device)], options, Env::system());
+    opened.unwrap_or_else(|error| panic!("{}: {error}", image.display()))
 }
 
 fn same(what: &str, expected: &Fingerprint, actual: &Fingerprint, compare: Compare) {
