@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -23,6 +23,7 @@ const PROGRAMS: [(&str, &str); 13] = [
     ("setcap", "libcap2-bin"),
     ("losetup", "mount"),
     ("prlimit", "util-linux"),
+    ("rsync", "rsync"),
 ];
 
 /// Programs from crates.io, with the versions that the lists of expected results were made with.
