@@ -160,6 +160,8 @@ pub struct SetAttr {
     pub ctime: Option<Time>,
     /// The set-id bits go: with `size` as for an unprivileged write, without it as for a change of the owner.
     pub kill_suidgid: bool,
+    /// `security.capability` goes, as before a write.
+    pub kill_capability: bool,
 }
 
 /// On whose behalf something is made or changed.

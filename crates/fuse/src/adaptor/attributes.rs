@@ -75,8 +75,10 @@ pub fn change(arguments: &SetattrIn) -> SetAttr {
         (false, false) => None,
     };
     // A chown that changes neither owner nor group still ends the rights that set-id bits lend; of all changes only it
-    // says no more than that the inode changed, and for directories not even that.
-    let chown_to_the_same = arguments.valid & !(bits::FH | bits::LOCKOWNER | bits::CTIME) == 0;
+    // says no more than that the inode changed. A change of nothing comes before a write to a file with capabilities,
+    // and from such a chown of a directory.
+    let asked = arguments.valid & !(bits::FH | bits::LOCKOWNER);
+    let chown_to_the_same = asked == bits::CTIME;
     let SetattrIn { atime, atimensec, mtime, mtimensec, ctime, ctimensec, .. } = *arguments;
     SetAttr {
         mode: has(bits::MODE).then_some(arguments.mode),
@@ -87,6 +89,7 @@ pub fn change(arguments: &SetattrIn) -> SetAttr {
         mtime: time(bits::MTIME, bits::MTIME_NOW, mtime, mtimensec),
         ctime: has(bits::CTIME).then_some(Time { sec: ctime, nsec: ctimensec }),
         kill_suidgid: has(bits::KILL_SUIDGID) || chown_to_the_same,
+        kill_capability: asked == 0,
     }
 }
 
@@ -106,7 +109,10 @@ mod tests {
     #[test]
     fn only_what_is_marked_changes() {
         let arguments = SetattrIn { mode: 0o600, uid: 7, mtime: -5, mtimensec: 9, ..SetattrIn::default() };
-        assert_eq!(change(&arguments), SetAttr { kill_suidgid: true, ..SetAttr::default() });
+        assert_eq!(change(&arguments), SetAttr { kill_capability: true, ..SetAttr::default() });
+        let same_owner = SetattrIn { valid: bits::CTIME | bits::FH, ..arguments };
+        let expected = SetAttr { kill_suidgid: true, ctime: Some(Time { sec: 0, nsec: 0 }), ..SetAttr::default() };
+        assert_eq!(change(&same_owner), expected);
         let valid = bits::MODE | bits::MTIME | bits::ATIME | bits::ATIME_NOW | bits::KILL_SUIDGID;
         let asked = change(&SetattrIn { valid, ..arguments });
         let expected = SetAttr {

@@ -95,8 +95,8 @@ fn check(inode: &Inode, set: &SetAttr) -> Result<()> {
 fn change(handle: &Handle, caller: &Caller, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
     let core = handle.core();
     let (old_mode, old_gid) = inode.with(|state| (state.mode(), state.item.gid.get()));
-    let owner_changes = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid;
-    let owner_changes = owner_changes && old_mode & mode::S_IFMT != mode::S_IFDIR;
+    let is_directory = old_mode & mode::S_IFMT == mode::S_IFDIR;
+    let owner_changes = !is_directory && (set.uid.is_some() || set.gid.is_some() || set.kill_suidgid);
     let mut new_mode = match set.mode {
         Some(new_mode) => old_mode & mode::S_IFMT | new_mode & mode::PERMISSIONS,
         None if owner_changes => without_set_id(old_mode),
@@ -109,7 +109,7 @@ fn change(handle: &Handle, caller: &Caller, inode: &Arc<Inode>, set: &SetAttr) -
     if set.mode.is_some() {
         adapt_acl(handle, inode, new_mode)?;
     }
-    if owner_changes {
+    if owner_changes || set.kill_capability && !is_directory {
         inode.drop_capability(handle)?;
     }
     let now = core.env().now();
