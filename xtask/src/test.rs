@@ -142,7 +142,8 @@ fn program_in(line: &str) -> Option<Program> {
         let (_, rest) = line.split_once(&format!("\"{key}\":\""))?;
         rest.split_once('"').map(|(value, _)| value.to_owned())
     };
-    if !line.contains("\"reason\":\"compiler-artifact\"") || !line.contains("\"test\":true}") {
+    // The profile, which the features follow, says whether this is a test; the target only that it could be one.
+    if !line.contains("\"reason\":\"compiler-artifact\"") || !line.contains("\"test\":true},\"features\"") {
         return None;
     }
     let path = PathBuf::from(value("executable")?);
