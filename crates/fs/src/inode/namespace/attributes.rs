@@ -95,10 +95,13 @@ fn check(inode: &Inode, set: &SetAttr) -> Result<()> {
 fn change(handle: &Handle, caller: &Caller, inode: &Arc<Inode>, set: &SetAttr) -> Result<()> {
     let core = handle.core();
     let (old_mode, old_gid) = inode.with(|state| (state.mode(), state.item.gid.get()));
-    let is_directory = old_mode & mode::S_IFMT == mode::S_IFDIR;
-    let owner_changes = !is_directory && (set.uid.is_some() || set.gid.is_some() || set.kill_suidgid);
+    let kind = old_mode & mode::S_IFMT;
+    let is_directory = kind == mode::S_IFDIR;
+    // What is not written to loses its capabilities only by a chown, be it one that changes nothing.
+    let chown_to_the_same = set.kill_suidgid || set.kill_capability && kind != mode::S_IFREG;
+    let owner_changes = !is_directory && (set.uid.is_some() || set.gid.is_some() || chown_to_the_same);
     let mut new_mode = match set.mode {
-        Some(new_mode) => old_mode & mode::S_IFMT | new_mode & mode::PERMISSIONS,
+        Some(new_mode) => kind | new_mode & mode::PERMISSIONS,
         None if owner_changes => without_set_id(old_mode),
         None => old_mode,
     };
