@@ -53,6 +53,24 @@ fn a_new_owner_takes_set_id_bits() {
 }
 
 #[test]
+fn a_chown_that_changes_nothing_takes_set_id_bits_from_the_owner_only() {
+    let world = World::new();
+    let (fs, root) = (&world.fs, world.root());
+    let file = fs.create(&ROOT, root, b"file", 0o6755).unwrap().id;
+    let chown = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+    assert_eq!(errno(fs.setattr(&USER, file, &chown)), Some(Errno::EPERM));
+    assert_eq!(fs.getattr(file).unwrap().mode, 0o106755);
+    assert_eq!(fs.setattr(&ROOT, file, &chown).unwrap().mode, 0o100755);
+    assert_eq!(errno(fs.setattr(&USER, file, &chown)), None);
+    fs.set_xattr(&ROOT, file, b"security.capability", b"value", 0).unwrap();
+    let write = SetAttr { kill_capability: true, ..SetAttr::default() };
+    fs.setattr(&ROOT, file, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
+    assert_eq!(fs.setattr(&USER, file, &write).unwrap().mode, 0o104755);
+    assert_eq!(errno(fs.get_xattr(file, b"security.capability")), Some(Errno::ENODATA));
+    world.finish();
+}
+
+#[test]
 fn a_foreign_group_does_not_keep_its_bit() {
     let world = World::new();
     let file = world.file(world.root(), "file");

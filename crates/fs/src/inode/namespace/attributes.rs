@@ -99,6 +99,10 @@ fn change(handle: &Handle, caller: &Caller, inode: &Arc<Inode>, set: &SetAttr) -
     let is_directory = kind == mode::S_IFDIR;
     // What is not written to loses its capabilities only by a chown, be it one that changes nothing.
     let chown_to_the_same = set.kill_suidgid || set.kill_capability && kind != mode::S_IFREG;
+    let owner = inode.with(|state| state.item.uid.get());
+    if chown_to_the_same && !is_directory && without_set_id(old_mode) != old_mode && ![0, owner].contains(&caller.uid) {
+        return Err(Error::refused(Errno::EPERM, "only the owner takes set-id bits away"));
+    }
     let owner_changes = !is_directory && (set.uid.is_some() || set.gid.is_some() || chown_to_the_same);
     let mut new_mode = match set.mode {
         Some(new_mode) => kind | new_mode & mode::PERMISSIONS,
