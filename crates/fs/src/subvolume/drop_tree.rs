@@ -117,6 +117,8 @@ impl Walk<'_> {
 
     /// Deals with the next child of the lowest block on the path.
     fn child(&mut self) -> Result<()> {
+        let core = self.core;
+        let _turn = core.sharing.lock();
         let place = self.path.last().expect("the path is not empty");
         let ptr = place.node.child_ptr(place.slot, self.tree);
         let refs = self.core.block_refs_loading(ptr.at, ptr.level)?;

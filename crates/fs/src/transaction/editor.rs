@@ -72,6 +72,8 @@ impl NodeEditor for Editor<'_> {
         if self.is_writable(node) {
             return Ok(node.at());
         }
+        // Between asking how many refer to a block and dropping our reference nobody else may do the same.
+        let _turn = self.may_be_shared(node, is_root).then(|| self.core.sharing.lock());
         let refs = self.refs_of(node, is_root)?;
         let at = self.allocate()?;
         let mut copy = (**node).clone();
@@ -165,11 +167,14 @@ impl Editor<'_> {
         }
     }
 
-    fn refs_of(&self, node: &Node, is_root: bool) -> Result<BlockRefs> {
-        let may_be_shared = self.tree.id().is_subvolume()
+    fn may_be_shared(&self, node: &Node, is_root: bool) -> bool {
+        self.tree.id().is_subvolume()
             && !is_root
-            && (node.generation() <= self.tree.last_snapshot() || node.flags() & Header::RELOC != 0);
-        if !may_be_shared {
+            && (node.generation() <= self.tree.last_snapshot() || node.flags() & Header::RELOC != 0)
+    }
+
+    fn refs_of(&self, node: &Node, is_root: bool) -> Result<BlockRefs> {
+        if !self.may_be_shared(node, is_root) {
             return Ok(BlockRefs { refs: 1, full: false });
         }
         let refs = self.core.block_refs(node.at(), node.level())?;

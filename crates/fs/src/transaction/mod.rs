@@ -94,6 +94,8 @@ pub struct Core {
     pub(crate) changed: Condvar,
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) superblock: Mutex<Superblock>,
+    /// Held between looking up the references of a block that may be shared and changing them.
+    pub(crate) sharing: Mutex<()>,
     pub(crate) settle_hook: OnceLock<SettleHook>,
     pub(crate) settle_tasks: Mutex<Vec<SettleTask>>,
     pub(crate) commit_wish: (Mutex<bool>, Condvar),
@@ -131,6 +133,7 @@ impl Core {
             }),
             changed: Condvar::new(),
             commit_lock: Mutex::new(()),
+            sharing: Mutex::new(()),
             settle_hook: OnceLock::new(),
             settle_tasks: Mutex::default(),
             commit_wish: (Mutex::new(false), Condvar::new()),
