@@ -65,3 +65,71 @@ fn a_removed_directory_takes_nothing_in() {
     fs.release(dir);
     world.finish();
 }
+
+/// A file of many small extents, each written back on its own.
+fn scattered(world: &World, name: &str, extents: u64) -> butterfs_fs::InodeId {
+    let file = world.file(world.root(), name);
+    for number in 0..extents {
+        world.fs.write(file, number * 8192, &[number as u8; 4096], false).unwrap();
+    }
+    world.fs.sync().unwrap();
+    file
+}
+
+#[test]
+fn a_file_of_many_extents_is_deleted_in_steps() {
+    const EXTENTS: u64 = 5000;
+    let world = World::new();
+    let (fs, root) = (&world.fs, world.root());
+    world.file(root, "first");
+    fs.sync().unwrap();
+    let free = fs.statfs().blocks_free;
+    let file = scattered(&world, "file", EXTENTS);
+    let linked = scattered(&world, "linked", 100);
+    fs.link(linked, root, b"second name").unwrap();
+    assert_eq!(fs.getattr(file).unwrap().blocks, EXTENTS * 8);
+    fs.unlink(root, b"file").unwrap();
+    fs.unlink(root, b"linked").unwrap();
+    fs.sync().unwrap();
+    // Still referred to: it is all there, also for the next mount, which deletes it.
+    let mut content = Vec::new();
+    fs.read(file, (EXTENTS - 1) * 8192, 4096, &mut content).unwrap();
+    assert_eq!(content, [(EXTENTS - 1) as u8; 4096]);
+    let later = world.after_power_cut();
+    assert_eq!(errno(later.fs.getattr(file)), Some(Errno::ENOENT));
+    later.fs.sync().unwrap();
+    assert!(later.fs.statfs().blocks_free + 600 > free, "{} of {free}", later.fs.statfs().blocks_free);
+    later.finish();
+    // Deleted while others commit; what a power cut leaves in between is sound.
+    let mut cuts = Vec::new();
+    std::thread::scope(|scope| {
+        let deleter = scope.spawn(|| fs.forget(file, 1));
+        while !deleter.is_finished() {
+            fs.sync().unwrap();
+            cuts.push(world.on_device());
+        }
+    });
+    for cut in cuts.iter().step_by(cuts.len().div_ceil(8).max(1)) {
+        crate::world::judge(cut);
+    }
+    assert_eq!(errno(fs.getattr(file)), Some(Errno::ENOENT));
+    assert_eq!(world.stat("second name").unwrap().blocks, 800);
+    fs.forget(linked, 2);
+    world.finish();
+}
+
+#[test]
+fn unwritten_data_of_a_deleted_file_goes_nowhere() {
+    let world = World::new();
+    let (fs, root) = (&world.fs, world.root());
+    let file = world.file(root, "file");
+    fs.acquire(file);
+    fs.write(file, 0, &[1; 100_000], false).unwrap();
+    fs.unlink(root, b"file").unwrap();
+    fs.write(file, 100_000, &[2; 100_000], false).unwrap();
+    fs.forget(file, 1);
+    fs.release(file);
+    assert!(fs.write(file, 0, b"late", false).is_err());
+    fs.sync().unwrap();
+    world.finish();
+}

@@ -84,6 +84,11 @@ impl World {
         World::open(Arc::new(self.device.snapshot()), self.env.clone())
     }
 
+    /// What is on the device now.
+    pub fn on_device(&self) -> MemoryDevice {
+        self.device.snapshot()
+    }
+
     /// The root directory.
     pub fn root(&self) -> InodeId {
         self.fs.root()
