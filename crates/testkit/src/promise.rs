@@ -10,10 +10,26 @@
 
 use crate::fingerprint::{Compare, Entry, Fingerprint, differences};
 use crate::model::{Body, ModelFs, NodeId, Sparse};
-use crate::operation::{Kind, Op, RelPath};
-use std::collections::BTreeMap;
+use crate::operation::{Kind, Object, Op, RelPath, Reply, Target};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCK: u64 = 4096;
+
+/// Up to so many bytes of a shown file from an offset; files with holes are too large to be read whole.
+pub type Read<'a> = dyn Fn(&RelPath, u64, usize) -> Vec<u8> + 'a;
+
+/// Reads through a target.
+pub fn through(target: impl Target) -> impl Fn(&RelPath, u64, usize) -> Vec<u8> {
+    let target = RefCell::new(target);
+    move |path, offset, len| {
+        let read = Op::Read { object: Object::Path(path.clone()), offset, len };
+        match target.borrow_mut().apply(&read) {
+            Ok(Reply::Bytes(bytes)) => bytes,
+            other => panic!("{path:?}: {other:?}"),
+        }
+    }
+}
 
 /// The states that may be shown: the one that `sync` promised first, then one after each later operation.
 #[derive(Clone, Debug)]
@@ -68,8 +84,8 @@ impl History {
         }
     }
 
-    /// The index of the state that `shown` comes from, or why it comes from none. `read` returns a shown file's bytes.
-    pub fn explain(&self, shown: &Fingerprint, read: &dyn Fn(&RelPath) -> Vec<u8>) -> Result<usize, String> {
+    /// The index of the state that `shown` comes from, or why it comes from none. `read` returns bytes of a shown file.
+    pub fn explain(&self, shown: &Fingerprint, read: &Read<'_>) -> Result<usize, String> {
         let bare_shown = bare(shown.clone());
         let mut nearest: Option<Vec<String>> = None;
         for (index, state) in self.states.iter().enumerate().skip(self.names_from).rev() {
@@ -89,14 +105,15 @@ impl History {
         Err(format!("none of {count} states; the nearest differs by {:#?}", &nearest[..nearest.len().min(20)]))
     }
 
-    fn wrong_files(&self, state: &ModelFs, shown: &Fingerprint, read: &dyn Fn(&RelPath) -> Vec<u8>) -> Vec<String> {
+    fn wrong_files(&self, state: &ModelFs, shown: &Fingerprint, read: &Read<'_>) -> Vec<String> {
         let files = shown.entries.iter().filter(|(_, entry)| entry.kind == Kind::File);
         let wrong = files.filter_map(|(path, entry)| {
             let path = RelPath(path.clone());
             let id = state.resolve(&path).expect("the names agree");
             let from = self.content_from.get(&id).copied().unwrap_or(0);
             let versions = versions(&self.states[from..], id);
-            let allowed = versions.iter().any(|file| is_whole(file, entry)) || is_mixed(&versions, entry, &read(&path));
+            let allowed = versions.iter().any(|file| is_whole(file, entry))
+                || is_mixed(&versions, entry, &|offset| read(&path, offset, BLOCK as usize));
             (!allowed).then(|| format!("{path:?}: size {} and content are of no state", entry.size))
         });
         wrong.collect()
@@ -124,19 +141,25 @@ fn is_whole(file: &Sparse, shown: &Entry) -> bool {
 }
 
 /// Each block is that of some version, cut off at the shown size; zeros are allowed where a version has none.
-fn is_mixed(versions: &[&Sparse], shown: &Entry, bytes: &[u8]) -> bool {
+///
+/// Only blocks that a version or the shown file has data in are looked at: the others are holes in all of them.
+fn is_mixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Vec<u8>) -> bool {
     let sizes = || versions.iter().map(|file| file.size());
     // A large write reaches the disk in pieces that end at blocks.
     let part_of_write =
         shown.size.is_multiple_of(BLOCK) && sizes().min() <= Some(shown.size) && Some(shown.size) <= sizes().max();
     let size_known = part_of_write || sizes().any(|size| size == shown.size);
-    let block_known = |(number, block): (usize, &[u8])| {
-        let offset = number as u64 * BLOCK;
+    let block_known = |offset: u64| {
+        let block = read(offset);
         let zeros = block.iter().all(|byte| *byte == 0);
-        zeros && versions.iter().any(|file| file.size() <= offset || is_version(file, offset, block))
-            || versions.iter().any(|file| is_version(file, offset, block))
+        zeros && versions.iter().any(|file| file.size() <= offset)
+            || versions.iter().any(|file| is_version(file, offset, &block))
     };
-    size_known && bytes.chunks(BLOCK as usize).enumerate().all(block_known)
+    let written = versions.iter().flat_map(|file| file.written().map(|(offset, _)| offset));
+    let data =
+        shown.data.iter().flatten().flat_map(|(start, end)| (start / BLOCK..end.div_ceil(BLOCK)).map(|at| at * BLOCK));
+    let offsets: BTreeSet<u64> = written.chain(data).filter(|offset| *offset < shown.size).collect();
+    size_known && offsets.into_iter().all(block_known)
 }
 
 fn is_version(file: &Sparse, offset: u64, block: &[u8]) -> bool {
@@ -148,7 +171,7 @@ fn is_version(file: &Sparse, offset: u64, block: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::{Content, Object, Op, Target};
+    use crate::operation::Content;
 
     fn grow(model: &mut ModelFs, history: &mut History, op: Op) {
         model.apply(&op).expect("a valid operation");
@@ -163,16 +186,9 @@ mod tests {
         grow(&mut model, &mut history, Op::Create { path: path("b"), mode: 0o644 });
         let object = Object::Path(path("a"));
         grow(&mut model, &mut history, Op::Write { object, offset: 0, content: Content { seed: 2, len: 9000 } });
-        let read = |of: &ModelFs| {
-            let of = of.clone();
-            move |path: &RelPath| {
-                of.resolve(path)
-                    .ok()
-                    .and_then(|id| versions(std::slice::from_ref(&of), id).first().map(|file| file.read(0, 1 << 20)))
-                    .unwrap_or_default()
-            }
+        let show = |history: &History, shown: &ModelFs| {
+            history.explain(&Fingerprint::of_model(shown), &through(shown.clone()))
         };
-        let show = |history: &History, shown: &ModelFs| history.explain(&Fingerprint::of_model(shown), &read(shown));
         for (index, state) in history.states.iter().enumerate().rev() {
             // The write changes no name, so the state before it is explained by the state after it.
             assert_eq!(show(&history, state), Ok(if index == 2 { 3 } else { index }));

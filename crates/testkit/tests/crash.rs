@@ -12,8 +12,8 @@ use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::mounted::Mounted;
-use butterfs_testkit::operation::{Op, RelPath, Target, agree};
-use butterfs_testkit::promise::{History, Promise};
+use butterfs_testkit::operation::{Op, Target, agree};
+use butterfs_testkit::promise::{History, Promise, through};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
@@ -21,8 +21,6 @@ use butterfs_testkit::serve::{self, Served};
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape};
 use rustix::io::Errno;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,9 +112,7 @@ fn killed_server() {
         check_all(&image);
         let mount = KernelMount::new(&image, "ro,noatime");
         let (shown, mut rest) = split_off(Fingerprint::of_tree(mount.path()), &name);
-        let read = |path: &RelPath| {
-            std::fs::read(mount.path().join(&name).join(OsStr::from_bytes(&path.0))).expect("it is shown")
-        };
+        let read = through(Mounted::new(&mount.path().join(&name)));
         let found = history.explain(&shown, &read);
         found.unwrap_or_else(|error| panic!("kill {number}, seed {}: {error}", 9000 + number));
         // What earlier kills left does not change any more; the root folder has one more name.
@@ -206,7 +202,7 @@ impl Recorded {
         let filesystem = Filesystem::open(vec![Arc::new(disk.snapshot())], Options::default(), Env::system());
         let filesystem = filesystem.unwrap_or_else(|error| panic!("{what}: {error}"));
         let shown = Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let read = |path: &RelPath| read_whole(&filesystem, path);
+        let read = through(Library::new(&filesystem));
         self.allowed(prefix).explain(&shown, &read).unwrap_or_else(|error| panic!("{what}: {error}"));
     }
 
@@ -219,20 +215,11 @@ impl Recorded {
         if mount_too {
             let mount = KernelMount::new(&image, "noatime");
             let shown = Fingerprint::of_tree(mount.path());
-            let read =
-                |path: &RelPath| std::fs::read(mount.path().join(OsStr::from_bytes(&path.0))).expect("it is shown");
+            let read = through(Mounted::new(mount.path()));
             self.allowed(prefix).explain(&shown, &read).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(mount.finish(), [""; 0], "{what}");
             check_all(&image);
         }
-    }
-}
-
-fn read_whole(filesystem: &Filesystem, path: &RelPath) -> Vec<u8> {
-    let read = Op::Read { object: butterfs_testkit::operation::Object::Path(path.clone()), offset: 0, len: 16 << 20 };
-    match Library::new(filesystem).apply(&read) {
-        Ok(butterfs_testkit::operation::Reply::Bytes(bytes)) => bytes,
-        other => panic!("{path:?}: {other:?}"),
     }
 }
 

@@ -7,7 +7,7 @@ use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::operation::{Content, Object, Op, RelPath, Target, agree};
-use butterfs_testkit::promise::{History, Promise};
+use butterfs_testkit::promise::{History, Promise, through};
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape};
 use rustix::io::Errno;
@@ -57,13 +57,7 @@ fn fails_at(on: Operation, skip: u64, seed: u64) -> bool {
     // The disk has what was written before the failure and nothing after it: it is a power cut.
     let after = open(Arc::new(disk.snapshot()));
     let shown = Fingerprint::of_library(&after).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let read = |path: &RelPath| {
-        let read = Op::Read { object: Object::Path(path.clone()), offset: 0, len: 16 << 20 };
-        match Library::new(&after).apply(&read) {
-            Ok(butterfs_testkit::operation::Reply::Bytes(bytes)) => bytes,
-            other => panic!("{what}: {path:?}: {other:?}"),
-        }
-    };
+    let read = through(Library::new(&after));
     history.explain(&shown, &read).unwrap_or_else(|error| panic!("{what}: {error}"));
     failed
 }
