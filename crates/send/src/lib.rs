@@ -1,0 +1,7 @@
+//! Send streams: what makes one subvolume, or the difference of two, travel.
+//!
+//! [`wire`] is the stream itself, bytes to commands and back; it uses neither the engine nor the format of the disk.
+
+#![forbid(unsafe_code)]
+
+pub mod wire;
