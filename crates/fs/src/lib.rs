@@ -1,7 +1,7 @@
 //! The engine: a btrfs filesystem that is read and written.
 //!
 //! Modules stand in a fixed order, each using only earlier ones (checked by `cargo xtask layering`):
-//! `error env options node_io | space | transaction | extent | commit | file_buffer | inode | file | subvolume | mount | filesystem`,
+//! `error env options node_io | space | transaction | extent | commit | tree_log | file_buffer | inode | file | subvolume | mount | filesystem`,
 //! and `mkfs`, which uses none of them but `error` and `env`.
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod options;
 pub mod space;
 pub mod subvolume;
 pub mod transaction;
+pub mod tree_log;
 
 pub use butterfs_ondisk::items::inode_flags;
 pub use butterfs_ondisk::{Generation, Ino, Logical, TreeId};
