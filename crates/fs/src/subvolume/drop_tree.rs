@@ -9,6 +9,10 @@
 //! shared, older than the snapshot or full leaf  drop our reference to C
 //! shared, and ours (younger than g)             first its subtree names its parents, not us, then drop
 //! ```
+//! Naming parents goes from the leaves up: a block gets full back references after all blocks below it. How far it
+//! came within one child is kept in memory only; after a crash the child is looked at from its beginning, and what is
+//! named already is left alone. That a block has full back references says nothing about those below it: Linux names
+//! from the top down.
 //!
 //! # Invariants
 //! 1. A step drops references and stores how far it came (`drop_progress`, `drop_level`) in one transaction.
@@ -40,6 +44,8 @@ struct Walk<'a> {
     born: Generation,
     path: Vec<Place>,
     budget: usize,
+    /// Within the child whose blocks are being given full back references: everything before is done.
+    named_to: Option<Key>,
 }
 
 /// Does one step of dropping `tree`, whose root item says that it is deleted. True when nothing is left of it; the
@@ -48,9 +54,11 @@ pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<bool> {
     let core = handle.core();
     let item = tree.root_item();
     let born = Generation(tree.root_item_key().offset);
-    let mut walk = Walk { core, handle, tree: tree.id(), born, path: Vec::new(), budget: STEP_BLOCKS };
+    let named_to = tree.named_to.lock().take();
+    let mut walk = Walk { core, handle, tree: tree.id(), born, path: Vec::new(), budget: STEP_BLOCKS, named_to };
     walk.resume(tree.root(), item.drop_progress.into(), Level(item.drop_level))?;
     let progress = walk.run()?;
+    *tree.named_to.lock() = walk.named_to;
     if let Some((key, level)) = progress {
         tree.change_root_item(|item| {
             item.drop_progress = DiskKey::from(key);
@@ -128,11 +136,13 @@ impl Walk<'_> {
             return Ok(());
         }
         let ours = ptr.generation > self.born && !(ptr.level.0 == 0 && refs.full);
-        if ours && !self.name_parents(&ptr)? {
-            // Out of budget: this child is looked at again in the next step, and what is done stays done.
+        let from = self.named_to;
+        if ours && !self.name_parents(&ptr, from)? {
+            // Out of budget: the next step goes on with this child.
             self.budget = 0;
             return Ok(());
         }
+        self.named_to = None;
         let place = self.path.last_mut().expect("the path is not empty");
         let by = if place.full { RefBy::Block(place.node.at()) } else { RefBy::Tree(self.tree) };
         place.slot += 1;
@@ -172,8 +182,9 @@ impl Walk<'_> {
     }
 
     /// In the subtree at `ptr`, every block that this tree owns and others keep gets full back references: its
-    /// children name it instead of us. False when the budget ended before the subtree did.
-    fn name_parents(&mut self, ptr: &NodePtr) -> Result<bool> {
+    /// children name it instead of us. Children before `from` have them. False when the budget ended before the
+    /// subtree did; `named_to` then says how far it came.
+    fn name_parents(&mut self, ptr: &NodePtr, from: Option<Key>) -> Result<bool> {
         if self.budget == 0 {
             return Ok(false);
         }
@@ -182,20 +193,23 @@ impl Walk<'_> {
         if node.owner() != self.tree {
             return Ok(true);
         }
-        let full = self.core.block_refs_loading(node.at(), node.level())?.full;
-        if !full {
+        if node.level().0 > 0 {
+            let first = from.map_or(0, |key| node.child_slot(key));
+            for slot in first..node.nritems() {
+                let child = node.child_ptr(slot, self.tree);
+                let from = from.filter(|_| slot == first);
+                if child.generation > self.born && !self.name_parents(&child, from)? {
+                    return Ok(false);
+                }
+                if slot + 1 < node.nritems() {
+                    self.named_to = Some(node.key(slot + 1));
+                }
+            }
+        }
+        if !self.core.block_refs_loading(node.at(), node.level())?.full {
             self.core.change_child_refs(&node, self.tree, Some(node.at()), 1);
             self.core.change_child_refs(&node, self.tree, None, -1);
             self.core.refs.set_full(node.at(), u64::from(self.core.nodesize()), node.level());
-        }
-        if node.level().0 == 0 {
-            return Ok(true);
-        }
-        for slot in 0..node.nritems() {
-            let child = node.child_ptr(slot, self.tree);
-            if child.generation > self.born && !self.name_parents(&child)? {
-                return Ok(false);
-            }
         }
         Ok(true)
     }

@@ -46,6 +46,8 @@ pub struct Tree {
     pub(crate) forced_cow: AtomicU64,
     /// The next inode number, 0 while unknown; kept by `inode`.
     pub next_ino: AtomicU64,
+    /// While the tree is dropped: how far its shared blocks have full back references; kept by `subvolume`.
+    pub(crate) named_to: Mutex<Option<Key>>,
 }
 
 impl Tree {
@@ -68,6 +70,7 @@ impl Tree {
             nodes_added: AtomicI64::new(0),
             forced_cow: AtomicU64::new(0),
             next_ino: AtomicU64::new(0),
+            named_to: Mutex::default(),
         }
     }
 

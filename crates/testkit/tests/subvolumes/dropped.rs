@@ -11,6 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 
 const FILES: usize = 60_000;
+/// Files with long names and content inside the tree, of which there are four levels of 4 KiB blocks.
+const LONG_NAMED: usize = 12_000;
 const TOP: InodeId = InodeId::root_of(TreeId::FS);
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
 
@@ -134,4 +136,46 @@ fn the_kernels_is_finished_by_us() {
         std::fs::copy(&whole, &image).expect("room");
     }
     requirement::skip(TEST, "the kernel was never caught half way");
+}
+
+/// All blocks below the root belong to the deleted subvolume and are kept by its snapshot: far more than a step names.
+/// After each step's commit the image is consistent, and the kernel finishes it.
+#[test]
+fn one_that_shares_all_its_blocks_is_dropped_in_steps() {
+    const TEST: &str = "one_that_shares_all_its_blocks_is_dropped_in_steps";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let _watchdog = Watchdog::new(TEST, 300);
+    let scratch = Scratch::new(TEST);
+    let image = scratch.sparse_file("image", 2 << 30);
+    FORMATS[5].make(&device(&image));
+    let filesystem = open_top(&image);
+    let id = filesystem.create_subvolume(&CALLER, TOP, b"big").expect("room");
+    for number in 0..LONG_NAMED {
+        let made = filesystem.create(&CALLER, InodeId::root_of(id), format!("{number:0200}").as_bytes(), 0o644);
+        let file = made.expect("room").id;
+        filesystem.write(file, 0, &[1; 1900], false).expect("room");
+        filesystem.forget(file, 1);
+    }
+    filesystem.snapshot(id, TOP, b"kept", true).expect("room");
+    filesystem.sync().expect("a good device");
+    let dump = ["inspect-internal", "dump-tree", "-t", &id.0.to_string(), "--bfs", &image.to_string_lossy()];
+    let top = run_ok(60, "btrfs", &dump);
+    assert!(
+        top.lines().take(3).any(|line| line.contains("level 3")),
+        "a child of the root has too few blocks below it"
+    );
+    filesystem.delete_subvolume(TOP, b"big").expect("it is there");
+    filesystem.sync().expect("a good device");
+    // The power goes in the middle, twice: once we go on, once the kernel does.
+    let cut = scratch.join("cut");
+    std::fs::copy(&image, &cut).expect("room");
+    drop(filesystem);
+    check_all(&cut);
+    let mount = KernelMount::new(&cut, "");
+    run_ok(120, "btrfs", &["subvolume", "sync", &mount.path().to_string_lossy()]);
+    assert_eq!(mount.finish(), [""; 0]);
+    only_kept_is_left(&cut);
+    only_kept_is_left(&image);
 }
