@@ -49,22 +49,26 @@ pub(crate) fn check_extents(session: &Session<'_>, checksums: &Checksums, scan: 
 
 /// Reads all data that has checksums, in every copy.
 pub(crate) fn check_data(session: &Session<'_>, root: NodePtr, scan: &ExtentScan) {
-    let sector = session.identity.sectorsize as usize;
-    let per_sector = session.identity.checksum.len();
     items(session, root, &mut |key, data| {
-        if key.kind != KeyType::EXTENT_CSUM {
-            return;
-        }
-        for (index, digests) in data.chunks(READ_BYTES / sector * per_sector).enumerate() {
-            let at = key.offset.saturating_add((index * READ_BYTES) as u64);
-            let length = (digests.len() / per_sector * sector) as u64;
+        if key.kind == KeyType::EXTENT_CSUM {
             // What is no extent has been reported, and may be anything.
-            for run in scan.data.within(at..at.saturating_add(length)) {
-                let skipped = (run.start - at) as usize / sector * per_sector;
-                check_run(session, run, &digests[skipped..]);
-            }
+            check_item(session, key.offset, data, &scan.data);
         }
     });
+}
+
+/// Reads what a checksum item covers, as far as it lies within `runs`.
+pub(crate) fn check_item(session: &Session<'_>, start: u64, digests: &[u8], runs: &Runs) {
+    let sector = session.identity.sectorsize as usize;
+    let per_sector = session.identity.checksum.len();
+    for (index, digests) in digests.chunks(READ_BYTES / sector * per_sector).enumerate() {
+        let at = start.saturating_add((index * READ_BYTES) as u64);
+        let length = (digests.len() / per_sector * sector) as u64;
+        for run in runs.within(at..at.saturating_add(length)) {
+            let skipped = (run.start - at) as usize / sector * per_sector;
+            check_run(session, run, &digests[skipped..]);
+        }
+    }
 }
 
 fn check_run(session: &Session<'_>, run: std::ops::Range<u64>, digests: &[u8]) {

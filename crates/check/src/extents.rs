@@ -2,6 +2,7 @@
 
 use crate::finding::{Finding, Tree};
 use crate::references::{Reference, References, Source};
+use crate::roots::{Root, Roots};
 use crate::session::{Seen, Session};
 use crate::walk::{items, walk};
 use butterfs_ondisk::items::{
@@ -226,10 +227,10 @@ fn check_place(session: &Session<'_>, extent: &Extent, end: u64) {
 }
 
 /// Compares one window of the extent tree with the references that the trees make.
-pub(crate) fn compare(session: &Session<'_>, root: NodePtr, references: References) {
+pub(crate) fn compare(session: &Session<'_>, root: NodePtr, roots: &Roots, references: References) {
     let window = references.window.clone();
     let (records, seen) = references.finish();
-    let mut comparison = Comparison { session, records, seen, next: 0, current: None };
+    let mut comparison = Comparison { session, roots, records, seen, next: 0, current: None };
     items(session, root, &mut |key, data| {
         if window.contains(&key.objectid) {
             comparison.item(key, data);
@@ -241,6 +242,7 @@ pub(crate) fn compare(session: &Session<'_>, root: NodePtr, references: Referenc
 
 struct Comparison<'s, 'a> {
     session: &'s Session<'a>,
+    roots: &'s Roots,
     records: Vec<Reference>,
     seen: HashMap<u64, Seen>,
     next: usize,
@@ -333,7 +335,10 @@ impl Comparison<'_, '_> {
             session.report(Finding::ExtentGeneration { at, stored: extent.generation, found: seen.generation });
         }
         let owned = extent.sources.iter().any(|(source, _)| *source == Source::tree(seen.owner));
-        if extent.flags & extent_flags::FULL_BACKREF == 0 && !owned {
+        // While a deleted tree is dropped, its shared blocks are given full references one after the other, from the
+        // top down: below one that has them, the others name their owner and are not referred to by it any more.
+        let dying = self.roots.get(TreeId(seen.owner)).is_some_and(Root::is_dead);
+        if extent.flags & extent_flags::FULL_BACKREF == 0 && !owned && !dying {
             session.report(Finding::FullBackrefMissing { at, owner: Tree(TreeId(seen.owner)) });
         }
     }

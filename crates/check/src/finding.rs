@@ -295,6 +295,25 @@ findings! {
     /// A UUID of nothing.
     UuidStale { tree: Tree, key: Key } "uuid-entry-stale", Error, true,
         "the UUID tree has subvolume {tree} under {key}, which is not its UUID";
+    /// A block of a log that is not its own.
+    LogBlock { tree: Tree, at: Logical, reason: String } "log-block", Error, false,
+        "log of tree {tree}: block {at} {reason}";
+    /// An item that replay ignores.
+    LogItem { tree: Tree, key: Key } "log-item", Warning, true, "log of tree {tree}: item {key} does not belong there";
+    /// A log that replay ignores.
+    LogOrphan { tree: Tree } "log-without-subvolume", Warning, true, "there is a log of subvolume {tree}, which does not exist";
+    /// Items of an inode that the log does not have.
+    LogInode { tree: Tree, inode: Ino } "log-inode-missing", Error, false,
+        "log of tree {tree}: inode {inode} has items, but no inode item";
+    /// A range of entries that ends before it begins, or lies on another one.
+    LogRange { tree: Tree, inode: Ino, first: u64 } "log-range", Error, false,
+        "log of tree {tree}: the range of entries at {first} of directory {inode} is not valid";
+    /// A file extent that cannot be replayed.
+    LogExtent { tree: Tree, inode: Ino, offset: u64, reason: String } "log-extent", Error, false,
+        "log of tree {tree}: the extent at {offset} of inode {inode} {reason}";
+    /// Data without checksums, after replay.
+    LogChecksum { tree: Tree, inode: Ino, offset: u64 } "log-checksum-missing", Error, false,
+        "log of tree {tree}: data at {offset} of inode {inode} has no checksums";
     /// A UUID tree that the kernel will rebuild.
     UuidLags { missing: u64, stale: u64 } "uuid-tree-lags", Warning, true,
         "the UUID tree is out of date ({missing} entries missing, {stale} stale); the next mount puts it right";

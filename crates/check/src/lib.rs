@@ -9,7 +9,7 @@
 //! 3. free space tree
 //! 4. all other trees: every block in every copy, and the inodes of each live subvolume
 //! 5. checksums, and the data if asked
-//! 6. names of subvolumes, UUID tree, log trees (their structure)
+//! 6. names of subvolumes, UUID tree, log trees
 //! 7. the references that the trees make against those in the extent tree
 //!
 //! # Memory
@@ -25,7 +25,7 @@
 //!    reported; a note says that it was not compared.
 //!
 //! # Not here
-//! Repair. Quotas, version 1 space caches, and the content of log trees are not checked; notes say so.
+//! Repair. Quotas and version 1 space caches are not checked; notes say so.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,7 @@ mod extents;
 pub mod finding;
 mod free_space;
 mod inodes;
+mod logs;
 mod names;
 mod references;
 mod roots;
@@ -47,11 +48,12 @@ pub use session::MAX_FINDINGS;
 
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::features::compat_ro;
-use butterfs_ondisk::{Admission, Generation, Level, Logical, TreeId, admission};
+use butterfs_ondisk::{Admission, TreeId, admission};
 use butterfs_tree::NodePtr;
 use butterfs_volume::Volume;
 use extents::ExtentScan;
 use inodes::InodePass;
+use logs::Logs;
 use parking_lot::Mutex;
 use references::References;
 use roots::{Name, Root, Roots};
@@ -318,7 +320,7 @@ impl<'s, 'a> Judge<'s, 'a> {
         if let Some(root) = roots.get(TreeId::UUID) {
             roots::check_uuids(session, root.ptr(), roots);
         }
-        self.check_logs();
+        Logs::new(session, roots, scan, &checksums).check();
     }
 
     fn check_names(&self, root: &Root, pass: &InodePass<'_, '_>, nameless: &Mutex<Vec<(u64, Name)>>) {
@@ -348,29 +350,6 @@ impl<'s, 'a> Judge<'s, 'a> {
         complete
     }
 
-    /// The structure of the log trees, whose blocks have no extent items.
-    fn check_logs(&self) {
-        let (session, sb) = (self.session, &self.session.sb);
-        if sb.log_root.get() == 0 {
-            return;
-        }
-        session.note("there is a log to be replayed; only the structure of its trees is checked");
-        let (at, generation) = (Logical(sb.log_root.get()), Generation(sb.generation.get().saturating_add(1)));
-        let level = Level(sb.log_root_level);
-        let root = NodePtr { at, generation, level, tree: TreeId::TREE_LOG, first_key: None };
-        let mut logs = Vec::new();
-        walk::items(session, root, &mut |key, data| {
-            if let Some(item) = butterfs_ondisk::items::RootItem::parse(data)
-                && key.kind == butterfs_ondisk::KeyType::ROOT_ITEM
-            {
-                logs.push(Root { id: TreeId::TREE_LOG, item });
-            }
-        });
-        for log in logs {
-            walk::walk(session, log.ptr(), None, &mut |_, _| {});
-        }
-    }
-
     /// Compares the references, window by window; the trees are walked again for each further one.
     fn compare(&self, roots: &Roots, scan: &ExtentScan, first: References) {
         let session = self.session;
@@ -383,7 +362,7 @@ impl<'s, 'a> Judge<'s, 'a> {
             return session.note("references were not compared, because tree blocks cannot be read");
         }
         let mut start = first.window.end;
-        extents::compare(session, extent_root.ptr(), first);
+        extents::compare(session, extent_root.ptr(), roots, first);
         for &end in scan.windows.iter().skip(1) {
             let references = References::new(start..end, session.nodesize());
             self.collect(&space::chunk_root(session), None, scan, &references, &mut |_| {});
@@ -391,7 +370,7 @@ impl<'s, 'a> Judge<'s, 'a> {
             for root in &roots.trees {
                 self.collect(&root.ptr(), root.drop_point(), scan, &references, &mut |_| {});
             }
-            extents::compare(session, extent_root.ptr(), references);
+            extents::compare(session, extent_root.ptr(), roots, references);
             start = end;
         }
     }

@@ -8,12 +8,15 @@ mod support;
 use butterfs_check::{Options, Report, Severity, check};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
 use butterfs_ondisk::{Logical, TreeId};
+use butterfs_testkit::editor::Editor;
+use butterfs_testkit::judge::{self, Both, judge_memory};
+use butterfs_testkit::requirement::shared_data;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use support::{Editor, Scratch, filled, judge, skip};
+use support::{Scratch, filled, skip};
 
 fn judge_file(path: &Path) -> Report {
     let device = FileDevice::open(path, &FileOptions::inspect()).expect("the image can be opened");
@@ -39,7 +42,7 @@ fn what_the_kernel_writes_is_clean() {
     ];
     for (number, options) in variants.iter().enumerate() {
         let Some(image) = filled(&format!("clean-{number}"), 600 << 20, options) else { return };
-        let report = judge(&image);
+        let report = judge_memory(&image);
         assert!(report.is_clean(), "{options:?}: {:#?}", report.findings);
     }
 }
@@ -63,6 +66,35 @@ fn hostile_images_are_refused() {
         count += 1;
     }
     assert!(count >= 31, "only {count} images");
+}
+
+#[test]
+fn logs_of_the_kernel_are_clean() {
+    let Some(packed) = shared_data("logs of the kernel", "corpus/kernel-dirty-logs.tar.zst") else { return };
+    let scratch = Scratch::new("dirty-logs");
+    let unpacked = Command::new("timeout")
+        .args(["100", "tar", "-S", "--zstd", "-xf"])
+        .arg(&packed)
+        .arg("-C")
+        .arg(&scratch.0)
+        .status();
+    assert!(unpacked.expect("tar runs").success(), "{}", packed.display());
+    let mut images: Vec<PathBuf> = Vec::new();
+    let mut folders = vec![scratch.0.clone()];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(&folder).expect("it was made").flatten().map(|entry| entry.path()) {
+            if path.is_dir() { folders.push(path) } else { images.push(path) }
+        }
+    }
+    assert!(images.len() >= 34, "only {} images", images.len());
+    for image in images {
+        let both = Both::of(&image);
+        let report = &both.ours;
+        let of_log = report.findings.iter().any(|finding| finding.id().starts_with("log"));
+        assert!(report.is_clean() && !of_log, "{}: {}", image.display(), judge::text(report));
+        assert!(report.notes.iter().any(|note| note.contains("there is a log")), "{}", image.display());
+        assert!(both.agree(), "{}: {:#?}", image.display(), both.theirs);
+    }
 }
 
 /// A generator with a seed (xorshift).
@@ -124,7 +156,7 @@ fn what_btrfs_check_refuses_is_refused() {
     let path = scratch.0.join("image");
     std::fs::write(&path, base.to_bytes()).expect("an image can be made");
     let file = File::options().read(true).write(true).open(&path).expect("the image can be opened");
-    let editor = Editor::new(&base);
+    let (editor, _) = Editor::of_copy(&base);
     let mut random = Random(0x1234_5678_9abc_def1);
     let (mut missed, mut stricter, mut both) = (Vec::new(), Vec::new(), 0);
     for _ in 0..DAMAGES {

@@ -4,9 +4,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod editor;
 pub mod engine;
 pub mod fingerprint;
 pub mod images;
+pub mod judge;
 pub mod kernel;
 pub mod library;
 pub mod model;

@@ -2,6 +2,8 @@
 //!
 //! Invariant: clean means exit code zero *and* no line that reports something: the program ends with zero after some of
 //! its findings.
+//!
+//! [`check_all`] asks our own judge too, so that every image that a test has judged shows whether the verdicts agree.
 
 use super::command::run;
 use crate::{requirement, scratch};
@@ -78,8 +80,10 @@ pub fn judge_all(image: &Path) -> Vec<Verdict> {
     programs().iter().map(|program| check(program, image)).collect()
 }
 
-/// Judges with every btrfs-progs there is; panics with what was said unless all find the image clean.
+/// Judges with every btrfs-progs there is and with our own judge; panics with what was said unless all find the image
+/// clean.
 pub fn check_all(image: &Path) {
+    crate::judge::assert_clean(image);
     for Verdict { program, clean, findings, output } in judge_all(image) {
         assert!(clean, "{} check of {}: {findings:#?}\n{output}", program.display(), image.display());
     }

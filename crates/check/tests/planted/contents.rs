@@ -1,0 +1,80 @@
+//! What is wrong with inodes, names and file extents.
+
+use super::{Plant, SUBVOLUME, is_file, is_regular, kind};
+use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, file_extent_type};
+use butterfs_ondisk::{Key, KeyType, TreeId};
+use butterfs_testkit::editor::{Editor, Item};
+
+const ROOT_DIR: Key = Key::new(256, KeyType::INODE_ITEM, 0);
+
+fn is_subvolume_entry(item: Item<'_>) -> bool {
+    let is_subvolume = |entry: &DirItem| Key::from(entry.location).kind == KeyType::ROOT_ITEM;
+    item.is_inner(KeyType::DIR_INDEX) && item.head().is_some_and(is_subvolume)
+}
+
+/// Takes the only name of a file.
+fn take_name(e: &Editor) {
+    let place = e.find(SUBVOLUME, |item| {
+        let Some((name, after)) = item.next().and_then(|name| Some((name, name.next()?))) else { return false };
+        is_file(item)
+            && name.is(KeyType::INODE_REF)
+            && after.key().objectid != name.key().objectid - 1
+            && !after.is(KeyType::INODE_EXTREF)
+    });
+    e.edit_item(place, |inode: &mut InodeItem| inode.nlink = 0.into());
+    e.edit(place.leaf, |leaf| leaf.remove_items(place.slot + 1..place.slot + 2));
+}
+
+fn is_hole(item: Item<'_>) -> bool {
+    let is_hole =
+        |extent: &FileExtent| extent.head.kind == file_extent_type::REGULAR && extent.body.disk_bytenr.get() == 0;
+    item.is_inner(KeyType::EXTENT_DATA) && item.head().is_some_and(is_hole)
+}
+
+pub const PLANTS: &[Plant] = &[
+    ("root-ref-without-entry", |e| e.remove(TreeId::FS, is_subvolume_entry)),
+    ("inode-missing", |e| e.remove(SUBVOLUME, |item| item.is_last() && is_file(item))),
+    ("inode-link-count", |e| {
+        e.change(SUBVOLUME, is_file, |inode: &mut InodeItem| inode.nlink = (inode.nlink.get() + 3).into());
+    }),
+    ("inode-without-name", take_name),
+    ("directory-size", |e| {
+        e.change(
+            TreeId::FS,
+            |item| item.key() == ROOT_DIR,
+            |inode: &mut InodeItem| inode.size = (inode.size.get() + 2).into(),
+        );
+    }),
+    ("directory-item-index", |e| e.remove(SUBVOLUME, kind(KeyType::DIR_ITEM))),
+    ("entries-in-no-directory", |e| {
+        e.change(TreeId::FS, |item| item.key() == ROOT_DIR, |inode: &mut InodeItem| inode.mode = 0o100_755.into());
+    }),
+    ("entry-without-reference", |e| {
+        e.remove(SUBVOLUME, |item| item.is_inner(KeyType::INODE_REF) && item.key().objectid > 256);
+    }),
+    ("reference-without-entry", |e| e.remove(SUBVOLUME, kind(KeyType::DIR_INDEX))),
+    ("extref-hash", |e| {
+        let place = e.find(SUBVOLUME, |item| item.is_inner(KeyType::INODE_EXTREF) && item.next().is_some());
+        e.set_key(place, |key| Key { offset: key.offset + 1, ..key });
+    }),
+    ("file-extent-overlap", |e| {
+        let wanted = |item: Item<'_>| item.is_last() && item.is(KeyType::EXTENT_DATA) && item.key().offset > 0;
+        e.change(SUBVOLUME, wanted, |extent: &mut FileExtent| {
+            extent.body.num_bytes = (extent.body.num_bytes.get() + (1 << 20)).into();
+        });
+    }),
+    ("file-extent-generation", |e| {
+        e.change(SUBVOLUME, is_regular, |extent: &mut FileExtent| {
+            extent.head.generation = (extent.head.generation.get() + 1000).into();
+        });
+    }),
+    ("file-extent-bounds", |e| {
+        e.change(SUBVOLUME, is_regular, |extent: &mut FileExtent| {
+            extent.body.offset = (extent.body.offset.get() + (1 << 20)).into();
+        });
+    }),
+    ("file-extent-gap", |e| e.remove(SUBVOLUME, is_hole)),
+    ("inode-nbytes", |e| {
+        e.change(SUBVOLUME, is_file, |inode: &mut InodeItem| inode.nbytes = (inode.nbytes.get() + 4096).into());
+    }),
+];

@@ -1,0 +1,137 @@
+//! One planted corruption per finding: each must be found, under its own id, and the sound image must be clean.
+//!
+//! A plant changes fields, items or blocks of an image that the kernel made, and stamps the checksums anew.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod contents;
+mod logs;
+mod references;
+mod space;
+
+use butterfs_check::{Options, TABLE};
+use butterfs_device::MemoryDevice;
+use butterfs_ondisk::items::{ExtentDataRef, ExtentItem, FileExtent, InodeItem, extent_flags, file_extent_type};
+use butterfs_ondisk::{KeyType, TreeId};
+use butterfs_testkit::editor::{Editor, Item};
+use butterfs_testkit::judge::judge_memory;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use support::{filled, judge_with, logged};
+
+/// The subvolume in which most is planted.
+const SUBVOLUME: TreeId = TreeId(256);
+
+/// A change of an image, and the finding that it must cause.
+type Plant = (&'static str, fn(&Editor));
+
+fn kind(kind: KeyType) -> impl Fn(Item<'_>) -> bool {
+    move |item| item.is_inner(kind)
+}
+
+/// A regular file's item.
+fn is_file(item: Item<'_>) -> bool {
+    let is_regular = |inode: &InodeItem| inode.mode.get() >> 12 == 0o10;
+    item.is_inner(KeyType::INODE_ITEM) && item.head().is_some_and(is_regular)
+}
+
+fn is_data_extent(item: Item<'_>) -> bool {
+    let is_data = |extent: &ExtentItem| extent.flags.get() & extent_flags::DATA != 0;
+    item.is_inner(KeyType::EXTENT_ITEM) && item.head().is_some_and(is_data)
+}
+
+/// A data extent whose first reference stands in it, and is that of a file.
+fn is_plain_data_extent(item: Item<'_>) -> bool {
+    is_data_extent(item) && item.data().get(ExtentItem::LEN) == Some(&KeyType::EXTENT_DATA_REF.0)
+}
+
+/// Where that reference stands in the item.
+const INLINE_REF: usize = ExtentItem::LEN + 1;
+
+/// Changes the first inline reference of a data extent.
+fn change_inline(editor: &Editor, change: impl FnOnce(&mut ExtentDataRef)) {
+    let place = editor.find(TreeId::EXTENT, is_plain_data_extent);
+    editor.edit(place.leaf, |leaf| {
+        let bytes = &mut leaf.item_mut(place.slot)[INLINE_REF..];
+        let (reference, _) = zerocopy::FromBytes::mut_from_prefix(bytes).expect("it is that long");
+        change(reference);
+    });
+}
+
+/// A file extent with data.
+fn is_regular(item: Item<'_>) -> bool {
+    let has_data =
+        |extent: &FileExtent| extent.head.kind == file_extent_type::REGULAR && extent.body.disk_bytenr.get() != 0;
+    item.is_inner(KeyType::EXTENT_DATA) && item.head().is_some_and(has_data)
+}
+
+fn base(test: &str) -> Option<Arc<MemoryDevice>> {
+    filled(test, 160 << 20, &["-n", "4096", "-O", "^no-holes"])
+}
+
+fn all() -> impl Iterator<Item = &'static Plant> {
+    [space::PLANTS, references::PLANTS, contents::PLANTS].into_iter().flatten()
+}
+
+/// Plants each in a copy of `image`, and says which were not found.
+fn missed<'a>(image: &Arc<MemoryDevice>, plants: impl Iterator<Item = &'a Plant>) -> Vec<String> {
+    let sound = judge_memory(image);
+    assert!(sound.is_clean(), "{:#?}", sound.findings);
+    let mut missed = Vec::new();
+    for (id, plant) in plants {
+        let (editor, copy) = Editor::of_copy(image);
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| plant(&editor))).is_err() {
+            missed.push(format!("{id}: could not be planted"));
+            continue;
+        }
+        let report = judge_memory(&copy);
+        if !report.findings.iter().any(|finding| finding.id() == *id) {
+            let found: BTreeSet<String> =
+                report.findings.iter().map(|finding| format!("{}: {finding}", finding.id())).collect();
+            missed.push(format!("{id}: found {:#?}", found.iter().take(6).collect::<Vec<_>>()));
+        }
+    }
+    missed
+}
+
+#[test]
+fn every_finding_is_found_where_it_was_planted() {
+    let Some(image) = base("planted") else { return };
+    let missed = missed(&image, all());
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn every_finding_of_a_log_is_found_where_it_was_planted() {
+    let Some(image) = logged("planted-log") else { return };
+    let missed = missed(&image, logs::PLANTS.iter());
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn every_finding_of_the_table_is_planted() {
+    let planted: BTreeSet<&str> = all().chain(logs::PLANTS).map(|(id, _)| *id).collect();
+    let table: BTreeSet<&str> = TABLE.iter().map(|info| info.id).collect();
+    assert_eq!(planted, table);
+}
+
+#[test]
+fn windows_and_threads_do_not_change_the_verdict() {
+    let Some(image) = base("windows") else { return };
+    let (editor, copy) = Editor::of_copy(&image);
+    editor
+        .change(TreeId::EXTENT, is_data_extent, |extent: &mut ExtentItem| extent.refs = (extent.refs.get() + 1).into());
+    let is_shared = |extent: &ExtentItem| extent.refs.get() > 1;
+    editor.remove(TreeId::EXTENT, |item| item.is_inner(KeyType::METADATA_ITEM) && item.head().is_some_and(is_shared));
+    let sorted = |options: &Options| {
+        let mut lines: Vec<String> =
+            judge_with(&copy, options).findings.iter().map(|finding| finding.to_string()).collect();
+        lines.sort();
+        lines
+    };
+    let small = Options { reference_budget: 100, cache_bytes: 1 << 16, threads: 1, ..Default::default() };
+    let (one, many) = (sorted(&Options::default()), sorted(&small));
+    assert!(!one.is_empty());
+    assert_eq!(one, many);
+}

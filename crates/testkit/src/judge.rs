@@ -1,0 +1,55 @@
+//! Our own judge in tests: on image files and on devices in memory, alone or beside `btrfs check`.
+
+use crate::kernel::{Verdict, judge_all};
+use butterfs_check::{Options, Report, check};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The verdict with all data read.
+pub fn judge(devices: Vec<Arc<dyn BlockDevice>>) -> Report {
+    check(devices, &Options { check_data: true, ..Options::default() }, &|_| {})
+}
+
+/// The verdict on an image in memory.
+pub fn judge_memory(device: &Arc<MemoryDevice>) -> Report {
+    judge(vec![device.clone()])
+}
+
+/// The verdict on an image file that nobody writes.
+pub fn judge_file(image: &Path) -> Report {
+    let device = FileDevice::open(image, &FileOptions::inspect()).expect("the image can be opened");
+    judge(vec![Arc::new(device)])
+}
+
+/// Panics with the findings unless the image is clean.
+pub fn assert_clean(image: &Path) {
+    let report = judge_file(image);
+    assert!(report.is_clean(), "our judge of {}: {}", image.display(), text(&report));
+}
+
+/// The findings, one on a line.
+pub fn text(report: &Report) -> String {
+    report.findings.iter().map(|finding| format!("{} [{}]\n", finding, finding.id())).collect()
+}
+
+/// What both sides say of an image.
+#[derive(Debug)]
+pub struct Both {
+    /// Our own verdict.
+    pub ours: Report,
+    /// That of every btrfs-progs there is.
+    pub theirs: Vec<Verdict>,
+}
+
+impl Both {
+    /// Asks both.
+    pub fn of(image: &Path) -> Both {
+        Both { ours: judge_file(image), theirs: judge_all(image) }
+    }
+
+    /// Whether all have the same verdict.
+    pub fn agree(&self) -> bool {
+        self.theirs.iter().all(|verdict| verdict.clean == self.ours.is_clean())
+    }
+}
