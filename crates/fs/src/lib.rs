@@ -31,4 +31,4 @@ pub use filesystem::{Filesystem, StatFs};
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use inode::namespace::{DirEntry, RenameMode};
-pub use options::{Options, Subvolume};
+pub use options::{Algorithm, DataPolicy, Method, Options, Subvolume};

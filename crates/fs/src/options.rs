@@ -1,5 +1,9 @@
 //! How a filesystem is opened.
 
+mod data;
+
+pub use data::{Algorithm, DataPolicy, Method};
+
 use butterfs_ondisk::TreeId;
 
 /// Which subvolume is shown.
@@ -29,6 +33,8 @@ pub struct Options {
     pub commit_interval_secs: u64,
     /// Largest inline extent in bytes (`max_inline=`).
     pub max_inline: u32,
+    /// How new data is stored; `Filesystem::set_data_policy` changes it later.
+    pub data: DataPolicy,
     /// Access times are never written (`noatime`).
     pub noatime: bool,
     /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
@@ -54,6 +60,7 @@ impl Default for Options {
             subvolume: Subvolume::Default,
             commit_interval_secs: 30,
             max_inline: 2048,
+            data: DataPolicy::default(),
             noatime: false,
             no_log_replay: false,
             no_tree_log: false,

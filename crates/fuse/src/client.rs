@@ -65,17 +65,28 @@ fn is_serving(mount: &Mount) -> bool {
     matches!(caller.is_ending(), Ok(false))
 }
 
-/// Gives an existing mount these flags.
-pub fn remount(path: &Path, flags: &Flags) -> Result<(), String> {
+/// Gives an existing mount these flags, and has its new data stored as `data` says, where that says anything.
+pub fn remount(path: &Path, flags: &Flags, data: &[String]) -> Result<(), String> {
     let mount = our_mount(path)?;
     if flags.read_only {
         order(&mount, Order::Sync)?;
         change(&mount, flags)?;
-        order(&mount, Order::MakeReadOnly)
+        order(&mount, Order::MakeReadOnly)?;
     } else {
         order(&mount, Order::MakeWritable)?;
-        change(&mount, flags)
+        change(&mount, flags)?;
     }
+    if data.is_empty() { Ok(()) } else { store_data(&mount, data) }
+}
+
+fn store_data(mount: &Mount, options: &[String]) -> Result<(), String> {
+    let shown = mount.mountpoint.display();
+    let asking = |error: io::Error| format!("cannot ask the process that serves {shown}: {error}");
+    let mut caller = find(mount)?.ok_or_else(|| format!("nobody serves {shown}"))?;
+    let words = std::iter::once("store-data").chain(options.iter().map(String::as_str));
+    let question: Vec<Vec<u8>> = words.map(|word| word.as_bytes().to_vec()).collect();
+    let answer = caller.question(&question).map_err(asking)?;
+    answer.map(drop).map_err(|refusal| format!("{shown}: {}", refusal.sentence))
 }
 
 fn change(mount: &Mount, flags: &Flags) -> Result<(), String> {

@@ -55,7 +55,7 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let options = MountOptions::parse(self.options.iter().map(String::as_str)).map_err(CliError::usage)?;
         if options.remount {
-            return client::remount(&self.mountpoint, &options.flags).map_err(CliError::failed);
+            return client::remount(&self.mountpoint, &options.flags, &options.data).map_err(CliError::failed);
         }
         match (self.serve, self.foreground) {
             (true, _) => self.serve(&options, out, true),

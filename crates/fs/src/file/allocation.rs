@@ -213,7 +213,7 @@ impl Files {
     /// Gives the first part of a hole space; returns how many bytes.
     fn preallocate_step(&self, inode: &Arc<Inode>, hole: &Range<u64>, reserved: &mut DataReservation) -> Result<u64> {
         let wanted = (hole.end - hole.start).min(LONGEST_PREALLOC);
-        let mut chunk = self.place(wanted, reserved)?;
+        let mut chunk = self.place(wanted, self.sector(), reserved)?;
         let handle = self.core.start(Reserve::items(6))?;
         let _guard = inode.lock_exclusive()?;
         let context = self.context(inode, handle.generation());

@@ -19,10 +19,12 @@
 mod allocation;
 mod buffer;
 pub mod codec;
+mod compression;
 mod exclusive;
 mod extents;
 mod inline;
 pub mod item;
+mod parallel;
 mod placement;
 mod pressure;
 mod reader;
@@ -46,6 +48,7 @@ use crate::transaction::Core;
 use butterfs_ondisk::Generation;
 use butterfs_ondisk::features::incompat;
 use extents::FileContext;
+use parallel::Helpers;
 use parking_lot::{Condvar, Mutex};
 use pressure::Pressure;
 use rustc_hash::FxHashMap;
@@ -68,6 +71,8 @@ pub struct Files {
     waiting: Mutex<Waiting>,
     buffered_bytes: Arc<AtomicU64>,
     unpacked: Mutex<UnpackedExtents>,
+    encoders: Mutex<Vec<codec::Encoder>>,
+    helpers: Helpers,
     pressure: Mutex<Pressure>,
     wake: Condvar,
 }
@@ -80,6 +85,8 @@ impl Files {
             waiting: Mutex::default(),
             buffered_bytes: Arc::default(),
             unpacked: Mutex::default(),
+            encoders: Mutex::default(),
+            helpers: Helpers::default(),
             pressure: Mutex::default(),
             wake: Condvar::new(),
         }

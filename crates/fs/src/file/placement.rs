@@ -4,6 +4,7 @@
 //! writes and one run of checksums serve many small extents.
 
 use super::Files;
+use super::compression::{Piece, Stored};
 use super::item::{ExtentKind, FileExtent};
 use crate::error::{Error, Result};
 use crate::file_buffer::DirtyRuns;
@@ -11,6 +12,7 @@ use crate::inode::Inode;
 use crate::transaction::DataReservation;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Pieces smaller than this are gathered before they are written to the device.
@@ -27,20 +29,31 @@ pub(super) struct Placed {
     pub in_place: bool,
     /// How far it is recorded.
     pub recorded: u64,
+    /// The bytes on disk, when they are others than the file's.
+    pub stored: Option<Stored>,
 }
 
 impl Placed {
     pub fn new(file: Range<u64>, at: Logical, in_place: bool) -> Placed {
-        Placed { recorded: file.start, file, at, in_place }
+        Placed { recorded: file.start, file, at, in_place, stored: None }
     }
 
     pub fn len(&self) -> u64 {
         self.file.end - self.file.start
     }
 
+    /// Bytes that it takes on disk.
+    pub fn disk_len(&self) -> u64 {
+        self.stored.as_ref().map_or(self.len(), |stored| stored.bytes.len() as u64)
+    }
+
     /// The item for all of it.
     pub fn extent(&self, generation: u64) -> FileExtent {
-        FileExtent::new(ExtentKind::Regular, self.file.start, self.at, self.len(), generation)
+        let plain = FileExtent::new(ExtentKind::Regular, self.file.start, self.at, self.len(), generation);
+        match &self.stored {
+            None => plain,
+            Some(stored) => FileExtent { compression: stored.algorithm.raw(), disk_len: self.disk_len(), ..plain },
+        }
     }
 }
 
@@ -57,6 +70,14 @@ impl Chunk<'_> {
         self.at = self.at.plus(len);
         self.len -= len;
     }
+
+    /// Everything behind the first `len` bytes goes back into the promise that it came from.
+    pub fn trim(&mut self, len: u64, promise: &mut DataReservation) {
+        if len < self.len {
+            self.files.core.unallocate_data(self.at.plus(len), self.len - len, promise);
+            self.len = len;
+        }
+    }
 }
 
 impl Drop for Chunk<'_> {
@@ -68,18 +89,54 @@ impl Drop for Chunk<'_> {
 }
 
 impl Files {
-    /// Contiguous space out of the reservation or, for data that had none, out of what is free.
-    pub(super) fn allocate(&self, wanted: u64, reserved: &mut Option<DataReservation>) -> Result<Chunk<'_>> {
-        if reserved.as_ref().is_none_or(|reserved| reserved.bytes() == 0) {
-            *reserved = Some(self.core.reserve_data(wanted)?);
+    /// Contiguous space out of the reservation or, for data that had none, out of what is free: `wanted` bytes or
+    /// fewer, at least `least`.
+    pub(super) fn allocate(
+        &self,
+        wanted: u64,
+        least: u64,
+        reserved: &mut Option<DataReservation>,
+    ) -> Result<Chunk<'_>> {
+        match reserved.as_mut().filter(|reserved| reserved.bytes() > 0) {
+            None => *reserved = Some(self.core.reserve_data(wanted)?),
+            Some(reserved) if reserved.bytes() < least => {
+                reserved.merge(self.core.reserve_data(least - reserved.bytes())?);
+            }
+            Some(_) => {}
         }
-        self.place(wanted, reserved.as_mut().expect("just made"))
+        self.place(wanted, least, reserved.as_mut().expect("just made"))
     }
 
-    /// Contiguous space out of a promise, `wanted` bytes or fewer.
-    pub(super) fn place(&self, wanted: u64, promise: &mut DataReservation) -> Result<Chunk<'_>> {
-        let (at, len) = self.core.allocate_data(wanted.min(promise.bytes()), self.sector(), promise)?;
+    /// Contiguous space out of a promise, `wanted` bytes or fewer, at least `least`.
+    pub(super) fn place(&self, wanted: u64, least: u64, promise: &mut DataReservation) -> Result<Chunk<'_>> {
+        let (at, len) = self.core.allocate_data(wanted.min(promise.bytes()), least, promise)?;
         Ok(Chunk { files: self, at, len })
+    }
+
+    /// Gives the first of `pieces` their places in a chunk, and takes them out.
+    pub(super) fn fill(chunk: &Chunk<'_>, pieces: &mut VecDeque<Piece>) -> Vec<Placed> {
+        let (mut placed, mut used) = (Vec::new(), 0);
+        while used < chunk.len
+            && let Some(piece) = pieces.front_mut()
+        {
+            let room = chunk.len - used;
+            let at = chunk.at.plus(used);
+            if piece.stored.is_some() && piece.disk_len() > room {
+                break;
+            }
+            let len = match &piece.stored {
+                Some(_) => piece.file.end - piece.file.start,
+                None => (piece.file.end - piece.file.start).min(room),
+            };
+            let part = piece.file.start..piece.file.start + len;
+            piece.file.start = part.end;
+            placed.push(Placed { stored: piece.stored.take(), ..Placed::new(part, at, false) });
+            used += placed[placed.len() - 1].disk_len();
+            if piece.file.is_empty() {
+                pieces.pop_front();
+            }
+        }
+        placed
     }
 
     /// Writes data to its places, which lie one behind the other on disk. Returns the checksums, none for a file
@@ -97,7 +154,7 @@ impl Files {
             }
             Ok(from.plus(bytes.len() as u64))
         };
-        for (_, piece) in placed.iter().flat_map(|piece| runs.pieces(piece.file.clone())) {
+        for piece in placed.iter().flat_map(|piece| bytes_of(piece, runs)) {
             if summed {
                 digests.extend_from_slice(&layout.digests(piece));
             }
@@ -115,4 +172,11 @@ impl Files {
         write(next, &gathered)?;
         Ok(digests)
     }
+}
+
+/// The bytes that go to a place, in pieces.
+fn bytes_of<'a>(placed: &'a Placed, runs: &'a DirtyRuns) -> impl Iterator<Item = &'a [u8]> {
+    let stored = placed.stored.as_ref().map(|stored| stored.bytes.as_slice());
+    let plain = if stored.is_some() { placed.file.end..placed.file.end } else { placed.file.clone() };
+    stored.into_iter().chain(runs.pieces(plain).map(|(_, piece)| piece))
 }

@@ -74,7 +74,7 @@ impl Progress<'_, '_> {
         if let Some(chunk) = &mut self.chunk
             && first
         {
-            chunk.recorded(piece.len());
+            chunk.recorded(piece.disk_len());
         }
         *self.done = piece.recorded;
     }
@@ -94,7 +94,7 @@ impl Files {
         while !rest.is_empty() {
             let (count, items) = self.step(inode, rest)?;
             let (now, later) = rest.split_at_mut(count);
-            let bytes: u64 = now.iter().map(Placed::len).sum();
+            let bytes: u64 = now.iter().map(Placed::disk_len).sum();
             let (own, others) = digests.split_at((bytes / self.sector() * per_sector) as usize);
             self.record_step(inode, now, own, items, &mut progress)?;
             (rest, digests) = (later, others);
@@ -111,7 +111,7 @@ impl Files {
             if count > 0 && items + dropped + 3 > ITEMS_PER_STEP {
                 break;
             }
-            (count, items, bytes) = (count + 1, items + dropped + 3, bytes + piece.len());
+            (count, items, bytes) = (count + 1, items + dropped + 3, bytes + piece.disk_len());
         }
         let digests = bytes / self.sector() * self.core.checksum_kind().len() as u64;
         Ok((count, items + 2 + digests / (u64::from(self.core.nodesize()) / 2)))

@@ -4,10 +4,11 @@
 //! of every file is a hole.
 
 use super::Files;
-use super::item::ExtentKind;
+use super::item::{ExtentKind, FileExtent};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
 /// What to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,16 @@ impl Files {
             Whence::Hole => Ok(size),
             Whence::Data => Err(Error::refused(Errno::ENXIO, "there is no data behind the offset")),
         }
+    }
+
+    /// The extents that overlap `range`, with what is buffered written back first.
+    pub fn list_extents(&self, inode: &Arc<Inode>, range: &Range<u64>) -> Result<Vec<FileExtent>> {
+        if !self.core.is_read_only() {
+            self.flush(inode)?;
+        }
+        let _guard = inode.lock_shared()?;
+        let (context, items) = self.extents(inode);
+        context.list(&items, range, usize::MAX)
     }
 
     /// How far from `at` on the file is all data or all hole, at least; and which.

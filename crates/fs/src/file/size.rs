@@ -6,6 +6,7 @@
 
 use super::Files;
 use super::extents::FileContext;
+use super::inline::InlineContent;
 use super::item::{ExtentKind, FileExtent, INLINE_HEAD};
 use super::recording::Booking;
 use crate::error::Result;
@@ -173,7 +174,7 @@ impl Files {
         }
         let data = self.inline_data(&extent, &payload[INLINE_HEAD..])?;
         let recorded = inode.with(|state| state.item.size.get());
-        self.insert_inline(handle, inode, &data[..size as usize])?;
+        self.insert_inline(handle, inode, &InlineContent::plain(&data[..size as usize]))?;
         inode.remember(|state| state.item.size = recorded.into());
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! Not here: the places ([`placement`](super::placement)), the trees ([`recording`](super::recording)), files in
 //! their items ([`inline`](super::inline)).
 
+use super::compression::{BATCH_BYTES, Piece, take_batch};
 use super::placement::Placed;
 use super::recording::Progress;
 use super::{Files, Waiting};
@@ -16,6 +17,7 @@ use crate::error::{Errno, Error, Result};
 use crate::file_buffer::DirtyRuns;
 use crate::inode::Inode;
 use crate::transaction::DataReservation;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -183,21 +185,39 @@ impl Files {
         reserved: &mut Option<DataReservation>,
         done: &mut u64,
     ) -> Result<()> {
-        let mut rest = std::mem::take(ranges).into_iter().peekable();
-        while rest.peek().is_some() {
-            let wanted = rest.clone().map(|range| range.end - range.start).sum::<u64>().min(CHUNK_BYTES);
-            let mut chunk = self.allocate(wanted, reserved)?;
-            let (at, mut placed, mut used) = (chunk.at, Vec::new(), 0);
-            while used < chunk.len
-                && let Some(range) = rest.peek_mut()
-            {
-                let len = (range.end - range.start).min(chunk.len - used);
-                placed.push(Placed::new(range.start..range.start + len, at.plus(used), false));
-                used += len;
-                range.start += len;
-                if range.start == range.end {
-                    rest.next();
+        while !ranges.is_empty() {
+            let pieces = match self.compression_wish(inode)? {
+                Some(wish) => self.compress(inode, runs, &take_batch(ranges, BATCH_BYTES), wish)?,
+                None => std::mem::take(ranges).into_iter().map(Piece::plain).collect(),
+            };
+            self.write_pieces(inode, runs, pieces.into(), reserved, done)?;
+        }
+        Ok(())
+    }
+
+    /// Gives data places, writes and records it.
+    fn write_pieces(
+        &self,
+        inode: &Arc<Inode>,
+        runs: &DirtyRuns,
+        mut pieces: VecDeque<Piece>,
+        reserved: &mut Option<DataReservation>,
+        done: &mut u64,
+    ) -> Result<()> {
+        while let Some(first) = pieces.front() {
+            let least = if first.stored.is_some() { first.disk_len() } else { self.sector() };
+            let wanted = pieces.iter().map(Piece::disk_len).sum::<u64>().min(CHUNK_BYTES).max(least);
+            let mut chunk = match self.allocate(wanted, least, reserved) {
+                // Compressed data must lie in one place; scattered free space takes it as it was.
+                Err(error) if error.is(Errno::ENOSPC) && least > self.sector() => {
+                    pieces[0].stored = None;
+                    continue;
                 }
+                allocated => allocated?,
+            };
+            let mut placed = Files::fill(&chunk, &mut pieces);
+            if let Some(reserved) = reserved {
+                chunk.trim(placed.iter().map(Placed::disk_len).sum(), reserved);
             }
             let digests = self.write_data(inode, runs, &placed)?;
             self.record(inode, &mut placed, &digests, Progress { chunk: Some(&mut chunk), done })?;

@@ -2,9 +2,12 @@
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
+use crate::file::item::FileExtent;
 use crate::file::{Allocation, MAX_FILE_SIZE, Whence};
 use crate::inode::attr::mode;
 use crate::inode::{Inode, InodeId};
+use crate::options::DataPolicy;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that a copy moves at once.
@@ -128,6 +131,22 @@ impl Filesystem {
             shared if shared == len => Ok(()),
             shared => Err(Error::refused_at(Errno::EINVAL, format!("only {shared} of {len} bytes can be shared"))),
         }
+    }
+
+    /// The extents of a file that overlap `range`, in order, after writing back what is buffered. Holes without an item
+    /// are left out.
+    pub fn extents(&self, id: InodeId, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        self.0.files.list_extents(&self.regular(id)?, &range)
+    }
+
+    /// How new data is stored, where files do not say otherwise themselves.
+    pub fn data_policy(&self) -> DataPolicy {
+        self.0.core.data_policy()
+    }
+
+    /// Stores data another way from now on, as after a remount.
+    pub fn set_data_policy(&self, policy: DataPolicy) {
+        self.0.core.set_data_policy(policy);
     }
 
     /// Makes a file durable: its content, its item, its names. An error of an earlier write-back is told here, once.

@@ -208,7 +208,7 @@ impl Inode {
     }
 
     /// The same for what is not a change in the sense of the change counter: access times.
-    fn change_uncounted<R>(self: &Arc<Self>, change: impl FnOnce(&mut InodeState) -> R) -> R {
+    pub(crate) fn change_uncounted<R>(self: &Arc<Self>, change: impl FnOnce(&mut InodeState) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state);
         if !std::mem::replace(&mut state.dirty, true) {

@@ -5,7 +5,7 @@
 use crate::error::{Errno, Error, Result};
 use crate::inode::InodeState;
 use crate::inode::attr::mode;
-use butterfs_ondisk::features::incompat;
+use crate::options::Method;
 use butterfs_ondisk::items::inode_flags;
 
 /// Prefix of the names of properties.
@@ -20,16 +20,9 @@ pub enum Compression {
     Unset,
     /// Never.
     Never,
-    /// zlib.
-    Zlib,
-    /// LZO.
-    Lzo,
-    /// zstd.
-    Zstd,
+    /// By this method.
+    Method(Method),
 }
-
-const ALGORITHMS: [(&[u8], Compression); 3] =
-    [(b"zlib", Compression::Zlib), (b"lzo", Compression::Lzo), (b"zstd", Compression::Zstd)];
 
 impl Compression {
     /// Reads a value: an algorithm, with or without `:level`, or `no` or `none`, or nothing.
@@ -40,29 +33,29 @@ impl Compression {
         if value.is_empty() {
             return Ok(Compression::Unset);
         }
-        let (name, level) = match value.iter().position(|byte| *byte == b':') {
-            Some(colon) => (&value[..colon], &value[colon + 1..]),
-            None => (value, &[][..]),
-        };
-        let known = ALGORITHMS.iter().find(|(text, _)| *text == name);
-        match known {
-            Some((_, algorithm)) if level.iter().all(u8::is_ascii_digit) => Ok(*algorithm),
+        let text = std::str::from_utf8(value).unwrap_or_default();
+        let (name, level) = text.split_once(':').unwrap_or((text, ""));
+        // A level that makes no sense here is taken for the default one, so long as it is a number.
+        let method = Method::parse(text).or_else(|| Method::parse(name));
+        match method {
+            Some(method) if level.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Compression::Method(method)),
             _ => Err(Error::refused(Errno::EINVAL, "btrfs.compression is one of zlib, lzo, zstd, none")),
         }
     }
 
+    /// The method, if there is one.
+    pub fn method(self) -> Option<Method> {
+        if let Compression::Method(method) = self { Some(method) } else { None }
+    }
+
     /// The value that new entries of a directory inherit.
     pub fn inherited_value(self) -> Option<&'static [u8]> {
-        ALGORITHMS.iter().find(|(_, algorithm)| *algorithm == self).map(|(text, _)| *text)
+        self.method().map(|method| method.algorithm.name().as_bytes())
     }
 
     /// The incompat feature that data written under this property needs.
     pub fn incompat(self) -> u64 {
-        match self {
-            Compression::Lzo => incompat::COMPRESS_LZO,
-            Compression::Zstd => incompat::COMPRESS_ZSTD,
-            _ => 0,
-        }
+        self.method().map_or(0, |method| method.algorithm.incompat())
     }
 
     /// What it does to the inode's flags.
@@ -71,7 +64,7 @@ impl Compression {
         match self {
             Compression::Unset => {}
             Compression::Never => state.set_flags(inode_flags::NOCOMPRESS),
-            Compression::Zlib | Compression::Lzo | Compression::Zstd => state.set_flags(inode_flags::COMPRESS),
+            Compression::Method(_) => state.set_flags(inode_flags::COMPRESS),
         }
     }
 }
@@ -95,20 +88,25 @@ mod tests {
 
     #[test]
     fn values() {
+        let method = |text| Method::parse(text).map(Compression::Method);
         for (value, want) in [
-            (&b"zlib"[..], Some(Compression::Zlib)),
-            (b"zstd:3", Some(Compression::Zstd)),
-            (b"lzo", Some(Compression::Lzo)),
+            (&b"zlib"[..], method("zlib")),
+            (b"zstd:3", method("zstd")),
+            (b"zstd:9", method("zstd:9")),
+            (b"zstd:", method("zstd")),
+            (b"zstd:99999999999", method("zstd")),
+            (b"lzo", method("lzo")),
             (b"no", Some(Compression::Never)),
             (b"none", Some(Compression::Never)),
             (b"", Some(Compression::Unset)),
             (b"zstdx", None),
             (b"zstd:x", None),
+            (b"zstd:-1", None),
             (b"lz4", None),
         ] {
             assert_eq!(Compression::parse(value).ok(), want, "{value:?}");
         }
-        assert_eq!(Compression::Zstd.inherited_value(), Some(&b"zstd"[..]));
+        assert_eq!(Compression::parse(b"zstd:3").unwrap().inherited_value(), Some(&b"zstd"[..]));
         assert_eq!(Compression::Never.inherited_value(), None);
     }
 }

@@ -122,6 +122,16 @@ impl State {
         (start, group)
     }
 
+    /// Puts an unused allocation back; returns its class.
+    fn give_back(&mut self, at: Logical, len: u64) -> usize {
+        let (_, group) = self.group_at(at.0);
+        let class = group.class as usize;
+        // An allocation comes from a loaded group, and a loaded group stays loaded.
+        group.free.as_mut().expect("allocated from a loaded group").insert(at.0, len);
+        self.free[class] += len;
+        class
+    }
+
     fn resolve(&self, class: Class) -> Class {
         match class {
             Class::Data | Class::Metadata if self.mixed => Class::Mixed,
@@ -289,12 +299,14 @@ impl Space {
 
     /// Gives back what was allocated and never written or never recorded.
     pub fn give_back(&self, at: Logical, len: u64) {
+        self.state.lock().give_back(at, len);
+    }
+
+    /// The same, and promises it to whom it was promised before.
+    pub fn give_back_promised(&self, at: Logical, len: u64) {
         let mut state = self.state.lock();
-        let (_, group) = state.group_at(at.0);
-        let class = group.class as usize;
-        // An allocation comes from a loaded group, and a loaded group stays loaded.
-        group.free.as_mut().expect("allocated from a loaded group").insert(at.0, len);
-        state.free[class] += len;
+        let class = state.give_back(at, len);
+        state.reserved[class] += len;
     }
 
     /// Records that `len` bytes at `at` have an extent item from now on.

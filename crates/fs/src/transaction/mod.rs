@@ -33,7 +33,7 @@ pub use tree::{ItemRef, Tree};
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::node_io::NodeCache;
-use crate::options::Options;
+use crate::options::{DataPolicy, Options};
 use crate::space::Space;
 use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::features::{compat_ro, incompat};
@@ -103,6 +103,7 @@ pub struct Core {
     running: AtomicU64,
     incompat: AtomicU64,
     options: Options,
+    data_policy: Mutex<DataPolicy>,
     env: Env,
     globals: OnceLock<GlobalTrees>,
     trees: Mutex<FxHashMap<TreeId, Arc<Tree>>>,
@@ -152,6 +153,7 @@ impl Core {
             superblock: Mutex::new(superblock),
             volume,
             nodes,
+            data_policy: Mutex::new(options.data),
             options,
             env,
         }
@@ -160,6 +162,16 @@ impl Core {
     /// How the filesystem was opened.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// How new data is stored.
+    pub fn data_policy(&self) -> DataPolicy {
+        *self.data_policy.lock()
+    }
+
+    /// Stores data another way from now on.
+    pub fn set_data_policy(&self, policy: DataPolicy) {
+        *self.data_policy.lock() = policy;
     }
 
     /// Time, randomness, threads.

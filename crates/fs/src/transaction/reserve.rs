@@ -160,6 +160,12 @@ impl Core {
         }
     }
 
+    /// Takes back an allocation that was not used, and promises the space again.
+    pub(crate) fn unallocate_data(&self, at: Logical, len: u64, reservation: &mut DataReservation) {
+        self.space.give_back_promised(at, len);
+        reservation.bytes += len;
+    }
+
     /// Gives back data space that was allocated and is not going to be recorded.
     pub fn return_data(&self, at: Logical, len: u64) {
         self.space.give_back(at, len);

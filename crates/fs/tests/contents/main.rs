@@ -1,5 +1,6 @@
 //! Contents of files through the whole engine, against byte arrays, `btrfs check` and the kernel.
 
+mod compression;
 mod faults;
 mod full;
 mod kernel;

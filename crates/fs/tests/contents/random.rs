@@ -1,9 +1,9 @@
 //! Random operations on files against byte arrays.
 
-use super::world::{World, pattern};
+use super::world::{World, pattern, text};
 use butterfs_fs::file::Whence;
 use butterfs_fs::mkfs::MkfsOptions;
-use butterfs_fs::{Errno, InodeId, Options, SetAttr};
+use butterfs_fs::{DataPolicy, Errno, InodeId, Options, SetAttr};
 use butterfs_ondisk::ChecksumKind;
 use butterfs_testkit::kernel::KernelMount;
 use butterfs_testkit::requirement;
@@ -46,7 +46,7 @@ impl Run {
         let (from, to) = (at as usize, (at + len) as usize);
         match self.rng.below(100) {
             0..35 => {
-                let data = pattern(number, len as usize);
+                let data = if number % 3 == 0 { pattern } else { text }(number, len as usize);
                 self.world.write(id, at, &data);
                 model.resize(model.len().max(to), 0);
                 model[from..to].copy_from_slice(&data);
@@ -169,6 +169,26 @@ fn shapes() -> Vec<Shape> {
     ]
 }
 
+/// Ways to store data, each on a format of its own.
+fn modes() -> Vec<Shape> {
+    let mode = |name, features: &str, nodesize, options: &[&str], max_inline| {
+        let mut made = MkfsOptions { nodesize: Some(nodesize), ..MkfsOptions::default() };
+        made.features.apply(features).unwrap();
+        let mut data = DataPolicy::default();
+        options.iter().for_each(|option| data.apply(option).expect("an option").expect("a value"));
+        Shape { name, made, options: Options { max_inline, data, ..Options::default() } }
+    };
+    vec![
+        mode("zstd", "", 16384, &["compress=zstd"], 2048),
+        mode("zstd-forced", "^no-holes", 4096, &["compress-force=zstd:1"], 4095),
+        mode("lzo-forced", "", 16384, &["compress-force=lzo"], 2048),
+        mode("zlib-forced", "^no-holes,^free-space-tree,^block-group-tree", 16384, &["compress-force=zlib:1"], 2048),
+        mode("mixed-lzo", "mixed-bg", 4096, &["compress-force=lzo"], 2048),
+        mode("nodatasum", "", 16384, &["nodatasum"], 2048),
+        mode("nodatacow", "^no-holes", 4096, &["nodatacow"], 2048),
+    ]
+}
+
 fn run(shape: &Shape, seed: u64, steps: u64, largest: u64) -> (Run, String) {
     let world = World::with(&shape.made, shape.options.clone(), 256 << 20);
     let mut run = Run::new(seed, world, largest);
@@ -198,11 +218,22 @@ fn random_operations_agree_with_byte_arrays_and_leave_a_clean_image() {
 }
 
 #[test]
+fn random_operations_in_each_mode_of_storing() {
+    for shape in modes() {
+        for (seed, largest) in [(1, 300_000), (2, 9000), (3, 3_000_000)] {
+            println!("{} seed {seed}", shape.name);
+            let (run, name) = run(&shape, seed, 900, largest);
+            run.world.finish(&name);
+        }
+    }
+}
+
+#[test]
 fn the_kernel_reads_what_random_operations_left() {
     if !requirement::kernel_btrfs("the_kernel_reads_what_random_operations_left") {
         return;
     }
-    for shape in shapes() {
+    for shape in shapes().into_iter().chain(modes()) {
         let (run, name) = run(&shape, 77, 1200, 200_000);
         let models = run.models.clone();
         let (_scratch, image) = run.world.finish(&name);
@@ -219,7 +250,7 @@ fn the_kernel_reads_what_random_operations_left() {
 /// What a returned `sync` promised is there after a power cut, whatever was buffered since.
 #[test]
 fn a_power_cut_shows_what_was_synced() {
-    for shape in shapes() {
+    for shape in shapes().into_iter().chain(modes()) {
         let world = World::with(&shape.made, shape.options.clone(), 256 << 20);
         let mut run = Run::new(5, world, 100_000);
         for round in 0..15 {
@@ -241,7 +272,7 @@ fn soak() {
     let begun = std::time::Instant::now();
     let mut seed = u64::from(std::process::id()) << 20;
     while begun.elapsed().as_secs() < seconds {
-        for shape in shapes() {
+        for shape in shapes().into_iter().chain(modes()) {
             seed += 1;
             let largest = [5000, 50_000, 500_000, 5_000_000][seed as usize % 4];
             println!("{} seed {seed}", shape.name);

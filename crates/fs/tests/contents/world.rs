@@ -176,3 +176,10 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     out.truncate(len);
     out
 }
+
+/// Lines that compress, and differ from `seed` to `seed`.
+pub fn text(seed: u64, len: usize) -> Vec<u8> {
+    let line =
+        |number: u64| format!("line {number} of text {seed}: extent, leaf, node, tree, generation\n").into_bytes();
+    (0..).flat_map(line).take(len).collect()
+}

@@ -17,6 +17,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// An existing mount is to be changed.
     pub remount: bool,
+    /// What was said about how new data is stored, in order.
+    pub data: Vec<String>,
 }
 
 /// Carries an option out; the text is what follows the equals sign, if there is one.
@@ -67,6 +69,12 @@ const TABLE: &[(&str, Value, Effect)] = &[
         options.engine.max_inline = size(value)?.try_into().unwrap_or(u32::MAX);
         Ok(())
     }),
+    ("compress", Optional, |options, value| data(options, "compress", value)),
+    ("compress-force", Optional, |options, value| data(options, "compress-force", value)),
+    ("datacow", Bare, |options, _| data(options, "datacow", "")),
+    ("nodatacow", Bare, |options, _| data(options, "nodatacow", "")),
+    ("datasum", Bare, |options, _| data(options, "datasum", "")),
+    ("nodatasum", Bare, |options, _| data(options, "nodatasum", "")),
     ("rescan_uuid_tree", Bare, |options, _| {
         options.engine.rescan_uuid_tree = true;
         Ok(())
@@ -91,8 +99,6 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("autodefrag", Bare, IGNORED),
     ("noautodefrag", Bare, IGNORED),
     ("barrier", Bare, IGNORED),
-    ("datacow", Bare, IGNORED),
-    ("datasum", Bare, IGNORED),
     ("discard", Optional, |_, value| one_of(value, &["", "sync", "async"])),
     ("nodiscard", Bare, IGNORED),
     ("enospc_debug", Bare, IGNORED),
@@ -233,6 +239,14 @@ fn rescue(options: &mut MountOptions, list: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// What changes how new data is stored, now or, with `remount`, on the existing mount.
+fn data(options: &mut MountOptions, name: &str, value: &str) -> Result<(), String> {
+    let option = if value.is_empty() { name.to_owned() } else { format!("{name}={value}") };
+    options.engine.data.apply(&option).unwrap_or_else(|| Err("is not supported".to_owned()))?;
+    options.data.push(option);
+    Ok(())
+}
+
 fn remount_only(options: &mut MountOptions, _: &str) -> Result<(), String> {
     if options.remount { Ok(()) } else { Err("is the kernel's to set".to_owned()) }
 }
@@ -263,6 +277,7 @@ fn size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use butterfs_fs::{DataPolicy, Method};
 
     fn parsed(list: &str) -> MountOptions {
         MountOptions::parse([list]).unwrap()
@@ -303,6 +318,16 @@ mod tests {
     }
 
     #[test]
+    fn storing_of_data_is_remembered_in_order() {
+        let options = parsed("nodatacow,compress,compress-force=zstd:9,nodatasum,datasum");
+        assert_eq!(options.data, ["nodatacow", "compress", "compress-force=zstd:9", "nodatasum", "datasum"]);
+        assert_eq!(options.engine.data, DataPolicy::default());
+        let policy = parsed("nodatacow,compress-force=zstd:9").engine.data;
+        assert_eq!(policy, DataPolicy { compress: Method::parse("zstd:9"), force: true, ..DataPolicy::default() });
+        assert_eq!(parsed("compress=no,compress=lzo,compress=none").engine.data, DataPolicy::default());
+    }
+
+    #[test]
     fn what_means_nothing_here_is_accepted() {
         let line = "defaults,ssd,discard=async,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
                     comment=mine,_netdev,default_permissions";
@@ -314,8 +339,9 @@ mod tests {
     fn the_rest_is_refused_by_name() {
         let table = [
             ("frobnicate", "unknown mount option 'frobnicate'"),
-            ("compress=zstd", "unknown mount option 'compress'"),
-            ("nodatacow", "unknown mount option 'nodatacow'"),
+            ("compress=lz4", "mount option 'compress=lz4': 'lz4' is not supported"),
+            ("compress=zstd:x", "mount option 'compress=zstd:x': 'zstd:x' is not supported"),
+            ("nodatacow=1", "mount option 'nodatacow' takes no value"),
             ("ro=1", "mount option 'ro' takes no value"),
             ("subvol", "mount option 'subvol' needs a value"),
             ("subvol=", "mount option 'subvol' needs a value"),

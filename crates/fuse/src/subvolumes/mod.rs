@@ -30,6 +30,7 @@
 //! | `subvolume-path ID` | path from the top level |
 //! | `paths INODE INO` | path each, in the subvolume of INODE |
 //! | `users ADDRESS exact\|whole` | subvolume, inode number, offset |
+//! | `store-data OPTION...` | none; mount options that say how new data is stored |
 //! | `sync` | none, when everything is durable |
 //!
 //! INODE, DIR and SUBVOLUME are `@NUMBER` as `stat` shows it, or `TREE:INO`.

@@ -43,6 +43,7 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
         b"subvolume-path" => asked.subvolume_path(),
         b"paths" => asked.paths(),
         b"users" => asked.users(),
+        b"store-data" => asked.store_data(),
         b"sync" => asked.stage.filesystem.sync().map(|()| Vec::new()).map_err(Refusal::from),
         _ => Err(malformed()),
     }
@@ -113,6 +114,17 @@ impl Asked<'_, '_> {
             return Err(Refusal::new(Errno::EINVAL.0, "not a subvolume"));
         }
         Ok(id)
+    }
+
+    fn store_data(&mut self) -> Answer {
+        self.access().must_be_privileged()?;
+        let mut policy = self.filesystem().data_policy();
+        while let Some(option) = self.words.next() {
+            let applied = std::str::from_utf8(option).ok().and_then(|option| policy.apply(option));
+            applied.ok_or_else(malformed)?.map_err(|why| Refusal::new(Errno::EINVAL.0, why))?;
+        }
+        self.filesystem().set_data_policy(policy);
+        Ok(Vec::new())
     }
 
     fn create(&mut self) -> Answer {

@@ -67,9 +67,9 @@ fn block_at(frame: &[u8], at: usize, sector: usize) -> Result<(&[u8], usize), Co
 }
 
 /// Encodes `input`, or `None` when the result would be longer than `limit`.
-pub fn compress(input: &[u8], limit: usize, sector: usize) -> Option<Vec<u8>> {
-    let mut frame = vec![0; LENGTH_LEN];
-    let mut matcher = lzo1x::Matcher::default();
+pub fn compress(matcher: &mut lzo1x::Matcher, input: &[u8], limit: usize, sector: usize) -> Option<Vec<u8>> {
+    let mut frame = Vec::with_capacity(limit + longest_block(sector));
+    frame.resize(LENGTH_LEN, 0);
     for piece in input.chunks(sector) {
         frame.resize(next_length(frame.len(), sector), 0);
         let length_at = frame.len();

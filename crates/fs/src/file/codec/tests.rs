@@ -37,6 +37,14 @@ impl Noise {
     }
 }
 
+fn compress(algorithm: Algorithm, level: i32, input: &[u8], sector: u32) -> Option<Vec<u8>> {
+    Encoder::default().compress(Method { algorithm, level }, input, sector)
+}
+
+fn compress_inline(algorithm: Algorithm, level: i32, input: &[u8], limit: usize, sector: u32) -> Option<Vec<u8>> {
+    Encoder::default().compress_inline(Method { algorithm, level }, input, limit, sector)
+}
+
 macro_rules! vector {
     ($name:literal) => {
         include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/codec/", $name)).as_slice()
@@ -160,6 +168,19 @@ fn noise_and_single_sectors_stay_uncompressed() {
         let mut out = [0; 1500];
         assert_eq!(decompress(algorithm, &stream, &mut out, SECTOR).as_ref(), Ok(&1500));
         assert!(out == *text(1500));
+    }
+}
+
+#[test]
+fn an_encoder_that_failed_works_on() {
+    let mut encoder = Encoder::default();
+    for algorithm in ALL {
+        let method = Method { algorithm, level: 5 };
+        for _ in 0..2 {
+            assert_eq!(encoder.compress(method, &Noise(3).bytes(20000), SECTOR), None);
+            assert_eq!(encoder.compress(method, &text(20000), SECTOR), compress(algorithm, 5, &text(20000), SECTOR));
+        }
+        assert!(encoder.compress(method, &text(20000), SECTOR).is_some());
     }
 }
 

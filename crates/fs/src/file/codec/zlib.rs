@@ -40,15 +40,24 @@ fn deflate_data(stream: &[u8]) -> Result<&[u8], CodecError> {
     Ok(data)
 }
 
-/// Encodes `input`, or `None` when the result would be longer than `limit`.
-pub fn compress(input: &[u8], level: i32, limit: usize) -> Option<Vec<u8>> {
-    let mut deflate = Compress::new(Compression::new(level.clamp(1, 9) as u32), true);
-    let mut out = vec![0; limit];
-    match deflate.compress(input, &mut out, FlushCompress::Finish) {
-        Ok(Status::StreamEnd) => {
-            out.truncate(deflate.total_out() as usize);
-            Some(out)
+/// Compresses; its memory is that of the last level asked for.
+#[derive(Default)]
+pub struct Encoder(Option<(u32, Compress)>);
+
+impl Encoder {
+    /// Encodes `input`, or `None` when the result would be longer than `limit`.
+    pub fn compress(&mut self, input: &[u8], level: i32, limit: usize) -> Option<Vec<u8>> {
+        let level = level.clamp(1, 9) as u32;
+        let made = self.0.take().filter(|(made, _)| *made == level);
+        let (_, deflate) = self.0.insert(made.unwrap_or_else(|| (level, Compress::new(Compression::new(level), true))));
+        deflate.reset();
+        let mut out = vec![0; limit];
+        match deflate.compress(input, &mut out, FlushCompress::Finish) {
+            Ok(Status::StreamEnd) => {
+                out.truncate(deflate.total_out() as usize);
+                Some(out)
+            }
+            _ => None,
         }
-        _ => None,
     }
 }

@@ -4,7 +4,7 @@
 //! holds more than the caller asked for.
 
 use super::{CodecError, error};
-use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, get_error_name};
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
 /// The largest window that the kernel's decoder accepts, as a power of two.
 const WINDOW_LOG: u32 = 17;
@@ -29,14 +29,22 @@ pub fn decompress(stream: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     Ok(output.pos())
 }
 
-/// Encodes `input`, or `None` when the result would be longer than `limit`.
-pub fn compress(input: &[u8], level: i32, limit: usize) -> Option<Vec<u8>> {
-    let mut context = CCtx::create();
-    context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
-    context.set_parameter(CParameter::WindowLog(WINDOW_LOG)).ok()?;
-    let mut out = Vec::with_capacity(limit);
-    context.compress2(&mut out, input).ok()?;
-    Some(out)
+/// Compresses; keeps its tables.
+#[derive(Default)]
+pub struct Encoder(Option<CCtx<'static>>);
+
+impl Encoder {
+    /// Encodes `input`, or `None` when the result would be longer than `limit`.
+    pub fn compress(&mut self, input: &[u8], level: i32, limit: usize) -> Option<Vec<u8>> {
+        let context = self.0.get_or_insert_with(CCtx::create);
+        // A frame that did not fit is still open.
+        context.reset(ResetDirective::SessionOnly).ok()?;
+        context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
+        context.set_parameter(CParameter::WindowLog(WINDOW_LOG)).ok()?;
+        let mut out = Vec::with_capacity(limit);
+        context.compress2(&mut out, input).ok()?;
+        Some(out)
+    }
 }
 
 fn named(code: usize) -> CodecError {

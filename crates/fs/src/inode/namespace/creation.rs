@@ -9,6 +9,7 @@ use crate::inode::entry::Entry;
 use crate::inode::property::{COMPRESSION, Compression};
 use crate::inode::reference::{self, Reference};
 use crate::inode::{Inode, Known, Orphan, cache, number, xattr};
+use crate::options::DataPolicy;
 use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::items::{FileExtentHead, InodeItem, compression, file_extent_type, inode_flags};
 use butterfs_ondisk::{Ino, Key, KeyType};
@@ -152,7 +153,7 @@ impl Namespace {
         let mut attributes = Vec::new();
         let (gid, file_mode) = group_of_new(caller, parent_mode, parent_gid, wanted.mode);
         let file_mode = inherit_acl(core, directory, caller, file_mode, &mut attributes)?;
-        let mut flags = inherit_flags(parent_flags, file_mode);
+        let mut flags = inherit_flags(parent_flags, file_mode, &core.data_policy());
         inherit_compression(core, directory, file_mode, &mut flags, &mut attributes)?;
         let now = timespec(core.env().now());
         let len = wanted.target.len() as u64;
@@ -268,16 +269,21 @@ fn inherit_acl(
     Ok(file_mode)
 }
 
-/// The flags that a new inode has from its directory.
-fn inherit_flags(parent: u64, file_mode: u32) -> u64 {
+/// The flags that a new inode has from its directory and the mount.
+fn inherit_flags(parent: u64, file_mode: u32, policy: &DataPolicy) -> u64 {
     let mut flags = parent & inode_flags::NODATACOW;
     if parent & inode_flags::NOCOMPRESS != 0 {
         flags |= inode_flags::NOCOMPRESS;
     } else {
         flags |= parent & inode_flags::COMPRESS;
     }
-    if flags & inode_flags::NODATACOW != 0 && file_mode & mode::S_IFMT == mode::S_IFREG {
-        flags |= inode_flags::NODATASUM;
+    if file_mode & mode::S_IFMT == mode::S_IFREG {
+        if policy.nodatacow {
+            flags |= inode_flags::NODATACOW;
+        }
+        if policy.nodatasum || flags & inode_flags::NODATACOW != 0 {
+            flags |= inode_flags::NODATASUM;
+        }
     }
     flags
 }
@@ -291,7 +297,7 @@ fn inherit_compression(
     attributes: &mut Vec<(&'static [u8], Box<[u8]>)>,
 ) -> Result<()> {
     let takes_it = matches!(file_mode & mode::S_IFMT, mode::S_IFREG | mode::S_IFDIR);
-    if !takes_it || *flags & inode_flags::NODATACOW != 0 {
+    if !takes_it || *flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
         return Ok(());
     }
     let Some(value) = directory.compression(core)? else { return Ok(()) };
@@ -314,7 +320,7 @@ impl Inode {
     }
 
     /// The value of the compression property. Only inodes with the flag have one to inherit.
-    fn compression(&self, core: &Core) -> Result<Option<Box<[u8]>>> {
+    pub(crate) fn compression(&self, core: &Core) -> Result<Option<Box<[u8]>>> {
         if !self.with(|state| state.has(inode_flags::COMPRESS)) {
             return Ok(None);
         }
@@ -380,7 +386,7 @@ mod tests {
             (NODATACOW, mode::S_IFREG, NODATACOW | NODATASUM),
             (NODATACOW, mode::S_IFDIR, NODATACOW),
         ] {
-            assert_eq!(inherit_flags(parent, file_mode), want);
+            assert_eq!(inherit_flags(parent, file_mode, &DataPolicy::default()), want);
         }
     }
 }

@@ -1,0 +1,83 @@
+//! Work that is the same for many pieces, on several cores: compressing and decompressing.
+//!
+//! How many threads help is bounded for the whole filesystem, whoever asks; the caller works too, so that no piece
+//! waits for a thread. Where the environment allows no threads, it works alone, in order.
+
+use crate::env::Env;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Helping threads that exist now.
+#[derive(Default)]
+pub(super) struct Helpers(AtomicUsize);
+
+/// Some of them; gone when dropped.
+struct Hired<'a> {
+    helpers: &'a Helpers,
+    count: usize,
+}
+
+impl Drop for Hired<'_> {
+    fn drop(&mut self) {
+        self.helpers.0.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
+impl Helpers {
+    fn hire(&self, env: &Env, wanted: usize) -> Hired<'_> {
+        let most = if env.background() { env.threads() - 1 } else { 0 };
+        let mut count = 0;
+        // One that is hired in between is one less for us; more than `most` there never are.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| {
+            count = most.saturating_sub(busy).min(wanted);
+            Some(busy + count)
+        });
+        Hired { helpers: self, count }
+    }
+
+    /// `work` of every index below `count`, in order. Each thread makes its own `tool` first.
+    pub fn map<T: Send + Sync, W>(
+        &self,
+        env: &Env,
+        count: usize,
+        tool: impl Fn() -> W + Sync,
+        work: impl Fn(&mut W, usize) -> T + Sync,
+    ) -> Vec<T> {
+        let hired = self.hire(env, count.saturating_sub(1));
+        if hired.count == 0 {
+            let mut own = tool();
+            return (0..count).map(|index| work(&mut own, index)).collect();
+        }
+        let results: Vec<OnceLock<T>> = (0..count).map(|_| OnceLock::new()).collect();
+        let next = AtomicUsize::new(0);
+        let run = || {
+            let mut own = tool();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(slot) = results.get(index) else { break };
+                let _ = slot.set(work(&mut own, index));
+            }
+        };
+        std::thread::scope(|scope| {
+            // A thread that cannot be started is one that does not help.
+            (0..hired.count).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, run)));
+            run();
+        });
+        results.into_iter().map(|slot| slot.into_inner().expect("every index was worked on")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_in_order_and_helpers_leave() {
+        let (helpers, env) = (Helpers::default(), Env::system());
+        for count in [0, 1, 2, 7, 300] {
+            let squares = helpers.map(&env, count, || 1, |one, index| index * index * *one);
+            assert_eq!(squares, (0..count).map(|index| index * index).collect::<Vec<_>>());
+            assert_eq!(helpers.0.load(Ordering::Relaxed), 0);
+        }
+    }
+}
