@@ -79,6 +79,8 @@ impl<'s, 'a> InodePass<'s, 'a> {
 
     fn item(&mut self, key: Key, data: &[u8]) {
         if key.objectid == objectid::ORPHAN {
+            // The inode before may be the one that is meant.
+            self.finish_inode();
             if key.kind == KeyType::ORPHAN_ITEM {
                 self.nameless.remove(&key.offset);
             }
