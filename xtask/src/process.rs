@@ -9,6 +9,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// How long a killed program may take to be gone.
+const REAP_LIMIT: Duration = Duration::from_secs(10);
+
 /// How a program ended.
 pub struct Ended {
     /// Exit status zero, in time.
@@ -52,11 +55,20 @@ fn wait(child: &mut Child, limit: Duration) -> std::io::Result<(bool, bool)> {
         }
         if Instant::now() >= end {
             kill_group(child.id());
-            child.wait()?;
+            reap(child)?;
             return Ok((false, true));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Waits for a killed program, but not for one that the kernel does not let go of.
+fn reap(child: &mut Child) -> std::io::Result<()> {
+    let end = Instant::now() + REAP_LIMIT;
+    while child.try_wait()?.is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn kill_group(leader: u32) {

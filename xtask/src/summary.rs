@@ -16,13 +16,16 @@ pub struct Step {
     pub failures: Vec<String>,
     /// One line for each skip: what and why.
     pub skips: Vec<String>,
+    /// What failed first and passed when it was run again.
+    pub unsteady: Vec<String>,
 }
 
 impl Step {
     /// A step that is one check: passed, or failed with a sentence.
     pub fn single(name: &str, elapsed: Duration, failure: Option<String>) -> Step {
         let passed = usize::from(failure.is_none());
-        Step { name: name.to_owned(), elapsed, passed, failures: failure.into_iter().collect(), skips: Vec::new() }
+        let failures = failure.into_iter().collect();
+        Step { name: name.to_owned(), elapsed, passed, failures, skips: Vec::new(), unsteady: Vec::new() }
     }
 
     /// Reads what a libtest binary printed.
@@ -32,7 +35,7 @@ impl Step {
         for line in output.lines() {
             if let Some(rest) = line.strip_prefix("test result: ") {
                 step.passed += counted(rest, "passed");
-            } else if line.starts_with("test ") && (line.ends_with("FAILED") || line.ends_with("failed")) {
+            } else if failed_test(line).is_some() {
                 step.failures.push(line.to_owned());
             } else if let Some(at) = line.find(SKIP_MARK) {
                 // Without a captured stream the harness's own `test name ... ` may stand before the mark.
@@ -48,6 +51,12 @@ impl Step {
         }
         step
     }
+}
+
+/// The name of the test that a line of libtest says failed.
+pub fn failed_test(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("test ")?.split_once(" ... ")?.0;
+    (line.ends_with("FAILED") || line.ends_with("failed")).then_some(name)
 }
 
 /// `7` from `ok. 7 passed; 0 failed; …` when asked for `passed`.
@@ -76,6 +85,7 @@ pub fn print(steps: &[Step], ci: bool) -> bool {
         lines.len()
     };
     let skipped = list("Skipped", |step| &step.skips);
+    list("Failed first and passed when run again alone (to be made steady)", |step| &step.unsteady);
     let failed = list("Failed", |step| &step.failures);
     let passed: usize = steps.iter().map(|step| step.passed).sum();
     if ci && skipped > 0 {
@@ -95,6 +105,18 @@ mod tests {
                       test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
         let step = Step::from_test_output("x", Duration::ZERO, false, false, output);
         assert_eq!((step.passed, step.failures.len(), step.skips), (1, 1, vec!["b: needs root".to_owned()]));
+    }
+
+    #[test]
+    fn failed_tests_have_names() {
+        for (line, name) in [
+            ("test a::b ... FAILED", Some("a::b")),
+            ("test a::b ... SKIPPED: no root", None),
+            ("test result: FAILED", None),
+            ("test a ... ok", None),
+        ] {
+            assert_eq!(failed_test(line), name, "{line}");
+        }
     }
 
     #[test]

@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 const LIMITS: &[(&str, u64)] = &[("real_tree", 900), ("crash", 900), ("workload", 900)];
 const DEFAULT_LIMIT_S: u64 = 600;
 const BUILD_LIMIT_S: u64 = 1500;
+/// After so long no further test program is started: what did not run is a failure that has a name.
+const WHOLE_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Of one program at most so many failed tests are run again.
+const AGAIN_MOST: usize = 3;
 
 /// What was asked for on the command line.
 #[derive(Debug, Default)]
@@ -41,6 +45,7 @@ impl Options {
 
 /// Runs everything; true when it all holds.
 pub fn run(options: &Options) -> Result<bool, String> {
+    let begun = Instant::now();
     let mut steps = Vec::new();
     if !options.no_install {
         let started = Instant::now();
@@ -57,7 +62,10 @@ pub fn run(options: &Options) -> Result<bool, String> {
     steps.push(announce(build));
     for program in programs {
         let wanted = options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
-        if wanted {
+        if wanted && begun.elapsed() > WHOLE_LIMIT {
+            let late = format!("{}: not run, the whole has taken {} s", program.name, begun.elapsed().as_secs());
+            steps.push(announce(Step::single(&program.name, Duration::ZERO, Some(late))));
+        } else if wanted {
             steps.push(announce(run_program(&program)?));
         }
     }
@@ -82,10 +90,11 @@ fn static_checks(steps: &mut Vec<Step>) -> Result<(), String> {
 }
 
 fn announce(step: Step) -> Step {
-    let verdict = match (step.failures.is_empty(), step.skips.is_empty()) {
-        (false, _) => "FAILED",
-        (true, false) => "partly skipped",
-        (true, true) => "ok",
+    let verdict = match (step.failures.is_empty(), step.skips.is_empty(), step.unsteady.is_empty()) {
+        (false, _, _) => "FAILED",
+        (true, _, false) => "ok when run again",
+        (true, false, true) => "partly skipped",
+        (true, true, true) => "ok",
     };
     println!("{:<44} {verdict} ({:.1} s)", step.name, step.elapsed.as_secs_f64());
     step.failures.iter().for_each(|line| println!("    {line}"));
@@ -154,6 +163,30 @@ fn program_in(line: &str) -> Option<Program> {
 }
 
 fn run_program(program: &Program) -> Result<Step, String> {
+    let (mut step, output) = run_tests(program, &[])?;
+    if step.failures.is_empty() {
+        return Ok(step);
+    }
+    print!("{}", tail(&output, 80));
+    clean_up();
+    let failed: Vec<&str> = output.lines().filter_map(summary::failed_test).collect();
+    // A program that ended without a result, or in which much fails, is not merely unsteady.
+    if failed.len() != step.failures.len() || failed.len() > AGAIN_MOST {
+        return Ok(step);
+    }
+    let (again, output) = run_tests(program, &failed)?;
+    step.elapsed += again.elapsed;
+    if again.failures.is_empty() && again.passed == failed.len() {
+        step.passed += again.passed;
+        step.unsteady = step.failures.drain(..).map(|line| format!("{}: {line}", program.name)).collect();
+    } else {
+        print!("{}", tail(&output, 80));
+    }
+    Ok(step)
+}
+
+/// Runs all tests of a program, or those whose names are given.
+fn run_tests(program: &Program, names: &[&str]) -> Result<(Step, String), String> {
     let target = program.name.rsplit('/').next().unwrap_or_default();
     let limit = LIMITS.iter().find(|(name, _)| *name == target).map_or(DEFAULT_LIMIT_S, |(_, seconds)| *seconds);
     let scratch = workspace::scratch();
@@ -161,12 +194,13 @@ fn run_program(program: &Program) -> Result<Step, String> {
     let mut command = Command::new(&program.path);
     command.current_dir(&program.folder).envs(tools::environment());
     command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs")).env("BUTTERFS_SCRATCH", scratch);
-    let ended = process::run(&mut command, &log_of(&program.name), Duration::from_secs(limit))?;
-    let step = Step::from_test_output(&program.name, ended.elapsed, ended.success, ended.timed_out, &ended.output);
-    if !step.failures.is_empty() {
-        print!("{}", tail(&ended.output, 80));
+    if !names.is_empty() {
+        command.arg("--exact").args(names);
     }
-    Ok(step)
+    let log = log_of(&if names.is_empty() { program.name.clone() } else { format!("{} again", program.name) });
+    let ended = process::run(&mut command, &log, Duration::from_secs(limit))?;
+    let step = Step::from_test_output(&program.name, ended.elapsed, ended.success, ended.timed_out, &ended.output);
+    Ok((step, ended.output))
 }
 
 fn doc_tests() -> Result<Step, String> {
@@ -181,7 +215,11 @@ fn clean_up() {
     let scratch = workspace::scratch().display().to_string();
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let ours = mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|at| at.starts_with(&scratch));
-    ours.for_each(|at| drop(process::capture("umount", &["-l", at])));
+    // By force first: it ends the requests that a dead server will never answer.
+    ours.for_each(|at| {
+        drop(process::capture("umount", &["-f", at]));
+        drop(process::capture("umount", &["-l", at]));
+    });
     let loops =
         process::capture("losetup", &["--list", "--noheadings", "--output", "NAME,BACK-FILE"]).unwrap_or_default();
     for line in loops.lines().filter(|line| line.contains(&scratch)) {
