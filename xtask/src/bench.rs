@@ -3,7 +3,7 @@
 use crate::{tools, workspace};
 use std::process::Command;
 
-/// Passes `arguments` (`--small`) on to the benchmark.
+/// Passes `arguments` on to the benchmark.
 pub fn run(arguments: &[&str]) -> Result<bool, String> {
     let start = |command: &mut Command| command.status().map_err(|error| format!("cannot start cargo: {error}"));
     let build = ["build", "--release", "-p", "butterfs", "-p", "butterfs-bench"];

@@ -19,7 +19,9 @@ usage: cargo xtask <command>
 
   test [--only TEXT] [--no-install]   everything that must hold; what it needs is installed first
   layering                            the edges between crates and between the modules of `fs`
-  bench [--small]                     the same work here and on the kernel's btrfs, as ratios";
+  bench [--small | --least] [--only NAME]... [--write]
+                                      the same work here and on the kernel's btrfs, as ratios; --write puts them
+                                      into docs/performance.md";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

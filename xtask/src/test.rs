@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 const LIMITS: &[(&str, u64)] = &[("real_tree", 900), ("crash", 900), ("workload", 900)];
 const DEFAULT_LIMIT_S: u64 = 600;
 const BUILD_LIMIT_S: u64 = 1500;
+const BENCHMARK_LIMIT_S: u64 = 300;
 /// After so long no further test program is started: what did not run is a failure that has a name.
 const WHOLE_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Of one program at most so many failed tests are run again.
@@ -71,6 +72,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     }
     if options.only.is_none() {
         steps.push(announce(doc_tests()?));
+        steps.push(announce(least_benchmark()?));
     }
     clean_up();
     Ok(summary::print(&steps, std::env::var("CI").is_ok_and(|value| value == "true")))
@@ -208,6 +210,25 @@ fn doc_tests() -> Result<Step, String> {
     command.args(["test", "--workspace", "--doc"]).current_dir(workspace::root());
     let ended = process::run(&mut command, &log_of("doc tests"), Duration::from_secs(BUILD_LIMIT_S))?;
     Ok(Step::from_test_output("doc tests", ended.elapsed, ended.success, ended.timed_out, &ended.output))
+}
+
+/// The whole benchmark at its least size: it fails when something breaks, never for a time.
+fn least_benchmark() -> Result<Step, String> {
+    let build = cargo("benchmark build", &["build", "--release", "-p", "butterfs", "-p", "butterfs-bench"])?;
+    if !build.failures.is_empty() {
+        return Ok(build);
+    }
+    let mut command = Command::new(workspace::target().join("release/butterfs-bench"));
+    command.arg("--least").current_dir(workspace::root()).envs(tools::environment());
+    command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs"));
+    command.env("BUTTERFS_SCRATCH", workspace::scratch());
+    let ended = process::run(&mut command, &log_of("benchmark"), Duration::from_secs(BENCHMARK_LIMIT_S))?;
+    let failure = (!ended.success).then(|| {
+        print!("{}", tail(&ended.output, 40));
+        let why = if ended.timed_out { "was not finished in time" } else { "broke" };
+        format!("the benchmark {why}")
+    });
+    Ok(Step::single("benchmark, least size", build.elapsed + ended.elapsed, failure))
 }
 
 /// Takes back what killed tests left: mounts below the scratch folder and loop devices on files in it.

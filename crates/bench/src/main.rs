@@ -6,16 +6,22 @@
 
 #![forbid(unsafe_code)]
 
-mod experiments;
+mod everyday;
 mod library;
+mod page;
+mod plot;
 mod subject;
+mod subvolumes;
 mod table;
 
 use std::process::ExitCode;
+use table::Table;
 
 /// How much work is done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
+    /// What the size is called.
+    pub name: &'static str,
     /// Empty files to create.
     pub files: u64,
     /// Bytes to write and read.
@@ -24,27 +30,98 @@ pub struct Scale {
     pub tree: &'static str,
     /// Files that the library creates.
     pub library_files: u64,
+    /// Up to how many subvolumes are made.
+    pub subvolumes: usize,
 }
 
-const FULL: Scale = Scale { files: 100_000, bytes: 1 << 30, tree: "", library_files: 1_000_000 };
-const SMALL: Scale = Scale { files: 10_000, bytes: 128 << 20, tree: "fs", library_files: 100_000 };
+/// What the documents report.
+pub const FULL: Scale =
+    Scale { name: "full", files: 100_000, bytes: 1 << 30, tree: "", library_files: 1_000_000, subvolumes: 100_000 };
+/// Minutes.
+pub const SMALL: Scale =
+    Scale { name: "small", files: 10_000, bytes: 128 << 20, tree: "fs", library_files: 100_000, subvolumes: 1_000 };
+/// Enough to see that everything runs.
+pub const LEAST: Scale =
+    Scale { name: "least", files: 500, bytes: 8 << 20, tree: "fs/ext4", library_files: 2_000, subvolumes: 50 };
+
+/// A part of the benchmark: its name, what it is about, and what does it.
+pub struct Section {
+    /// The word after `--only`.
+    pub name: &'static str,
+    /// One sentence over its table.
+    pub about: &'static str,
+    run: fn(Scale, &mut Table),
+}
+
+/// All sections, in their order.
+const SECTIONS: &[Section] = &[
+    Section {
+        name: "everyday",
+        about: "Everyday work through a mount; times include making it durable.",
+        run: everyday::run,
+    },
+    Section { name: "library", about: "The engine without FUSE, on a device in memory.", run: library::run },
+    Section {
+        name: "subvolumes",
+        about: "Many subvolumes: making them, finding one by its UUID, snapshots and deletion (the UUID tree's script).",
+        run: subvolumes::run,
+    },
+];
+
+const USAGE: &str = "usage: butterfs-bench [--small | --least] [--only NAME]... [--write]";
+
+struct Arguments {
+    scale: Scale,
+    only: Vec<String>,
+    write: bool,
+}
+
+impl Arguments {
+    fn parse(words: &[&str]) -> Option<Arguments> {
+        let mut parsed = Arguments { scale: FULL, only: Vec::new(), write: false };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--small" => parsed.scale = SMALL,
+                "--least" => parsed.scale = LEAST,
+                "--write" => parsed.write = true,
+                "--only" => {
+                    let name = *words.next()?;
+                    SECTIONS.iter().find(|section| section.name == name)?;
+                    parsed.only.push(name.to_owned());
+                }
+                _ => return None,
+            }
+        }
+        Some(parsed)
+    }
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let scale = match words[..] {
-        [] => FULL,
-        ["--small"] => SMALL,
-        // The library's run has a process of its own, so that its memory is its own.
-        [library::COMMAND, count] => return library::child(count),
-        _ => {
-            eprintln!("usage: butterfs-bench [--small]");
-            return ExitCode::from(2);
-        }
+    // What is measured alone runs in a process of its own, so that its memory is its own.
+    if let [library::COMMAND, count] = words[..] {
+        return library::child(count);
+    }
+    let Some(arguments) = Arguments::parse(&words) else {
+        let names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
+        eprintln!("{USAGE}\nnames: {}", names.join(" "));
+        return ExitCode::from(2);
     };
-    let mut table = table::Table::default();
-    experiments::run(scale, &mut table);
-    library::run(scale, &mut table);
-    print!("{table}");
+    for section in SECTIONS {
+        if !arguments.only.is_empty() && !arguments.only.iter().any(|name| name == section.name) {
+            continue;
+        }
+        let mut table = Table::default();
+        (section.run)(arguments.scale, &mut table);
+        println!("\n{}\n\n{table}", section.about);
+        if arguments.write
+            && let Err(error) = page::write(section, arguments.scale, &table)
+        {
+            eprintln!("cannot write {}: {error}", page::FILE);
+            return ExitCode::FAILURE;
+        }
+    }
     ExitCode::SUCCESS
 }

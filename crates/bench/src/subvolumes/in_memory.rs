@@ -1,10 +1,8 @@
 //! Subvolumes by the thousand, by the library on 4 KiB nodes in memory: the script of the UUID tree's first
 //! measurements (a subvolume and a read-only snapshot of it, again and again), a lookup by UUID at each size, opening,
 //! snapshots of large subvolumes, and deletion of snapshots that share everything or nothing.
-//!
-//! Usage: `subvolumes [MOST_SUBVOLUMES [FILES]]`; 27000 and 100000 without arguments. One line for each number; nothing
-//! is judged here.
 
+use crate::table::{Table, seconds};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
@@ -15,18 +13,9 @@ use std::time::{Duration, Instant};
 
 const TOP: InodeId = InodeId::root_of(TreeId::FS);
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
-const SIZES: [usize; 6] = [2, 1_000, 5_000, 27_000, 100_000, 1_000_000];
 const LOOKUPS: u32 = 20_000;
 /// Subvolumes of one directory, as in the script.
 const IN_ONE_DIRECTORY: usize = 1_000;
-
-fn main() {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("a number"));
-    let most: usize = arguments.next().unwrap_or(27_000);
-    let files: usize = arguments.next().unwrap_or(100_000);
-    many(most);
-    large(files);
-}
 
 fn new(gibibytes: u64) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(gibibytes << 30));
@@ -47,14 +36,13 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// The script, and what is asked at each size.
-fn many(most: usize) {
+pub fn many(most: usize, table: &mut Table) {
     let device = new(64);
     let mut filesystem = open(&device);
     let mut uuids: Vec<([u8; 16], TreeId)> = Vec::new();
     let mut directory = TOP;
     let mut rng = Rng::new(4);
-    let mut spent = Duration::ZERO;
-    for size in SIZES.into_iter().filter(|size| *size <= most) {
+    for size in super::sizes(most) {
         let before = uuids.len();
         let (_, time) = timed(|| {
             while uuids.len() < size {
@@ -71,19 +59,19 @@ fn many(most: usize) {
             }
             filesystem.sync().expect("a good device");
         });
-        spent += time;
         let each = time.as_secs_f64() * 1e6 / (size - before).max(1) as f64;
-        println!("{size} subvolumes: made in {spent:.2?}, the last {} at {each:.0} us each", size - before);
+        let made = format!("library: {size} subvolumes made, each of the last {}", size - before);
+        own(table, &made, each / 1e6, "");
         filesystem.shutdown().expect("a good device");
         let (again, opening) = timed(|| open(&device));
         filesystem = again;
-        println!("{size} subvolumes: opened in {opening:.2?}");
-        lookups(&filesystem, &uuids, &mut rng);
+        own(table, &format!("library: {size} subvolumes, opening"), opening.as_secs_f64(), "does not grow");
+        lookups(&filesystem, &uuids, &mut rng, table);
     }
     let (listed, time) = timed(|| filesystem.subvolumes().expect("a good device").len());
-    println!("{listed} subvolumes: listed in {time:.2?}");
+    own(table, &format!("library: {listed} subvolumes listed"), time.as_secs_f64(), "");
     let (_, time) = timed(|| filesystem.mend_uuid_tree().expect("a good device"));
-    println!("{listed} subvolumes: UUID tree checked in {time:.2?}");
+    own(table, &format!("library: UUID tree of {listed} subvolumes checked"), time.as_secs_f64(), "");
 }
 
 fn made(filesystem: &Filesystem, parent: InodeId, name: &str, uuids: &mut Vec<([u8; 16], TreeId)>) -> InodeId {
@@ -96,9 +84,12 @@ fn note(filesystem: &Filesystem, id: TreeId, uuids: &mut Vec<([u8; 16], TreeId)>
     uuids.push((filesystem.subvolume_info(id).expect("it was made").uuid, id));
 }
 
-fn lookups(filesystem: &Filesystem, uuids: &[([u8; 16], TreeId)], rng: &mut Rng) {
+fn own(table: &mut Table, what: &str, time: f64, bar: &'static str) {
+    table.value(what, seconds(time), None, None, bar);
+}
+
+fn lookups(filesystem: &Filesystem, uuids: &[([u8; 16], TreeId)], rng: &mut Rng, table: &mut Table) {
     let look = |uuid: &[u8; 16]| filesystem.subvolumes_by_uuid(UuidKind::Subvolume, uuid).expect("a good device");
-    let (_, cold) = timed(|| look(&uuids[0].0));
     uuids.iter().for_each(|(uuid, id)| assert_eq!(look(uuid), [*id]));
     let (_, warm) = timed(|| {
         for _ in 0..LOOKUPS {
@@ -106,16 +97,17 @@ fn lookups(filesystem: &Filesystem, uuids: &[([u8; 16], TreeId)], rng: &mut Rng)
             assert_eq!(look(uuid), [*id]);
         }
     });
-    println!("{} subvolumes: lookup by UUID {:.2?} warm, {cold:.2?} the first", uuids.len(), warm / LOOKUPS);
+    let what = format!("library: lookup by UUID among {}", uuids.len());
+    own(table, &what, warm.as_secs_f64() / f64::from(LOOKUPS), "<= 50 us, flat");
 }
 
 /// Snapshots of a subvolume with many files, and how long their deletion takes.
-fn large(files: usize) {
+pub fn large(files: u64, table: &mut Table) {
     let device = new(64);
     let filesystem = open(&device);
     let id = filesystem.create_subvolume(&CALLER, TOP, b"large").expect("room");
     let root = InodeId::root_of(id);
-    let (_, time) = timed(|| {
+    {
         for number in 0..files {
             let name = format!("file{number:08}");
             let made = filesystem.create(&CALLER, root, name.as_bytes(), 0o644).expect("room");
@@ -123,8 +115,7 @@ fn large(files: usize) {
             filesystem.forget(made.id, 1);
         }
         filesystem.sync().expect("a good device");
-    });
-    println!("{files} files with content: made in {time:.2?}");
+    }
     let mut longest = Duration::ZERO;
     for number in 0..20 {
         let name = format!("snapshot{number}");
@@ -132,9 +123,13 @@ fn large(files: usize) {
         made.expect("room");
         longest = longest.max(time);
     }
-    println!("{files} files: snapshot at most {longest:.2?} of 20");
+    let slowest = format!("library: snapshot of {files} files, slowest of 20");
+    own(table, &slowest, longest.as_secs_f64(), "<= 10 ms");
     for number in 0..19 {
-        delete(&filesystem, &format!("snapshot{number}"), "a snapshot that shares everything", number == 18);
+        let time = delete(&filesystem, &format!("snapshot{number}"));
+        if number == 18 {
+            own(table, "library: deletion of a snapshot that shares everything", time, "what is not shared");
+        }
     }
     for number in (0..files).step_by(100) {
         let file = filesystem.lookup(root, format!("file{number:08}").as_bytes()).expect("it is there").id;
@@ -142,12 +137,14 @@ fn large(files: usize) {
         filesystem.forget(file, 1);
     }
     filesystem.sync().expect("a good device");
-    delete(&filesystem, "large", "a subvolume of which a hundredth of the files has changed", true);
-    delete(&filesystem, "snapshot19", "a snapshot that shares nothing", true);
+    let time = delete(&filesystem, "large");
+    own(table, "library: deletion where a hundredth of the files changed", time, "what is not shared");
+    let time = delete(&filesystem, "snapshot19");
+    own(table, "library: deletion of a snapshot that shares nothing", time, "");
     filesystem.shutdown().expect("a good device");
 }
 
-fn delete(filesystem: &Filesystem, name: &str, what: &str, tell: bool) {
+fn delete(filesystem: &Filesystem, name: &str) -> f64 {
     let (_, time) = timed(|| {
         filesystem.delete_subvolume(TOP, name.as_bytes()).expect("it is there");
         filesystem.clean_subvolumes().expect("a good device");
@@ -156,7 +153,5 @@ fn delete(filesystem: &Filesystem, name: &str, what: &str, tell: bool) {
         }
         filesystem.sync().expect("a good device");
     });
-    if tell {
-        println!("deletion of {what}: {time:.2?}");
-    }
+    time.as_secs_f64()
 }

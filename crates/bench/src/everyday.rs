@@ -1,4 +1,4 @@
-//! Work through a mount: create, unpack, find, remove, write, read.
+//! Everyday work through a mount: create, unpack, find, remove, write, read.
 
 use crate::Scale;
 use crate::subject::{Side, Subject};
