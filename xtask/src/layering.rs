@@ -44,6 +44,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["file"],
     &["subvolume"],
     &["maintenance"],
+    &["replay"],
     &["mount"],
     &["filesystem"],
 ];

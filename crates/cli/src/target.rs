@@ -3,6 +3,7 @@
 //! Questions and answers are those of [`butterfs_fuse::subvolumes`], the same for both.
 
 use crate::error::{CliError, os_message};
+use crate::report;
 use butterfs_device::{FileDevice, FileOptions};
 use butterfs_fs::{Env, Filesystem, InodeId, Options, Subvolume, TreeId};
 use butterfs_fuse::client;
@@ -53,9 +54,15 @@ fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
     let read_only = intent == Intent::Look;
     let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
     let device = FileDevice::open(image, &file)?;
-    let options = Options { read_only, subvolume: Subvolume::Id(TreeId::FS), ..Options::default() };
-    Filesystem::open(vec![Arc::new(device)], options, Env::system())
-        .map_err(|error| CliError::failed(format!("{}: {error}", image.display())))
+    // To look is not to change: a log is replayed by whoever writes, or mounts.
+    let options =
+        Options { read_only, no_log_replay: read_only, subvolume: Subvolume::Id(TreeId::FS), ..Options::default() };
+    let filesystem = Filesystem::open(vec![Arc::new(device)], options, Env::system())
+        .map_err(|error| CliError::failed(format!("{}: {error}", image.display())))?;
+    if filesystem.superblock().log_root.get() != 0 {
+        filesystem.notes().iter().for_each(|note| report::warn(note));
+    }
+    Ok(filesystem)
 }
 
 fn served(path: &Path) -> Result<Caller, CliError> {

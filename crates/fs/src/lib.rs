@@ -1,7 +1,7 @@
 //! The engine: a btrfs filesystem that is read and written.
 //!
 //! Modules stand in a fixed order, each using only earlier ones (checked by `cargo xtask layering`):
-//! `error env options node_io | space | transaction | extent | commit | tree_log | file_buffer | inode | file | subvolume | mount | filesystem`,
+//! `error env options node_io | space | transaction | extent | commit | tree_log | file_buffer | inode | file | subvolume | replay | mount | filesystem`,
 //! and `mkfs`, which uses none of them but `error` and `env`.
 
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod node_io;
 pub mod options;
+mod replay;
 pub mod space;
 pub mod subvolume;
 pub mod transaction;

@@ -15,6 +15,7 @@ use super::Run;
 use crate::args;
 use crate::error::{CliError, os_message};
 use crate::report;
+use butterfs_device::FileDevice;
 use butterfs_fs::{Env, Errno, Filesystem, Options, SetAttr, Subvolume};
 use butterfs_fuse::adaptor::Reopen;
 use butterfs_fuse::mount::{self, Backing, MountOptions};
@@ -79,8 +80,8 @@ impl Args {
         service::prepare();
         let log = if in_background { system_log::open() } else { to_stderr() };
         let mountpoint = self.mountpoint()?;
-        let Opened { filesystem, backing, reopen } = self.open(options)?;
-        for note in filesystem.notes() {
+        let Opened { filesystem, replayed, backing, reopen } = self.open(options)?;
+        for note in replayed.iter().chain(filesystem.notes()) {
             report::warn(note);
         }
         let request = mount::Request {
@@ -136,6 +137,7 @@ impl Args {
         let engine = options.engine.clone();
         let device = Arc::new(devices::open(&self.device, engine.read_only)?);
         let backing = devices::backing(&self.device, &device, engine.read_only)?;
+        let replayed = if engine.read_only { self.replay_log(&device, &engine)? } else { Vec::new() };
         let filesystem = Filesystem::open(vec![device.clone()], engine.clone(), Env::system())
             .map_err(|error| self.cannot_open(&error, &engine))?;
         if made {
@@ -146,13 +148,28 @@ impl Args {
             let options = Options { read_only: false, ..engine.clone() };
             Filesystem::open(vec![Arc::new(writable)], options, Env::system()).map_err(|error| error.to_string())
         });
-        Ok(Opened { filesystem, backing, reopen })
+        Ok(Opened { filesystem, replayed, backing, reopen })
+    }
+
+    /// A read-only mount shows what was fsynced before a crash too, so the log is replayed for it, where the device can be
+    /// written. Returns what the user should be told.
+    fn replay_log(&self, device: &Arc<FileDevice>, engine: &Options) -> Result<Vec<String>, CliError> {
+        let has_log = !engine.no_log_replay && Filesystem::has_log(vec![device.clone()]).unwrap_or(false);
+        let Some(writable) = has_log.then(|| device.open_for_writing().ok()).flatten() else {
+            // Who cannot replay says so when the filesystem is opened.
+            return Ok(Vec::new());
+        };
+        let replayed = Filesystem::open(vec![Arc::new(writable)], engine.clone(), Env::system());
+        let replayed = replayed.map_err(|error| self.cannot_open(&error, engine))?;
+        Ok(replayed.notes().to_vec())
     }
 }
 
 /// What a mount needs of its device.
 struct Opened {
     filesystem: Filesystem,
+    /// What is to be said of the replay of a log before.
+    replayed: Vec<String>,
     backing: Backing,
     reopen: Reopen,
 }

@@ -21,7 +21,7 @@ mod buffer;
 pub mod codec;
 mod compression;
 mod exclusive;
-mod extents;
+pub(crate) mod extents;
 mod inline;
 pub mod item;
 mod parallel;

@@ -100,6 +100,11 @@ impl Filesystem {
         Ok(filesystem)
     }
 
+    /// Whether the filesystem on `devices` has a log, which opening it replays.
+    pub fn has_log(devices: Vec<Arc<dyn BlockDevice>>) -> Result<bool> {
+        mount::has_log(devices)
+    }
+
     fn prepare_writing(&self) -> Result<()> {
         if self.0.core.is_read_only() {
             return Ok(());

@@ -49,6 +49,11 @@ pub fn first(ino: Ino, reference: &Reference<'_>) -> (Key, Vec<u8>) {
     (ref_key(ino, reference.directory), reference.in_ref())
 }
 
+/// The record of one name as it lies in an item of `kind`.
+pub fn record(kind: KeyType, reference: &Reference<'_>) -> Vec<u8> {
+    if kind == KeyType::INODE_REF { reference.in_ref() } else { reference.in_extref() }
+}
+
 fn ref_key(ino: Ino, directory: Ino) -> Key {
     Key::new(ino.0, KeyType::INODE_REF, directory.0)
 }
@@ -180,7 +185,7 @@ pub fn plan_addition(
 
 /// Adds a name where [`plan_addition`] found room.
 pub fn add(handle: &Handle, tree: &Tree, slot: Slot, reference: &Reference<'_>) -> Result<()> {
-    let added = if slot.key.kind == KeyType::INODE_REF { reference.in_ref() } else { reference.in_extref() };
+    let added = record(slot.key.kind, reference);
     if !slot.exists {
         return match tree.insert(handle, slot.key, &added)? {
             true => Ok(()),

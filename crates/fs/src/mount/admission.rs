@@ -2,17 +2,31 @@
 
 use crate::error::{Errno, Error, Result};
 use crate::options::Options;
-use crate::transaction::{Core, Reserve};
+use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Admission, Key, KeyType, TreeId, admission};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+/// What is to be done about the tree log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Log {
+    /// There is none, or it is not to be looked at.
+    Leave,
+    /// Replay it, also for a read-only mount: what was fsynced is to be seen.
+    Replay,
+}
+
 /// Checks what the superblock says against what was asked for.
-pub(super) fn admit(superblock: &Superblock, options: &mut Options, notes: &mut Vec<String>) -> Result<()> {
+pub(super) fn admit(superblock: &Superblock, options: &Options, notes: &mut Vec<String>) -> Result<Log> {
+    let replays = superblock.log_root.get() != 0 && !options.no_log_replay;
     match admission(superblock) {
         Admission::ReadWrite => {}
+        Admission::ReadOnly(reason) if replays => {
+            let what = format!("{LOG}, which would have to be replayed, but {reason}; {WITHOUT_LOG}");
+            return Err(refused(Errno::EROFS, what));
+        }
         Admission::ReadOnly(reason) if options.read_only => notes.push(reason),
         Admission::ReadOnly(reason) => {
             return Err(refused(Errno::EROFS, format!("{reason}; only reading is possible (mount with -o ro)")));
@@ -22,17 +36,27 @@ pub(super) fn admit(superblock: &Superblock, options: &mut Options, notes: &mut 
     if options.no_log_replay && !options.read_only {
         return Err(refused(Errno::EINVAL, "nologreplay is only possible with ro".to_owned()));
     }
-    if superblock.log_root.get() == 0 {
+    if superblock.log_root.get() != 0 && options.no_log_replay {
+        notes.push("the log tree is not replayed: what was fsynced last before a crash is not shown".to_owned());
+    }
+    Ok(if replays { Log::Replay } else { Log::Leave })
+}
+
+const LOG: &str = "the filesystem has a log tree with changes that were fsynced before a crash";
+const WITHOUT_LOG: &str = "it can be read without those changes (-o ro,rescue=nologreplay)";
+
+/// Why a log cannot be replayed.
+pub(super) fn not_replayed(error: &Error) -> Error {
+    refused(error.errno(), format!("{LOG}, and it cannot be replayed: {error}; nothing was written; {WITHOUT_LOG}"))
+}
+
+/// Refuses to replay a log where it could not be written.
+pub(super) fn must_be_writable(core: &Core) -> Result<()> {
+    if core.volume.is_writable() {
         return Ok(());
     }
-    if !options.no_log_replay {
-        let what = "the filesystem has a log tree with changes that were fsynced before a crash, and replaying it is \
-                    not possible here; mount it with the kernel once, or read-only without those changes \
-                    (-o ro,rescue=nologreplay)";
-        return Err(refused(Errno::EROFS, what.to_owned()));
-    }
-    notes.push("the log tree is not replayed: what was fsynced last before a crash is not shown".to_owned());
-    Ok(())
+    let what = format!("{LOG}, which would have to be replayed, but the device is read-only; {WITHOUT_LOG}");
+    Err(refused(Errno::EIO, what))
 }
 
 fn refused(errno: Errno, what: String) -> Error {
@@ -70,17 +94,32 @@ pub(super) fn refuse_unfinished_work(core: &Core) -> Result<()> {
 
 /// Quotas are not kept here: says so in the first transaction, so that others rescan.
 pub(super) fn give_up_quotas(core: &Arc<Core>) -> Result<()> {
-    const ON: u64 = 1;
-    const INCONSISTENT: u64 = 4;
+    if quota_flags(core)?.is_none() {
+        return Ok(());
+    }
+    mark_quotas(&core.start(Reserve::items(1))?)
+}
+
+/// The same in a transaction that has begun.
+pub(super) fn mark_quotas(handle: &Handle) -> Result<()> {
+    let core = handle.core();
+    let Some(flags) = quota_flags(core)? else { return Ok(()) };
+    let changed = (flags | QUOTAS_INCONSISTENT).to_le_bytes();
+    core.tree(TreeId::QUOTA)?.update(handle, QUOTA_STATUS, |data| data[16..24].copy_from_slice(&changed))?;
+    Ok(())
+}
+
+const QUOTA_STATUS: Key = Key::new(0, KeyType::QGROUP_STATUS, 0);
+const QUOTAS_ON: u64 = 1;
+const QUOTAS_INCONSISTENT: u64 = 4;
+
+/// The flags of quotas that are on and said to be right.
+fn quota_flags(core: &Core) -> Result<Option<u64>> {
     let tree = match core.tree(TreeId::QUOTA) {
-        Err(error) if error.is(Errno::ENOENT) => return Ok(()),
+        Err(error) if error.is(Errno::ENOENT) => return Ok(None),
         other => other?,
     };
-    let key = Key::new(0, KeyType::QGROUP_STATUS, 0);
     let flags_of = |data: &[u8]| data.get(16..24).map(|f| u64::from_le_bytes(f.try_into().expect("eight")));
-    let flags = tree.get(core, key)?.and_then(|item| flags_of(&item));
-    let Some(flags) = flags.filter(|flags| flags & ON != 0 && flags & INCONSISTENT == 0) else { return Ok(()) };
-    let handle = core.start(Reserve::items(1))?;
-    tree.update(&handle, key, |data| data[16..24].copy_from_slice(&(flags | INCONSISTENT).to_le_bytes()))?;
-    Ok(())
+    let flags = tree.get(core, QUOTA_STATUS)?.and_then(|item| flags_of(&item));
+    Ok(flags.filter(|flags| flags & QUOTAS_ON != 0 && flags & QUOTAS_INCONSISTENT == 0))
 }

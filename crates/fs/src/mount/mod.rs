@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! superblock ─► system chunks ─► chunk tree: all chunks, devices ─► tree of tree roots ─► global trees
-//!            ─► block groups, device extents checked against the chunks ─► admission for writing
+//!            ─► block groups, device extents checked against the chunks ─► admission for writing ─► replay of the log
 //! ```
 //!
-//! Nothing is written here, except that quotas which we do not keep are marked inconsistent in the first transaction.
+//! What is written here: a log is replayed, which is a transaction of its own, for a read-only mount too, as the kernel
+//! does; and quotas that we do not keep are marked inconsistent in the first transaction.
 
 mod admission;
 mod chunks;
@@ -15,22 +16,25 @@ use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::node_io::NodeCache;
 use crate::options::Options;
+use crate::replay;
 use crate::transaction::{Core, GlobalTrees, Tree};
+use admission::Log;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::TreeId;
 use butterfs_ondisk::features::compat_ro;
-use butterfs_ondisk::superblock::Superblock;
+use butterfs_ondisk::superblock::{OFFSETS, Superblock};
 use butterfs_tree::BlockIdentity;
 use butterfs_volume::Volume;
 use std::sync::Arc;
 
 /// Opens the filesystem on `devices`. The strings are what a user should be told about the way it was opened.
-pub fn open(devices: Vec<Arc<dyn BlockDevice>>, mut options: Options, env: Env) -> Result<(Arc<Core>, Vec<String>)> {
+pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<(Arc<Core>, Vec<String>)> {
     let (volume, superblock, notes) = Volume::open(devices)?;
     let mut notes: Vec<String> = notes.lines;
-    admission::admit(&superblock, &mut options, &mut notes)?;
+    let superblock = without_foreign_log(superblock);
+    let log = admission::admit(&superblock, &options, &mut notes)?;
     let volume = Arc::new(volume);
-    let mut identity = identity_of(&superblock, !options.read_only);
+    let mut identity = identity_of(&superblock, !options.read_only || log == Log::Replay);
     let bootstrap = NodeCache::new(Arc::clone(&volume), identity, 0);
     identity.chunk_tree_uuid = chunks::chunk_tree_uuid(&bootstrap, &superblock)?;
     let nodes = NodeCache::new(Arc::clone(&volume), identity, options.node_cache_bytes);
@@ -39,11 +43,33 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, mut options: Options, env: Env) 
     chunks::load(&core, &chunk, &superblock)?;
     open_global_trees(&core, chunk, &superblock)?;
     groups::load(&core)?;
-    if !core.is_read_only() {
+    if log == Log::Replay {
+        admission::must_be_writable(&core)?;
         admission::refuse_unfinished_work(&core)?;
+        replay::run(&core, admission::mark_quotas).map_err(|error| admission::not_replayed(&error))?;
+        notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
+    } else if !core.is_read_only() {
+        admission::refuse_unfinished_work(&core)?;
+    }
+    if !core.is_read_only() {
         admission::give_up_quotas(&core)?;
     }
     Ok((core, notes))
+}
+
+/// Whether the filesystem on `devices` has a log.
+pub fn has_log(devices: Vec<Arc<dyn BlockDevice>>) -> Result<bool> {
+    let (_, superblock, _) = Volume::open(devices)?;
+    Ok(without_foreign_log(superblock).log_root.get() != 0)
+}
+
+/// Only the primary superblock says whether there is a log: the other copies are as old as the last commit.
+fn without_foreign_log(mut superblock: Superblock) -> Superblock {
+    if superblock.bytenr.get() != OFFSETS[0].0 {
+        superblock.log_root = 0.into();
+        superblock.log_root_level = 0;
+    }
+    superblock
 }
 
 fn identity_of(superblock: &Superblock, writable: bool) -> BlockIdentity {

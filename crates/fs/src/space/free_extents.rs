@@ -79,6 +79,12 @@ impl FreeExtents {
         }
     }
 
+    /// Whether all of `[at, at + len)` is free.
+    pub fn covers(&self, at: u64, len: u64) -> bool {
+        let run = self.by_offset.range(..=at).next_back();
+        run.is_some_and(|(&start, &run_len)| at + len <= start + run_len)
+    }
+
     /// The smallest run of at least `want` bytes; else the largest one, if it has at least `min`. Takes up to
     /// `want` bytes from its start.
     pub fn take_best_fit(&mut self, want: u64, min: u64) -> Option<(u64, u64)> {

@@ -157,6 +157,17 @@ pub enum Found {
     Nothing,
 }
 
+/// What became of a claim to certain bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// They are the caller's.
+    Yes,
+    /// They are not all free, or not in a group of the class.
+    No,
+    /// This group must be loaded first.
+    Load(Logical),
+}
+
 impl Space {
     /// No groups yet.
     pub fn new(nodesize: u32) -> Space {
@@ -295,6 +306,25 @@ impl Space {
             }
         }
         Found::Nothing
+    }
+
+    /// Takes exactly these bytes, which somebody wrote whom the trees do not know (a log), out of what is free in a
+    /// group of `class`.
+    pub fn claim(&self, class: Class, at: Logical, len: u64) -> Claimed {
+        let mut state = self.state.lock();
+        let class = state.resolve(class);
+        let Some((&start, group)) = state.groups.range_mut(..=at.0).next_back() else { return Claimed::No };
+        let inside = at.0.checked_add(len).is_some_and(|end| end <= start + group.length);
+        if !inside || group.class != class {
+            return Claimed::No;
+        }
+        let Some(free) = &mut group.free else { return Claimed::Load(Logical(start)) };
+        if !free.covers(at.0, len) {
+            return Claimed::No;
+        }
+        free.remove(at.0, len);
+        state.free[class as usize] -= len;
+        Claimed::Yes
     }
 
     /// Gives back what was allocated and never written or never recorded.

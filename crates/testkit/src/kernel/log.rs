@@ -43,7 +43,8 @@ fn is_about(line: &str, device: &str) -> bool {
 fn is_complaint(line: &str) -> bool {
     let bad = ["BTRFS error", "BTRFS warning", "BTRFS critical", "BTRFS alert", "BTRFS emerg", "BTRFS: error"];
     let splat = ["WARNING:", "BUG:", "kernel BUG"].iter().any(|word| line.contains(word)) && line.contains("btrfs");
-    let of_the_disk = !line.contains("is being deprecated");
+    // What is said of options names no device, and may be about somebody else's mount.
+    let of_the_disk = !["is being deprecated", "excessive commit interval"].iter().any(|words| line.contains(words));
     (splat || bad.iter().any(|prefix| line.contains(prefix))) && of_the_disk
 }
 
