@@ -1,14 +1,13 @@
 //! Buffered writing: into the inode's buffer, with space reserved, sectors made whole, size and times advanced.
 
-use super::exclusive::is_exclusive;
-use super::item::{ExtentKind, FileExtent};
+use super::item::ExtentKind;
 use super::{Buffer, Files};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::inode::attr::mode;
 use crate::transaction::{DataReservation, Reserve};
 use butterfs_ondisk::items::inode_flags;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The largest file size (`MAX_LFS_FILESIZE`).
@@ -246,53 +245,5 @@ impl Files {
         let needed: u64 = unbuffered.iter().map(|gap| gap.end - gap.start).sum();
         // What was given up for the data that is overwritten comes back only with a commit; hence the second try.
         self.core.reserve_data(needed).map(Some).map_err(|_| refused)
-    }
-
-    fn all_in_place(&self, inode: &Inode, ranges: &[Range<u64>]) -> Result<bool> {
-        for range in ranges {
-            let mut at = range.start;
-            for extent in self.in_place_extents(inode, range)? {
-                if extent.start > at {
-                    return Ok(false);
-                }
-                at = extent.end();
-            }
-            if at < range.end {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The preallocated extents in `range` that may be written in place.
-    pub(super) fn in_place_extents(&self, inode: &Inode, range: &Range<u64>) -> Result<Vec<FileExtent>> {
-        if !inode.with(|state| state.has(inode_flags::PREALLOC)) {
-            return Ok(Vec::new());
-        }
-        // Nothing settles while a handle is held, so references are either pending or booked.
-        let _handle = self.core.join(0)?;
-        let (context, items) = self.extents(inode);
-        let mut found = Vec::new();
-        context.overlapping(&items, range, &mut |extent, _| {
-            found.extend((extent.kind == ExtentKind::Prealloc).then_some(extent));
-            Ok(ControlFlow::Continue(()))
-        })?;
-        let mut allowed = Vec::new();
-        let mut known: Option<(FileExtent, bool)> = None;
-        for extent in found {
-            let same = known.filter(|(other, _)| {
-                other.data_ref(inode.tree_id(), 0) == extent.data_ref(inode.tree_id(), 0)
-                    && other.generation == extent.generation
-            });
-            let exclusive = match same {
-                Some((_, exclusive)) => exclusive,
-                None => is_exclusive(&self.core, &inode.tree, inode.ino, &extent)?,
-            };
-            known = Some((extent, exclusive));
-            if exclusive {
-                allowed.push(extent);
-            }
-        }
-        Ok(allowed)
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. The tree never refers to data that is not on the device. `InodeItem::size` covers only what is recorded.
-//! 2. Every byte in the buffer has space reserved, or lies in preallocated space that was found writable in place.
+//! 2. Every byte in the buffer has space reserved, or lies where it was found writable in place.
 //! 3. A sector in the buffer is whole and correct: what a write does not cover was read, verified, and is zero
 //!    beyond the end of the file.
 //! 4. Locks, in this order: the mapping lock (held by whoever changes which extents a file has, write-back
@@ -22,6 +22,7 @@ pub mod codec;
 mod compression;
 mod exclusive;
 pub(crate) mod extents;
+mod in_place;
 mod inline;
 pub mod item;
 mod parallel;

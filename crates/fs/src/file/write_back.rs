@@ -10,6 +10,7 @@
 //! their items ([`inline`](super::inline)).
 
 use super::compression::{BATCH_BYTES, Piece, take_batch};
+use super::item::{ExtentKind, FileExtent};
 use super::placement::Placed;
 use super::recording::Progress;
 use super::{Files, Waiting};
@@ -165,15 +166,33 @@ impl Files {
                 let part = extent.start.max(at)..extent.end().min(run.end);
                 push_range(&mut new, at..part.start);
                 self.write_new(inode, runs, &mut new, reserved, done)?;
-                let place = extent.at.plus(extent.offset + (part.start - extent.start));
-                let mut placed = [Placed::new(part.clone(), place, true)];
-                let digests = self.write_data(inode, runs, &placed)?;
-                self.record(inode, &mut placed, &digests, Progress { chunk: None, done })?;
+                if extent.kind == ExtentKind::Prealloc {
+                    self.write_prealloc(inode, runs, &extent, &part, done)?;
+                } else {
+                    let overwritten = self.overwrite(inode, runs, &part)?;
+                    *done = overwritten.max(*done);
+                    push_range(&mut new, overwritten..part.end);
+                }
                 at = part.end;
             }
             push_range(&mut new, at..run.end);
         }
         self.write_new(inode, runs, &mut new, reserved, done)
+    }
+
+    /// Brings `part` to the preallocated space of `extent`.
+    fn write_prealloc(
+        &self,
+        inode: &Arc<Inode>,
+        runs: &DirtyRuns,
+        extent: &FileExtent,
+        part: &Range<u64>,
+        done: &mut u64,
+    ) -> Result<()> {
+        let place = extent.at.plus(extent.offset + (part.start - extent.start));
+        let mut placed = [Placed::new(part.clone(), place, true)];
+        let digests = self.write_data(inode, runs, &placed)?;
+        self.record(inode, &mut placed, &digests, Progress { chunk: None, done })
     }
 
     /// Gives `ranges` new places, and empties the list.

@@ -7,6 +7,7 @@ use crate::file::{Allocation, MAX_FILE_SIZE, Whence};
 use crate::inode::attr::mode;
 use crate::inode::{Inode, InodeId};
 use crate::options::DataPolicy;
+use butterfs_ondisk::items::inode_flags;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,18 +34,25 @@ impl Filesystem {
         Ok(read)
     }
 
-    /// Writes `data` at `offset`. With `kill_suidgid` the file loses its set-id bits, as for an unprivileged writer.
+    /// Writes `data` at `offset`. With `kill_suidgid` the file loses its set-id bits, as for an unprivileged writer. A
+    /// file with the flag `SYNC` is durable then.
     pub fn write(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
-        let inode = self.regular(id)?;
-        self.0.inodes.relieve()?;
-        self.0.files.write(&inode, offset, data, kill_suidgid, false)
+        self.write_from(id, offset, data, kill_suidgid, false)
     }
 
     /// As [`write`](Self::write), for data that was written earlier into a cache whose owner sets the times itself.
     pub fn write_cached(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
+        self.write_from(id, offset, data, kill_suidgid, true)
+    }
+
+    fn write_from(&self, id: InodeId, offset: u64, data: &[u8], set_id: bool, from_cache: bool) -> Result<usize> {
         let inode = self.regular(id)?;
         self.0.inodes.relieve()?;
-        self.0.files.write(&inode, offset, data, kill_suidgid, true)
+        let written = self.0.files.write(&inode, offset, data, set_id, from_cache)?;
+        if inode.with(|state| state.has(inode_flags::SYNC)) {
+            self.fsync(id, false)?;
+        }
+        Ok(written)
     }
 
     pub(super) fn resize(&self, inode: &Arc<Inode>, size: u64, kill_suidgid: bool) -> Result<()> {

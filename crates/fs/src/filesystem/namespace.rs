@@ -171,9 +171,10 @@ impl Filesystem {
         self.0.names.setattr(caller, id, set, &mut |inode, size| self.resize(inode, size, set.kill_suidgid))
     }
 
-    /// Changes the flags that `chattr` shows; `changed` says which bits of `flags` count.
-    pub fn set_flags(&self, id: InodeId, flags: u64, changed: u64) -> Result<()> {
-        self.0.names.set_flags(id, flags, changed)
+    /// As `chattr`: sets those of the flags in `scope` that are in `wanted`, and clears the others. `EINVAL` for ways of
+    /// storing data that exclude each other.
+    pub fn set_flags(&self, id: InodeId, wanted: u64, scope: u64) -> Result<()> {
+        self.0.names.set_flags(id, wanted, scope)
     }
 
     /// The value of an extended attribute; `ENODATA` when there is none.

@@ -10,6 +10,7 @@
 mod attributes;
 mod creation;
 mod extended;
+mod flags;
 mod link;
 mod listing;
 mod lookup;

@@ -135,7 +135,7 @@ impl DataPolicy {
                 Err(why) => return Some(Err(why)),
             },
             ("nodatacow", None) => self.nodatacow(),
-            ("nodatasum", None) => (self.nodatasum, self.compress, self.force) = (true, None, false),
+            ("nodatasum", None) => self.nodatasum = true,
             ("datacow", None) => self.nodatacow = false,
             ("datasum", None) => self.datasum(),
             _ => return None,
@@ -189,5 +189,26 @@ mod tests {
         assert_eq!(policy, DataPolicy { compress: Method::parse("zstd"), force: true, ..DataPolicy::default() });
         policy.compress(None, true);
         assert_eq!(policy, DataPolicy::default());
+    }
+
+    /// As the kernel shows its options after these.
+    #[test]
+    fn options_count_in_order() {
+        let applied = |list: &str| {
+            let mut policy = DataPolicy::default();
+            list.split(',').for_each(|option| policy.apply(option).expect("an option").expect("a value"));
+            let method = policy.compress.map(|method| (method.algorithm.name(), method.level));
+            (method, policy.force, policy.nodatacow, policy.nodatasum)
+        };
+        assert_eq!(applied("nodatacow,compress=zstd"), (Some(("zstd", 3)), false, false, false));
+        assert_eq!(applied("compress,nodatacow"), (None, false, true, true));
+        assert_eq!(applied("compress-force=zlib,compress=lzo"), (Some(("lzo", 0)), false, false, false));
+        assert_eq!(applied("compress-force,compress=no"), (None, false, false, false));
+        assert_eq!(applied("nodatasum,compress"), (Some(("zlib", 3)), false, false, false));
+        assert_eq!(applied("nodatasum,compress=no"), (None, false, false, true));
+        assert_eq!(applied("compress,nodatasum"), (Some(("zlib", 3)), false, false, true));
+        assert_eq!(applied("nodatacow,datacow"), (None, false, false, true));
+        assert_eq!(applied("nodatacow,datasum"), (None, false, false, false));
+        assert_eq!(applied("compress=zstd:20").0, Some(("zstd", 15)));
     }
 }

@@ -3,6 +3,7 @@
 mod compression;
 mod faults;
 mod full;
+mod in_place;
 mod kernel;
 mod random;
 mod scenarios;

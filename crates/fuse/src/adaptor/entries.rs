@@ -51,7 +51,7 @@ impl Shared {
         let entry = self.entry(&attr);
         self.writers.opened(entry.nodeid, flags);
         payload.extend_from_slice(entry.as_bytes());
-        answer_open(payload);
+        answer_open(false, payload);
         Ok(())
     }
 
@@ -65,8 +65,9 @@ impl Shared {
     }
 }
 
-/// Answers with an empty handle of a file.
-pub(super) fn answer_open(payload: &mut Vec<u8>) {
-    let open_flags = open::KEEP_CACHE | open::PARALLEL_DIRECT_WRITES;
+/// Answers with an empty handle of a file. Each write to a `synchronous` one goes to the server before it returns.
+pub(super) fn answer_open(synchronous: bool, payload: &mut Vec<u8>) {
+    let direct = if synchronous { open::DIRECT_IO } else { 0 };
+    let open_flags = open::KEEP_CACHE | open::PARALLEL_DIRECT_WRITES | direct;
     payload.extend_from_slice(OpenOut { open_flags, ..OpenOut::default() }.as_bytes());
 }

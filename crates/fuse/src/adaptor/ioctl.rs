@@ -40,25 +40,26 @@ struct Flag {
     on_disk: u64,
     shown: u32,
     extended: u32,
-    /// Whether it can be set here.
-    settable: bool,
 }
 
-const fn flag(on_disk: u64, shown: u32, extended: u32, settable: bool) -> Flag {
-    Flag { on_disk, shown, extended, settable }
+const fn flag(on_disk: u64, shown: u32, extended: u32) -> Flag {
+    Flag { on_disk, shown, extended }
 }
 
 const FLAGS: [Flag; 9] = [
-    flag(on_disk::COMPRESS, 0x4, 0, false),
-    flag(on_disk::SYNC, 0x8, 0x20, true),
-    flag(on_disk::IMMUTABLE, 0x10, 0x8, true),
-    flag(on_disk::APPEND, 0x20, 0x10, true),
-    flag(on_disk::NODUMP, 0x40, 0x80, true),
-    flag(on_disk::NOATIME, 0x80, 0x40, true),
-    flag(on_disk::NOCOMPRESS, 0x400, 0, true),
-    flag(on_disk::DIRSYNC, 0x1_0000, 0, true),
-    flag(on_disk::NODATACOW, 0x80_0000, 0, false),
+    flag(on_disk::COMPRESS, 0x4, 0),
+    flag(on_disk::SYNC, 0x8, 0x20),
+    flag(on_disk::IMMUTABLE, 0x10, 0x8),
+    flag(on_disk::APPEND, 0x20, 0x10),
+    flag(on_disk::NODUMP, 0x40, 0x80),
+    flag(on_disk::NOATIME, 0x80, 0x40),
+    flag(on_disk::NOCOMPRESS, 0x400, 0),
+    flag(on_disk::DIRSYNC, 0x1_0000, 0),
+    flag(on_disk::NODATACOW, 0x80_0000, 0),
 ];
+
+/// Bits that FS_IOC_FSSETXATTR ignores: preallocated, has attributes.
+const SHOWN_ONLY: u32 = 0x8000_0002;
 
 /// One of the two forms that flags are shown in.
 #[derive(Clone, Copy)]
@@ -80,25 +81,15 @@ impl Form {
         set.fold(0, |bits, flag| bits | self.bit(flag))
     }
 
-    /// The flags on disk and which of them change, from what is shown now to what shall be.
-    fn change(self, now: u64, wanted: u32) -> Result<(u64, u64), Errno> {
-        let known = FLAGS.iter().fold(0, |bits, flag| bits | self.bit(flag));
-        if wanted & !known != 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let mut change = (0, 0);
+    /// The flags on disk that shall be set, and all that the form speaks of.
+    fn wanted(self, bits: u32) -> Result<(u64, u64), Errno> {
+        let (mut wanted, mut scope, mut unknown) = (0, 0, bits);
         for flag in FLAGS.iter().filter(|flag| self.bit(flag) != 0) {
-            let set = wanted & self.bit(flag) != 0;
-            if set == (now & flag.on_disk != 0) {
-                continue;
-            }
-            if !flag.settable {
-                return Err(Errno::OPNOTSUPP);
-            }
-            change.0 |= if set { flag.on_disk } else { 0 };
-            change.1 |= flag.on_disk;
+            scope |= flag.on_disk;
+            wanted |= if bits & self.bit(flag) != 0 { flag.on_disk } else { 0 };
+            unknown &= !self.bit(flag);
         }
-        Ok(change)
+        if unknown == 0 { Ok((wanted, scope)) } else { Err(Errno::OPNOTSUPP) }
     }
 }
 
@@ -117,14 +108,12 @@ impl Shared {
                 if (wanted.extent_size, wanted.project, wanted.cow_extent_size) != (0, 0, 0) {
                     return Err(Errno::OPNOTSUPP);
                 }
-                (Form::Extended, wanted.flags)
+                (Form::Extended, wanted.flags & !SHOWN_ONLY)
             }
             _ => return Err(Errno::NOTTY),
         };
-        let (flags, changed) = form.change(flags()?, wanted)?;
-        if changed != 0 {
-            self.filesystem().set_flags(id, flags, changed).map_err(errno)?;
-        }
+        let (wanted, scope) = form.wanted(wanted)?;
+        self.filesystem().set_flags(id, wanted, scope).map_err(errno)?;
         answer(&(), payload)
     }
 
@@ -151,14 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn only_differences_change_and_only_what_can_be_set() {
-        let now = on_disk::IMMUTABLE | on_disk::NODATACOW;
-        assert_eq!(Form::Plain.change(now, 0x80_0010), Ok((0, 0)));
-        let (append, both) = (on_disk::APPEND, on_disk::APPEND | on_disk::IMMUTABLE);
-        assert_eq!(Form::Plain.change(now, 0x80_0020), Ok((append, both)));
-        assert_eq!(Form::Extended.change(now, 0x10), Ok((append, both)), "what the form does not show stays");
-        assert_eq!(Form::Plain.change(now, 0x10), Err(Errno::OPNOTSUPP));
-        assert_eq!(Form::Plain.change(0, 0x4), Err(Errno::OPNOTSUPP));
-        assert_eq!(Form::Plain.change(0, 0x2), Err(Errno::OPNOTSUPP));
+    fn a_form_speaks_of_what_it_shows() {
+        let (wanted, scope) = Form::Plain.wanted(0x80_0010).unwrap();
+        assert_eq!(wanted, on_disk::IMMUTABLE | on_disk::NODATACOW);
+        assert_eq!(scope & on_disk::COMPRESS, on_disk::COMPRESS);
+        let (wanted, scope) = Form::Extended.wanted(0x10).unwrap();
+        assert_eq!((wanted, scope & (on_disk::COMPRESS | on_disk::DIRSYNC)), (on_disk::APPEND, 0));
+        assert_eq!(Form::Plain.wanted(0x2), Err(Errno::OPNOTSUPP));
+        assert_eq!(Form::Extended.wanted(0x100), Err(Errno::OPNOTSUPP));
     }
 }

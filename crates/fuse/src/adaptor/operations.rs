@@ -7,7 +7,7 @@ use crate::protocol::flags::{OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID, WRITE_CA
 use crate::protocol::wire::*;
 use crate::protocol::{Operation, Request};
 use butterfs_fs::inode::attr::{Caller, SetAttr};
-use butterfs_fs::{Filesystem, InodeId, RenameMode};
+use butterfs_fs::{Filesystem, InodeId, RenameMode, inode_flags};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -126,8 +126,10 @@ impl Shared {
 
     fn open(&self, request: &Request<'_>, id: InodeId, arguments: &OpenIn, payload: &mut Vec<u8>) -> Outcome {
         let OpenIn { flags, open_flags } = *arguments;
+        let mut synchronous = false;
         if writers::may_write(flags) {
             self.filesystem().check_writable(id, flags & libc::O_APPEND as u32 != 0).map_err(errno)?;
+            synchronous = self.filesystem().getattr(id).map_err(errno)?.flags & inode_flags::SYNC != 0;
         }
         if flags & libc::O_TRUNC as u32 != 0 {
             let kill_suidgid = open_flags & OPEN_KILL_SUIDGID != 0;
@@ -135,7 +137,7 @@ impl Shared {
             self.filesystem().setattr(&caller(request, 0), id, &empty).map_err(errno)?;
         }
         self.writers.opened(request.header.nodeid, flags);
-        answer_open(payload);
+        answer_open(synchronous, payload);
         Ok(())
     }
 

@@ -319,8 +319,11 @@ mod tests {
 
     #[test]
     fn storing_of_data_is_remembered_in_order() {
-        let options = parsed("nodatacow,compress,compress-force=zstd:9,nodatasum,datasum");
-        assert_eq!(options.data, ["nodatacow", "compress", "compress-force=zstd:9", "nodatasum", "datasum"]);
+        let options = parsed("nodatacow,compress,compress-force=zstd:9,nodatasum,compress=no,datasum");
+        assert_eq!(
+            options.data,
+            ["nodatacow", "compress", "compress-force=zstd:9", "nodatasum", "compress=no", "datasum"]
+        );
         assert_eq!(options.engine.data, DataPolicy::default());
         let policy = parsed("nodatacow,compress-force=zstd:9").engine.data;
         assert_eq!(policy, DataPolicy { compress: Method::parse("zstd:9"), force: true, ..DataPolicy::default() });

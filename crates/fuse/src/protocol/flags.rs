@@ -45,6 +45,8 @@ pub mod init {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// `flags2` is meant.
     pub const INIT_EXT: u64 = 1 << 30;
+    /// Files that are opened past the page cache can be mapped all the same.
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
 /// Bits of SETATTR's `valid`.
@@ -77,6 +79,8 @@ pub mod setattr {
 
 /// Bits of OPEN's and CREATE's answer.
 pub mod open {
+    /// Past the page cache.
+    pub const DIRECT_IO: u32 = 1 << 0;
     /// Keep what the page cache has.
     pub const KEEP_CACHE: u32 = 1 << 1;
     /// Keep what READDIR returned.

@@ -38,7 +38,8 @@ const WANTED: u64 = init::ASYNC_READ
     | init::PARALLEL_DIROPS
     | init::CACHE_SYMLINKS
     | init::EXPLICIT_INVAL_DATA
-    | init::INIT_EXT;
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP;
 
 /// What both sides agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

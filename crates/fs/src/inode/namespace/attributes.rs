@@ -38,22 +38,6 @@ impl Namespace {
         Ok(inode.attr())
     }
 
-    /// Changes the flags that `chattr` shows; `changed` says which bits of `flags` count.
-    pub fn set_flags(&self, id: InodeId, flags: u64, changed: u64) -> Result<()> {
-        let inode = self.inode(id)?;
-        self.run(Reserve::items(1), |handle| {
-            let _guard = inode.lock_exclusive()?;
-            inode.must_be_writable()?;
-            let now = handle.core().env().now();
-            inode.change(|state| {
-                state.clear_flags(changed);
-                state.set_flags(flags & changed);
-                state.touch(now);
-            });
-            Ok(())
-        })
-    }
-
     /// An inode was read: its access time follows, as `relatime` has it.
     pub fn note_access(&self, inode: &Arc<Inode>) {
         let core = self.core();

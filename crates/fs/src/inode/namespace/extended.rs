@@ -137,7 +137,7 @@ fn set_plain(handle: &Handle, inode: &Inode, name: &[u8], value: &[u8], demand: 
 }
 
 /// Removes an attribute that may be missing.
-fn unset(handle: &Handle, inode: &Inode, name: &[u8]) -> Result<()> {
+pub(super) fn unset(handle: &Handle, inode: &Inode, name: &[u8]) -> Result<()> {
     match xattr::remove(handle, &inode.tree, inode.ino, name) {
         Err(error) if error.is(Errno::ENODATA) => Ok(()),
         other => other,
@@ -179,7 +179,7 @@ fn set_default_acl(handle: &Handle, inode: &Arc<Inode>, default: Option<Acl>) ->
     Ok(())
 }
 
-fn set_compression(handle: &Handle, inode: &Arc<Inode>, value: &[u8], demand: Demand) -> Result<()> {
+pub(super) fn set_compression(handle: &Handle, inode: &Arc<Inode>, value: &[u8], demand: Demand) -> Result<()> {
     let property = Compression::parse(value)?;
     inode.with(|state| property::check_inode(state, property))?;
     if property == Compression::Unset {
