@@ -3,6 +3,7 @@
 use crate::finding::{Finding, Tree};
 use crate::session::Session;
 use crate::walk::{DropPoint, items};
+use butterfs_ondisk::header::{ITEM_LEN, leaf_data_size};
 use butterfs_ondisk::items::{RootItem, RootRef};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, Level, Logical, TreeId};
@@ -154,8 +155,13 @@ pub(crate) fn check_uuids(session: &Session<'_>, root: NodePtr, roots: &Roots) {
                 .map(|(kind, uuid)| (uuid_key(*kind, uuid), root.id.get())),
         );
     }
-    let mut stale = Vec::new();
+    let (mut stale, mut full) = (Vec::new(), BTreeSet::new());
+    let room = leaf_data_size(session.sb.nodesize.get()) - ITEM_LEN;
     let complete = items(session, root, &mut |key, data| {
+        // Linux leaves out what was received when its UUID's item cannot grow.
+        if key.kind == KeyType::UUID_KEY_RECEIVED_SUBVOL && data.len() + 8 > room {
+            full.insert(key);
+        }
         if ![KeyType::UUID_KEY_SUBVOL, KeyType::UUID_KEY_RECEIVED_SUBVOL].contains(&key.kind) {
             return;
         }
@@ -168,6 +174,7 @@ pub(crate) fn check_uuids(session: &Session<'_>, root: NodePtr, roots: &Roots) {
     if !complete || !roots.complete {
         return;
     }
+    expected.retain(|(key, _)| !full.contains(key));
     if session.sb.uuid_tree_generation.get() != session.sb.generation.get() {
         if expected.len() + stale.len() > 0 {
             session.report(Finding::UuidLags { missing: expected.len() as u64, stale: stale.len() as u64 });

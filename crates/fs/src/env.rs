@@ -31,12 +31,17 @@ pub trait Source: Send + Sync {
 
 /// See the [module](self).
 #[derive(Clone)]
-pub struct Env(Arc<dyn Source>);
+pub struct Env {
+    source: Arc<dyn Source>,
+    /// Asked once: the answer takes the system microseconds.
+    threads: usize,
+}
 
 impl Env {
     /// An environment of one's own.
     pub fn new(source: impl Source + 'static) -> Env {
-        Env(Arc::new(source))
+        let threads = source.threads().max(1);
+        Env { source: Arc::new(source), threads }
     }
 
     /// The real world.
@@ -46,22 +51,22 @@ impl Env {
 
     /// The wall clock.
     pub fn now(&self) -> Time {
-        self.0.now()
+        self.source.now()
     }
 
     /// A random (version 4) UUID.
     pub fn uuid(&self) -> [u8; 16] {
-        *uuid::Builder::from_random_bytes(self.0.random()).as_uuid().as_bytes()
+        *uuid::Builder::from_random_bytes(self.source.random()).as_uuid().as_bytes()
     }
 
     /// Threads that may work at once.
     pub fn threads(&self) -> usize {
-        self.0.threads().max(1)
+        self.threads
     }
 
     /// Whether the engine may start threads of its own.
     pub fn background(&self) -> bool {
-        self.0.background()
+        self.source.background()
     }
 }
 

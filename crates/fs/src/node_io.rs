@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 64;
+/// More than all nodes on the way to a leaf and one edit's neighbours: what was just read must stay until it is used.
+const LEAST_PER_SHARD: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -30,14 +32,73 @@ struct Entry {
     node: Arc<Node>,
     state: State,
     touched: bool,
+    /// Its number in the sweep while it is clean.
+    ticket: u64,
 }
 
 #[derive(Default)]
 struct Shard {
     nodes: FxHashMap<u64, Entry>,
     dirty: FxHashSet<u64>,
-    /// Clean nodes in the order of the second-chance sweep; may name nodes that are gone or no longer clean.
-    sweep: VecDeque<u64>,
+    /// Clean nodes with their tickets, in the order of the second-chance sweep. An address whose entry has another
+    /// ticket, or none, is left over from an earlier node there and means nothing.
+    sweep: VecDeque<(u64, u64)>,
+    /// Clean nodes.
+    clean: usize,
+    last_ticket: u64,
+}
+
+impl Shard {
+    /// Takes an entry out, whatever its state.
+    fn remove(&mut self, at: u64) -> Option<Entry> {
+        let entry = self.nodes.remove(&at)?;
+        self.clean -= usize::from(entry.state == State::Clean);
+        Some(entry)
+    }
+
+    /// Puts a node in the place of whatever was there.
+    fn insert(&mut self, node: Arc<Node>, state: State, touched: bool) {
+        let at = node.at().0;
+        self.remove(at);
+        self.nodes.insert(at, Entry { node, state, touched, ticket: 0 });
+        if state == State::Clean {
+            self.enqueue(at);
+        }
+    }
+
+    /// An entry is clean from now on.
+    fn enqueue(&mut self, at: u64) {
+        let Some(entry) = self.nodes.get_mut(&at) else { return };
+        self.last_ticket += 1;
+        entry.state = State::Clean;
+        entry.ticket = self.last_ticket;
+        self.sweep.push_back((at, self.last_ticket));
+        self.clean += 1;
+    }
+
+    /// Evicts clean nodes that nobody has asked for lately until at most `most` are left.
+    fn evict(&mut self, most: usize) {
+        // What is left over must not grow where addresses are used again and again.
+        if self.sweep.len() > 2 * most.max(self.clean) + 64 {
+            let nodes = &self.nodes;
+            let current = |at: &u64, ticket: u64| {
+                nodes.get(at).is_some_and(|entry| entry.state == State::Clean && entry.ticket == ticket)
+            };
+            self.sweep.retain(|(at, ticket)| current(at, *ticket));
+        }
+        while self.clean > most {
+            let Some((at, ticket)) = self.sweep.pop_front() else { return };
+            let Some(entry) = self.nodes.get_mut(&at) else { continue };
+            if entry.state != State::Clean || entry.ticket != ticket {
+                continue;
+            }
+            if std::mem::take(&mut entry.touched) {
+                self.sweep.push_back((at, ticket));
+            } else {
+                self.remove(at);
+            }
+        }
+    }
 }
 
 /// See the [module](self).
@@ -58,7 +119,7 @@ impl NodeCache {
             volume,
             identity: RwLock::new(identity),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            clean_per_shard: (capacity_bytes / nodesize as usize / SHARDS).max(4),
+            clean_per_shard: (capacity_bytes / nodesize as usize / SHARDS).max(LEAST_PER_SHARD),
             nodesize,
             dirty: AtomicUsize::new(0),
         }
@@ -109,9 +170,8 @@ impl NodeCache {
             let same = entry.node.generation() == ptr.generation;
             return if same { Ok(Arc::clone(&entry.node)) } else { Ok(node) };
         }
-        shard.nodes.insert(ptr.at.0, Entry { node: Arc::clone(&node), state: State::Clean, touched: false });
-        shard.sweep.push_back(ptr.at.0);
-        self.evict(&mut shard);
+        shard.insert(Arc::clone(&node), State::Clean, false);
+        shard.evict(self.clean_per_shard);
         Ok(node)
     }
 
@@ -146,22 +206,6 @@ impl NodeCache {
         }
     }
 
-    fn evict(&self, shard: &mut Shard) {
-        while shard.sweep.len() > self.clean_per_shard {
-            let Some(at) = shard.sweep.pop_front() else { return };
-            let Some(entry) = shard.nodes.get_mut(&at) else { continue };
-            if entry.state != State::Clean {
-                continue;
-            }
-            if entry.touched {
-                entry.touched = false;
-                shard.sweep.push_back(at);
-            } else {
-                shard.nodes.remove(&at);
-            }
-        }
-    }
-
     /// The first key of the block at `at`, if it is in memory and not empty.
     pub fn first_key(&self, at: Logical) -> Option<Key> {
         self.shard(at).lock().nodes.get(&at.0)?.node.first_key()
@@ -174,7 +218,7 @@ impl NodeCache {
         if shard.dirty.insert(at.0) {
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
-        shard.nodes.insert(at.0, Entry { node: Arc::new(node), state: State::Dirty, touched: true });
+        shard.insert(Arc::new(node), State::Dirty, true);
     }
 
     /// Changes a dirty node; it is copied first when somebody else holds it.
@@ -187,7 +231,7 @@ impl NodeCache {
 
     /// Takes a dirty node out; [`put`](Self::put) brings it back.
     pub fn take(&self, at: Logical) -> Node {
-        let entry = self.shard(at).lock().nodes.remove(&at.0).expect("a writable node is in memory");
+        let entry = self.shard(at).lock().remove(at.0).expect("a writable node is in memory");
         assert!(entry.state == State::Dirty, "node {at} is taken, but it is not of the running generation");
         Arc::try_unwrap(entry.node).unwrap_or_else(|shared| (*shared).clone())
     }
@@ -200,7 +244,7 @@ impl NodeCache {
     /// Forgets a node, whatever its state.
     pub fn remove(&self, at: Logical) {
         let mut shard = self.shard(at).lock();
-        shard.nodes.remove(&at.0);
+        shard.remove(at.0);
         if shard.dirty.remove(&at.0) {
             self.dirty.fetch_sub(1, Ordering::Relaxed);
         }
@@ -233,14 +277,62 @@ impl NodeCache {
     pub fn written(&self, nodes: &[Arc<Node>]) {
         for node in nodes {
             let mut shard = self.shard(node.at()).lock();
-            if let Some(entry) = shard.nodes.get_mut(&node.at().0)
-                && entry.state == State::Writing
-                && entry.node.generation() == node.generation()
-            {
-                entry.state = State::Clean;
-                shard.sweep.push_back(node.at().0);
+            let current = shard
+                .nodes
+                .get(&node.at().0)
+                .is_some_and(|entry| entry.state == State::Writing && entry.node.generation() == node.generation());
+            if current {
+                shard.enqueue(node.at().0);
             }
-            self.evict(&mut shard);
+            shard.evict(self.clean_per_shard);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use butterfs_ondisk::{ChecksumKind, Level, TreeId};
+
+    fn node(at: u64) -> Arc<Node> {
+        let identity = BlockIdentity {
+            fsid: [1; 16],
+            chunk_tree_uuid: [2; 16],
+            checksum: ChecksumKind::Crc32c,
+            nodesize: 4096,
+            sectorsize: 4096,
+            incompat: 0,
+            super_generation: Generation(1),
+            writable: true,
+        };
+        Arc::new(Node::new_empty(&identity, Logical(at), Level(0), Generation(1), TreeId::FS))
+    }
+
+    fn held(shard: &Shard) -> Vec<u64> {
+        let mut held: Vec<u64> = shard.nodes.keys().copied().collect();
+        held.sort_unstable();
+        held
+    }
+
+    #[test]
+    fn an_address_used_again_evicts_nobody() {
+        let mut shard = Shard::default();
+        (1..=4).for_each(|number| shard.insert(node(number * 4096), State::Clean, false));
+        for _ in 0..10_000 {
+            shard.insert(node(4 * 4096), State::Clean, false);
+            shard.evict(4);
+        }
+        assert_eq!(held(&shard), [4096, 8192, 12288, 16384]);
+        assert!(shard.sweep.len() < 100);
+    }
+
+    #[test]
+    fn what_was_asked_for_gets_a_second_chance() {
+        let mut shard = Shard::default();
+        (1..=4).for_each(|number| shard.insert(node(number * 4096), State::Clean, number == 1));
+        shard.evict(3);
+        assert_eq!(held(&shard), [4096, 12288, 16384]);
+        shard.evict(0);
+        assert_eq!((held(&shard), shard.clean), (vec![], 0));
     }
 }

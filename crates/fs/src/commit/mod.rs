@@ -121,7 +121,7 @@ impl Core {
         self.nodes.dirty_count() > 0
             || !self.refs.is_empty()
             || !self.new_chunks.lock().is_empty()
-            || self.open_trees().iter().any(|tree| tree.has_unrecorded())
+            || self.has_unrecorded()
     }
 
     /// One round: chunks, references, block groups, root items. True when there was anything.
@@ -146,7 +146,7 @@ impl Core {
     fn write_root_items(&self, handle: &Handle) -> Result<bool> {
         let mut any = false;
         let (generation, now) = (handle.generation(), self.env().now());
-        for tree in self.open_trees() {
+        for tree in self.take_unrecorded() {
             if matches!(tree.id(), TreeId::ROOT | TreeId::CHUNK) {
                 continue;
             }

@@ -174,7 +174,7 @@ fn many_subvolumes_with_one_received_uuid() {
     let first = world.create("received");
     let tree = world.fs.0.core.tree(first).unwrap();
     world.edit(|handle| {
-        tree.change_root_item(|item| {
+        tree.change_root_item(handle, |item| {
             item.received_uuid = received;
             item.stransid = 7.into();
             item.flags = RootItem::RDONLY.into();

@@ -73,7 +73,7 @@ fn must_be_deletable(core: &Core, id: TreeId) -> Result<()> {
 
 fn bury(handle: &Handle, tree: &Arc<Tree>) -> Result<()> {
     let item = tree.root_item();
-    tree.change_root_item(|item| {
+    tree.change_root_item(handle, |item| {
         item.refs = 0.into();
         item.drop_progress = DiskKey::default();
         item.drop_level = 0;

@@ -60,7 +60,7 @@ pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<bool> {
     let progress = walk.run()?;
     *tree.named_to.lock() = walk.named_to;
     if let Some((key, level)) = progress {
-        tree.change_root_item(|item| {
+        tree.change_root_item(handle, |item| {
             item.drop_progress = DiskKey::from(key);
             item.drop_level = level.0;
         });

@@ -138,7 +138,7 @@ pub fn set_readonly(core: &Arc<Core>, id: TreeId, read_only: bool) -> Result<()>
     if !read_only {
         uuid_tree::remove(&handle, UuidKind::Received, &item.received_uuid, id)?;
     }
-    tree.change_root_item(|item| {
+    tree.change_root_item(&handle, |item| {
         if read_only {
             item.flags = (item.flags.get() | RootItem::RDONLY).into();
             return;

@@ -43,7 +43,7 @@ use butterfs_ondisk::{ChecksumKind, Generation, Ino, Key, KeyType, TreeId};
 use butterfs_volume::Volume;
 use parking_lot::{Condvar, Mutex};
 use refs::RefQueue;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -107,6 +107,10 @@ pub struct Core {
     env: Env,
     globals: OnceLock<GlobalTrees>,
     trees: Mutex<FxHashMap<TreeId, Arc<Tree>>>,
+    /// Trees that may have something to record.
+    unrecorded: Mutex<FxHashSet<TreeId>>,
+    /// So many trees were left open when unused ones were last closed.
+    trees_left: AtomicUsize,
     dirty_inodes: AtomicUsize,
     next_tree_id: AtomicU64,
     uuid_tree_current: AtomicBool,
@@ -143,6 +147,8 @@ impl Core {
             incompat: AtomicU64::new(superblock.incompat_flags.get()),
             globals: OnceLock::new(),
             trees: Mutex::default(),
+            unrecorded: Mutex::default(),
+            trees_left: AtomicUsize::new(0),
             dirty_inodes: AtomicUsize::new(0),
             next_tree_id: AtomicU64::new(0),
             uuid_tree_current: AtomicBool::new(superblock.uuid_tree_generation == superblock.generation),
@@ -339,25 +345,43 @@ impl Core {
         self.trees.lock().remove(&id);
     }
 
-    /// Closes subvolumes that nobody uses when many are open: a commit looks at every open tree. Trees with changes stay,
-    /// and those that a snapshot of the running transaction shares, which only the tree in memory knows.
+    /// A tree may have something to record in this transaction.
+    pub(crate) fn note_unrecorded(&self, id: TreeId) {
+        self.unrecorded.lock().insert(id);
+    }
+
+    /// The trees that may have something to record, by id; each is noted again when it changes after this.
+    pub(crate) fn take_unrecorded(&self) -> Vec<Arc<Tree>> {
+        let noted = std::mem::take(&mut *self.unrecorded.lock());
+        let trees = self.trees.lock();
+        let mut taken: Vec<Arc<Tree>> = noted.iter().filter_map(|id| trees.get(id).cloned()).collect();
+        taken.sort_unstable_by_key(|tree| tree.id());
+        taken.iter().for_each(|tree| tree.looked_at());
+        taken
+    }
+
+    /// Whether some tree has something to record.
+    pub(crate) fn has_unrecorded(&self) -> bool {
+        let noted = self.unrecorded.lock();
+        let trees = self.trees.lock();
+        noted.iter().filter_map(|id| trees.get(id)).any(|tree| tree.has_unrecorded())
+    }
+
+    /// Closes subvolumes that nobody uses when many are open, and twice as many as were left the last time. Trees with
+    /// changes stay, and those that a snapshot of the running transaction shares, which only the tree in memory knows.
     pub(crate) fn close_unused_trees(&self) {
-        /// Few enough to look at in every commit.
+        /// They take some hundred bytes each.
         const MANY_TREES: usize = 256;
         let generation = self.generation().0;
         let mut trees = self.trees.lock();
-        if trees.len() <= MANY_TREES {
+        if trees.len() <= MANY_TREES.max(2 * self.trees_left.load(Ordering::Relaxed)) {
             return;
         }
         trees.retain(|id, tree| {
             let shared_now = tree.forced_cow.load(Ordering::Relaxed) >= generation;
             !id.is_subvolume() || Arc::strong_count(tree) > 1 || shared_now || tree.has_unrecorded()
         });
-    }
-
-    /// All trees that are open.
-    pub(crate) fn open_trees(&self) -> Vec<Arc<Tree>> {
-        self.trees.lock().values().cloned().collect()
+        self.trees_left.store(trees.len(), Ordering::Relaxed);
     }
 
     /// What runs first when a transaction settles. Set once.

@@ -16,7 +16,7 @@ use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource};
 use parking_lot::{Mutex, RwLock};
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// An item, shared with the leaf that holds it.
 #[derive(Clone)]
@@ -40,6 +40,8 @@ pub struct Tree {
     item: Mutex<RootItem>,
     /// The root that the ROOT_ITEM in the running transaction names, and whether other fields changed.
     recorded: Mutex<(NodePtr, bool)>,
+    /// Whether the commit knows that there may be something to record.
+    noted: AtomicBool,
     nodes_added: AtomicI64,
     last_snapshot: AtomicU64,
     /// In this generation every block is copied again, even one of this generation: a snapshot shares it.
@@ -67,6 +69,7 @@ impl Tree {
             recorded: Mutex::new((ptr, false)),
             last_snapshot: AtomicU64::new(item.last_snapshot.get()),
             item: Mutex::new(item),
+            noted: AtomicBool::new(false),
             nodes_added: AtomicI64::new(0),
             forced_cow: AtomicU64::new(0),
             next_ino: AtomicU64::new(0),
@@ -107,7 +110,8 @@ impl Tree {
     }
 
     /// Changes its root item; written when the transaction settles.
-    pub fn change_root_item(&self, change: impl FnOnce(&mut RootItem)) {
+    pub fn change_root_item(&self, handle: &Handle, change: impl FnOnce(&mut RootItem)) {
+        self.note(handle);
         let mut item = self.item.lock();
         change(&mut item);
         self.last_snapshot.store(item.last_snapshot.get(), Ordering::Relaxed);
@@ -153,6 +157,18 @@ impl Tree {
         item.generation = root.generation.0.into();
         item.generation_v2 = item.generation;
         Some(*item)
+    }
+
+    /// Tells the commit of the running transaction to look at this tree.
+    fn note(&self, handle: &Handle) {
+        if !self.noted.swap(true, Ordering::Relaxed) {
+            handle.core().note_unrecorded(self.id);
+        }
+    }
+
+    /// The commit looks at this tree now; the next change is noted again.
+    pub(crate) fn looked_at(&self) {
+        self.noted.store(false, Ordering::Relaxed);
     }
 
     /// Whether the root item in the tree of tree roots is out of date.
@@ -224,6 +240,7 @@ impl Tree {
 
     fn write<R>(&self, handle: &Handle, edit: impl Fn(&Editor<'_>, &mut NodePtr) -> Result<R>) -> Result<R> {
         let core = handle.core();
+        self.note(handle);
         let mut held = Vec::new();
         loop {
             let result = {
@@ -329,7 +346,7 @@ impl Tree {
             root.level = source.level();
             Ok(())
         })?;
-        self.change_root_item(|item| item.last_snapshot = generation.0.into());
+        self.change_root_item(handle, |item| item.last_snapshot = generation.0.into());
         self.forced_cow.store(generation.0, Ordering::Relaxed);
         Ok(copy)
     }

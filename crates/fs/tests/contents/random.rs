@@ -46,7 +46,7 @@ impl Run {
         let (from, to) = (at as usize, (at + len) as usize);
         match self.rng.below(100) {
             0..35 => {
-                let data = if number % 3 == 0 { pattern } else { text }(number, len as usize);
+                let data = if number.is_multiple_of(3) { pattern } else { text }(number, len as usize);
                 self.world.write(id, at, &data);
                 model.resize(model.len().max(to), 0);
                 model[from..to].copy_from_slice(&data);
