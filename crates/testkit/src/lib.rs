@@ -7,6 +7,7 @@
 pub mod editor;
 pub mod engine;
 pub mod fingerprint;
+pub mod fsync_scenarios;
 pub mod images;
 pub mod judge;
 pub mod kernel;
@@ -19,6 +20,7 @@ pub mod promise;
 pub mod requirement;
 pub mod rng;
 pub mod scratch;
+pub mod script;
 pub mod serve;
 pub mod source_tree;
 pub mod watchdog;

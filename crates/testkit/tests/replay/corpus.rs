@@ -6,7 +6,7 @@ use blake2::digest::{Update, VariableOutput};
 use butterfs_fs::{Filesystem, Options};
 use butterfs_testkit::engine::open;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
-use butterfs_testkit::kernel::{KernelMount, check_all, run_ok};
+use butterfs_testkit::kernel::{check_all, run_ok};
 use butterfs_testkit::operation::Kind;
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
@@ -126,18 +126,6 @@ fn content(filesystem: &Filesystem, path: &str) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the kernel's replay shows. It sets the times of inodes that lose a name to its own time, which is nobody's truth.
-fn kernels_replay(image: &Path) -> Fingerprint {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs() as i64;
-    let mount = KernelMount::new(image, "noatime");
-    let mut shown = Fingerprint::of_tree(mount.path());
-    assert_eq!(mount.finish(), [""; 0], "{}", image.display());
-    for entry in shown.entries.values_mut() {
-        entry.ctime = entry.ctime.filter(|time| time.sec + 2 < now);
-    }
-    shown
-}
-
 /// The same against the kernel's own replay of a copy of each image, in every respect that can be seen, and judged.
 #[test]
 fn kernel_logs_beside_the_kernel() {
@@ -153,7 +141,7 @@ fn kernel_logs_beside_the_kernel() {
         watchdog.note(name);
         let (ours, theirs) = (scratch.join(name), scratch.join("copy"));
         run_ok(60, "cp", &["--sparse=always", &ours.to_string_lossy(), &theirs.to_string_lossy()]);
-        let expected = kernels_replay(&theirs);
+        let expected = super::kernels_replay(&theirs);
         let filesystem = open(&ours, Options { noatime: true, ..Options::default() });
         let shown = Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{name}: {error}"));
         filesystem.shutdown().unwrap_or_else(|error| panic!("{name}: {error}"));
