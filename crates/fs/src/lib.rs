@@ -26,9 +26,10 @@ pub mod tree_log;
 
 pub use butterfs_ondisk::items::inode_flags;
 pub use butterfs_ondisk::{Generation, Ino, Logical, TreeId};
+pub use butterfs_tree::{Difference, Position};
 pub use env::Env;
 pub use error::{Errno, Error, Result};
-pub use filesystem::{Filesystem, StatFs};
+pub use filesystem::{Filesystem, SnapshotReader, StatFs};
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use inode::namespace::{DirEntry, RenameMode};

@@ -16,10 +16,12 @@
 
 #![forbid(unsafe_code)]
 
+mod diff;
 mod edit;
 mod node;
 mod search;
 
+pub use diff::{Difference, DifferenceVisitor, diff};
 pub use edit::{insert, insert_many, remove, remove_range, replace, update};
 pub use node::{BlockIdentity, Corrupt, Node, check_block, verify};
 pub use search::{ItemVisitor, NodeVisitor, Position, Walk, last_before, scan, search, walk};

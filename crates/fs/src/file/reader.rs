@@ -114,6 +114,41 @@ impl Files {
         Ok(data)
     }
 
+    /// The content of an extent as its item says, from `from` bytes behind its start on, into `out`: whole sectors that
+    /// lie inside it. `payload` is the item. Zero for holes and what is preallocated. For readers of trees that do not
+    /// change.
+    pub(crate) fn extent_content(
+        &self,
+        extent: &FileExtent,
+        payload: &[u8],
+        verified: bool,
+        from: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let part = extent.start + from..extent.start + from + out.len() as u64;
+        match extent.kind {
+            ExtentKind::Inline => {
+                let data = self.inline_data(extent, payload.get(INLINE_HEAD..).unwrap_or_default())?;
+                out.copy_from_slice(&data[from as usize..from as usize + out.len()]);
+            }
+            ExtentKind::Regular if extent.is_on_disk() && extent.compression == 0 => {
+                self.read_data(disk_start(&extent.part(&part)), out, verified)?;
+            }
+            ExtentKind::Regular if extent.is_on_disk() => {
+                let content = self.unpack(extent, verified)?;
+                let at = (extent.offset + from) as usize;
+                out.copy_from_slice(&content[at..at + out.len()]);
+            }
+            ExtentKind::Regular | ExtentKind::Prealloc => out.fill(0),
+        }
+        Ok(())
+    }
+
+    /// The bytes of a whole extent as they lie on disk, compressed or not.
+    pub(crate) fn stored_content(&self, extent: &FileExtent, verified: bool, out: &mut [u8]) -> Result<()> {
+        self.read_data(extent.at, out, verified)
+    }
+
     fn decompress(&self, extent: &FileExtent, stream: &[u8], out: &mut [u8]) -> Result<()> {
         let algorithm = Algorithm::from_raw(extent.compression)
             .ok_or_else(|| Error::corrupt(format!("extent at {}: unknown compression", extent.start)))?;

@@ -5,6 +5,7 @@
 
 mod data;
 mod namespace;
+mod snapshot_reader;
 mod statfs;
 mod subvolume_paths;
 mod subvolume_root;
@@ -12,6 +13,7 @@ mod subvolume_root;
 mod subvolume_tests;
 mod subvolumes;
 
+pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;
 
 use crate::env::Env;
@@ -25,6 +27,7 @@ use butterfs_device::BlockDevice;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Ino, TreeId};
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -46,6 +49,8 @@ pub(crate) struct Inner {
     cleaner: Mutex<Option<JoinHandle<()>>>,
     /// One at a time drops deleted subvolumes or mends the UUID tree.
     upkeep: Mutex<()>,
+    /// Read-only subvolumes that somebody reads as trees, and how many do: they are neither deleted nor made writable.
+    held: Mutex<FxHashMap<TreeId, usize>>,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -91,6 +96,7 @@ impl Filesystem {
             timer: Mutex::new(None),
             cleaner: Mutex::new(None),
             upkeep: Mutex::new(()),
+            held: Mutex::default(),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);

@@ -34,7 +34,12 @@ impl Filesystem {
         if found.ino == Ino::ROOT_DIR && found.tree == self.root().tree {
             return Err(Error::refused(Errno::EBUSY, "the subvolume is mounted"));
         }
+        let held = self.0.held.lock();
+        if found.ino == Ino::ROOT_DIR && held.contains_key(&found.tree) {
+            return Err(Error::refused(Errno::EPERM, "the subvolume is being sent"));
+        }
         let id = subvolume::delete(&self.0.inodes, parent, name, must_be_empty)?;
+        drop(held);
         self.0.core.want_cleaning();
         Ok(id)
     }
@@ -63,6 +68,10 @@ impl Filesystem {
     pub fn set_subvolume_readonly(&self, id: TreeId, read_only: bool) -> Result<()> {
         if read_only {
             self.0.files.flush_all()?;
+        }
+        let held = self.0.held.lock();
+        if !read_only && held.contains_key(&id) {
+            return Err(Error::refused(Errno::EPERM, "the subvolume is being sent"));
         }
         subvolume::set_readonly(&self.0.core, id, read_only)
     }

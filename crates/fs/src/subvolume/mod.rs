@@ -14,6 +14,7 @@ mod drop_tree;
 pub mod extents;
 mod info;
 pub mod paths;
+pub mod sharers;
 pub mod uuid_tree;
 mod uuid_upkeep;
 

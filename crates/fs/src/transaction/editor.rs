@@ -44,6 +44,21 @@ impl NodeSource for Reader<'_> {
     }
 }
 
+/// Finds nodes in memory and on the devices. For readers that hold no lock.
+pub(crate) struct Loading<'a>(pub &'a Core);
+
+impl NodeSource for Loading<'_> {
+    type Error = Error;
+
+    fn nodesize(&self) -> u32 {
+        self.0.nodesize()
+    }
+
+    fn node(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
+        self.0.nodes.load(ptr)
+    }
+}
+
 /// Edits one tree in the running transaction.
 pub(crate) struct Editor<'a> {
     pub core: &'a Core,

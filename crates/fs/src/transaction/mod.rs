@@ -26,6 +26,7 @@ mod reserve;
 mod tree;
 
 pub use chunk_allocation::DeviceSpace;
+pub(crate) use editor::Loading;
 pub use handle::{DataRef, Handle};
 pub use reserve::{DataReservation, Reserve};
 pub use tree::{ItemRef, Tree};

@@ -1,0 +1,143 @@
+//! A read-only subvolume as a tree of items: looked up, scanned, compared with another one, its data read.
+//!
+//! # Invariants
+//! 1. What is read is what was committed, and it does not change while the reader lives: the subvolume is read-only, and
+//!    until the last of its readers is gone it can be neither deleted nor made writable.
+//! 2. Data is verified like that of every other reader.
+//!
+//! # Not here
+//! What the items mean to a stream.
+
+use super::{Filesystem, Inner};
+use crate::error::{Errno, Error, Result};
+use crate::file::item::FileExtent;
+use crate::subvolume::SubvolumeInfo;
+use crate::subvolume::sharers::{self, Sharers};
+use crate::transaction::Loading;
+use butterfs_ondisk::{Key, Logical, TreeId};
+use butterfs_tree::{Difference, NodePtr, Position};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// See the [module](self).
+pub struct SnapshotReader {
+    filesystem: Arc<Inner>,
+    root: NodePtr,
+    info: SubvolumeInfo,
+}
+
+impl Filesystem {
+    /// Opens a read-only subvolume for reading as a tree; `EPERM` when it is writable.
+    pub fn read_snapshot(&self, id: TreeId) -> Result<SnapshotReader> {
+        let mut held = self.0.held.lock();
+        let info = self.subvolume_info(id)?;
+        if !info.is_readonly() {
+            return Err(Error::refused(Errno::EPERM, "the subvolume is not read-only"));
+        }
+        *held.entry(id).or_default() += 1;
+        drop(held);
+        let tree = self.0.core.tree(id)?;
+        let mut reader = SnapshotReader { filesystem: Arc::clone(&self.0), root: tree.root(), info };
+        if !self.is_read_only() && reader.may_be_ahead_of_the_disk() {
+            self.sync()?;
+            reader.root = tree.root();
+            reader.info = self.subvolume_info(id)?;
+        }
+        Ok(reader)
+    }
+}
+
+impl SnapshotReader {
+    /// Whether the tree has blocks of a transaction that is not durable, or memory something that is not in the tree.
+    fn may_be_ahead_of_the_disk(&self) -> bool {
+        let core = &self.filesystem.core;
+        core.dirty_inodes() > 0 || self.root.generation > core.superblock().generation()
+    }
+
+    /// What is known about the subvolume.
+    pub fn info(&self) -> &SubvolumeInfo {
+        &self.info
+    }
+
+    /// Bytes of a sector.
+    pub fn sectorsize(&self) -> u32 {
+        self.filesystem.core.sectorsize()
+    }
+
+    /// The leaf in whose range a key lies, and the key's place there.
+    pub fn search(&self, key: Key) -> Result<Position> {
+        butterfs_tree::search(&Loading(&self.filesystem.core), &self.root, &key)
+    }
+
+    /// The item with the greatest key below `key`.
+    pub fn last_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let found = butterfs_tree::last_before(&Loading(&self.filesystem.core), &self.root, &key)?;
+        Ok(found.map(|(leaf, slot)| (leaf.key(slot), leaf.item(slot).to_vec())))
+    }
+
+    /// Shows the items from `from` to `to`, both included, ascending, until `visit` breaks.
+    pub fn scan<E: From<Error>>(
+        &self,
+        from: Key,
+        to: Key,
+        visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        let mut next = Some(from);
+        while let Some(from) = next.filter(|from| *from <= to) {
+            let at = self.search(from)?;
+            for slot in at.slot..at.leaf.nritems() {
+                let key = at.leaf.key(slot);
+                if key > to || visit(key, at.leaf.item(slot))?.is_break() {
+                    return Ok(());
+                }
+            }
+            next = at.upper;
+        }
+        Ok(())
+    }
+
+    /// Shows every item that is not the same in `old`, ascending, until `visit` breaks. What both share is not read. No
+    /// old one: everything is new.
+    pub fn diff<E: From<Error>>(
+        &self,
+        old: Option<&SnapshotReader>,
+        visit: &mut dyn FnMut(Key, Difference<'_>) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        butterfs_tree::diff(&Loading(&self.filesystem.core), old.map(|old| &old.root), &self.root, visit)
+    }
+
+    /// The content of an extent as its item, `payload`, says: from `from` bytes behind its start on, into `out`, whole
+    /// sectors that lie inside it. `verified`: the file's data has checksums.
+    pub fn extent_content(
+        &self,
+        extent: &FileExtent,
+        payload: &[u8],
+        verified: bool,
+        from: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.filesystem.files.extent_content(extent, payload, verified, from, out)
+    }
+
+    /// The bytes of a whole extent as they lie on disk, into `out`, which is as long as it.
+    pub fn stored_content(&self, extent: &FileExtent, verified: bool, out: &mut [u8]) -> Result<()> {
+        self.filesystem.files.stored_content(extent, verified, out)
+    }
+
+    /// Where to look for others that share an extent, see [`sharers`]; nowhere when it has one reference only.
+    pub fn sharers(&self, at: Logical, len: u64, most: usize) -> Result<Sharers> {
+        Ok(sharers::sharers_of(&self.filesystem.core, at, len, most, true)?.unwrap_or_default())
+    }
+}
+
+impl Drop for SnapshotReader {
+    fn drop(&mut self) {
+        let mut held = self.filesystem.held.lock();
+        if let Some(readers) = held.get_mut(&self.info.id) {
+            *readers -= 1;
+            if *readers == 0 {
+                held.remove(&self.info.id);
+            }
+        }
+    }
+}
