@@ -1,7 +1,9 @@
 //! Send streams: what makes one subvolume, or the difference of two, travel.
 //!
 //! [`wire`] is the stream itself, bytes to commands and back; it uses neither the engine nor the format of the disk.
+//! [`generate`] makes streams from snapshots.
 
 #![forbid(unsafe_code)]
 
+pub mod generate;
 pub mod wire;

@@ -7,6 +7,7 @@ pub mod inspect_internal;
 pub mod mkfs;
 pub mod mount;
 pub mod property;
+pub mod send;
 pub mod subvolume;
 pub mod umount;
 
@@ -59,6 +60,7 @@ subcommands! {
         Filesystem(#[command(subcommand)] filesystem::Group),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
+        Send(send::Args),
         InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
     }
 }

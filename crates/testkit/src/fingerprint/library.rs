@@ -8,10 +8,15 @@ use butterfs_fs::{Attr, Filesystem, InodeId, Result};
 impl Fingerprint {
     /// Looks at everything below the shown root. An error says at which path.
     pub fn of_library(filesystem: &Filesystem) -> std::result::Result<Fingerprint, String> {
+        Fingerprint::of_library_below(filesystem, filesystem.root())
+    }
+
+    /// Looks at everything below a folder, of which the caller holds a reference. An error says at which path.
+    pub fn of_library_below(filesystem: &Filesystem, top: InodeId) -> std::result::Result<Fingerprint, String> {
         let mut print = Fingerprint::default();
         let mut inodes = Vec::new();
         let at = |path: &[u8], error| format!("/{}: {error}", path.escape_ascii());
-        let root = filesystem.getattr(filesystem.root()).map_err(|error| at(b"", error))?;
+        let root = filesystem.getattr(top).map_err(|error| at(b"", error))?;
         let mut waiting = vec![(Vec::new(), root)];
         while let Some((path, attr)) = waiting.pop() {
             let entry = entry(filesystem, &attr).map_err(|error| at(&path, error))?;
@@ -26,7 +31,7 @@ impl Fingerprint {
                     waiting.push((inside, child));
                 }
             }
-            if attr.id != filesystem.root() {
+            if attr.id != top {
                 filesystem.forget(attr.id, 1);
             }
             print.entries.insert(path.clone(), entry);

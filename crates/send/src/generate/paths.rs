@@ -1,0 +1,104 @@
+//! Paths inside one snapshot, found from the names that inodes record, and remembered for directories.
+//!
+//! Names come from disk and may form a loop: every walk has a limit and ends in an error. What is remembered is
+//! forgotten when it becomes more than `MOST_BYTES`.
+
+use super::error::{Error, Result};
+use butterfs_fs::SnapshotReader;
+use butterfs_fs::inode::reference;
+use butterfs_ondisk::{Ino, Key, KeyType};
+use rustc_hash::FxHashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// More directories than any path can have.
+pub const DEEPEST: usize = 1 << 16;
+/// Bytes of paths that are remembered.
+const MOST_BYTES: usize = 16 << 20;
+
+/// See the [module](self).
+pub struct Paths<'a> {
+    reader: &'a SnapshotReader,
+    known: FxHashMap<u64, Arc<[u8]>>,
+    bytes: usize,
+    remember: bool,
+}
+
+impl<'a> Paths<'a> {
+    pub fn new(reader: &'a SnapshotReader, remember: bool) -> Paths<'a> {
+        Paths { reader, known: FxHashMap::default(), bytes: 0, remember }
+    }
+
+    /// The path of a directory; empty for the root directory.
+    pub fn directory(&mut self, ino: u64) -> Result<Arc<[u8]>> {
+        let mut names: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut at = ino;
+        let mut path = loop {
+            if at == Ino::ROOT_DIR.0 {
+                break Vec::new();
+            }
+            if let Some(path) = self.known.get(&at) {
+                break path.to_vec();
+            }
+            let first = first_name(self.reader, at)?;
+            let (parent, name) = first.ok_or_else(|| Error::corrupt(format!("directory {at} has no name")))?;
+            if names.len() == DEEPEST {
+                return Err(Error::corrupt(format!("directory {ino} lies in a loop")));
+            }
+            names.push((at, name));
+            at = parent;
+        };
+        if names.is_empty()
+            && let Some(path) = self.known.get(&ino)
+        {
+            return Ok(Arc::clone(path));
+        }
+        for (at, name) in names.iter().rev() {
+            push_name(&mut path, name);
+            self.put(*at, &path);
+        }
+        Ok(path.into())
+    }
+
+    fn put(&mut self, ino: u64, path: &[u8]) {
+        if !self.remember {
+            return;
+        }
+        if self.bytes > MOST_BYTES {
+            self.known.clear();
+            self.bytes = 0;
+        }
+        self.bytes += path.len() + 64;
+        self.known.insert(ino, path.into());
+    }
+
+    /// The path of an inode by its first name.
+    pub fn first(&mut self, ino: u64) -> Result<Option<Vec<u8>>> {
+        let Some((directory, name)) = first_name(self.reader, ino)? else { return Ok(None) };
+        let mut path = self.directory(directory)?.to_vec();
+        push_name(&mut path, &name);
+        Ok(Some(path))
+    }
+}
+
+/// Appends a name to a path.
+pub fn push_name(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+}
+
+/// The directory and the name that an inode records first.
+pub fn first_name(reader: &SnapshotReader, ino: u64) -> Result<Option<(u64, Vec<u8>)>> {
+    let (from, to) = (Key::new(ino, KeyType::INODE_REF, 0), Key::new(ino, KeyType::INODE_EXTREF, u64::MAX));
+    let mut found = None;
+    reader.scan::<Error>(from, to, &mut |key, payload| {
+        let Some(name) = reference::names(key, payload).next().transpose()? else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        found = Some((name.1.directory.0, name.1.name.to_vec()));
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(found)
+}
