@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test`, `cargo xtask layering`, `cargo xtask bench`.
+//! The project's own commands: `cargo xtask test`, `layering`, `bench`, `sim`.
 //!
 //! Invariants: (1) a step that fails makes the exit code non-zero; (2) what was not run is printed with its reason, and
 //! counts as a failure where the environment says `CI=true`; (3) no step runs without a time limit.
@@ -7,6 +7,7 @@
 mod bench;
 mod layering;
 mod process;
+mod sim;
 mod summary;
 mod test;
 mod tools;
@@ -21,7 +22,9 @@ usage: cargo xtask <command>
   layering                            the edges between crates and between the modules of `fs`
   bench [--small | --least] [--only NAME]... [--write]
                                       the same work here and on the kernel's btrfs, as ratios; --write puts them
-                                      into docs/performance.md";
+                                      into docs/performance.md
+  sim [--seed S] [--runs N] [--hours H] [--kernel-every N]
+                                      simulated crashes and faults, by seed (docs/testing.md)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => test::Options::parse(rest).and_then(|options| test::run(&options)),
         Some((&"layering", [])) => layering::run(),
         Some((&"bench", rest)) => bench::run(rest),
+        Some((&"sim", rest)) => sim::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

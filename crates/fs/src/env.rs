@@ -15,6 +15,21 @@ pub struct Time {
     pub nsec: u32,
 }
 
+/// A moment of a commit at which other threads work on in the next transaction. The caller holds no lock but that of
+/// the commit.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Point {
+    /// Tree blocks are written from now on.
+    WritingNodes,
+    /// Tree blocks are written, and flushed from now on.
+    FlushingNodes,
+    /// Tree blocks are durable; superblocks are written from now on.
+    WritingSuperblock,
+    /// The superblock is durable; what the generation freed is not yet free.
+    Durable,
+}
+
 /// Where an [`Env`] gets its answers.
 pub trait Source: Send + Sync {
     /// The wall clock.
@@ -27,6 +42,9 @@ pub trait Source: Send + Sync {
     fn background(&self) -> bool {
         true
     }
+    /// A commit has come to this point. A simulator runs what other threads do meanwhile.
+    #[doc(hidden)]
+    fn reached(&self, _point: Point) {}
 }
 
 /// See the [module](self).
@@ -62,6 +80,10 @@ impl Env {
     /// Threads that may work at once.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    pub(crate) fn reached(&self, point: Point) {
+        self.source.reached(point);
     }
 
     /// Whether the engine may start threads of its own.

@@ -20,7 +20,23 @@ pub enum Subvolume {
 
 /// Policies with a "before" and an "after" that benchmarks compare; users never set them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Policies {}
+pub struct Policies {
+    /// A bug on purpose, for tests of the tests.
+    #[doc(hidden)]
+    pub canary: Option<Canary>,
+}
+
+/// Bugs that the simulator must find.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// A commit writes its superblock without a flush after its tree blocks.
+    NoBarrier,
+    /// Some references to data that are given up are not counted.
+    ReferenceMiscounted,
+    /// What a generation freed is used again before its superblock is durable.
+    PinnedReusedEarly,
+}
 
 /// See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -47,6 +47,16 @@ impl Library {
         self.said.borrow().clone()
     }
 
+    /// The inode at `path`, of which no reference is kept.
+    pub fn find(&self, path: &RelPath) -> Answer<InodeId> {
+        self.at(path, |_, id| Ok(id))
+    }
+
+    /// The inode that an operation on `object` would be about.
+    pub fn find_object(&self, object: &Object) -> Answer<InodeId> {
+        self.on(object, |_, id| Ok(id))
+    }
+
     /// The engine's errno as the system's.
     fn errno(&self, error: butterfs_fs::Error) -> Errno {
         *self.said.borrow_mut() = error.to_string();

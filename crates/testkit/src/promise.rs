@@ -13,6 +13,7 @@ use crate::model::{Body, ModelFs, NodeId, Sparse};
 use crate::operation::{Kind, Object, Op, RelPath, Reply, Target};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 
 const BLOCK: u64 = 4096;
 
@@ -31,10 +32,33 @@ pub fn through(target: impl Target) -> impl Fn(&RelPath, u64, usize) -> Vec<u8> 
     }
 }
 
-/// The states that may be shown: the one that `sync` promised first, then one after each later operation.
+/// A state, and what is compared of it, which is made once and when it is needed.
+#[derive(Debug)]
+pub struct State {
+    /// The state.
+    pub model: ModelFs,
+    bare: OnceLock<Fingerprint>,
+}
+
+impl State {
+    /// A state to be kept.
+    pub fn new(model: &ModelFs) -> Arc<State> {
+        Arc::new(State { model: model.clone(), bare: OnceLock::new() })
+    }
+
+    fn bare(&self) -> &Fingerprint {
+        self.bare.get_or_init(|| bare(Fingerprint::of_model_without_content(&self.model)))
+    }
+}
+
+/// The states that may be shown: the one that `sync` promised first, then one after each later operation. They are
+/// numbered from 0, the first of all.
 #[derive(Clone, Debug)]
 pub struct History {
-    states: Vec<ModelFs>,
+    /// From `first` on; earlier ones can be shown by nothing.
+    states: Vec<Arc<State>>,
+    /// Everything is of this state or of a later one.
+    first: usize,
     /// Names are of this state or of a later one.
     names_from: usize,
     /// The content of a file is of this state or of a later one.
@@ -48,6 +72,8 @@ pub enum Promise {
     All,
     /// All names, and the content of one file.
     File(NodeId),
+    /// All names.
+    Names,
 }
 
 impl Promise {
@@ -64,44 +90,73 @@ impl Promise {
 impl History {
     /// Starts with a state that is durable.
     pub fn new(durable: &ModelFs) -> History {
-        History { states: vec![durable.clone()], names_from: 0, content_from: BTreeMap::new() }
+        History::of(State::new(durable))
+    }
+
+    /// Starts with a state that is durable.
+    pub fn of(durable: Arc<State>) -> History {
+        History { states: vec![durable], first: 0, names_from: 0, content_from: BTreeMap::new() }
     }
 
     /// An operation was started whose result would be this state.
     pub fn push(&mut self, state: &ModelFs) {
-        self.states.push(state.clone());
+        self.add(State::new(state));
+    }
+
+    /// An operation was started whose result would be this state.
+    pub fn add(&mut self, state: Arc<State>) {
+        self.states.push(state);
+    }
+
+    /// The number of the newest state.
+    pub fn last(&self) -> usize {
+        self.first + self.states.len() - 1
     }
 
     /// The last operation returned and made this promise.
     pub fn promise(&mut self, promise: Promise) {
-        let last = self.states.len() - 1;
+        self.promise_at(self.last(), promise);
+    }
+
+    /// An operation returned that made this promise about the state with this number; later operations may have been
+    /// done beside it.
+    pub fn promise_at(&mut self, number: usize, promise: Promise) {
+        self.names_from = self.names_from.max(number);
         match promise {
-            Promise::All => *self = History::new(&self.states[last]),
+            Promise::All => {
+                self.states.drain(..number.saturating_sub(self.first));
+                self.first = self.first.max(number);
+                self.content_from.retain(|_, from| *from > number);
+            }
+            Promise::Names => {}
             Promise::File(id) => {
-                self.names_from = last;
-                self.content_from.insert(id, last);
+                let from = self.content_from.entry(id).or_default();
+                *from = number.max(*from);
             }
         }
     }
 
-    /// The index of the state that `shown` comes from, or why it comes from none. `read` returns bytes of a shown file.
+    fn from(&self, number: usize) -> &[Arc<State>] {
+        &self.states[number.saturating_sub(self.first)..]
+    }
+
+    /// The number of the state that `shown` comes from, or why it comes from none. `read` returns bytes of a shown file.
     pub fn explain(&self, shown: &Fingerprint, read: &Read<'_>) -> Result<usize, String> {
         let bare_shown = bare(shown.clone());
         let mut nearest: Option<Vec<String>> = None;
-        for (index, state) in self.states.iter().enumerate().skip(self.names_from).rev() {
-            let expected = bare(Fingerprint::of_model_without_content(state));
-            let mut found = differences(&expected, &bare_shown, Compare::MODEL);
+        for (index, state) in self.from(self.names_from).iter().enumerate().rev() {
+            let mut found = differences(state.bare(), &bare_shown, Compare::MODEL);
             if found.is_empty() {
-                found = self.wrong_files(state, shown, read);
+                found = self.wrong_files(&state.model, shown, read);
                 if found.is_empty() {
-                    return Ok(index);
+                    return Ok(self.names_from + index);
                 }
             }
             if nearest.as_ref().is_none_or(|other| found.len() < other.len()) {
                 nearest = Some(found);
             }
         }
-        let (nearest, count) = (nearest.unwrap_or_default(), self.states.len() - self.names_from);
+        let (nearest, count) = (nearest.unwrap_or_default(), self.from(self.names_from).len());
         Err(format!("none of {count} states; the nearest differs by {:#?}", &nearest[..nearest.len().min(20)]))
     }
 
@@ -110,8 +165,8 @@ impl History {
         let wrong = files.filter_map(|(path, entry)| {
             let path = RelPath(path.clone());
             let id = state.resolve(&path).expect("the names agree");
-            let from = self.content_from.get(&id).copied().unwrap_or(0);
-            let versions = versions(&self.states[from..], id);
+            let from = self.content_from.get(&id).copied().unwrap_or(self.first);
+            let versions = versions(self.from(from), id);
             let allowed = versions.iter().any(|file| is_whole(file, entry))
                 || is_mixed(&versions, entry, &|offset| read(&path, offset, BLOCK as usize));
             (!allowed).then(|| format!("{path:?}: size {} and content are of no state", entry.size))
@@ -129,8 +184,8 @@ fn bare(mut print: Fingerprint) -> Fingerprint {
 }
 
 /// The contents of a file in all states that have it.
-fn versions(states: &[ModelFs], id: NodeId) -> Vec<&Sparse> {
-    let nodes = states.iter().filter_map(|state| state.get(id));
+fn versions(states: &[Arc<State>], id: NodeId) -> Vec<&Sparse> {
+    let nodes = states.iter().filter_map(|state| state.model.get(id));
     nodes.filter_map(|node| if let Body::File(file) = &node.body { Some(file) } else { None }).collect()
 }
 
@@ -191,15 +246,15 @@ mod tests {
         };
         for (index, state) in history.states.iter().enumerate().rev() {
             // The write changes no name, so the state before it is explained by the state after it.
-            assert_eq!(show(&history, state), Ok(if index == 2 { 3 } else { index }));
+            assert_eq!(show(&history, &state.model), Ok(if index == 2 { 3 } else { index }));
         }
-        let old = history.states[1].clone();
+        let old = history.states[1].model.clone();
         let mut wrong = model.clone();
         let object = Object::Path(path("a"));
         wrong.apply(&Op::Write { object, offset: 4096, content: Content { seed: 3, len: 10 } }).expect("written");
         assert!(show(&history, &wrong).is_err());
         history.promise(Promise::All);
         assert!(show(&history, &old).is_err());
-        assert_eq!(show(&history, &model), Ok(0));
+        assert_eq!(show(&history, &model), Ok(3));
     }
 }

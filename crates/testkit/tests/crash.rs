@@ -1,18 +1,15 @@
 //! Crashes: after each the image checks clean, the kernel mounts it, and it shows a state that was allowed.
 //!
-//! Two ways: the serving process is killed at random moments of a workload on the mount, fifty times on one image; and
-//! recorded short workloads on the engine are cut at every flush, and between flushes with any part of what was not yet
-//! durable. What `promise` allows is said there; until the tree log exists, an fsync promises as much as a sync.
+//! The serving process is killed at random moments of a workload on the mount, fifty times on one image. What `promise`
+//! allows is said there. Crashes of the engine without a mount are the simulator's (`crates/sim`).
 
-use butterfs_device::{BlockDevice, Event, FileDevice, FileOptions, Kept, MemoryDevice, Recorder};
-use butterfs_fs::{Env, Filesystem, Options};
-use butterfs_testkit::engine::{FORMATS, Format, open};
+use butterfs_fs::Options;
+use butterfs_testkit::engine::open;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, check_all};
-use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::mounted::Mounted;
-use butterfs_testkit::operation::{Op, Target, agree};
+use butterfs_testkit::operation::{Target, agree};
 use butterfs_testkit::promise::{History, Promise, through};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
@@ -22,7 +19,6 @@ use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape};
 use rustix::io::Errno;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 const KILLS: u64 = 50;
@@ -123,170 +119,6 @@ fn killed_server() {
         before.entries.remove(&b""[..]);
         assert_eq!(mount.finish(), [""; 0]);
     }
-}
-
-/// A recorded run: the states after each operation, and how many events there were when it began and ended.
-struct Recorded {
-    base: MemoryDevice,
-    recorder: Recorder,
-    steps: Vec<Step>,
-}
-
-struct Step {
-    after: ModelFs,
-    promise: Option<Promise>,
-    began: usize,
-    ended: usize,
-}
-
-const RECORDED_OPERATIONS: usize = 150;
-const RECORDED_BYTES: u64 = 256 << 20;
-
-fn record(seed: u64, format: &Format) -> Recorded {
-    let made = Arc::new(MemoryDevice::new(RECORDED_BYTES));
-    format.make(&(made.clone() as Arc<dyn BlockDevice>));
-    let base = made.snapshot();
-    let recorder = Recorder::new();
-    let recording: Arc<dyn BlockDevice> = Arc::new(recorder.record(made));
-    let options = Options { commit_interval_secs: 3600, ..Options::default() };
-    let filesystem =
-        Filesystem::open(vec![recording], options, Env::system()).unwrap_or_else(|error| panic!("{error}"));
-    let (mut model, mut library) = (ModelFs::default(), Library::new(&filesystem));
-    let mut generator = Generator::new(seed, Shape::SMALL);
-    let mut steps = vec![Step { after: model.clone(), promise: Some(Promise::All), began: 0, ended: 0 }];
-    for number in 0..RECORDED_OPERATIONS {
-        let op = if number + 1 == RECORDED_OPERATIONS { Op::Sync } else { generator.next_op(&model) };
-        let (began, promise) = (recorder.len(), Promise::of(&op, &model));
-        let (expected, actual) = (model.apply(&op), library.apply(&op));
-        assert!(agree(&expected, &actual), "seed {seed}: {op:?}: expected {expected:?}, actual {actual:?}");
-        steps.push(Step { after: model.clone(), promise, began, ended: recorder.len() });
-    }
-    // No shutdown: the end of the record is a power cut too.
-    drop((library, filesystem));
-    Recorded { base, recorder, steps }
-}
-
-/// Copies what is not zero.
-fn copy_onto(from: &dyn BlockDevice, to: &dyn BlockDevice) {
-    let mut buffer = vec![0; 64 << 10];
-    for offset in (0..from.len()).step_by(buffer.len()) {
-        let part = buffer.len().min((from.len() - offset) as usize);
-        from.read_at(offset, &mut buffer[..part]).expect("a good device");
-        if buffer[..part].iter().any(|byte| *byte != 0) {
-            to.write_at(offset, &buffer[..part]).expect("a good device");
-        }
-    }
-}
-
-impl Recorded {
-    /// What a cut after `prefix` events may show.
-    fn allowed(&self, prefix: usize) -> History {
-        let mut history = History::new(&self.steps[0].after);
-        for step in self.steps.iter().skip(1).take_while(|step| step.began <= prefix) {
-            history.push(&step.after);
-            if let Some(promise) = step.promise.filter(|_| step.ended <= prefix) {
-                history.promise(promise);
-            }
-        }
-        history
-    }
-
-    /// The disk that a cut leaves; `keep` decides about what was not durable.
-    fn disk(&self, prefix: usize, keep: &mut dyn FnMut(usize, &Event) -> Kept) -> MemoryDevice {
-        let disk = self.base.snapshot();
-        self.recorder.crash(prefix, &[&disk], keep).expect("memory does not fail");
-        disk
-    }
-
-    fn judge(&self, what: &str, prefix: usize, disk: &MemoryDevice) {
-        let filesystem = Filesystem::open(vec![Arc::new(disk.snapshot())], Options::default(), Env::system());
-        let filesystem = filesystem.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let shown = Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let read = through(Library::new(&filesystem));
-        self.allowed(prefix).explain(&shown, &read).unwrap_or_else(|error| panic!("{what}: {error}"));
-    }
-
-    /// Asks the real judges about a disk.
-    fn judge_by_kernel(&self, what: &str, prefix: usize, disk: &MemoryDevice, mount_too: bool) {
-        let scratch = Scratch::new("cut");
-        let image = scratch.sparse_file("image", RECORDED_BYTES);
-        copy_onto(disk, &FileDevice::open(&image, &FileOptions::read_write()).expect("our own file"));
-        check_all(&image);
-        if mount_too {
-            let mount = KernelMount::new(&image, "noatime");
-            let shown = Fingerprint::of_tree(mount.path());
-            let read = through(Mounted::new(mount.path()));
-            self.allowed(prefix).explain(&shown, &read).unwrap_or_else(|error| panic!("{what}: {error}"));
-            assert_eq!(mount.finish(), [""; 0], "{what}");
-            check_all(&image);
-        }
-    }
-}
-
-/// Cuts a recorded run at every flush, and at `between` random moments with random parts of what was in flight.
-fn cut_everywhere(seed: u64, format: &Format, between: usize) {
-    let recorded = record(seed, format);
-    let flushes = recorded.recorder.flush_points();
-    println!("seed {seed}, {format:?}: {} events, {} flushes", recorded.recorder.len(), flushes.len());
-    assert!(flushes.len() > 10, "only {} flushes", flushes.len());
-    for (number, prefix) in flushes.iter().copied().enumerate() {
-        let what = format!("seed {seed}, cut at flush {number} (event {prefix})");
-        let disk = recorded.disk(prefix, &mut |_, _| Kept::Whole);
-        recorded.judge(&what, prefix, &disk);
-        recorded.judge_by_kernel(&what, prefix, &disk, number % 6 == 0);
-    }
-    let mut rng = Rng::new(seed);
-    for number in 0..between {
-        let prefix = rng.index(recorded.recorder.len());
-        let what = format!("seed {seed}, cut {number} in flight at event {prefix}");
-        // btrfs-progs and the kernel need the primary superblock whole; we fall back to a mirror.
-        let for_kernel = number % 10 == 0;
-        let disk = recorded.disk(prefix, &mut |_, event| match part(&mut rng, event) {
-            Kept::Sectors(_) if for_kernel && is_primary_superblock(event) => Kept::Nothing,
-            kept => kept,
-        });
-        recorded.judge(&what, prefix, &disk);
-        if for_kernel {
-            recorded.judge_by_kernel(&what, prefix, &disk, number % 40 == 0);
-        }
-    }
-}
-
-fn is_primary_superblock(event: &Event) -> bool {
-    matches!(event, Event::Write { offset: 65536, .. })
-}
-
-fn part(rng: &mut Rng, event: &Event) -> Kept {
-    match (rng.below(3), event) {
-        (0, _) => Kept::Whole,
-        (1, _) => Kept::Nothing,
-        (_, Event::Write { data, .. }) => {
-            let sectors = (data.len() as u64 / 512).max(1);
-            let start = rng.below(sectors);
-            Kept::Sectors(start..start + 1 + rng.below(sectors - start))
-        }
-        _ => Kept::Nothing,
-    }
-}
-
-macro_rules! recorded_runs {
-    ($($name:ident: $seed:literal, $format:literal;)*) => { $(
-        #[test]
-        fn $name() {
-            if !requirement::kernel_btrfs(stringify!($name)) {
-                return;
-            }
-            let _watchdog = Watchdog::new(stringify!($name), 400);
-            cut_everywhere($seed, &FORMATS[$format], 300);
-        }
-    )* };
-}
-
-recorded_runs! {
-    cut_default: 5001, 0;
-    cut_small_nodes: 5002, 1;
-    cut_large_nodes_hole_items: 5003, 2;
-    cut_mixed_groups: 5004, 3;
 }
 
 /// After a cut with an unlinked open file, the next mount frees it.

@@ -13,8 +13,10 @@
 
 mod superblock;
 
+use crate::env::Point;
 use crate::error::{Error, Result};
 use crate::extent;
+use crate::options::Canary;
 use crate::transaction::{Core, Handle};
 use butterfs_ondisk::{Generation, TreeId};
 use butterfs_tree::Node;
@@ -65,12 +67,23 @@ impl Core {
         let superblock = self.next_superblock(generation);
         let identity = self.nodes.identity();
         self.resume_handles(generation.next());
+        if self.has_canary(Canary::PinnedReusedEarly) {
+            self.space.release(generation);
+        }
+        self.env().reached(Point::WritingNodes);
         self.write_nodes(&frozen, &identity)?;
-        self.volume.flush()?;
-        self.volume.write_superblock(&superblock)?;
+        self.env().reached(Point::FlushingNodes);
+        if self.has_canary(Canary::NoBarrier) {
+            self.volume.write_primary_superblock(&superblock)?;
+        } else {
+            self.volume.flush()?;
+            self.env().reached(Point::WritingSuperblock);
+            self.volume.write_superblock(&superblock)?;
+        }
         *self.superblock.lock() = superblock;
         self.nodes.written(&frozen);
         self.progress.lock().durable = generation;
+        self.env().reached(Point::Durable);
         self.space.release(generation);
         Ok(())
     }

@@ -7,6 +7,7 @@ mod data;
 mod namespace;
 mod snapshot_reader;
 mod statfs;
+mod steps;
 mod subvolume_paths;
 mod subvolume_root;
 #[cfg(test)]

@@ -90,7 +90,7 @@ impl Filesystem {
 
     /// Does one step of dropping deleted subvolumes: of the first whose number is `at` or greater, and moves `at` on.
     /// False when there is nothing more, or the filesystem is being closed.
-    fn clean_step(&self, at: &mut TreeId) -> Result<bool> {
+    pub(super) fn clean_step(&self, at: &mut TreeId) -> Result<bool> {
         let _turn = self.0.upkeep.lock();
         if self.is_stopping() || self.is_read_only() {
             return Ok(false);

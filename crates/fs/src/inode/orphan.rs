@@ -11,7 +11,7 @@
 
 use crate::error::{Errno, Error, Result};
 use crate::inode::cache::{InodeCache, item_key, read_item};
-use crate::inode::{Inode, InodeId, Orphan};
+use crate::inode::{Inode, InodeId, Orphan, number};
 use crate::transaction::{Core, DataRef, Handle, Reserve, Tree};
 use butterfs_ondisk::items::{FileExtent, FileExtentHead, file_extent_type};
 use butterfs_ondisk::key::objectid;
@@ -45,6 +45,7 @@ pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
         inode.data.discard();
     }
     let core = inodes.core();
+    number::begin(core, &inode.tree)?;
     let sectorsize = u64::from(core.sectorsize());
     if inode.with(|state| state.item.nbytes.get()) > FEW_EXTENTS * sectorsize {
         remove_extents(core, inode)?;

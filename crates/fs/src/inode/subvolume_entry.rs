@@ -80,8 +80,13 @@ pub fn remove(handle: &Handle, tree: TreeId, subvolume: TreeId) -> Result<()> {
     Ok(())
 }
 
-/// What `stat` shows of a placeholder in a directory that was changed at `time`.
-pub fn placeholder(id: InodeId, time: Time) -> Attr {
+/// What `stat` shows of a placeholder: it has the owner of the directory that it is in, and was changed when that was.
+pub fn placeholder(id: InodeId, directory: &Attr) -> Attr {
+    Attr { uid: directory.uid, gid: directory.gid, ..unplaced(id, directory.mtime) }
+}
+
+/// What `stat` shows of a placeholder when nothing is known of its directory.
+pub fn unplaced(id: InodeId, time: Time) -> Attr {
     Attr {
         id,
         generation: 0,

@@ -34,7 +34,7 @@ pub use tree::{ItemRef, Tree};
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::node_io::NodeCache;
-use crate::options::{DataPolicy, Options};
+use crate::options::{Canary, DataPolicy, Options};
 use crate::space::Space;
 use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::features::{compat_ro, incompat};
@@ -179,6 +179,11 @@ impl Core {
     /// Stores data another way from now on.
     pub fn set_data_policy(&self, policy: DataPolicy) {
         *self.data_policy.lock() = policy;
+    }
+
+    /// Whether this bug was asked for.
+    pub(crate) fn has_canary(&self, canary: Canary) -> bool {
+        self.options.policies.canary == Some(canary)
     }
 
     /// Time, randomness, threads.

@@ -84,7 +84,7 @@ fn of_attr(attr: &Attr, kind: Kind) -> Entry {
     }
 }
 
-fn data_ranges(filesystem: &Filesystem, id: InodeId, size: u64) -> Result<Vec<(u64, u64)>> {
+pub(crate) fn data_ranges(filesystem: &Filesystem, id: InodeId, size: u64) -> Result<Vec<(u64, u64)>> {
     const DATA: u32 = 3;
     const HOLE: u32 = 4;
     let mut ranges = Vec::new();

@@ -11,6 +11,7 @@ mod model;
 mod tree;
 
 pub use difference::{Compare, differences};
+pub(crate) use library::data_ranges;
 
 use crate::operation::{Kind, Moment};
 use std::collections::BTreeMap;

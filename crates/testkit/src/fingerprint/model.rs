@@ -37,13 +37,18 @@ impl Fingerprint {
 fn entry(model: &ModelFs, id: NodeId, content: bool) -> Entry {
     let node = model.node(id);
     let attributes = model.attributes(id);
+    // A placeholder has the owner of the folder that it is in.
+    let owner = match &node.body {
+        Body::Folder(folder) if node.placeholder => model.node(folder.parent),
+        _ => node,
+    };
     let xattrs = node.xattrs.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone()));
     let mut entry = Entry {
         kind: attributes.kind,
         mode: attributes.mode,
         links: attributes.links,
-        uid: attributes.uid,
-        gid: attributes.gid,
+        uid: owner.uid,
+        gid: owner.gid,
         size: attributes.size,
         device: attributes.device,
         atime: node.atime,

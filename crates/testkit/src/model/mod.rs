@@ -9,12 +9,14 @@
 mod attributes;
 mod content;
 mod namespace;
+mod shown;
+mod subvolumes;
 
 pub use content::Sparse;
 
 use crate::operation::{Attributes, Kind, Moment, Object, Op, Outcome, RelPath, Reply, Target};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The number of a node of the model; not an inode number of anything else.
@@ -62,6 +64,12 @@ pub struct Node {
     pub body: Body,
     /// Open handles; an inode lives while it has a link or a handle.
     pub opens: u32,
+    /// The root folder of the subvolume that it is in; its own number in a subvolume's root folder.
+    pub subvolume: NodeId,
+    /// Stands for a subvolume that this snapshot does not contain: empty, and nothing can be done with it.
+    pub placeholder: bool,
+    /// Made without a name, and never had one: it can get one.
+    pub linkable: bool,
 }
 
 /// The filesystem.
@@ -70,6 +78,8 @@ pub struct ModelFs {
     nodes: BTreeMap<NodeId, Arc<Node>>,
     handles: BTreeMap<u32, NodeId>,
     next: NodeId,
+    /// Root folders of read-only subvolumes.
+    read_only: BTreeSet<NodeId>,
     /// The greatest number of links to one inode.
     pub links_max: u32,
 }
@@ -86,7 +96,7 @@ impl ModelFs {
         let folder = Folder { entries: BTreeMap::new(), parent: ROOT };
         let root = Node::new(Kind::Folder, root_mode, Body::Folder(folder));
         let nodes = BTreeMap::from([(ROOT, Arc::new(root))]);
-        ModelFs { nodes, handles: BTreeMap::new(), next: ROOT + 1, links_max: 65535 }
+        ModelFs { nodes, handles: BTreeMap::new(), next: ROOT + 1, read_only: BTreeSet::new(), links_max: 65535 }
     }
 
     /// A node that exists.
@@ -255,6 +265,9 @@ impl Node {
             xattrs: BTreeMap::new(),
             body,
             opens: 0,
+            subvolume: ROOT,
+            placeholder: false,
+            linkable: false,
         }
     }
 

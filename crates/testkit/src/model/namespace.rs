@@ -63,8 +63,8 @@ impl ModelFs {
         if let Body::Folder(inside) = &mut body {
             inside.parent = folder;
         }
-        let mut node = Node { device, ..Node::new(kind, mode, body) };
         let above = self.node(folder);
+        let mut node = Node { device, subvolume: above.subvolume, ..Node::new(kind, mode, body) };
         if above.mode & SET_GID != 0 {
             node.gid = above.gid;
             node.mode |= if kind == Kind::Folder { SET_GID } else { 0 };
@@ -75,7 +75,7 @@ impl ModelFs {
         id
     }
 
-    fn enter(&mut self, folder: NodeId, name: Vec<u8>, id: NodeId) {
+    pub(super) fn enter(&mut self, folder: NodeId, name: Vec<u8>, id: NodeId) {
         self.node_mut(folder).mtime = None;
         self.folder_mut(folder).entries.insert(name, id);
         if let Body::Folder(inside) = &mut self.node_mut(id).body {
@@ -83,7 +83,7 @@ impl ModelFs {
         }
     }
 
-    fn leave(&mut self, folder: NodeId, name: &[u8]) -> NodeId {
+    pub(super) fn leave(&mut self, folder: NodeId, name: &[u8]) -> NodeId {
         self.node_mut(folder).mtime = None;
         self.folder_mut(folder).entries.remove(name).expect("the name was looked up")
     }
@@ -107,6 +107,9 @@ impl ModelFs {
         }
         if self.node(id).kind == Kind::Folder {
             return Err(Errno::PERM);
+        }
+        if self.node(id).subvolume != self.node(folder).subvolume {
+            return Err(Errno::XDEV);
         }
         if self.node(id).links >= self.links_max {
             return Err(Errno::MLINK);
@@ -211,7 +214,7 @@ impl ModelFs {
         let folder = self.resolve(folder)?;
         self.folder(folder)?;
         let id = self.insert(folder, Kind::File, mode, (0, 0), Body::File(Sparse::default()));
-        self.node_mut(id).links = 0;
+        (self.node_mut(id).links, self.node_mut(id).linkable) = (0, true);
         self.attach(id, handle);
         Ok(())
     }

@@ -168,12 +168,13 @@ impl Generator {
         (0..6).find_map(|_| self.entry(model).filter(|(_, id)| wanted(model.node(*id).kind)))
     }
 
-    fn path_of_kind(&mut self, model: &ModelFs, kind: Kind) -> Option<RelPath> {
+    /// The path of something of this kind, if one is found.
+    pub fn path_of_kind(&mut self, model: &ModelFs, kind: Kind) -> Option<RelPath> {
         self.entry_where(model, |other| other == kind).map(|(path, _)| path)
     }
 
     /// An object of this kind, by path or, for files, by handle.
-    fn object_of_kind(&mut self, model: &ModelFs, kind: Kind) -> Option<Object> {
+    pub fn object_of_kind(&mut self, model: &ModelFs, kind: Kind) -> Option<Object> {
         let handles = model.handles();
         if kind == Kind::File && !handles.is_empty() && self.rng.chance(20) {
             return handles.keys().nth(self.rng.index(handles.len())).map(|handle| Object::Handle(*handle));
@@ -189,7 +190,7 @@ impl Generator {
     }
 
     /// A path that may exist; rarely one whose folder does not.
-    fn any_path(&mut self, model: &ModelFs) -> RelPath {
+    pub fn any_path(&mut self, model: &ModelFs) -> RelPath {
         let name = self.name();
         if self.rng.chance(1) {
             return RelPath::from("nowhere").join(&name);

@@ -1,9 +1,7 @@
 //! Makes a failing list of operations shorter.
 
-use crate::operation::Op;
-
 /// The shortest list found, by leaving out ever smaller runs of operations, for which `fails` still holds.
-pub fn shrink(mut ops: Vec<Op>, fails: &mut dyn FnMut(&[Op]) -> bool) -> Vec<Op> {
+pub fn shrink<T: Clone>(mut ops: Vec<T>, fails: &mut dyn FnMut(&[T]) -> bool) -> Vec<T> {
     let mut run = ops.len() / 2;
     while run > 0 {
         let mut at = 0;

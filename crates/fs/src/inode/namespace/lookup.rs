@@ -90,7 +90,7 @@ impl Namespace {
     /// The placeholder for `subvolume` in a directory.
     pub(super) fn placeholder(&self, directory: &Inode, subvolume: TreeId) -> Attr {
         let id = InodeId::placeholder(directory.tree_id(), subvolume);
-        let made = || (subvolume_entry::placeholder(id, directory.attr().mtime), directory.id());
+        let made = || (subvolume_entry::placeholder(id, &directory.attr()), directory.id());
         self.placeholders.lock().entry(id).or_insert_with(made).0
     }
 
@@ -98,7 +98,7 @@ impl Namespace {
     pub fn getattr(&self, id: InodeId) -> Result<Attr> {
         if id.is_placeholder() {
             let known = self.placeholders.lock().get(&id).map(|(attr, _)| *attr);
-            return Ok(known.unwrap_or_else(|| subvolume_entry::placeholder(id, Default::default())));
+            return Ok(known.unwrap_or_else(|| subvolume_entry::unplaced(id, Default::default())));
         }
         Ok(self.inodes.get(id)?.attr())
     }

@@ -1,0 +1,28 @@
+//! The work in the background as single steps, for whoever drives a filesystem whose [`Env`](crate::Env) lets it start
+//! no threads.
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::inode::InodeId;
+use butterfs_ondisk::TreeId;
+
+#[doc(hidden)]
+impl Filesystem {
+    /// Writes back what is buffered of an inode, as memory pressure does.
+    pub fn write_back(&self, id: InodeId) -> Result<()> {
+        match self.0.inodes.peek(id) {
+            Some(inode) => self.0.files.flush(&inode),
+            None => Ok(()),
+        }
+    }
+
+    /// Commits without writing back what is buffered, as memory pressure does.
+    pub fn commit_recorded(&self) -> Result<()> {
+        self.0.core.commit()
+    }
+
+    /// One step of dropping the deleted subvolume with the lowest number; false when there is none.
+    pub fn clean_once(&self) -> Result<bool> {
+        self.clean_step(&mut TreeId(0))
+    }
+}

@@ -1,0 +1,40 @@
+//! The simulator: a seed becomes a filesystem, a workload, faults and crashes; every state that a crash leaves is opened
+//! and judged.
+//!
+//! # The fault model
+//! 1. A write is durable once a flush of its device has completed that began after the write had completed. A crash
+//!    keeps every durable write. Of all others it keeps any subset, in any order, each whole or torn at sectors of 512
+//!    bytes.
+//! 2. A crash happens before or after any write or flush: in commits, in write-back, in operations, while the next
+//!    transaction already runs, and in the recovery from the crash before.
+//! 3. The primary superblock is torn only where the device is large enough for a second copy (more than 64 MiB); below
+//!    that its 4 KiB are written as a whole or not at all. For the kernel and btrfs-progs, which look at the primary
+//!    only, it is never torn.
+//! 4. Nothing else goes wrong: what was durable does not rot, and memory holds what was put there.
+//!
+//! # What must hold
+//! After each crash the filesystem opens, the judge (`butterfs-check`, all data checksums included) finds it clean, and
+//! it shows what [`testkit::promise`](butterfs_testkit::promise) allows. Of some states the kernel and `btrfs check` say
+//! the same.
+//!
+//! # Invariants
+//! 1. The same seed gives the same run, byte for byte: time and randomness come from it, work in the background is a
+//!    step of the workload, and what other threads do while a commit writes is run inside the commit ([`meanwhile`]).
+//! 2. A run changes nothing outside of its memory but the images that it exports.
+//!
+//! # Not here
+//! Which threads run when between two steps of one operation; several devices.
+
+#![forbid(unsafe_code)]
+
+pub mod campaign;
+pub mod choice;
+pub mod cut;
+pub mod kernel;
+pub mod life;
+pub mod meanwhile;
+pub mod plan;
+pub mod run;
+pub mod state;
+pub mod step;
+pub mod subject;

@@ -1,0 +1,264 @@
+//! One life of a filesystem: opened, worked in, and ended by a power cut; every write and flush is recorded.
+
+use crate::choice::Choose;
+use crate::meanwhile::{during_commits, environment};
+use crate::plan::Plan;
+use crate::step::{Planned, Step};
+use crate::subject::Subject;
+use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
+use butterfs_fs::Filesystem;
+use butterfs_testkit::model::ModelFs;
+use butterfs_testkit::operation::{Content, Op, Outcome, Reply, agree};
+use butterfs_testkit::promise::{History, Promise, State};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use xxhash_rust::xxh64::Xxh64;
+
+/// A change of the model, or a promise, at a moment of the recording.
+struct Mark {
+    /// Events when the step began: from then on its result may be shown.
+    began: usize,
+    /// Events when it had returned; none when it never did, or failed.
+    ended: Option<usize>,
+    /// The state after it, when there is a new one.
+    state: Option<Arc<State>>,
+    /// A promise about the state with this number.
+    promise: Option<(usize, Promise)>,
+}
+
+/// What a life was.
+pub struct Life {
+    /// The device before it.
+    pub base: MemoryDevice,
+    /// Everything that happened to the device.
+    pub events: Vec<Event>,
+    /// The steps that were done.
+    pub steps: Vec<Planned>,
+    /// Of events and outcomes: equal for equal runs.
+    pub digest: u64,
+    /// What the engine and the model disagreed about.
+    pub disagreement: Option<String>,
+    first: Arc<State>,
+    marks: Vec<Mark>,
+}
+
+/// What the main thread and the others share.
+struct World {
+    model: ModelFs,
+    chooser: Box<dyn Choose>,
+    recorder: Recorder,
+    marks: Vec<Mark>,
+    steps: Vec<Planned>,
+    states: usize,
+    digest: Xxh64,
+    disagreement: Option<String>,
+    over: bool,
+    fills: bool,
+}
+
+type Shared = Rc<RefCell<World>>;
+
+impl Life {
+    /// Lives on `base`, which shows `model`.
+    pub fn live(plan: &Plan, life: usize, base: MemoryDevice, model: &ModelFs, chooser: Box<dyn Choose>) -> Life {
+        let recorder = Recorder::new();
+        let device: Arc<dyn BlockDevice> = Arc::new(recorder.record(Arc::new(base.snapshot())));
+        let env = environment(plan.seed.rotate_left(17) ^ life as u64);
+        let first = State::new(model);
+        let world = World {
+            model: model.clone(),
+            chooser,
+            recorder: recorder.clone(),
+            marks: Vec::new(),
+            steps: Vec::new(),
+            states: 1,
+            digest: Xxh64::new(0),
+            disagreement: None,
+            over: false,
+            fills: plan.fills,
+        };
+        let world: Shared = Rc::new(RefCell::new(world));
+        match Filesystem::open(vec![device], plan.options(), env) {
+            Ok(filesystem) => run(&world, &filesystem),
+            Err(error) => world.borrow_mut().disagreement = Some(format!("cannot open: {error}")),
+        }
+        let mut world = world.borrow_mut();
+        let events = recorder.events(0..recorder.len());
+        let mut digest = world.digest.clone();
+        events.iter().for_each(|event| digest_event(&mut digest, event));
+        Life {
+            base,
+            events,
+            steps: std::mem::take(&mut world.steps),
+            digest: digest.digest(),
+            disagreement: world.disagreement.take(),
+            first,
+            marks: std::mem::take(&mut world.marks),
+        }
+    }
+
+    /// What a cut after `prefix` events may show.
+    pub fn allowed(&self, prefix: usize) -> History {
+        let mut history = History::of(Arc::clone(&self.first));
+        let begun = |mark: &&Mark| mark.began <= prefix;
+        self.marks.iter().filter(begun).filter_map(|mark| mark.state.clone()).for_each(|state| history.add(state));
+        let kept = self.marks.iter().filter(|mark| mark.ended.is_some_and(|ended| ended <= prefix));
+        for (number, promise) in kept.filter_map(|mark| mark.promise) {
+            history.promise_at(number, promise);
+        }
+        history
+    }
+}
+
+/// Runs until the chooser has no more steps or something is wrong. The filesystem is dropped as by a power cut.
+fn run(world: &Shared, filesystem: &Filesystem) {
+    let subject = Subject::new(filesystem);
+    let beside = (Rc::clone(world), subject.clone());
+    let _meanwhile = during_commits(move |_| {
+        let (world, subject) = &beside;
+        // One or two at each of the points that a commit reaches.
+        for _ in 0..2 {
+            let step = {
+                let World { chooser, model, over, .. } = &mut *world.borrow_mut();
+                if *over { None } else { chooser.meanwhile(model) }
+            };
+            let Some(step) = step else { return };
+            if let Some(planned) = world.borrow_mut().steps.last_mut() {
+                planned.meanwhile.push(step.clone());
+            }
+            perform(world, subject, &step);
+        }
+    });
+    loop {
+        let step = {
+            let World { chooser, model, over, .. } = &mut *world.borrow_mut();
+            if *over { None } else { chooser.next(model) }
+        };
+        let Some(step) = step else { return };
+        world.borrow_mut().steps.push(Planned { step: step.clone(), meanwhile: Vec::new() });
+        perform(world, &subject, &step);
+    }
+}
+
+/// Does a step to both sides and writes down what it changed and promised.
+fn perform(world: &Shared, subject: &Subject, step: &Step) {
+    let begun = world.borrow_mut().begin(step);
+    let actual = subject.apply(step);
+    world.borrow_mut().end(step, begun, &actual, &subject.said());
+}
+
+/// A step that is under way.
+struct Begun {
+    mark: usize,
+    expected: Outcome,
+    /// The model before the step where it already has its result, else after it.
+    other: ModelFs,
+}
+
+impl World {
+    /// Predicts the outcome. A step that commits has its result at once: steps that run beside it come after it.
+    fn begin(&mut self, step: &Step) -> Begun {
+        let promise = step.promise(&self.model);
+        let mut other = self.model.clone();
+        let expected = step.apply(&mut other);
+        let mut begun = Begun { mark: self.marks.len(), expected, other };
+        self.marks.push(Mark { began: self.recorder.len(), ended: None, state: None, promise: None });
+        if step.commits() && begun.expected.is_ok() {
+            std::mem::swap(&mut self.model, &mut begun.other);
+            if matches!(step, Step::Snapshot { .. }) {
+                self.push_state(begun.mark);
+            }
+            self.marks[begun.mark].promise = promise.map(|promise| (self.states - 1, promise));
+        }
+        begun
+    }
+
+    /// The model's state is the result of the step with this mark.
+    fn push_state(&mut self, mark: usize) {
+        self.marks[mark].state = Some(State::new(&self.model));
+        self.states += 1;
+    }
+
+    fn end(&mut self, step: &Step, mut begun: Begun, actual: &Outcome, said: &str) {
+        self.digest.update(format!("{step:?} {actual:?}").as_bytes());
+        if self.fills && matches!(actual, Err(Errno::NOSPC)) {
+            self.take_back(step, begun);
+            return;
+        }
+        if self.fills
+            && let Some(shorter) = shortened(step, &begun.expected, actual)
+        {
+            begun.other = self.model.clone();
+            begun.expected = shorter.apply(&mut begun.other);
+        }
+        if !agree(&begun.expected, actual) {
+            let Begun { expected, .. } = &begun;
+            let sentence =
+                || format!("step {}: {step:?}: expected {expected:?}, actual {actual:?} ({said})", self.steps.len());
+            self.disagreement.get_or_insert_with(sentence);
+            self.over = true;
+            return;
+        }
+        if !step.commits() && begun.expected.is_ok() && changes(step) {
+            self.model = begun.other;
+            self.push_state(begun.mark);
+        }
+        self.marks[begun.mark].ended = Some(self.recorder.len());
+    }
+
+    /// The disk was full: nothing happened, and nothing is promised.
+    fn take_back(&mut self, step: &Step, begun: Begun) {
+        if step.commits() && begun.expected.is_ok() {
+            self.model = begun.other;
+            if self.marks[begun.mark].state.take().is_some() {
+                self.states -= 1;
+            }
+        }
+    }
+}
+
+fn changes(step: &Step) -> bool {
+    let asks = |op: &Op| {
+        let reads = matches!(op, Op::Read { .. } | Op::Stat { .. } | Op::ReadFolder { .. } | Op::ReadLink { .. });
+        reads || matches!(op, Op::GetXattr { .. } | Op::ListXattrs { .. })
+    };
+    match step {
+        Step::Op(op) => !asks(op),
+        other => !matches!(other, Step::WriteBack { .. } | Step::Clean),
+    }
+}
+
+/// A write that came to its end early, because the disk was full.
+fn shortened(step: &Step, expected: &Outcome, actual: &Outcome) -> Option<Step> {
+    let (Step::Op(op), Ok(Reply::Count(wanted)), Ok(Reply::Count(done))) = (step, expected, actual) else {
+        return None;
+    };
+    match op {
+        Op::Write { object, offset, content } if done < wanted => {
+            let content = Content { len: *done as usize, ..*content };
+            Some(Step::Op(Op::Write { object: object.clone(), offset: *offset, content }))
+        }
+        _ => None,
+    }
+}
+
+fn digest_event(digest: &mut Xxh64, event: &Event) {
+    match event {
+        Event::Write { device, offset, data } => {
+            digest.update(&[0, *device as u8]);
+            digest.update(&offset.to_le_bytes());
+            digest.update(data);
+        }
+        Event::Discard { device, offset, len } => {
+            digest.update(&[1, *device as u8]);
+            digest.update(&offset.to_le_bytes());
+            digest.update(&len.to_le_bytes());
+        }
+        Event::Flush { device, covers } => {
+            digest.update(&[2, *device as u8]);
+            digest.update(&covers.to_le_bytes());
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `butterfs-sim`: runs seeds; see `cargo xtask sim`.
+
+use butterfs_fs::options::Canary;
+use butterfs_sim::campaign::{Campaign, Totals};
+use butterfs_sim::plan::Plan;
+use butterfs_sim::run::Manner;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--canary NAME]
+
+  --seed S           the first seed (default 1)
+  --runs N           so many seeds (default 1 with --seed, else 1000)
+  --hours H          until this time is over, instead of a number of runs (0.5 is half an hour)
+  --kernel-every N   one state of N is also mounted by the kernel and checked by btrfs check (needs root)
+  --threads N        seeds at one time (default: all cores)
+  --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early";
+
+struct Arguments {
+    seed: u64,
+    runs: Option<u64>,
+    hours: Option<f64>,
+    kernel_every: usize,
+    threads: usize,
+    canary: Option<Canary>,
+}
+
+fn parse(words: &[String]) -> Result<Arguments, String> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut arguments = Arguments { seed: 1, runs: None, hours: None, kernel_every: 0, threads, canary: None };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+        let bad = || format!("{word}: {value} is not a value for it");
+        match word.as_str() {
+            "--seed" => {
+                arguments.seed = value.parse().map_err(|_| bad())?;
+                arguments.runs.get_or_insert(1);
+            }
+            "--runs" => arguments.runs = Some(value.parse().map_err(|_| bad())?),
+            "--hours" => arguments.hours = Some(value.parse().map_err(|_| bad())?),
+            "--kernel-every" => arguments.kernel_every = value.parse().map_err(|_| bad())?,
+            "--threads" => arguments.threads = value.parse().map_err(|_| bad())?,
+            "--canary" => {
+                arguments.canary = Some(match value.as_str() {
+                    "no-barrier" => Canary::NoBarrier,
+                    "miscounted" => Canary::ReferenceMiscounted,
+                    "reused-early" => Canary::PinnedReusedEarly,
+                    _ => return Err(bad()),
+                });
+            }
+            _ => return Err(format!("unknown option {word}")),
+        }
+    }
+    Ok(arguments)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match parse(&words) {
+        Ok(arguments) => run(&arguments),
+        Err(sentence) => {
+            eprintln!("{sentence}\n\n{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> ExitCode {
+    let started = Instant::now();
+    let limit = arguments.hours.map(|hours| started + Duration::from_secs_f64(hours * 3600.0));
+    let runs = if limit.is_some() { u64::MAX } else { arguments.runs.unwrap_or(1000) };
+    let campaign = Campaign {
+        seeds: arguments.seed..arguments.seed.saturating_add(runs),
+        until: limit,
+        manner: Manner { kernel_every: arguments.kernel_every },
+        threads: arguments.threads,
+    };
+    let progress = |totals: &Totals| {
+        if totals.runs.is_multiple_of(100) {
+            report(totals, started);
+        }
+    };
+    let totals = campaign.run(|seed| Plan { canary: arguments.canary, ..Plan::of(seed) }, progress);
+    report(&totals, started);
+    let Some(failure) = totals.failure else { return ExitCode::SUCCESS };
+    println!("FAILED after {} runs\n{failure:?}", totals.runs);
+    println!("shrinking");
+    let smallest = failure.shrunk();
+    println!("{smallest:?}");
+    match smallest.export(&std::env::temp_dir()) {
+        Ok(path) => println!("the disk is in {}", path.display()),
+        Err(error) => println!("the disk could not be exported: {error}"),
+    }
+    println!("again: cargo xtask sim --seed {}", failure.plan.seed);
+    ExitCode::FAILURE
+}
+
+fn report(totals: &Totals, started: Instant) {
+    let Totals { runs, states, kernel_states, steps, events, digest, .. } = totals;
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{runs} runs, {steps} steps, {events} writes and flushes, {states} crash states ({kernel_states} by the kernel \
+         too) in {seconds:.0} s, digest {digest:016x}"
+    );
+}

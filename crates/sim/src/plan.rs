@@ -1,0 +1,159 @@
+//! What follows from a seed before anything runs: the format, the sizes, the kind of workload.
+
+use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_fs::mkfs::{MkfsOptions, mkfs};
+use butterfs_fs::options::{Canary, Policies};
+use butterfs_fs::{Env, Options};
+use butterfs_ondisk::ChecksumKind;
+use butterfs_ondisk::profile::Profile;
+use butterfs_testkit::rng::Rng;
+use butterfs_testkit::workload::Shape;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// Everything that is decided about a run before it begins.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Plan {
+    pub seed: u64,
+    pub nodesize: u32,
+    pub checksum: ChecksumKind,
+    pub features: &'static str,
+    pub metadata: &'static str,
+    pub data: &'static str,
+    /// Bytes of the device.
+    pub bytes: u64,
+    /// Crashes from which the run goes on, and one more.
+    pub lives: usize,
+    /// Steps of each life.
+    pub steps: usize,
+    /// Crash states of each life besides those at flushes.
+    pub cuts: usize,
+    pub shape: Shape,
+    /// Percent of steps that are about subvolumes.
+    pub subvolume_percent: u64,
+    /// Percent of commits beside which other threads work on.
+    pub meanwhile_percent: u64,
+    /// Operations may find the disk full.
+    pub fills: bool,
+    pub canary: Option<Canary>,
+}
+
+/// Node sizes, small ones more often: they make deep trees of little data.
+const NODESIZES: &[u32] = &[4096, 4096, 4096, 16384, 16384, 65536];
+const CHECKSUMS: &[ChecksumKind] = &[
+    ChecksumKind::Crc32c,
+    ChecksumKind::Crc32c,
+    ChecksumKind::Crc32c,
+    ChecksumKind::Xxhash64,
+    ChecksumKind::Sha256,
+    ChecksumKind::Blake2b,
+];
+const FEATURES: &[&str] = &[
+    "",
+    "",
+    "^block-group-tree",
+    "^no-holes",
+    "mixed-bg",
+    "^free-space-tree,^block-group-tree",
+    "^skinny-metadata",
+    "^no-holes,^extref,^skinny-metadata,^block-group-tree",
+];
+
+/// A few dozen inodes and small files, so that a state is judged in milliseconds.
+const SHAPE: Shape = Shape {
+    inodes_max: 48,
+    depth_max: 3,
+    data_max: MIB,
+    write_max: 48 << 10,
+    file_max: 160 << 10,
+    xattr_max: 600,
+    symlink_max: 100,
+    handles_max: 2,
+    sync_percent: 7,
+    orphans: true,
+};
+
+impl Plan {
+    /// The plan that follows from `seed`.
+    pub fn of(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed ^ 0x5eed_0f00_0000_0000);
+        let features = *rng.pick(FEATURES);
+        let mixed = features.contains("mixed-bg");
+        let nodesize = if mixed { 4096 } else { *rng.pick(NODESIZES) };
+        let profile = |percent, rng: &mut Rng| if rng.chance(percent) { "dup" } else { "single" };
+        let metadata = profile(if mixed { 30 } else { 60 }, &mut rng);
+        let data = if mixed { metadata } else { profile(10, &mut rng) };
+        let fills = rng.chance(10);
+        let mut shape = SHAPE;
+        if fills {
+            (shape.data_max, shape.write_max, shape.file_max) = (24 * MIB, 2 * MIB, 8 * MIB);
+        }
+        shape.inodes_max += rng.index(60);
+        Plan {
+            seed,
+            nodesize,
+            checksum: *rng.pick(CHECKSUMS),
+            features,
+            metadata,
+            data,
+            bytes: smallest(nodesize, metadata, data, mixed) + if fills { 0 } else { rng.below(64) * MIB },
+            lives: 1 + rng.index(3),
+            steps: 30 + rng.index(60),
+            cuts: if fills { 6 } else { 24 },
+            shape,
+            subvolume_percent: *rng.pick(&[0, 3, 8, 15]),
+            meanwhile_percent: *rng.pick(&[0, 40, 80]),
+            fills,
+            canary: None,
+        }
+    }
+
+    /// Whether the device has a second superblock.
+    pub fn has_second_superblock(&self) -> bool {
+        self.bytes >= 64 * MIB + 4096
+    }
+
+    /// An empty filesystem.
+    pub fn make(&self, env: &Env) -> MemoryDevice {
+        let memory = Arc::new(MemoryDevice::new(self.bytes));
+        let mut options = MkfsOptions {
+            nodesize: Some(self.nodesize),
+            checksum: self.checksum,
+            metadata: Profile::named(self.metadata),
+            data: Profile::named(self.data),
+            ..MkfsOptions::default()
+        };
+        options.features.apply(self.features).expect("known features");
+        let device: Arc<dyn BlockDevice> = memory.clone();
+        mkfs(&[device], &options, env).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        memory.snapshot()
+    }
+
+    /// How the filesystem is opened: with caches so small that what is rare happens.
+    pub fn options(&self) -> Options {
+        Options {
+            noatime: true,
+            node_cache_bytes: 128 << 10,
+            dirty_data_bytes: 1 << 20,
+            policies: Policies { canary: self.canary },
+            ..Options::default()
+        }
+    }
+}
+
+/// A device on which the filesystem just fits, with some room for the workload.
+fn smallest(nodesize: u32, metadata: &str, data: &str, mixed: bool) -> u64 {
+    let dup = metadata == "dup";
+    let trees = match (mixed, nodesize, dup) {
+        (true, ..) => return if dup { 96 * MIB } else { 24 * MIB },
+        (_, 65536, true) => 2 * 42 * MIB,
+        (_, 65536, false) => 42 * MIB,
+        (_, _, true) => 64 * MIB,
+        (_, _, false) => 16 * MIB,
+    };
+    let system = if dup { 16 } else { 4 } * MIB;
+    let data = if data == "dup" { 16 } else { 8 } * MIB;
+    MIB + system + trees + data
+}

@@ -1,0 +1,203 @@
+//! One seed, run: lives, crashes, verdicts; and what is done about a failure.
+
+use crate::choice::{Choose, Given, Seeded};
+use crate::cut::{Cut, Disks};
+use crate::life::Life;
+use crate::meanwhile::environment;
+use crate::plan::Plan;
+use crate::state::{self, Thorough};
+use crate::step::Planned;
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_fs::{Filesystem, Options};
+use butterfs_testkit::model::ModelFs;
+use butterfs_testkit::rng::Rng;
+use butterfs_testkit::workload::shrink;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use xxhash_rust::xxh64::xxh64;
+
+/// How runs are done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner {
+    /// Of so many states, one is shown to the kernel; 0 is none.
+    pub kernel_every: usize,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Crash states that were judged.
+    pub states: usize,
+    /// Of them, by the kernel too.
+    pub kernel_states: usize,
+    /// Writes and flushes.
+    pub events: usize,
+    /// Steps.
+    pub steps: usize,
+    /// Equal for equal runs.
+    pub digest: u64,
+    /// The first failure.
+    pub failure: Option<Box<Failure>>,
+}
+
+/// What went wrong, with all that is needed to see it again.
+#[derive(Clone)]
+pub struct Failure {
+    /// The plan, with the seed.
+    pub plan: Plan,
+    /// Which life, counted from 0.
+    pub life: usize,
+    /// Where it was cut; none when something was wrong before.
+    pub cut: Option<Cut>,
+    /// What is wrong.
+    pub what: String,
+    /// The life's steps.
+    pub steps: Vec<Planned>,
+    /// What the life began with.
+    base: Arc<MemoryDevice>,
+    model: ModelFs,
+    disk: Option<Arc<MemoryDevice>>,
+}
+
+impl std::fmt::Debug for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "seed {}: {}", self.plan.seed, self.what)?;
+        writeln!(f, "  {:?}", self.plan)?;
+        writeln!(f, "  life {}, {:?}, {} steps:", self.life, self.cut, self.steps.len())?;
+        for Planned { step, meanwhile } in &self.steps {
+            writeln!(f, "    {step:?}")?;
+            meanwhile.iter().try_for_each(|step| writeln!(f, "        meanwhile {step:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a life begins with.
+struct Beginning {
+    base: MemoryDevice,
+    model: ModelFs,
+}
+
+/// Runs a plan until the first failure.
+pub fn run(plan: &Plan, manner: Manner) -> Outcome {
+    let mut outcome = Outcome::default();
+    let env = environment(plan.seed);
+    let mut beginning = Beginning { base: plan.make(&env), model: ModelFs::default() };
+    for life in 0..plan.lives {
+        let chooser = Box::new(Seeded::new(plan, life));
+        match one_life(plan, manner, life, beginning, chooser, &mut outcome) {
+            Ok(Some(next)) => beginning = next,
+            Ok(None) => break,
+            Err(failure) => {
+                outcome.failure = Some(failure);
+                break;
+            }
+        }
+    }
+    outcome
+}
+
+/// Runs one life and judges the states its cuts leave; returns what the next one begins with.
+fn one_life(
+    plan: &Plan,
+    manner: Manner,
+    number: usize,
+    beginning: Beginning,
+    chooser: Box<dyn Choose>,
+    outcome: &mut Outcome,
+) -> Result<Option<Beginning>, Box<Failure>> {
+    let Beginning { base, model } = beginning;
+    let base = Arc::new(base);
+    let failed = |what: String, steps: &[Planned], cut: Option<Cut>, disk: Option<MemoryDevice>| {
+        let (plan, steps, base, model) = (plan.clone(), steps.to_vec(), Arc::clone(&base), model.clone());
+        Box::new(Failure { plan, life: number, cut, what, steps, base, model, disk: disk.map(Arc::new) })
+    };
+    let lived = catch_unwind(AssertUnwindSafe(|| Life::live(plan, number, base.snapshot(), &model, chooser)));
+    let life = lived.map_err(|panic| failed(format!("panic in a step: {}", words(&*panic)), &[], None, None))?;
+    outcome.digest = outcome.digest.rotate_left(1) ^ life.digest;
+    outcome.events += life.events.len();
+    outcome.steps += life.steps.len();
+    if let Some(what) = life.disagreement.clone() {
+        return Err(failed(what, &life.steps, None, None));
+    }
+    let seed = plan.seed.wrapping_mul(31).wrapping_add(number as u64);
+    let cuts = Cut::choose(&life.events, plan.cuts, seed);
+    let going_on = Rng::new(seed ^ 0x90e5).index(cuts.len().max(1));
+    let mut disks = Disks::new(&life.base, &life.events);
+    let mut next = None;
+    for (index, cut) in cuts.iter().enumerate() {
+        let for_kernel =
+            manner.kernel_every > 0 && (outcome.states + plan.seed as usize).is_multiple_of(manner.kernel_every);
+        let disk = disks.at(cut, for_kernel || !plan.has_second_superblock());
+        let how = Thorough { recovered: index % 4 == 0 };
+        let judged = catch_unwind(AssertUnwindSafe(|| {
+            let allowed = life.allowed(cut.prefix);
+            state::judge(plan, &disk, &allowed, how)?;
+            if for_kernel { crate::kernel::judge(&disk, &allowed) } else { Ok(()) }
+        }));
+        let verdict = judged.unwrap_or_else(|panic| Err(format!("panic while judging: {}", words(&*panic))));
+        verdict.map_err(|what| failed(what, &life.steps, Some(*cut), Some(disk.snapshot())))?;
+        outcome.states += 1;
+        outcome.kernel_states += usize::from(for_kernel);
+        if index == going_on && number + 1 < plan.lives {
+            next = Some(begin_again(plan, disk).map_err(|what| failed(what, &life.steps, Some(*cut), None))?);
+        }
+    }
+    Ok(next)
+}
+
+/// A life on what a crash left: the disk, and the model of what it shows.
+fn begin_again(plan: &Plan, disk: MemoryDevice) -> Result<Beginning, String> {
+    let device: Arc<dyn BlockDevice> = Arc::new(disk.snapshot());
+    let options = Options { policies: Default::default(), ..plan.options() };
+    let filesystem =
+        Filesystem::open(vec![device], options, environment(plan.seed)).map_err(|error| error.to_string())?;
+    let model = ModelFs::of_library(&filesystem).map_err(|error| error.to_string())?;
+    Ok(Beginning { base: disk, model })
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}
+
+impl Failure {
+    /// The same failure with as few steps as were found to be enough: leaving out any more, nothing fails.
+    pub fn shrunk(&self) -> Failure {
+        let mut smallest = self.clone();
+        let mut fails = |steps: &[Planned]| {
+            let beginning = Beginning { base: self.base.snapshot(), model: self.model.clone() };
+            let chooser = Box::new(Given::new(steps));
+            let ended = one_life(&self.plan, Manner::default(), self.life, beginning, chooser, &mut Outcome::default());
+            ended.is_err_and(|failure| {
+                let same = failure.cut.is_some() == self.cut.is_some();
+                if same {
+                    smallest = *failure;
+                }
+                same
+            })
+        };
+        if fails(&self.steps) {
+            shrink(self.steps.clone(), &mut fails);
+        }
+        smallest
+    }
+
+    /// Writes the disk that the crash left, or that the life began with, into a file of `folder`; returns its path.
+    pub fn export(&self, folder: &Path) -> std::io::Result<PathBuf> {
+        let path = folder.join(format!("sim-{}.img", self.plan.seed));
+        let disk = self.disk.as_ref().unwrap_or(&self.base);
+        std::fs::create_dir_all(folder)?;
+        std::fs::File::create(&path)?.set_len(disk.len())?;
+        let file = FileDevice::open(&path, &FileOptions::read_write()).map_err(std::io::Error::other)?;
+        disk.copy_to(&file)?;
+        Ok(path)
+    }
+}
+
+/// A number for a whole campaign.
+pub fn digest_of(digests: &[u64]) -> u64 {
+    let bytes: Vec<u8> = digests.iter().flat_map(|digest| digest.to_le_bytes()).collect();
+    xxh64(&bytes, 0)
+}

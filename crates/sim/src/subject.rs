@@ -1,0 +1,87 @@
+//! The engine as what steps are done to.
+//!
+//! Invariant: a step that commits holds nothing of this while it runs, because the steps of other threads run inside it.
+
+use crate::step::Step;
+use butterfs_fs::{Error, Filesystem, InodeId};
+use butterfs_testkit::library::{Library, ROOT};
+use butterfs_testkit::operation::{Object, Op, Outcome, RelPath, Reply, Target};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// See the [module](self). Clones share it.
+#[derive(Clone)]
+pub struct Subject {
+    filesystem: Filesystem,
+    library: Rc<RefCell<Library>>,
+}
+
+impl Subject {
+    /// An open filesystem.
+    pub fn new(filesystem: &Filesystem) -> Subject {
+        let library = Rc::new(RefCell::new(Library::new(filesystem)));
+        Subject { filesystem: filesystem.clone(), library }
+    }
+
+    /// The sentence of the last error of an operation.
+    pub fn said(&self) -> String {
+        self.library.borrow().said()
+    }
+
+    fn find(&self, path: &RelPath) -> Result<InodeId, Errno> {
+        self.library.borrow().find(path)
+    }
+
+    fn find_object(&self, object: &Object) -> Result<InodeId, Errno> {
+        self.library.borrow().find_object(object)
+    }
+
+    /// The folder of a path, and the last name.
+    fn place<'a>(&self, path: &'a RelPath) -> Result<(InodeId, &'a [u8]), Errno> {
+        let (folder, name): (RelPath, &'a [u8]) = path.split().ok_or(Errno::BUSY)?;
+        Ok((self.find(&folder)?, name))
+    }
+
+    /// Does a step.
+    pub fn apply(&self, step: &Step) -> Outcome {
+        let fs = &self.filesystem;
+        match step {
+            Step::Op(Op::Fsync { object, data_only }) => done(fs.fsync(self.find_object(object)?, *data_only)),
+            Step::Op(Op::Sync) => done(fs.sync()),
+            Step::Op(op) => self.library.borrow_mut().apply(op),
+            Step::Subvolume { path } => {
+                let (folder, name) = self.place(path)?;
+                done(fs.create_subvolume(&ROOT, folder, name).map(drop))
+            }
+            Step::Snapshot { from, to, read_only } => {
+                let source = self.find(from)?.tree;
+                let (folder, name) = self.place(to)?;
+                done(fs.snapshot(source, folder, name, *read_only).map(drop))
+            }
+            Step::DeleteSubvolume { path } => {
+                let (folder, name) = self.place(path)?;
+                done(fs.delete_subvolume(folder, name).map(drop))
+            }
+            Step::LinkHandle { handle, to } => {
+                let file = self.find_object(&Object::Handle(*handle))?;
+                let (folder, name) = self.place(to)?;
+                done(fs.link(file, folder, name).map(|attr| fs.forget(attr.id, 1)))
+            }
+            Step::CloneRange { from, from_offset, to, to_offset, len } => {
+                let (from, to) = (self.find(from)?, self.find(to)?);
+                done(fs.clone_range((from, *from_offset), (to, *to_offset), *len))
+            }
+            Step::WriteBack { object } => done(fs.write_back(self.find_object(object)?)),
+            Step::Commit => done(fs.commit_recorded()),
+            Step::Clean => done(fs.clean_once().map(drop)),
+        }
+    }
+}
+
+fn done(result: Result<(), Error>) -> Outcome {
+    match result {
+        Ok(()) => Ok(Reply::Done),
+        Err(error) => Err(Errno::from_raw_os_error(error.errno().0)),
+    }
+}

@@ -1,0 +1,73 @@
+//! The simulator in CI: the same seeds every time, so that a failure is a change of the code and never chance.
+
+use butterfs_fs::options::Canary;
+use butterfs_sim::campaign::{Campaign, Totals};
+use butterfs_sim::plan::Plan;
+use butterfs_sim::run::{Manner, run};
+use butterfs_testkit::requirement;
+use butterfs_testkit::scratch;
+use butterfs_testkit::watchdog::Watchdog;
+use std::ops::Range;
+
+const SEEDS: Range<u64> = 1..301;
+const STATES: usize = 20_000;
+const KERNEL_STATES: usize = 500;
+
+fn campaign(seeds: Range<u64>, kernel_every: usize) -> Campaign {
+    Campaign { seeds, until: None, manner: Manner { kernel_every }, threads: 2 }
+}
+
+fn expect_none_failed(totals: &Totals) {
+    let Some(failure) = &totals.failure else { return };
+    println!("{failure:?}");
+    let smallest = failure.shrunk();
+    let image = smallest.export(&scratch::root());
+    panic!("with as few steps as possible:\n{smallest:?}\nthe disk: {image:?}");
+}
+
+#[test]
+fn every_state_that_a_crash_leaves_is_good() {
+    const TEST: &str = "every_state_that_a_crash_leaves_is_good";
+    let _watchdog = Watchdog::new(TEST, 500);
+    let kernel = requirement::kernel_btrfs(TEST);
+    let totals = campaign(SEEDS, if kernel { 44 } else { 0 }).run(Plan::of, |_| {});
+    let Totals { runs, states, kernel_states, .. } = totals;
+    println!("{runs} runs, {states} crash states, {kernel_states} of them by the kernel too");
+    expect_none_failed(&totals);
+    assert!(states >= STATES, "{states} crash states");
+    assert!(kernel_states >= KERNEL_STATES || !kernel, "{kernel_states} by the kernel");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let _watchdog = Watchdog::new("the_same_seed_is_the_same_run", 300);
+    let once = || (1000..1012).map(|seed| run(&Plan::of(seed), Manner::default()).digest).collect::<Vec<_>>();
+    let first = once();
+    // On another thread too.
+    let second = std::thread::scope(|scope| scope.spawn(once).join().expect("nothing panics"));
+    assert_eq!(first, second);
+    assert!(first.windows(2).all(|pair| pair[0] != pair[1]), "{first:x?}");
+}
+
+/// A bug on purpose is found within so many runs.
+fn caught(canary: Canary, runs: u64) {
+    let _watchdog = Watchdog::new("canary", 300);
+    let totals = campaign(1..runs + 1, 0).run(|seed| Plan { canary: Some(canary), ..Plan::of(seed) }, |_| {});
+    let failure = totals.failure.unwrap_or_else(|| panic!("{canary:?} was not found in {runs} runs"));
+    println!("{canary:?}: seed {}, {}", failure.plan.seed, failure.what);
+}
+
+#[test]
+fn a_barrier_left_out_is_found() {
+    caught(Canary::NoBarrier, 10);
+}
+
+#[test]
+fn a_reference_miscounted_is_found() {
+    caught(Canary::ReferenceMiscounted, 10);
+}
+
+#[test]
+fn space_reused_too_early_is_found() {
+    caught(Canary::PinnedReusedEarly, 100);
+}
