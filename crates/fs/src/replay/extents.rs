@@ -46,6 +46,9 @@ impl Subvolume<'_> {
         if extent.kind == ExtentKind::Inline && extent.ram_bytes > context.sectorsize {
             return Err(self.bad(key, &format!("{} bytes inline", extent.ram_bytes)));
         }
+        if extent.generation > context.generation {
+            return Err(self.bad(key, &format!("generation {} is still to come", extent.generation)));
+        }
         if extent.kind != ExtentKind::Inline && self.has(key, payload)? {
             return Ok(());
         }

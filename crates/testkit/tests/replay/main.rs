@@ -5,10 +5,15 @@
 
 mod corpus;
 mod expected;
+mod hostile;
+mod kills;
 mod scenarios;
 
+use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_testkit::engine;
 use butterfs_testkit::fingerprint::Fingerprint;
-use butterfs_testkit::kernel::KernelMount;
+use butterfs_testkit::kernel::{KernelMount, run_ok};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// What the kernel's replay shows. It sets the times of inodes that lose a name to its own time, which is nobody's truth.
@@ -21,4 +26,30 @@ fn kernels_replay(image: &Path) -> Fingerprint {
         entry.ctime = entry.ctime.filter(|time| time.sec + 2 < now);
     }
     shown
+}
+
+/// An image file in memory. Holes are not read.
+fn into_memory(image: &Path) -> MemoryDevice {
+    let file = std::fs::File::open(image).expect("our own file");
+    let device = MemoryDevice::new(file.metadata().expect("our own file").len());
+    let mut at = 0;
+    while let Ok(data) = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(data)).expect("a hole ends the data");
+        let mut bytes = vec![0; (end - data) as usize];
+        file.read_exact_at(&mut bytes, data).expect("our own file");
+        device.write_at(data, &bytes).expect("memory does not fail");
+        at = end;
+    }
+    device
+}
+
+/// How many subvolumes have a log.
+fn logs_in(image: &Path) -> usize {
+    let log_root = engine::device(image);
+    let mut superblock = vec![0; 4096];
+    log_root.read_at(65536, &mut superblock).expect("our own file");
+    let at = u64::from_le_bytes(superblock[0x60..0x68].try_into().expect("eight bytes")).to_string();
+    let image = image.to_string_lossy();
+    let shown = run_ok(20, "btrfs", &["inspect-internal", "dump-tree", "-b", &at, &image]);
+    shown.matches("(TREE_LOG ROOT_ITEM ").count()
 }

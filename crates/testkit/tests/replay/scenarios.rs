@@ -4,7 +4,7 @@
 //! Several scenarios share an image, each in a subvolume of its own, so that each has a log of its own.
 
 use butterfs_fs::Options;
-use butterfs_testkit::engine::{self, open};
+use butterfs_testkit::engine::open;
 use butterfs_testkit::fingerprint::{Compare, Entry, Fingerprint, differences};
 use butterfs_testkit::fsync_scenarios::{SCENARIOS, Scenario};
 use butterfs_testkit::kernel::{KernelMount, check_all, mkfs, run_ok};
@@ -34,17 +34,6 @@ fn make(format: &str, scratch: &Scratch) -> PathBuf {
     let features = words.next().unwrap_or("no-holes");
     mkfs(&image, &["-n", nodesize, "-O", features]);
     image
-}
-
-/// How many subvolumes have a log.
-fn logs_in(image: &Path) -> usize {
-    let log_root = engine::device(image);
-    let mut superblock = vec![0; 4096];
-    log_root.read_at(65536, &mut superblock).expect("our own file");
-    let at = u64::from_le_bytes(superblock[0x60..0x68].try_into().expect("eight bytes")).to_string();
-    let image = image.to_string_lossy();
-    let shown = run_ok(20, "btrfs", &["inspect-internal", "dump-tree", "-b", &at, &image]);
-    shown.matches("(TREE_LOG ROOT_ITEM ").count()
 }
 
 /// A scenario's subvolume.
@@ -177,7 +166,7 @@ fn kernel_logs_of_scenarios() {
         let scratch = Scratch::new("scenario");
         let image = scratch.join("cut");
         let live = cut(scenarios, &scratch, &image);
-        let logs = logs_in(&image);
+        let logs = super::logs_in(&image);
         println!("{} scenarios, {logs} logs", scenarios.len());
         let most = logs * 2 > scenarios.len();
         assert!(most, "{logs} logs of these: {:?}", scenarios.iter().map(|one| one.name).collect::<Vec<_>>());
