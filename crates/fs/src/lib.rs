@@ -1,7 +1,7 @@
 //! The engine: a btrfs filesystem that is read and written.
 //!
 //! Modules stand in a fixed order, each using only earlier ones (checked by `cargo xtask layering`):
-//! `error env options node_io | space | transaction | extent | commit | tree_log | file_buffer | inode | file | subvolume | replay | mount | filesystem`,
+//! `error env options sync_primitives | node_io superblock_order | space | transaction | extent | commit | tree_log | file_buffer | inode | file | subvolume | replay | mount | filesystem`,
 //! and `mkfs`, which uses none of them but `error` and `env`.
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,8 @@ pub mod options;
 mod replay;
 pub mod space;
 pub mod subvolume;
+mod superblock_order;
+mod sync_primitives;
 pub mod transaction;
 pub mod tree_log;
 

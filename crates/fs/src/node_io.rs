@@ -250,6 +250,16 @@ impl NodeCache {
         }
     }
 
+    /// Nothing of the running generation refers to this node any more. A node of an earlier one stays in memory as long
+    /// as there is room: the last commit still refers to it, and a log is written against that.
+    pub fn retire(&self, at: Logical) {
+        let mut shard = self.shard(at).lock();
+        if shard.dirty.remove(&at.0) {
+            self.dirty.fetch_sub(1, Ordering::Relaxed);
+            shard.remove(at.0);
+        }
+    }
+
     /// Number of dirty nodes.
     pub fn dirty_count(&self) -> usize {
         self.dirty.load(Ordering::Relaxed)

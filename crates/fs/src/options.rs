@@ -24,6 +24,16 @@ pub struct Policies {
     /// A bug on purpose, for tests of the tests.
     #[doc(hidden)]
     pub canary: Option<Canary>,
+    /// `fsync` writes a log where it can, not a commit.
+    pub write_logs: bool,
+    /// Directories are logged by DIR_ITEMs too, as by kernels before 5.17.
+    pub log_dir_items: bool,
+    /// Every `fsync` of a file logs all its extended attributes, as by kernels before 5.14.
+    pub log_all_xattrs: bool,
+    /// Nothing is logged while a commit is being written, as by kernels before 5.12.
+    pub log_after_commit: bool,
+    /// A log is written even where a commit is cheaper.
+    pub log_at_any_cost: bool,
 }
 
 /// Bugs that the simulator must find.
@@ -57,6 +67,8 @@ pub struct Options {
     pub no_log_replay: bool,
     /// fsync by commit (`notreelog`).
     pub no_tree_log: bool,
+    /// Every commit covers all data that was written before it (`flushoncommit`).
+    pub flush_on_commit: bool,
     /// The UUID tree is checked after opening, whatever the superblock says about it (`rescan_uuid_tree`).
     pub rescan_uuid_tree: bool,
     /// Users may delete subvolumes of their own (`user_subvol_rm_allowed`); for whoever checks permissions.
@@ -80,6 +92,7 @@ impl Default for Options {
             noatime: false,
             no_log_replay: false,
             no_tree_log: false,
+            flush_on_commit: false,
             rescan_uuid_tree: false,
             user_subvol_rm_allowed: false,
             node_cache_bytes: 256 << 20,

@@ -137,7 +137,7 @@ impl Plan {
             noatime: true,
             node_cache_bytes: 128 << 10,
             dirty_data_bytes: 1 << 20,
-            policies: Policies { canary: self.canary },
+            policies: Policies { canary: self.canary, ..Policies::default() },
             ..Options::default()
         }
     }

@@ -25,6 +25,14 @@ impl Volume {
     /// of the volume may be ahead when the next transaction is already running.
     pub fn write_superblock_with(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         self.check_writable()?;
+        self.write_secondary_superblocks(sb, items);
+        self.flush()?;
+        self.write_primary_superblock_with(sb, items)
+    }
+
+    /// Makes `sb` the secondary superblocks of every device, durable with the next flush. Only for an `sb` that the
+    /// primary ones have already, or that is followed by a flush and the primary ones. What cannot be written is told.
+    pub fn write_secondary_superblocks(&self, sb: &Superblock, items: &[DevItem]) {
         for (member, item) in self.with_items(items) {
             for at in Superblock::copies_on(item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
                 if let Err(error) = write_copy(member, sb, item, at) {
@@ -32,8 +40,6 @@ impl Volume {
                 }
             }
         }
-        self.flush()?;
-        self.write_primary_superblock_with(sb, items)
     }
 
     /// Makes `sb` the primary superblock of every device, and durable: all that a log needs, because secondary

@@ -14,10 +14,12 @@
 mod superblock;
 
 use crate::env::Point;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::extent;
 use crate::options::Canary;
 use crate::transaction::{Core, Handle};
+use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Generation, TreeId};
 use butterfs_tree::Node;
 use std::sync::Arc;
@@ -31,13 +33,15 @@ impl Core {
     /// Makes everything durable that was recorded before the call. Waits for a commit that is under way; callers
     /// that arrive meanwhile share the next one. No handle may be held.
     pub fn commit(self: &Arc<Self>) -> Result<()> {
-        let wanted = {
-            let progress = self.progress.lock();
-            if let Some(reason) = &progress.aborted {
-                return Err(Error::Aborted(reason.clone()));
-            }
-            progress.running
-        };
+        let running = self.progress.lock().running;
+        self.commit_through(running)
+    }
+
+    /// Makes everything durable up to a transaction. No handle may be held.
+    pub(crate) fn commit_through(self: &Arc<Self>, wanted: Generation) -> Result<()> {
+        if let Some(aborted) = self.aborted() {
+            return Err(aborted);
+        }
         let _turn = self.commit_lock.lock();
         let durable = self.progress.lock().durable;
         if durable >= wanted {
@@ -65,7 +69,12 @@ impl Core {
             }
         };
         let superblock = self.next_superblock(generation);
+        let devices = self.volume.device_items();
         let identity = self.nodes.identity();
+        self.end_logs(generation);
+        if !self.new_chunks.lock().is_empty() {
+            self.note_growth(generation.next());
+        }
         self.resume_handles(generation.next());
         if self.has_canary(Canary::PinnedReusedEarly) {
             self.space.release(generation);
@@ -73,18 +82,32 @@ impl Core {
         self.env().reached(Point::WritingNodes);
         self.write_nodes(&frozen, &identity)?;
         self.env().reached(Point::FlushingNodes);
-        if self.has_canary(Canary::NoBarrier) {
-            self.volume.write_primary_superblock(&superblock)?;
-        } else {
+        if !self.has_canary(Canary::NoBarrier) {
             self.volume.flush()?;
             self.env().reached(Point::WritingSuperblock);
-            self.volume.write_superblock(&superblock)?;
         }
-        *self.superblock.lock() = superblock;
+        self.order.commit(generation.0, |log_on_disk| self.write_superblock(superblock, devices, log_on_disk))?;
         self.nodes.written(&frozen);
         self.progress.lock().durable = generation;
         self.env().reached(Point::Durable);
         self.space.release(generation);
+        if let Some(hook) = self.durable_hook.get() {
+            hook(generation);
+        }
+        Ok(())
+    }
+
+    /// With a log on disk the secondary superblocks go first: were the primary torn, an old secondary one would show the
+    /// filesystem without what the log has promised. Without one they follow, durable with the next commit's blocks.
+    fn write_superblock(&self, superblock: Superblock, devices: Vec<DevItem>, log_on_disk: bool) -> Result<()> {
+        if log_on_disk {
+            self.volume.write_superblock_with(&superblock, &devices)?;
+        } else {
+            self.volume.write_primary_superblock_with(&superblock, &devices)?;
+            self.volume.write_secondary_superblocks(&superblock, &devices);
+        }
+        *self.superblock.lock() = superblock;
+        *self.committed_devices.lock() = devices;
         Ok(())
     }
 
@@ -170,7 +193,8 @@ impl Core {
         Ok(any)
     }
 
-    fn write_nodes(&self, nodes: &[Arc<Node>], identity: &butterfs_tree::BlockIdentity) -> Result<()> {
+    /// Writes nodes, which lie in the order of their addresses, neighbours in one go.
+    pub(crate) fn write_nodes(&self, nodes: &[Arc<Node>], identity: &butterfs_tree::BlockIdentity) -> Result<()> {
         let nodesize = self.nodesize() as usize;
         let map = self.volume.chunk_map();
         let mut rest = nodes;

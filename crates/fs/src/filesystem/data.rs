@@ -157,16 +157,6 @@ impl Filesystem {
         self.0.core.set_data_policy(policy);
     }
 
-    /// Makes a file durable: its content, its item, its names. An error of an earlier write-back is told here, once.
-    pub fn fsync(&self, id: InodeId, _datasync: bool) -> Result<()> {
-        if self.is_read_only() {
-            return Ok(());
-        }
-        let inode = self.0.inodes.get(id)?;
-        self.0.files.flush_for_sync(&inode)?;
-        self.0.core.commit()
-    }
-
     /// Begins to write a file's content back, as at `close(2)`; an error of an earlier write-back is told here, once.
     pub fn flush(&self, id: InodeId) -> Result<()> {
         match self.0.inodes.peek(id) {

@@ -4,6 +4,7 @@
 //! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
 
 mod data;
+mod durability;
 mod namespace;
 mod snapshot_reader;
 mod statfs;
@@ -24,6 +25,7 @@ use crate::inode::{InodeCache, InodeId, Namespace};
 use crate::mount;
 use crate::options::Options;
 use crate::transaction::Core;
+use crate::tree_log::Logs;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Ino, TreeId};
@@ -42,6 +44,7 @@ pub(crate) struct Inner {
     pub inodes: Arc<InodeCache>,
     pub names: Namespace,
     pub files: Arc<Files>,
+    pub logs: Arc<Logs>,
     flusher: Mutex<Flusher>,
     root: OnceLock<InodeId>,
     notes: Vec<String>,
@@ -86,6 +89,7 @@ impl Filesystem {
         }));
         let files = Arc::new(Files::new(Arc::clone(&core)));
         let filesystem = Filesystem(Arc::new(Inner {
+            logs: Logs::new(&core),
             core,
             flusher: Mutex::new(Flusher::start(&files)),
             files,
@@ -148,15 +152,6 @@ impl Filesystem {
         self.0.core.is_read_only()
     }
 
-    /// Makes everything durable that was done before the call.
-    pub fn sync(&self) -> Result<()> {
-        if self.is_read_only() {
-            return Ok(());
-        }
-        self.0.files.flush_all()?;
-        self.0.core.commit()
-    }
-
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         if read_only && !self.is_read_only() {
@@ -182,6 +177,8 @@ impl Filesystem {
         self.0.flusher.lock().stop();
         self.0.inodes.delete_orphans();
         self.sync()?;
+        // The secondary superblocks of the last commit wait for a flush.
+        self.0.core.volume().flush()?;
         self.0.core.set_read_only(true);
         Ok(())
     }
@@ -204,7 +201,7 @@ impl Filesystem {
                 }
                 let filesystem = Filesystem(inner);
                 // An error has stopped the filesystem, and whoever writes next is told.
-                let _ = if timed_out { filesystem.sync() } else { filesystem.0.core.commit() };
+                let _ = if timed_out { filesystem.sync() } else { filesystem.commit() };
             }
         };
         let spawned = std::thread::Builder::new().name("commit".to_owned()).spawn(work);

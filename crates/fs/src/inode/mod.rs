@@ -30,9 +30,10 @@ use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::file_buffer::FileData;
 use crate::transaction::{Core, Tree};
+use crate::tree_log::Changed;
 use attr::{Attr, timespec};
 use butterfs_ondisk::items::InodeItem;
-use butterfs_ondisk::{Ino, TreeId};
+use butterfs_ondisk::{Generation, Ino, TreeId};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 
@@ -72,6 +73,8 @@ pub struct InodeState {
     pub size: u64,
     /// Differs from the item in the tree.
     dirty: bool,
+    /// The number of the last change; 0 if it was before the inode came into memory.
+    change: u64,
     /// Its items are being removed, or are gone.
     deleted: bool,
     orphan: Orphan,
@@ -94,6 +97,7 @@ impl InodeState {
             item,
             size: item.size.get(),
             dirty: false,
+            change: 0,
             deleted: false,
             orphan,
             linkable: false,
@@ -211,10 +215,19 @@ impl Inode {
     pub(crate) fn change_uncounted<R>(self: &Arc<Self>, change: impl FnOnce(&mut InodeState) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state);
+        state.change = self.dirty.core().next_change();
         if !std::mem::replace(&mut state.dirty, true) {
             self.dirty.push(Arc::clone(self));
         }
         result
+    }
+
+    /// When it changed last.
+    pub(crate) fn changed(&self) -> Changed {
+        self.with(|state| {
+            let written_in = (!state.dirty).then(|| Generation(state.item.transid.get()));
+            Changed { change: state.change, written_in }
+        })
     }
 
     /// Changes what is only known in memory; nothing is written for it.

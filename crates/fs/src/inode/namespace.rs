@@ -1,7 +1,7 @@
 //! Operations on names and attributes, each of them whole or not at all, each under one handle.
 //!
 //! # Invariants
-//! 1. An operation joins its handle first and then locks the inodes it changes, in the order of their ids. An inode
+//! 1. An operation joins its handle first, shows by the gate of names that it is under way, and then locks the inodes it changes, in the order of their ids. An inode
 //!    that is only known after a lookup is looked up, locked, and looked up again.
 //! 2. Refusals come before the first change; after it only damage on disk can stop an operation, which ends the
 //!    transaction.
@@ -77,6 +77,7 @@ impl Namespace {
     fn run<R>(&self, reserve: Reserve, operation: impl FnOnce(&Handle) -> Result<R>) -> Result<R> {
         self.inodes.relieve()?;
         let handle = self.core().start(reserve)?;
+        let _gate = self.core().names_gate.read();
         operation(&handle).inspect_err(|error| {
             if !matches!(error, Error::Refused { .. }) {
                 handle.failed(error);

@@ -173,6 +173,7 @@ impl Core {
         let excluded = self.volume.chunk_map().superblock_exclusions(&chunk);
         // The items go first onto the queue: a block allocated in the chunk must find them there when it settles.
         self.new_chunks.lock().push(chunk);
+        self.note_growth(self.generation());
         self.space.add_group(info, &excluded, true);
         Ok(())
     }

@@ -175,7 +175,7 @@ impl Editor<'_> {
         let by = RefBy::Tree(self.tree.id());
         let vanished = self.core.refs.change(at, self.nodesize(), ExtentKind::Block(level), by, -1, false);
         if gone {
-            self.core.nodes.remove(at);
+            self.core.nodes.retire(at);
         }
         if vanished {
             self.core.space.give_back(at, self.nodesize());

@@ -16,20 +16,25 @@
 //! [`Core`] is everything of an open filesystem below inodes. Settling and writing are done in `commit`.
 
 mod chunk_allocation;
+mod difference;
 mod editor;
 pub mod extent_item;
 mod free_space_load;
 mod handle;
+mod log_space;
 mod lookup;
 pub mod refs;
 mod reserve;
 mod tree;
+mod watch;
 
 pub use chunk_allocation::DeviceSpace;
+pub(crate) use difference::{Committed, merge_leaves};
 pub(crate) use editor::Loading;
 pub use handle::{DataRef, Handle};
 pub use reserve::{DataReservation, Reserve};
 pub use tree::{ItemRef, Tree};
+pub(crate) use watch::Watch;
 
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
@@ -38,11 +43,11 @@ use crate::options::{Canary, DataPolicy, Options};
 use crate::space::Space;
 use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::features::{compat_ro, incompat};
-use butterfs_ondisk::items::RootItem;
+use butterfs_ondisk::items::{DevItem, RootItem};
 use butterfs_ondisk::superblock::Superblock;
-use butterfs_ondisk::{ChecksumKind, Generation, Ino, Key, KeyType, TreeId};
+use butterfs_ondisk::{ChecksumKind, Generation, Ino, Key, KeyType, Logical, TreeId};
 use butterfs_volume::Volume;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use refs::RefQueue;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -95,6 +100,20 @@ pub struct Core {
     pub(crate) changed: Condvar,
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) superblock: Mutex<Superblock>,
+    /// Blocks that logs of the running transaction have taken.
+    pub(crate) log_blocks: Mutex<Vec<Logical>>,
+    /// Subvolumes that have a log in the running transaction.
+    pub(crate) logged_trees: Mutex<Vec<Arc<Tree>>>,
+    /// The transaction in which the last chunk was added.
+    pub(crate) grown_in: AtomicU64,
+    /// Held shared by whoever changes names, exclusively by whoever logs them: CPU only.
+    pub(crate) names_gate: RwLock<()>,
+    /// Who may write the superblock when.
+    pub(crate) order: crate::superblock_order::SuperblockOrder,
+    /// What the superblocks of the last commit say about each device.
+    pub(crate) committed_devices: Mutex<Vec<DevItem>>,
+    /// Runs when a transaction is durable: forgets its logs.
+    pub(crate) durable_hook: OnceLock<Box<dyn Fn(Generation) + Send + Sync>>,
     /// Held between looking up the references of a block that may be shared and changing them.
     pub(crate) sharing: Mutex<()>,
     pub(crate) settle_hook: OnceLock<SettleHook>,
@@ -112,6 +131,7 @@ pub struct Core {
     unrecorded: Mutex<FxHashSet<TreeId>>,
     /// So many trees were left open when unused ones were last closed.
     trees_left: AtomicUsize,
+    changes: AtomicU64,
     dirty_inodes: AtomicUsize,
     next_tree_id: AtomicU64,
     uuid_tree_current: AtomicBool,
@@ -139,6 +159,13 @@ impl Core {
             }),
             changed: Condvar::new(),
             commit_lock: Mutex::new(()),
+            log_blocks: Mutex::default(),
+            logged_trees: Mutex::default(),
+            grown_in: AtomicU64::new(0),
+            names_gate: RwLock::new(()),
+            order: crate::superblock_order::SuperblockOrder::new(durable.0, superblock.log_root.get() != 0),
+            committed_devices: Mutex::new(volume.device_items()),
+            durable_hook: OnceLock::new(),
             sharing: Mutex::new(()),
             settle_hook: OnceLock::new(),
             settle_tasks: Mutex::default(),
@@ -150,6 +177,7 @@ impl Core {
             trees: Mutex::default(),
             unrecorded: Mutex::default(),
             trees_left: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
             dirty_inodes: AtomicUsize::new(0),
             next_tree_id: AtomicU64::new(0),
             uuid_tree_current: AtomicBool::new(superblock.uuid_tree_generation == superblock.generation),
@@ -395,6 +423,16 @@ impl Core {
         assert!(self.settle_hook.set(hook).is_ok(), "the settle hook is set once");
     }
 
+    /// What runs when a transaction is durable. Set once.
+    pub(crate) fn on_durable(&self, hook: Box<dyn Fn(Generation) + Send + Sync>) {
+        assert!(self.durable_hook.set(hook).is_ok(), "the hook is set once");
+    }
+
+    /// A number for a change of an inode; never 0, and never the same twice.
+    pub(crate) fn next_change(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Has `task` done by the commit that the caller asks for next.
     pub fn when_settling(&self, task: SettleTask) {
         self.settle_tasks.lock().push(task);
@@ -420,6 +458,7 @@ impl Core {
         progress.aborted.get_or_insert_with(|| reason.to_string().into_boxed_str());
         drop(progress);
         self.changed.notify_all();
+        self.order.stop();
     }
 
     /// Why writing stopped, if it did.

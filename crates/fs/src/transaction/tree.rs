@@ -7,7 +7,7 @@
 //! 3. A callback of [`Tree::scan`] runs without the lock, over a leaf that cannot change.
 
 use super::editor::{Editor, Reader};
-use super::{Core, Handle};
+use super::{Core, Handle, Watch};
 use crate::env::Time;
 use crate::error::{Error, Result};
 use butterfs_ondisk::items::{RootItem, Timespec};
@@ -46,6 +46,8 @@ pub struct Tree {
     last_snapshot: AtomicU64,
     /// In this generation every block is copied again, even one of this generation: a snapshot shares it.
     pub(crate) forced_cow: AtomicU64,
+    /// What changes of inodes that are in a log.
+    pub(crate) watch: Watch,
     /// The next inode number, 0 while unknown; kept by `inode`.
     pub next_ino: AtomicU64,
     /// While the tree is dropped: how far its shared blocks have full back references; kept by `subvolume`.
@@ -72,6 +74,7 @@ impl Tree {
             noted: AtomicBool::new(false),
             nodes_added: AtomicI64::new(0),
             forced_cow: AtomicU64::new(0),
+            watch: Watch::default(),
             next_ino: AtomicU64::new(0),
             named_to: Mutex::default(),
         }
@@ -176,10 +179,22 @@ impl Tree {
         *self.recorded.lock() != (self.root(), false)
     }
 
+    /// Its root as of the last transaction that settled; `None` for a tree that the running one made. What it leads to
+    /// never changes, and stays readable until the running transaction is durable.
+    pub(crate) fn committed_root(&self, running: Generation) -> Option<NodePtr> {
+        let (root, _) = *self.recorded.lock();
+        (root.at.0 != 0 && root.generation < running).then_some(root)
+    }
+
     /// Approximate bytes of the tree's blocks.
     pub(crate) fn bytes_used(&self, nodesize: u32) -> u64 {
         let added = self.nodes_added.load(Ordering::Relaxed) * i64::from(nodesize);
         self.item.lock().bytes_used.get().saturating_add_signed(added)
+    }
+
+    /// Looks at the tree from its root; it does not change meanwhile. Nothing is read from a device in there.
+    pub(super) fn with_root<R>(&self, look: impl FnOnce(&NodePtr) -> Result<R>) -> Result<R> {
+        look(&self.root.read())
     }
 
     fn read<R>(&self, core: &Core, look: impl Fn(&Reader<'_>, &NodePtr) -> Result<R>) -> Result<R> {
@@ -203,6 +218,11 @@ impl Tree {
             let found = butterfs_tree::search(reader, root, &key)?;
             Ok(found.found.then_some(ItemRef { leaf: found.leaf, slot: found.slot }))
         })
+    }
+
+    /// The leaf in whose range `key` lies, and the place there.
+    pub(crate) fn position(&self, core: &Core, key: Key) -> Result<butterfs_tree::Position> {
+        self.read(core, |reader, root| butterfs_tree::search(reader, root, &key))
     }
 
     /// The greatest item before `key`.
@@ -262,7 +282,9 @@ impl Tree {
 
     /// Inserts an item; false when the key exists.
     pub fn insert(&self, handle: &Handle, key: Key, data: &[u8]) -> Result<bool> {
-        self.write(handle, |editor, root| butterfs_tree::insert(editor, root, &key, data))
+        let inserted = self.write(handle, |editor, root| butterfs_tree::insert(editor, root, &key, data))?;
+        self.watch.note(key);
+        Ok(inserted)
     }
 
     /// Inserts items with ascending keys, all new.
@@ -274,23 +296,29 @@ impl Tree {
                 done.set(done.get() + inserted);
             }
             Ok(())
-        })
+        })?;
+        items.iter().for_each(|(key, _)| self.watch.note(*key));
+        Ok(())
     }
 
     /// Changes an item of the same size in place; `None` when there is none.
     pub fn update<R>(&self, handle: &Handle, key: Key, change: impl FnOnce(&mut [u8]) -> R) -> Result<Option<R>> {
         let change = std::cell::Cell::new(Some(change));
-        self.write(handle, |editor, root| {
+        let updated = self.write(handle, |editor, root| {
             butterfs_tree::update(editor, root, &key, |data: &mut [u8]| {
                 let change = change.take().expect("an item is changed once");
                 change(data)
             })
-        })
+        })?;
+        self.watch.note(key);
+        Ok(updated)
     }
 
     /// Gives an item a new content of any size; false when there is none.
     pub fn replace(&self, handle: &Handle, key: Key, data: &[u8]) -> Result<bool> {
-        self.write(handle, |editor, root| butterfs_tree::replace(editor, root, &key, data))
+        let replaced = self.write(handle, |editor, root| butterfs_tree::replace(editor, root, &key, data))?;
+        self.watch.note(key);
+        Ok(replaced)
     }
 
     /// Inserts an item or replaces it.
@@ -303,7 +331,9 @@ impl Tree {
 
     /// Removes an item; false when there is none.
     pub fn remove(&self, handle: &Handle, key: Key) -> Result<bool> {
-        self.write(handle, |editor, root| butterfs_tree::remove(editor, root, &key))
+        let removed = self.write(handle, |editor, root| butterfs_tree::remove(editor, root, &key))?;
+        self.watch.note(key);
+        Ok(removed)
     }
 
     /// Removes items from `from` to `to`, both included, at most one leaf's worth, showing each to `visit` first.
@@ -317,7 +347,10 @@ impl Tree {
     ) -> Result<bool> {
         let visit = std::cell::RefCell::new(visit);
         self.write(handle, |editor, root| {
-            butterfs_tree::remove_range(editor, root, &from, &to, &mut |key, data| (visit.borrow_mut())(key, data))
+            butterfs_tree::remove_range(editor, root, &from, &to, &mut |key, data| {
+                self.watch.note(key);
+                (visit.borrow_mut())(key, data)
+            })
         })
     }
 

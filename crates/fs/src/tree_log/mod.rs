@@ -7,10 +7,50 @@
 //! owned by the log, not by the subvolume. Its items have the keys and payloads of the subvolume's own ones; only the
 //! ranges of [`range_key`] and the checksums, which stand behind all inodes, are the log's.
 //!
+//! Writing: [`plan`] says what is to be logged, `entries` and `contents` what of a directory and a file; [`store`] holds
+//! the log's blocks; [`writer`] brings it together; [`group`] lets one write for many.
+//!
 //! This file has the facts of the format that writing and replaying share.
+
+mod batch;
+mod contents;
+mod entries;
+mod group;
+mod names;
+mod plan;
+mod store;
+mod writer;
+
+pub use writer::LogStats;
+pub(crate) use writer::{Changed, Logs, Request, Synced, Ticket};
+
+use crate::sync_primitives;
 
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
+use butterfs_tree::NodePtr;
+use rustc_hash::FxHashMap;
+
+/// What a log has of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Logged {
+    /// Everything, not only that it exists and its names.
+    whole: bool,
+    /// The inode's last change that is logged, 0 if unknown.
+    change: u64,
+    /// The point of the log at which it is.
+    point: u64,
+}
+
+/// The log of one subvolume in one transaction.
+struct TreeLog {
+    root: NodePtr,
+    logged: FxHashMap<Ino, Logged>,
+    /// No inode of the last commit has a higher number.
+    last_committed: Ino,
+    /// The root that the log root tree names.
+    recorded: Option<NodePtr>,
+}
 
 /// Who owns every block of every log.
 pub const OWNER: TreeId = TreeId::TREE_LOG;

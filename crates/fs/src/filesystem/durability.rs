@@ -1,0 +1,78 @@
+//! Making things durable: one inode by its subvolume's log, everything by a commit.
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::inode::attr::mode;
+use crate::inode::{Inode, InodeId};
+use crate::tree_log::{LogStats, Request, Synced, Ticket};
+use butterfs_ondisk::items::InodeItem;
+use butterfs_ondisk::{Generation, Ino};
+use std::sync::Arc;
+
+impl Filesystem {
+    /// Makes everything durable that was done before the call.
+    pub fn sync(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.0.files.flush_all()?;
+        self.0.core.commit()
+    }
+
+    /// Commits, with all data that was written before where that is wanted.
+    pub(super) fn commit(&self) -> Result<()> {
+        self.commit_through(self.0.core.generation())
+    }
+
+    fn commit_through(&self, generation: Generation) -> Result<()> {
+        if self.options().flush_on_commit {
+            self.0.files.flush_all()?;
+        }
+        self.0.core.commit_through(generation)
+    }
+
+    /// Makes an inode durable: its content, its item, its attributes, its names; of a directory the entries, with the
+    /// inodes that they lead to, and all of new directories. `datasync` promises less, and does the same. An error of
+    /// an earlier write-back is told here, once.
+    pub fn fsync(&self, id: InodeId, _datasync: bool) -> Result<()> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let inode = self.0.inodes.get(id)?;
+        self.0.files.flush_for_sync(&inode)?;
+        match self.log(&inode)? {
+            Ticket::Logged(generation, point) => match self.0.logs.sync(generation, point)? {
+                Synced::Done => Ok(()),
+                Synced::Commit => self.commit_through(generation),
+            },
+            Ticket::Settled(generation) | Ticket::Commit(generation) => self.commit_through(generation),
+        }
+    }
+
+    /// What logging has done since the filesystem was opened.
+    pub fn log_stats(&self) -> LogStats {
+        self.0.logs.stats()
+    }
+
+    /// Puts an inode into the log of the running transaction, if that is possible and worth it.
+    fn log(&self, inode: &Arc<Inode>) -> Result<Ticket> {
+        let core = &self.0.core;
+        let policies = &self.options().policies;
+        if !policies.write_logs || self.options().no_tree_log {
+            return Ok(Ticket::Commit(core.generation()));
+        }
+        if policies.log_after_commit {
+            core.order.wait_durable(core.generation().0 - 1);
+        }
+        let is_file = inode.with(|state| state.mode()) & mode::S_IFMT == mode::S_IFREG;
+        let _mapping = is_file.then(|| inode.data.lock_mapping());
+        let handle = core.join(0)?;
+        let item = |ino: Ino| -> Option<InodeItem> {
+            let inode = self.0.inodes.peek(InodeId { tree: inode.tree_id(), ino })?;
+            Some(inode.with(|state| state.item))
+        };
+        let changed = inode.changed();
+        let request = Request { tree: &inode.tree, ino: inode.ino, changed, memory: &item };
+        Ok(self.0.logs.log(&handle, &request))
+    }
+}

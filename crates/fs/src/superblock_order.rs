@@ -1,0 +1,146 @@
+//! Who may write the superblock when: commits, and logs on top of them.
+//!
+//! ```text
+//! commit N durable ──► logs of N+1 may lead the superblock to themselves, one after the other ──► commit N+1
+//! ```
+//! # Invariants
+//! 1. One at a time writes superblocks.
+//! 2. A superblock that leads to a log of generation G is written only on top of that of commit G−1: never before it is
+//!    durable, never after commit G is.
+//! 3. Commit G becomes durable, and so gives the blocks of its logs away, only when nobody writes such blocks any more.
+//! 4. Whoever waits is woken when writing stops for good.
+//!
+//! Not here: what is written, and that what a superblock leads to is durable before it.
+
+use super::sync_primitives::{Condvar, Guard, Mutex};
+
+struct State {
+    /// The last durable commit.
+    durable: u64,
+    /// Somebody is writing superblocks.
+    busy: bool,
+    /// Generations of the logs that are being written.
+    logs: Vec<u64>,
+    /// The superblock on disk leads to a log.
+    log_on_disk: bool,
+    /// Nothing may be written any more.
+    stopped: bool,
+}
+
+/// See the [module](self).
+pub struct SuperblockOrder {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What became of a log's wish to be led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The superblock was written.
+    Written,
+    /// The log's transaction has been committed instead.
+    Committed,
+    /// Writing has stopped.
+    Stopped,
+}
+
+impl SuperblockOrder {
+    /// With the commit that is on disk, and perhaps a log.
+    pub fn new(durable: u64, log_on_disk: bool) -> SuperblockOrder {
+        let state = State { durable, busy: false, logs: Vec::new(), log_on_disk, stopped: false };
+        SuperblockOrder { state: Mutex::new(state), changed: Condvar::default() }
+    }
+
+    /// Lets `write` write the superblocks of commit `generation`; it is told whether those on disk lead to a log.
+    pub fn commit<E>(&self, generation: u64, write: impl FnOnce(bool) -> Result<(), E>) -> Result<(), E> {
+        let mut state = self.state.lock();
+        while state.busy || state.logs.iter().any(|log| *log <= generation) {
+            state = self.changed.wait(state);
+        }
+        state.busy = true;
+        let log_on_disk = state.log_on_disk;
+        drop(state);
+        let written = write(log_on_disk);
+        let mut state = self.state.lock();
+        state.busy = false;
+        if written.is_ok() {
+            state.durable = generation;
+            state.log_on_disk = false;
+        }
+        drop(state);
+        self.changed.notify_all();
+        written
+    }
+
+    /// Lets `write_blocks` make the blocks of a log of `generation` durable, waits until the commit before it is durable,
+    /// and lets `write_superblock` lead to the log.
+    pub fn log<E>(
+        &self,
+        generation: u64,
+        write_blocks: impl FnOnce() -> Result<(), E>,
+        write_superblock: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Turn, E> {
+        let mut state = self.state.lock();
+        while state.busy && state.durable + 1 == generation {
+            state = self.changed.wait(state);
+        }
+        if state.durable >= generation {
+            return Ok(Turn::Committed);
+        }
+        state.logs.push(generation);
+        drop(state);
+        let written = write_blocks();
+        let state = self.state.lock();
+        let result = match written {
+            Ok(()) => self.lead(state, generation, write_superblock),
+            Err(error) => Err(error),
+        };
+        let mut state = self.state.lock();
+        let own = state.logs.iter().position(|log| *log == generation).expect("it was added");
+        state.logs.remove(own);
+        drop(state);
+        self.changed.notify_all();
+        result
+    }
+
+    fn lead<E>(
+        &self,
+        mut state: Guard<'_, State>,
+        generation: u64,
+        write_superblock: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Turn, E> {
+        // The commit of the log's own generation waits for the log.
+        while state.busy || state.durable + 1 < generation {
+            if state.stopped {
+                return Ok(Turn::Stopped);
+            }
+            state = self.changed.wait(state);
+        }
+        if state.stopped {
+            return Ok(Turn::Stopped);
+        }
+        state.busy = true;
+        // A write that fails half-way may have led there.
+        state.log_on_disk = true;
+        drop(state);
+        let written = write_superblock();
+        self.state.lock().busy = false;
+        self.changed.notify_all();
+        written.map(|()| Turn::Written)
+    }
+
+    /// Waits until commit `generation` is durable; false when it never will be.
+    pub fn wait_durable(&self, generation: u64) -> bool {
+        let mut state = self.state.lock();
+        while state.durable < generation && !state.stopped {
+            state = self.changed.wait(state);
+        }
+        state.durable >= generation
+    }
+
+    /// Nothing is written any more.
+    pub fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+}

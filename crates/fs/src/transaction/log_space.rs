@@ -1,0 +1,72 @@
+//! Space for logs: blocks that no tree of the filesystem ever records.
+//!
+//! # Invariants
+//! 1. A log block is taken from the metadata space and from nothing else; on disk it is free space.
+//! 2. What logs have taken in a transaction comes back when that transaction is durable, written or not: until then the
+//!    superblock on disk may lead to it.
+//! 3. A log leaves alone what is promised to others and what the commit needs: it is refused, and its caller commits.
+
+use super::{Core, Tree};
+use crate::error::{Error, Result};
+use crate::space::{Class, Found};
+use butterfs_ondisk::{Generation, Logical};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A promise of space for the blocks of a log, taken back when dropped.
+pub(crate) struct LogPromise {
+    core: Arc<Core>,
+    bytes: u64,
+}
+
+impl Drop for LogPromise {
+    fn drop(&mut self) {
+        self.core.space.unreserve(Class::Metadata, self.bytes);
+    }
+}
+
+impl Core {
+    /// Promises room for `blocks` more log blocks, if there is any to spare.
+    pub(crate) fn promise_log(self: &Arc<Self>, blocks: u64) -> Option<LogPromise> {
+        let bytes = blocks * u64::from(self.nodesize());
+        let floor = self.commit_cost() + self.global_reserve();
+        self.space.reserve(Class::Metadata, bytes, floor).then(|| LogPromise { core: Arc::clone(self), bytes })
+    }
+
+    /// Takes a block for a log. The caller has a handle, and a promise.
+    pub(crate) fn allocate_log_block(&self) -> Result<Logical> {
+        loop {
+            match self.space.allocate_node(Class::Metadata) {
+                Found::Extent(at, _) => {
+                    self.log_blocks.lock().push(at);
+                    return Ok(at);
+                }
+                Found::Load(group) => self.load_group(group)?,
+                Found::Nothing => return Err(Error::NoNode { system: false }),
+            }
+        }
+    }
+
+    /// The logs of `generation`, which settles, end with it.
+    pub(crate) fn end_logs(&self, generation: Generation) {
+        for at in std::mem::take(&mut *self.log_blocks.lock()) {
+            self.space.pin(at, u64::from(self.nodesize()), generation);
+        }
+        self.logged_trees.lock().drain(..).for_each(|tree| tree.watch.end());
+    }
+
+    /// A subvolume has a log in the running transaction, and inodes that are watched.
+    pub(crate) fn note_logged(&self, tree: &Arc<Tree>) {
+        self.logged_trees.lock().push(Arc::clone(tree));
+    }
+
+    /// A chunk was added in `generation`: what lies in it is lost unless that transaction is committed.
+    pub(crate) fn note_growth(&self, generation: Generation) {
+        self.grown_in.store(generation.0, Ordering::Relaxed);
+    }
+
+    /// Whether a chunk was added in `generation`.
+    pub(crate) fn has_grown_in(&self, generation: Generation) -> bool {
+        self.grown_in.load(Ordering::Relaxed) == generation.0
+    }
+}

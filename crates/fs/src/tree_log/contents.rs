@@ -1,0 +1,257 @@
+//! What is logged of a file's content: the items of extents that changed, holes where the last commit or an earlier log
+//! has something, and the checksums of new data.
+//!
+//! # Invariants
+//! 1. Items of a file in a log do not overlap: before a range is logged, everything in the log that touches it goes, and
+//!    the range grows until nothing sticks out of it, in the tree, in the committed tree or in the log.
+//! 2. Behind the end of the file everything that there is is logged: replay cuts a file off at its size.
+//!
+//! Who calls holds the file's mapping, so its extents do not change meanwhile.
+
+use super::Logged;
+use super::plan::{Plan, Planned, Stop, Sums, is_regular};
+use crate::error::{Error, Result};
+use crate::extent::TreeItems;
+use crate::extent::checksums::{self, Layout};
+use crate::extent::items::Items;
+use crate::transaction::merge_leaves;
+use butterfs_ondisk::items::{FileExtent, FileExtentBody, FileExtentHead, InodeItem, file_extent_type, inode_flags};
+use butterfs_ondisk::{Ino, Key, KeyType, Logical};
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Changed extents beyond which a commit is cheaper.
+const EXTENTS_MAX: usize = 16384;
+
+const fn key_at(ino: Ino, position: u64) -> Key {
+    Key::new(ino.0, KeyType::EXTENT_DATA, position)
+}
+
+/// Bytes of the file that an item covers.
+fn covered(key: Key, payload: &[u8], sector: u64) -> Result<Range<u64>> {
+    let malformed = || Error::corrupt(format!("file extent {key} has {} bytes", payload.len()));
+    let (head, rest) = FileExtentHead::ref_from_prefix(payload).map_err(|_| malformed())?;
+    let len = match head.kind {
+        file_extent_type::INLINE => sector,
+        _ => FileExtentBody::ref_from_prefix(rest).map_err(|_| malformed())?.0.num_bytes.get(),
+    };
+    Ok(key.offset..key.offset.saturating_add(len))
+}
+
+/// An item that is to be logged.
+struct Piece {
+    range: Range<u64>,
+    payload: Vec<u8>,
+}
+
+/// Where a file's extents are looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Current,
+    Committed,
+    Log,
+}
+
+impl<L: Items> Plan<'_, '_, L> {
+    fn sector(&self) -> u64 {
+        u64::from(self.view.core.sectorsize())
+    }
+
+    /// Logs the extents of a file or the target of a symbolic link; `points` are positions of the items that changed
+    /// since it was logged last.
+    pub(super) fn extents(
+        &mut self,
+        ino: Ino,
+        committed: bool,
+        item: &InodeItem,
+        known: Option<Logged>,
+        points: Vec<u64>,
+    ) -> Planned<()> {
+        let whole = known.is_some_and(|known| known.whole);
+        if known.is_some() && !whole {
+            self.edits.removals.push((key_at(ino, 0), key_at(ino, u64::MAX)));
+        }
+        let sources: &[Source] = match (committed, whole) {
+            (true, true) => &[Source::Current, Source::Committed, Source::Log],
+            (true, false) => &[Source::Current, Source::Committed],
+            (false, true) => &[Source::Current, Source::Log],
+            (false, false) => return self.all_extents(ino, item),
+        };
+        let mut points = if whole { points } else { self.differing_extents(ino)? };
+        points.sort_unstable();
+        points.dedup();
+        if points.len() > EXTENTS_MAX {
+            return Err(Stop::Commit("too many extents changed"));
+        }
+        let mut logged = BTreeSet::new();
+        let mut done = 0;
+        for point in points {
+            if point >= done {
+                done = self.changed_range(ino, item, point, sources, &mut logged)?;
+            }
+        }
+        if is_regular(item) { self.tail(ino, item, whole, &logged) } else { Ok(()) }
+    }
+
+    /// Everything of a file that only the log knows.
+    fn all_extents(&mut self, ino: Ino, item: &InodeItem) -> Planned<()> {
+        let pieces = self.pieces(Source::Current, ino, &(0..u64::MAX))?;
+        if pieces.len() > EXTENTS_MAX {
+            return Err(Stop::Commit("the file has too many extents"));
+        }
+        pieces.iter().try_for_each(|piece| self.write_piece(ino, item, piece, true))
+    }
+
+    fn differing_extents(&mut self, ino: Ino) -> Planned<Vec<u64>> {
+        let (from, to) = (key_at(ino, 0), key_at(ino, u64::MAX));
+        let (old, new) = self.view.tree.changed_leaves(&self.view.committed, from, to)?;
+        let mut points = Vec::new();
+        merge_leaves::<Error>((&old, &new), (from, to), &mut |key, _, _| {
+            points.push(key.offset);
+            Ok(())
+        })?;
+        Ok(points)
+    }
+
+    /// Logs what there is around a position now; returns up to where.
+    fn changed_range(
+        &mut self,
+        ino: Ino,
+        item: &InodeItem,
+        point: u64,
+        sources: &[Source],
+        logged: &mut BTreeSet<u64>,
+    ) -> Planned<u64> {
+        let mut range = point..point.saturating_add(1);
+        loop {
+            let mut grown = range.clone();
+            for source in sources {
+                for piece in self.pieces(*source, ino, &range)? {
+                    grown = grown.start.min(piece.range.start)..grown.end.max(piece.range.end);
+                }
+            }
+            if grown == range {
+                break;
+            }
+            range = grown;
+        }
+        if range.end - range.start == 1 {
+            return Ok(range.end);
+        }
+        if sources.contains(&Source::Log) {
+            self.edits.removals.push((key_at(ino, range.start), key_at(ino, range.end - 1)));
+        }
+        let end_of_file = item.size.get().next_multiple_of(self.sector());
+        let mut at = range.start;
+        for piece in self.pieces(Source::Current, ino, &range)? {
+            self.write_hole(ino, at..piece.range.start.min(end_of_file));
+            self.write_piece(ino, item, &piece, false)?;
+            logged.insert(piece.range.start);
+            at = piece.range.end;
+        }
+        self.write_hole(ino, at..range.end.min(end_of_file));
+        Ok(range.end)
+    }
+
+    /// Logs what reaches beyond the end of the file and is not logged yet.
+    fn tail(&mut self, ino: Ino, item: &InodeItem, whole: bool, logged: &BTreeSet<u64>) -> Planned<()> {
+        let end_of_file = item.size.get().next_multiple_of(self.sector());
+        for piece in self.pieces(Source::Current, ino, &(end_of_file..u64::MAX))? {
+            if logged.contains(&piece.range.start) {
+                continue;
+            }
+            if whole {
+                self.edits.removals.push((key_at(ino, piece.range.start), key_at(ino, piece.range.end - 1)));
+            }
+            self.write_piece(ino, item, &piece, false)?;
+        }
+        Ok(())
+    }
+
+    /// Logs what reached beyond the end of a file that stays as it was committed.
+    pub(super) fn committed_tail(&mut self, ino: Ino, size: u64) -> Planned<()> {
+        let end_of_file = size.next_multiple_of(self.sector());
+        for piece in self.pieces(Source::Committed, ino, &(end_of_file..u64::MAX))? {
+            self.edits.fresh.push(key_at(ino, piece.range.start), &piece.payload);
+        }
+        Ok(())
+    }
+
+    /// The items that overlap a range.
+    fn pieces(&self, source: Source, ino: Ino, range: &Range<u64>) -> Result<Vec<Piece>> {
+        let sector = self.sector();
+        let mut pieces = Vec::new();
+        let mut take = |key: Key, payload: &[u8]| -> Result<ControlFlow<()>> {
+            let covered = covered(key, payload, sector)?;
+            if covered.end > range.start && !covered.is_empty() {
+                pieces.push(Piece { range: covered, payload: payload.to_vec() });
+            }
+            Ok(ControlFlow::Continue(()))
+        };
+        let view = &self.view;
+        let own = |key: &Key| key.objectid == ino.0 && key.kind == KeyType::EXTENT_DATA;
+        let start = key_at(ino, range.start);
+        let before: Option<(Key, Vec<u8>)> = match source {
+            _ if range.start == 0 => None,
+            Source::Current => view.tree.last_before(view.core, start)?.map(|(key, item)| (key, item.to_vec())),
+            Source::Committed => view.committed.last_before(start)?,
+            Source::Log => self.log_items.last_before(start)?.map(|(key, item)| (key, item.to_vec())),
+        };
+        if let Some((key, payload)) = before.filter(|(key, _)| own(key)) {
+            let _ = take(key, &payload)?;
+        }
+        let last = key_at(ino, range.end - 1);
+        match source {
+            Source::Current => view.tree.scan(view.core, start, last, &mut take)?,
+            Source::Committed => view.committed.scan(start, last, &mut take)?,
+            Source::Log => self.log_items.scan(start, last, &mut take)?,
+        }
+        Ok(pieces)
+    }
+
+    fn write_hole(&mut self, ino: Ino, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let len = range.end - range.start;
+        let head = FileExtentHead {
+            generation: self.view.generation.0.into(),
+            ram_bytes: len.into(),
+            kind: file_extent_type::REGULAR,
+            ..FileExtentHead::default()
+        };
+        let hole = FileExtent { head, body: FileExtentBody { num_bytes: len.into(), ..FileExtentBody::default() } };
+        self.edits.puts.push(key_at(ino, range.start), hole.as_bytes());
+    }
+
+    fn write_piece(&mut self, ino: Ino, item: &InodeItem, piece: &Piece, fresh: bool) -> Planned<()> {
+        let batch = if fresh { &mut self.edits.fresh } else { &mut self.edits.puts };
+        batch.push(key_at(ino, piece.range.start), &piece.payload);
+        let summed = item.flags.get() & inode_flags::NODATASUM == 0;
+        match FileExtent::read_from_bytes(&piece.payload) {
+            Ok(extent) if summed && extent.head.kind == file_extent_type::REGULAR => self.sums(&extent),
+            _ => Ok(()),
+        }
+    }
+
+    /// The checksums of data that the last commit does not know.
+    fn sums(&mut self, extent: &FileExtent) -> Planned<()> {
+        let FileExtent { head, body } = extent;
+        if body.disk_bytenr.get() == 0 || head.generation.get() != self.view.generation.0 {
+            return Ok(());
+        }
+        let (at, len) = match head.compression {
+            0 => (body.disk_bytenr.get() + body.offset.get(), body.num_bytes.get()),
+            _ => (body.disk_bytenr.get(), body.disk_num_bytes.get()),
+        };
+        let core = self.view.core;
+        let layout = Layout::of(core);
+        let found = checksums::lookup(&TreeItems::reading(core, &core.globals().csum), layout, Logical(at), len)?;
+        for (index, digests) in found.runs() {
+            let at = Logical(at + index as u64 * self.sector());
+            self.edits.sums.push(Sums { at, digests: digests.to_vec() });
+        }
+        Ok(())
+    }
+}

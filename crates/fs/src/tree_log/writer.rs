@@ -1,0 +1,373 @@
+//! Logging and syncing: an inode's changes become items of its subvolume's log tree, and the log becomes what the
+//! superblock leads to.
+//!
+//! ```text
+//! log:  plan ─► edit the log tree, in memory        (under a handle, so in one transaction)
+//! sync: freeze ─► write blocks, flush ─► superblock, flush     (one for all that were logged before the freeze)
+//! ```
+//! # Invariants
+//! 1. What is frozen is whole: an `fsync` is in it with all that belongs to it, or not at all.
+//! 2. A log that may lack something is never led to: after a failure nothing more is logged in the transaction.
+//! 3. Logging and writing blocks wait for no commit; leading the superblock to them does
+//!    ([`SuperblockOrder`](crate::superblock_order::SuperblockOrder)).
+//! 4. Every reason not to log ends in a commit, which reports what is really wrong.
+
+use super::group::Group;
+use super::plan::{Plan, Planned, Stop, View, is_regular};
+use super::store::LogStore;
+use super::{Logged, TreeLog, root_key};
+use crate::error::{Error, Result};
+use crate::extent::checksums::{self, Layout};
+use crate::superblock_order::Turn;
+use crate::transaction::{Committed, Core, Handle, Tree};
+use butterfs_ondisk::items::{InodeItem, RootItem};
+use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
+use butterfs_tree::{Node, NodePtr};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Bytes that logging costs less than committing, whatever there is to commit: the paths of all the other trees.
+const COMMIT_OVERHEAD_BYTES: usize = 512 << 10;
+
+/// What to log.
+pub(crate) struct Request<'a> {
+    pub tree: &'a Arc<Tree>,
+    pub ino: Ino,
+    pub changed: Changed,
+    /// The items of inodes that are ahead of their tree.
+    pub memory: &'a dyn Fn(Ino) -> Option<InodeItem>,
+}
+
+/// When an inode changed last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// The number of the change, 0 if it was before the inode came into memory.
+    pub change: u64,
+    /// The transaction that wrote its item last, if nothing has changed since.
+    pub written_in: Option<Generation>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ticket {
+    /// It is in the log of this transaction, up to this point.
+    Logged(Generation, u64),
+    /// It is done when this transaction is durable.
+    Settled(Generation),
+    /// This transaction is to be committed.
+    Commit(Generation),
+}
+
+/// The logs of one transaction.
+struct LogSet {
+    store: LogStore,
+    root: Option<NodePtr>,
+    trees: BTreeMap<TreeId, TreeLog>,
+    point: u64,
+    broken: bool,
+}
+
+/// What is to be written for one sync.
+struct Frozen {
+    nodes: Vec<Arc<Node>>,
+    root: NodePtr,
+    generation: Generation,
+    point: u64,
+}
+
+/// What logging has done since the filesystem was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Times that the superblock was led to a log.
+    pub syncs: u64,
+    /// Blocks that were written for that, each counted once.
+    pub blocks: u64,
+    /// Bytes of items that were logged.
+    pub item_bytes: u64,
+    /// How often there was a commit instead, by the reason.
+    pub commits: BTreeMap<String, u64>,
+}
+
+/// The logs of a filesystem.
+pub(crate) struct Logs {
+    stats: Mutex<LogStats>,
+    core: Arc<Core>,
+    set: Mutex<Option<LogSet>>,
+    group: Group,
+}
+
+impl Logs {
+    /// Nothing is logged yet.
+    pub fn new(core: &Arc<Core>) -> Arc<Logs> {
+        let logs = Arc::new(Logs {
+            stats: Mutex::default(),
+            core: Arc::clone(core),
+            set: Mutex::default(),
+            group: Group::default(),
+        });
+        let weak = Arc::downgrade(&logs);
+        core.on_durable(Box::new(move |generation| {
+            if let Some(logs) = weak.upgrade() {
+                logs.set.lock().take_if(|set| set.store.generation() <= generation);
+            }
+        }));
+        logs
+    }
+
+    /// Logs an inode. A regular file's mapping is held.
+    pub fn log(&self, handle: &Handle, request: &Request<'_>) -> Ticket {
+        let generation = handle.generation();
+        if let Some(written) = request.changed.written_in.filter(|written| *written < generation) {
+            return Ticket::Settled(written);
+        }
+        let mut slot = self.set.lock();
+        // Points go on counting from one transaction to the next.
+        let point = slot.as_ref().map_or(0, |set| set.point).max(self.group.durable());
+        if slot.as_ref().is_none_or(|set| set.store.generation() != generation) {
+            let (root, trees, store) = (None, BTreeMap::new(), LogStore::new(generation));
+            *slot = Some(LogSet { store, root, trees, point, broken: false });
+        }
+        let set = slot.as_mut().expect("just made");
+        if set.broken || self.must_commit(handle, request.tree) {
+            return Ticket::Commit(generation);
+        }
+        match self.log_in(handle, set, request) {
+            Ok(point) => Ticket::Logged(generation, point),
+            Err(stop) => {
+                set.broken = true;
+                self.count_commit(&stop);
+                Ticket::Commit(generation)
+            }
+        }
+    }
+
+    /// What logging has done so far.
+    pub fn stats(&self) -> LogStats {
+        self.stats.lock().clone()
+    }
+
+    fn count_commit(&self, stop: &Stop) {
+        let reason = match stop {
+            Stop::Commit(reason) => (*reason).to_owned(),
+            Stop::Failed(error) => error.to_string(),
+        };
+        *self.stats.lock().commits.entry(reason).or_default() += 1;
+    }
+
+    /// What no log can express in this transaction.
+    fn must_commit(&self, handle: &Handle, tree: &Tree) -> bool {
+        let core = &self.core;
+        let generation = handle.generation();
+        core.has_grown_in(generation)
+            || core.incompat() != core.superblock().incompat_flags.get()
+            || tree.is_deleted()
+            || tree.committed_root(generation).is_none()
+    }
+
+    fn log_in(&self, handle: &Handle, set: &mut LogSet, request: &Request<'_>) -> Planned<u64> {
+        let (core, tree, ino) = (&self.core, request.tree, request.ino);
+        let root = tree.committed_root(handle.generation()).ok_or(Stop::Commit("the subvolume is new"))?;
+        let committed = Committed { core, root };
+        if !set.trees.contains_key(&tree.id()) {
+            let last_committed = committed.last_before(Key::new(Ino::LAST_FREE.0 + 1, KeyType(0), 0))?;
+            let last_committed = Ino(last_committed.map_or(0, |(key, _)| key.objectid));
+            let root = set.store.new_tree(core)?;
+            let log = TreeLog { root, logged: Default::default(), last_committed, recorded: None };
+            set.trees.insert(tree.id(), log);
+            core.note_logged(tree);
+        }
+        let log = &set.trees[&tree.id()];
+        let known = log.logged.get(&ino).copied().unwrap_or_default();
+        if known.whole && known.change == request.changed.change && known.change != 0 {
+            return Ok(known.point);
+        }
+        let is_file = (request.memory)(ino).is_some_and(|item| is_regular(&item));
+        let quick = known.whole && is_file && !tree.watch.any_renamed() && !tree.watch.xattrs_changed(ino);
+        let gate = (!quick).then(|| core.names_gate.write());
+        let view = View { core, tree, committed, generation: handle.generation(), memory: request.memory };
+        let (mut log_root, policies) = (log.root, core.options().policies.clone());
+        let budget = if policies.log_at_any_cost { usize::MAX } else { self.commit_bytes() };
+        let log_items = set.store.items(core, &mut log_root);
+        let plan = Plan::new(view, policies, (log, &log_items), budget);
+        let edits = plan.make(ino, tree.watch.take_renamed())?;
+        drop(gate);
+        self.apply(set, tree.id(), edits, request)
+    }
+
+    /// About what a commit would write now.
+    fn commit_bytes(&self) -> usize {
+        self.core.nodes.dirty_count() * self.core.nodesize() as usize + COMMIT_OVERHEAD_BYTES
+    }
+
+    fn apply(
+        &self,
+        set: &mut LogSet,
+        tree: TreeId,
+        mut edits: super::plan::Edits,
+        request: &Request<'_>,
+    ) -> Planned<u64> {
+        let core = &self.core;
+        let scattered = 3 * (edits.removals.len() + edits.puts.len() + edits.sums.len());
+        let sums: usize = edits.sums.iter().map(|sums| sums.digests.len()).sum();
+        let bytes = edits.fresh.bytes() + edits.puts.bytes() + sums;
+        let new = 2 * bytes / core.nodesize() as usize + 32;
+        let blocks = new + scattered.min(2 * (set.store.len() + new));
+        let _promise = core.promise_log(blocks as u64).ok_or(Stop::Commit("there is no space to spare for a log"))?;
+        let log = set.trees.get_mut(&tree).expect("it was made before anything was planned");
+        let mut items = set.store.items(core, &mut log.root);
+        for (from, to) in edits.removals {
+            items.remove_range(from, to)?;
+        }
+        items.insert_many(&edits.fresh.sorted())?;
+        for (key, payload) in edits.puts.sorted() {
+            items.put(key, payload)?;
+        }
+        for sums in &edits.sums {
+            checksums::insert(&mut items, Layout::of(core), sums.at, &sums.digests)?;
+        }
+        self.stats.lock().item_bytes += bytes as u64;
+        set.point += 1;
+        let point = set.point;
+        for (ino, logged) in edits.logged {
+            let change = if ino == request.ino { request.changed.change } else { 0 };
+            let whole = logged.whole || log.logged.get(&ino).is_some_and(|known| known.whole);
+            log.logged.insert(ino, Logged { whole, change, point });
+        }
+        Ok(point)
+    }
+
+    /// Makes durable what was logged.
+    pub fn sync(&self, generation: Generation, point: u64) -> Result<Synced> {
+        let mut synced = Synced::Done;
+        self.group
+            .sync(point, || match self.lead(generation, point) {
+                Ok(reached) => Ok(reached),
+                Err(stop @ Stop::Commit(_)) => {
+                    self.count_commit(&stop);
+                    synced = Synced::Commit;
+                    Err(None)
+                }
+                Err(Stop::Failed(error)) => Err(Some(error)),
+            })
+            .or_else(|error| error.map_or(Ok(()), Err))?;
+        Ok(synced)
+    }
+
+    /// Writes everything that is logged now; returns up to which point that is.
+    fn lead(&self, generation: Generation, point: u64) -> Planned<u64> {
+        let core = &self.core;
+        let frozen = {
+            let handle = core.join(0)?;
+            if handle.generation() > generation { None } else { Some(self.freeze()?) }
+        };
+        let Some(frozen) = frozen else {
+            // It has settled, with everything that was logged.
+            return match core.order.wait_durable(generation.0) {
+                true => Ok(point),
+                false => Err(self.stopped()),
+            };
+        };
+        let identity = core.nodes.identity();
+        let write_blocks = || -> Planned<()> {
+            let written = core.write_nodes(&frozen.nodes, &identity).and_then(|()| Ok(core.volume.flush()?));
+            written.map_err(|_| {
+                self.give_up();
+                Stop::Commit("the log could not be written")
+            })
+        };
+        let write_superblock = || -> Planned<()> {
+            let mut superblock = core.superblock();
+            superblock.log_root = frozen.root.at.0.into();
+            superblock.log_root_level = frozen.root.level.0;
+            let devices = core.committed_devices.lock().clone();
+            let written = core.volume.write_primary_superblock_with(&superblock, &devices).map_err(Error::from);
+            Ok(written.inspect_err(|error| core.abort(error))?)
+        };
+        match core.order.log(frozen.generation.0, write_blocks, write_superblock)? {
+            Turn::Committed => Ok(frozen.point),
+            Turn::Written => {
+                let mut stats = self.stats.lock();
+                (stats.syncs, stats.blocks) = (stats.syncs + 1, stats.blocks + frozen.nodes.len() as u64);
+                Ok(frozen.point)
+            }
+            Turn::Stopped => Err(self.stopped()),
+        }
+    }
+
+    fn stopped(&self) -> Stop {
+        Stop::Failed(self.core.aborted().unwrap_or(Error::Aborted("nothing is written any more".into())))
+    }
+
+    fn give_up(&self) {
+        if let Some(set) = &mut *self.set.lock() {
+            set.broken = true;
+        }
+    }
+
+    /// Hands out what is to be written; the caller has a handle of the log's transaction.
+    fn freeze(&self) -> Planned<Frozen> {
+        let core = &self.core;
+        let mut slot = self.set.lock();
+        let set = slot.as_mut().filter(|set| !set.broken).ok_or(Stop::Commit("the log lacks something"))?;
+        if core.has_grown_in(set.store.generation()) {
+            return Err(Stop::Commit("a chunk was added"));
+        }
+        let frozen = set.freeze(core);
+        if frozen.is_err() {
+            set.broken = true;
+        }
+        frozen
+    }
+}
+
+/// How a sync ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Synced {
+    /// Everything is durable.
+    Done,
+    /// The transaction is to be committed.
+    Commit,
+}
+
+impl LogSet {
+    fn freeze(&mut self, core: &Arc<Core>) -> Planned<Frozen> {
+        let blocks = 4 * self.trees.len() + 32;
+        let _promise = core.promise_log(blocks as u64).ok_or(Stop::Commit("there is no space to spare for a log"))?;
+        let generation = self.store.generation();
+        let mut root = match self.root {
+            Some(root) => root,
+            None => self.store.new_tree(core)?,
+        };
+        let mut items = self.store.items(core, &mut root);
+        for (id, log) in &mut self.trees {
+            if log.recorded != Some(log.root) {
+                items.put(root_key(*id), root_item(&log.root, core.nodesize()).as_bytes())?;
+                log.recorded = Some(log.root);
+            }
+        }
+        self.root = Some(root);
+        Ok(Frozen { nodes: self.store.freeze(), root, generation, point: self.point })
+    }
+}
+
+/// A log tree's root item.
+fn root_item(root: &NodePtr, nodesize: u32) -> RootItem {
+    let inode = InodeItem {
+        generation: 1.into(),
+        size: 3.into(),
+        nbytes: u64::from(nodesize).into(),
+        nlink: 1.into(),
+        mode: 0o040_755.into(),
+        ..InodeItem::default()
+    };
+    RootItem {
+        inode,
+        generation: root.generation.0.into(),
+        generation_v2: root.generation.0.into(),
+        bytenr: root.at.0.into(),
+        level: root.level.0,
+        ..RootItem::default()
+    }
+}
