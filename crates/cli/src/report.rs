@@ -36,3 +36,20 @@ fn print(text: &str) -> Result<(), CliError> {
 pub fn warn(sentence: &str) {
     let _ = writeln!(std::io::stderr().lock(), "WARNING: {sentence}");
 }
+
+/// Prints an error of a command that goes on.
+pub fn error(sentence: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "ERROR: {sentence}");
+}
+
+/// Prints a line that belongs to standard error.
+pub fn line(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Replaces the last line of a terminal, or clears it.
+pub fn status(text: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ = write!(err, "\r\x1b[K{text}");
+    let _ = err.flush();
+}

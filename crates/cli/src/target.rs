@@ -50,7 +50,8 @@ impl ImageArgument {
     }
 }
 
-fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
+/// Opens the filesystem on an image or device that nobody has mounted.
+pub fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
     let read_only = intent == Intent::Look;
     let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
     let device = FileDevice::open(image, &file)?;
@@ -159,7 +160,7 @@ impl Target {
 }
 
 /// Names one after the other; symbolic links and `..` are not followed inside an image.
-fn lookup(filesystem: &Filesystem, path: &Path) -> io::Result<InodeId> {
+pub fn lookup(filesystem: &Filesystem, path: &Path) -> io::Result<InodeId> {
     let mut at = InodeId::root_of(TreeId::FS);
     for name in path.as_os_str().as_bytes().split(|byte| *byte == b'/') {
         if name.is_empty() || name == b"." {

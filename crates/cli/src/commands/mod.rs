@@ -7,6 +7,7 @@ pub mod inspect_internal;
 pub mod mkfs;
 pub mod mount;
 pub mod property;
+pub mod receive;
 pub mod send;
 pub mod subvolume;
 pub mod umount;
@@ -60,6 +61,7 @@ subcommands! {
         Filesystem(#[command(subcommand)] filesystem::Group),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
+        Receive(receive::Args),
         Send(send::Args),
         InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
     }

@@ -20,6 +20,7 @@ mod allocation;
 mod buffer;
 pub mod codec;
 mod compression;
+mod encoded;
 mod exclusive;
 pub(crate) mod extents;
 mod in_place;
@@ -38,6 +39,7 @@ mod write_back;
 
 pub use allocation::Allocation;
 pub use buffer::MAX_FILE_SIZE;
+pub use encoded::Encoded;
 pub use pressure::Flusher;
 pub use seek::Whence;
 

@@ -16,7 +16,7 @@ const COPY_BYTES: usize = 1 << 20;
 
 impl Filesystem {
     /// An inode that is a regular file.
-    fn regular(&self, id: InodeId) -> Result<Arc<Inode>> {
+    pub(super) fn regular(&self, id: InodeId) -> Result<Arc<Inode>> {
         let inode = self.0.inodes.get(id)?;
         match inode.with(|state| state.mode()) & mode::S_IFMT {
             mode::S_IFREG => Ok(inode),
@@ -85,11 +85,17 @@ impl Filesystem {
 
     /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap, sharing what
     /// can be shared. Returns how many; fewer only at the end of the source.
-    pub fn copy_range(
+    pub fn copy_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<u64> {
+        self.copy_range_as(source, target, len, true)
+    }
+
+    /// As [`copy_range`](Self::copy_range); with `kill_suidgid` the target loses its set-id bits.
+    pub(super) fn copy_range_as(
         &self,
         (source, source_offset): (InodeId, u64),
         (target, target_offset): (InodeId, u64),
         len: u64,
+        kill_suidgid: bool,
     ) -> Result<u64> {
         let from = self.regular(source)?;
         let len = len.min(from.size().saturating_sub(source_offset));
@@ -100,8 +106,9 @@ impl Filesystem {
             return Err(Error::refused(Errno::EFBIG, "the file would become too large"));
         }
         let into = self.regular(target)?;
-        let shared = self.0.files.share_range((&from, source_offset), (&into, target_offset), len, true)?;
-        let copied = self.copy_bytes((source, source_offset + shared), (target, target_offset + shared), len - shared);
+        let shared = self.0.files.share_range((&from, source_offset), (&into, target_offset), len, kill_suidgid)?;
+        let (rest, onto) = ((source, source_offset + shared), (target, target_offset + shared));
+        let copied = self.copy_bytes(rest, onto, len - shared, kill_suidgid);
         match copied {
             Err(_) if shared > 0 => Ok(shared),
             copied => copied.map(|copied| shared + copied),
@@ -109,7 +116,13 @@ impl Filesystem {
     }
 
     /// Copies by reading and writing.
-    fn copy_bytes(&self, (source, from): (InodeId, u64), (target, to): (InodeId, u64), len: u64) -> Result<u64> {
+    fn copy_bytes(
+        &self,
+        (source, from): (InodeId, u64),
+        (target, to): (InodeId, u64),
+        len: u64,
+        kill_suidgid: bool,
+    ) -> Result<u64> {
         let mut buffer = Vec::new();
         let mut done = 0;
         while done < len {
@@ -117,7 +130,7 @@ impl Filesystem {
             if self.read(source, from + done, want, &mut buffer)? == 0 {
                 break;
             }
-            match self.write(target, to + done, &buffer, true) {
+            match self.write(target, to + done, &buffer, kill_suidgid) {
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
                 Ok(written) => done += written as u64,

@@ -6,6 +6,7 @@
 mod data;
 mod durability;
 mod namespace;
+mod receiving;
 mod snapshot_reader;
 mod statfs;
 mod steps;

@@ -3,7 +3,7 @@
 use super::uuid_tree::{self, UuidKind};
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
-use crate::inode::attr::time_of;
+use crate::inode::attr::{time_of, timespec};
 use crate::inode::entry;
 use crate::inode::entry::Entry;
 use crate::transaction::{Core, Reserve};
@@ -121,6 +121,32 @@ pub fn set_default(core: &Arc<Core>, id: TreeId) -> Result<()> {
     let entry = Entry::of_directory(location, handle.generation(), kind, b"default").to_bytes();
     core.globals().root.put(&handle, default_key(core), &entry)?;
     core.set_incompat(incompat::DEFAULT_SUBVOL);
+    Ok(())
+}
+
+/// Records what a subvolume was received as, and makes it read-only, in one step. The caller has brought written data
+/// into the trees.
+pub fn finish_received(core: &Arc<Core>, id: TreeId, uuid: &[u8; 16], stransid: u64) -> Result<()> {
+    let tree = core.tree(id)?;
+    let handle = core.start(Reserve::items(4))?;
+    let item = tree.root_item();
+    if item.refs.get() == 0 {
+        return Err(Error::refused(Errno::ENOENT, "the subvolume is deleted"));
+    }
+    if tree.is_readonly() {
+        return Err(Error::refused(Errno::EROFS, "the subvolume is read-only"));
+    }
+    uuid_tree::add(&handle, UuidKind::Received, uuid, id)?;
+    if item.received_uuid != *uuid {
+        uuid_tree::remove(&handle, UuidKind::Received, &item.received_uuid, id)?;
+    }
+    let (generation, now) = (handle.generation().0, timespec(core.env().now()));
+    tree.change_root_item(&handle, |item| {
+        item.received_uuid = *uuid;
+        (item.stransid, item.rtransid) = (stransid.into(), generation.into());
+        (item.stime, item.rtime) = (Default::default(), now);
+        item.flags = (item.flags.get() | RootItem::RDONLY).into();
+    });
     Ok(())
 }
 

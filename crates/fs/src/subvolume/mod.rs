@@ -24,5 +24,5 @@ pub(crate) use drop_tree::step as drop_for_test;
 pub use cleaner::{clean_step, deleted, deleted_generation, first_deleted};
 pub use create::{create, snapshot};
 pub use delete::delete;
-pub use info::{SubvolumeInfo, default_id, info, list, set_default, set_readonly};
+pub use info::{SubvolumeInfo, default_id, finish_received, info, list, set_default, set_readonly};
 pub use uuid_upkeep::mend_uuid_tree;

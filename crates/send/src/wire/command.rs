@@ -233,3 +233,37 @@ impl Command<'_> {
         }
     }
 }
+
+impl<'a> Command<'a> {
+    /// What it is about.
+    pub fn path(&self) -> Option<&'a [u8]> {
+        match *self {
+            Command::Subvol { path, .. }
+            | Command::Snapshot { path, .. }
+            | Command::Mkfile { path, .. }
+            | Command::Mkdir { path, .. }
+            | Command::Mknod { path, .. }
+            | Command::Mkfifo { path, .. }
+            | Command::Mksock { path, .. }
+            | Command::Symlink { path, .. }
+            | Command::Rename { path, .. }
+            | Command::Link { path, .. }
+            | Command::Unlink { path }
+            | Command::Rmdir { path }
+            | Command::SetXattr { path, .. }
+            | Command::RemoveXattr { path, .. }
+            | Command::Write { path, .. }
+            | Command::Clone { path, .. }
+            | Command::Truncate { path, .. }
+            | Command::Chmod { path, .. }
+            | Command::Chown { path, .. }
+            | Command::Utimes { path, .. }
+            | Command::UpdateExtent { path, .. }
+            | Command::Fallocate { path, .. }
+            | Command::Fileattr { path, .. }
+            | Command::EncodedWrite { path, .. }
+            | Command::EnableVerity { path, .. } => Some(path),
+            Command::End {} | Command::Unknown { .. } => None,
+        }
+    }
+}

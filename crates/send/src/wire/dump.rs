@@ -30,7 +30,7 @@ impl<'z> Dump<'z> {
             self.subvolume.clear();
             self.subvolume.extend_from_slice(path);
         }
-        let Some(path) = path_of(command) else { return };
+        let Some(path) = command.path() else { return };
         let _ = write!(out, "{:NAME_COLUMNS$}", command.name());
         let before = out.len();
         match command {
@@ -170,37 +170,6 @@ fn civil(days: i64) -> (i64, i64, i64) {
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
-fn path_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
-    match *command {
-        Command::Subvol { path, .. }
-        | Command::Snapshot { path, .. }
-        | Command::Mkfile { path, .. }
-        | Command::Mkdir { path, .. }
-        | Command::Mknod { path, .. }
-        | Command::Mkfifo { path, .. }
-        | Command::Mksock { path, .. }
-        | Command::Symlink { path, .. }
-        | Command::Rename { path, .. }
-        | Command::Link { path, .. }
-        | Command::Unlink { path }
-        | Command::Rmdir { path }
-        | Command::SetXattr { path, .. }
-        | Command::RemoveXattr { path, .. }
-        | Command::Write { path, .. }
-        | Command::Clone { path, .. }
-        | Command::Truncate { path, .. }
-        | Command::Chmod { path, .. }
-        | Command::Chown { path, .. }
-        | Command::Utimes { path, .. }
-        | Command::UpdateExtent { path, .. }
-        | Command::Fallocate { path, .. }
-        | Command::Fileattr { path, .. }
-        | Command::EncodedWrite { path, .. }
-        | Command::EnableVerity { path, .. } => Some(path),
-        Command::End {} | Command::Unknown { .. } => None,
-    }
 }
 
 /// Appends bytes so that they are one word of printable characters.

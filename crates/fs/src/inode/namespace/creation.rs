@@ -28,6 +28,8 @@ pub(super) struct Wanted<'a> {
     pub rdev: (u32, u32),
     /// Target of a symbolic link.
     pub target: &'a [u8],
+    /// Nothing is inherited from the directory.
+    pub bare: bool,
 }
 
 /// An inode about to be born, with what it has inherited.
@@ -65,11 +67,21 @@ impl Namespace {
             _ => return Err(Error::refused(Errno::EINVAL, "mknod does not make this type")),
         };
         let rdev = if matches!(kind, mode::S_IFCHR | mode::S_IFBLK) { rdev } else { (0, 0) };
-        self.make(caller, parent, name, &Wanted { mode: kind | file_mode & mode::PERMISSIONS, rdev, target: &[] })
+        self.make(
+            caller,
+            parent,
+            name,
+            &Wanted { mode: kind | file_mode & mode::PERMISSIONS, rdev, ..Wanted::default() },
+        )
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, caller: &Caller, parent: InodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.check_target(target)?;
+        self.make(caller, parent, name, &Wanted { mode: mode::S_IFLNK | 0o777, target, ..Wanted::default() })
+    }
+
+    fn check_target(&self, target: &[u8]) -> Result<()> {
         let longest =
             (self.core().sectorsize() as usize - 1).min(item_room(self.core()) - FileExtentHead::LEN).min(4095);
         if target.is_empty() {
@@ -78,7 +90,27 @@ impl Namespace {
         if target.len() > longest {
             return Err(Error::refused(Errno::ENAMETOOLONG, "the symbolic link's target is too long"));
         }
-        self.make(caller, parent, name, &Wanted { mode: mode::S_IFLNK | 0o777, target, ..Wanted::default() })
+        Ok(())
+    }
+
+    /// Makes an inode of any type that owes nothing to its directory: it belongs to root, has exactly this mode, and
+    /// neither ACLs nor properties. `target` is that of a symbolic link.
+    pub fn make_bare(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        file_mode: u32,
+        rdev: (u32, u32),
+        target: &[u8],
+    ) -> Result<Attr> {
+        if file_mode & mode::S_IFMT == mode::S_IFLNK {
+            self.check_target(target)?;
+        }
+        if dir_type_of(file_mode).is_none() {
+            return Err(Error::refused(Errno::EINVAL, "there is no such type of inode"));
+        }
+        let caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
+        self.make(&caller, parent, name, &Wanted { mode: file_mode, rdev, target, bare: true })
     }
 
     /// Makes a regular file without a name, which [`link`](Self::link) can give it one.
@@ -151,10 +183,14 @@ impl Namespace {
         let (parent_mode, parent_gid, parent_flags) =
             directory.with(|state| (state.mode(), state.item.gid.get(), state.flags()));
         let mut attributes = Vec::new();
-        let (gid, file_mode) = group_of_new(caller, parent_mode, parent_gid, wanted.mode);
-        let file_mode = inherit_acl(core, directory, caller, file_mode, &mut attributes)?;
-        let mut flags = inherit_flags(parent_flags, file_mode, &core.data_policy());
-        inherit_compression(core, directory, file_mode, &mut flags, &mut attributes)?;
+        let (mut gid, mut file_mode, mut flags) =
+            (caller.gid, wanted.mode, inherit_flags(0, wanted.mode, &core.data_policy()));
+        if !wanted.bare {
+            (gid, file_mode) = group_of_new(caller, parent_mode, parent_gid, wanted.mode);
+            file_mode = inherit_acl(core, directory, caller, file_mode, &mut attributes)?;
+            flags = inherit_flags(parent_flags, file_mode, &core.data_policy());
+            inherit_compression(core, directory, file_mode, &mut flags, &mut attributes)?;
+        }
         let now = timespec(core.env().now());
         let len = wanted.target.len() as u64;
         let item = InodeItem {

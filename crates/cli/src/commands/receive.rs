@@ -1,0 +1,156 @@
+//! `butterfs receive`.
+
+mod dump;
+mod progress;
+
+use super::Run;
+use crate::error::{CliError, os_message};
+use crate::report;
+use crate::target::{Intent, cannot_access, lookup, open_image};
+use butterfs_send::apply::{self, Engine, Narrator, News, Options, Summary, Target};
+use progress::Progress;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+const AFTER_HELP: &str = "\
+While it is received a subvolume is called NAME.partial; it gets its name when it is complete, is read-only, and knows \
+what it was received as. A receive that was interrupted leaves NAME.partial, which the next one refuses, or deletes with \
+--remove-partial. When the command succeeds everything is durable.
+
+Memory does not depend on the length of the stream: a buffer of at most 17 MiB for one command, and what the engine \
+caches.";
+
+/// Apply a send stream
+///
+/// Makes the subvolumes of a stream of 'btrfs send' or 'butterfs send', of version 1, 2 or 3, in the directory PATH.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Read the stream from this file, not from standard input
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Stop after the first end command, not at the end of the file
+    #[arg(short = 'e')]
+    first_stream_only: bool,
+    /// Stop after this many errors; 0 means never. What has errors is never completed
+    #[arg(short = 'E', long, value_name = "N", default_value_t = 1)]
+    max_errors: u64,
+    /// Write compressed data decompressed
+    #[arg(long)]
+    force_decompress: bool,
+    /// Delete what an interrupted receive has left in the way
+    #[arg(long)]
+    remove_partial: bool,
+    /// Print the commands of the stream as text, and do nothing else
+    #[arg(long, conflicts_with_all = ["image", "path"])]
+    dump: bool,
+    /// Print more; twice: every command
+    #[arg(short, long, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Print only errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Receive into this image or device, which is not mounted; PATH is the one inside it, from the top level
+    #[arg(long, value_name = "IMAGE", required_unless_present = "dump")]
+    image: Option<PathBuf>,
+    /// The directory that gets the subvolumes
+    #[arg(required_unless_present = "dump")]
+    path: Option<PathBuf>,
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        let (input, len) = self.input()?;
+        if self.dump {
+            return dump::dump(input, out);
+        }
+        let path = self.path.clone().unwrap_or_default();
+        match &self.image {
+            Some(image) => self.fill_image(image, &path, input, len, out),
+            None => Err(CliError::usage("--image is missing")),
+        }
+    }
+}
+
+impl Args {
+    /// The stream, and its length where that is known.
+    fn input(&self) -> Result<(Box<dyn Read>, Option<u64>), CliError> {
+        let Some(path) = &self.file else { return Ok((Box::new(std::io::stdin().lock()), None)) };
+        let failed = |error| CliError::failed(format!("cannot open '{}': {}", path.display(), os_message(&error)));
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
+    }
+
+    fn fill_image(
+        &self,
+        image: &Path,
+        path: &Path,
+        input: Box<dyn Read>,
+        len: Option<u64>,
+        out: &mut dyn Write,
+    ) -> Result<(), CliError> {
+        let filesystem = open_image(image, Intent::Change)?;
+        let destination = lookup(&filesystem, path).map_err(|error| cannot_access(path, error))?;
+        let mut engine = Engine::new(filesystem.clone(), destination)
+            .force_decompress(self.force_decompress)
+            .remove_partial(self.remove_partial);
+        let received = self.receive(input, len, &mut engine, out);
+        drop(engine);
+        filesystem.shutdown()?;
+        received
+    }
+
+    fn receive(
+        &self,
+        input: Box<dyn Read>,
+        len: Option<u64>,
+        target: &mut dyn Target,
+        out: &mut dyn Write,
+    ) -> Result<(), CliError> {
+        let mut teller = Teller { progress: Progress::new(self.quiet, len), out, written: Ok(()) };
+        let verbosity = if self.quiet { -1 } else { i32::from(self.verbose.min(2)) };
+        let options = Options { max_errors: self.max_errors, first_stream_only: self.first_stream_only };
+        let mut tell = |news: News| teller.tell(&news);
+        let summary = apply::receive(input, target, &options, &mut Narrator::new(verbosity, &mut tell));
+        teller.end(&summary)
+    }
+}
+
+/// Shows the user what happens.
+struct Teller<'o> {
+    progress: Progress,
+    out: &'o mut dyn Write,
+    written: std::io::Result<()>,
+}
+
+impl Teller<'_> {
+    fn tell(&mut self, news: &News) {
+        match news {
+            News::Progress { bytes, commands } => self.progress.at(*bytes, *commands),
+            News::Out(line) => {
+                self.progress.clear();
+                let written = writeln!(self.out, "{line}");
+                self.written = std::mem::replace(&mut self.written, Ok(())).and(written);
+            }
+            News::Err(line) => {
+                self.progress.clear();
+                report::line(line);
+            }
+            News::Error(sentence) => {
+                self.progress.clear();
+                report::error(sentence);
+            }
+        }
+    }
+
+    /// The errors have been told; all that is left is to fail.
+    fn end(mut self, summary: &Summary) -> Result<(), CliError> {
+        self.progress.end(summary);
+        if summary.errors > 0 {
+            return Err(CliError::Reported { code: crate::error::FAILED });
+        }
+        Ok(self.written?)
+    }
+}

@@ -1,0 +1,38 @@
+//! What applying a send stream does that no user can do: inodes that inherit nothing, extents that arrive compressed,
+//! and what makes a subvolume a received one.
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::file::Encoded;
+use crate::inode::InodeId;
+use crate::inode::attr::Attr;
+use crate::subvolume;
+use butterfs_ondisk::TreeId;
+
+impl Filesystem {
+    /// Makes an inode of the type and with the permissions of `mode` that belongs to root and inherits nothing from its
+    /// directory. `target` is that of a symbolic link. Counts a reference.
+    pub fn make_bare(&self, parent: InodeId, name: &[u8], mode: u32, rdev: (u32, u32), target: &[u8]) -> Result<Attr> {
+        self.0.names.make_bare(parent, name, mode, rdev, target)
+    }
+
+    /// As [`copy_range`](Self::copy_range) for a privileged writer: the target keeps its set-id bits.
+    pub fn copy_range_privileged(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<u64> {
+        self.copy_range_as(source, target, len, false)
+    }
+
+    /// Writes what `encoded` decodes to at `offset`. With `keep` it stays compressed on disk where the format allows
+    /// it. `EIO` when it does not decode; then nothing was changed.
+    pub fn write_encoded(&self, id: InodeId, offset: u64, encoded: &Encoded<'_>, keep: bool) -> Result<()> {
+        let inode = self.regular(id)?;
+        self.0.inodes.relieve()?;
+        self.0.files.write_encoded(&inode, offset, encoded, keep)
+    }
+
+    /// Makes a subvolume that was received as `uuid` in the sender's transaction `stransid` read-only, with everything
+    /// written to it before the call.
+    pub fn finish_received(&self, id: TreeId, uuid: &[u8; 16], stransid: u64) -> Result<()> {
+        self.0.files.flush_all()?;
+        subvolume::finish_received(&self.0.core, id, uuid, stransid)
+    }
+}

@@ -1,0 +1,124 @@
+//! Beginning and completing a subvolume.
+
+use super::super::{Failure, Outcome, Section, partial_name};
+use super::{Engine, FIXED, MARK, Open, ROOT, SETTABLE};
+use crate::wire::Timespec;
+use butterfs_fs::env::Time;
+use butterfs_fs::{Errno, InodeId, RenameMode, SetAttr, SetTime};
+use rustc_hash::FxHashMap;
+
+fn timespec(time: Time) -> Timespec {
+    Timespec { sec: time.sec, nsec: time.nsec }
+}
+
+impl Engine<'_> {
+    pub(super) fn begin_section(&mut self, section: &Section<'_>) -> Outcome {
+        self.close();
+        if self.exists(section.name)?.is_some() {
+            return Err(Failure::new(Errno::EEXIST, "File exists"));
+        }
+        let parent = section.parent.map(|(uuid, transid)| self.find_parent(&uuid, transid)).transpose()?;
+        let partial = partial_name(section.name);
+        self.clear_away(&partial, section)?;
+        let id = match parent {
+            Some(parent) => self.filesystem.snapshot(parent, self.destination, &partial, false)?,
+            None => self.filesystem.create_subvolume(&ROOT, self.destination, &partial)?,
+        };
+        (self.changed)(self.destination, &partial);
+        let root = InodeId::root_of(id);
+        let before = self.filesystem.getattr(root)?;
+        self.open = Some(Open {
+            name: section.name.to_vec(),
+            uuid: section.uuid,
+            transid: section.transid,
+            root,
+            root_times: parent.map(|_| (timespec(before.atime), timespec(before.mtime))),
+            flags: FxHashMap::default(),
+        });
+        self.changing(&[root], |filesystem| filesystem.set_xattr(&ROOT, root, MARK, &section.uuid, 0))
+    }
+
+    fn exists(&self, name: &[u8]) -> Result<Option<InodeId>, Failure> {
+        match self.filesystem.lookup(self.destination, name) {
+            Ok(attr) => {
+                self.filesystem.forget(attr.id, 1);
+                Ok(Some(attr.id))
+            }
+            Err(error) if error.is(Errno::ENOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sees to it that nothing has the partial name: what an interrupted receive left goes if the caller wants that,
+    /// and nothing else ever does.
+    fn clear_away(&mut self, partial: &[u8], section: &Section<'_>) -> Outcome {
+        let Some(left) = self.exists(partial)? else { return Ok(()) };
+        let name = String::from_utf8_lossy(partial);
+        if !self.is_left_over(left, section)? {
+            return Err(Failure::new(Errno::EEXIST, format!("{name} exists, and no interrupted receive has left it")));
+        }
+        if !self.remove_partial {
+            let reason = format!("{name} was left by an interrupted receive: delete it, or use --remove-partial");
+            return Err(Failure::new(Errno::EEXIST, reason));
+        }
+        self.filesystem.delete_subvolume(self.destination, partial)?;
+        (self.changed)(self.destination, partial);
+        Ok(())
+    }
+
+    /// Whether a receive has marked it; or has completed it, and was interrupted before it got its name.
+    fn is_left_over(&self, id: InodeId, section: &Section<'_>) -> Result<bool, Failure> {
+        if id != InodeId::root_of(id.tree) || id.tree == self.destination.tree {
+            return Ok(false);
+        }
+        let marked = self.filesystem.get_xattr(id, MARK).is_ok();
+        Ok(marked || self.filesystem.subvolume_info(id.tree)?.received_uuid == section.uuid)
+    }
+
+    /// What is known of the section is forgotten.
+    pub(super) fn close(&mut self) {
+        self.open = None;
+        self.entries.clear();
+        self.gathered = Default::default();
+    }
+
+    pub(super) fn finish_section(&mut self) -> Outcome {
+        self.settle()?;
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let (root, uuid, transid, name) = (open.root, open.uuid, open.transid, open.name.clone());
+        let (times, flags) = (open.root_times, std::mem::take(&mut open.flags));
+        self.changing(&[root], |filesystem| filesystem.remove_xattr(&ROOT, root, MARK))?;
+        if let Some((atime, mtime)) = times {
+            let time = |time: Timespec| Some(SetTime::At(Time { sec: time.sec, nsec: time.nsec }));
+            let set = SetAttr { atime: time(atime), mtime: time(mtime), ..SetAttr::default() };
+            self.changing(&[root], |filesystem| filesystem.setattr(&ROOT, root, &set))?;
+        }
+        self.set_all_flags(flags)?;
+        // The root may have been among the inodes that lost flags for the sake of its times.
+        if let Some(open) = &mut self.open {
+            let late = std::mem::take(&mut open.flags);
+            self.set_all_flags(late)?;
+        }
+        self.filesystem.finish_received(root.tree, &uuid, transid)?;
+        let partial = partial_name(&name);
+        self.filesystem.rename(self.destination, &partial, self.destination, &name, RenameMode::NoReplace)?;
+        (self.changed)(self.destination, &partial);
+        (self.changed)(self.destination, &name);
+        self.known.insert(uuid, root.tree);
+        self.close();
+        Ok(())
+    }
+
+    /// Gives inodes their flags; those that forbid changes come last. Inodes that are gone have none.
+    fn set_all_flags(&self, flags: FxHashMap<InodeId, u64>) -> Outcome {
+        for changed in [SETTABLE & !FIXED, FIXED] {
+            for (&id, &flags) in &flags {
+                match self.filesystem.set_flags(id, flags, changed) {
+                    Err(error) if error.is(Errno::ENOENT) || error.is(Errno::ESTALE) => {}
+                    other => other?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
