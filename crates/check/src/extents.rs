@@ -1,16 +1,18 @@
 //! The extent tree: what it says is in use, and whether its references are those that the trees make.
 
 use crate::finding::{Finding, Tree};
+use crate::ledger::Sums;
 use crate::references::{Reference, References, Source};
 use crate::roots::{Root, Roots};
 use crate::session::{Seen, Session};
-use crate::walk::{items, walk};
+use crate::walk::items;
 use butterfs_ondisk::items::{
     BlockGroupItem, ExtentDataRef, ExtentItem, TreeBlockInfo, block_group_flags as bits, extent_flags,
 };
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use butterfs_tree::NodePtr;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -65,20 +67,32 @@ impl Runs {
     }
 }
 
-/// What the first reading of the extent tree leaves: 16 bytes for each fragment of used space, and the shared blocks
-/// with full back references.
+/// What the first reading of the extent tree leaves: 16 bytes for each fragment of used space, and 8 bytes for each tree
+/// block that is shared or has full back references.
 #[derive(Default)]
 pub(crate) struct ExtentScan {
-    pub full: HashSet<u64>,
+    /// Tree blocks with full back references, ascending.
+    full: Vec<u64>,
+    /// Tree blocks with several references, ascending.
+    pub shared: Vec<u64>,
     pub used: Runs,
     pub data: Runs,
     pub groups: BTreeMap<u64, Group>,
-    /// Where the windows of the comparison end.
-    pub windows: Vec<u64>,
+    /// Tree blocks in all.
+    pub blocks: u64,
+    /// All references.
+    pub sums: Sums,
+    /// Something about the references is wrong by itself.
+    pub doubtful: bool,
     pub complete: bool,
 }
 
 impl ExtentScan {
+    /// Whether the block has full back references.
+    pub fn is_full(&self, at: u64) -> bool {
+        self.full.binary_search(&at).is_ok()
+    }
+
     pub fn add_group(&mut self, key: Key, data: &[u8]) {
         if let Ok(item) = BlockGroupItem::read_from_bytes(data) {
             let group = Group { length: key.offset, used: item.used.get(), flags: item.flags.get() };
@@ -170,45 +184,73 @@ fn is_reference(kind: KeyType) -> bool {
 }
 
 /// Reads the extent tree for the first time.
-pub(crate) fn scan(session: &Session<'_>, root: NodePtr, references: &References) -> ExtentScan {
-    let mut scan = ExtentScan::default();
-    let (mut end, mut in_window, empty) = (0, 0usize, ExtentScan::default());
-    scan.complete = walk(session, root, None, &mut |node, first| {
-        references.add(node, first, &empty);
-        if !node.is_leaf() {
-            return;
-        }
-        for (key, data) in node.items() {
-            match key.kind {
-                KeyType::BLOCK_GROUP_ITEM => scan.add_group(key, data),
-                KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM => {
-                    let Some(extent) = Extent::parse(key, data, session.nodesize()) else { continue };
-                    in_window += 2 + extent.refs.min(1 << 32) as usize;
-                    if in_window > session.options.reference_budget {
-                        scan.windows.push(extent.at);
-                        in_window = 0;
-                    }
-                    check_place(session, &extent, end);
-                    end = end.max(extent.at.saturating_add(extent.length));
-                    note_extent(&mut scan, &extent);
-                }
-                _ => {}
+pub(crate) fn scan(session: &Session<'_>, root: NodePtr) -> ExtentScan {
+    let (mut scan, mut end, mut current) = (ExtentScan::default(), 0, None);
+    let complete = items(session, root, &mut |key, data| match key.kind {
+        KeyType::BLOCK_GROUP_ITEM => scan.add_group(key, data),
+        KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM => {
+            let Some(extent) = Extent::parse(key, data, session.nodesize()) else { return };
+            check_place(session, &extent, end);
+            end = end.max(extent.at.saturating_add(extent.length));
+            if let Some(last) = current.replace(extent) {
+                note_extent(session, &mut scan, &last);
             }
         }
+        kind if is_reference(kind) => match current.as_mut().filter(|extent| extent.at == key.objectid) {
+            Some(extent) => extent.sources.extend(keyed_sources(key, data)),
+            None => scan.doubtful = true,
+        },
+        _ => {}
     });
-    scan.windows.push(u64::MAX);
+    if let Some(last) = current {
+        note_extent(session, &mut scan, &last);
+    }
+    scan.full.sort_unstable();
+    scan.shared.sort_unstable();
+    scan.complete = complete;
     scan
 }
 
-fn note_extent(scan: &mut ExtentScan, extent: &Extent) {
+fn note_extent(session: &Session<'_>, scan: &mut ExtentScan, extent: &Extent) {
     let range = extent.at..extent.at.saturating_add(extent.length);
     if extent.is_data() {
         scan.data.push(range.clone());
+    } else {
+        scan.blocks += 1;
+        scan.sums.add_block(session.options.seed, extent.at, extent.level, extent.generation);
+        if extent.flags & extent_flags::FULL_BACKREF != 0 {
+            scan.full.push(extent.at);
+        }
+        if extent.refs > 1 {
+            scan.shared.push(extent.at);
+        }
     }
     scan.used.push(range);
-    if extent.flags & extent_flags::FULL_BACKREF != 0 {
-        scan.full.insert(extent.at);
+    let mut total = 0u64;
+    for (source, count) in &extent.sources {
+        total = total.saturating_add(*count);
+        scan.sums.add_source(session.options.seed, extent.at, source, *count);
     }
+    scan.sums.add_length(session.options.seed, extent.at, extent.length, total);
+    scan.doubtful |= total != extent.refs || total == 0;
+}
+
+/// The ends of the windows for comparing, each with at most as many references as the budget has.
+pub(crate) fn windows(session: &Session<'_>, root: NodePtr) -> Vec<u64> {
+    let (mut windows, mut in_window) = (Vec::new(), 0usize);
+    items(session, root, &mut |key, data| {
+        if !matches!(key.kind, KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM) {
+            return;
+        }
+        let refs = ExtentItem::read_from_prefix(data).map_or(0, |(item, _)| item.refs.get());
+        in_window += 2 + refs.min(1 << 32) as usize;
+        if in_window > session.options.reference_budget {
+            windows.push(key.objectid);
+            in_window = 0;
+        }
+    });
+    windows.push(u64::MAX);
+    windows
 }
 
 fn check_place(session: &Session<'_>, extent: &Extent, end: u64) {
@@ -244,7 +286,7 @@ struct Comparison<'s, 'a> {
     session: &'s Session<'a>,
     roots: &'s Roots,
     records: Vec<Reference>,
-    seen: HashMap<u64, Seen>,
+    seen: FxHashMap<u64, Seen>,
     next: usize,
     current: Option<Extent>,
 }

@@ -1,8 +1,9 @@
-//! The inodes of one subvolume, in one pass in the order of their numbers.
+//! The inodes of a subvolume, leaf by leaf: what a leaf says is a value, and values of neighbouring leaves are joined.
 //!
-//! An inode's own items lie together, so its counts and its extents are checked as they pass by. Names are spread over
-//! the tree: each side adds up a hash of what it says, in any order, and only where the sums differ does a further pass
-//! ask which names they are (`names`). So memory does not grow with the subvolume.
+//! An inode's own items lie together, so its counts and its extents are checked as soon as its last item was seen; only
+//! the first and the last inode of a range of leaves are still open. Names are spread over the tree: each side adds up a
+//! hash of what it says, and only where the sums differ does a further pass ask which names they are (`names`). So memory
+//! does not grow with the subvolume.
 
 use crate::csums::Checksums;
 use crate::finding::{Finding, Tree};
@@ -14,75 +15,193 @@ use butterfs_ondisk::items::{FileExtent, FileExtentHead, InodeItem, compression,
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use butterfs_tree::Node;
-use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 
-/// The inode that is passing by.
-#[derive(Default)]
+/// What is needed of an inode item.
+#[derive(Clone, Copy, Debug)]
+struct Attributes {
+    mode: u32,
+    nlink: u32,
+    size: u64,
+    nbytes: u64,
+    flags: u64,
+}
+
+/// Some of an inode's items, which lie behind each other.
+#[derive(Clone, Debug, Default)]
 struct Inode {
     number: u64,
-    item: Option<InodeItem>,
+    item: Option<Attributes>,
     links: u64,
+    /// The sum of its references, without the entry type.
+    references: u64,
     /// Of a directory: bytes of names in each kind of entry, and the sums of the entries.
     name_bytes: u64,
     by_hash: u64,
     by_index: u64,
     has_entries: bool,
-    /// Of a file: the end of the last extent, the bytes, and the first place with neither extent nor hole.
-    end: u64,
+    /// Of a file: where the first extent begins and the last one ends, the bytes, and the first place between them with
+    /// neither extent nor hole.
+    extents: Option<(u64, u64)>,
     bytes: u64,
     gap: Option<u64>,
-    no_checksums_at: Option<u64>,
-    odd_checksums_at: Option<u64>,
+    /// The first extents without checksums, and with some.
+    unsummed_at: Option<u64>,
+    summed_at: Option<u64>,
+}
+
+/// What a range of leaves says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Inodes {
+    pub sums: NameSums,
+    /// The first inode, which may have begun before. When there is no other one it may also go on behind.
+    first: Option<Box<Inode>>,
+    /// The last one, which may go on behind.
+    last: Option<Box<Inode>>,
+    /// Inodes without a name.
+    pub nameless: Vec<u64>,
+    /// Those that have an orphan item.
+    pub orphans: Vec<u64>,
+    /// Entries of subvolumes.
+    pub subvolumes: Vec<Name>,
+}
+
+/// What one leaf of `tree` says.
+pub(crate) fn of_leaf(session: &Session<'_>, checksums: &Checksums, tree: TreeId, leaf: &Node) -> Inodes {
+    let mut pass = LeafPass { session, checksums, tree, found: Inodes::default(), current: None };
+    leaf.items().for_each(|(key, data)| pass.item(key, data));
+    if let Some(inode) = pass.current.take() {
+        pass.found.push(inode, session, tree);
+    }
+    pass.found
+}
+
+impl Inodes {
+    /// Adds what lies directly behind.
+    pub fn join(&mut self, next: Inodes, session: &Session<'_>, tree: TreeId) {
+        self.sums.references = self.sums.references.wrapping_add(next.sums.references);
+        self.sums.entries = self.sums.entries.wrapping_add(next.sums.entries);
+        self.nameless.extend(next.nameless);
+        self.orphans.extend(next.orphans);
+        self.subvolumes.extend(next.subvolumes);
+        let open = if self.last.is_some() { &mut self.last } else { &mut self.first };
+        match (open.as_mut(), next.first) {
+            (Some(inode), Some(more)) if inode.number == more.number => inode.join(*more, session, tree),
+            (_, Some(inode)) => self.push(inode, session, tree),
+            (_, None) => {}
+        }
+        if let Some(inode) = next.last {
+            self.push(inode, session, tree);
+        }
+    }
+
+    /// Adds an inode behind those before, so that the last one of them has ended.
+    fn push(&mut self, inode: Box<Inode>, session: &Session<'_>, tree: TreeId) {
+        if self.first.is_none() {
+            self.first = Some(inode);
+        } else if let Some(ended) = self.last.replace(inode) {
+            self.end(&ended, session, tree);
+        }
+    }
+
+    /// Ends the subvolume: all inodes are whole.
+    pub fn finish(&mut self, session: &Session<'_>, tree: TreeId) {
+        for ended in [self.first.take(), self.last.take()].into_iter().flatten() {
+            self.end(&ended, session, tree);
+        }
+        let orphans = &mut self.orphans;
+        orphans.sort_unstable();
+        for inode in self.nameless.iter().filter(|inode| orphans.binary_search(inode).is_err()) {
+            session.report(Finding::InodeNameless { tree: Tree(tree), inode: Ino(*inode) });
+        }
+    }
+
+    /// Checks a whole inode.
+    fn end(&mut self, inode: &Inode, session: &Session<'_>, tree: TreeId) {
+        let kind = names::kind_of_mode(inode.mode());
+        let references = inode.references.wrapping_mul(names::type_factor(kind));
+        self.sums.references = self.sums.references.wrapping_add(references);
+        let checked = Whole { session, tree: Tree(tree), number: Ino(inode.number), inode };
+        if checked.check() {
+            self.nameless.push(inode.number);
+        }
+    }
+
+    /// Memory that it takes, about.
+    pub fn bytes(&self) -> usize {
+        let inodes = [&self.first, &self.last].into_iter().flatten().count();
+        let names: usize = self.subvolumes.iter().map(|name| size_of::<Name>() + name.name.len()).sum();
+        size_of::<Inodes>() + inodes * size_of::<Inode>() + names + 8 * (self.nameless.len() + self.orphans.len())
+    }
 }
 
 impl Inode {
     fn mode(&self) -> u32 {
-        self.item.map_or(0, |item| item.mode.get())
+        self.item.map_or(0, |item| item.mode)
     }
 
     fn is(&self, kind: u32) -> bool {
         self.mode() & S_IFMT == kind
     }
+
+    /// Adds the items of the same inode that lie directly behind.
+    fn join(&mut self, next: Inode, session: &Session<'_>, tree: TreeId) {
+        self.item = self.item.or(next.item);
+        self.links += next.links;
+        self.references = self.references.wrapping_add(next.references);
+        self.name_bytes = self.name_bytes.wrapping_add(next.name_bytes);
+        self.by_hash = self.by_hash.wrapping_add(next.by_hash);
+        self.by_index = self.by_index.wrapping_add(next.by_index);
+        self.has_entries |= next.has_entries;
+        if let Some(range) = next.extents
+            && !self.add_extent(range)
+        {
+            let (tree, inode, offset) = (Tree(tree), Ino(self.number), range.0);
+            session.report(Finding::FileOverlap { tree, inode, offset });
+        }
+        self.bytes = self.bytes.wrapping_add(next.bytes);
+        self.gap = self.gap.or(next.gap);
+        self.unsummed_at = self.unsummed_at.or(next.unsummed_at);
+        self.summed_at = self.summed_at.or(next.summed_at);
+    }
+
+    /// Adds a range of the file; false when it overlaps the ones before.
+    fn add_extent(&mut self, (start, end): (u64, u64)) -> bool {
+        let Some((_, last)) = &mut self.extents else {
+            self.extents = Some((start, end));
+            return true;
+        };
+        if start > *last {
+            self.gap = self.gap.or(Some(*last));
+        }
+        let apart = start >= *last;
+        *last = end.max(*last);
+        apart
+    }
 }
 
-/// The pass over one subvolume.
-pub(crate) struct InodePass<'s, 'a> {
+/// The pass over one leaf.
+struct LeafPass<'s, 'a> {
     session: &'s Session<'a>,
     checksums: &'s Checksums,
     tree: TreeId,
-    current: Option<Inode>,
-    pub sums: NameSums,
-    /// Inodes without a name, until an orphan item is found for each.
-    nameless: BTreeSet<u64>,
-    /// ROOT_REFs for which no entry was found yet.
-    pub subvolumes: BTreeSet<Name>,
+    found: Inodes,
+    current: Option<Box<Inode>>,
 }
 
-impl<'s, 'a> InodePass<'s, 'a> {
-    pub fn new(session: &'s Session<'a>, checksums: &'s Checksums, tree: TreeId, subvolumes: BTreeSet<Name>) -> Self {
-        let (current, sums, nameless) = Default::default();
-        InodePass { session, checksums, tree, current, sums, nameless, subvolumes }
-    }
-
+impl LeafPass<'_, '_> {
     fn report(&self, finding: impl FnOnce(Tree) -> Finding) {
         self.session.report(finding(Tree(self.tree)));
     }
 
-    pub fn leaf(&mut self, node: &Node) {
-        node.items().for_each(|(key, data)| self.item(key, data));
-    }
-
     fn item(&mut self, key: Key, data: &[u8]) {
         if key.objectid == objectid::ORPHAN {
-            // The inode before may be the one that is meant.
-            self.finish_inode();
             if key.kind == KeyType::ORPHAN_ITEM {
-                self.nameless.remove(&key.offset);
+                self.found.orphans.push(key.offset);
             }
             return;
         }
@@ -90,12 +209,20 @@ impl<'s, 'a> InodePass<'s, 'a> {
             return;
         }
         if self.current.as_ref().is_none_or(|inode| inode.number != key.objectid) {
-            self.finish_inode();
-            self.current = Some(Inode { number: key.objectid, ..Inode::default() });
+            let next = Box::new(Inode { number: key.objectid, ..Inode::default() });
+            if let Some(ended) = self.current.replace(next) {
+                self.found.push(ended, self.session, self.tree);
+            }
         }
         match key.kind {
             KeyType::INODE_ITEM => {
-                let item = InodeItem::read_from_bytes(data).ok();
+                let item = InodeItem::ref_from_bytes(data).ok().map(|item| Attributes {
+                    mode: item.mode.get(),
+                    nlink: item.nlink.get(),
+                    size: item.size.get(),
+                    nbytes: item.nbytes.get(),
+                    flags: item.flags.get(),
+                });
                 self.current.iter_mut().for_each(|inode| inode.item = item);
             }
             KeyType::EXTENT_DATA => self.extent(key, data),
@@ -104,30 +231,30 @@ impl<'s, 'a> InodePass<'s, 'a> {
     }
 
     fn names(&mut self, key: Key, data: &[u8]) {
-        let Some(inode) = self.current.as_mut() else { return };
-        let mut wrong_hash = None;
-        names::each(key, data, inode.mode(), &mut |entry| match entry {
+        let (Some(inode), seed) = (self.current.as_mut(), self.session.options.seed) else { return };
+        let (found, mut wrong_hash) = (&mut self.found, None);
+        names::each(key, data, 0, &mut |entry| match entry {
             Entry::Reference { name, hash } => {
                 inode.links += 1;
                 if !name.is_root_dir() {
-                    self.sums.references = self.sums.references.wrapping_add(name.digest());
+                    inode.references = inode.references.wrapping_add(name.plain(seed));
                 }
                 wrong_hash = wrong_hash.or(hash.filter(|hash| *hash != key.offset));
             }
             Entry::ByHash { name } => {
                 inode.has_entries = true;
                 inode.name_bytes = inode.name_bytes.wrapping_add(name.name.len() as u64);
-                inode.by_hash = inode.by_hash.wrapping_add(name.digest_without_index());
+                inode.by_hash = inode.by_hash.wrapping_add(name.digest_without_index(seed));
             }
             Entry::ByIndex { name } => {
                 inode.has_entries = true;
                 inode.name_bytes = inode.name_bytes.wrapping_add(name.name.len() as u64);
-                inode.by_index = inode.by_index.wrapping_add(name.digest_without_index());
+                inode.by_index = inode.by_index.wrapping_add(name.digest_without_index(seed));
                 if name.is_subvolume {
                     let (child, directory, index) = (name.inode, name.directory, name.index);
-                    self.subvolumes.remove(&Name { child, directory, index, name: name.name.to_vec() });
+                    found.subvolumes.push(Name { child, directory, index, name: name.name.to_vec() });
                 } else {
-                    self.sums.entries = self.sums.entries.wrapping_add(name.digest());
+                    found.sums.entries = found.sums.entries.wrapping_add(name.digest(seed));
                 }
             }
         });
@@ -142,10 +269,6 @@ impl<'s, 'a> InodePass<'s, 'a> {
         let Some(inode) = self.current.as_mut() else { return };
         let Ok((head, _)) = FileExtentHead::read_from_prefix(data) else { return };
         let (number, offset) = (Ino(key.objectid), key.offset);
-        let overlaps = offset < inode.end;
-        if offset > inode.end {
-            inode.gap = inode.gap.or(Some(inode.end));
-        }
         let mut bad_bounds = false;
         let length = if head.kind == file_extent_type::INLINE {
             inode.bytes = inode.bytes.wrapping_add(head.ram_bytes.get());
@@ -159,112 +282,112 @@ impl<'s, 'a> InodePass<'s, 'a> {
                 let limit = if plain { extent.body.disk_num_bytes.get() } else { head.ram_bytes.get() };
                 bad_bounds = end > limit;
                 if !bad_bounds {
-                    check_sums(inode, &extent, offset, self.checksums);
+                    note_sums(inode, &extent, offset, self.checksums);
                 }
             }
             extent.body.num_bytes.get()
         };
-        inode.end = inode.end.max(offset.saturating_add(length));
+        let apart = inode.add_extent((offset, offset.saturating_add(length)));
         let stored = head.generation.get();
         if stored > self.session.sb.generation.get().saturating_add(1) {
             self.report(|tree| Finding::FileExtentGeneration { tree, inode: number, offset, stored });
         }
-        if overlaps {
+        if !apart {
             self.report(|tree| Finding::FileOverlap { tree, inode: number, offset });
         }
         if bad_bounds {
             self.report(|tree| Finding::FileExtentBounds { tree, inode: number, offset });
         }
     }
-
-    fn finish_inode(&mut self) {
-        let Some(inode) = self.current.take() else { return };
-        let number = Ino(inode.number);
-        let Some(item) = inode.item else {
-            // The format keeps items of its own below the first inode.
-            if number >= Ino::FIRST_FREE {
-                self.report(|tree| Finding::InodeMissing { tree, inode: number });
-            }
-            return;
-        };
-        self.check_links(&inode, &item);
-        if inode.is(S_IFDIR) {
-            self.check_directory(&inode, &item);
-        } else if inode.has_entries {
-            self.report(|tree| Finding::DirectoryNot { tree, inode: number });
-        }
-        if inode.is(S_IFREG) {
-            self.check_file(&inode, &item);
-        }
-        if !inode.is(S_IFDIR) && item.nbytes.get() != inode.bytes {
-            let (stored, found) = (item.nbytes.get(), inode.bytes);
-            self.report(|tree| Finding::InodeBytes { tree, inode: number, stored, found });
-        }
-    }
-
-    fn check_links(&mut self, inode: &Inode, item: &InodeItem) {
-        let (number, stored) = (Ino(inode.number), u64::from(item.nlink.get()));
-        if inode.links != stored {
-            let found = inode.links;
-            self.report(|tree| Finding::InodeLinks { tree, inode: number, stored, found });
-        } else if stored == 0 {
-            self.nameless.insert(inode.number);
-        }
-    }
-
-    fn check_directory(&self, inode: &Inode, item: &InodeItem) {
-        let (number, stored, found) = (Ino(inode.number), item.size.get(), inode.name_bytes);
-        if stored != found {
-            self.report(|tree| Finding::DirectorySize { tree, inode: number, stored, found });
-        }
-        if inode.by_hash != inode.by_index {
-            self.report(|tree| Finding::DirectoryEntries { tree, inode: number });
-        }
-    }
-
-    fn check_file(&self, inode: &Inode, item: &InodeItem) {
-        let number = Ino(inode.number);
-        if self.session.identity.incompat & incompat::NO_HOLES == 0 {
-            let size = item.size.get();
-            let short = (inode.end < size).then_some(inode.end);
-            if let Some(offset) = inode.gap.filter(|gap| *gap < size).or(short) {
-                self.report(|tree| Finding::FileGap { tree, inode: number, offset });
-            }
-        }
-        if let Some(offset) = inode.no_checksums_at {
-            self.report(|tree| Finding::ChecksumMissing { tree, inode: number, offset });
-        }
-        if let Some(offset) = inode.odd_checksums_at {
-            self.report(|tree| Finding::ChecksumOdd { tree, inode: number, offset });
-        }
-    }
-
-    /// Ends the pass; what is left in `subvolumes` has no entry.
-    pub fn finish(&mut self) {
-        self.finish_inode();
-        for inode in std::mem::take(&mut self.nameless) {
-            self.report(|tree| Finding::InodeNameless { tree, inode: Ino(inode) });
-        }
-    }
 }
 
-/// Whether the data that the item shows has checksums, or has none, as the inode wants it.
-fn check_sums(inode: &mut Inode, extent: &FileExtent, offset: u64, checksums: &Checksums) {
-    let Some(item) = inode.item.filter(|_| checksums.complete) else { return };
+/// Remembers whether the data that the item shows has checksums.
+fn note_sums(inode: &mut Inode, extent: &FileExtent, offset: u64, checksums: &Checksums) {
+    if !checksums.complete || extent.head.kind == file_extent_type::PREALLOC {
+        return;
+    }
     let body = &extent.body;
     let (mut start, mut length) = (body.disk_bytenr.get(), body.disk_num_bytes.get());
     if extent.head.compression == compression::NONE {
         (start, length) = (start.saturating_add(body.offset.get()), body.num_bytes.get());
     }
     let covered = checksums.covered.bytes_within(start..start.saturating_add(length));
-    if extent.head.kind == file_extent_type::PREALLOC {
-        return;
+    if covered < length {
+        inode.unsummed_at = inode.unsummed_at.or(Some(offset));
     }
-    if item.flags.get() & inode_flags::NODATASUM == 0 {
-        if covered < length {
-            inode.no_checksums_at = inode.no_checksums_at.or(Some(offset));
+    if covered > 0 {
+        inode.summed_at = inode.summed_at.or(Some(offset));
+    }
+}
+
+/// An inode of which all items were seen.
+struct Whole<'s, 'a> {
+    session: &'s Session<'a>,
+    tree: Tree,
+    number: Ino,
+    inode: &'s Inode,
+}
+
+impl Whole<'_, '_> {
+    /// Checks it; true when it has no name, and must be an orphan.
+    fn check(&self) -> bool {
+        let (tree, number, inode) = (self.tree, self.number, self.inode);
+        let Some(item) = inode.item else {
+            // The format keeps items of its own below the first inode.
+            if number >= Ino::FIRST_FREE {
+                self.session.report(Finding::InodeMissing { tree, inode: number });
+            }
+            return false;
+        };
+        if inode.is(S_IFDIR) {
+            self.check_directory(&item);
+        } else if inode.has_entries {
+            self.session.report(Finding::DirectoryNot { tree, inode: number });
         }
-    } else if covered > 0 {
-        inode.odd_checksums_at = inode.odd_checksums_at.or(Some(offset));
+        if inode.is(S_IFREG) {
+            self.check_file(&item);
+        }
+        if !inode.is(S_IFDIR) && item.nbytes != inode.bytes {
+            let (stored, found) = (item.nbytes, inode.bytes);
+            self.session.report(Finding::InodeBytes { tree, inode: number, stored, found });
+        }
+        self.has_no_name(&item)
+    }
+
+    fn has_no_name(&self, item: &Attributes) -> bool {
+        let (tree, inode, stored, found) = (self.tree, self.number, item.nlink.into(), self.inode.links);
+        if found != stored {
+            self.session.report(Finding::InodeLinks { tree, inode, stored, found });
+        }
+        found == 0 && stored == 0
+    }
+
+    fn check_directory(&self, item: &Attributes) {
+        let (tree, inode) = (self.tree, self.number);
+        let (stored, found) = (item.size, self.inode.name_bytes);
+        if stored != found {
+            self.session.report(Finding::DirectorySize { tree, inode, stored, found });
+        }
+        if self.inode.by_hash != self.inode.by_index {
+            self.session.report(Finding::DirectoryEntries { tree, inode });
+        }
+    }
+
+    fn check_file(&self, item: &Attributes) {
+        let (tree, number, inode) = (self.tree, self.number, self.inode);
+        if self.session.identity.incompat & incompat::NO_HOLES == 0 {
+            let (start, end) = inode.extents.unwrap_or((0, 0));
+            let gaps = [(start > 0).then_some(0), inode.gap.filter(|gap| *gap < item.size), Some(end)];
+            if let Some(offset) = gaps.into_iter().flatten().find(|gap| *gap < item.size) {
+                self.session.report(Finding::FileGap { tree, inode: number, offset });
+            }
+        }
+        let sums = item.flags & inode_flags::NODATASUM == 0;
+        if let Some(offset) = inode.unsummed_at.filter(|_| sums) {
+            self.session.report(Finding::ChecksumMissing { tree, inode: number, offset });
+        }
+        if let Some(offset) = inode.summed_at.filter(|_| !sums) {
+            self.session.report(Finding::ChecksumOdd { tree, inode: number, offset });
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! of the subvolume, and only when the sums differ.
 
 use crate::finding::{Finding, Tree};
+use crate::mix;
 use crate::roots::Root;
 use crate::session::Session;
 use crate::walk::items;
@@ -11,7 +12,6 @@ use butterfs_ondisk::checksum::extref_hash;
 use butterfs_ondisk::items::{DirItem, InodeExtref, InodeRef};
 use butterfs_ondisk::{Ino, Key, KeyType};
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hasher};
 use zerocopy::FromBytes;
 
 /// Sums over a subvolume.
@@ -34,23 +34,20 @@ pub(crate) struct NameOf<'a> {
 }
 
 impl NameOf<'_> {
-    /// A hash with fixed keys: the same in every run.
-    pub fn digest(&self) -> u64 {
-        self.hash(self.index)
+    /// A hash of everything but the entry type.
+    pub fn plain(&self, seed: u64) -> u64 {
+        mix::numbers(seed, &[self.directory, self.inode, self.index, mix::bytes(seed, self.name)])
     }
 
-    pub fn digest_without_index(&self) -> u64 {
-        self.hash(u64::from(self.is_subvolume))
+    /// A hash of everything.
+    pub fn digest(&self, seed: u64) -> u64 {
+        self.plain(seed).wrapping_mul(type_factor(self.kind))
     }
 
-    fn hash(&self, index: u64) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(self.directory);
-        hasher.write_u64(self.inode);
-        hasher.write_u64(index);
-        hasher.write_u8(self.kind);
-        hasher.write(self.name);
-        hasher.finish()
+    /// A hash of everything but the index.
+    pub fn digest_without_index(&self, seed: u64) -> u64 {
+        let kind = u64::from(self.kind) << 1 | u64::from(self.is_subvolume);
+        mix::numbers(!seed, &[self.directory, self.inode, kind, mix::bytes(seed, self.name)])
     }
 
     /// The root directory is its own parent and has no entry.
@@ -69,8 +66,14 @@ pub(crate) enum Entry<'a> {
     ByIndex { name: NameOf<'a> },
 }
 
+/// What the hash of a name is multiplied with for its entry type. So the references of an inode can be added up before
+/// its type is known.
+pub(crate) fn type_factor(kind: u8) -> u64 {
+    (u64::from(kind) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+}
+
 /// The entry type that an inode of this mode has.
-fn kind_of_mode(mode: u32) -> u8 {
+pub(crate) fn kind_of_mode(mode: u32) -> u8 {
     match mode >> 12 {
         0o10 => 1,
         0o4 => 2,
@@ -135,14 +138,14 @@ fn each_entry(key: Key, mut data: &[u8], with: &mut dyn FnMut(Entry<'_>)) {
 pub(crate) fn explain(session: &Session<'_>, root: &Root) {
     let (mut references, mut entries) = (Vec::new(), Vec::new());
     each_name(session, root, &mut |name, is_entry| {
-        if is_entry { &mut entries } else { &mut references }.push(name.digest());
+        if is_entry { &mut entries } else { &mut references }.push(name.digest(session.options.seed));
     });
     let references: HashSet<u64> = references.into_iter().collect();
     let entries: HashSet<u64> = entries.into_iter().collect();
     let tree = Tree(root.id);
     each_name(session, root, &mut |name, is_entry| {
         let other = if is_entry { &references } else { &entries };
-        if other.contains(&name.digest()) {
+        if other.contains(&name.digest(session.options.seed)) {
             return;
         }
         let (directory, inode, index) = (Ino(name.directory), Ino(name.inode), name.index);

@@ -1,18 +1,17 @@
-//! The references that the trees make, as compact records, to be compared with those in the extent tree.
+//! The references that the trees make, one by one, and as compact records to be compared with those in the extent tree.
 //!
 //! A block is asked once, however many trees share it: its own flag says whether its children are referenced by its
 //! owner or by its address. Records are collected for one window of logical addresses at a time, so that memory is bounded.
 
 use crate::extents::ExtentScan;
+use crate::session::Seen;
 use butterfs_ondisk::items::{FileExtent, file_extent_type};
 use butterfs_ondisk::{KeyType, Logical, TreeId};
 use butterfs_tree::Node;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::ops::Range;
 use zerocopy::FromBytes;
-
-use crate::session::Seen;
 
 /// Who references an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,13 +50,57 @@ pub(crate) struct Reference {
     pub count: u64,
 }
 
+/// Who references a tree's root block.
+pub(crate) fn source_of_root(at: Logical, tree: TreeId) -> Source {
+    match tree {
+        TreeId::TREE_RELOC => Source { kind: KeyType::SHARED_BLOCK_REF.0, from: at.get(), inode: 0, offset: 0 },
+        tree => Source::tree(tree.get()),
+    }
+}
+
+/// Calls `with` for every reference that a block makes from slot `first` on. `full`: the block has the flag.
+pub(crate) fn each(node: &Node, first: usize, full: bool, nodesize: u64, with: &mut dyn FnMut(Reference)) {
+    if node.is_leaf() {
+        return each_of_leaf(node, full, with);
+    }
+    let source = if full {
+        Source { kind: KeyType::SHARED_BLOCK_REF.0, from: node.at().get(), inode: 0, offset: 0 }
+    } else {
+        Source::tree(node.owner().get())
+    };
+    for slot in first..node.nritems() {
+        with(Reference { at: node.child(slot).0.get(), source, length: nodesize, count: 1 });
+    }
+}
+
+fn each_of_leaf(node: &Node, full: bool, with: &mut dyn FnMut(Reference)) {
+    let owner = node.owner();
+    if !(owner.is_subvolume() || owner == TreeId::ROOT || owner == TreeId::DATA_RELOC) {
+        return;
+    }
+    for (key, data) in node.items().filter(|(key, _)| key.kind == KeyType::EXTENT_DATA) {
+        let Ok((extent, _)) = FileExtent::ref_from_prefix(data) else { continue };
+        let at = extent.body.disk_bytenr.get();
+        if extent.head.kind == file_extent_type::INLINE || at == 0 {
+            continue;
+        }
+        let source = if full {
+            Source { kind: KeyType::SHARED_DATA_REF.0, from: node.at().get(), inode: 0, offset: 0 }
+        } else {
+            let offset = key.offset.wrapping_sub(extent.body.offset.get());
+            Source { kind: KeyType::EXTENT_DATA_REF.0, from: owner.get(), inode: key.objectid, offset }
+        };
+        with(Reference { at, source, length: extent.body.disk_num_bytes.get(), count: 1 });
+    }
+}
+
 #[derive(Default)]
 struct Collected {
     records: Vec<Reference>,
-    seen: HashMap<u64, Seen>,
+    seen: FxHashMap<u64, Seen>,
 }
 
-/// The references of one window of addresses.
+/// The references of one window of addresses, as records.
 pub(crate) struct References {
     pub window: Range<u64>,
     nodesize: u64,
@@ -71,71 +114,28 @@ impl References {
 
     /// The reference to a tree's root block.
     pub fn add_root(&self, at: Logical, tree: TreeId) {
-        let mut source = Source::tree(tree.get());
-        if tree == TreeId::TREE_RELOC {
-            source = Source { kind: KeyType::SHARED_BLOCK_REF.0, from: at.get(), ..source };
+        if self.window.contains(&at.get()) {
+            let record = Reference { at: at.get(), source: source_of_root(at, tree), length: self.nodesize, count: 1 };
+            self.collected.lock().records.push(record);
         }
-        self.push(vec![Reference { at: at.get(), source, length: self.nodesize, count: 1 }]);
     }
 
     /// What `node` references from slot `first` on, unless it was asked before.
     pub fn add(&self, node: &Node, first: usize, extents: &ExtentScan) {
         let seen = Seen { level: node.level().get(), generation: node.generation().get(), owner: node.owner().get() };
-        if self.collected.lock().seen.insert(node.at().get(), seen).is_some() {
-            return;
+        let mut collected = self.collected.lock();
+        if collected.seen.insert(node.at().get(), seen).is_none() {
+            let full = extents.is_full(node.at().get());
+            each(node, first, full, self.nodesize, &mut |found| {
+                if self.window.contains(&found.at) {
+                    collected.records.push(found);
+                }
+            });
         }
-        let full = extents.full.contains(&node.at().get());
-        let found = if node.is_leaf() { self.of_leaf(node, full) } else { self.of_node(node, first, full) };
-        self.push(found);
-    }
-
-    fn push(&self, found: Vec<Reference>) {
-        let found = found.into_iter().filter(|found| self.window.contains(&found.at));
-        self.collected.lock().records.extend(found);
-    }
-
-    fn of_node(&self, node: &Node, first: usize, full: bool) -> Vec<Reference> {
-        let source = if full {
-            Source { kind: KeyType::SHARED_BLOCK_REF.0, from: node.at().get(), inode: 0, offset: 0 }
-        } else {
-            Source::tree(node.owner().get())
-        };
-        let child = |slot| Reference { at: node.child(slot).0.get(), source, length: self.nodesize, count: 1 };
-        (first..node.nritems()).map(child).collect()
-    }
-
-    fn of_leaf(&self, node: &Node, full: bool) -> Vec<Reference> {
-        let owner = node.owner();
-        if !(owner.is_subvolume() || owner == TreeId::ROOT || owner == TreeId::DATA_RELOC) {
-            return Vec::new();
-        }
-        let mut found = Vec::new();
-        for (key, data) in node.items().filter(|(key, _)| key.kind == KeyType::EXTENT_DATA) {
-            let Ok((extent, _)) = FileExtent::read_from_prefix(data) else { continue };
-            let at = extent.body.disk_bytenr.get();
-            if extent.head.kind == file_extent_type::INLINE || at == 0 {
-                continue;
-            }
-            let source = if full {
-                Source { kind: KeyType::SHARED_DATA_REF.0, from: node.at().get(), inode: 0, offset: 0 }
-            } else {
-                let offset = key.offset.wrapping_sub(extent.body.offset.get());
-                Source { kind: KeyType::EXTENT_DATA_REF.0, from: owner.get(), inode: key.objectid, offset }
-            };
-            found.push(Reference { at, source, length: extent.body.disk_num_bytes.get(), count: 1 });
-        }
-        found
-    }
-
-    /// Forgets what lies behind a new end of the window.
-    pub fn narrow(&mut self, end: u64) {
-        self.window.end = end;
-        let window = self.window.clone();
-        self.collected.get_mut().records.retain(|record| window.contains(&record.at));
     }
 
     /// The records, sorted, those of one source and length as one, and the blocks that were asked.
-    pub fn finish(self) -> (Vec<Reference>, HashMap<u64, Seen>) {
+    pub fn finish(self) -> (Vec<Reference>, FxHashMap<u64, Seen>) {
         let Collected { mut records, seen } = self.collected.into_inner();
         records.sort_unstable();
         records.dedup_by(|next, kept| {

@@ -6,6 +6,7 @@ use butterfs_fs::{Env, Filesystem, Options};
 use butterfs_ondisk::ChecksumKind;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One way of storing, for filesystems that we make.
 #[derive(Clone, Copy, Debug)]
@@ -43,15 +44,19 @@ impl Format {
     }
 }
 
+/// A program that another thread of the test is just starting has our open files until it runs, and their locks.
+const WAIT: Duration = Duration::from_secs(10);
+
 /// The device of an image file, for writing.
 pub fn device(image: &Path) -> Arc<dyn BlockDevice> {
-    let opened = FileDevice::open(image, &FileOptions::read_write());
+    let opened = FileDevice::open(image, &FileOptions { wait: WAIT, ..FileOptions::read_write() });
     Arc::new(opened.unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Opens the filesystem in an image file, for writing unless the options say otherwise.
 pub fn open(image: &Path, options: Options) -> Filesystem {
-    let opened = FileDevice::open(image, &FileOptions { write: !options.read_only, ..FileOptions::read_write() });
+    let opened =
+        FileDevice::open(image, &FileOptions { write: !options.read_only, wait: WAIT, ..FileOptions::read_write() });
     let device = opened.unwrap_or_else(|error| panic!("{error}"));
     Filesystem::open(vec![Arc::new(device)], options, Env::system())
         .unwrap_or_else(|error| panic!("{}: {error}", image.display()))
