@@ -17,6 +17,8 @@ use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use butterfs_tree::Node;
 use zerocopy::FromBytes;
 
+/// The most bytes that a compressed extent has, packed or not.
+const COMPRESSED_MAX: u64 = 128 << 10;
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
@@ -250,7 +252,7 @@ impl LeafPass<'_, '_> {
                 inode.has_entries = true;
                 inode.name_bytes = inode.name_bytes.wrapping_add(name.name.len() as u64);
                 inode.by_index = inode.by_index.wrapping_add(name.digest_without_index(seed));
-                if name.is_subvolume {
+                if name.is_subvolume() {
                     let (child, directory, index) = (name.inode, name.directory, name.index);
                     found.subvolumes.push(Name { child, directory, index, name: name.name.to_vec() });
                 } else {
@@ -280,7 +282,9 @@ impl LeafPass<'_, '_> {
                 let end = extent.body.offset.get().saturating_add(extent.body.num_bytes.get());
                 let plain = head.compression == compression::NONE;
                 let limit = if plain { extent.body.disk_num_bytes.get() } else { head.ram_bytes.get() };
-                bad_bounds = end > limit;
+                // Nothing larger is ever compressed in one piece, and no reader would unpack it.
+                let too_large = !plain && limit.max(extent.body.disk_num_bytes.get()) > COMPRESSED_MAX;
+                bad_bounds = end > limit || too_large;
                 if !bad_bounds {
                     note_sums(inode, &extent, offset, self.checksums);
                 }

@@ -30,7 +30,8 @@ pub(crate) struct NameOf<'a> {
     pub name: &'a [u8],
     /// Entry type.
     pub kind: u8,
-    pub is_subvolume: bool,
+    /// What it leads to: an inode item, or a root item.
+    pub target: KeyType,
 }
 
 impl NameOf<'_> {
@@ -41,13 +42,18 @@ impl NameOf<'_> {
 
     /// A hash of everything.
     pub fn digest(&self, seed: u64) -> u64 {
-        self.plain(seed).wrapping_mul(type_factor(self.kind))
+        let odd_target = if self.target == KeyType::INODE_ITEM { 0 } else { self.target.0.into() };
+        self.plain(seed).wrapping_mul(type_factor(self.kind)).wrapping_add(odd_target)
     }
 
     /// A hash of everything but the index.
     pub fn digest_without_index(&self, seed: u64) -> u64 {
-        let kind = u64::from(self.kind) << 1 | u64::from(self.is_subvolume);
+        let kind = u64::from(self.kind) << 8 | u64::from(self.target.0);
         mix::numbers(!seed, &[self.directory, self.inode, kind, mix::bytes(seed, self.name)])
+    }
+
+    pub fn is_subvolume(&self) -> bool {
+        self.target == KeyType::ROOT_ITEM
     }
 
     /// The root directory is its own parent and has no entry.
@@ -100,7 +106,7 @@ fn each_ref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<'_>
     while let Ok((head, rest)) = InodeRef::read_from_prefix(data) {
         let Some((name, rest)) = rest.split_at_checked(head.name_len.get().into()) else { return };
         let (directory, inode, index) = (key.offset, key.objectid, head.index.get());
-        let name = NameOf { directory, inode, index, name, kind: kind_of_mode(mode), is_subvolume: false };
+        let name = NameOf { directory, inode, index, name, kind: kind_of_mode(mode), target: KeyType::INODE_ITEM };
         with(Entry::Reference { name, hash: None });
         data = rest;
     }
@@ -111,7 +117,7 @@ fn each_extref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<
         let Some((name, rest)) = rest.split_at_checked(head.name_len.get().into()) else { return };
         let (directory, inode, index) = (head.parent.get(), key.objectid, head.index.get());
         let hash = Some(extref_hash(directory, name));
-        let name = NameOf { directory, inode, index, name, kind: kind_of_mode(mode), is_subvolume: false };
+        let name = NameOf { directory, inode, index, name, kind: kind_of_mode(mode), target: KeyType::INODE_ITEM };
         with(Entry::Reference { name, hash });
         data = rest;
     }
@@ -127,7 +133,7 @@ fn each_entry(key: Key, mut data: &[u8], with: &mut dyn FnMut(Entry<'_>)) {
             index: key.offset,
             name,
             kind: head.kind,
-            is_subvolume: location.kind == KeyType::ROOT_ITEM,
+            target: location.kind,
         };
         with(if key.kind == KeyType::DIR_INDEX { Entry::ByIndex { name } } else { Entry::ByHash { name } });
         data = rest.get(head.data_len.get().into()..).unwrap_or_default();
@@ -168,7 +174,7 @@ fn each_name(session: &Session<'_>, root: &Root, with: &mut dyn FnMut(&NameOf<'_
         let mode = if mode.0 == key.objectid { mode.1 } else { 0 };
         each(key, data, mode, &mut |entry| match entry {
             Entry::Reference { name, .. } if !name.is_root_dir() => with(&name, false),
-            Entry::ByIndex { name } if !name.is_subvolume => with(&name, true),
+            Entry::ByIndex { name } if !name.is_subvolume() => with(&name, true),
             _ => {}
         });
     });

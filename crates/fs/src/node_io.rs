@@ -76,7 +76,8 @@ impl Shard {
         self.clean += 1;
     }
 
-    /// Evicts clean nodes that nobody has asked for lately until at most `most` are left.
+    /// Evicts clean nodes that nobody has asked for lately until at most `most` are left. A node that somebody holds
+    /// stays, however many there are: an operation that begins again where a node was missing needs its whole path.
     fn evict(&mut self, most: usize) {
         // What is left over must not grow where addresses are used again and again.
         if self.sweep.len() > 2 * most.max(self.clean) + 64 {
@@ -86,13 +87,16 @@ impl Shard {
             };
             self.sweep.retain(|(at, ticket)| current(at, *ticket));
         }
-        while self.clean > most {
+        for _ in 0..2 * self.sweep.len() {
+            if self.clean <= most {
+                return;
+            }
             let Some((at, ticket)) = self.sweep.pop_front() else { return };
             let Some(entry) = self.nodes.get_mut(&at) else { continue };
             if entry.state != State::Clean || entry.ticket != ticket {
                 continue;
             }
-            if std::mem::take(&mut entry.touched) {
+            if std::mem::take(&mut entry.touched) || Arc::strong_count(&entry.node) > 1 {
                 self.sweep.push_back((at, ticket));
             } else {
                 self.remove(at);
@@ -334,6 +338,18 @@ mod tests {
         }
         assert_eq!(held(&shard), [4096, 8192, 12288, 16384]);
         assert!(shard.sweep.len() < 100);
+    }
+
+    #[test]
+    fn what_somebody_holds_stays() {
+        let mut shard = Shard::default();
+        (1..=4).for_each(|number| shard.insert(node(number * 4096), State::Clean, true));
+        let path = node(5 * 4096);
+        shard.insert(Arc::clone(&path), State::Clean, false);
+        shard.evict(2);
+        assert!(held(&shard).contains(&path.at().0), "{:?}", held(&shard));
+        shard.evict(0);
+        assert_eq!(held(&shard), [path.at().0]);
     }
 
     #[test]

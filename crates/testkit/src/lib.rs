@@ -8,6 +8,7 @@ pub mod editor;
 pub mod engine;
 pub mod fingerprint;
 pub mod fsync_scenarios;
+pub mod fuzz;
 pub mod images;
 pub mod judge;
 pub mod kernel;
@@ -23,5 +24,7 @@ pub mod scratch;
 pub mod script;
 pub mod serve;
 pub mod source_tree;
+#[allow(missing_docs)]
+pub mod tree_model;
 pub mod watchdog;
 pub mod workload;

@@ -2,20 +2,38 @@
 //!
 //! SplitMix64. Good enough to choose operations and to fill files; not for keys.
 
+use std::sync::Arc;
+
 /// The state of the source.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng {
+    state: u64,
+    /// Bytes that numbers follow from, in place of the state, and how many were used.
+    tape: Option<(Arc<[u8]>, usize)>,
+}
 
 impl Rng {
     /// A source whose numbers follow from `seed` alone.
     pub fn new(seed: u64) -> Rng {
-        Rng(seed)
+        Rng { state: seed, tape: None }
+    }
+
+    /// A source whose numbers follow from two bytes each, and from their place behind the end: so a fuzzer that changes
+    /// one byte changes one choice.
+    pub fn from_bytes(bytes: &[u8]) -> Rng {
+        Rng { state: 0, tape: Some((bytes.into(), 0)) }
     }
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        if let Some((tape, used)) = &mut self.tape
+            && let Some(pair) = tape.get(*used..*used + 2)
+        {
+            z = u64::from(u16::from_le_bytes([pair[0], pair[1]])).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            *used += 2;
+        }
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)

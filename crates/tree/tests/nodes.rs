@@ -69,7 +69,7 @@ fn insert_some(random: &mut Random, leaf: &mut Node, items: &mut Items) -> &'sta
     let mut new = Items::new();
     let mut room = leaf.free_space();
     for n in 0..1 + random.below(6) as u64 {
-        let key = key(random.next() % 60 + n * 60);
+        let key = key(random.bits() % 60 + n * 60);
         match random_item(random, room) {
             Some(data) if items.binary_search_by_key(&key, |item| item.0).is_err() => {
                 room -= ITEM_LEN + data.len();
@@ -87,7 +87,7 @@ fn insert_some(random: &mut Random, leaf: &mut Node, items: &mut Items) -> &'sta
 
 fn edit(random: &mut Random, leaf: &mut Node, items: &mut Items) -> &'static str {
     let slot = random.below(items.len().max(1));
-    let new_key = key(random.next() % 400);
+    let new_key = key(random.bits() % 400);
     match (random.below(7), items.binary_search_by_key(&new_key, |item| item.0)) {
         (0, Err(slot)) => {
             let Some(data) = random_item(random, leaf.free_space()) else { return "no room" };
@@ -137,7 +137,7 @@ fn leaf_editors_agree_with_a_vector() {
         for step in 0..4000 {
             let what = edit(&mut random, &mut leaf, &mut items);
             assert_leaf(&leaf, &items, &format!("{what}, nodesize {nodesize} step {step}"));
-            check_find(&leaf, &items, key(random.next() % 420));
+            check_find(&leaf, &items, key(random.bits() % 420));
         }
     }
 }
@@ -205,10 +205,10 @@ fn pointer_editors_agree_with_a_vector() {
         let (mut node, mut model) = (empty(nodesize, 3), Vec::new());
         for _ in 0..5000 {
             let slot = random.below(model.len() + 1);
-            let child = (Logical(random.next() >> 20 << 12 | 4096), Generation(random.next() % 7));
+            let child = (Logical(random.bits() >> 20 << 12 | 4096), Generation(random.bits() % 7));
             match random.below(5) {
                 0 | 1 if model.len() < most => {
-                    let key = Key::new(random.next(), KeyType(random.next() as u8), random.next());
+                    let key = Key::new(random.bits(), KeyType(random.bits() as u8), random.bits());
                     node.insert_pointer(slot, key, child.0, child.1);
                     model.insert(slot, (key, child));
                 }
@@ -372,7 +372,7 @@ fn no_bytes_make_a_reader_panic() {
         for _ in 0..1 + random.below(4) {
             let len = bytes.len();
             let at = if random.one_in(4) { random.below(len) } else { 56 + random.below(400) };
-            bytes[at] = if random.one_in(2) { random.next() as u8 } else { bytes[at] ^ (1 << random.below(8)) };
+            bytes[at] = if random.one_in(2) { random.bits() as u8 } else { bytes[at] ^ (1 << random.below(8)) };
         }
         reseal(&mut bytes);
         let header = Node::from_checked(bytes.clone()).header();

@@ -43,7 +43,7 @@ fn scan(model: &Model, from: Key, to: Key, most: usize) -> Items {
 fn check_scans(model: &Model, random: &mut Random) {
     let keys = 2 * model.items.len() as u64 + 3;
     for _ in 0..30 {
-        let (from, to) = (key(random.next() % keys), key(random.next() % keys));
+        let (from, to) = (key(random.bits() % keys), key(random.bits() % keys));
         let most = 1 + random.below(keys as usize);
         let expected = model.items.iter().filter(|(key, _)| (from..=to).contains(key)).take(most);
         let expected: Items = expected.map(|(key, data)| (*key, data.clone())).collect();

@@ -19,6 +19,24 @@ fn an_open_file_outlives_its_name() {
     world.finish();
 }
 
+/// After a mount the next number follows from the greatest in the tree. What is still to be written of the last inode,
+/// which is deleted before a number was asked for, must not be written over a new one.
+#[test]
+fn the_number_of_a_deleted_inode_is_not_used_again() {
+    let world = World::new();
+    let old = world.file(world.root(), "old");
+    let world = world.reopen();
+    let (fs, root) = (&world.fs, world.root());
+    fs.unlink(root, b"old").unwrap();
+    let new = fs.mknod(&ROOT, root, b"new", 0o060_640, (8, 1)).unwrap();
+    assert!(new.id.ino > old.ino, "{} after {}", new.id.ino, old.ino);
+    fs.forget(new.id, 1);
+    let world = world.reopen();
+    let found = world.stat("new").unwrap();
+    assert_eq!((found.mode, found.nlink, found.rdev), (0o060_640, 1, (8, 1)));
+    world.finish();
+}
+
 #[test]
 fn shutting_down_deletes_what_is_still_open() {
     let world = World::new();

@@ -103,11 +103,20 @@ const MAKERS: &[(u64, Maker)] = &[
 impl Generator {
     /// Operations that follow from `seed`.
     pub fn new(seed: u64, shape: Shape) -> Generator {
+        Generator::drawing(seed, Rng::new(seed), shape)
+    }
+
+    /// Operations that follow from these bytes.
+    pub fn from_bytes(bytes: &[u8], shape: Shape) -> Generator {
+        Generator::drawing(0, Rng::from_bytes(bytes), shape)
+    }
+
+    fn drawing(seed: u64, rng: Rng, shape: Shape) -> Generator {
         let short = (0..40).map(|number| format!("n{number}").into_bytes());
         let long = (0..6).map(names::longest);
         let odd = (0..4).map(names::odd);
         let names = short.chain(long).chain(odd).chain(names::colliding("", 3)).collect();
-        Generator { seed, rng: Rng::new(seed), shape, next_handle: 0, names }
+        Generator { seed, rng, shape, next_handle: 0, names }
     }
 
     /// What the operations follow from.

@@ -1,9 +1,7 @@
-//! A tree in memory for tests: a strict store, a model beside it, and a validator.
+//! What the tests of trees share.
 
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)] // each test program uses a part
 
-pub mod model;
-pub mod random;
 pub mod shape;
-pub mod store;
-pub mod validator;
+
+pub use butterfs_testkit::tree_model::{model, random, store, validator};

@@ -8,7 +8,7 @@ impl Random {
         Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -17,7 +17,7 @@ impl Random {
 
     /// A number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
-        ((self.next() >> 11) % limit as u64) as usize
+        ((self.bits() >> 11) % limit as u64) as usize
     }
 
     /// True once in `n` times.
@@ -32,7 +32,7 @@ impl Random {
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         let mut chunks = out.chunks_mut(8);
-        chunks.by_ref().for_each(|chunk| chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]));
+        chunks.by_ref().for_each(|chunk| chunk.copy_from_slice(&self.bits().to_le_bytes()[..chunk.len()]));
         out
     }
 }

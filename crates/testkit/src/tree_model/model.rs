@@ -193,7 +193,7 @@ impl Model {
 
     /// A random operation on about `keys` keys, with items of `sizes`.
     pub fn random_op(&self, random: &mut Random, keys: u64, sizes: &[usize], growing: bool) -> Op {
-        let one = key(random.next() % keys);
+        let one = key(random.bits() % keys);
         let data = |random: &mut Random| {
             let len = *random.pick(sizes);
             random.bytes(len)
@@ -202,11 +202,11 @@ impl Model {
             0..=5 if growing => Op::Insert(one, data(random)),
             0..=2 => Op::Insert(one, data(random)),
             6 | 7 if growing => Op::InsertMany(self.run(random, keys, sizes)),
-            8 | 9 => Op::Update(one, random.next() as u8),
+            8 | 9 => Op::Update(one, random.bits() as u8),
             10..=12 => Op::Replace(one, data(random)),
             13 => {
-                let first = random.next() % keys;
-                Op::RemoveRange(key(first), key(first + random.next() % (keys / 8 + 2)))
+                let first = random.bits() % keys;
+                Op::RemoveRange(key(first), key(first + random.bits() % (keys / 8 + 2)))
             }
             14 if growing => Op::Insert(one, data(random)),
             _ => Op::Remove(one),
@@ -214,9 +214,9 @@ impl Model {
     }
 
     fn run(&self, random: &mut Random, keys: u64, sizes: &[usize]) -> Vec<(Key, Vec<u8>)> {
-        let first = random.next() % keys;
-        let skip = 1 + random.next() % 3;
-        let count = random.next() % 40;
+        let first = random.bits() % keys;
+        let skip = 1 + random.bits() % 3;
+        let count = random.bits() % 40;
         (0..count)
             .map(|n| {
                 let len = *random.pick(sizes);
