@@ -121,6 +121,24 @@ impl Target {
         }
     }
 
+    /// The inode that a path inside an image leads to.
+    pub fn id_in_image(&self, path: &Path) -> Result<InodeId, CliError> {
+        match self {
+            Target::Image(filesystem) => lookup(filesystem, path).map_err(|error| cannot_access(path, error)),
+            Target::Mount(_) => Err(CliError::failed(format!("'{}' is not in an image", path.display()))),
+        }
+    }
+
+    /// Bytes of a file.
+    pub fn size(&self, path: &Path) -> Result<u64, CliError> {
+        match self {
+            Target::Mount(_) => {
+                std::fs::metadata(path).map(|metadata| metadata.len()).map_err(|error| cannot_access(path, error))
+            }
+            Target::Image(filesystem) => Ok(filesystem.getattr(self.id_in_image(path)?)?.size),
+        }
+    }
+
     /// Whether a path leads to a directory, to something else, or nowhere.
     pub fn is_directory(&self, path: &Path) -> Result<Option<bool>, CliError> {
         let found = match self {

@@ -1,5 +1,7 @@
-//! `butterfs filesystem`: commands on a mounted filesystem as a whole.
+//! `butterfs filesystem`: commands on a mounted filesystem as a whole, and on how files lie in it.
 
+mod defragment;
+mod extents;
 mod sync;
 
 use super::{Run, subcommands};
@@ -8,8 +10,10 @@ use clap::Subcommand;
 use std::io::Write;
 
 subcommands! {
-    /// Work on a mounted filesystem as a whole
+    /// Work on a filesystem as a whole, or on how files lie in it
     Group {
+        Defragment(defragment::Args),
+        Extents(extents::Args),
         Sync(sync::Args),
     }
 }

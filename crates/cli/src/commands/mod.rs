@@ -2,12 +2,14 @@
 //! help text and that implements [`Run`], declare the module, and add a line to the table.
 
 pub mod check;
+pub mod dedupe;
 pub mod filesystem;
 pub mod inspect_internal;
 pub mod mkfs;
 pub mod mount;
 pub mod property;
 pub mod receive;
+pub mod reflink;
 pub mod send;
 pub mod subvolume;
 pub mod umount;
@@ -63,6 +65,8 @@ subcommands! {
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),
         Send(send::Args),
+        Reflink(#[command(subcommand)] reflink::Group),
+        Dedupe(dedupe::Args),
         InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
     }
 }

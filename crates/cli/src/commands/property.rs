@@ -1,14 +1,15 @@
-//! `butterfs property`: the grammar of btrfs-progs 6.2. One property so far, a subvolume's `ro`.
+//! `butterfs property`: the grammar of btrfs-progs 6.2. A subvolume has `ro`, a filesystem its `label`, a file or folder
+//! its `compression`.
 
 use super::{Run, subcommands};
-use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Target};
+use crate::error::{CliError, os_message};
+use crate::target::{ImageArgument, Intent, Target, cannot_access};
 use clap::{Subcommand, ValueEnum};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 subcommands! {
-    /// Read and change properties of subvolumes
+    /// Read and change properties of subvolumes, filesystems, files and folders
     Group {
         Get(GetArgs),
         Set(SetArgs),
@@ -42,18 +43,108 @@ struct Object {
 }
 
 const READ_ONLY: &str = "ro";
+const LABEL: &str = "label";
+const COMPRESSION: &str = "compression";
+/// The attribute that the property is kept in.
+const COMPRESSION_XATTR: &str = "btrfs.compression";
 
-fn known(name: &str) -> Result<(), CliError> {
-    if name == READ_ONLY { Ok(()) } else { Err(CliError::failed(format!("property '{name}' is not supported"))) }
-}
+/// The properties, what has them, and what they are.
+const PROPERTIES: [(&str, ObjectType, &str); 3] = [
+    (READ_ONLY, ObjectType::Subvol, "read-only status of a subvolume"),
+    (LABEL, ObjectType::Filesystem, "label of the filesystem"),
+    (COMPRESSION, ObjectType::Inode, "compression algorithm for the file or directory"),
+];
 
 impl Object {
-    fn is_subvolume(&self, target: &mut Target) -> Result<bool, CliError> {
-        if self.kind.is_some_and(|kind| kind != ObjectType::Subvol) {
-            return Ok(false);
+    /// Whether the object has a property of this kind, as far as the user has not said what it is.
+    fn is(&self, kind: ObjectType, target: &mut Target) -> Result<bool, CliError> {
+        if let Some(said) = self.kind {
+            return Ok(said == kind);
         }
-        let inode = target.inode(&self.object)?;
-        Ok(target.try_ask(&[b"get-readonly", &inode])?.is_ok())
+        Ok(match kind {
+            ObjectType::Subvol => {
+                let inode = target.inode(&self.object)?;
+                target.try_ask(&[b"get-readonly", &inode])?.is_ok()
+            }
+            ObjectType::Filesystem => self.is_root(target)?,
+            ObjectType::Inode => true,
+            ObjectType::Device => false,
+        })
+    }
+
+    /// Whether the object stands for the whole filesystem.
+    fn is_root(&self, target: &Target) -> Result<bool, CliError> {
+        if let Target::Image(filesystem) = target {
+            return Ok(target.id_in_image(&self.object)? == filesystem.root());
+        }
+        let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
+        let real = self.object.canonicalize().map_err(|error| cannot_access(&self.object, error))?;
+        Ok(real.parent().is_none_or(|parent| device(parent) != device(&real)))
+    }
+
+    /// The property of this name, which the object must be able to have.
+    fn property(&self, name: &str, target: &mut Target) -> Result<&'static str, CliError> {
+        let found = PROPERTIES.iter().find(|(known, ..)| *known == name);
+        let (name, kind, _) = found.ok_or_else(|| CliError::failed(format!("property '{name}' is not supported")))?;
+        let fits = self.is(*kind, target)?;
+        // A subvolume that is none is told so by the engine.
+        if fits || *kind == ObjectType::Subvol && self.kind.is_none() {
+            return Ok(name);
+        }
+        Err(CliError::failed(format!("'{}' is not what has the property '{name}'", self.object.display())))
+    }
+
+    /// All properties that the object can have.
+    fn properties(
+        &self,
+        target: &mut Target,
+    ) -> Result<Vec<&'static (&'static str, ObjectType, &'static str)>, CliError> {
+        let mut found = Vec::new();
+        for property in &PROPERTIES {
+            found.extend(self.is(property.1, target)?.then_some(property));
+        }
+        Ok(found)
+    }
+
+    /// The value of a property, if it has one.
+    fn value(&self, name: &'static str, target: &mut Target) -> Result<Option<Vec<u8>>, CliError> {
+        let what = cannot("read", name, &self.object);
+        let question = match name {
+            READ_ONLY => vec![b"get-readonly".to_vec(), target.inode(&self.object)?],
+            LABEL => vec![b"get-label".to_vec()],
+            _ => return self.compression(target).map_err(|why| CliError::failed(format!("{what}: {why}"))),
+        };
+        let words: Vec<&[u8]> = question.iter().map(Vec::as_slice).collect();
+        Ok(target.ask(&what, &words)?.into_iter().flatten().next())
+    }
+
+    /// Nothing where the attribute is missing, or cannot be.
+    fn compression(&self, target: &Target) -> Result<Option<Vec<u8>>, String> {
+        if let Target::Image(filesystem) = target {
+            let id = target.id_in_image(&self.object).map_err(|_| "there is no such file".to_owned())?;
+            return match filesystem.get_xattr(id, COMPRESSION_XATTR.as_bytes()) {
+                Ok(value) => Ok(Some(value)),
+                Err(error) if error.is(butterfs_fs::Errno::ENODATA) => Ok(None),
+                Err(error) => Err(error.to_string()),
+            };
+        }
+        let mut value = [0; 256];
+        match rustix::fs::getxattr(&self.object, COMPRESSION_XATTR, &mut value) {
+            Ok(len) => Ok(Some(value[..len].to_vec())),
+            Err(rustix::io::Errno::NODATA) => Ok(None),
+            Err(error) => Err(os_message(&error.into())),
+        }
+    }
+
+    fn set_compression(&self, value: &[u8], target: &Target) -> Result<(), String> {
+        if let Target::Image(filesystem) = target {
+            let id = target.id_in_image(&self.object).map_err(|_| "there is no such file".to_owned())?;
+            let set = filesystem.set_xattr(&Default::default(), id, COMPRESSION_XATTR.as_bytes(), value, 0);
+            return set.map_err(|error| error.to_string());
+        }
+        let flags = rustix::fs::XattrFlags::empty();
+        let set = rustix::fs::setxattr(&self.object, COMPRESSION_XATTR, value, flags);
+        set.map_err(|error| os_message(&error.into()))
     }
 }
 
@@ -69,22 +160,21 @@ pub struct GetArgs {
 impl Run for GetArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.object.image.target(&self.object.object, Intent::Look)?;
-        match &self.name {
-            Some(name) => known(name)?,
-            None if !self.object.is_subvolume(&mut target)? => return target.close(),
-            None => {}
-        }
-        let inode = target.inode(&self.object.object)?;
-        let records = target.ask(&cannot("read", &self.object.object), &[b"get-readonly", &inode])?;
-        for value in records.iter().flatten() {
-            writeln!(out, "{READ_ONLY}={}", String::from_utf8_lossy(value))?;
+        let names = match &self.name {
+            Some(name) => vec![self.object.property(name, &mut target)?],
+            None => self.object.properties(&mut target)?.iter().map(|(name, ..)| *name).collect(),
+        };
+        for name in names {
+            if let Some(value) = self.object.value(name, &mut target)? {
+                writeln!(out, "{name}={}", String::from_utf8_lossy(&value))?;
+            }
         }
         target.close()
     }
 }
 
-fn cannot(verb: &str, object: &Path) -> String {
-    format!("cannot {verb} property '{READ_ONLY}' of '{}'", object.display())
+fn cannot(verb: &str, name: &str, object: &Path) -> String {
+    format!("cannot {verb} property '{name}' of '{}'", object.display())
 }
 
 /// Change the value of a property
@@ -97,24 +187,39 @@ pub struct SetArgs {
     object: Object,
     /// The property
     name: String,
-    /// Its value, for ro true or false
+    /// Its value: true or false for ro; zlib, lzo, zstd, none or nothing for compression; any text for label
     value: String,
 }
 
 impl Run for SetArgs {
     fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
-        known(&self.name)?;
+        let path = &self.object.object;
+        let mut target = self.object.image.target(path, Intent::Change)?;
+        let name = self.object.property(&self.name, &mut target)?;
+        let what = cannot("change", name, path);
+        match name {
+            READ_ONLY => self.set_read_only(&mut target, &what)?,
+            LABEL => drop(target.ask(&what, &[b"set-label", self.value.as_bytes()])?),
+            _ => {
+                let set = self.object.set_compression(self.value.as_bytes(), &target);
+                set.map_err(|why| CliError::failed(format!("{what}: {why}")))?;
+            }
+        }
+        target.close()
+    }
+}
+
+impl SetArgs {
+    fn set_read_only(&self, target: &mut Target, what: &str) -> Result<(), CliError> {
         if !["true", "false"].contains(&self.value.as_str()) {
             return Err(CliError::failed(format!("invalid value for property: {}", self.value)));
         }
-        let mut target = self.object.image.target(&self.object.object, Intent::Change)?;
         let inode = target.inode(&self.object.object)?;
         if self.value == "false" && !self.force {
-            refuse_received(&mut target, &inode)?;
+            refuse_received(target, &inode)?;
         }
         target.write_back(&self.object.object)?;
-        target.ask(&cannot("change", &self.object.object), &[b"set-readonly", &inode, self.value.as_bytes()])?;
-        target.close()
+        target.ask(what, &[b"set-readonly", &inode, self.value.as_bytes()]).map(drop)
     }
 }
 
@@ -139,8 +244,8 @@ pub struct ListArgs {
 impl Run for ListArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.object.image.target(&self.object.object, Intent::Look)?;
-        if self.object.is_subvolume(&mut target)? {
-            writeln!(out, "{READ_ONLY:<20}read-only status of a subvolume")?;
+        for (name, _, about) in self.object.properties(&mut target)? {
+            writeln!(out, "{name:<20}{about}")?;
         }
         target.close()
     }

@@ -38,6 +38,13 @@ pub(super) struct Wish {
     stubborn: bool,
 }
 
+impl Wish {
+    /// To compress data once by a method, whatever the file's own wish is.
+    pub fn of(method: Method) -> Wish {
+        Wish { method, forced: false, stubborn: true }
+    }
+}
+
 /// Data as it will lie on disk.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {

@@ -12,10 +12,15 @@ use crate::transaction::{Core, Tree};
 use butterfs_ondisk::items::compression;
 use butterfs_ondisk::{Ino, Key, KeyType};
 
-/// Whether `extent`, an item of inode `ino` in `tree`, is the only user of its data.
+/// Whether the data of `extent`, an item of inode `ino` in `tree`, can be overwritten.
 pub fn is_exclusive(core: &Core, tree: &Tree, ino: Ino, extent: &FileExtent) -> Result<bool> {
+    Ok(extent.compression == compression::NONE && is_only_user(core, tree, ino, extent)?)
+}
+
+/// Whether `extent`, an item of inode `ino` in `tree`, is the only user of its data.
+pub fn is_only_user(core: &Core, tree: &Tree, ino: Ino, extent: &FileExtent) -> Result<bool> {
     let last_snapshot = tree.last_snapshot().0;
-    if !extent.is_on_disk() || extent.compression != compression::NONE || extent.generation <= last_snapshot {
+    if !extent.is_on_disk() || extent.generation <= last_snapshot {
         return Ok(false);
     }
     let Some(ours) = extent.data_ref(tree.id(), ino.0) else { return Ok(false) };

@@ -20,6 +20,8 @@ mod allocation;
 mod buffer;
 pub mod codec;
 mod compression;
+mod dedupe;
+mod defragment;
 mod encoded;
 mod exclusive;
 pub(crate) mod extents;
@@ -39,6 +41,7 @@ mod write_back;
 
 pub use allocation::Allocation;
 pub use buffer::MAX_FILE_SIZE;
+pub use defragment::Defragment;
 pub use encoded::Encoded;
 pub use pressure::Flusher;
 pub use seek::Whence;

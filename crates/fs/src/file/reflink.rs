@@ -1,6 +1,6 @@
 //! Copying by sharing extents.
 //!
-//! The target's items get the source's extents and one reference each. What is buffered of the source when the copy
+//! What a small file keeps in its item is copied. Otherwise the target's items get the source's extents and one reference each. What is buffered of the source when the copy
 //! begins is written back first; writes that run beside the copy are seen or not, as beside any copy.
 
 use super::extents::FileContext;
@@ -12,6 +12,7 @@ use crate::extent::TreeItems;
 use crate::inode::Inode;
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;
+use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -21,13 +22,37 @@ const SHARED_PER_STEP: usize = 12;
 const DROPPED_PER_STEP: usize = 16;
 
 /// A range of one file that becomes the content of another, or of another place in the same one.
-struct Sharing<'a> {
-    from: &'a Arc<Inode>,
-    into: &'a Arc<Inode>,
-    source: u64,
-    target: u64,
+pub(super) struct Sharing<'a> {
+    pub from: &'a Arc<Inode>,
+    pub into: &'a Arc<Inode>,
+    pub source: u64,
+    pub target: u64,
     /// Bytes, up to the end of the source perhaps in the middle of a sector.
-    len: u64,
+    pub len: u64,
+    /// The target's content and times stay.
+    pub silent: bool,
+}
+
+/// Both inodes, locked in the order of their numbers; the source is in neither when it is the target.
+pub(super) struct Locks<'a> {
+    _first: Option<RwLockReadGuard<'a, ()>>,
+    _into: RwLockWriteGuard<'a, ()>,
+    _last: Option<RwLockReadGuard<'a, ()>>,
+}
+
+impl<'a> Sharing<'a> {
+    /// Items that one step changes, about.
+    pub const ITEMS: u64 = (2 * SHARED_PER_STEP + DROPPED_PER_STEP + 8) as u64;
+
+    /// Locks both. The source must not be deleted: then its extents may be free already.
+    pub fn lock(&self) -> Result<Locks<'a>> {
+        let same = Arc::ptr_eq(self.from, self.into);
+        let source_first = self.from.id() < self.into.id();
+        let first = if source_first { Some(self.from.lock_shared()?) } else { None };
+        let into = self.into.lock_exclusive()?;
+        let last = if source_first || same { None } else { Some(self.from.lock_shared()?) };
+        Ok(Locks { _first: first, _into: into, _last: last })
+    }
 }
 
 impl Files {
@@ -43,14 +68,11 @@ impl Files {
     ) -> Result<u64> {
         self.must_be_writable(into)?;
         let aligned = source.is_multiple_of(self.sector()) && target.is_multiple_of(self.sector());
-        let sums = |inode: &Inode| inode.with(|state| state.flags() & inode_flags::NODATASUM);
-        if !aligned || sums(from) != sums(into) || target.checked_add(len).is_none_or(|end| end > MAX_FILE_SIZE) {
+        if !aligned || !self.may_share(from, into) || target.checked_add(len).is_none_or(|end| end > MAX_FILE_SIZE) {
             return Ok(0);
         }
         let same = Arc::ptr_eq(from, into);
-        let (first, second) = if from.id() <= into.id() { (from, into) } else { (into, from) };
-        let _first = first.data.lock_mapping();
-        let _second = (!same).then(|| second.data.lock_mapping());
+        let _mappings = self.lock_mappings(from, into);
         let size = from.size();
         let len = len.min(size.saturating_sub(source));
         let ends_both = source + len == size && target + len >= into.size();
@@ -61,16 +83,50 @@ impl Files {
         self.write_back(from)?;
         self.write_back(into)?;
         if self.is_inline(from)? {
-            return Ok(0);
+            return self.copy_inline((from, source), (into, target), len, set_id);
         }
         if target > 0 && (target > into.size() || self.is_inline(into)?) {
             self.rewrite_tail(into)?;
         }
-        let sharing = Sharing { from, into, source, target, len };
+        let sharing = Sharing { from, into, source, target, len, silent: false };
         let mut done = 0;
         while done < len {
             done = self.share_step(&sharing, done, set_id)?;
         }
+        Ok(len)
+    }
+
+    /// Whether the files have checksums, both or neither.
+    pub fn may_share(&self, from: &Inode, into: &Inode) -> bool {
+        let sums = |inode: &Inode| inode.with(|state| state.flags() & inode_flags::NODATASUM);
+        sums(from) == sums(into)
+    }
+
+    /// The mapping locks of both, in the order of their numbers.
+    pub(super) fn lock_mappings<'a>(
+        &self,
+        from: &'a Arc<Inode>,
+        into: &'a Arc<Inode>,
+    ) -> (MutexGuard<'a, ()>, Option<MutexGuard<'a, ()>>) {
+        let (first, second) = if from.id() <= into.id() { (from, into) } else { (into, from) };
+        let guard = first.data.lock_mapping();
+        (guard, (!Arc::ptr_eq(from, into)).then(|| second.data.lock_mapping()))
+    }
+
+    /// Copies what a small file keeps in its item. The mappings are locked.
+    fn copy_inline(
+        &self,
+        (from, source): (&Arc<Inode>, u64),
+        (into, target): (&Arc<Inode>, u64),
+        len: u64,
+        set_id: bool,
+    ) -> Result<u64> {
+        let content = {
+            let _guard = from.lock_shared()?;
+            self.sectors(from, &(source..source + self.round_up(len)))?
+        };
+        let promise = self.promise(into, target, len)?;
+        self.put(into, target, &content[..len as usize], promise, Some(set_id), true)?;
         Ok(len)
     }
 
@@ -79,19 +135,15 @@ impl Files {
         let end = self.round_up(sharing.len);
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let range = sharing.target + done..sharing.target + (covered - sharing.source);
-        let handle = self.core.start(Reserve::items((2 * SHARED_PER_STEP + DROPPED_PER_STEP + 8) as u64))?;
-        // The source must not be deleted: then its extents may be free already. Locks in the order of numbers.
-        let same = Arc::ptr_eq(sharing.from, sharing.into);
-        let source_first = sharing.from.id() < sharing.into.id();
-        let _before = if source_first { Some(sharing.from.lock_shared()?) } else { None };
-        let _guard = sharing.into.lock_exclusive()?;
-        let _behind = if source_first || same { None } else { Some(sharing.from.lock_shared()?) };
-        let shared = self.share_under(&handle, sharing, &parts, &range, done == 0, set_id);
+        let handle = self.core.start(Reserve::items(Sharing::ITEMS))?;
+        let _locks = sharing.lock()?;
+        let kill = (done == 0).then_some(set_id);
+        let shared = self.share_under(&handle, sharing, &parts, &range, kill);
         shared.map(|stopped| (stopped - sharing.target).min(sharing.len)).inspect_err(|error| handle.failed(error))
     }
 
     /// The extents with data in a range of the source, a few of them, and up to where that is all.
-    fn shareable(&self, from: &Inode, range: Range<u64>) -> Result<(Vec<FileExtent>, u64)> {
+    pub(super) fn shareable(&self, from: &Inode, range: Range<u64>) -> Result<(Vec<FileExtent>, u64)> {
         let (context, items) = self.extents(from);
         let (mut parts, mut covered) = (Vec::new(), range.end);
         context.overlapping(&items, &range, &mut |extent, _| {
@@ -110,15 +162,15 @@ impl Files {
         Ok((parts, covered))
     }
 
-    /// Replaces a first part of `range` of the target; returns where it stopped.
-    fn share_under(
+    /// Replaces a first part of `range` of the target; returns where it stopped. With `kill` the target loses
+    /// privileges.
+    pub(super) fn share_under(
         &self,
         handle: &Handle,
         sharing: &Sharing<'_>,
         parts: &[FileExtent],
         range: &Range<u64>,
-        first: bool,
-        set_id: bool,
+        kill: Option<bool>,
     ) -> Result<u64> {
         let inode = sharing.into;
         let now = self.core.env().now();
@@ -133,7 +185,7 @@ impl Files {
                 context.insert(&mut items, &FileExtent { start, len, ..*part }, false, &mut booking)?;
             }
         }
-        if first {
+        if let Some(set_id) = kill {
             inode.kill_privileges(handle, set_id)?;
         }
         inode.data.with(|buffer| {
@@ -143,7 +195,9 @@ impl Files {
         let end = stopped.min(sharing.target + sharing.len);
         inode.change(|state| {
             state.size = state.size.max(end);
-            state.touch_content(now);
+            if !sharing.silent {
+                state.touch_content(now);
+            }
         });
         let recorded = self.round_up(inode.with(|state| state.item.size.get()));
         context.fill_gaps(&mut items, &(range.start..stopped.min(recorded).max(range.start)))?;

@@ -4,6 +4,7 @@
 //! of every file is a hole.
 
 use super::Files;
+use super::exclusive::is_only_user;
 use super::item::{ExtentKind, FileExtent};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
@@ -49,6 +50,13 @@ impl Files {
         let _guard = inode.lock_shared()?;
         let (context, items) = self.extents(inode);
         context.list(&items, range, usize::MAX)
+    }
+
+    /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.
+    pub fn is_shared(&self, inode: &Inode, extent: &FileExtent) -> Result<bool> {
+        // Nothing settles while a handle is held, so references are either pending or booked.
+        let _handle = if self.core.is_read_only() { None } else { Some(self.core.join(0)?) };
+        Ok(extent.is_on_disk() && !is_only_user(&self.core, &inode.tree, inode.ino, extent)?)
     }
 
     /// How far from `at` on the file is all data or all hole, at least; and which.

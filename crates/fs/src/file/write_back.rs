@@ -9,7 +9,7 @@
 //! Not here: the places ([`placement`](super::placement)), the trees ([`recording`](super::recording)), files in
 //! their items ([`inline`](super::inline)).
 
-use super::compression::{BATCH_BYTES, Piece, take_batch};
+use super::compression::{BATCH_BYTES, Piece, Wish, take_batch};
 use super::item::{ExtentKind, FileExtent};
 use super::placement::Placed;
 use super::recording::Progress;
@@ -204,8 +204,22 @@ impl Files {
         reserved: &mut Option<DataReservation>,
         done: &mut u64,
     ) -> Result<()> {
+        self.write_new_as(inode, runs, ranges, reserved, done, None)
+    }
+
+    /// The same, compressed as `wish` says, where it says something.
+    pub(super) fn write_new_as(
+        &self,
+        inode: &Arc<Inode>,
+        runs: &DirtyRuns,
+        ranges: &mut Vec<Range<u64>>,
+        reserved: &mut Option<DataReservation>,
+        done: &mut u64,
+        wish: Option<Wish>,
+    ) -> Result<()> {
         while !ranges.is_empty() {
-            let pieces = match self.compression_wish(inode)? {
+            let wish = wish.map_or_else(|| self.compression_wish(inode), |wish| Ok(Some(wish)))?;
+            let pieces = match wish {
                 Some(wish) => self.compress(inode, runs, &take_batch(ranges, BATCH_BYTES), wish)?,
                 None => std::mem::take(ranges).into_iter().map(Piece::plain).collect(),
             };

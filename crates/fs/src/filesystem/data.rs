@@ -3,7 +3,7 @@
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 use crate::file::item::FileExtent;
-use crate::file::{Allocation, MAX_FILE_SIZE, Whence};
+use crate::file::{Allocation, Defragment, MAX_FILE_SIZE, Whence};
 use crate::inode::attr::mode;
 use crate::inode::{Inode, InodeId};
 use crate::options::DataPolicy;
@@ -158,6 +158,28 @@ impl Filesystem {
     /// are left out.
     pub fn extents(&self, id: InodeId, range: Range<u64>) -> Result<Vec<FileExtent>> {
         self.0.files.list_extents(&self.regular(id)?, &range)
+    }
+
+    /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.
+    pub fn is_shared(&self, id: InodeId, extent: &FileExtent) -> Result<bool> {
+        self.0.files.is_shared(self.regular(id)?.as_ref(), extent)
+    }
+
+    /// Whether [`clone_range`](Self::clone_range) from one to the other can share at all.
+    pub fn may_share(&self, source: InodeId, target: InodeId) -> Result<bool> {
+        Ok(self.0.files.may_share(self.regular(source)?.as_ref(), self.regular(target)?.as_ref()))
+    }
+
+    /// Lets a range share the extents of another one that holds the same bytes (`FIDEDUPERANGE`); `false` when they
+    /// differ.
+    pub fn dedupe_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<bool> {
+        let (from, into) = (self.regular(source.0)?, self.regular(target.0)?);
+        self.0.files.dedupe_range((&from, source.1), (&into, target.1), len)
+    }
+
+    /// Writes fragments of a file anew, as one. Returns how many bytes.
+    pub fn defragment(&self, id: InodeId, how: &Defragment) -> Result<u64> {
+        self.0.files.defragment(&self.regular(id)?, how)
     }
 
     /// How new data is stored, where files do not say otherwise themselves.

@@ -1,7 +1,9 @@
 //! How full a filesystem is.
 
 use super::Filesystem;
+use crate::error::{Errno, Error, Result};
 use crate::space::Class;
+use crate::transaction::Reserve;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::profile::Profile;
 
@@ -23,6 +25,25 @@ pub struct StatFs {
 }
 
 impl Filesystem {
+    /// Gives the filesystem another label; durable on return. `EINVAL` for more than 255 bytes or a NUL or newline.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        if label.len() > 255 || label.iter().any(|byte| [0, b'\n'].contains(byte)) {
+            return Err(Error::refused(Errno::EINVAL, "a label has at most 255 bytes, no NUL and no newline"));
+        }
+        let core = &self.0.core;
+        // The right to write, and space for the block that makes it a transaction.
+        let handle = core.start(Reserve::items(1))?;
+        let mut padded = [0; 256];
+        padded[..label.len()].copy_from_slice(label);
+        core.when_settling(Box::new(move |handle| {
+            handle.core().globals().root.touch_root(handle)?;
+            handle.core().superblock.lock().label = padded;
+            Ok(())
+        }));
+        drop(handle);
+        core.commit()
+    }
+
     /// See [`StatFs`]. As in the kernel, inodes are not counted: there is no limit.
     pub fn statfs(&self) -> StatFs {
         let core = &self.0.core;

@@ -7,5 +7,6 @@ mod in_place;
 mod kernel;
 mod random;
 mod scenarios;
+mod sharing;
 mod threads;
 mod world;

@@ -10,7 +10,8 @@ use crate::subvolumes::{Answer, Peer, Stage, perform};
 use butterfs_fs::InodeId;
 
 /// Questions whose answers depend on what is in files.
-const ABOUT_CONTENTS: [&[u8]; 5] = [b"snapshot", b"set-readonly", b"new", b"users", b"sync"];
+const ABOUT_CONTENTS: [&[u8]; 8] =
+    [b"snapshot", b"set-readonly", b"new", b"users", b"extents", b"dedupe", b"defragment", b"sync"];
 
 impl Adaptor {
     /// Answers a question.

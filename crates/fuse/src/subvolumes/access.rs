@@ -5,6 +5,7 @@ use super::Refusal;
 use butterfs_fs::inode::acl::{self, Acl, Asker};
 use butterfs_fs::{Attr, Errno, Filesystem, InodeId};
 
+const READ: u32 = 4;
 const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
 const STICKY: u32 = 0o1000;
@@ -98,6 +99,16 @@ impl Access<'_> {
             return Err(Refusal::new(Errno::EPERM.0, "the directory is sticky and the subvolume another user's"));
         }
         self.must_allow(&attr, WRITE | SEARCH)
+    }
+
+    /// Refuses those who may not read the inode.
+    pub fn must_read(&self, attr: &Attr) -> Result<(), Refusal> {
+        self.must_allow(attr, READ)
+    }
+
+    /// Refuses those who may not write to the inode.
+    pub fn must_write(&self, attr: &Attr) -> Result<(), Refusal> {
+        self.must_allow(attr, WRITE)
     }
 
     fn must_allow(&self, attr: &Attr, want: u32) -> Result<(), Refusal> {

@@ -30,17 +30,24 @@
 //! | `subvolume-path ID` | path from the top level |
 //! | `paths INODE INO` | path each, in the subvolume of INODE |
 //! | `users ADDRESS exact\|whole` | subvolume, inode number, offset |
+//! | `extents INODE` | one for each extent of a file, see [`FileExtentRecord`] |
+//! | `may-clone INODE INODE` | `true` where extents of the first file may be shared with the second, or `false` |
+//! | `dedupe INODE POSITION INODE POSITION LENGTH` | `same`: the second range shares the extents of the first; or `differs` |
+//! | `defragment INODE POSITION LENGTH THRESHOLD METHOD\|-` | bytes that were written anew |
+//! | `get-label`, `set-label LABEL` | the label; none |
 //! | `store-data OPTION...` | none; mount options that say how new data is stored |
 //! | `sync` | none, when everything is durable |
 //!
 //! INODE, DIR and SUBVOLUME are `@NUMBER` as `stat` shows it, or `TREE:INO`.
 
 mod access;
+mod files;
 mod perform;
 mod records;
 mod words;
 
 pub use access::{Access, Peer};
+pub use files::FileExtentRecord;
 pub use perform::{Stage, perform};
 pub use records::{ExtentRecord, SubvolumeRecord, uuid_from_text, uuid_text};
 pub use words::{joined, split};

@@ -44,38 +44,44 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
         b"paths" => asked.paths(),
         b"users" => asked.users(),
         b"store-data" => asked.store_data(),
+        b"extents" => asked.extents(),
+        b"may-clone" => asked.may_clone(),
+        b"dedupe" => asked.dedupe(),
+        b"defragment" => asked.defragment(),
+        b"get-label" => asked.get_label(),
+        b"set-label" => asked.set_label(),
         b"sync" => asked.stage.filesystem.sync().map(|()| Vec::new()).map_err(Refusal::from),
         _ => Err(malformed()),
     }
 }
 
-fn malformed() -> Refusal {
+pub(super) fn malformed() -> Refusal {
     Refusal::new(Errno::EINVAL.0, "the question makes no sense")
 }
 
-fn one(value: impl ToString) -> Vec<Record> {
+pub(super) fn one(value: impl ToString) -> Vec<Record> {
     vec![vec![value.to_string().into_bytes()]]
 }
 
-struct Asked<'a, 'w> {
+pub(super) struct Asked<'a, 'w> {
     stage: &'a Stage<'a>,
     words: std::slice::Iter<'w, Vec<u8>>,
 }
 
 impl Asked<'_, '_> {
-    fn filesystem(&self) -> &Filesystem {
+    pub(super) fn filesystem(&self) -> &Filesystem {
         self.stage.filesystem
     }
 
-    fn access(&self) -> Access<'_> {
+    pub(super) fn access(&self) -> Access<'_> {
         Access { filesystem: self.stage.filesystem, peer: self.stage.peer }
     }
 
-    fn word(&mut self) -> Result<&[u8], Refusal> {
+    pub(super) fn word(&mut self) -> Result<&[u8], Refusal> {
         self.words.next().map(Vec::as_slice).ok_or_else(malformed)
     }
 
-    fn number(&mut self) -> Result<u64, Refusal> {
+    pub(super) fn number(&mut self) -> Result<u64, Refusal> {
         let text = std::str::from_utf8(self.word()?).ok();
         text.and_then(|text| text.parse().ok()).ok_or_else(malformed)
     }
@@ -95,7 +101,7 @@ impl Asked<'_, '_> {
         }
     }
 
-    fn inode(&mut self) -> Result<InodeId, Refusal> {
+    pub(super) fn inode(&mut self) -> Result<InodeId, Refusal> {
         let find = self.stage.find;
         let text = std::str::from_utf8(self.word()?).map_err(|_| malformed())?;
         let number = |text: &str| text.parse::<u64>().map_err(|_| malformed());
@@ -114,17 +120,6 @@ impl Asked<'_, '_> {
             return Err(Refusal::new(Errno::EINVAL.0, "not a subvolume"));
         }
         Ok(id)
-    }
-
-    fn store_data(&mut self) -> Answer {
-        self.access().must_be_privileged()?;
-        let mut policy = self.filesystem().data_policy();
-        while let Some(option) = self.words.next() {
-            let applied = std::str::from_utf8(option).ok().and_then(|option| policy.apply(option));
-            applied.ok_or_else(malformed)?.map_err(|why| Refusal::new(Errno::EINVAL.0, why))?;
-        }
-        self.filesystem().set_data_policy(policy);
-        Ok(Vec::new())
     }
 
     fn create(&mut self) -> Answer {

@@ -1,0 +1,140 @@
+//! `butterfs reflink`: the grammar of btrfs-progs' `reflink clone`, and ranges.
+//!
+//! On a mount the kernel does it (`copy_file_range`), because it knows what it has cached and how long files are; what
+//! it would have to copy is refused before.
+
+use super::{Run, subcommands};
+use crate::args;
+use crate::error::{CliError, os_message};
+use crate::target::{ImageArgument, Intent, Target};
+use butterfs_fs::Filesystem;
+use clap::Subcommand;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+subcommands! {
+    /// Copy by sharing: files with the same extents, until one of them is written
+    Group {
+        Clone(CloneArgs),
+        Range(RangeArgs),
+    }
+}
+
+/// Make a file a copy of another one
+#[derive(clap::Args, Clone, Debug)]
+pub struct CloneArgs {
+    #[command(flatten)]
+    image: ImageArgument,
+    /// The file to copy
+    source: PathBuf,
+    /// What becomes its copy; made where it does not exist
+    target: PathBuf,
+}
+
+impl Run for CloneArgs {
+    fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
+        Sharing { image: self.image, source: self.source, target: self.target, range: None }.run()
+    }
+}
+
+/// Let a range of a file share the extents of a range of another one, or of another place in itself
+#[derive(clap::Args, Clone, Debug)]
+pub struct RangeArgs {
+    #[command(flatten)]
+    image: ImageArgument,
+    /// Where in SOURCE the range begins
+    #[arg(short = 's', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
+    source_offset: u64,
+    /// Where in TARGET it goes
+    #[arg(short = 't', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
+    target_offset: u64,
+    /// How long it is; 0 means up to the end of SOURCE
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
+    length: u64,
+    /// The file to copy from
+    source: PathBuf,
+    /// The file to copy to; made where it does not exist
+    target: PathBuf,
+}
+
+impl Run for RangeArgs {
+    fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
+        let range = Some((self.source_offset, self.target_offset, self.length));
+        Sharing { image: self.image, source: self.source, target: self.target, range }.run()
+    }
+}
+
+/// What both do; a clone of a whole file also cuts the target to its length.
+struct Sharing {
+    image: ImageArgument,
+    source: PathBuf,
+    target: PathBuf,
+    range: Option<(u64, u64, u64)>,
+}
+
+impl Sharing {
+    fn run(self) -> Result<(), CliError> {
+        match self.image.target(&self.source, Intent::Change)? {
+            Target::Image(filesystem) => self.in_image(filesystem),
+            mount => self.on_mount(mount),
+        }
+    }
+
+    fn what(&self) -> String {
+        format!("cannot clone '{}' to '{}'", self.source.display(), self.target.display())
+    }
+
+    fn failed(&self, why: &str) -> CliError {
+        CliError::failed(format!("{}: {why}", self.what()))
+    }
+
+    fn in_image(&self, filesystem: Filesystem) -> Result<(), CliError> {
+        let target = Target::Image(filesystem.clone());
+        let id = |path: &Path| target.id_in_image(path);
+        let (source, into) = (id(&self.source)?, id(&self.target)?);
+        let (from, to, len) = self.range.unwrap_or_default();
+        let refused = |error: butterfs_fs::Error| self.failed(&error.to_string());
+        filesystem.clone_range((source, from), (into, to), len).map_err(refused)?;
+        drop(target);
+        Ok(filesystem.shutdown()?)
+    }
+
+    fn on_mount(&self, mut mount: Target) -> Result<(), CliError> {
+        let failed = |error: std::io::Error| self.failed(&os_message(&error));
+        let source = File::open(&self.source).map_err(failed)?;
+        let created = File::options().write(true).create(true).truncate(false).open(&self.target);
+        let target = created.map_err(failed)?;
+        let words = [mount.inode(&self.source)?, mount.inode(&self.target)?];
+        let may = mount.ask(&self.what(), &[b"may-clone", &words[0], &words[1]])?;
+        if may.first().and_then(|record| record.first()).is_none_or(|word| word != b"true") {
+            return Err(self.failed("one of them has checksums, the other one has none"));
+        }
+        let size = source.metadata().map_err(failed)?.len();
+        let (from, to, len) = self.range.unwrap_or_default();
+        let len = if len == 0 { size.saturating_sub(from) } else { len };
+        let target_size = target.metadata().map_err(failed)?.len();
+        let ends_both = from + len == size && (to + len >= target_size || self.range.is_none());
+        let whole = |position: u64| position.is_multiple_of(4096);
+        if from + len > size || !whole(from) || !whole(to) || !(whole(len) || ends_both) {
+            return Err(self.failed("ranges are whole sectors, up to the end of the source"));
+        }
+        share(&source, from, &target, to, len).map_err(failed)?;
+        if self.range.is_none() && target_size > size {
+            target.set_len(size).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+fn share(source: &File, mut from: u64, target: &File, mut to: u64, mut len: u64) -> std::io::Result<()> {
+    while len > 0 {
+        let most = len.min(1 << 30) as usize;
+        let copied = rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), most)?;
+        if copied == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        len -= copied as u64;
+    }
+    Ok(())
+}
