@@ -7,7 +7,7 @@ use super::Run;
 use crate::error::{CliError, os_message};
 use crate::report;
 use crate::target::{Intent, cannot_access, lookup, open_image};
-use butterfs_send::apply::{self, Engine, Narrator, News, Options, Summary, Target};
+use butterfs_send::apply::{self, Directory, Engine, Narrator, News, Options, Summary, Target};
 use progress::Progress;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,8 +18,15 @@ While it is received a subvolume is called NAME.partial; it gets its name when i
 what it was received as. A receive that was interrupted leaves NAME.partial, which the next one refuses, or deletes with \
 --remove-partial. When the command succeeds everything is durable.
 
+With --into-directory, owners, attributes and devices that the filesystem or the user cannot keep are told and \
+remembered in the file .NAME.butterfs-received, by which incremental streams find what they build on: the tree must not \
+be changed. Snapshots are copies that share content where the filesystem can.
+
 Memory does not depend on the length of the stream: a buffer of at most 17 MiB for one command, and what the engine \
 caches.";
+
+/// Losses that are told one by one.
+const LOSSES_SHOWN: usize = 20;
 
 /// Apply a send stream
 ///
@@ -52,8 +59,11 @@ pub struct Args {
     #[arg(short, long)]
     quiet: bool,
     /// Receive into this image or device, which is not mounted; PATH is the one inside it, from the top level
-    #[arg(long, value_name = "IMAGE", required_unless_present = "dump")]
+    #[arg(long, value_name = "IMAGE", required_unless_present_any = ["dump", "into_directory"])]
     image: Option<PathBuf>,
+    /// PATH is a directory of any filesystem: subvolumes become directories, snapshots copies
+    #[arg(long, conflicts_with_all = ["image", "dump"])]
+    into_directory: bool,
     /// The directory that gets the subvolumes
     #[arg(required_unless_present = "dump")]
     path: Option<PathBuf>,
@@ -67,6 +77,7 @@ impl Run for Args {
         }
         let path = self.path.clone().unwrap_or_default();
         match &self.image {
+            _ if self.into_directory => self.fill_directory(&path, input, len, out),
             Some(image) => self.fill_image(image, &path, input, len, out),
             None => Err(CliError::usage("--image is missing")),
         }
@@ -99,6 +110,24 @@ impl Args {
         let received = self.receive(input, len, &mut engine, out);
         drop(engine);
         filesystem.shutdown()?;
+        received
+    }
+
+    fn fill_directory(
+        &self,
+        path: &Path,
+        input: Box<dyn Read>,
+        len: Option<u64>,
+        out: &mut dyn Write,
+    ) -> Result<(), CliError> {
+        let mut directory = Directory::open(path).map_err(|error| cannot_access(path, error))?;
+        directory = directory.remove_partial(self.remove_partial);
+        let received = self.receive(input, len, &mut directory, out);
+        let (lost, count) = directory.lost();
+        lost.iter().take(LOSSES_SHOWN).for_each(|line| report::warn(&format!("not kept: {line}")));
+        if count > LOSSES_SHOWN as u64 {
+            report::warn(&format!("{} more of the stream could not be kept", count - LOSSES_SHOWN as u64));
+        }
         received
     }
 

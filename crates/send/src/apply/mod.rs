@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! receive     decodes, checks, keeps count of errors; knows nothing of where things go
-//! Target      a filesystem of ours ([`Engine`]); a directory anywhere
+//! Target      a filesystem of ours ([`Engine`]); a directory of any filesystem ([`Directory`])
 //! ```
 //!
 //! 1. Paths are checked before a target sees them: relative, no empty component, no `.` or `..`; the name of a subvolume
@@ -14,12 +14,14 @@
 //!
 //! Not here: where the stream comes from, what the user is told.
 
+mod directory;
 mod encoded;
 mod engine;
 mod narrator;
 mod paths;
 pub mod words;
 
+pub use directory::{Directory, marker};
 pub use engine::Engine;
 pub use narrator::{Narrator, News};
 pub use paths::partial_name;

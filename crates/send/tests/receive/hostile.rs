@@ -27,7 +27,7 @@ fn assert_untouched(world: &World, print: &Fingerprint, doing: &str) {
 }
 
 /// Every command with this path, and with it in the second place.
-fn everywhere(path: &[u8]) -> Vec<Command<'_>> {
+pub fn everywhere(path: &[u8]) -> Vec<Command<'_>> {
     let (now, other) = (time(1), &b"ok"[..]);
     vec![
         Command::Mkfile { path, ino: 1 },

@@ -1,6 +1,7 @@
 //! The kernel's streams: what is received from them equals the snapshots that they were made of.
 
-use crate::world::World;
+use crate::world::{World, receive_into};
+use butterfs_send::apply::Directory;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
 use butterfs_testkit::model::ModelFs;
@@ -84,6 +85,8 @@ fn random(test: &str, seed: u64, options: &str, generations: usize, operations: 
     let (mut generator, mut model) = (Generator::new(seed, shape), ModelFs::default());
     let mut mounted = Mounted::new(&source.path("s"));
     let world = World::new();
+    let beside = source.path("beside");
+    std::fs::create_dir(&beside).unwrap();
     for generation in 0..generations {
         run(&mut generator, operations, &mut model, &mut mounted).unwrap_or_else(|found| panic!("{found:?}"));
         let (name, before) = (format!("g{generation}"), source.path(&format!("g{}", generation.wrapping_sub(1))));
@@ -93,6 +96,10 @@ fn random(test: &str, seed: u64, options: &str, generations: usize, operations: 
         let stream = source.send(&name, &[send, incremental].concat());
         world.receive_ok(&stream);
         assert_same(&format!("seed {seed}, {name}"), &expected, &world.fingerprint(&name));
+        let mut directory = Directory::open(&beside).unwrap();
+        assert_eq!(receive_into(&stream, &mut directory).errors, [""; 0]);
+        assert_eq!(directory.lost(), (&[][..], 0));
+        assert_same(&format!("seed {seed}, directory {name}"), &expected, &Fingerprint::of_tree(&beside.join(&name)));
     }
     drop(mounted);
     source.finish();

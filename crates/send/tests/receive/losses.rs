@@ -52,7 +52,7 @@ fn set_id_bits_survive_a_change_of_the_owner() {
 }
 
 /// A default ACL: user::rwx, user:99:rwx, group::r-x, mask::rwx, other::r-x.
-const DEFAULT_ACL: &[u8] = &[
+pub const DEFAULT_ACL: &[u8] = &[
     2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 99, 0, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255, 16, 0, 7, 0,
     255, 255, 255, 255, 32, 0, 5, 0, 255, 255, 255, 255,
 ];

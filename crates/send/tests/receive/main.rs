@@ -2,6 +2,7 @@
 //! streams harm nothing.
 
 mod conduct;
+mod directories;
 mod hostile;
 mod kernel;
 mod losses;

@@ -3,7 +3,7 @@
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Attr, Env, Filesystem, InodeId, Options, Subvolume, TreeId};
-use butterfs_send::apply::{self, Engine, Error, Observer, Summary};
+use butterfs_send::apply::{self, Engine, Error, Observer, Summary, Target};
 use butterfs_send::wire::{Command, Timespec, Version, encode, encode_header};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::kernel::check_all;
@@ -35,6 +35,14 @@ impl Observer for Notes {
     fn error(&mut self, error: &Error) {
         self.0.push(error.to_string());
     }
+}
+
+/// Applies a stream that stops at the first error.
+pub fn receive_into(stream: &[u8], target: &mut dyn Target) -> Received {
+    let mut notes = Notes::default();
+    let summary = apply::receive(stream, target, &apply::Options::default(), &mut notes);
+    assert_eq!(summary.errors as usize, notes.0.len());
+    Received { summary, errors: notes.0 }
 }
 
 impl World {

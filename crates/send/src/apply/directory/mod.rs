@@ -1,0 +1,535 @@
+//! An ordinary directory as the target, on any filesystem.
+//!
+//! A subvolume becomes a directory, a snapshot a copy of the tree that was received before, sharing content where the
+//! filesystem can. What was received is remembered [beside the tree](marker).
+//!
+//! 1. A tree grows in `NAME.partial/tree` and is renamed to `NAME` when it is complete.
+//! 2. Nothing outside of it is touched: see [`tree`].
+//! 3. What is made inherits nothing: where a directory of the tree could hand something down, things are made outside of
+//!    it and moved there.
+//! 4. What this filesystem or this user cannot keep of the stream (owners, attributes, devices) is remembered in the
+//!    marker and told, not an error. What cannot be kept of names and contents is an error.
+
+mod copying;
+mod flags;
+pub mod marker;
+mod tree;
+
+use super::{Failure, Outcome, Section, Target, encoded, partial_name};
+use crate::wire::{Command, Timespec, Uuid};
+use butterfs_fs::Errno;
+use copying::{Copier, write_all};
+use marker::Marker;
+use rustix::fs::{
+    AtFlags, CWD, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags, chmodat,
+    chownat, fallocate, fstat, ftruncate, linkat, mkdirat, mknodat, openat, renameat, renameat_with, statat, symlinkat,
+    syncfs, unlinkat, utimensat,
+};
+use rustix::io::Errno as Number;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use tree::{Place, Tree, open_regular};
+
+/// The tree inside what is not complete.
+const TREE: &str = "tree";
+/// Where things are made that must not inherit.
+const NURSERY: &str = "new";
+/// Lines about what was lost that are remembered.
+const MOST_LINES: usize = 1000;
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The system's words for an error.
+fn system(error: Number) -> Failure {
+    let text = std::io::Error::from(error).to_string();
+    let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+    Failure { errno: error.raw_os_error(), reason: text }
+}
+
+fn of_io(error: std::io::Error) -> Failure {
+    Failure { errno: error.raw_os_error().unwrap_or(Errno::EIO.0), reason: error.to_string() }
+}
+
+/// Whether new entries of a directory with this attribute get something from it.
+fn is_handed_down(attribute: &[u8]) -> bool {
+    attribute == b"system.posix_acl_default" || attribute.starts_with(b"btrfs.")
+}
+
+/// See the [module](self).
+pub struct Directory {
+    destination: OwnedFd,
+    remove_partial: bool,
+    open: Option<Open>,
+    lost: Vec<String>,
+    lost_count: u64,
+}
+
+/// The section that is being received.
+struct Open {
+    name: Vec<u8>,
+    uuid: Uuid,
+    transid: u64,
+    staging: OwnedFd,
+    tree: Tree,
+    root_times: Option<(Timespec, Timespec)>,
+    /// Some directory of the tree could hand something down.
+    hands_down: bool,
+    /// Flags that forbid changes, by path, for the end.
+    fixed: Vec<(Vec<u8>, u64)>,
+    /// Where [`Directory::lost`] stood when the section began.
+    lost_from: usize,
+}
+
+impl Directory {
+    /// Trees are made in this directory.
+    pub fn open(path: &Path) -> std::io::Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let destination = openat(CWD, path, flags, Mode::empty())?;
+        Ok(Directory { destination, remove_partial: false, open: None, lost: Vec::new(), lost_count: 0 })
+    }
+
+    /// What an interrupted receive left in the way is deleted.
+    pub fn remove_partial(mut self, remove: bool) -> Directory {
+        self.remove_partial = remove;
+        self
+    }
+
+    /// What could not be kept so far, a line each, and how many there were in all.
+    pub fn lost(&self) -> (&[String], u64) {
+        (&self.lost, self.lost_count)
+    }
+
+    fn note_lost(&mut self, what: &str, failure: &Failure) {
+        self.lost_count += 1;
+        if self.lost.len() < MOST_LINES {
+            self.lost.push(format!("{what}: {}", failure.reason));
+        }
+    }
+
+    /// An outcome that may be a loss and no error.
+    fn may_lose(&mut self, what: &str, outcome: Outcome) -> Outcome {
+        let losses = [Number::PERM, Number::OPNOTSUPP, Number::NOTTY, Number::INVAL, Number::NOSPC, Number::TOOBIG];
+        match outcome {
+            Err(failure) if losses.iter().any(|number| number.raw_os_error() == failure.errno) => {
+                self.note_lost(what, &failure);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn open_section(&mut self) -> Result<&mut Open, Failure> {
+        self.open.as_mut().ok_or_else(|| Failure::new(Errno::EINVAL, "no subvolume was begun"))
+    }
+
+    fn place<'p>(&mut self, path: &'p [u8]) -> Result<Place<'p>, Failure> {
+        self.open_section()?.tree.place(path)
+    }
+
+    fn begin_section(&mut self, section: &Section<'_>) -> Outcome {
+        self.open = None;
+        if statat(&self.destination, section.name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Err(Failure::new(Errno::EEXIST, "File exists"));
+        }
+        let parent = section.parent.map(|(uuid, _)| self.find_tree(&uuid, "the parent")).transpose()?;
+        let partial = partial_name(section.name);
+        self.clear_away(&partial)?;
+        mkdirat(&self.destination, &partial[..], Mode::RWXU).map_err(system)?;
+        let staging = openat(&self.destination, &partial[..], DIRECTORY, Mode::empty()).map_err(system)?;
+        disinherit(&staging)?;
+        let marker = Marker { uuid: section.uuid, transid: section.transid, lost: Vec::new() };
+        marker.write(staging.as_fd(), marker::INSIDE.as_bytes()).map_err(of_io)?;
+        mkdirat(&staging, TREE, Mode::RWXU).map_err(system)?;
+        let root = openat(&staging, TREE, DIRECTORY, Mode::empty()).map_err(system)?;
+        chmodat(&staging, TREE, Mode::from_raw_mode(0o755), AtFlags::empty()).map_err(system)?;
+        let (lost_from, mut hands_down, mut root_times) = (self.lost.len(), false, None);
+        if let Some(parent) = parent {
+            let stat = fstat(&parent).map_err(system)?;
+            let time = |sec, nsec: u64| Timespec { sec, nsec: nsec as u32 };
+            root_times = Some((time(stat.st_atime, stat.st_atime_nsec), time(stat.st_mtime, stat.st_mtime_nsec)));
+            let target = root.try_clone().map_err(of_io)?;
+            let mut note = |what: &str, failure: Failure| self.note_lost(what, &failure);
+            let mut copier = Copier::new(&mut note);
+            copier.directory(parent, target)?;
+            hands_down = copier.hands_down;
+        }
+        self.open = Some(Open {
+            name: section.name.to_vec(),
+            uuid: section.uuid,
+            transid: section.transid,
+            staging,
+            tree: Tree::new(root),
+            root_times,
+            hands_down,
+            fixed: Vec::new(),
+            lost_from,
+        });
+        Ok(())
+    }
+
+    /// The complete tree that was received as `uuid`.
+    fn find_tree(&self, uuid: &Uuid, what: &str) -> Result<OwnedFd, Failure> {
+        for entry in Dir::read_from(&self.destination).map_err(system)? {
+            let entry = entry.map_err(system)?;
+            let name = entry.file_name().to_bytes();
+            let Some(tree) = marker::tree_of(name) else { continue };
+            let marker = Marker::read(self.destination.as_fd(), name);
+            if marker.is_none_or(|marker| marker.uuid != *uuid) {
+                continue;
+            }
+            if let Ok(tree) = openat(&self.destination, self.tree_name(tree, name)?, DIRECTORY, Mode::empty()) {
+                return Ok(tree);
+            }
+        }
+        let reason = format!("cannot find {what} {} among the trees received here", super::words::uuid_text(uuid));
+        Err(Failure::new(Errno::ENOENT, reason))
+    }
+
+    /// The name of the tree beside a marker, also where the marker's had to be cut.
+    fn tree_name(&self, shown: &[u8], marker: &[u8]) -> Result<Vec<u8>, Failure> {
+        if marker.len() < 255 {
+            return Ok(shown.to_vec());
+        }
+        for entry in Dir::read_from(&self.destination).map_err(system)? {
+            let entry = entry.map_err(system)?;
+            if marker::name_beside(entry.file_name().to_bytes()) == marker {
+                return Ok(entry.file_name().to_bytes().to_vec());
+            }
+        }
+        Ok(shown.to_vec())
+    }
+
+    /// Sees to it that nothing has the partial name.
+    fn clear_away(&self, partial: &[u8]) -> Outcome {
+        let name = String::from_utf8_lossy(partial);
+        let left = match openat(&self.destination, partial, DIRECTORY, Mode::empty()) {
+            Err(Number::NOENT) => return Ok(()),
+            Err(_) => None,
+            Ok(left) => Marker::read(left.as_fd(), marker::INSIDE.as_bytes()).map(|_| left),
+        };
+        let Some(left) = left else {
+            return Err(Failure::new(Errno::EEXIST, format!("{name} exists, and no interrupted receive has left it")));
+        };
+        if !self.remove_partial {
+            let reason = format!("{name} was left by an interrupted receive: delete it, or use --remove-partial");
+            return Err(Failure::new(Errno::EEXIST, reason));
+        }
+        remove_content(left)?;
+        unlinkat(&self.destination, partial, AtFlags::REMOVEDIR).map_err(system)
+    }
+
+    /// Makes something, so that it inherits nothing.
+    fn make(&mut self, path: &[u8], make: impl FnOnce(&OwnedFd, &[u8]) -> Result<(), Number>) -> Outcome {
+        let open = self.open_section()?;
+        let place = open.tree.place(path)?;
+        if !open.hands_down {
+            return make(&place.directory, place.name).map_err(system);
+        }
+        make(&open.staging, NURSERY.as_bytes()).map_err(system)?;
+        let moved = renameat_with(&open.staging, NURSERY, &*place.directory, place.name, RenameFlags::NOREPLACE);
+        moved.map_err(|error| {
+            let flags = [AtFlags::empty(), AtFlags::REMOVEDIR];
+            let _ = flags.iter().any(|flags| unlinkat(&open.staging, NURSERY, *flags).is_ok());
+            system(error)
+        })
+    }
+
+    fn make_special(&mut self, path: &[u8], kind: FileType, rdev: (u32, u32)) -> Outcome {
+        let mode = match kind {
+            FileType::Fifo | FileType::Socket => Mode::RUSR | Mode::WUSR,
+            _ => Mode::empty(),
+        };
+        let number = rustix::fs::makedev(rdev.0, rdev.1);
+        let made = self.make(path, |directory, name| mknodat(directory, name, kind, mode, number));
+        match made {
+            Err(failure) if failure.errno == Errno::EPERM.0 => {
+                let what = format!("mknod {} {kind:?} {}:{}", String::from_utf8_lossy(path), rdev.0, rdev.1);
+                self.note_lost(&what, &failure);
+                self.make(path, |directory, name| {
+                    mknodat(directory, name, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0)
+                })
+            }
+            other => other,
+        }
+    }
+
+    fn rename(&mut self, from: &[u8], to: &[u8]) -> Outcome {
+        let (old, new) = (self.place(from)?, self.place(to)?);
+        renameat(&*old.directory, old.name, &*new.directory, new.name).map_err(system)?;
+        let open = self.open_section()?;
+        open.tree.forget();
+        for (path, _) in &mut open.fixed {
+            let below = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest[0] == b'/');
+            if let Some(rest) = below {
+                *path = [to, rest].concat();
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &[u8], flags: AtFlags) -> Outcome {
+        let place = self.place(path)?;
+        unlinkat(&*place.directory, place.name, flags).map_err(system)?;
+        self.open_section()?.tree.forget();
+        Ok(())
+    }
+
+    fn set_xattr(&mut self, path: &[u8], name: &[u8], value: &[u8]) -> Outcome {
+        let place = self.place(path)?;
+        self.open_section()?.hands_down |= is_handed_down(name);
+        let set = rustix::fs::lsetxattr(&place.proc_path()[..], name, value, XattrFlags::empty()).map_err(system);
+        self.may_lose(&attribute("set_xattr", path, name), set)
+    }
+
+    fn remove_xattr(&mut self, path: &[u8], name: &[u8]) -> Outcome {
+        let place = self.place(path)?;
+        match rustix::fs::lremovexattr(&place.proc_path()[..], name) {
+            Ok(()) | Err(Number::NODATA) => Ok(()),
+            Err(error) => self.may_lose(&attribute("remove_xattr", path, name), Err(system(error))),
+        }
+    }
+
+    fn chown(&mut self, path: &[u8], uid: u64, gid: u64) -> Outcome {
+        let number = |value: u64| {
+            u32::try_from(value).map_err(|_| Failure::new(Errno::EINVAL, format!("{value} has more than 32 bits")))
+        };
+        let (uid, gid) = (number(uid)?, number(gid)?);
+        let place = self.place(path)?;
+        let mode = place.stat()?.st_mode;
+        let (owner, group) =
+            ((uid != u32::MAX).then(|| Uid::from_raw(uid)), (gid != u32::MAX).then(|| Gid::from_raw(gid)));
+        let owned = chownat(&*place.directory, place.name, owner, group, AtFlags::SYMLINK_NOFOLLOW).map_err(system);
+        // A change of the owner is none of the permissions.
+        if owned.is_ok() && mode & 0o6000 != 0 && FileType::from_raw_mode(mode) != FileType::Symlink {
+            let mode = Mode::from_raw_mode(mode & 0o7777);
+            chmodat(&*place.directory, place.name, mode, AtFlags::empty()).map_err(system)?;
+        }
+        self.may_lose(&format!("chown {} {uid}:{gid}", String::from_utf8_lossy(path)), owned)
+    }
+
+    fn chmod(&mut self, path: &[u8], mode: u64) -> Outcome {
+        let place = self.place(path)?;
+        let kind = place.kind()?;
+        if kind == FileType::Symlink {
+            return Err(Failure::new(Errno::ELOOP, "it is a symbolic link, which has no permissions"));
+        }
+        let mode = u32::try_from(mode).map_err(|_| Failure::new(Errno::EINVAL, "the mode has more than 32 bits"))?;
+        self.open_section()?.hands_down |= kind == FileType::Directory && mode & 0o2000 != 0;
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        chmodat(&*place.directory, place.name, mode, AtFlags::empty()).map_err(system)
+    }
+
+    fn utimes(&mut self, path: &[u8], atime: Timespec, mtime: Timespec) -> Outcome {
+        if path.is_empty() {
+            self.open_section()?.root_times = Some((atime, mtime));
+        }
+        let place = self.place(path)?;
+        utimensat(&*place.directory, place.name, &timestamps(atime, mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(system)
+    }
+
+    fn share(&mut self, command: &Command<'_>) -> Outcome {
+        let Command::Clone { offset, len, path, source_uuid, source, source_offset, .. } = *command else {
+            return Err(Failure::new(Errno::EINVAL, "not a clone"));
+        };
+        let own = self.open_section()?.uuid == source_uuid;
+        let from = if own {
+            self.open_section()?.tree.file(source)?
+        } else {
+            let mut other = Tree::new(self.find_tree(&source_uuid, "the clone source's tree")?);
+            Rc::new(open_regular(&other.place(source)?, OFlags::RDONLY)?)
+        };
+        let size = fstat(&*from).map_err(system)?.st_size as u64;
+        let len = if len == 0 { size.saturating_sub(source_offset) } else { len };
+        if source_offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Failure::new(Errno::EINVAL, format!("the range ends behind the source's {size} bytes")));
+        }
+        let into = self.open_section()?.tree.file(path)?;
+        let inode = |file: &OwnedFd| fstat(file).map(|stat| (stat.st_dev, stat.st_ino)).map_err(system);
+        if inode(&from)? == inode(&into)? && source_offset.abs_diff(offset) < len {
+            return Err(Failure::new(Errno::EINVAL, "the ranges overlap"));
+        }
+        copying::range(&from, source_offset, &into, offset, len)
+    }
+
+    fn allocate(&mut self, path: &[u8], mode: u32, offset: u64, len: u64) -> Outcome {
+        let file = self.open_section()?.tree.file(path)?;
+        let flags = FallocateFlags::from_bits(mode)
+            .filter(|_| [0, 1, 3, 16, 17].contains(&mode))
+            .ok_or_else(|| Failure::new(Errno::EOPNOTSUPP, format!("mode {mode} is not supported")))?;
+        let end = offset.checked_add(len).ok_or_else(|| Failure::new(Errno::EFBIG, "the range is too large"))?;
+        match fallocate(&*file, flags, offset, len) {
+            Err(Number::OPNOTSUPP) => {}
+            other => return other.map_err(system),
+        }
+        let size = fstat(&*file).map_err(system)?.st_size as u64;
+        match mode {
+            0 if end > size => ftruncate(&*file, end).map_err(system),
+            0 | 1 => Ok(()),
+            // What cannot be a hole is zeros, inside the file only.
+            _ => {
+                let end = if mode == 16 { end } else { end.min(size) };
+                let zeros = vec![0; 1 << 16];
+                let mut at = offset;
+                while at < end {
+                    let piece = zeros.len().min((end - at) as usize);
+                    write_all(&file, &zeros[..piece], at)?;
+                    at += piece as u64;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn finish_section(&mut self) -> Outcome {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        open.tree.forget();
+        if let Some((atime, mtime)) = open.root_times {
+            let times = timestamps(atime, mtime);
+            utimensat(open.tree.root(), ".", &times, AtFlags::empty()).map_err(system)?;
+        }
+        self.set_fixed_flags()?;
+        let Some(open) = self.open.take() else { return Ok(()) };
+        syncfs(&open.staging).map_err(system)?;
+        let lost = self.lost[open.lost_from.min(self.lost.len())..].to_vec();
+        let marker = Marker { uuid: open.uuid, transid: open.transid, lost };
+        marker.write(self.destination.as_fd(), &marker::name_beside(&open.name)).map_err(of_io)?;
+        let flags = RenameFlags::NOREPLACE;
+        match renameat_with(&open.staging, TREE, &self.destination, &open.name[..], flags) {
+            Err(Number::INVAL | Number::NOSYS) => renameat(&open.staging, TREE, &self.destination, &open.name[..]),
+            other => other,
+        }
+        .map_err(system)?;
+        unlinkat(&open.staging, marker::INSIDE, AtFlags::empty()).map_err(system)?;
+        unlinkat(&self.destination, &partial_name(&open.name)[..], AtFlags::REMOVEDIR).map_err(system)
+    }
+}
+
+fn attribute(verb: &str, path: &[u8], name: &[u8]) -> String {
+    format!("{verb} {} of {}", String::from_utf8_lossy(name), String::from_utf8_lossy(path))
+}
+
+fn timestamps(atime: Timespec, mtime: Timespec) -> Timestamps {
+    let time = |time: Timespec| rustix::fs::Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() };
+    Timestamps { last_access: time(atime), last_modification: time(mtime) }
+}
+
+/// Takes from a new directory what it got from the one it was made in.
+fn disinherit(directory: &OwnedFd) -> Outcome {
+    for name in ["system.posix_acl_default", "system.posix_acl_access", "btrfs.compression"] {
+        match rustix::fs::fremovexattr(directory, name) {
+            Ok(()) | Err(Number::NODATA | Number::OPNOTSUPP | Number::INVAL) => {}
+            Err(error) => return Err(system(error)),
+        }
+    }
+    let group = rustix::process::getegid();
+    // Only the group that is set is not ours to choose everywhere.
+    let _ = rustix::fs::fchown(directory, None, Some(group));
+    rustix::fs::fchmod(directory, Mode::RWXU).map_err(system)
+}
+
+/// Deletes everything in a directory, following nothing.
+fn remove_content(directory: OwnedFd) -> Outcome {
+    let mut waiting = vec![directory];
+    while let Some(directory) = waiting.pop() {
+        let mut inside = Vec::new();
+        for entry in Dir::read_from(&directory).map_err(system)? {
+            let name = entry.map_err(system)?.file_name().to_bytes().to_vec();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            match unlinkat(&directory, &name[..], AtFlags::empty()) {
+                Ok(()) => {}
+                Err(Number::ISDIR | Number::PERM) => match unlinkat(&directory, &name[..], AtFlags::REMOVEDIR) {
+                    Ok(()) => {}
+                    Err(Number::NOTEMPTY | Number::EXIST) => inside.push(name),
+                    Err(error) => return Err(system(error)),
+                },
+                Err(error) => return Err(system(error)),
+            }
+        }
+        if let Some(name) = inside.pop() {
+            let next = openat(&directory, &name[..], DIRECTORY, Mode::empty()).map_err(system)?;
+            // First what is in it, then this one again.
+            waiting.push(directory);
+            waiting.push(next);
+        }
+    }
+    Ok(())
+}
+
+impl Target for Directory {
+    fn begin(&mut self, section: &Section<'_>) -> Outcome {
+        self.begin_section(section)
+    }
+
+    fn command(&mut self, command: &Command<'_>) -> Outcome {
+        match *command {
+            Command::Mkfile { path, .. } => self.make(path, |directory, name| {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(drop)
+            }),
+            Command::Mkdir { path, .. } => self.make(path, |directory, name| mkdirat(directory, name, Mode::RWXU)),
+            Command::Mkfifo { path, .. } => self.make_special(path, FileType::Fifo, (0, 0)),
+            Command::Mksock { path, .. } => self.make_special(path, FileType::Socket, (0, 0)),
+            Command::Mknod { path, rdev, mode, .. } => {
+                let mode = u32::try_from(mode).unwrap_or_default();
+                let kind = FileType::from_raw_mode(mode);
+                if matches!(kind, FileType::Directory | FileType::Symlink | FileType::Unknown) {
+                    return Err(Failure::new(Errno::EINVAL, "mknod makes neither directories nor symbolic links"));
+                }
+                self.make_special(path, kind, encoded::device_numbers(rdev)?)
+            }
+            Command::Symlink { path, target, .. } => {
+                self.make(path, |directory, name| symlinkat(target, directory, name))
+            }
+            Command::Rename { path, to } => self.rename(path, to),
+            Command::Link { path, existing } => {
+                let (old, new) = (self.place(existing)?, self.place(path)?);
+                linkat(&*old.directory, old.name, &*new.directory, new.name, AtFlags::empty()).map_err(system)
+            }
+            Command::Unlink { path } => self.remove(path, AtFlags::empty()),
+            Command::Rmdir { path } => self.remove(path, AtFlags::REMOVEDIR),
+            Command::SetXattr { path, name, value } => self.set_xattr(path, name, value),
+            Command::RemoveXattr { path, name } => self.remove_xattr(path, name),
+            Command::Write { path, offset, data } => {
+                let file = self.open_section()?.tree.file(path)?;
+                write_all(&file, data, offset)
+            }
+            Command::EncodedWrite { path, offset, .. } => {
+                let file = self.open_section()?.tree.file(path)?;
+                let encoded = encoded::of(command, 4096)?;
+                write_all(&file, encoded.window(&encoded.decode()?), offset)
+            }
+            Command::Clone { .. } => self.share(command),
+            Command::Truncate { path, size } => {
+                let file = self.open_section()?.tree.file(path)?;
+                ftruncate(&*file, size).map_err(system)
+            }
+            Command::Fallocate { path, mode, offset, len } => self.allocate(path, mode, offset, len),
+            Command::Chmod { path, mode } => self.chmod(path, mode),
+            Command::Chown { path, uid, gid } => self.chown(path, uid, gid),
+            Command::Utimes { path, atime, mtime, .. } => self.utimes(path, atime, mtime),
+            Command::Fileattr { path, flags } => self.set_flags(path, flags),
+            Command::EnableVerity { .. } => {
+                Err(Failure::new(Errno::EOPNOTSUPP, "fs-verity is not supported, the file would not be protected"))
+            }
+            Command::Subvol { .. }
+            | Command::Snapshot { .. }
+            | Command::End {}
+            | Command::UpdateExtent { .. }
+            | Command::Unknown { .. } => Err(Failure::new(Errno::EINVAL, "not a command inside a subvolume")),
+        }
+    }
+
+    fn finish(&mut self) -> Outcome {
+        self.finish_section()
+    }
+
+    fn abandon(&mut self) {
+        self.open = None;
+    }
+
+    fn sync(&mut self) -> Outcome {
+        syncfs(&self.destination).map_err(system)
+    }
+}
