@@ -45,6 +45,17 @@ impl Script {
         }
     }
 
+    /// Tries one operation; what the folder cannot do changes nothing.
+    pub fn attempt(&mut self, line: &str) -> io::Result<()> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        self.step(&words)
+    }
+
+    /// Whether something has this name, or is open under it.
+    pub fn exists(&self, path: &str) -> bool {
+        self.open.contains_key(path) || self.at(path).symlink_metadata().is_ok_and(|found| !found.is_symlink())
+    }
+
     fn at(&self, path: &str) -> PathBuf {
         if path == "." { self.root.clone() } else { self.root.join(path) }
     }
@@ -144,7 +155,9 @@ impl Script {
                 let (source, target) = (self.file(path)?, self.file(to)?);
                 let (mut from, mut into, len) = (number(offset), number(at), number(len) as usize);
                 let copied = rustix::fs::copy_file_range(&source, Some(&mut from), &target, Some(&mut into), len)?;
-                assert_eq!(copied, len, "{path}: cloned in one piece");
+                if copied != len {
+                    return Err(io::Error::other(format!("{copied} of {len} bytes were cloned")));
+                }
             }
             _ => return Ok(false),
         }

@@ -68,7 +68,7 @@ fn cut(scenarios: &[&Scenario], scratch: &Scratch, cut: &Path) -> Fingerprint {
 }
 
 /// What is shown in one scenario's subvolume.
-fn part(print: &Fingerprint, number: usize) -> BTreeMap<Vec<u8>, Entry> {
+pub fn part(print: &Fingerprint, number: usize) -> BTreeMap<Vec<u8>, Entry> {
     let prefix = format!("{}/", folder(number)).into_bytes();
     let inside = print.entries.iter().filter_map(|(path, entry)| {
         let path = path.strip_prefix(&prefix[..])?.to_vec();
@@ -79,7 +79,7 @@ fn part(print: &Fingerprint, number: usize) -> BTreeMap<Vec<u8>, Entry> {
 }
 
 /// What of the promise is broken.
-fn broken(scenario: &Scenario, live: &BTreeMap<Vec<u8>, Entry>, shown: &BTreeMap<Vec<u8>, Entry>) -> Vec<String> {
+pub fn broken(scenario: &Scenario, live: &BTreeMap<Vec<u8>, Entry>, shown: &BTreeMap<Vec<u8>, Entry>) -> Vec<String> {
     let mut wrong = Vec::new();
     let there = |path: &str| shown.contains_key(path.as_bytes());
     for path in scenario.keep.split_whitespace() {
