@@ -10,6 +10,7 @@ mod everyday;
 mod library;
 mod page;
 mod plot;
+mod send;
 mod subject;
 mod subvolumes;
 mod table;
@@ -65,6 +66,11 @@ const SECTIONS: &[Section] = &[
         name: "subvolumes",
         about: "Many subvolumes: making them, finding one by its UUID, snapshots and deletion (the UUID tree's script).",
         run: subvolumes::run,
+    },
+    Section {
+        name: "send",
+        about: "Sending snapshots: files renamed and made between two of them (the send document's script), small files, large ones.",
+        run: send::run,
     },
 ];
 

@@ -15,6 +15,7 @@ mod commands;
 mod error;
 mod names;
 mod report;
+mod streams;
 mod target;
 
 use commands::Run;

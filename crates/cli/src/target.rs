@@ -11,6 +11,7 @@ use butterfs_fuse::control::Caller;
 use butterfs_fuse::subvolumes::{Answer, Peer, Record, Stage, perform};
 use rustix::fs::{Mode, OFlags};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,9 +93,31 @@ impl Target {
                 .question(&words)
                 .map_err(|error| CliError::failed(format!("cannot ask the process that serves the mount: {error}"))),
             Target::Image(filesystem) => {
-                let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-                let peer = Peer::privileged(uid, gid);
+                let peer = own_peer();
                 Ok(perform(&Stage { filesystem, peer: &peer, find: &|_| None, changed: &|_, _| {} }, &words))
+            }
+        }
+    }
+
+    /// Asks a question that a descriptor belongs to; `report` is told how far the work is.
+    pub fn ask_with(
+        &mut self,
+        words: &Record,
+        descriptor: OwnedFd,
+        report: &mut dyn FnMut(&[Vec<u8>]),
+    ) -> Result<Answer, CliError> {
+        match self {
+            Target::Mount(caller) => caller
+                .question_with(words, descriptor.as_fd(), report)
+                .map_err(|error| CliError::failed(format!("cannot ask the process that serves the mount: {error}"))),
+            Target::Image(filesystem) => {
+                let peer = own_peer();
+                let stage = Stage { filesystem, peer: &peer, find: &|_| None, changed: &|_, _| {} };
+                let mut report = |words: &[Vec<u8>]| {
+                    report(words);
+                    true
+                };
+                Ok(crate::streams::carry(&stage, words, descriptor, &mut report))
             }
         }
     }
@@ -175,6 +198,10 @@ impl Target {
             Target::Image(filesystem) => Ok(filesystem.shutdown()?),
         }
     }
+}
+
+fn own_peer() -> Peer {
+    Peer::privileged(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
 /// Names one after the other; symbolic links and `..` are not followed inside an image.

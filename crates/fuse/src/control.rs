@@ -7,6 +7,7 @@
 //! | `sync` | `ok` when everything is durable, or `failed REASON` |
 //! | `writable`, `readonly` | the same, after switching |
 //! | `do QUESTION` | `records N` and N lines, or `refused ERRNO SENTENCE`; see [`subvolumes`](crate::subvolumes) |
+//! | `with QUESTION` | with a descriptor, for what a stream is written to or read from: `report` and words, any number of times, then as to `do` |
 //! | `wait` | `waiting`, and when the process is done: `ok` when everything is durable, or `failed REASON` |
 //!
 //! Lines, in order. Both sides check whose process the other end is: root, or the user who made the mount. Where other
@@ -14,15 +15,18 @@
 //! Abstract sockets leave nothing behind when a process dies; they belong to a network namespace, and from another one
 //! a mount looks as if nobody served it.
 
+mod parcel;
+
 use crate::Log;
 use crate::subvolumes::{self, Answer, Peer, Record, Refusal};
 use crate::system;
+use parcel::Lines;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
@@ -57,6 +61,12 @@ pub type Obey = Arc<dyn Fn(Order) -> Result<(), String> + Send + Sync>;
 /// Answers questions.
 pub type Respond = Arc<dyn Fn(&Peer, &[Vec<u8>]) -> Answer + Send + Sync>;
 
+/// Tells whoever asked how far the work is; false when nobody listens any more.
+pub type Report<'a> = &'a mut dyn FnMut(&[Vec<u8>]) -> bool;
+
+/// Answers questions that come with a descriptor.
+pub type Carry = Arc<dyn Fn(&Peer, &[Vec<u8>], OwnedFd, Report<'_>) -> Answer + Send + Sync>;
+
 /// What a desk can do.
 #[derive(Clone)]
 pub struct Powers {
@@ -64,6 +74,8 @@ pub struct Powers {
     pub obey: Obey,
     /// Answers questions.
     pub respond: Respond,
+    /// Answers questions that come with a descriptor.
+    pub carry: Carry,
     /// Whether other users than root and the one who made the mount may ask.
     pub for_all: bool,
 }
@@ -152,11 +164,34 @@ impl Shared {
     }
 
     fn talk(&self, stream: &UnixStream, peer: &Peer) -> io::Result<()> {
-        let mut lines = BufReader::new(stream);
-        while let Some(line) = read_line(&mut lines, LINE_BYTES)? {
-            self.answer(&line, peer, stream)?;
+        let mut lines = Lines::new(stream);
+        let most = if peer.privileged { RECORD_BYTES } else { LINE_BYTES };
+        while let Some(line) = lines.next(most as usize)? {
+            match line.strip_prefix("with ") {
+                Some(question) => self.carry(question, peer, lines.descriptor(), stream)?,
+                None => self.answer(&line, peer, stream)?,
+            }
         }
         Ok(())
+    }
+
+    fn carry(
+        &self,
+        question: &str,
+        peer: &Peer,
+        descriptor: Option<OwnedFd>,
+        mut stream: &UnixStream,
+    ) -> io::Result<()> {
+        let answer = match (subvolumes::split(question), descriptor) {
+            (Some(words), Some(descriptor)) => {
+                let mut report = |words: &[Vec<u8>]| {
+                    stream.write_all(format!("report {}\n", subvolumes::joined(words)).as_bytes()).is_ok()
+                };
+                (self.powers.carry)(peer, &words, descriptor, &mut report)
+            }
+            _ => Err(Refusal::new(libc::EINVAL, "the question makes no sense")),
+        };
+        stream.write_all(answer_lines(&answer).as_bytes())
     }
 
     fn answer(&self, line: &str, peer: &Peer, mut stream: &UnixStream) -> io::Result<()> {
@@ -277,10 +312,33 @@ impl Caller {
 
     /// Asks a question.
     pub fn question(&mut self, words: &[Vec<u8>]) -> io::Result<Answer> {
-        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the answer makes no sense");
         self.stream.get_mut().write_all(format!("do {}\n", subvolumes::joined(words)).as_bytes())?;
         let line = self.line(RECORD_BYTES)?;
-        let head = subvolumes::split(&line).ok_or_else(malformed)?;
+        self.rest_of_answer(&line)
+    }
+
+    /// Asks a question that a descriptor belongs to; `report` is told how far the work is.
+    pub fn question_with(
+        &mut self,
+        words: &[Vec<u8>],
+        descriptor: BorrowedFd<'_>,
+        report: &mut dyn FnMut(&[Vec<u8>]),
+    ) -> io::Result<Answer> {
+        let question = format!("with {}\n", subvolumes::joined(words));
+        parcel::send(self.stream.get_ref(), &question, descriptor)?;
+        loop {
+            let line = self.line(RECORD_BYTES)?;
+            match line.strip_prefix("report ") {
+                Some(words) => report(&subvolumes::split(words).unwrap_or_default()),
+                None => return self.rest_of_answer(&line),
+            }
+        }
+    }
+
+    /// The answer that begins with this line.
+    fn rest_of_answer(&mut self, line: &str) -> io::Result<Answer> {
+        let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the answer makes no sense");
+        let head = subvolumes::split(line).ok_or_else(malformed)?;
         let text: Vec<_> = head.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         let number = |text: &str| text.parse().map_err(|_| malformed());
         match text.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -337,7 +395,12 @@ mod tests {
             [verb, ..] if verb == b"refuse" => Err(Refusal::new(7, "not today, %\n")),
             _ => Ok(vec![question.to_vec(), vec![peer.uid.to_string().into_bytes()]]),
         });
-        let powers = Powers { obey: Arc::new(obey), respond, for_all: true };
+        let carry: Carry = Arc::new(|_, question, descriptor, report| {
+            assert!(report(&[b"begun".to_vec(), Vec::new()]));
+            let written = std::fs::File::from(descriptor).write_all(&question.concat());
+            written.map(|()| vec![question.to_vec()]).map_err(|error| Refusal::new(5, error.to_string()))
+        });
+        let powers = Powers { obey: Arc::new(obey), respond, carry, for_all: true };
         (Desk::open(device, powers, Arc::new(|_| {})).unwrap(), device)
     }
 
@@ -381,6 +444,28 @@ mod tests {
         assert_eq!(caller.question(&question).unwrap(), Ok(vec![question.clone(), vec![me]]));
         let refusal = Refusal::new(7, "not today, %\n");
         assert_eq!(caller.question(&[b"refuse".to_vec()]).unwrap(), Err(refusal));
+        assert_eq!(caller.order(Order::Sync).unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn a_descriptor_comes_with_a_question() {
+        let (_desk, device) = desk(5, |_| Ok(()));
+        let mut caller = caller(device);
+        let long = vec![b'x'; 10_000];
+        let question = vec![b"send".to_vec(), long.clone()];
+        for _ in 0..3 {
+            let (reader, writer) = std::io::pipe().unwrap();
+            let mut reports = Vec::new();
+            let answer = caller.question_with(&question, writer.as_fd(), &mut |words| reports.push(words.to_vec()));
+            drop(writer);
+            assert_eq!(answer.unwrap(), Ok(vec![question.clone()]));
+            assert_eq!(reports, [[b"begun".to_vec(), Vec::new()]]);
+            let mut written = Vec::new();
+            io::Read::read_to_end(&mut { reader }, &mut written).unwrap();
+            assert_eq!(written, question.concat());
+        }
+        caller.stream.get_mut().write_all(b"with nothing\n").unwrap();
+        assert!(caller.line(LINE_BYTES).unwrap().starts_with("refused 22 "));
         assert_eq!(caller.order(Order::Sync).unwrap(), Ok(()));
     }
 

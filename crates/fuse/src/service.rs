@@ -7,8 +7,8 @@
 //!    be trusted.
 
 use crate::Log;
-use crate::adaptor::{Adaptor, Reopen};
-use crate::control::{Desk, Order, Powers, Respond};
+use crate::adaptor::{Adaptor, Carrier, Reopen};
+use crate::control::{Carry, Desk, Order, Powers, Respond};
 use crate::mount::{self, mountinfo};
 use crate::session::{End, Session, handshake};
 use crate::system;
@@ -39,10 +39,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Mounts `filesystem` and starts answering. `reopen` is for one that was opened read-only. The error is a sentence.
+    /// Mounts `filesystem` and starts answering. `reopen` is for one that was opened read-only; `carrier` answers
+    /// questions about streams. The error is a sentence.
     pub fn start(
         filesystem: Filesystem,
         reopen: Reopen,
+        carrier: Carrier,
         request: &mount::Request,
         log: Log,
     ) -> Result<Service, String> {
@@ -52,7 +54,7 @@ impl Service {
         let device = mounted.device.another();
         let started = device.and_then(|device| {
             let adaptor = Adaptor::new(filesystem, reopen, device);
-            Service::answer(Arc::new(adaptor), mounted, request, log)
+            Service::answer(Arc::new(adaptor), carrier, mounted, request, log)
         });
         started.map_err(|error| {
             // Nobody answers; what is mounted there only makes others wait.
@@ -63,6 +65,7 @@ impl Service {
 
     fn answer(
         adaptor: Arc<Adaptor>,
+        carrier: Carrier,
         mounted: mount::Mounted,
         request: &mount::Request,
         log: Log,
@@ -76,7 +79,7 @@ impl Service {
             adaptor.mounted_as(device);
             raise_read_ahead(device, kind);
         }
-        let desk = device.and_then(|device| open_desk(device, request.allow_other, &adaptor, &log));
+        let desk = device.and_then(|device| open_desk(device, request.allow_other, &adaptor, carrier, &log));
         unmount_on_termination(request.mountpoint.clone(), log)?;
         Ok(Service { session, adaptor, desk, kind })
     }
@@ -104,16 +107,20 @@ impl Service {
 }
 
 /// Without a desk the mount works, and `umount` cannot wait for its end.
-fn open_desk(device: (u32, u32), for_all: bool, adaptor: &Arc<Adaptor>, log: &Log) -> Option<Desk> {
+fn open_desk(device: (u32, u32), for_all: bool, adaptor: &Arc<Adaptor>, carrier: Carrier, log: &Log) -> Option<Desk> {
     let for_questions = Arc::clone(adaptor);
     let answer: Respond = Arc::new(move |peer, question| for_questions.perform(peer, question));
+    let for_streams = Arc::clone(adaptor);
+    let carry: Carry = Arc::new(move |peer, question, descriptor, report| {
+        for_streams.carry(&carrier, peer, question, descriptor, report)
+    });
     let adaptor = Arc::clone(adaptor);
     let obey = move |order| match order {
         Order::Sync => adaptor.sync(),
         Order::MakeWritable => adaptor.set_read_only(false),
         Order::MakeReadOnly => adaptor.set_read_only(true),
     };
-    Desk::open(device, Powers { obey: Arc::new(obey), respond: answer, for_all }, log.clone())
+    Desk::open(device, Powers { obey: Arc::new(obey), respond: answer, carry, for_all }, log.clone())
         .inspect_err(|error| log(&format!("orders cannot be taken: {error}")))
         .ok()
 }

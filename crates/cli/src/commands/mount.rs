@@ -92,7 +92,8 @@ impl Args {
             backing,
             sector_bytes: 4096,
         };
-        let service = Service::start(filesystem, reopen, &request, Arc::clone(&log)).map_err(cannot_serve)?;
+        let service = Service::start(filesystem, reopen, crate::streams::carrier(), &request, Arc::clone(&log));
+        let service = service.map_err(cannot_serve)?;
         drop(request);
         if in_background {
             background::announce(out)?;

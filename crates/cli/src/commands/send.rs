@@ -2,18 +2,19 @@
 
 use super::Run;
 use crate::error::CliError;
+use crate::streams::Request;
 use crate::target::{ImageArgument, Intent, Target};
-use butterfs_fs::TreeId;
-use butterfs_send::generate::{self, Job, Options, Progress};
+use butterfs_fuse::subvolumes::Answer;
 use butterfs_send::wire::Version;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-const MEMORY: &str = "Memory: about 40 MiB at most, and for each file or directory that was renamed, moved or deleted \
-    60 bytes and its name, for each new or changed directory about 300 bytes and twice its path. Nothing for new \
-    files, for files changed in place, and for what is not changed.";
+const MEMORY: &str = "Memory: about 40 MiB for buffers and caches, 16 MiB more for each clone source, and for each file \
+    or directory that was renamed, moved or deleted 150 bytes and its names, for each new or changed directory 300 bytes \
+    and its path. Nothing for new files, for files changed in place, and for what is not changed.";
 
 /// Send subvolumes as streams that `butterfs receive` and `btrfs receive` make them out of
 ///
@@ -37,7 +38,7 @@ pub struct Args {
     /// Say only that content changed, and leave it out
     #[arg(long)]
     no_data: bool,
-    /// Version of the stream; 0 for the highest that every btrfs-progs of today reads
+    /// Version of the stream, 1 unless said otherwise; 0 for the highest that btrfs-progs reads, 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     proto: Option<u8>,
     /// Send compressed content as it is; with version 2, which this implies
@@ -63,35 +64,47 @@ impl Run for Args {
             return Err(CliError::failed("not dumping send stream into a terminal, redirect it into a file")
                 .hint("-f FILE writes it to a file"));
         }
-        let target = self.image.target(&self.subvolumes[0], Intent::Look)?;
-        let job = self.job(&target, version)?;
+        let mut target = self.image.target(&self.subvolumes[0], Intent::Look)?;
+        let request = self.request(&mut target, version)?;
         if self.verbose {
             eprintln!("Protocol version requested: {} (supported 3)", version.raw());
             if self.no_data {
                 eprintln!("Mode NO_FILE_DATA enabled");
             }
         }
-        let mut sink: Box<dyn Write + Send> = match &self.file {
-            Some(path) => {
-                let file = File::create(path);
-                Box::new(
-                    file.map_err(|error| CliError::failed(format!("cannot create '{}': {error}", path.display())))?,
-                )
-            }
-            None => Box::new(std::io::stdout()),
+        let sink = self.sink()?;
+        let mut display = Display::new(&self);
+        let answer = match is_on_the_mount(&target, &self.subvolumes[0], &sink) {
+            false => target.ask_with(&request.to_words(), sink, &mut |words| display.report(words))?,
+            // A server that waits for its own mount would wait for ever.
+            true => through_pipe(&mut target, &request, sink, &mut display)?,
         };
-        let mut display = Display::new(self.quiet);
-        let progress = match &target {
-            Target::Image(filesystem) => {
-                let mut begun = |number: usize| self.say_begun(number);
-                generate::run(filesystem, &job, &mut *sink, &mut |progress| display.show(progress), &mut begun)
-                    .map_err(failure)?
-            }
-            Target::Mount(_) => return Err(CliError::failed("not supported on a mount yet")),
-        };
-        display.end(&progress, self.verbose);
+        let records = answer.map_err(|refusal| CliError::failed(refusal.sentence))?;
+        display.end(records.first().map_or(&[], Vec::as_slice), self.verbose);
         target.close()
     }
+}
+
+/// Whether the stream goes into a file of the mount that is asked.
+fn is_on_the_mount(target: &Target, path: &Path, sink: &OwnedFd) -> bool {
+    let device = |stat: rustix::io::Result<rustix::fs::Stat>| stat.map(|stat| stat.st_dev).ok();
+    matches!(target, Target::Mount(_)) && device(rustix::fs::stat(path)) == device(rustix::fs::fstat(sink))
+}
+
+fn through_pipe(
+    target: &mut Target,
+    request: &Request,
+    sink: OwnedFd,
+    display: &mut Display<'_>,
+) -> Result<Answer, CliError> {
+    let cannot = |error: std::io::Error| CliError::failed(format!("cannot write the stream: {error}"));
+    let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
+    let copier = std::thread::spawn(move || std::io::copy(&mut reader, &mut File::from(sink)));
+    let answer = target.ask_with(&request.to_words(), writer.into(), &mut |words| display.report(words));
+    let copied = copier.join().unwrap_or_else(|_| Err(std::io::Error::other("the copying thread panicked")));
+    let answer = answer?;
+    copied.map_err(cannot)?;
+    Ok(answer)
 }
 
 impl Args {
@@ -109,81 +122,102 @@ impl Args {
         Version::from_raw(asked.into()).ok_or_else(|| CliError::usage(format!("version {asked} is not known")))
     }
 
-    fn job(&self, target: &Target, version: Version) -> Result<Job, CliError> {
-        let all = |paths: &[PathBuf]| paths.iter().map(|path| subvolume(target, path)).collect::<Result<Vec<_>, _>>();
-        Ok(Job {
-            subvolumes: all(&self.subvolumes)?,
-            parent: self.parent.as_deref().map(|path| subvolume(target, path)).transpose()?,
-            clone_sources: all(&self.clone_sources)?,
-            one_stream: self.one_stream,
+    fn sink(&self) -> Result<OwnedFd, CliError> {
+        let opened = match &self.file {
+            Some(path) => {
+                let cannot = |error| CliError::failed(format!("cannot create '{}': {error}", path.display()));
+                return File::create(path).map(OwnedFd::from).map_err(cannot);
+            }
+            None => std::io::stdout().as_fd().try_clone_to_owned(),
+        };
+        opened.map_err(CliError::from)
+    }
+
+    fn request(&self, target: &mut Target, version: Version) -> Result<Request, CliError> {
+        let mut all = |paths: &[PathBuf], what: &str| -> Result<Vec<Vec<u8>>, CliError> {
+            paths.iter().map(|path| subvolume(target, path, what)).collect()
+        };
+        let parent = all(self.parent.as_slice(), "parent subvolume")?.pop();
+        Ok(Request {
             version,
-            options: Options { no_data: self.no_data, compressed_data: self.compressed_data, ..Options::default() },
+            one_stream: self.one_stream,
+            no_data: self.no_data,
+            compressed_data: self.compressed_data,
+            parent,
+            clone_sources: all(&self.clone_sources, "cloned subvolume")?,
+            subvolumes: all(&self.subvolumes, "subvolume")?,
         })
     }
-
-    fn say_begun(&self, number: usize) {
-        if let Some(path) = self.subvolumes.get(number).filter(|_| !self.quiet) {
-            eprintln!("At subvol {}", path.display());
-        }
-    }
 }
 
-/// The subvolume that a path leads to.
-fn subvolume(target: &Target, path: &Path) -> Result<TreeId, CliError> {
+/// The word for a read-only subvolume.
+fn subvolume(target: &mut Target, path: &Path, what: &str) -> Result<Vec<u8>, CliError> {
     let word = target.inode(path)?;
-    let text = String::from_utf8_lossy(&word);
-    let found = text.split_once(':').filter(|(_, ino)| *ino == "256").and_then(|(tree, _)| tree.parse().ok());
-    found.map(TreeId).ok_or_else(|| CliError::failed(format!("'{}' is not a subvolume", path.display())))
-}
-
-fn failure(error: generate::Error) -> CliError {
-    match error {
-        generate::Error::Output(error) => CliError::failed(format!("cannot write the stream: {error}")),
-        other => CliError::failed(other.to_string()),
+    let about = format!("cannot send '{}'", path.display());
+    let records = target.ask(&about, &[b"get-readonly", &word])?;
+    if records.first().and_then(|record| record.first()).is_none_or(|word| word != b"true") {
+        return Err(CliError::failed(format!("{what} {} is not read-only", path.display())));
     }
+    Ok(word)
 }
 
 /// Progress on a terminal.
-struct Display {
+struct Display<'a> {
+    arguments: &'a Args,
     started: Instant,
-    shown: Option<Instant>,
-    wanted: bool,
+    shown: bool,
 }
 
-const INTERVAL: Duration = Duration::from_millis(250);
-
-impl Display {
-    fn new(quiet: bool) -> Display {
-        Display { started: Instant::now(), shown: None, wanted: !quiet && std::io::stderr().is_terminal() }
+impl Display<'_> {
+    fn new(arguments: &Args) -> Display<'_> {
+        Display { arguments, started: Instant::now(), shown: false }
     }
 
-    fn show(&mut self, progress: &Progress) -> bool {
-        let now = Instant::now();
-        if self.wanted && self.shown.unwrap_or(self.started) + INTERVAL <= now {
-            self.shown = Some(now);
-            let elapsed = (now - self.started).as_secs_f64();
-            let left = match progress.permille {
-                0 => String::new(),
-                permille => format!(", about {:.0} s left", elapsed * f64::from(1000 - permille) / f64::from(permille)),
-            };
-            eprint!("\r{}{left}\x1b[K", line(progress, elapsed));
+    fn report(&mut self, words: &[Vec<u8>]) {
+        let numbers = numbers(words.get(1..).unwrap_or_default());
+        match (words.first().map(Vec::as_slice), &numbers[..]) {
+            _ if self.arguments.quiet => {}
+            (Some(b"begun"), &[number]) => {
+                if let Some(path) = self.arguments.subvolumes.get(number as usize) {
+                    self.clear();
+                    eprintln!("At subvol {}", path.display());
+                }
+            }
+            (Some(b"progress"), &[bytes, commands, permille]) if std::io::stderr().is_terminal() => {
+                let elapsed = self.started.elapsed().as_secs_f64();
+                let left = match permille.min(1000) {
+                    0 => String::new(),
+                    done => format!(", about {:.0} s left", elapsed * (1000 - done) as f64 / done as f64),
+                };
+                self.shown = true;
+                eprint!("\r{}{left}\x1b[K", line(bytes, commands, elapsed));
+            }
+            _ => {}
         }
-        true
     }
 
-    fn end(&self, progress: &Progress, verbose: bool) {
-        if self.shown.is_some() {
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
             eprint!("\r\x1b[K");
         }
-        if verbose || self.shown.is_some() {
-            eprintln!("{}", line(progress, self.started.elapsed().as_secs_f64()));
+    }
+
+    fn end(&mut self, record: &[Vec<u8>], verbose: bool) {
+        let shown = self.shown;
+        self.clear();
+        if let ([bytes, commands], true) = (&numbers(record)[..], verbose || shown) {
+            eprintln!("{}", line(*bytes, *commands, self.started.elapsed().as_secs_f64()));
         }
     }
 }
 
-fn line(progress: &Progress, seconds: f64) -> String {
-    let rate = progress.bytes as f64 / seconds.max(1e-6);
-    format!("{} in {} commands, {}/s", size(progress.bytes as f64), progress.commands, size(rate))
+fn numbers(words: &[Vec<u8>]) -> Vec<u64> {
+    words.iter().filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect()
+}
+
+fn line(bytes: u64, commands: u64, seconds: f64) -> String {
+    let rate = bytes as f64 / seconds.max(1e-6);
+    format!("{} in {commands} commands, {}/s", size(bytes as f64), size(rate))
 }
 
 fn size(bytes: f64) -> String {

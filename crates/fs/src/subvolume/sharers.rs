@@ -86,14 +86,14 @@ fn add(core: &Core, at: Logical, by: RefBy, found: &mut Sharers, seen: &mut Seen
     Ok(())
 }
 
-/// The leaf of a subvolume at an address; its generation is that of its extent.
+/// The leaf at an address, of whichever subvolume; its generation is that of its extent.
 fn leaf_at(core: &Core, at: Logical) -> Result<Option<Arc<Node>>> {
     let extents = &core.globals().extent;
     for key in [Key::new(at.0, KeyType::METADATA_ITEM, 0), Key::new(at.0, KeyType::EXTENT_ITEM, core.nodesize().into())]
     {
         let Some(item) = extents.get(core, key)? else { continue };
         let generation = Generation(ExtentRecord::parse(at, key.kind, &item)?.generation);
-        let ptr = NodePtr { at, generation, level: Level(0), tree: TreeId::FS, first_key: None };
+        let ptr = NodePtr { at, generation, level: Level(0), tree: TreeId(0), first_key: None };
         return match Loading(core).node(&ptr) {
             Ok(node) => Ok(Some(node)),
             Err(Error::Device(_)) => Ok(None),

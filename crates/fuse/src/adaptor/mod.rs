@@ -35,6 +35,7 @@ use butterfs_fs::{Filesystem, InodeId};
 use nodes::Nodes;
 use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
+pub use subvolumes::Carrier;
 pub use upgrade::Reopen;
 use writers::Writers;
 use zerocopy::FromBytes;

@@ -6,16 +6,38 @@
 //! 2. The kernel is told of entries that came and went without its doing, after they did and with no lock held.
 
 use super::Adaptor;
+use crate::control::Report;
 use crate::subvolumes::{Answer, Peer, Stage, perform};
 use butterfs_fs::InodeId;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Questions whose answers depend on what is in files.
 const ABOUT_CONTENTS: [&[u8]; 8] =
     [b"snapshot", b"set-readonly", b"new", b"users", b"extents", b"dedupe", b"defragment", b"sync"];
 
+/// Answers questions that come with a descriptor: it makes or applies a stream.
+pub type Carrier = Arc<dyn Fn(&Stage<'_>, &[Vec<u8>], OwnedFd, Report<'_>) -> Answer + Send + Sync>;
+
 impl Adaptor {
     /// Answers a question.
     pub fn perform(&self, peer: &Peer, question: &[Vec<u8>]) -> Answer {
+        self.on_stage(peer, question, |stage| perform(stage, question))
+    }
+
+    /// Answers a question that a descriptor belongs to.
+    pub fn carry(
+        &self,
+        carrier: &Carrier,
+        peer: &Peer,
+        question: &[Vec<u8>],
+        descriptor: OwnedFd,
+        report: Report<'_>,
+    ) -> Answer {
+        self.on_stage(peer, question, |stage| carrier(stage, question, descriptor, report))
+    }
+
+    fn on_stage(&self, peer: &Peer, question: &[Vec<u8>], act: impl FnOnce(&Stage<'_>) -> Answer) -> Answer {
         let shared = &self.0;
         if question.first().is_some_and(|verb| ABOUT_CONTENTS.contains(&verb.as_slice())) {
             shared.write_back_all();
@@ -25,6 +47,6 @@ impl Adaptor {
             let _ = shared.device.forget_entry(shared.nodes.node(parent), name);
         };
         let find = |shown| shared.nodes.inode(shown);
-        perform(&Stage { filesystem: shared.filesystem(), peer, find: &find, changed: &changed }, question)
+        act(&Stage { filesystem: shared.filesystem(), peer, find: &find, changed: &changed })
     }
 }

@@ -38,6 +38,12 @@
 //! | `store-data OPTION...` | none; mount options that say how new data is stored |
 //! | `sync` | none, when everything is durable |
 //!
+//! Questions that come with a descriptor are answered by whoever makes and applies streams:
+//!
+//! | question | reports | records |
+//! |---|---|---|
+//! | `send VERSION OPTIONS PARENT SOURCES CLONE_SOURCE… SUBVOLUME…` | `begun` and a number; `progress`, bytes, commands, thousandths | bytes, commands |
+//!
 //! INODE, DIR and SUBVOLUME are `@NUMBER` as `stat` shows it, or `TREE:INO`.
 
 mod access;
@@ -48,7 +54,7 @@ mod words;
 
 pub use access::{Access, Peer};
 pub use files::FileExtentRecord;
-pub use perform::{Stage, perform};
+pub use perform::{Stage, perform, subvolume_of};
 pub use records::{ExtentRecord, SubvolumeRecord, uuid_from_text, uuid_text};
 pub use words::{joined, split};
 

@@ -55,6 +55,14 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
     }
 }
 
+/// The subvolume that a word of a question names, for those who may do everything.
+pub fn subvolume_of(stage: &Stage<'_>, word: &[u8]) -> Result<TreeId, Refusal> {
+    let words = [word.to_vec()];
+    let mut asked = Asked { stage, words: words.iter() };
+    asked.access().must_be_privileged()?;
+    asked.subvolume().map(|id| id.tree)
+}
+
 pub(super) fn malformed() -> Refusal {
     Refusal::new(Errno::EINVAL.0, "the question makes no sense")
 }

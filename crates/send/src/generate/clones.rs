@@ -1,7 +1,8 @@
 //! Content that the receiver has already: in what this section has sent, or in a snapshot that it is said to have.
 //!
 //! # Invariants
-//! 1. A source is complete and final: a range that was sent earlier in this section, or a file of a clone source.
+//! 1. A source is complete and final: a range that was sent earlier in this section, a file of the subvolume with a
+//!    smaller number, or a file of a clone source.
 //! 2. Ranges are what every receiver can clone: sectors, or up to the end of both files; cut at 64 KiB where the
 //!    receiver's sector may be larger than ours.
 //! 3. Memory is bounded: what was sent is remembered for at most `MOST_EXTENTS` extents that are shared, and of an
@@ -18,7 +19,7 @@ use butterfs_ondisk::Logical;
 use rustc_hash::FxHashMap;
 
 /// Shared extents that are remembered.
-const MOST_EXTENTS: usize = 1 << 18;
+const MOST_EXTENTS: usize = 1 << 16;
 /// Ranges of one extent that are remembered.
 const MOST_RANGES: usize = 8;
 /// References of one extent that are looked at.
@@ -119,14 +120,15 @@ impl<'r> Clones<'r> {
         let mut best = self.among_sent(wanted);
         let mut shared = best.is_some();
         if best.is_none_or(|best| best.len < wanted.len) {
-            let most = if self.roots.is_empty() { 0 } else { MOST_PLACES };
-            let sharers = new.sharers(extent.at, extent.disk_len, most)?;
+            let sharers = new.sharers(extent.at, extent.disk_len, MOST_PLACES)?;
             shared |= sharers.references > 1;
             'search: for (ino, position) in sharers.places {
-                let start = position.wrapping_add(wanted.within());
-                for root in 0..self.roots.len() {
-                    let found = self.in_root(root, ino.get(), start, wanted)?;
-                    best = better(best, found);
+                let (ino, start) = (ino.get(), position.wrapping_add(wanted.within()));
+                // The subvolume itself counts as far as it is complete.
+                let own = (ino < wanted.ino).then_some(None);
+                for root in own.into_iter().chain((0..self.roots.len()).map(Some)) {
+                    let reader = root.map_or(new, |root| self.roots[root].reader);
+                    best = better(best, self.in_root((root, reader), ino, start, wanted)?);
                     if best.is_some_and(|best| best.len >= wanted.len) {
                         break 'search;
                     }
@@ -174,9 +176,14 @@ impl<'r> Clones<'r> {
         best
     }
 
-    /// What a file of a clone source has of the content at `start`.
-    fn in_root(&self, root: usize, ino: u64, start: u64, wanted: &Wanted<'_>) -> Result<Option<Candidate>> {
-        let reader = self.roots[root].reader;
+    /// What a file of a snapshot has of the content at `start`.
+    fn in_root(
+        &self,
+        (root, reader): (Option<usize>, &SnapshotReader),
+        ino: u64,
+        start: u64,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Candidate>> {
         if !start.is_multiple_of(self.sector) {
             return Ok(None);
         }
@@ -190,7 +197,7 @@ impl<'r> Clones<'r> {
                 == (wanted.extent.at, wanted.extent.disk_len, wanted.extent.compression, wanted.extent.generation)
             && there.offset + (start - there.start) == wanted.within();
         let len = (there.end().min(size.next_multiple_of(self.sector)) - start).min(wanted.len);
-        let found = Candidate { root: Some(root), ino, start, len, size };
+        let found = Candidate { root, ino, start, len, size };
         Ok(if same { self.cut(found, wanted) } else { None })
     }
 

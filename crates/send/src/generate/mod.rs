@@ -8,9 +8,10 @@
 //! once for everything else, file by file. What both share is read neither time.
 //!
 //! # Memory
-//! Besides buffers and caches of a fixed size (about 40 MiB at most), a section holds 60 bytes and the name for each
-//! name that is gone or moved, and about 300 bytes and twice the path for each directory that is made, moved or given
-//! something new. It holds nothing for a file that is new, or that changed under its old name.
+//! Besides buffers and caches of a fixed size (about 40 MiB, and 16 MiB for each clone source), a section holds 150 bytes
+//! and the names for each file that was renamed, moved or deleted, and about 300 bytes and the path for each directory
+//! that is made, moved or given something new. It holds nothing for a file that is new, or that changed under its old
+//! name.
 //!
 //! # Not here
 //! Which snapshot is the parent, and what a command line says; how the stream is applied.

@@ -1,6 +1,9 @@
 //! Streams of ours, judged by a strict receiver in memory and by the kernel with `btrfs receive`.
 
 mod kernel;
+mod kernel_made;
+mod namespace;
 mod random;
 mod receiver;
+mod scenarios;
 mod world;

@@ -41,7 +41,7 @@ pub fn work(world: &World, seed: u64, shape: Shape, suffix: &str) -> (TreeId, Tr
 fn random_work_travels() {
     let watchdog = Watchdog::new("random_work_travels", 600);
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for seed in 0..seeds(300) {
+    for seed in 0..seeds(150) {
         watchdog.note(&format!("seed {seed}"));
         let world = World::new(512 << 20);
         let shape = if seed % 2 == 0 { SHAPE } else { OTHER_SHAPE };
