@@ -3,6 +3,8 @@
 //! `send VERSION OPTIONS PARENT SOURCES CLONE_SOURCE… SUBVOLUME…`: the version's number; options by name, separated by
 //! commas; `-` for no parent; how many clone sources follow; subvolumes as [`subvolumes`] names inodes.
 
+pub mod receiving;
+
 use butterfs_fs::{Errno, Filesystem};
 use butterfs_fuse::adaptor::Carrier;
 use butterfs_fuse::control::Report;
@@ -81,6 +83,7 @@ pub fn carrier() -> Carrier {
 pub fn carry(stage: &Stage<'_>, question: &[Vec<u8>], descriptor: OwnedFd, report: Report<'_>) -> Answer {
     match question.split_first() {
         Some((verb, words)) if verb == b"send" => send(stage.filesystem, &job_of(stage, words)?, descriptor, report),
+        Some((verb, words)) if verb == b"receive" => receiving::receive(stage, words, descriptor, report),
         _ => Err(Refusal::new(Errno::EINVAL.0, "the question makes no sense")),
     }
 }

@@ -51,8 +51,7 @@ impl ImageArgument {
     }
 }
 
-/// Opens the filesystem on an image or device that nobody has mounted.
-pub fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
+fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
     let read_only = intent == Intent::Look;
     let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
     let device = FileDevice::open(image, &file)?;
@@ -94,7 +93,10 @@ impl Target {
                 .map_err(|error| CliError::failed(format!("cannot ask the process that serves the mount: {error}"))),
             Target::Image(filesystem) => {
                 let peer = own_peer();
-                Ok(perform(&Stage { filesystem, peer: &peer, find: &|_| None, changed: &|_, _| {} }, &words))
+                Ok(perform(
+                    &Stage { filesystem, peer: &peer, find: &|_| None, changed: &|_, _| {}, closed: &|_, _, _| {} },
+                    &words,
+                ))
             }
         }
     }
@@ -112,7 +114,8 @@ impl Target {
                 .map_err(|error| CliError::failed(format!("cannot ask the process that serves the mount: {error}"))),
             Target::Image(filesystem) => {
                 let peer = own_peer();
-                let stage = Stage { filesystem, peer: &peer, find: &|_| None, changed: &|_, _| {} };
+                let stage =
+                    Stage { filesystem, peer: &peer, find: &|_| None, changed: &|_, _| {}, closed: &|_, _, _| {} };
                 let mut report = |words: &[Vec<u8>]| {
                     report(words);
                     true
@@ -205,7 +208,7 @@ fn own_peer() -> Peer {
 }
 
 /// Names one after the other; symbolic links and `..` are not followed inside an image.
-pub fn lookup(filesystem: &Filesystem, path: &Path) -> io::Result<InodeId> {
+fn lookup(filesystem: &Filesystem, path: &Path) -> io::Result<InodeId> {
     let mut at = InodeId::root_of(TreeId::FS);
     for name in path.as_os_str().as_bytes().split(|byte| *byte == b'/') {
         if name.is_empty() || name == b"." {

@@ -1,14 +1,21 @@
 //! `butterfs receive`: the text of a dump is that of btrfs-progs, and streams arrive in images.
 
 mod common;
+#[allow(dead_code)] // what other tests of mounts need
+mod mounted;
 
+use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, check_all, mkfs, run};
+use butterfs_testkit::operation::Kind;
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use common::{butterfs, butterfs_ok};
+use mounted::{Bed, eventually};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// A tree with something of everything, and what changes in it.
 const FIRST: &str = r#"
@@ -73,13 +80,107 @@ fn a_dump_is_that_of_btrfs_progs() {
     assert!(ours.contains("name=trusted.x \\000\\001\\002 len=3\n"), "{ours}");
 }
 
+/// What a stream says of a subvolume is the same on both sides.
+fn assert_same(expected: &Path, actual: &Path, name: &str) {
+    let compare = Compare { atime: true, ..Compare::MODEL };
+    let print = |root: &Path| Fingerprint::of_tree(&root.join(name));
+    let found = differences(&print(expected), &print(actual), compare);
+    assert!(found.is_empty(), "{name}: {found:#?}");
+}
+
+#[test]
+fn streams_arrive_in_a_directory() {
+    const TEST: &str = "receive_directory";
+    let _watchdog = Watchdog::new(TEST, 100);
+    let scratch = Scratch::new(TEST);
+    let Some((source, files)) = streams(TEST, &scratch) else { return };
+    for pair in files.chunks(2) {
+        let at = scratch.folder("at");
+        for file in pair {
+            let ran = butterfs(&["receive", "-q", "--into-directory", "-f", text(file), text(&at)]);
+            assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+        }
+        ["A", "B"].iter().for_each(|name| assert_same_but_size(source.path(), &at, name));
+        fs::remove_dir_all(&at).unwrap();
+    }
+}
+
+/// The same where directories have another size, and reading changes times.
+fn assert_same_but_size(expected: &Path, actual: &Path, name: &str) {
+    let print = |root: &Path| {
+        let mut print = Fingerprint::of_tree(&root.join(name));
+        for entry in print.entries.values_mut().filter(|entry| entry.kind == Kind::Folder) {
+            (entry.size, entry.links) = (0, 0);
+        }
+        print
+    };
+    let found = differences(&print(expected), &print(actual), Compare::MODEL);
+    assert!(found.is_empty(), "{name}: {found:#?}");
+}
+
+#[test]
+fn streams_arrive_on_a_mount() {
+    const TEST: &str = "receive_mount";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let Some((source, files)) = streams(TEST, &bed.scratch) else { return };
+    for (number, pair) in files.chunks(2).enumerate() {
+        butterfs_ok(&["mkfs", "-q", "-f", "-b", "512M", text(&bed.image)]);
+        bed.mount_ok("rw");
+        fs::create_dir(bed.path("into")).unwrap();
+        let into = bed.path("into");
+        let ran = butterfs(&["receive", "-v", "-f", text(&pair[0]), text(&into)]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.starts_with("At subvol A\nreceiving subvol A uuid="), "{ran:?}");
+        assert_same(source.path(), &into, "A");
+        slowly(&bed, &into, &pair[1]);
+        assert_same(source.path(), &into, "B");
+        assert!(fs::write(into.join("B/new"), b"").is_err(), "what was received is read-only");
+        let again = butterfs(&["receive", "-q", "-f", text(&pair[1]), text(&into)]);
+        assert_eq!((again.code, again.stderr.contains("File exists")), (Some(1), true), "{again:?}");
+        if number == 0 {
+            // Durable when it returns.
+            bed.kill();
+        } else {
+            bed.umount_ok();
+        }
+        bed.judge(|root| {
+            ["A", "B"].iter().for_each(|name| assert_same(source.path(), &root.join("into"), name));
+            assert_eq!(fs::read_dir(root.join("into")).unwrap().count(), 2);
+        });
+    }
+    assert_eq!(source.finish(), [""; 0]);
+}
+
+/// Receives a stream from a pipe that stops half-way: meanwhile nobody gets into what is not complete.
+fn slowly(bed: &Bed, into: &Path, stream: &Path) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_butterfs"))
+        .args(["receive", "-q", text(into)])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let bytes = fs::read(stream).unwrap();
+    let (first, rest) = bytes.split_at(bytes.len() / 2);
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(first).unwrap();
+    let partial = into.join("B.partial");
+    let is_there = || fs::read_dir(into).unwrap().any(|entry| entry.unwrap().file_name() == "B.partial");
+    eventually(is_there);
+    for look in [fs::metadata(&partial).map(drop), fs::read(partial.join("d9/f")).map(drop)] {
+        assert_eq!(look.map_err(|error| error.raw_os_error()), Err(Some(16)), "EBUSY");
+    }
+    input.write_all(rest).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success());
+    assert!(!is_there() && fs::metadata(&partial).is_err());
+    assert_eq!(bed.mountinfo().map(|_| ()), Some(()));
+}
+
 #[test]
 fn streams_arrive_in_an_image() {
     const TEST: &str = "receive_image";
     let _watchdog = Watchdog::new(TEST, 100);
     let scratch = Scratch::new(TEST);
     let Some((source, files)) = streams(TEST, &scratch) else { return };
-    let fingerprint = |root: &Path| butterfs_testkit::fingerprint::Fingerprint::of_tree(root);
     for pair in files.chunks(2) {
         let image = scratch.join("target");
         butterfs_ok(&["mkfs", "-q", "-f", "-b", "512M", text(&image)]);
@@ -90,13 +191,7 @@ fn streams_arrive_in_an_image() {
         }
         check_all(&image);
         let target = KernelMount::new(&image, "ro");
-        for name in ["A", "B"] {
-            let compare =
-                butterfs_testkit::fingerprint::Compare { atime: true, ..butterfs_testkit::fingerprint::Compare::MODEL };
-            let (ours, theirs) = (fingerprint(&target.path().join(name)), fingerprint(&source.path().join(name)));
-            let found = butterfs_testkit::fingerprint::differences(&theirs, &ours, compare);
-            assert!(found.is_empty(), "{name}: {found:#?}");
-        }
+        ["A", "B"].iter().for_each(|name| assert_same(source.path(), target.path(), name));
         assert_eq!(target.finish(), [""; 0]);
         let ran = butterfs(&["receive", "--image", text(&image), "-f", text(&pair[0]), "/"]);
         assert_eq!(ran.code, Some(1));

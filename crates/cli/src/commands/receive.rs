@@ -6,11 +6,12 @@ mod progress;
 use super::Run;
 use crate::error::{CliError, os_message};
 use crate::report;
-use crate::target::{Intent, cannot_access, lookup, open_image};
-use butterfs_send::apply::{self, Directory, Engine, Narrator, News, Options, Summary, Target};
+use crate::streams::receiving::{self, Request};
+use crate::target::{ImageArgument, Intent, cannot_access, nonsense};
+use butterfs_send::apply::{self, Directory, Narrator, News, Options, Summary, Target};
 use progress::Progress;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
@@ -30,7 +31,9 @@ const LOSSES_SHOWN: usize = 20;
 
 /// Apply a send stream
 ///
-/// Makes the subvolumes of a stream of 'btrfs send' or 'butterfs send', of version 1, 2 or 3, in the directory PATH.
+/// Makes the subvolumes of a stream of 'btrfs send' or 'butterfs send', of version 1, 2 or 3, in the directory PATH of
+/// a butterfs mount; only root and the user who has mounted it may do that. Until a subvolume is complete, nobody can
+/// enter it.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
@@ -59,11 +62,17 @@ pub struct Args {
     #[arg(short, long)]
     quiet: bool,
     /// Receive into this image or device, which is not mounted; PATH is the one inside it, from the top level
-    #[arg(long, value_name = "IMAGE", required_unless_present_any = ["dump", "into_directory"])]
+    #[arg(long, value_name = "IMAGE")]
     image: Option<PathBuf>,
     /// PATH is a directory of any filesystem: subvolumes become directories, snapshots copies
     #[arg(long, conflicts_with_all = ["image", "dump"])]
     into_directory: bool,
+    /// The mount point of the filesystem that PATH is on, where it cannot be found out
+    #[arg(short = 'm', value_name = "ROOT", conflicts_with_all = ["image", "into_directory", "dump"])]
+    root: Option<PathBuf>,
+    /// Confine the stream to PATH, as is done in any case
+    #[arg(short = 'C', long = "chroot")]
+    chroot: bool,
     /// The directory that gets the subvolumes
     #[arg(required_unless_present = "dump")]
     path: Option<PathBuf>,
@@ -76,50 +85,57 @@ impl Run for Args {
             return dump::dump(input, out);
         }
         let path = self.path.clone().unwrap_or_default();
-        match &self.image {
-            _ if self.into_directory => self.fill_directory(&path, input, len, out),
-            Some(image) => self.fill_image(image, &path, input, len, out),
-            None => Err(CliError::usage("--image is missing")),
+        if self.into_directory {
+            return self.fill_directory(&path, input, len, out);
         }
+        self.fill_filesystem(&path, input, len, out)
     }
 }
 
 impl Args {
     /// The stream, and its length where that is known.
-    fn input(&self) -> Result<(Box<dyn Read>, Option<u64>), CliError> {
-        let Some(path) = &self.file else { return Ok((Box::new(std::io::stdin().lock()), None)) };
+    fn input(&self) -> Result<(File, Option<u64>), CliError> {
+        let Some(path) = &self.file else {
+            let input = rustix::stdio::stdin().try_clone_to_owned().map(File::from);
+            let failed = |error| CliError::failed(format!("cannot read standard input: {}", os_message(&error)));
+            return Ok((input.map_err(failed)?, None));
+        };
         let failed = |error| CliError::failed(format!("cannot open '{}': {}", path.display(), os_message(&error)));
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
+        Ok((file, metadata.is_file().then_some(metadata.len())))
     }
 
-    fn fill_image(
-        &self,
-        image: &Path,
-        path: &Path,
-        input: Box<dyn Read>,
-        len: Option<u64>,
-        out: &mut dyn Write,
-    ) -> Result<(), CliError> {
-        let filesystem = open_image(image, Intent::Change)?;
-        let destination = lookup(&filesystem, path).map_err(|error| cannot_access(path, error))?;
-        let mut engine = Engine::new(filesystem.clone(), destination)
-            .force_decompress(self.force_decompress)
-            .remove_partial(self.remove_partial);
-        let received = self.receive(input, len, &mut engine, out);
-        drop(engine);
-        filesystem.shutdown()?;
-        received
+    /// Whoever serves the filesystem reads the stream; for an image that is this process.
+    fn fill_filesystem(&self, path: &Path, input: File, len: Option<u64>, out: &mut dyn Write) -> Result<(), CliError> {
+        let image = ImageArgument { image: self.image.clone() };
+        let mut target = image.target(self.root.as_deref().unwrap_or(path), Intent::Change)?;
+        let request = Request {
+            directory: target.inode(path)?,
+            first_stream_only: self.first_stream_only,
+            force_decompress: self.force_decompress,
+            remove_partial: self.remove_partial,
+            max_errors: self.max_errors,
+            verbosity: self.verbosity(),
+        };
+        let mut teller = Teller { progress: Progress::new(self.quiet, len), out, written: Ok(()) };
+        let mut tell = |words: &[Vec<u8>]| {
+            if let Some(news) = receiving::news_of(words) {
+                teller.tell(&news);
+            }
+        };
+        let answer = target.ask_with(&request.to_words(), input.into(), &mut tell)?;
+        let records = answer.map_err(|refusal| CliError::failed(format!("cannot receive: {}", refusal.sentence)))?;
+        let summary = receiving::summary_of(&records).ok_or_else(nonsense)?;
+        target.close()?;
+        teller.end(&summary)
     }
 
-    fn fill_directory(
-        &self,
-        path: &Path,
-        input: Box<dyn Read>,
-        len: Option<u64>,
-        out: &mut dyn Write,
-    ) -> Result<(), CliError> {
+    fn verbosity(&self) -> i32 {
+        if self.quiet { -1 } else { i32::from(self.verbose.min(2)) }
+    }
+
+    fn fill_directory(&self, path: &Path, input: File, len: Option<u64>, out: &mut dyn Write) -> Result<(), CliError> {
         let mut directory = Directory::open(path).map_err(|error| cannot_access(path, error))?;
         directory = directory.remove_partial(self.remove_partial);
         let received = self.receive(input, len, &mut directory, out);
@@ -133,16 +149,15 @@ impl Args {
 
     fn receive(
         &self,
-        input: Box<dyn Read>,
+        input: File,
         len: Option<u64>,
         target: &mut dyn Target,
         out: &mut dyn Write,
     ) -> Result<(), CliError> {
         let mut teller = Teller { progress: Progress::new(self.quiet, len), out, written: Ok(()) };
-        let verbosity = if self.quiet { -1 } else { i32::from(self.verbose.min(2)) };
         let options = Options { max_errors: self.max_errors, first_stream_only: self.first_stream_only };
         let mut tell = |news: News| teller.tell(&news);
-        let summary = apply::receive(input, target, &options, &mut Narrator::new(verbosity, &mut tell));
+        let summary = apply::receive(input, target, &options, &mut Narrator::new(self.verbosity(), &mut tell));
         teller.end(&summary)
     }
 }

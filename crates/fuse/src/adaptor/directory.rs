@@ -74,10 +74,18 @@ impl Shared {
     pub(super) fn read_directory_plus(&self, id: InodeId, arguments: &ReadIn, payload: &mut Vec<u8>) -> Outcome {
         let last = self.last_shown(id, arguments)?;
         let mut listing = Listing::new(payload, arguments.size);
+        let mut barred = Vec::new();
         let listed = self.filesystem().readdirplus(id, arguments.offset, last, &mut |entry, attr| {
-            let found = attr.map_or(EntryOut::default(), |attr| self.entry(attr));
-            listing.push_plus(&found, self.nodes.ino(entry.id), entry.offset_next, entry.kind, entry.name)
+            let shut = attr.filter(|_| self.closed_entries.bar(id, entry.name));
+            let shown = attr.filter(|_| shut.is_none());
+            let found = shown.map_or(EntryOut::default(), |attr| self.entry(attr));
+            let ino = self.nodes.ino(entry.id);
+            let taken = listing.push_plus(&found, ino, entry.offset_next, entry.kind, entry.name);
+            barred.extend(shut.filter(|_| taken).map(|attr| attr.id));
+            taken
         });
+        // Counted for a listing that shows no more than their names.
+        barred.into_iter().for_each(|id| self.filesystem().forget(id, 1));
         match listed {
             // What was listed before the damage counts; the next call meets it first.
             Err(_) if !payload.is_empty() => Ok(()),

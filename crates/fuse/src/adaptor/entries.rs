@@ -4,7 +4,8 @@ use super::attributes::stat;
 use super::{Outcome, Shared, VALID_SECS, errno};
 use crate::protocol::flags::open;
 use crate::protocol::wire::{AttrOut, EntryOut, OpenOut};
-use butterfs_fs::Attr;
+use butterfs_fs::{Attr, InodeId};
+use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 impl Shared {
@@ -25,6 +26,18 @@ impl Shared {
         let attr = found.map_err(errno)?;
         payload.extend_from_slice(self.entry(&attr).as_bytes());
         Ok(())
+    }
+
+    /// Looks a name up. Into a subvolume that is being filled nobody gets.
+    pub(super) fn look_up(&self, directory: InodeId, name: &[u8], payload: &mut Vec<u8>) -> Outcome {
+        let found = self.filesystem().lookup(directory, name);
+        if let Ok(attr) = &found
+            && self.closed_entries.bar(directory, name)
+        {
+            self.filesystem().forget(attr.id, 1);
+            return Err(Errno::BUSY);
+        }
+        self.answer_lookup(found, payload)
     }
 
     /// Answers a lookup. That there is no such name is an answer too, which the kernel keeps: only it adds names, or it

@@ -52,6 +52,7 @@ struct Shared {
     nodes: Nodes,
     writers: Writers,
     directories: directory::Handles,
+    closed_entries: subvolumes::ClosedEntries,
     device: DevFuse,
     /// How the filesystem was closed, once it is.
     closed: OnceLock<Result<(), String>>,
@@ -69,6 +70,7 @@ impl Adaptor {
             engine: upgrade::Engine::new(filesystem, reopen),
             writers: Writers::default(),
             directories: directory::Handles::default(),
+            closed_entries: subvolumes::ClosedEntries::default(),
             device,
             closed: OnceLock::new(),
         }))

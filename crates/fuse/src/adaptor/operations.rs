@@ -37,7 +37,7 @@ impl Shared {
         }
         let id = self.inode(node)?;
         match request.operation {
-            Operation::Lookup { name } => self.answer_lookup(fs.lookup(id, name), payload),
+            Operation::Lookup { name } => self.look_up(id, name, payload),
             Operation::Getattr {} => self.answer_attributes(fs.getattr(id), payload),
             Operation::Statx { .. } => self.answer_statx(id, payload),
             Operation::Setattr { arguments } => {

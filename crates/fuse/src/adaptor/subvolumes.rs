@@ -9,8 +9,10 @@ use super::Adaptor;
 use crate::control::Report;
 use crate::subvolumes::{Answer, Peer, Stage, perform};
 use butterfs_fs::InodeId;
+use parking_lot::RwLock;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Questions whose answers depend on what is in files.
 const ABOUT_CONTENTS: [&[u8]; 8] =
@@ -47,6 +49,30 @@ impl Adaptor {
             let _ = shared.device.forget_entry(shared.nodes.node(parent), name);
         };
         let find = |shown| shared.nodes.inode(shown);
-        act(&Stage { filesystem: shared.filesystem(), peer, find: &find, changed: &changed })
+        let closed = |parent: InodeId, name: &[u8], is_closed| shared.closed_entries.set(parent, name, is_closed);
+        act(&Stage { filesystem: shared.filesystem(), peer, find: &find, changed: &changed, closed: &closed })
+    }
+}
+
+/// Entries of subvolumes that are being filled without the kernel's doing. Nobody follows them meanwhile: what the kernel
+/// would keep of what is behind them would be wrong at once.
+#[derive(Default)]
+pub(super) struct ClosedEntries {
+    count: AtomicUsize,
+    entries: RwLock<Vec<(InodeId, Vec<u8>)>>,
+}
+
+impl ClosedEntries {
+    fn set(&self, directory: InodeId, name: &[u8], is_closed: bool) {
+        let mut entries = self.entries.write();
+        entries.retain(|(other, known)| *other != directory || known != name);
+        entries.extend(is_closed.then(|| (directory, name.to_vec())));
+        self.count.store(entries.len(), Ordering::Relaxed);
+    }
+
+    /// Whether an entry of a directory is one of them.
+    pub fn bar(&self, directory: InodeId, name: &[u8]) -> bool {
+        let is_closed = |(other, known): &(InodeId, Vec<u8>)| *other == directory && known == name;
+        self.count.load(Ordering::Relaxed) != 0 && self.entries.read().iter().any(is_closed)
     }
 }

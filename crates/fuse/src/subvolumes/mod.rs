@@ -42,6 +42,7 @@
 //!
 //! | question | reports | records |
 //! |---|---|---|
+//! | `receive DIR OPTIONS ERRORS VERBOSITY` | `out`, `err` or `error` and a line; `progress`, bytes, commands | streams, sections, commands, bytes, errors |
 //! | `send VERSION OPTIONS PARENT SOURCES CLONE_SOURCE… SUBVOLUME…` | `begun` and a number; `progress`, bytes, commands, thousandths | bytes, commands |
 //!
 //! INODE, DIR and SUBVOLUME are `@NUMBER` as `stat` shows it, or `TREE:INO`.
@@ -54,7 +55,7 @@ mod words;
 
 pub use access::{Access, Peer};
 pub use files::FileExtentRecord;
-pub use perform::{Stage, perform, subvolume_of};
+pub use perform::{Stage, inode_of, perform, subvolume_of};
 pub use records::{ExtentRecord, SubvolumeRecord, uuid_from_text, uuid_text};
 pub use words::{joined, split};
 

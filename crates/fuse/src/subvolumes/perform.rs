@@ -17,6 +17,8 @@ pub struct Stage<'a> {
     pub find: &'a dyn Fn(u64) -> Option<InodeId>,
     /// Told of each directory entry that was made or removed.
     pub changed: &'a dyn Fn(InodeId, &[u8]),
+    /// Told of an entry that nobody may follow while what it leads to is filled (true), and when they may again.
+    pub closed: &'a dyn Fn(InodeId, &[u8], bool),
 }
 
 /// Answers a question.
@@ -53,6 +55,14 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
         b"sync" => asked.stage.filesystem.sync().map(|()| Vec::new()).map_err(Refusal::from),
         _ => Err(malformed()),
     }
+}
+
+/// The inode that a word of a question names, for those who may do everything.
+pub fn inode_of(stage: &Stage<'_>, word: &[u8]) -> Result<InodeId, Refusal> {
+    let words = [word.to_vec()];
+    let mut asked = Asked { stage, words: words.iter() };
+    asked.access().must_be_privileged()?;
+    asked.inode()
 }
 
 /// The subvolume that a word of a question names, for those who may do everything.

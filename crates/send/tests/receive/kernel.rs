@@ -64,7 +64,8 @@ fn btrfs(arguments: &[&str]) -> String {
     run_ok(60, requirement::program("btrfs").expect("it was required"), arguments)
 }
 
-fn assert_same(what: &str, expected: &Fingerprint, actual: &Fingerprint) {
+/// What a stream says is the same on both sides.
+pub fn assert_same(what: &str, expected: &Fingerprint, actual: &Fingerprint) {
     let found = differences(expected, actual, SENT);
     assert!(found.is_empty(), "{what}: {} differences, first {:#?}", found.len(), &found[..found.len().min(12)]);
 }

@@ -38,6 +38,9 @@ const SETTABLE: u64 = FIXED
 /// Told of each entry of a directory outside the section that came or went.
 pub type Changed<'a> = Box<dyn FnMut(InodeId, &[u8]) + 'a>;
 
+/// Told of an entry that nobody may follow from now on (true), also before there is one, or may follow again.
+pub type Closed<'a> = Box<dyn FnMut(InodeId, &[u8], bool) + 'a>;
+
 /// See the [module](self).
 pub struct Engine<'a> {
     filesystem: Filesystem,
@@ -45,6 +48,7 @@ pub struct Engine<'a> {
     force_decompress: bool,
     remove_partial: bool,
     changed: Changed<'a>,
+    closed: Closed<'a>,
     entries: Entries,
     gathered: Gathered,
     open: Option<Open>,
@@ -73,6 +77,7 @@ impl<'a> Engine<'a> {
             force_decompress: false,
             remove_partial: false,
             changed: Box::new(|_, _| {}),
+            closed: Box::new(|_, _, _| {}),
             entries: Entries::default(),
             gathered: Gathered::default(),
             open: None,
@@ -95,6 +100,12 @@ impl<'a> Engine<'a> {
     /// Who is told of entries of the destination that came or went.
     pub fn on_change(mut self, changed: Changed<'a>) -> Engine<'a> {
         self.changed = changed;
+        self
+    }
+
+    /// Who keeps others out of what is being received.
+    pub fn on_close(mut self, closed: Closed<'a>) -> Engine<'a> {
+        self.closed = closed;
         self
     }
 
@@ -259,6 +270,13 @@ fn is_gathered(command: &Command<'_>) -> bool {
 
 fn number(value: u64, what: &str) -> Result<u32, Failure> {
     u32::try_from(value).map_err(|_| Failure::new(Errno::EINVAL, format!("{what} {value} has more than 32 bits")))
+}
+
+/// Whoever was kept out may enter what is left.
+impl Drop for Engine<'_> {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 impl Target for Engine<'_> {

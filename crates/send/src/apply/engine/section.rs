@@ -20,13 +20,16 @@ impl Engine<'_> {
         let parent = section.parent.map(|(uuid, transid)| self.find_parent(&uuid, transid)).transpose()?;
         let partial = partial_name(section.name);
         self.clear_away(&partial, section)?;
-        let id = match parent {
-            Some(parent) => self.filesystem.snapshot(parent, self.destination, &partial, false)?,
-            None => self.filesystem.create_subvolume(&ROOT, self.destination, &partial)?,
+        (self.closed)(self.destination, &partial, true);
+        let made = match parent {
+            Some(parent) => self.filesystem.snapshot(parent, self.destination, &partial, false),
+            None => self.filesystem.create_subvolume(&ROOT, self.destination, &partial),
         };
-        (self.changed)(self.destination, &partial);
+        let id = made.inspect_err(|_| (self.closed)(self.destination, &partial, false))?;
         let root = InodeId::root_of(id);
-        let before = self.filesystem.getattr(root)?;
+        let before = self.filesystem.getattr(root);
+        let before = before.inspect_err(|_| (self.closed)(self.destination, &partial, false))?;
+        (self.changed)(self.destination, &partial);
         self.open = Some(Open {
             name: section.name.to_vec(),
             uuid: section.uuid,
@@ -77,7 +80,9 @@ impl Engine<'_> {
 
     /// What is known of the section is forgotten.
     pub(super) fn close(&mut self) {
-        self.open = None;
+        if let Some(open) = self.open.take() {
+            (self.closed)(self.destination, &partial_name(&open.name), false);
+        }
         self.entries.clear();
         self.gathered = Default::default();
     }
