@@ -223,6 +223,12 @@ findings! {
     /// Free space that is not listed as it is.
     FreeSpaceWrong { group: Logical, at: Logical, length: u64, listed: String } "free-space-wrong", Error, true,
         "block group {group}: {length} bytes at {at} are {listed} in the free space tree, and are not";
+    /// A version 1 cache that nobody would use.
+    SpaceCacheUnusable { group: Logical, reason: String } "space-cache-unusable", Warning, true,
+        "the space cache of block group {group} cannot be used: {reason}";
+    /// A version 1 cache that would be believed, and is wrong.
+    SpaceCacheWrong { group: Logical, at: Logical, length: u64, listed: String } "space-cache-wrong", Error, true,
+        "block group {group}: {length} bytes at {at} are {listed} in the space cache, and are not";
     /// A subvolume that nobody names.
     RootUnreferenced { tree: Tree } "root-unreferenced", Error, true, "no directory has the subvolume {tree}";
     /// Only one of a pair.

@@ -6,7 +6,7 @@
 //! # Passes
 //! 1. superblocks, chunk tree, tree of tree roots
 //! 2. extent tree (what is in use), devices, block groups
-//! 3. free space tree
+//! 3. free space tree, or version 1 space cache
 //! 4. all other trees: every block in every copy, and the inodes of each live subvolume
 //! 5. checksums, and the data if asked
 //! 6. names of subvolumes, UUID tree, log trees
@@ -27,7 +27,7 @@
 //!    reported; a note says that it was not compared.
 //!
 //! # Not here
-//! Repair. Quotas and version 1 space caches are not checked; notes say so.
+//! Repair. Quotas are not checked; a note says so.
 
 #![forbid(unsafe_code)]
 
@@ -46,6 +46,7 @@ mod references;
 mod roots;
 mod session;
 mod space;
+mod space_cache;
 mod superblocks;
 mod trees;
 mod walk;
@@ -102,7 +103,7 @@ pub enum Stage {
     Roots,
     /// Extent tree, devices, block groups.
     Extents,
-    /// Free space tree.
+    /// Free space tree or cache.
     FreeSpace,
     /// All trees, inodes.
     Blocks,
@@ -131,7 +132,7 @@ impl Stage {
         match self {
             Stage::Roots => "checking root items",
             Stage::Extents => "checking extents",
-            Stage::FreeSpace => "checking free space tree",
+            Stage::FreeSpace => "checking free space",
             Stage::Blocks => "checking fs roots",
             Stage::Checksums => "checking csums",
             Stage::RootReferences => "checking root refs",
@@ -289,7 +290,7 @@ impl<'s, 'a> Judge<'s, 'a> {
         let session = self.session;
         session.stage(Stage::FreeSpace);
         if session.sb.compat_ro_flags.get() & compat_ro::FREE_SPACE_TREE == 0 {
-            return session.note("there is no free space tree; a version 1 space cache is not checked");
+            return space_cache::check(session, scan);
         }
         if let Some(root) = roots.get(TreeId::FREE_SPACE) {
             free_space::check(session, root.ptr(), scan);

@@ -9,6 +9,7 @@ mod contents;
 mod logs;
 mod references;
 mod space;
+mod space_cache;
 
 use butterfs_check::{Options, TABLE};
 use butterfs_device::MemoryDevice;
@@ -18,7 +19,7 @@ use butterfs_testkit::editor::{Editor, Item};
 use butterfs_testkit::judge::judge_memory;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use support::{filled, judge_with, logged};
+use support::{cached, filled, judge_with, logged};
 
 /// The subvolume in which most is planted.
 const SUBVOLUME: TreeId = TreeId(256);
@@ -110,8 +111,15 @@ fn every_finding_of_a_log_is_found_where_it_was_planted() {
 }
 
 #[test]
+fn every_finding_of_a_space_cache_is_found_where_it_was_planted() {
+    let Some(image) = cached("planted-cache") else { return };
+    let missed = missed(&image, space_cache::PLANTS.iter());
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
 fn every_finding_of_the_table_is_planted() {
-    let planted: BTreeSet<&str> = all().chain(logs::PLANTS).map(|(id, _)| *id).collect();
+    let planted: BTreeSet<&str> = all().chain(logs::PLANTS).chain(space_cache::PLANTS).map(|(id, _)| *id).collect();
     let table: BTreeSet<&str> = TABLE.iter().map(|info| info.id).collect();
     assert_eq!(planted, table);
 }

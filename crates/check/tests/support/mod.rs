@@ -70,7 +70,7 @@ pub fn filled(test: &str, bytes: u64, options: &[&str]) -> Option<Arc<MemoryDevi
         return None;
     }
     let scratch = Scratch::new(test);
-    fill(&scratch, bytes, options, FILL);
+    fill(&scratch, bytes, options, "loop,noatime", FILL);
     let image = scratch.0.join("image");
     Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(&image).expect("the image can be read"))))
 }
@@ -95,11 +95,54 @@ pub fn logged(test: &str) -> Option<Arc<MemoryDevice>> {
     }
     let scratch = Scratch::new(test);
     let image = scratch.0.join("image");
-    fill(&scratch, 256 << 20, &[], LOG);
+    fill(&scratch, 256 << 20, &[], "loop,noatime", LOG);
     Some(Arc::new(MemoryDevice::from_bytes(&std::fs::read(image.with_extension("cut")).expect("it was cut off"))))
 }
 
-fn fill(scratch: &Scratch, bytes: u64, options: &[&str], script: &str) {
+/// Fills a filesystem with so many holes that its space cache has bitmaps.
+const CACHED: &str = r#"
+set -e
+for i in $(seq 3000); do head -c 4096 /dev/zero > f$i; done; sync
+for i in $(seq 1 2 3000); do rm f$i; done; sync; touch again; sync
+"#;
+
+/// An image with a version 1 space cache, or `None` as above.
+pub fn cached(test: &str) -> Option<Arc<MemoryDevice>> {
+    if !kernel(test) {
+        return None;
+    }
+    let scratch = Scratch::new(test);
+    let options = ["-R", "^free-space-tree", "-O", "^block-group-tree"];
+    let options = if knows_block_group_tree() { &options[..] } else { &options[..2] };
+    fill(&scratch, 3 << 30, options, "loop,noatime,space_cache=v1,max_inline=0", CACHED);
+    let device = MemoryDevice::new(3 << 30);
+    copy_content(&scratch.0.join("image"), &device);
+    Some(Arc::new(device))
+}
+
+fn knows_block_group_tree() -> bool {
+    let listed = Command::new("mkfs.btrfs").args(["-O", "list-all"]).output().expect("mkfs.btrfs runs");
+    String::from_utf8_lossy(&[listed.stdout, listed.stderr].concat()).contains("block-group-tree")
+}
+
+/// Copies what is not zero.
+fn copy_content(from: &Path, to: &MemoryDevice) {
+    use std::io::Read;
+    let mut file = std::fs::File::open(from).expect("it was made");
+    let (mut piece, mut at) = (vec![0; 1 << 20], 0);
+    loop {
+        let len = file.read(&mut piece).expect("it can be read");
+        if len == 0 {
+            return;
+        }
+        if piece[..len].iter().any(|byte| *byte != 0) {
+            to.write_at(at, &piece[..len]).expect("memory can be written");
+        }
+        at += len as u64;
+    }
+}
+
+fn fill(scratch: &Scratch, bytes: u64, options: &[&str], mount_options: &str, script: &str) {
     let (image, mount) = (scratch.0.join("image"), scratch.0.join("mount"));
     std::fs::File::create(&image).and_then(|file| file.set_len(bytes)).expect("an image can be made");
     std::fs::create_dir_all(&mount).expect("a folder can be made");
@@ -108,7 +151,7 @@ fn fill(scratch: &Scratch, bytes: u64, options: &[&str], script: &str) {
         assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
     };
     run(Command::new("mkfs.btrfs").arg("-q").args(options).arg(&image));
-    run(Command::new("mount").args(["-o", "loop,noatime"]).arg(&image).arg(&mount));
+    run(Command::new("mount").args(["-o", mount_options]).arg(&image).arg(&mount));
     let filled =
         Command::new("timeout").args(["100", "bash", "-c", script]).current_dir(&mount).env("IMAGE", &image).output();
     run(Command::new("umount").arg(&mount));
