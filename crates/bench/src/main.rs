@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod everyday;
 mod library;
 mod page;
@@ -71,6 +72,11 @@ const SECTIONS: &[Section] = &[
         name: "send",
         about: "Sending snapshots: files renamed and made between two of them (the send document's script), small files, large ones.",
         run: send::run,
+    },
+    Section {
+        name: "check",
+        about: "`butterfs check` and `btrfs check` on the same image: small files, and 20 snapshots between changes.",
+        run: check::run,
     },
 ];
 

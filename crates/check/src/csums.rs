@@ -86,6 +86,7 @@ fn check_run(session: &Session<'_>, run: std::ops::Range<u64>, digests: &[u8]) {
 fn check_piece(session: &Session<'_>, at: u64, length: usize, digests: &[u8]) {
     let (kind, sector) = (session.identity.checksum, session.identity.sectorsize as usize);
     let mut bytes = vec![0; length];
+    session.count_data(length as u64);
     for copy in 0..session.volume.copies(Logical(at)) {
         let bad = |at: u64, reason: String| Finding::DataBad { at: Logical(at), copy: copy as u64, reason };
         if let Err(error) = session.volume.read_copy(Logical(at), copy, &mut bytes) {

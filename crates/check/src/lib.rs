@@ -146,8 +146,12 @@ impl Stage {
 pub struct Progress {
     /// The stage.
     pub stage: Stage,
-    /// Tree blocks read so far.
+    /// Tree blocks read so far, in all stages.
     pub blocks: u64,
+    /// Bytes of data read so far.
+    pub data_bytes: u64,
+    /// How much of this stage is done; none where that is not known beforehand.
+    pub percent: Option<u8>,
     /// Whether the stage begins now.
     pub begins: bool,
 }
@@ -178,7 +182,7 @@ impl Report {
 
 /// Checks the filesystem on `devices`, which are all of its devices.
 pub fn check(devices: Vec<Arc<dyn BlockDevice>>, options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Report {
-    progress(Progress { stage: Stage::Roots, blocks: 0, begins: true });
+    progress(Progress { stage: Stage::Roots, blocks: 0, data_bytes: 0, percent: None, begins: true });
     let mut sink = Sink::default();
     let (volume, sb) = match open(&devices, options, &mut sink) {
         Ok(opened) => opened,
@@ -302,6 +306,7 @@ impl<'s, 'a> Judge<'s, 'a> {
         let csum_root = roots.get(TreeId::CSUM);
         let checksums = csum_root.map(|root| csums::read(session, root.ptr())).unwrap_or_default();
         session.stage(Stage::Blocks);
+        session.expect(scan.blocks);
         let trees = Trees::new(session, scan, &checksums);
         self.expect(trees.read(space::chunk_root(session), None, false).complete);
         self.expect(trees.read(roots::tree_root(session), None, false).complete);
@@ -320,6 +325,7 @@ impl<'s, 'a> Judge<'s, 'a> {
         session.stage(Stage::Checksums);
         csums::check_extents(session, &checksums, scan);
         if let Some(root) = csum_root.filter(|_| session.options.check_data) {
+            session.expect(checksums.covered.bytes_within(0..u64::MAX));
             csums::check_data(session, root.ptr(), scan);
         }
         session.stage(Stage::RootReferences);

@@ -32,6 +32,8 @@ pub(crate) struct NameOf<'a> {
     pub kind: u8,
     /// What it leads to: an inode item, or a root item.
     pub target: KeyType,
+    /// The rest of the key that it leads to.
+    pub target_offset: u64,
 }
 
 impl NameOf<'_> {
@@ -49,7 +51,7 @@ impl NameOf<'_> {
     /// A hash of everything but the index.
     pub fn digest_without_index(&self, seed: u64) -> u64 {
         let kind = u64::from(self.kind) << 8 | u64::from(self.target.0);
-        mix::numbers(!seed, &[self.directory, self.inode, kind, mix::bytes(seed, self.name)])
+        mix::numbers(!seed, &[self.directory, self.inode, kind, self.target_offset, mix::bytes(seed, self.name)])
     }
 
     pub fn is_subvolume(&self) -> bool {
@@ -106,7 +108,15 @@ fn each_ref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<'_>
     while let Ok((head, rest)) = InodeRef::read_from_prefix(data) {
         let Some((name, rest)) = rest.split_at_checked(head.name_len.get().into()) else { return };
         let (directory, inode, index) = (key.offset, key.objectid, head.index.get());
-        let name = NameOf { directory, inode, index, name, kind: kind_of_mode(mode), target: KeyType::INODE_ITEM };
+        let name = NameOf {
+            directory,
+            inode,
+            index,
+            name,
+            kind: kind_of_mode(mode),
+            target: KeyType::INODE_ITEM,
+            target_offset: 0,
+        };
         with(Entry::Reference { name, hash: None });
         data = rest;
     }
@@ -117,7 +127,15 @@ fn each_extref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<
         let Some((name, rest)) = rest.split_at_checked(head.name_len.get().into()) else { return };
         let (directory, inode, index) = (head.parent.get(), key.objectid, head.index.get());
         let hash = Some(extref_hash(directory, name));
-        let name = NameOf { directory, inode, index, name, kind: kind_of_mode(mode), target: KeyType::INODE_ITEM };
+        let name = NameOf {
+            directory,
+            inode,
+            index,
+            name,
+            kind: kind_of_mode(mode),
+            target: KeyType::INODE_ITEM,
+            target_offset: 0,
+        };
         with(Entry::Reference { name, hash });
         data = rest;
     }
@@ -134,6 +152,7 @@ fn each_entry(key: Key, mut data: &[u8], with: &mut dyn FnMut(Entry<'_>)) {
             name,
             kind: head.kind,
             target: location.kind,
+            target_offset: location.offset,
         };
         with(if key.kind == KeyType::DIR_INDEX { Entry::ByIndex { name } } else { Entry::ByHash { name } });
         data = rest.get(head.data_len.get().into()..).unwrap_or_default();

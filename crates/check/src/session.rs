@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Findings that are kept; more are only counted.
 pub const MAX_FINDINGS: usize = 10_000;
@@ -52,7 +52,12 @@ pub(crate) struct Session<'a> {
     blocks: Mutex<Blocks>,
     sink: Mutex<Sink>,
     progress: &'a (dyn Fn(Progress) + Sync),
+    stage: AtomicUsize,
     blocks_read: AtomicU64,
+    data_read: AtomicU64,
+    /// What is done in this stage, and how much there is to do: blocks, or bytes of data.
+    done: AtomicU64,
+    due: AtomicU64,
 }
 
 impl<'a> Session<'a> {
@@ -74,8 +79,23 @@ impl<'a> Session<'a> {
             writable: true,
         };
         let (blocks, sink) = (Mutex::default(), Mutex::new(sink));
+        let (stage, blocks_read, data_read, done, due) = Default::default();
         let verified = BlockSet::new(identity.sectorsize.into());
-        Session { volume, sb, identity, options, verified, blocks, sink, progress, blocks_read: AtomicU64::new(0) }
+        Session {
+            volume,
+            sb,
+            identity,
+            options,
+            verified,
+            blocks,
+            sink,
+            progress,
+            stage,
+            blocks_read,
+            data_read,
+            done,
+            due,
+        }
     }
 
     pub fn nodesize(&self) -> u64 {
@@ -100,13 +120,41 @@ impl<'a> Session<'a> {
 
     /// Tells that a stage begins.
     pub fn stage(&self, stage: Stage) {
-        (self.progress)(Progress { stage, blocks: self.blocks_read.load(Ordering::Relaxed), begins: true });
+        let number = Stage::ALL.iter().position(|other| *other == stage).unwrap_or(0);
+        self.stage.store(number, Ordering::Relaxed);
+        self.done.store(0, Ordering::Relaxed);
+        self.due.store(0, Ordering::Relaxed);
+        self.tell(true);
+    }
+
+    /// How many blocks, or bytes of data, are read in this stage.
+    pub fn expect(&self, due: u64) {
+        self.done.store(0, Ordering::Relaxed);
+        self.due.store(due, Ordering::Relaxed);
+    }
+
+    fn tell(&self, begins: bool) {
+        let (done, due) = (self.done.load(Ordering::Relaxed), self.due.load(Ordering::Relaxed));
+        // Trees may be other than the extent tree has them.
+        let percent = (due > 0).then(|| (u128::from(done) * 100 / u128::from(due)).min(100) as u8);
+        let (blocks, data_bytes) = (self.blocks_read.load(Ordering::Relaxed), self.data_read.load(Ordering::Relaxed));
+        let stage = Stage::ALL[self.stage.load(Ordering::Relaxed)];
+        (self.progress)(Progress { stage, blocks, data_bytes, percent, begins });
     }
 
     fn tick(&self) {
-        let blocks = self.blocks_read.fetch_add(1, Ordering::Relaxed);
-        if blocks % 1024 == 1023 {
-            (self.progress)(Progress { stage: Stage::Blocks, blocks: blocks + 1, begins: false });
+        self.done.fetch_add(1, Ordering::Relaxed);
+        if self.blocks_read.fetch_add(1, Ordering::Relaxed) % 1024 == 1023 {
+            self.tell(false);
+        }
+    }
+
+    /// Counts data that was read.
+    pub fn count_data(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.data_read.fetch_add(bytes, Ordering::Relaxed);
+        if before >> 24 != (before + bytes) >> 24 {
+            self.tell(false);
         }
     }
 

@@ -6,6 +6,7 @@
 use crate::block_set::BlockSet;
 use crate::csums::Checksums;
 use crate::extents::ExtentScan;
+use crate::finding::{Finding, Tree};
 use crate::fold::{Fold, Parent, Part, Way};
 use crate::inodes::{self, Inodes};
 use crate::ledger::{Sums, Unowned};
@@ -16,6 +17,9 @@ use butterfs_tree::{Node, NodePtr};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+/// Where the header's flags have the revision of back references.
+const REVISION_SHIFT: u32 = 56;
 
 /// What is common to all trees.
 pub(crate) struct Trees<'s, 'a> {
@@ -113,6 +117,7 @@ impl Fold for TreeFold<'_, '_, '_> {
         let is_new = trees.visited.insert(node.at().get());
         trees.settle_owner(node.at(), node.owner(), way, is_new);
         if is_new {
+            check_revision(trees.session, node, way);
             trees.add_references(node, first);
         }
         if !(self.with_inodes && node.is_leaf()) {
@@ -174,5 +179,14 @@ impl Fold for TreeFold<'_, '_, '_> {
             inodes,
         };
         known.entries.insert(node.at().get(), entry);
+    }
+}
+
+/// Back references have been as they are since 2009; a block that says otherwise would be taken for one from before.
+fn check_revision(session: &Session<'_>, node: &Node, way: &Way) {
+    let revision = node.flags() >> REVISION_SHIFT;
+    if revision != 1 {
+        let reason = format!("its back references are of revision {revision}, expect 1");
+        session.report(Finding::BlockBad { tree: Tree(way.ptr.tree), at: node.at(), reason });
     }
 }

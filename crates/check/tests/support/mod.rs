@@ -102,8 +102,8 @@ pub fn logged(test: &str) -> Option<Arc<MemoryDevice>> {
 /// Fills a filesystem with so many holes that its space cache has bitmaps.
 const CACHED: &str = r#"
 set -e
-for i in $(seq 3000); do head -c 4096 /dev/zero > f$i; done; sync
-for i in $(seq 1 2 3000); do rm f$i; done; sync; touch again; sync
+for i in {1..3000}; do printf '%4096d' $i > f$i; done; sync
+rm f{1..2999..2}; sync; printf again > again; sync
 "#;
 
 /// An image with a version 1 space cache, or `None` as above.
@@ -114,8 +114,8 @@ pub fn cached(test: &str) -> Option<Arc<MemoryDevice>> {
     let scratch = Scratch::new(test);
     let options = ["-R", "^free-space-tree", "-O", "^block-group-tree"];
     let options = if knows_block_group_tree() { &options[..] } else { &options[..2] };
-    fill(&scratch, 3 << 30, options, "loop,noatime,space_cache=v1,max_inline=0", CACHED);
-    let device = MemoryDevice::new(3 << 30);
+    fill(&scratch, 2 << 30, options, "loop,noatime,space_cache=v1,max_inline=0", CACHED);
+    let device = MemoryDevice::new(2 << 30);
     copy_content(&scratch.0.join("image"), &device);
     Some(Arc::new(device))
 }

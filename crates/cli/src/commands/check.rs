@@ -8,11 +8,12 @@ use crate::error::{CliError, FAILED};
 use butterfs_check::finding::json_text;
 use butterfs_check::{Options, Progress, Report, Severity, Stage, check};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
-use std::io::Write;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Check whether an unmounted filesystem is consistent. Nothing is changed.
 #[derive(clap::Args, Debug)]
@@ -29,7 +30,7 @@ pub struct Args {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// Show the number of blocks read and the rate on standard error
+    /// Show pass, percent and rate on standard error also where that is no terminal
     #[arg(short, long)]
     progress: bool,
     /// Print nothing but errors
@@ -47,7 +48,8 @@ impl Run for Args {
             devices.push(Arc::new(FileDevice::open(path, &FileOptions::read_only())?));
         }
         let super_copy = usize::try_from(self.copy).unwrap_or(usize::MAX);
-        let options = Options { check_data: self.check_data_csum, super_copy, ..Options::default() };
+        let seed = RandomState::new().hash_one(std::process::id());
+        let options = Options { check_data: self.check_data_csum, super_copy, seed, ..Options::default() };
         if !self.json && !self.quiet {
             writeln!(out, "Opening filesystem to check...")?;
         }
@@ -81,6 +83,7 @@ impl Args {
             });
             let told: Result<(), CliError> = receiver.iter().try_for_each(|progress| self.tell(out, progress, start));
             let report = judge.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            self.clear_line();
             told.map(|()| report)
         })
     }
@@ -88,17 +91,25 @@ impl Args {
     fn tell(&self, out: &mut dyn Write, progress: Progress, start: Instant) -> Result<(), CliError> {
         if progress.begins {
             let number = Stage::ALL.iter().position(|stage| *stage == progress.stage).map_or(0, |at| at + 1);
+            self.clear_line();
             if !self.json && !self.quiet {
                 writeln!(out, "[{number}/{}] {}", Stage::ALL.len(), progress.stage.title())?;
             }
-        } else if self.progress {
-            let seconds = start.elapsed().as_secs_f64();
-            let rate = progress.blocks as f64 / seconds.max(0.001);
-            let mut stderr = std::io::stderr();
+        } else if self.progress || (std::io::stderr().is_terminal() && !self.quiet && !self.json) {
+            let (line, mut stderr) = (line(&progress, start.elapsed()), std::io::stderr());
+            let (begin, end) = if stderr.is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
             // Progress that cannot be shown is no failure of the check.
-            let _ = writeln!(stderr, "{} blocks read, {rate:.0} per second", progress.blocks);
+            let _ = write!(stderr, "{begin}{line}{end}").and_then(|()| stderr.flush());
         }
         Ok(())
+    }
+
+    /// Takes the progress line away, so that what follows begins at its beginning.
+    fn clear_line(&self) {
+        let mut stderr = std::io::stderr();
+        if stderr.is_terminal() && !self.quiet && !self.json {
+            let _ = write!(stderr, "\r\x1b[K").and_then(|()| stderr.flush());
+        }
     }
 
     fn print(&self, out: &mut dyn Write, report: &Report) -> Result<(), CliError> {
@@ -123,6 +134,18 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// `checking fs roots: 42 %, 12345 blocks, 6789 per second`, and the data if it is read.
+fn line(progress: &Progress, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64().max(0.001);
+    let percent = progress.percent.map_or(String::new(), |percent| format!("{percent} %, "));
+    let rate = progress.blocks as f64 / seconds;
+    let data = match progress.data_bytes >> 20 {
+        0 => String::new(),
+        mib => format!(", {mib} MiB of data, {:.0} per second", mib as f64 / seconds),
+    };
+    format!("{}: {percent}{} blocks, {rate:.0} per second{data}", progress.stage.title(), progress.blocks)
 }
 
 fn print_json(out: &mut dyn Write, report: &Report) -> Result<(), CliError> {
