@@ -12,6 +12,8 @@ use crate::file::item::{ExtentKind, FileExtent};
 use crate::inode::attr::mode::{S_IFLNK, S_IFMT, S_IFREG};
 use butterfs_ondisk::{Ino, Key, KeyType, Logical};
 
+/// The most that is compressed in one piece, before and after.
+const PACKED_BYTES: u64 = 128 << 10;
 /// Bytes whose checksums are in memory at once.
 const CHECKSUMS_OF_BYTES: u64 = 64 << 20;
 
@@ -45,6 +47,9 @@ impl Subvolume<'_> {
         }
         if extent.kind == ExtentKind::Inline && extent.ram_bytes > context.sectorsize {
             return Err(self.bad(key, &format!("{} bytes inline", extent.ram_bytes)));
+        }
+        if extent.is_on_disk() && extent.compression != 0 && extent.ram_bytes.max(extent.disk_len) > PACKED_BYTES {
+            return Err(self.bad(key, "more is compressed in one piece than can be"));
         }
         if extent.generation > context.generation {
             return Err(self.bad(key, &format!("generation {} is still to come", extent.generation)));

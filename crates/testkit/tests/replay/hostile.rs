@@ -4,15 +4,17 @@
 
 use super::into_memory;
 use butterfs_device::{BlockDevice, MemoryDevice, Recorder};
+use butterfs_fs::options::Policies;
 use butterfs_fs::{Env, Filesystem, Options};
 use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, InodeRef, RootItem, block_group_flags, dir_type};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use butterfs_testkit::editor::{Editor, Item};
+use butterfs_testkit::engine::FORMATS;
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::judge::judge_memory;
-use butterfs_testkit::kernel::run_ok;
-use butterfs_testkit::requirement;
+use butterfs_testkit::library::{Library, ROOT};
+use butterfs_testkit::operation::{Object, Op, RelPath, Target};
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
@@ -24,14 +26,8 @@ const LINKS: &str = "generic-065-1.img";
 
 /// One image of the corpus in memory.
 fn image(test: &str, name: &str) -> Option<MemoryDevice> {
-    if !requirement::programs(test, &["tar", "zstd"]) {
-        return None;
-    }
-    let packed = requirement::shared_data(test, "corpus/kernel-dirty-logs.tar.zst")?;
     let scratch = Scratch::new("hostile-log");
-    let (packed, folder) = (packed.to_string_lossy().into_owned(), scratch.path().to_string_lossy().into_owned());
-    run_ok(120, "tar", &["-S", "--zstd", "-xf", &packed, "-C", &folder, "--wildcards", &format!("*{name}")]);
-    Some(into_memory(&scratch.join(name)))
+    Some(into_memory(&super::unpacked(test, &scratch, name)?))
 }
 
 fn open(device: Arc<dyn BlockDevice>, read_only: bool, no_log_replay: bool) -> Result<Filesystem, String> {
@@ -371,6 +367,37 @@ fn refused(planted: &MemoryDevice, case: &Case) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Replay cannot remove a subvolume, and a log that asks for it is none of a sound writer's.
+#[test]
+fn a_log_that_removes_a_subvolume_is_refused() {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    FORMATS[0].make(&(device.clone() as Arc<dyn BlockDevice>));
+    let policies = Policies { write_logs: true, log_at_any_cost: true, ..Policies::default() };
+    let options = Options { policies, commit_interval_secs: 3600, ..Options::default() };
+    let filesystem = Filesystem::open(vec![device.clone()], options, Env::system()).expect("just made");
+    let mut library = Library::new(&filesystem);
+    let [folder, new] = ["d", "d/new"].map(RelPath::from);
+    library.apply(&Op::Mkdir { path: folder.clone(), mode: 0o755 }).expect("a new name");
+    let ino = library.find(&folder).expect("it was made");
+    filesystem.create_subvolume(&ROOT, ino, b"sub").expect("a new name");
+    let fsync = Op::Fsync { object: Object::Path(folder), data_only: false };
+    for op in [Op::Sync, Op::Create { path: new, mode: 0o644 }, fsync] {
+        library.apply(&op).expect("a good device");
+    }
+    let cut = device.snapshot();
+    assert!(open(Arc::new(cut.snapshot()), false, false).is_ok(), "the log is good as it is");
+    let (editor, copy) = Editor::of_copy(&cut);
+    let log = editor.log_of(TreeId::FS).expect("the folder was logged");
+    let range = key(ino.ino.0, KeyType::DIR_LOG_INDEX, 2);
+    if let Some(place) = editor.find_below(log, |item| item.key() == range) {
+        editor.remove_at(place);
+    }
+    editor.insert_below(log, range, &u64::MAX.to_le_bytes());
+    let recorder = Recorder::new();
+    let sentence = open(Arc::new(recorder.record(copy)), false, false).err().expect("it is refused");
+    assert!(sentence.contains("removes 'sub' from directory") && recorder.is_empty(), "{sentence}");
 }
 
 /// A device that cannot be written, and a log.

@@ -7,6 +7,7 @@ mod corpus;
 mod expected;
 mod hostile;
 mod kills;
+mod mounted;
 mod ours;
 mod random;
 mod scenarios;
@@ -15,8 +16,10 @@ use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_testkit::engine;
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::kernel::{KernelMount, run_ok};
+use butterfs_testkit::requirement;
+use butterfs_testkit::scratch::Scratch;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What the kernel's replay shows. It sets the times of inodes that lose a name to its own time, which is nobody's truth.
 fn kernels_replay(image: &Path) -> Fingerprint {
@@ -57,4 +60,15 @@ fn logs_in(image: &Path) -> usize {
     let image = image.to_string_lossy();
     let shown = run_ok(20, "btrfs", &["inspect-internal", "dump-tree", "-b", &at, &image]);
     shown.matches("(TREE_LOG ROOT_ITEM ").count()
+}
+
+/// One image of the corpus, in the scratch folder.
+fn unpacked(test: &str, scratch: &Scratch, name: &str) -> Option<PathBuf> {
+    if !requirement::programs(test, &["tar", "zstd"]) {
+        return None;
+    }
+    let packed = requirement::shared_data(test, "corpus/kernel-dirty-logs.tar.zst")?;
+    let (packed, folder) = (packed.to_string_lossy().into_owned(), scratch.path().to_string_lossy().into_owned());
+    run_ok(120, "tar", &["-S", "--zstd", "-xf", &packed, "-C", &folder, "--wildcards", &format!("*{name}")]);
+    Some(scratch.join(name))
 }

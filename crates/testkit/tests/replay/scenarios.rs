@@ -108,7 +108,7 @@ pub fn broken(scenario: &Scenario, live: &BTreeMap<Vec<u8>, Entry>, shown: &BTre
 }
 
 /// Replays by us, and by the kernel for comparison. Returns what is not as it should be.
-fn judge(scenarios: &[&Scenario], live: &Fingerprint, image: &Path, scratch: &Scratch) -> Vec<String> {
+fn judge(scenarios: &[&Scenario], live: &Fingerprint, image: &Path, scratch: &Scratch, logs: usize) -> Vec<String> {
     let theirs = scratch.join("theirs");
     copy(image, &theirs);
     let expected = super::kernels_replay(&theirs);
@@ -128,7 +128,9 @@ fn judge(scenarios: &[&Scenario], live: &Fingerprint, image: &Path, scratch: &Sc
                 found.extend(differ.into_iter().map(|what| format!("differs: {what}")));
             }
             // Without this the scenario would prove nothing.
-            Some(what) if kernel.is_empty() => found.push(format!("the kernel does not lose {what}")),
+            Some(what) if kernel.is_empty() && logs >= scenarios.len() => {
+                found.push(format!("the kernel does not lose {what}"))
+            }
             Some(_) => {}
         }
         wrong.extend(found.into_iter().map(|what| format!("{}: {what}", scenario.name)));
@@ -160,17 +162,25 @@ fn kernel_logs_of_scenarios() {
     for scenario in SCENARIOS.iter().filter(|scenario| !scenario.commits) {
         by_format.entry(scenario.format).or_default().push(scenario);
     }
-    let mut wrong = Vec::new();
+    let (mut wrong, mut logs) = (Vec::new(), 0);
     for scenarios in by_format.values().flat_map(|scenarios| scenarios.chunks(TOGETHER)) {
         watchdog.note(scenarios[0].name);
-        let scratch = Scratch::new("scenario");
-        let image = scratch.join("cut");
-        let live = cut(scenarios, &scratch, &image);
-        let logs = super::logs_in(&image);
-        println!("{} scenarios, {logs} logs", scenarios.len());
-        let most = logs * 2 > scenarios.len();
-        assert!(most, "{logs} logs of these: {:?}", scenarios.iter().map(|one| one.name).collect::<Vec<_>>());
-        wrong.extend(judge(scenarios, &live, &image, &scratch));
+        let mut left = 0;
+        // Somebody else's sync(2) can end the logs.
+        for _ in 0..3 {
+            let scratch = Scratch::new("scenario");
+            let image = scratch.join("cut");
+            let live = cut(scenarios, &scratch, &image);
+            left = super::logs_in(&image);
+            println!("{} scenarios, {left} logs", scenarios.len());
+            wrong.extend(judge(scenarios, &live, &image, &scratch, left));
+            if left >= scenarios.len() {
+                break;
+            }
+        }
+        logs += left;
     }
+    let count = SCENARIOS.iter().filter(|scenario| !scenario.commits).count();
+    assert!(logs * 2 > count, "{count} scenarios left {logs} logs");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
