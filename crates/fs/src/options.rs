@@ -46,6 +46,10 @@ pub enum Canary {
     ReferenceMiscounted,
     /// What a generation freed is used again before its superblock is durable.
     PinnedReusedEarly,
+    /// Some file extents are not logged.
+    LoggedItemLeftOut,
+    /// The superblock leads to a log without a flush after the log's blocks.
+    LogSuperblockEarly,
 }
 
 /// See the [module](self).

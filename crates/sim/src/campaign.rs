@@ -29,6 +29,8 @@ pub struct Totals {
     pub states: usize,
     /// Of them, by the kernel too.
     pub kernel_states: usize,
+    /// Of them, with a log to be replayed.
+    pub log_states: usize,
     /// Steps.
     pub steps: usize,
     /// Writes and flushes.
@@ -75,6 +77,7 @@ impl Totals {
         self.runs += 1;
         self.states += outcome.states;
         self.kernel_states += outcome.kernel_states;
+        self.log_states += outcome.log_states;
         self.steps += outcome.steps;
         self.events += outcome.events;
         let seed = |failure: &Option<Box<Failure>>| failure.as_ref().map_or(u64::MAX, |failure| failure.plan.seed);

@@ -60,6 +60,11 @@ impl Seeded {
             12..15 if !self.plan.fills => self.clone_range(model),
             15..17 => self.link_handle(model),
             17..19 if self.plan.subvolume_percent > 0 => Some(Step::Clean),
+            19..27 if self.plan.logs => {
+                let kind = *self.rng.pick(&[Kind::File, Kind::File, Kind::Folder]);
+                let object = self.generator.object_of_kind(model, kind)?;
+                Some(Step::Op(Op::Fsync { object, data_only: self.rng.chance(20) }))
+            }
             _ => Some(Step::Op(self.generator.next_op(model))),
         }
     }

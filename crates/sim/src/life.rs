@@ -9,6 +9,7 @@ use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
 use butterfs_fs::Filesystem;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::operation::{Content, Op, Outcome, Reply, agree};
+use butterfs_testkit::promise::logged::Numbers;
 use butterfs_testkit::promise::{History, Promise, State};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -40,7 +41,10 @@ pub struct Life {
     pub digest: u64,
     /// What the engine and the model disagreed about.
     pub disagreement: Option<String>,
-    first: Arc<State>,
+    /// The numbers of all inodes that it had.
+    pub numbers: Numbers,
+    /// What it began with.
+    pub first: Arc<State>,
     marks: Vec<Mark>,
 }
 
@@ -56,6 +60,8 @@ struct World {
     disagreement: Option<String>,
     over: bool,
     fills: bool,
+    logs: bool,
+    numbers: Numbers,
 }
 
 type Shared = Rc<RefCell<World>>;
@@ -78,6 +84,8 @@ impl Life {
             disagreement: None,
             over: false,
             fills: plan.fills,
+            logs: plan.logs,
+            numbers: Numbers::default(),
         };
         let world: Shared = Rc::new(RefCell::new(world));
         match Filesystem::open(vec![device], plan.options(), env) {
@@ -94,6 +102,7 @@ impl Life {
             steps: std::mem::take(&mut world.steps),
             digest: digest.digest(),
             disagreement: world.disagreement.take(),
+            numbers: std::mem::take(&mut world.numbers),
             first,
             marks: std::mem::take(&mut world.marks),
         }
@@ -115,6 +124,7 @@ impl Life {
 /// Runs until the chooser has no more steps or something is wrong. The filesystem is dropped as by a power cut.
 fn run(world: &Shared, filesystem: &Filesystem) {
     let subject = Subject::new(filesystem);
+    world.borrow_mut().learn(&subject);
     let beside = (Rc::clone(world), subject.clone());
     let _meanwhile = during_commits(move |_| {
         let (world, subject) = &beside;
@@ -146,7 +156,11 @@ fn run(world: &Shared, filesystem: &Filesystem) {
 fn perform(world: &Shared, subject: &Subject, step: &Step) {
     let begun = world.borrow_mut().begin(step);
     let actual = subject.apply(step);
-    world.borrow_mut().end(step, begun, &actual, &subject.said());
+    let mut world = world.borrow_mut();
+    world.end(step, begun, &actual, &subject.said());
+    if changes(step) {
+        world.learn(subject);
+    }
 }
 
 /// A step that is under way.
@@ -160,7 +174,10 @@ struct Begun {
 impl World {
     /// Predicts the outcome. A step that commits has its result at once: steps that run beside it come after it.
     fn begin(&mut self, step: &Step) -> Begun {
-        let promise = step.promise(&self.model);
+        let promise = match step.promise(&self.model) {
+            Some(Promise::File(id)) if self.logs => Some(Promise::Logged(id)),
+            promise => promise,
+        };
         let mut other = self.model.clone();
         let expected = step.apply(&mut other);
         let mut begun = Begun { mark: self.marks.len(), expected, other };
@@ -173,6 +190,13 @@ impl World {
             self.marks[begun.mark].promise = promise.map(|promise| (self.states - 1, promise));
         }
         begun
+    }
+
+    /// Where an fsync may write a log, its promise is about one inode, which its number tells from others.
+    fn learn(&mut self, subject: &Subject) {
+        if self.logs {
+            self.numbers.learn(&self.model, &mut |path| subject.number(path));
+        }
     }
 
     /// The model's state is the result of the step with this mark.

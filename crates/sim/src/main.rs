@@ -15,7 +15,7 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --hours H          until this time is over, instead of a number of runs (0.5 is half an hour)
   --kernel-every N   one state of N is also mounted by the kernel and checked by btrfs check (needs root)
   --threads N        seeds at one time (default: all cores)
-  --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early";
+  --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early";
 
 struct Arguments {
     seed: u64,
@@ -47,6 +47,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "no-barrier" => Canary::NoBarrier,
                     "miscounted" => Canary::ReferenceMiscounted,
                     "reused-early" => Canary::PinnedReusedEarly,
+                    "item-left-out" => Canary::LoggedItemLeftOut,
+                    "log-early" => Canary::LogSuperblockEarly,
                     _ => return Err(bad()),
                 });
             }
@@ -98,10 +100,10 @@ fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn report(totals: &Totals, started: Instant) {
-    let Totals { runs, states, kernel_states, steps, events, digest, .. } = totals;
+    let Totals { runs, states, kernel_states, log_states, steps, events, digest, .. } = totals;
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "{runs} runs, {steps} steps, {events} writes and flushes, {states} crash states ({kernel_states} by the kernel \
-         too) in {seconds:.0} s, digest {digest:016x}"
+        "{runs} runs, {steps} steps, {events} writes and flushes, {states} crash states ({log_states} with a \
+         log, {kernel_states} by the kernel too) in {seconds:.0} s, digest {digest:016x}"
     );
 }

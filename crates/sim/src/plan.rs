@@ -37,6 +37,8 @@ pub struct Plan {
     pub meanwhile_percent: u64,
     /// Operations may find the disk full.
     pub fills: bool,
+    /// An fsync may write a log.
+    pub logs: bool,
     pub canary: Option<Canary>,
 }
 
@@ -106,6 +108,7 @@ impl Plan {
             subvolume_percent: *rng.pick(&[0, 3, 8, 15]),
             meanwhile_percent: *rng.pick(&[0, 40, 80]),
             fills,
+            logs: rng.chance(50),
             canary: None,
         }
     }
@@ -137,7 +140,13 @@ impl Plan {
             noatime: true,
             node_cache_bytes: 128 << 10,
             dirty_data_bytes: 1 << 20,
-            policies: Policies { canary: self.canary, ..Policies::default() },
+            policies: Policies {
+                canary: self.canary,
+                write_logs: self.logs,
+                // Most fsyncs are cheaper as a commit when everything is small.
+                log_at_any_cost: !self.seed.is_multiple_of(4),
+                ..Policies::default()
+            },
             ..Options::default()
         }
     }

@@ -5,10 +5,10 @@ use crate::cut::{Cut, Disks};
 use crate::life::Life;
 use crate::meanwhile::environment;
 use crate::plan::Plan;
-use crate::state::{self, Thorough};
+use crate::state::{self, Expected, Thorough};
 use crate::step::Planned;
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
-use butterfs_fs::{Filesystem, Options};
+use butterfs_fs::Filesystem;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::workload::shrink;
@@ -31,6 +31,8 @@ pub struct Outcome {
     pub states: usize,
     /// Of them, by the kernel too.
     pub kernel_states: usize,
+    /// Of them, with a log to be replayed.
+    pub log_states: usize,
     /// Writes and flushes.
     pub events: usize,
     /// Steps.
@@ -133,13 +135,16 @@ fn one_life(
         let how = Thorough { recovered: index % 4 == 0 };
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let allowed = life.allowed(cut.prefix);
-            state::judge(plan, &disk, &allowed, how)?;
-            if for_kernel { crate::kernel::judge(&disk, &allowed) } else { Ok(()) }
+            let beginning = (&life.base, &life.first);
+            let expected = Expected { allowed: &allowed, numbers: &life.numbers, beginning };
+            state::judge(plan, &disk, expected, how)?;
+            if for_kernel { crate::kernel::judge(plan, &disk, expected) } else { Ok(()) }
         }));
         let verdict = judged.unwrap_or_else(|panic| Err(format!("panic while judging: {}", words(&*panic))));
         verdict.map_err(|what| failed(what, &life.steps, Some(*cut), Some(disk.snapshot())))?;
         outcome.states += 1;
         outcome.kernel_states += usize::from(for_kernel);
+        outcome.log_states += usize::from(state::has_log(&disk));
         if index == going_on && number + 1 < plan.lives {
             next = Some(begin_again(plan, disk).map_err(|what| failed(what, &life.steps, Some(*cut), None))?);
         }
@@ -150,9 +155,8 @@ fn one_life(
 /// A life on what a crash left: the disk, and the model of what it shows.
 fn begin_again(plan: &Plan, disk: MemoryDevice) -> Result<Beginning, String> {
     let device: Arc<dyn BlockDevice> = Arc::new(disk.snapshot());
-    let options = Options { policies: Default::default(), ..plan.options() };
-    let filesystem =
-        Filesystem::open(vec![device], options, environment(plan.seed)).map_err(|error| error.to_string())?;
+    let filesystem = Filesystem::open(vec![device], state::recovering(plan), environment(plan.seed))
+        .map_err(|error| error.to_string())?;
     let model = ModelFs::of_library(&filesystem).map_err(|error| error.to_string())?;
     Ok(Beginning { base: disk, model })
 }

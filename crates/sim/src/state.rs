@@ -4,10 +4,13 @@ use crate::meanwhile::environment;
 use crate::plan::Plan;
 use butterfs_check::{Finding, Report};
 use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_fs::options::Policies;
 use butterfs_fs::{Filesystem, Options};
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::library::Library;
-use butterfs_testkit::promise::{History, through};
+use butterfs_testkit::promise::logged::Numbers;
+use butterfs_testkit::promise::{History, Read, State, through};
 use std::sync::Arc;
 
 /// How much is asked about a state.
@@ -17,23 +20,80 @@ pub struct Thorough {
     pub recovered: bool,
 }
 
-/// Judges a disk and returns it as it is after recovery, or says what is wrong with it.
-pub fn judge(plan: &Plan, disk: &MemoryDevice, allowed: &History, how: Thorough) -> Result<(), String> {
+/// What a state is compared with.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    /// The states that may be shown.
+    pub allowed: &'a History,
+    /// The inodes' numbers.
+    pub numbers: &'a Numbers,
+    /// What the life began with, and what that showed.
+    pub beginning: (&'a MemoryDevice, &'a Arc<State>),
+}
+
+impl Expected<'_> {
+    /// Whether what is shown of `disk` is allowed.
+    pub fn explain(
+        &self,
+        plan: &Plan,
+        disk: &MemoryDevice,
+        shown: &Fingerprint,
+        read: &Read<'_>,
+    ) -> Result<(), String> {
+        if !plan.logs {
+            return self.allowed.explain(shown, read).map(drop);
+        }
+        // Until its first commit a life that began with a log still has that one, and nothing else.
+        let (before, first) = self.beginning;
+        if has_log(disk) && superblock(disk) == superblock(before) {
+            return History::of(Arc::clone(first)).explain(shown, read).map(drop);
+        }
+        let options = Options { read_only: true, no_log_replay: true, ..recovering(plan) };
+        let without_log = open(disk, options, plan)?;
+        let base = Fingerprint::of_library(&without_log).map_err(|what| format!("without its log: {what}"))?;
+        self.allowed.explain_logged(&base, shown, self.numbers, read)
+    }
+}
+
+/// The engine that recovers has no bugs on purpose.
+pub fn recovering(plan: &Plan) -> Options {
+    Options { policies: Policies::default(), ..plan.options() }
+}
+
+fn open(disk: &MemoryDevice, options: Options, plan: &Plan) -> Result<Filesystem, String> {
+    let device: Arc<dyn BlockDevice> = Arc::new(disk.snapshot());
+    let opened = Filesystem::open(vec![device], options, environment(plan.seed));
+    opened.map_err(|error| format!("it does not open: {error}"))
+}
+
+/// Judges a disk, or says what is wrong with it.
+pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thorough) -> Result<(), String> {
     clean(disk).map_err(|what| format!("as the crash left it: {what}"))?;
-    let recovering = Arc::new(disk.snapshot());
-    let device: Arc<dyn BlockDevice> = recovering.clone();
-    let options = Options { policies: Default::default(), ..plan.options() };
-    let filesystem = Filesystem::open(vec![device], options, environment(plan.seed));
+    let recovered = Arc::new(disk.snapshot());
+    let device: Arc<dyn BlockDevice> = recovered.clone();
+    let filesystem = Filesystem::open(vec![device], recovering(plan), environment(plan.seed));
     let filesystem = filesystem.map_err(|error| format!("it does not open: {error}"))?;
     let shown = Fingerprint::of_library(&filesystem).map_err(|what| format!("it cannot be read: {what}"))?;
     let read = through(Library::new(&filesystem));
-    allowed.explain(&shown, &read)?;
+    expected.explain(plan, disk, &shown, &read)?;
     if how.recovered {
         while filesystem.clean_once().map_err(|error| format!("cleaning fails: {error}"))? {}
         filesystem.shutdown().map_err(|error| format!("it cannot be closed: {error}"))?;
-        clean(&recovering).map_err(|what| format!("after recovery: {what}"))?;
+        clean(&recovered).map_err(|what| format!("after recovery: {what}"))?;
     }
     Ok(())
+}
+
+/// The primary superblock's bytes.
+fn superblock(disk: &MemoryDevice) -> Vec<u8> {
+    let mut bytes = vec![0; SUPERBLOCK_LEN];
+    disk.read_at(OFFSETS[0].0, &mut bytes).expect("it is in memory");
+    bytes
+}
+
+/// Whether the primary superblock leads to a log.
+pub fn has_log(disk: &MemoryDevice) -> bool {
+    Superblock::parse(&superblock(disk), OFFSETS[0]).is_ok_and(|found| found.log_root.get() != 0)
 }
 
 /// Asks the judge about a disk, all data checksums included.

@@ -166,7 +166,9 @@ fn op_is_certain(op: &Op, model: &ModelFs) -> bool {
         | Op::Allocate { object, .. }
         | Op::Chmod { object, .. } => thawed(object),
         Op::CopyRange { from, to, .. } => !frozen(model, from) && !frozen(model, to),
-        Op::Stat { object: Object::Path(path) } => model.resolve(path).is_ok_and(|id| !model.node(id).placeholder),
+        Op::Stat { object: Object::Path(path) } | Op::Fsync { object: Object::Path(path), .. } => {
+            model.resolve(path).is_ok_and(|id| !model.node(id).placeholder)
+        }
         Op::Close { .. }
         | Op::Read { .. }
         | Op::Stat { .. }

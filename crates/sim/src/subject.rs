@@ -33,6 +33,11 @@ impl Subject {
         self.library.borrow().find(path)
     }
 
+    /// The inode number at a path.
+    pub fn number(&self, path: &RelPath) -> Option<u64> {
+        self.find(path).ok().map(|id| id.ino.0)
+    }
+
     fn find_object(&self, object: &Object) -> Result<InodeId, Errno> {
         self.library.borrow().find_object(object)
     }

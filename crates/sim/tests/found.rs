@@ -1,10 +1,11 @@
 //! What the simulator found, each as the shortest sequence that showed it.
 
-use butterfs_device::{BlockDevice, MemoryDevice};
-use butterfs_fs::{Caller, Filesystem};
+use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
+use butterfs_fs::{Caller, Filesystem, SetAttr};
+use butterfs_ondisk::superblock::OFFSETS;
 use butterfs_sim::meanwhile::environment;
 use butterfs_sim::plan::Plan;
-use butterfs_sim::state::clean;
+use butterfs_sim::state::{clean, has_log};
 use std::sync::Arc;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
@@ -43,4 +44,73 @@ fn the_last_inode_may_be_an_orphan() {
     filesystem.sync().expect("a good disk");
     clean(&disk).unwrap_or_else(|what| panic!("{what}"));
     filesystem.forget(file.id, 1);
+}
+
+/// A file that a truncation leaves as long as what is still buffered makes it: the size on disk must not run ahead of
+/// the zeros that belong behind the old end.
+#[test]
+fn a_truncation_to_the_buffered_size_shows_nothing_old() {
+    let disk = made();
+    let filesystem = open(&disk);
+    let resize = |id, size| {
+        let changes = SetAttr { size: Some(size), ..SetAttr::default() };
+        filesystem.setattr(&ROOT, id, &changes).expect("room");
+    };
+    let id = filesystem.create(&ROOT, filesystem.root(), b"file", 0o644).expect("room").id;
+    filesystem.write(id, 0, &[7; 9000], false).expect("room");
+    filesystem.sync().expect("a good disk");
+    resize(id, 2207);
+    filesystem.sync().expect("a good disk");
+    filesystem.write(id, 67595, &[8; 3846], false).expect("room");
+    resize(id, 71441);
+    filesystem.commit_recorded().expect("a good disk");
+    let after = open(&Arc::new(disk.snapshot()));
+    let found = after.lookup(after.root(), b"file").expect("it was committed");
+    let mut content = Vec::new();
+    after.read(found.id, 0, 80_000, &mut content).expect("a good disk");
+    let old = content.iter().skip(2207).position(|byte| *byte == 7);
+    assert_eq!(old, None, "of {} bytes", content.len());
+}
+
+/// Names that are removed one after another, each before another fsync: the log's ranges of removed entries must not
+/// overlap.
+#[test]
+fn ranges_of_removed_entries_become_one() {
+    let disk = made();
+    let device: Arc<dyn BlockDevice> = disk.clone();
+    let plan = Plan { logs: true, ..Plan::of(1) };
+    let filesystem = Filesystem::open(vec![device], plan.options(), environment(2)).expect("a good disk");
+    let make = |name: &[u8]| filesystem.create(&ROOT, filesystem.root(), name, 0o644).expect("room").id;
+    let [_, _, _, last] = [b"a", b"b", b"c", b"d"].map(|name| make(name));
+    filesystem.sync().expect("a good disk");
+    for name in [b"c", b"b", b"a"] {
+        filesystem.unlink(filesystem.root(), name).expect("it is there");
+        filesystem.write(last, 0, name, false).expect("room");
+        filesystem.fsync(filesystem.root(), false).expect("a good disk");
+        filesystem.fsync(last, false).expect("a good disk");
+        assert!(has_log(&disk), "a commit was cheaper");
+        clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+    }
+}
+
+/// Secondary superblocks follow the primary one, so a crash can leave them a commit behind. Were the next mount's first
+/// commit to tear the primary then, the commit before would be lost.
+#[test]
+fn the_first_commit_of_a_mount_begins_with_the_secondary_superblocks() {
+    let recorder = Recorder::new();
+    let disk = Arc::new(MemoryDevice::new(128 << 20));
+    let plan = Plan { bytes: disk.len(), ..Plan::of(1) };
+    disk.restore(&plan.make(&environment(1)));
+    let device: Arc<dyn BlockDevice> = Arc::new(recorder.record(disk));
+    let filesystem = Filesystem::open(vec![device], plan.options(), environment(2)).expect("a good disk");
+    filesystem.create(&ROOT, filesystem.root(), b"file", 0o644).expect("room");
+    filesystem.sync().expect("a good disk");
+    let events = recorder.events(0..recorder.len());
+    let written = |at: u64| {
+        let is_there = |event: &Event| matches!(event, Event::Write { offset, .. } if *offset == at);
+        events.iter().position(is_there).expect("every copy is written")
+    };
+    let (primary, secondary) = (written(OFFSETS[0].0), written(OFFSETS[1].0));
+    let flushed = events[secondary..primary].iter().any(|event| matches!(event, Event::Flush { .. }));
+    assert!(secondary < primary && flushed, "the primary is event {primary}, the secondary {secondary}");
 }

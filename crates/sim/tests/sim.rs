@@ -9,9 +9,10 @@ use butterfs_testkit::scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use std::ops::Range;
 
-const SEEDS: Range<u64> = 1..301;
+const SEEDS: Range<u64> = 1..321;
 const STATES: usize = 20_000;
 const KERNEL_STATES: usize = 500;
+const LOG_STATES: usize = 1_000;
 
 fn campaign(seeds: Range<u64>, kernel_every: usize) -> Campaign {
     Campaign { seeds, until: None, manner: Manner { kernel_every }, threads: 2 }
@@ -30,11 +31,12 @@ fn every_state_that_a_crash_leaves_is_good() {
     const TEST: &str = "every_state_that_a_crash_leaves_is_good";
     let _watchdog = Watchdog::new(TEST, 500);
     let kernel = requirement::kernel_btrfs(TEST);
-    let totals = campaign(SEEDS, if kernel { 44 } else { 0 }).run(Plan::of, |_| {});
-    let Totals { runs, states, kernel_states, .. } = totals;
-    println!("{runs} runs, {states} crash states, {kernel_states} of them by the kernel too");
+    let totals = campaign(SEEDS, if kernel { 36 } else { 0 }).run(Plan::of, |_| {});
+    let Totals { runs, states, kernel_states, log_states, .. } = totals;
+    println!("{runs} runs, {states} crash states, {log_states} with a log, {kernel_states} by the kernel too");
     expect_none_failed(&totals);
     assert!(states >= STATES, "{states} crash states");
+    assert!(log_states >= LOG_STATES, "{log_states} with a log");
     assert!(kernel_states >= KERNEL_STATES || !kernel, "{kernel_states} by the kernel");
 }
 
@@ -52,7 +54,9 @@ fn the_same_seed_is_the_same_run() {
 /// A bug on purpose is found within so many runs.
 fn caught(canary: Canary, runs: u64) {
     let _watchdog = Watchdog::new("canary", 300);
-    let totals = campaign(1..runs + 1, 0).run(|seed| Plan { canary: Some(canary), ..Plan::of(seed) }, |_| {});
+    // Much beside each commit: that is when space is reused.
+    let plan = |seed| Plan { canary: Some(canary), meanwhile_percent: 90, ..Plan::of(seed) };
+    let totals = campaign(1..runs + 1, 0).run(plan, |_| {});
     let failure = totals.failure.unwrap_or_else(|| panic!("{canary:?} was not found in {runs} runs"));
     println!("{canary:?}: seed {}, {}", failure.plan.seed, failure.what);
 }
@@ -68,6 +72,16 @@ fn a_reference_miscounted_is_found() {
 }
 
 #[test]
+fn a_logged_item_left_out_is_found() {
+    caught(Canary::LoggedItemLeftOut, 30);
+}
+
+#[test]
+fn a_log_superblock_too_early_is_found() {
+    caught(Canary::LogSuperblockEarly, 30);
+}
+
+#[test]
 fn space_reused_too_early_is_found() {
-    caught(Canary::PinnedReusedEarly, 100);
+    caught(Canary::PinnedReusedEarly, 200);
 }

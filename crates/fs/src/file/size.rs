@@ -99,6 +99,22 @@ impl Files {
     /// Shrinks the file, also by what is preallocated behind its end.
     fn shrink(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<()> {
         self.unpack_inline(inode, size)?;
+        self.shrink_in_steps(inode, size, set_id)?;
+        // Data that was to advance the recorded size may just have been forgotten.
+        let (recorded, ahead) = (inode.with(|state| state.item.size.get()), self.is_buffered_up_to(inode, size));
+        if recorded < size && !ahead {
+            self.grow(inode, size, set_id)?;
+        }
+        Ok(())
+    }
+
+    /// Whether write-back will advance the recorded size to `size` or further.
+    fn is_buffered_up_to(&self, inode: &Inode, size: u64) -> bool {
+        let end = |(at, data): (u64, &[u8])| at + data.len() as u64;
+        !inode.data.is_idle() && inode.data.with(|buffer| buffer.dirty.iter().any(|run| end(run) >= size))
+    }
+
+    fn shrink_in_steps(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<()> {
         let mut first = true;
         loop {
             let handle = self.core.start(Reserve::removal(DROPS_PER_STEP + 6))?;
@@ -143,8 +159,6 @@ impl Files {
         });
         if last {
             self.shrink_inline(handle, inode, &context, size)?;
-            // Data that was to advance the recorded size may just have been forgotten.
-            self.grow_under(handle, inode, size)?;
         }
         Ok(last)
     }

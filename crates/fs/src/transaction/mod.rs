@@ -163,7 +163,8 @@ impl Core {
             logged_trees: Mutex::default(),
             grown_in: AtomicU64::new(0),
             names_gate: RwLock::new(()),
-            order: crate::superblock_order::SuperblockOrder::new(durable.0, superblock.log_root.get() != 0),
+            // What the secondary superblocks hold is not known: the first commit writes them before the primary one.
+            order: crate::superblock_order::SuperblockOrder::new(durable.0, true),
             committed_devices: Mutex::new(volume.device_items()),
             durable_hook: OnceLock::new(),
             sharing: Mutex::new(()),

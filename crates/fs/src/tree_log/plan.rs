@@ -473,17 +473,23 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
     }
 
     fn add_range(&mut self, directory: Ino, first: u64, last: u64) -> Planned<()> {
-        let key = range_key(directory, first);
         if !self.is_logged(directory) {
-            self.edits.fresh.push(key, &range_payload(last));
+            self.edits.fresh.push(range_key(directory, first), &range_payload(last));
             return Ok(());
         }
-        let mut last = last;
-        self.log_items.scan(key, key, &mut |_, payload| {
-            last = last.max(super::range_end(payload).unwrap_or(0));
-            Ok(ControlFlow::Break(()))
+        // Ranges do not overlap: one that was logged before and touches this one becomes part of it.
+        let (mut all, mut absorbed) = (first..=last, Vec::new());
+        self.log_items.scan(range_key(directory, 0), range_key(directory, last), &mut |key, payload| {
+            let end = super::range_end(payload).unwrap_or(key.offset);
+            if end >= first {
+                all = key.offset.min(*all.start())..=end.max(*all.end());
+                absorbed.push(key);
+            }
+            Ok(ControlFlow::Continue(()))
         })?;
-        self.edits.puts.push(key, &range_payload(last));
+        let key = range_key(directory, *all.start());
+        self.edits.removals.extend(absorbed.into_iter().filter(|old| *old != key).map(|old| (old, old)));
+        self.edits.puts.push(key, &range_payload(*all.end()));
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use super::store::LogStore;
 use super::{Logged, TreeLog, root_key};
 use crate::error::{Error, Result};
 use crate::extent::checksums::{self, Layout};
+use crate::options::Canary;
 use crate::superblock_order::Turn;
 use crate::transaction::{Committed, Core, Handle, Tree};
 use butterfs_ondisk::items::{InodeItem, RootItem};
@@ -220,8 +221,12 @@ impl Logs {
         for (from, to) in edits.removals {
             items.remove_range(from, to)?;
         }
-        items.insert_many(&edits.fresh.sorted())?;
-        for (key, payload) in edits.puts.sorted() {
+        let canary = core.has_canary(Canary::LoggedItemLeftOut);
+        let kept = |key: &Key| !canary || key.kind != KeyType::EXTENT_DATA || !key.objectid.is_multiple_of(2);
+        let mut fresh = edits.fresh.sorted();
+        fresh.retain(|(key, _)| kept(key));
+        items.insert_many(&fresh)?;
+        for (key, payload) in edits.puts.sorted().into_iter().filter(|(key, _)| kept(key)) {
             items.put(key, payload)?;
         }
         for sums in &edits.sums {
@@ -271,7 +276,9 @@ impl Logs {
         };
         let identity = core.nodes.identity();
         let write_blocks = || -> Planned<()> {
-            let written = core.write_nodes(&frozen.nodes, &identity).and_then(|()| Ok(core.volume.flush()?));
+            let flush =
+                || if core.has_canary(Canary::LogSuperblockEarly) { Ok(()) } else { Ok(core.volume.flush()?) };
+            let written = core.write_nodes(&frozen.nodes, &identity).and_then(|()| flush());
             written.map_err(|_| {
                 self.give_up();
                 Stop::Commit("the log could not be written")

@@ -35,6 +35,7 @@ impl Fingerprint {
                 filesystem.forget(attr.id, 1);
             }
             print.entries.insert(path.clone(), entry);
+            print.numbers.insert(path.clone(), attr.id.ino.0);
             inodes.push((path, attr.id));
         }
         print.group_links(inodes);

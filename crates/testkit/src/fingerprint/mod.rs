@@ -50,6 +50,8 @@ pub struct Entry {
 pub struct Fingerprint {
     /// By path.
     pub entries: BTreeMap<Vec<u8>, Entry>,
+    /// Inode numbers by path, where the side has them; never compared.
+    pub numbers: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Fingerprint {

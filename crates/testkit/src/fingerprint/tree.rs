@@ -29,6 +29,7 @@ impl Fingerprint {
             }
             print.entries.insert(folder, entry);
         }
+        print.numbers = inodes.iter().map(|(path, (_, _, number))| (path.clone(), *number)).collect();
         print.group_links(inodes);
         print
     }

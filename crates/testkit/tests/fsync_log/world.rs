@@ -77,7 +77,8 @@ impl World {
             let words: Vec<&str> = line.split(' ').collect();
             let only = |print: &Fingerprint, path: &str| {
                 let entry = print.entries.get(path.as_bytes()).cloned();
-                Fingerprint { entries: entry.map(|entry| (path.as_bytes().to_vec(), entry)).into_iter().collect() }
+                let entries = entry.map(|entry| (path.as_bytes().to_vec(), entry)).into_iter().collect();
+                Fingerprint { entries, ..Fingerprint::default() }
             };
             let number = |word: &str| word.parse::<u64>().expect("a number");
             let at = |path: &str| shown.entries.get(path.as_bytes());

@@ -130,7 +130,8 @@ fn compare(seed: u64) -> Vec<String> {
         let own = |print: &Fingerprint| {
             let inside = |path: &[u8]| path.starts_with(format!("s{number}/").as_bytes());
             let entries = print.entries.iter().filter(|(path, _)| inside(path));
-            Fingerprint { entries: entries.map(|(path, entry)| (path.clone(), entry.clone())).collect() }
+            let entries = entries.map(|(path, entry)| (path.clone(), entry.clone())).collect();
+            Fingerprint { entries, ..Fingerprint::default() }
         };
         let found = unexplained(&own(&expected), &own(&shown), &live);
         if !found.is_empty() {

@@ -118,8 +118,9 @@ fn judge(scenarios: &[&Scenario], live: &Fingerprint, image: &Path, scratch: &Sc
     for (number, scenario) in scenarios.iter().enumerate() {
         let (live, ours, kernels) = (part(live, number), part(&shown, number), part(&expected, number));
         let found = broken(scenario, &live, &ours);
-        let (kernel, ours) = (broken(scenario, &live, &kernels), Fingerprint { entries: ours });
-        let kernels = Fingerprint { entries: kernels };
+        let (kernel, ours) =
+            (broken(scenario, &live, &kernels), Fingerprint { entries: ours, ..Fingerprint::default() });
+        let kernels = Fingerprint { entries: kernels, ..Fingerprint::default() };
         let mut found: Vec<String> = found.into_iter().map(|what| format!("ours: {what}")).collect();
         match scenario.kernel_loses {
             None => {

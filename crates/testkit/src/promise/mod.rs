@@ -7,6 +7,10 @@
 //!    that nobody promised reaches the disk in any order. Of a file that was fsynced, states before that do not count.
 //!
 //! What was promised by `sync` is missing in no state, so it cannot be missing in what is shown.
+//!
+//! Where an `fsync` writes a log instead of committing, its promise is about one inode; see [`logged`].
+
+pub mod logged;
 
 use crate::fingerprint::{Compare, Entry, Fingerprint, differences};
 use crate::model::{Body, ModelFs, NodeId, Sparse};
@@ -63,6 +67,8 @@ pub struct History {
     names_from: usize,
     /// The content of a file is of this state or of a later one.
     content_from: BTreeMap<NodeId, usize>,
+    /// What was logged, as of which state.
+    logged: Vec<(usize, NodeId)>,
 }
 
 /// What a returned operation promises.
@@ -74,6 +80,8 @@ pub enum Promise {
     File(NodeId),
     /// All names.
     Names,
+    /// The inode, its names, and its entries if it is a folder: it was logged.
+    Logged(NodeId),
 }
 
 impl Promise {
@@ -95,7 +103,7 @@ impl History {
 
     /// Starts with a state that is durable.
     pub fn of(durable: Arc<State>) -> History {
-        History { states: vec![durable], first: 0, names_from: 0, content_from: BTreeMap::new() }
+        History { states: vec![durable], first: 0, names_from: 0, content_from: BTreeMap::new(), logged: Vec::new() }
     }
 
     /// An operation was started whose result would be this state.
@@ -121,7 +129,9 @@ impl History {
     /// An operation returned that made this promise about the state with this number; later operations may have been
     /// done beside it.
     pub fn promise_at(&mut self, number: usize, promise: Promise) {
-        self.names_from = self.names_from.max(number);
+        if !matches!(promise, Promise::Logged(_)) {
+            self.names_from = self.names_from.max(number);
+        }
         match promise {
             Promise::All => {
                 self.states.drain(..number.saturating_sub(self.first));
@@ -129,7 +139,10 @@ impl History {
                 self.content_from.retain(|_, from| *from > number);
             }
             Promise::Names => {}
-            Promise::File(id) => {
+            Promise::File(id) | Promise::Logged(id) => {
+                if let Promise::Logged(_) = promise {
+                    self.logged.push((number, id));
+                }
                 let from = self.content_from.entry(id).or_default();
                 *from = number.max(*from);
             }
@@ -165,13 +178,20 @@ impl History {
         let wrong = files.filter_map(|(path, entry)| {
             let path = RelPath(path.clone());
             let id = state.resolve(&path).expect("the names agree");
-            let from = self.content_from.get(&id).copied().unwrap_or(self.first);
-            let versions = versions(self.from(from), id);
-            let allowed = versions.iter().any(|file| is_whole(file, entry))
-                || is_mixed(&versions, entry, &|offset| read(&path, offset, BLOCK as usize));
-            (!allowed).then(|| format!("{path:?}: size {} and content are of no state", entry.size))
+            self.wrong_file(&path, id, entry, read)
         });
         wrong.collect()
+    }
+
+    /// What is wrong with the content of a shown file.
+    fn wrong_file(&self, path: &RelPath, id: NodeId, entry: &Entry, read: &Read<'_>) -> Option<String> {
+        let from = self.content_from.get(&id).copied().unwrap_or(self.first);
+        let versions = versions(self.from(from), id);
+        if versions.iter().any(|file| is_whole(file, entry)) {
+            return None;
+        }
+        let what = unmixed(&versions, entry, &|offset| read(path, offset, BLOCK as usize));
+        what.map(|what| format!("{path:?}: size {} and content are of no state: {what}", entry.size))
     }
 }
 
@@ -195,15 +215,18 @@ fn is_whole(file: &Sparse, shown: &Entry) -> bool {
     file.size() == shown.size && Some(hash.finish()) == shown.content
 }
 
-/// Each block is that of some version, cut off at the shown size; zeros are allowed where a version has none.
+/// Each block is that of some version, cut off at the shown size; zeros are allowed where a version has none. What is
+/// not so, otherwise.
 ///
 /// Only blocks that a version or the shown file has data in are looked at: the others are holes in all of them.
-fn is_mixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Vec<u8>) -> bool {
+fn unmixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Vec<u8>) -> Option<String> {
     let sizes = || versions.iter().map(|file| file.size());
     // A large write reaches the disk in pieces that end at blocks.
     let part_of_write =
         shown.size.is_multiple_of(BLOCK) && sizes().min() <= Some(shown.size) && Some(shown.size) <= sizes().max();
-    let size_known = part_of_write || sizes().any(|size| size == shown.size);
+    if !part_of_write && !sizes().any(|size| size == shown.size) {
+        return Some(format!("sizes were {:?}", sizes().collect::<BTreeSet<u64>>()));
+    }
     let block_known = |offset: u64| {
         let block = read(offset);
         let zeros = block.iter().all(|byte| *byte == 0);
@@ -214,7 +237,9 @@ fn is_mixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Vec<u8>) 
     let data =
         shown.data.iter().flatten().flat_map(|(start, end)| (start / BLOCK..end.div_ceil(BLOCK)).map(|at| at * BLOCK));
     let offsets: BTreeSet<u64> = written.chain(data).filter(|offset| *offset < shown.size).collect();
-    size_known && offsets.into_iter().all(block_known)
+    let unknown = offsets.into_iter().find(|offset| !block_known(*offset))?;
+    let (sizes, zeros) = (sizes().collect::<Vec<u64>>(), read(unknown).iter().all(|byte| *byte == 0));
+    Some(format!("the block at {unknown}, {}; sizes were {sizes:?}", if zeros { "zeros" } else { "data" }))
 }
 
 fn is_version(file: &Sparse, offset: u64, block: &[u8]) -> bool {
