@@ -70,6 +70,12 @@ fn library_run(seed: u64, format: &Format, options: &Options) {
     judge(&image, &model, &shown, 0);
 }
 
+/// With a mount option that says how data is stored.
+fn storing(mut options: Options, how: &str) -> Options {
+    options.data.apply(how).expect("an option").expect("a value");
+    options
+}
+
 macro_rules! library_runs {
     ($($name:ident: $format:literal, $options:expr;)*) => { $(
         #[test]
@@ -89,7 +95,9 @@ library_runs! {
     library_large_nodes_and_hole_items: 2, Options::default();
     library_mixed_groups: 3, tight();
     library_without_free_space_tree: 4, tight();
-    library_small_nodes_block_group_tree: 5, tight();
+    library_small_nodes_block_group_tree: 5, storing(tight(), "compress-force=zstd");
+    library_compressed: 0, storing(Options::default(), "compress=lzo");
+    library_in_place: 2, storing(tight(), "nodatacow");
 }
 
 fn mount_run(seed: u64, options: &str) {
@@ -131,7 +139,7 @@ macro_rules! mount_runs {
 
 mount_runs! {
     mount_first: 2001, "noatime";
-    mount_second: 2002, "commit=1";
+    mount_second: 2002, "commit=1,compress-force=lzo";
     mount_third: 2003, "noatime,max_inline=0";
 }
 

@@ -54,11 +54,12 @@ impl Filesystem {
         let superblock = core.superblock();
         let total = superblock.total_bytes.get() / data_copies;
         let used: u64 = groups.iter().map(|group| group.used * copies(group.flags) / data_copies).sum();
-        let mixed = core.space.is_mixed();
-        let reserve = if mixed { core.global_reserve() } else { 0 };
         let unallocated = core.device_space.lock().unallocated() / data_copies;
-        let available = (core.space.available(Class::Data) + unallocated).saturating_sub(reserve);
+        let available = core.space.available(Class::Data) + unallocated;
         let free = total.saturating_sub(used);
+        // What only a commit may use is not free, as long as there is more.
+        let reserve = core.global_reserve();
+        let free = if free > reserve { free - reserve } else { free };
         let block_size = core.sectorsize();
         let blocks = |bytes: u64| bytes / u64::from(block_size);
         let fsid = superblock.fsid;

@@ -3,6 +3,7 @@
 use super::world::{World, pattern, text};
 use butterfs_fs::file::item::ExtentKind;
 use butterfs_fs::mkfs::MkfsOptions;
+use butterfs_fs::options::Policies;
 use butterfs_fs::{DataPolicy, Options, inode_flags};
 use butterfs_testkit::kernel::{KernelMount, mkfs};
 use butterfs_testkit::requirement;
@@ -79,5 +80,35 @@ fn the_same_files_become_the_same_extents_as_in_the_kernel() {
             assert!(std::fs::read(mount.path().join(&name)).unwrap() == content, "{option}: {name}");
         }
         assert_eq!(mount.finish(), [""; 0]);
+    }
+}
+
+/// By a commit or by a log, what `fsync` promised is there after a power cut, compressed as it was.
+#[test]
+fn compressed_data_is_durable_when_fsync_returns() {
+    for write_logs in [false, true] {
+        let mut data = DataPolicy::default();
+        data.apply("compress=zstd").expect("an option").expect("a value");
+        let policies = Policies { write_logs, ..Policies::default() };
+        let options = Options { data, policies, ..Options::default() };
+        let world = World::with(&MkfsOptions::default(), options, 256 << 20);
+        world.fs.sync().unwrap();
+        let (small, large) = (world.file("small"), world.file("large"));
+        let (few, mut many) = (text(1, 900), text(2, 400_000));
+        world.write(small, 0, &few);
+        world.write(large, 0, &many);
+        for patch in [0, 150_000, 399_000] {
+            world.write(large, patch as u64, &pattern(9, 1000));
+            many[patch..patch + 1000].copy_from_slice(&pattern(9, 1000));
+            [small, large].iter().for_each(|id| world.fs.fsync(*id, false).unwrap());
+            let cut = world.after_power_cut();
+            assert!(
+                cut.content(cut.id("small")) == few && cut.content(cut.id("large")) == many,
+                "{write_logs} {patch}"
+            );
+            let extents = cut.fs.extents(cut.id("large"), 0..1 << 40).unwrap();
+            assert!(extents.iter().any(|extent| extent.compression == 3));
+            cut.finish("compression-fsync");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::world::{ROOT, World, pattern};
 use butterfs_fs::file::item::FileExtent;
 use butterfs_fs::mkfs::MkfsOptions;
+use butterfs_fs::options::Policies;
 use butterfs_fs::{DataPolicy, Errno, InodeId, Options, TreeId, inode_flags};
 
 const LEN: usize = 400_000;
@@ -30,15 +31,23 @@ fn overwrite(world: &World, id: InodeId, content: &mut [u8], at: usize, len: usi
     world.fs.fsync(id, false).unwrap();
 }
 
+/// By a commit or by a log, what `fsync` promised is there after a power cut.
 #[test]
 fn data_of_its_own_is_overwritten_where_it_is() {
-    let world = World::new();
-    let (id, mut content) = nodatacow_file(&world, "file");
+    for write_logs in [false, true] {
+        let policies = Policies { write_logs, ..Policies::default() };
+        let options = Options { policies, ..Options::default() };
+        overwritten_in_place(&World::with(&MkfsOptions::default(), options, 256 << 20));
+    }
+}
+
+fn overwritten_in_place(world: &World) {
+    let (id, mut content) = nodatacow_file(world, "file");
     assert!(world.fs.getattr(id).unwrap().flags & inode_flags::NODATASUM != 0);
-    let before = places(&world, id);
+    let before = places(world, id);
     for (number, (at, len)) in [(0, 4096), (5000, 100), (100_001, 77_777), (LEN - 5, 5)].into_iter().enumerate() {
-        overwrite(&world, id, &mut content, at, len, 10 + number as u64);
-        assert_eq!(places(&world, id), before);
+        overwrite(world, id, &mut content, at, len, 10 + number as u64);
+        assert_eq!(places(world, id), before);
         let cut = world.after_power_cut();
         assert!(cut.content(cut.id("file")) == content, "{at}");
     }
@@ -46,10 +55,10 @@ fn data_of_its_own_is_overwritten_where_it_is() {
     world.write(id, LEN as u64, b"more");
     content.extend_from_slice(b"more");
     world.fs.fsync(id, false).unwrap();
-    assert_eq!(places(&world, id), before);
+    assert_eq!(places(world, id), before);
     let cut = world.after_power_cut();
     assert!(cut.content(cut.id("file")) == content);
-    world.finish("in-place");
+    cut.finish("in-place");
 }
 
 #[test]
