@@ -55,7 +55,7 @@ impl Made {
     }
 
     fn open(&mut self) {
-        let device = FileDevice::open(&self.folder.join("image"), &FileOptions::read_write()).expect("our own file");
+        let device = FileDevice::open(self.folder.join("image"), &FileOptions::read_write()).expect("our own file");
         let options = Options { subvolume: Subvolume::Id(TreeId::FS), ..Options::default() };
         let opened = Filesystem::open(vec![Arc::new(device)], options, Env::system());
         self.filesystem = Some(opened.expect("a good filesystem"));
@@ -106,7 +106,7 @@ fn best(program: &Path, arguments: &[&str], root: &Path, cold: bool) -> (Duratio
     };
     let once = || {
         if cold {
-            run_ok(60, "sync", &[]);
+            run_ok(300, "sync", &[]);
             // Without root the caches stay, on both sides alike.
             let _ = std::fs::write("/proc/sys/vm/drop_caches", "3\n");
         }

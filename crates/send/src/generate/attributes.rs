@@ -10,17 +10,15 @@ use butterfs_fs::inode::xattr::CAPABILITY;
 use butterfs_fs::inode_flags;
 use butterfs_ondisk::items::{InodeItem, Timespec as DiskTime};
 
-/// Flags that a user can set.
+/// Flags that a user can set; those of compression follow from the property, which is an attribute.
 const FLAGS_OF_USERS: u64 = inode_flags::NODATACOW
     | inode_flags::NODATASUM
-    | inode_flags::NOCOMPRESS
     | inode_flags::SYNC
     | inode_flags::IMMUTABLE
     | inode_flags::APPEND
     | inode_flags::NODUMP
     | inode_flags::NOATIME
-    | inode_flags::DIRSYNC
-    | inode_flags::COMPRESS;
+    | inode_flags::DIRSYNC;
 /// Flags that only an empty file can get.
 const FLAGS_OF_DATA: u64 = inode_flags::NODATACOW | inode_flags::NODATASUM;
 /// Flags that forbid what comes after them.

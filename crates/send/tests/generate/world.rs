@@ -4,6 +4,7 @@ use crate::receiver::Receiver;
 use crate::scenarios::without_subvolumes;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::{Env, Filesystem, InodeId, Options, Subvolume, TreeId};
+use butterfs_send::apply::{self, Engine};
 use butterfs_send::generate::{self, Job};
 use butterfs_send::wire::Version;
 use butterfs_testkit::engine::FORMATS;
@@ -76,18 +77,35 @@ pub fn same(what: &str, sent: &Fingerprint, received: &Fingerprint) {
     assert!(found.is_empty(), "{what}: {} differences, first {:#?}", found.len(), &found[..found.len().min(8)]);
 }
 
+/// What our own receiver makes of a stream.
+fn received_by_us(what: &str, stream: &[u8]) -> World {
+    /// Fails at once.
+    struct Strict<'a>(&'a str);
+    impl apply::Observer for Strict<'_> {
+        fn error(&mut self, error: &apply::Error) {
+            panic!("{}, by us: {error}", self.0);
+        }
+    }
+    let target = World::new(512 << 20);
+    let mut engine = Engine::new(target.fs.clone(), TOP);
+    apply::receive(stream, &mut engine, &apply::Options::default(), &mut Strict(what));
+    target
+}
+
 /// Sends `new` from `old`, and both in full, and receives it all.
 pub fn travel(what: &str, world: &World, (old, old_name): (TreeId, &str), (new, new_name): (TreeId, &str)) -> Receiver {
     let mut first = None;
     for version in [Version::V1, Version::V2] {
         let mut receiver = Receiver::default();
-        let mut receive = |stream: &[u8]| {
-            receiver.receive(stream).unwrap_or_else(|why| panic!("{what}, version {version:?}: {why}"));
-        };
-        receive(&world.send(&job(old, None, version)));
-        receive(&world.send(&job(new, Some(old), version)));
-        for name in [old_name, new_name] {
-            same(what, &without_subvolumes(world.print(name)), &receiver.print(name.as_bytes()));
+        let stream = [world.send(&job(old, None, version)), world.send(&job(new, Some(old), version))].concat();
+        receiver.receive(&stream).unwrap_or_else(|why| panic!("{what}, version {version:?}: {why}"));
+        let prints = [old_name, new_name].map(|name| (name, without_subvolumes(world.print(name))));
+        for (name, print) in &prints {
+            same(what, print, &receiver.print(name.as_bytes()));
+        }
+        if version == Version::V2 {
+            let ours = received_by_us(what, &stream);
+            prints.iter().for_each(|(name, print)| same(&format!("{what}, by us"), print, &ours.print(name)));
         }
         first.get_or_insert(receiver);
     }

@@ -26,14 +26,9 @@ const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
 
 /// Flags of an inode that forbid changes.
 const FIXED: u64 = inode_flags::IMMUTABLE | inode_flags::APPEND;
-/// Flags that a stream can set.
-const SETTABLE: u64 = FIXED
-    | inode_flags::SYNC
-    | inode_flags::NODUMP
-    | inode_flags::NOATIME
-    | inode_flags::DIRSYNC
-    | inode_flags::NOCOMPRESS
-    | inode_flags::COMPRESS;
+/// Flags that a stream can set. Those of compression follow from the property, which is an attribute: setting them would
+/// set the property to what the mount compresses with.
+const SETTABLE: u64 = FIXED | inode_flags::SYNC | inode_flags::NODUMP | inode_flags::NOATIME | inode_flags::DIRSYNC;
 
 /// Told of each entry of a directory outside the section that came or went.
 pub type Changed<'a> = Box<dyn FnMut(InodeId, &[u8]) + 'a>;
