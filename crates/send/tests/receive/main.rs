@@ -6,4 +6,5 @@ mod directories;
 mod hostile;
 mod kernel;
 mod losses;
+mod rounds;
 mod world;
