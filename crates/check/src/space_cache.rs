@@ -131,7 +131,7 @@ struct Pages {
 impl Pages {
     fn read(session: &Session<'_>, file: &File) -> Result<Pages, String> {
         let size = file.size;
-        if size == 0 || size % PAGE as u64 != 0 || size > LARGEST {
+        if size == 0 || !size.is_multiple_of(PAGE as u64) || size > LARGEST {
             return Err(format!("its file has {size} bytes"));
         }
         let mut bytes = vec![0; size as usize];

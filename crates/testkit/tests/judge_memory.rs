@@ -71,7 +71,7 @@ fn memory_is_bounded() {
     make(&image);
     let [peak, errors, used] = judged(&image);
     assert_eq!(errors, 0);
-    assert!(used > 3 * MOST_KIB << 10, "{used} bytes of metadata are too few to show anything");
+    assert!(used > (3 * MOST_KIB) << 10, "{used} bytes of metadata are too few to show anything");
     assert!(peak <= MOST_KIB, "{peak} KiB, at most {MOST_KIB}");
     let editor = Editor::open(vec![device(&image) as Arc<dyn BlockDevice>]);
     let is_block = |item: butterfs_testkit::editor::Item<'_>| item.is_inner(KeyType::METADATA_ITEM);
