@@ -1,7 +1,8 @@
 //! Writing superblocks, the only place that does, and reading them again.
 //!
-//! All secondary copies go first and are flushed, then all primaries, then a flush: whatever a power cut leaves, each
-//! device has a valid copy of the old or of the new generation.
+//! Never are both kinds of copies on their way at once: either all secondary copies go first and are flushed, then all
+//! primaries, then a flush; or the primaries and a flush, and the secondary ones follow, durable with the flush before the
+//! next primaries. So whatever a power cut leaves, each device has a valid copy of the old or of the new generation.
 
 use crate::error::VolumeError;
 use crate::member::Member;

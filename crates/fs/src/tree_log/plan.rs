@@ -212,11 +212,14 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
     /// Compares the names that an inode had with those that it has, and brings in whoever that concerns.
     fn names(&mut self, ino: Ino, old: Option<&InodeItem>, alive: Option<&InodeItem>, want: Want) -> Planned<()> {
         if alive.is_none() && want == Want::Names && !self.is_logged(ino) {
-            // Removed; its name went to somebody else, and replay takes it away from here.
-            return match old {
-                Some(old) if is_directory(old) => Err(Stop::Commit("a name of a removed directory is taken over")),
-                _ => Ok(()),
-            };
+            // Removed; its name went to somebody else. The log says that it is gone, or a replay may want to keep it.
+            match old {
+                Some(old) if is_directory(old) => {
+                    return Err(Stop::Commit("a name of a removed directory is taken over"));
+                }
+                Some(_) => {}
+                None => return Ok(()),
+            }
         }
         match (old, alive) {
             (Some(old), Some(_)) if old.nlink.get() == 0 => {

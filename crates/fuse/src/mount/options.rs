@@ -103,8 +103,14 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("nodiscard", Bare, IGNORED),
     ("enospc_debug", Bare, IGNORED),
     ("noenospc_debug", Bare, IGNORED),
-    ("flushoncommit", Bare, IGNORED),
-    ("noflushoncommit", Bare, IGNORED),
+    ("flushoncommit", Bare, |options, _| {
+        options.engine.flush_on_commit = true;
+        Ok(())
+    }),
+    ("noflushoncommit", Bare, |options, _| {
+        options.engine.flush_on_commit = false;
+        Ok(())
+    }),
     ("space_cache", Optional, |_, value| one_of(value, &["", "v2"])),
     ("ssd", Bare, IGNORED),
     ("nossd", Bare, IGNORED),

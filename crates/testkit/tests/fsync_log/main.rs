@@ -2,6 +2,7 @@
 //! log, judged after the kernel's replay of the log (and `btrfs check`).
 
 mod files;
+mod flushes;
 mod names;
 mod world;
 

@@ -1,0 +1,166 @@
+//! The order in which commits and logs become what is on disk, tried in many interleavings of threads.
+//!
+//! The two protocols run as they are in the engine; what they write is modelled. Invariants: (1) a superblock leads to a log
+//! only on top of the commit before the log's transaction; (2) only when the log's blocks are durable; (3) blocks of a log are
+//! never written once its transaction is durable, when they may belong to somebody else; (4) whoever returns finds on disk
+//! what it logged, in a log or in a commit.
+
+mod sync_primitives {
+    //! The engine's primitives, scheduled by the test.
+
+    pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+    pub type Guard<'a, T> = shuttle::sync::MutexGuard<'a, T>;
+
+    impl<T: Default> Default for Mutex<T> {
+        fn default() -> Mutex<T> {
+            Mutex::new(T::default())
+        }
+    }
+
+    impl<T> Mutex<T> {
+        pub fn new(value: T) -> Mutex<T> {
+            Mutex(shuttle::sync::Mutex::new(value))
+        }
+
+        pub fn lock(&self) -> Guard<'_, T> {
+            self.0.lock().expect("nobody panics while holding it")
+        }
+    }
+
+    #[derive(Default)]
+    pub struct Condvar(shuttle::sync::Condvar);
+
+    impl Condvar {
+        pub fn wait<'a, T>(&self, guard: Guard<'a, T>) -> Guard<'a, T> {
+            self.0.wait(guard).expect("nobody panics while holding it")
+        }
+
+        pub fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "../src/tree_log/group.rs"]
+mod group;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../src/superblock_order.rs"]
+mod superblock_order;
+
+use group::Group;
+use shuttle::sync::Arc;
+use shuttle::thread;
+use std::collections::BTreeSet;
+use superblock_order::SuperblockOrder;
+use sync_primitives::Mutex;
+
+const COMMITS: u64 = 3;
+const SYNCS: u64 = 2;
+
+#[derive(Default)]
+struct Disk {
+    /// The commit that the superblock is of, and the point of the log that it leads to.
+    superblock: (u64, Option<u64>),
+    /// Points whose log blocks are durable.
+    blocks: BTreeSet<u64>,
+    /// Transactions whose log blocks somebody writes just now.
+    writing: Vec<u64>,
+}
+
+struct Engine {
+    running: Mutex<(u64, u64)>,
+    disk: Mutex<Disk>,
+    order: SuperblockOrder,
+    group: Group,
+}
+
+impl Engine {
+    fn commit(&self) {
+        let generation = {
+            let mut running = self.running.lock();
+            running.0 += 1;
+            running.0 - 1
+        };
+        thread::yield_now();
+        let written = self.order.commit(generation, |log_on_disk| {
+            let mut disk = self.disk.lock();
+            assert_eq!(disk.superblock.0 + 1, generation);
+            assert_eq!(log_on_disk, disk.superblock.1.is_some());
+            assert!(disk.writing.iter().all(|log| *log > generation), "blocks of an ended log are still being written");
+            disk.superblock = (generation, None);
+            Ok::<(), ()>(())
+        });
+        assert_eq!(written, Ok(()));
+    }
+
+    fn fsync(&self) {
+        let (generation, point) = {
+            let mut running = self.running.lock();
+            running.1 += 1;
+            *running
+        };
+        self.group.sync(point, || self.lead(generation, point)).expect("nothing fails");
+        let (durable, log) = self.disk.lock().superblock;
+        assert!(durable >= generation || durable + 1 == generation && log >= Some(point), "{point} is not on disk");
+    }
+
+    fn lead(&self, generation: u64, point: u64) -> Result<u64, ()> {
+        let (running, frozen) = *self.running.lock();
+        if running > generation {
+            return if self.order.wait_durable(generation) { Ok(point) } else { Err(()) };
+        }
+        let write_blocks = || {
+            let mut disk = self.disk.lock();
+            assert!(disk.superblock.0 < generation, "blocks that belong to somebody else are written");
+            disk.writing.push(generation);
+            drop(disk);
+            thread::yield_now();
+            let mut disk = self.disk.lock();
+            assert!(disk.superblock.0 < generation, "blocks that belong to somebody else are written");
+            disk.writing.retain(|log| *log != generation);
+            disk.blocks.insert(frozen);
+            Ok(())
+        };
+        let write_superblock = || {
+            let mut disk = self.disk.lock();
+            assert_eq!(disk.superblock.0 + 1, generation, "the log is not on top of its commit");
+            assert!(disk.blocks.contains(&frozen));
+            disk.superblock.1 = Some(frozen);
+            Ok(())
+        };
+        self.order.log(generation, write_blocks, write_superblock).map(|_| frozen)
+    }
+}
+
+fn run() {
+    let engine = Arc::new(Engine {
+        running: Mutex::new((1, 0)),
+        disk: Mutex::default(),
+        order: SuperblockOrder::new(0, false),
+        group: Group::default(),
+    });
+    let spawn = |work: fn(&Engine), times: u64| {
+        let engine = Arc::clone(&engine);
+        thread::spawn(move || (0..times).for_each(|_| work(&engine)))
+    };
+    let threads = [
+        spawn(Engine::commit, COMMITS),
+        spawn(Engine::fsync, SYNCS),
+        spawn(Engine::fsync, SYNCS),
+        spawn(Engine::fsync, SYNCS),
+    ];
+    for thread in threads {
+        thread.join().expect("no assertion fails");
+    }
+}
+
+#[test]
+fn random_interleavings() {
+    shuttle::check_random(run, 3000);
+}
+
+#[test]
+fn rare_interleavings() {
+    shuttle::check_pct(run, 3000, 3);
+}
