@@ -1,4 +1,4 @@
-//! The engine without FUSE: processor time and memory of creates, in a process of its own.
+//! The engine without FUSE: processor time and memory of creates, in a process of its own; then single operations.
 
 use crate::Scale;
 use crate::table::Table;
@@ -30,6 +30,7 @@ pub fn run(scale: Scale, table: &mut Table) {
         }
         _ => table.value("library: create", format!("failed: {}", output.status), None, None, TIME_BAR),
     }
+    crate::operations::run(scale, table);
 }
 
 /// The measured process: creates `count` files in one folder and prints processor time per file and peak memory.

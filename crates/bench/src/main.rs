@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod dbench;
 mod everyday;
 mod library;
+mod operations;
 mod page;
 mod plot;
 mod send;
@@ -62,7 +64,16 @@ const SECTIONS: &[Section] = &[
         about: "Everyday work through a mount; times include making it durable.",
         run: everyday::run,
     },
-    Section { name: "library", about: "The engine without FUSE, on a device in memory.", run: library::run },
+    Section {
+        name: "library",
+        about: "The engine without FUSE: a million creates on a device in memory, then single operations on a file.",
+        run: library::run,
+    },
+    Section {
+        name: "dbench",
+        about: "A file server's load with many clients (logging while a commit is written).",
+        run: dbench::run,
+    },
     Section {
         name: "subvolumes",
         about: "Many subvolumes: making them, finding one by its UUID, snapshots and deletion (the UUID tree's script).",

@@ -1,5 +1,5 @@
 //! The same commands on a mount of ours and on one of the kernel's: a subvolume and a read-only snapshot of it, again
-//! and again; at each size the information about one by its UUID; then snapshots of a
+//! and again; at each size the information about one by its UUID and the sending of an empty one; then snapshots of a
 //! large subvolume.
 //!
 //! What is compared is the whole command, as a user runs it: `butterfs` here, `btrfs` there.
@@ -99,6 +99,9 @@ fn many(commands: &Commands, scale: Scale, measured: &mut Measured) {
         let root = commands.path("");
         measured.median(&format!("commands: show by UUID among {size}"), "flat", || {
             commands.run(&["subvolume", "show", "-u", &uuid, &root]);
+        });
+        measured.median(&format!("commands: send of an empty one among {size}"), "<= 1.00x, flat", || {
+            commands.run(&["send", "-q", "-f", "/dev/null", &last]);
         });
     }
 }

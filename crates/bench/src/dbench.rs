@@ -1,0 +1,63 @@
+//! dbench with many clients: the experiment of the commit that let logging go on while a commit is written.
+
+use crate::Scale;
+use crate::subject::{Side, Subject};
+use crate::table::Table;
+use butterfs_testkit::kernel::run_ok;
+use butterfs_testkit::{requirement, scratch};
+
+const BACKING_BYTES: u64 = 8 << 30;
+
+/// What dbench reports: MB/s and the longest time that a client waited, in milliseconds.
+struct Report {
+    throughput: f64,
+    max_latency: f64,
+}
+
+/// Runs it on both sides.
+pub fn run(scale: Scale, table: &mut Table) {
+    if !requirement::fuse("bench: dbench") || !requirement::programs("bench: dbench", &["dbench"]) {
+        return;
+    }
+    let (clients, seconds) = match scale {
+        crate::LEAST => (4, 2),
+        crate::SMALL => (64, 15),
+        _ => (64, 60),
+    };
+    let ours = measure(Side::Ours, clients, seconds);
+    let kernel =
+        requirement::kernel_btrfs("bench: dbench beside the kernel").then(|| measure(Side::Kernel, clients, seconds));
+    let what = format!("dbench, {clients} clients, {seconds} s");
+    let throughput = (ours.throughput, kernel.as_ref().map(|report| report.throughput));
+    table.compared(&what, throughput, |rate| format!("{rate:.0} MB/s"), false, ">= 0.80x");
+    let latency = (ours.max_latency, kernel.as_ref().map(|report| report.max_latency));
+    table.compared(&format!("{what}: maximum latency"), latency, |time| format!("{time:.1} ms"), true, "<= 1.00x");
+}
+
+fn measure(side: Side, clients: u32, seconds: u32) -> Report {
+    let folder = scratch::Scratch::new("bench-dbench");
+    let image = folder.sparse_file("backing.img", BACKING_BYTES);
+    let subject = Subject::new(side, &image, &folder.folder("mnt"));
+    let at = subject.path().to_string_lossy().into_owned();
+    let words = ["-t", &seconds.to_string(), "-D", &at, &clients.to_string()];
+    let report = run_ok(seconds + 600, "dbench", &words);
+    parse(&report).unwrap_or_else(|| panic!("dbench printed no result: {report}"))
+}
+
+/// Reads `Throughput 616.2 MB/sec  64 clients  64 procs  max_latency=191.1 ms`.
+fn parse(output: &str) -> Option<Report> {
+    let line = output.lines().rev().find(|line| line.starts_with("Throughput "))?;
+    let throughput = line.split_whitespace().nth(1)?.parse().ok()?;
+    let latency = line.split_once("max_latency=")?.1.split_whitespace().next()?.parse().ok()?;
+    Some(Report { throughput, max_latency: latency })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_last_line_is_read() {
+        let report = super::parse("x\nThroughput 616.25 MB/sec  64 clients  64 procs  max_latency=191.1 ms\n");
+        let report = report.expect("a result");
+        assert!((report.throughput, report.max_latency) == (616.25, 191.1));
+    }
+}
