@@ -1,6 +1,7 @@
 //! One step of a run as data: an operation, or a piece of the work that a mounted filesystem does in the background.
 
 use butterfs_testkit::model::ModelFs;
+use butterfs_testkit::names::NAME_MAX;
 use butterfs_testkit::operation::{Object, Op, Outcome, RelPath, RenameHow, Reply, Target};
 use butterfs_testkit::promise::Promise;
 use rustix::io::Errno;
@@ -112,8 +113,11 @@ fn frozen(model: &ModelFs, path: &RelPath) -> bool {
         .any(|path| model.resolve(&path).is_ok_and(|id| model.is_read_only(id) || model.node(id).placeholder))
 }
 
+/// Nothing is at `path`, and at most one thing is wrong with it: which of two errors wins is not known.
 fn free(model: &ModelFs, path: &RelPath) -> bool {
-    !frozen(model, path) && model.resolve(path).is_err()
+    let is_folder = |path: &RelPath| model.resolve(path).is_ok_and(|id| model.folder(id).is_ok());
+    let fits = path.split().is_none_or(|(folder, name)| name.len() <= NAME_MAX || is_folder(&folder));
+    fits && !frozen(model, path) && model.resolve(path).is_err()
 }
 
 fn is_root(model: &ModelFs, path: &RelPath) -> bool {

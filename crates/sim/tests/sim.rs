@@ -9,7 +9,7 @@ use butterfs_testkit::scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use std::ops::Range;
 
-const SEEDS: Range<u64> = 1..321;
+const SEEDS: Range<u64> = 1..301;
 const STATES: usize = 20_000;
 const KERNEL_STATES: usize = 500;
 const LOG_STATES: usize = 1_000;
