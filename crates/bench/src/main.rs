@@ -13,6 +13,7 @@ mod library;
 mod operations;
 mod page;
 mod plot;
+mod receive;
 mod send;
 mod subject;
 mod subvolumes;
@@ -83,6 +84,11 @@ const SECTIONS: &[Section] = &[
         name: "send",
         about: "Sending snapshots: files renamed and made between two of them (the send document's script), small files, large ones.",
         run: send::run,
+    },
+    Section {
+        name: "receive",
+        about: "Receiving streams through the library, durably: small files, what changed between two snapshots, a large file.",
+        run: receive::run,
     },
     Section {
         name: "check",
