@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod data;
 mod dbench;
 mod everyday;
 mod library;
@@ -64,6 +65,11 @@ const SECTIONS: &[Section] = &[
         name: "everyday",
         about: "Everyday work through a mount; times include making it durable.",
         run: everyday::run,
+    },
+    Section {
+        name: "data",
+        about: "Contents: compressed, by many writers, shared, on a full disk; through a mount, and by the engine alone.",
+        run: data::run,
     },
     Section {
         name: "library",

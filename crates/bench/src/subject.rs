@@ -25,26 +25,33 @@ pub struct Subject {
     side: Side,
     image: PathBuf,
     at: PathBuf,
+    options: String,
     mount: Option<Mount>,
 }
 
 impl Subject {
     /// Makes a new filesystem in `image` with the defaults of that side's mkfs, and mounts it.
     pub fn new(side: Side, image: &Path, at: &Path) -> Subject {
+        Subject::with(side, image, at, "noatime")
+    }
+
+    /// The same with mount options.
+    pub fn with(side: Side, image: &Path, at: &Path, options: &str) -> Subject {
         let name = image.to_str().expect("a text path");
         match side {
             Side::Ours => drop(run_ok(60, binary(), &["mkfs", "-q", "-f", name])),
             Side::Kernel => mkfs(image, &[]),
         }
-        let mut subject = Subject { side, image: image.to_owned(), at: at.to_owned(), mount: None };
+        let mut subject =
+            Subject { side, image: image.to_owned(), at: at.to_owned(), options: options.to_owned(), mount: None };
         subject.mount();
         subject
     }
 
     fn mount(&mut self) {
         self.mount = Some(match self.side {
-            Side::Ours => Mount::Ours(Served::mount(&self.image, &self.at, "noatime")),
-            Side::Kernel => Mount::Kernel(KernelMount::new(&self.image, "noatime")),
+            Side::Ours => Mount::Ours(Served::mount(&self.image, &self.at, &self.options)),
+            Side::Kernel => Mount::Kernel(KernelMount::new(&self.image, &self.options)),
         });
     }
 
