@@ -10,16 +10,15 @@ use std::os::fd::OwnedFd;
 /// Flags that forbid changes.
 const FIXED: u64 = on_disk::IMMUTABLE | on_disk::APPEND;
 
-/// Flags as they are on disk, and as the system call has them.
-const FLAGS: [(u64, IFlags); 8] = [
+/// Flags as they are on disk, and as the system call has them. Whether a file is compressed is not among them: its
+/// property says that, and these flags would overwrite it.
+const FLAGS: [(u64, IFlags); 6] = [
     (on_disk::SYNC, IFlags::SYNC),
     (on_disk::IMMUTABLE, IFlags::IMMUTABLE),
     (on_disk::APPEND, IFlags::APPEND),
     (on_disk::NODUMP, IFlags::NODUMP),
     (on_disk::NOATIME, IFlags::NOATIME),
     (on_disk::DIRSYNC, IFlags::DIRSYNC),
-    (on_disk::COMPRESS, IFlags::COMPRESSED),
-    (on_disk::NOCOMPRESS, IFlags::from_bits_retain(0x400)),
 ];
 
 impl Directory {
