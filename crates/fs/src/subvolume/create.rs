@@ -18,11 +18,19 @@ use zerocopy::IntoBytes;
 /// Items that making a subvolume changes: two inode items, four directory and root entries, root item, UUIDs.
 const ITEMS: u64 = 12;
 
+/// Refuses what is no directory before it looks at the name, as the system does.
+fn check_place(parent: &Inode, name: &[u8]) -> Result<()> {
+    if !parent.is_directory() {
+        return Err(Error::refused(Errno::ENOTDIR, "not a directory"));
+    }
+    check_name(name)
+}
+
 /// Makes an empty subvolume.
 pub fn create(inodes: &InodeCache, caller: &Caller, parent: InodeId, name: &[u8]) -> Result<TreeId> {
-    check_name(name)?;
     let core = inodes.core();
     let parent = inodes.get(parent)?;
+    check_place(&parent, name)?;
     let handle = core.start(Reserve::items(ITEMS))?;
     let _guard = parent.lock_exclusive()?;
     parent.must_hold_subvolumes(core, name)?;
@@ -113,10 +121,10 @@ pub fn snapshot(
     name: &[u8],
     read_only: bool,
 ) -> Result<TreeId> {
-    check_name(name)?;
     let core = inodes.core();
     let source = core.tree(source)?;
     let parent = inodes.get(parent)?;
+    check_place(&parent, name)?;
     // Space is found while nothing settles; the handle ends before the commit that the task is part of.
     let reservation = core.start(Reserve::items(ITEMS))?;
     parent.must_hold_subvolumes(core, name)?;
