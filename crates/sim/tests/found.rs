@@ -1,7 +1,8 @@
 //! What the simulator found, each as the shortest sequence that showed it.
 
 use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
-use butterfs_fs::{Caller, Filesystem, SetAttr};
+use butterfs_fs::options::Policies;
+use butterfs_fs::{Caller, Filesystem, Options, SetAttr};
 use butterfs_ondisk::superblock::OFFSETS;
 use butterfs_sim::meanwhile::environment;
 use butterfs_sim::plan::Plan;
@@ -32,6 +33,29 @@ fn numbers_of_deleted_inodes_are_not_used_again() {
     let next = filesystem.mkdir(&ROOT, filesystem.root(), b"next", 0o755).expect("room");
     assert!(next.id.ino > made.id.ino, "{:?} after {:?}", next.id, made.id);
     filesystem.sync().expect("a good disk");
+    clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+}
+
+/// The index of a deleted subvolume's entry was given to a new file, and the log of that file asked for the removal of
+/// the subvolume, which no replay does: the filesystem did not open.
+#[test]
+fn an_index_of_a_deleted_subvolume_is_used_again() {
+    let disk = made();
+    let filesystem = open(&disk);
+    filesystem.create_subvolume(&ROOT, filesystem.root(), b"last").expect("room");
+    filesystem.shutdown().expect("a good disk");
+    let device: Arc<dyn BlockDevice> = disk.clone();
+    let options = Options {
+        policies: Policies { write_logs: true, log_at_any_cost: true, ..Policies::default() },
+        ..Plan::of(1).options()
+    };
+    let filesystem = Filesystem::open(vec![device], options, environment(2)).expect("a good disk");
+    filesystem.delete_subvolume(filesystem.root(), b"last").expect("it is there");
+    let file = filesystem.create(&ROOT, filesystem.root(), b"next", 0o644).expect("room");
+    filesystem.fsync(file.id, false).expect("a good disk");
+    drop(filesystem);
+    let filesystem = open(&disk);
+    filesystem.lookup(filesystem.root(), b"next").expect("it was fsynced");
     clean(&disk).unwrap_or_else(|what| panic!("{what}"));
 }
 

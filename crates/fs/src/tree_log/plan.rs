@@ -253,6 +253,14 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
             Some(Target::Subvolume) => return Err(Stop::Commit("a name of a subvolume is taken over")),
             _ => {}
         }
+        // After a mount the index of the last entry may be given out again when that was removed.
+        let key = Key::new(name.directory.0, KeyType::DIR_INDEX, name.index);
+        let target = |payload: &[u8]| names::entry_of(key, payload).map(|(target, _)| target);
+        match self.view.committed.get(key, target)?.transpose()? {
+            Some(Target::Inode(other)) if other != ino => self.queue.push((other, Want::Names)),
+            Some(Target::Subvolume) => return Err(Stop::Commit("an index of a subvolume is taken over")),
+            _ => {}
+        }
         Ok(())
     }
 
