@@ -132,6 +132,8 @@ fn one_life(
         let for_kernel =
             manner.kernel_every > 0 && (outcome.states + plan.seed as usize).is_multiple_of(manner.kernel_every);
         let disk = disks.at(cut, for_kernel || !plan.has_second_superblock());
+        // The life before may have ended with a torn primary, which only a commit of this one replaces.
+        let for_kernel = for_kernel && state::has_primary(&disk);
         let how = Thorough { recovered: index % 4 == 0 };
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let allowed = life.allowed(cut.prefix);

@@ -91,6 +91,11 @@ fn superblock(disk: &MemoryDevice) -> Vec<u8> {
     bytes
 }
 
+/// Whether the primary superblock is whole: Linux and btrfs-progs look at no other.
+pub fn has_primary(disk: &MemoryDevice) -> bool {
+    Superblock::parse(&superblock(disk), OFFSETS[0]).is_ok()
+}
+
 /// Whether the primary superblock leads to a log.
 pub fn has_log(disk: &MemoryDevice) -> bool {
     Superblock::parse(&superblock(disk), OFFSETS[0]).is_ok_and(|found| found.log_root.get() != 0)
