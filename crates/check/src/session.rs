@@ -187,8 +187,10 @@ impl<'a> Session<'a> {
     }
 
     fn fail(&self, ptr: &NodePtr, reason: String) -> Option<Arc<Node>> {
-        self.blocks.lock().failed.insert(promise(ptr));
-        self.report(Finding::BlockBad { tree: Tree(ptr.tree), at: ptr.at, reason });
+        // Two threads may reach a shared block at once; it is told once.
+        if self.blocks.lock().failed.insert(promise(ptr)) {
+            self.report(Finding::BlockBad { tree: Tree(ptr.tree), at: ptr.at, reason });
+        }
         None
     }
 
