@@ -39,6 +39,8 @@ impl Filesystem {
             return Err(Error::refused(Errno::EPERM, "the subvolume is being sent"));
         }
         let id = subvolume::delete(&self.0.inodes, parent, name, must_be_empty)?;
+        // At once, not only when the cleaner begins: whoever syncs next must not write what the cleaner drops meanwhile.
+        self.0.inodes.discard_tree(id);
         drop(held);
         self.0.core.want_cleaning();
         Ok(id)
