@@ -57,6 +57,17 @@ impl Failure {
     pub fn new(errno: butterfs_fs::Errno, reason: impl Into<String>) -> Failure {
         Failure { errno: errno.0, reason: reason.into() }
     }
+
+    /// Why no target carries out a command.
+    fn not_carried_out(command: &Command<'_>) -> Failure {
+        use butterfs_fs::Errno;
+        match command {
+            Command::EnableVerity { .. } => {
+                Failure::new(Errno::EOPNOTSUPP, "fs-verity is not supported, the file would not be protected")
+            }
+            _ => Failure::new(Errno::EINVAL, "not a command inside a subvolume"),
+        }
+    }
 }
 
 impl From<butterfs_fs::Error> for Failure {

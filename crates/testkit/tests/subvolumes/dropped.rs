@@ -7,7 +7,7 @@ use butterfs_testkit::kernel::{KernelMount, check_all, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const FILES: usize = 60_000;
@@ -52,6 +52,14 @@ fn fill(filesystem: &Filesystem) {
     filesystem.sync().expect("a good device");
 }
 
+/// An image with small nodes, and its filesystem.
+fn made(scratch: &Scratch) -> (PathBuf, Filesystem) {
+    let image = scratch.sparse_file("image", 2 << 30);
+    FORMATS[5].make(&device(&image));
+    let filesystem = open_top(&image);
+    (image, filesystem)
+}
+
 fn only_kept_is_left(image: &Path) {
     check_all(image);
     let filesystem = open_top(image);
@@ -71,9 +79,7 @@ fn ours_is_finished_by_the_kernel() {
     }
     let _watchdog = Watchdog::new(TEST, 300);
     let scratch = Scratch::new(TEST);
-    let image = scratch.sparse_file("image", 2 << 30);
-    FORMATS[5].make(&device(&image));
-    let filesystem = open_top(&image);
+    let (image, filesystem) = made(&scratch);
     fill(&filesystem);
     filesystem.shutdown().unwrap_or_else(|error| panic!("{error}"));
     drop(filesystem);
@@ -108,10 +114,8 @@ fn the_kernels_is_finished_by_us() {
     }
     let _watchdog = Watchdog::new(TEST, 300);
     let scratch = Scratch::new(TEST);
-    let image = scratch.sparse_file("image", 2 << 30);
+    let (image, filesystem) = made(&scratch);
     let cut = scratch.join("cut");
-    FORMATS[5].make(&device(&image));
-    let filesystem = open_top(&image);
     fill(&filesystem);
     filesystem.shutdown().unwrap_or_else(|error| panic!("{error}"));
     let whole = scratch.join("whole");
@@ -139,7 +143,7 @@ fn the_kernels_is_finished_by_us() {
 }
 
 /// All blocks below the root belong to the deleted subvolume and are kept by its snapshot: far more than a step names.
-/// After each step's commit the image is consistent, and the kernel finishes it.
+/// A commit after the deletion leaves a consistent image, and both sides finish it.
 #[test]
 fn one_that_shares_all_its_blocks_is_dropped_in_steps() {
     const TEST: &str = "one_that_shares_all_its_blocks_is_dropped_in_steps";
@@ -148,9 +152,7 @@ fn one_that_shares_all_its_blocks_is_dropped_in_steps() {
     }
     let _watchdog = Watchdog::new(TEST, 300);
     let scratch = Scratch::new(TEST);
-    let image = scratch.sparse_file("image", 2 << 30);
-    FORMATS[5].make(&device(&image));
-    let filesystem = open_top(&image);
+    let (image, filesystem) = made(&scratch);
     let id = filesystem.create_subvolume(&CALLER, TOP, b"big").expect("room");
     for number in 0..LONG_NAMED {
         let made = filesystem.create(&CALLER, InodeId::root_of(id), format!("{number:0200}").as_bytes(), 0o644);
@@ -168,7 +170,7 @@ fn one_that_shares_all_its_blocks_is_dropped_in_steps() {
     );
     filesystem.delete_subvolume(TOP, b"big").expect("it is there");
     filesystem.sync().expect("a good device");
-    // The power goes in the middle, twice: once we go on, once the kernel does.
+    // The power goes, twice: once the kernel goes on, once we do.
     let cut = scratch.join("cut");
     std::fs::copy(&image, &cut).expect("room");
     drop(filesystem);

@@ -346,14 +346,12 @@ impl Target for Engine<'_> {
                 })
             }
             Command::Fileattr { path, flags } => self.set_flags(path, flags),
-            Command::EnableVerity { .. } => {
-                Err(Failure::new(Errno::EOPNOTSUPP, "fs-verity is not supported, the file would not be protected"))
-            }
-            Command::Subvol { .. }
+            Command::EnableVerity { .. }
+            | Command::Subvol { .. }
             | Command::Snapshot { .. }
             | Command::End {}
             | Command::UpdateExtent { .. }
-            | Command::Unknown { .. } => Err(Failure::new(Errno::EINVAL, "not a command inside a subvolume")),
+            | Command::Unknown { .. } => Err(Failure::not_carried_out(command)),
         }
     }
 
