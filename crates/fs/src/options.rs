@@ -31,7 +31,7 @@ pub struct Policies {
     /// Every `fsync` of a file logs all its extended attributes, as by kernels before 5.14.
     pub log_all_xattrs: bool,
     /// Nothing is logged while a commit is being written, as by kernels before 5.12.
-    pub log_after_commit: bool,
+    pub log_behind_commit: bool,
     /// A log is written even where a commit is cheaper.
     pub log_at_any_cost: bool,
 }

@@ -2,7 +2,7 @@
 
 use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
 use butterfs_fs::options::Policies;
-use butterfs_fs::{Caller, Filesystem, Options, SetAttr};
+use butterfs_fs::{Caller, Filesystem, InodeId, Options, RenameMode, SetAttr};
 use butterfs_ondisk::superblock::OFFSETS;
 use butterfs_sim::meanwhile::environment;
 use butterfs_sim::plan::Plan;
@@ -18,6 +18,13 @@ fn made() -> Arc<MemoryDevice> {
 fn open(disk: &Arc<MemoryDevice>) -> Filesystem {
     let device: Arc<dyn BlockDevice> = disk.clone();
     Filesystem::open(vec![device], Plan::of(1).options(), environment(2)).expect("a good disk")
+}
+
+fn logging(disk: &Arc<MemoryDevice>) -> Filesystem {
+    let device: Arc<dyn BlockDevice> = disk.clone();
+    let policies = Policies { write_logs: true, log_at_any_cost: true, ..Policies::default() };
+    let options = Options { policies, ..Plan::of(1).options() };
+    Filesystem::open(vec![device], options, environment(2)).expect("a good disk")
 }
 
 /// The first thing that a mount does is to delete the inode with the highest number; the next one is a new inode, and
@@ -44,12 +51,7 @@ fn an_index_of_a_deleted_subvolume_is_used_again() {
     let filesystem = open(&disk);
     filesystem.create_subvolume(&ROOT, filesystem.root(), b"last").expect("room");
     filesystem.shutdown().expect("a good disk");
-    let device: Arc<dyn BlockDevice> = disk.clone();
-    let options = Options {
-        policies: Policies { write_logs: true, log_at_any_cost: true, ..Policies::default() },
-        ..Plan::of(1).options()
-    };
-    let filesystem = Filesystem::open(vec![device], options, environment(2)).expect("a good disk");
+    let filesystem = logging(&disk);
     filesystem.delete_subvolume(filesystem.root(), b"last").expect("it is there");
     let file = filesystem.create(&ROOT, filesystem.root(), b"next", 0o644).expect("room");
     filesystem.fsync(file.id, false).expect("a good disk");
@@ -57,6 +59,23 @@ fn an_index_of_a_deleted_subvolume_is_used_again() {
     let filesystem = open(&disk);
     filesystem.lookup(filesystem.root(), b"next").expect("it was fsynced");
     clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+}
+
+/// A subvolume was renamed and its root directory fsynced, which had not changed itself: nothing was written.
+#[test]
+fn a_renamed_subvolume_is_fsynced() {
+    let disk = made();
+    let filesystem = open(&disk);
+    let root = filesystem.root();
+    let subvolume = filesystem.create_subvolume(&ROOT, root, b"old").expect("room");
+    filesystem.shutdown().expect("a good disk");
+    let filesystem = logging(&disk);
+    filesystem.rename(root, b"old", root, b"new", RenameMode::Replace).expect("it is there");
+    filesystem.fsync(InodeId::root_of(subvolume), false).expect("a good disk");
+    drop(filesystem);
+    let filesystem = open(&disk);
+    filesystem.lookup(root, b"new").expect("it was fsynced");
+    filesystem.lookup(root, b"old").expect_err("it was renamed");
 }
 
 /// The judge took an inode without a name for lost when it was the last one before its orphan item.

@@ -61,7 +61,10 @@ impl Filesystem {
         if !policies.write_logs || self.options().no_tree_log {
             return Ok(Ticket::Commit(core.generation()));
         }
-        if policies.log_after_commit {
+        if let Some(generation) = core.placed_in(inode.tree_id()).filter(|_| inode.ino == Ino::ROOT_DIR) {
+            return Ok(Ticket::Commit(generation));
+        }
+        if policies.log_behind_commit {
             core.order.wait_durable(core.generation().0 - 1);
         }
         let is_file = inode.with(|state| state.mode()) & mode::S_IFMT == mode::S_IFREG;

@@ -9,7 +9,7 @@
 use super::{Core, Tree};
 use crate::error::{Error, Result};
 use crate::space::{Class, Found};
-use butterfs_ondisk::{Generation, Logical};
+use butterfs_ondisk::{Generation, Logical, TreeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -58,6 +58,21 @@ impl Core {
     /// A subvolume has a log in the running transaction, and inodes that are watched.
     pub(crate) fn note_logged(&self, tree: &Arc<Tree>) {
         self.logged_trees.lock().push(Arc::clone(tree));
+    }
+
+    /// A subvolume got a place in `generation`: no log can say so.
+    pub(crate) fn note_placed(&self, subvolume: TreeId, generation: Generation) {
+        self.placed_in.lock().insert(subvolume, generation);
+    }
+
+    /// Places that subvolumes got up to `generation` are durable.
+    pub(crate) fn forget_placed(&self, generation: Generation) {
+        self.placed_in.lock().retain(|_, placed| *placed > generation);
+    }
+
+    /// The transaction in which a subvolume got its place, unless that is durable.
+    pub(crate) fn placed_in(&self, subvolume: TreeId) -> Option<Generation> {
+        self.placed_in.lock().get(&subvolume).copied()
     }
 
     /// A chunk was added in `generation`: what lies in it is lost unless that transaction is committed.

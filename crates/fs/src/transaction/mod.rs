@@ -106,6 +106,8 @@ pub struct Core {
     pub(crate) logged_trees: Mutex<Vec<Arc<Tree>>>,
     /// The transaction in which the last chunk was added.
     pub(crate) grown_in: AtomicU64,
+    /// Subvolumes that got another place, and in which transaction, if that is not durable yet.
+    pub(crate) placed_in: Mutex<FxHashMap<TreeId, Generation>>,
     /// Held shared by whoever changes names, exclusively by whoever logs them: CPU only.
     pub(crate) names_gate: RwLock<()>,
     /// Who may write the superblock when.
@@ -162,6 +164,7 @@ impl Core {
             log_blocks: Mutex::default(),
             logged_trees: Mutex::default(),
             grown_in: AtomicU64::new(0),
+            placed_in: Mutex::default(),
             names_gate: RwLock::new(()),
             // What the secondary superblocks hold is not known: the first commit writes them before the primary one.
             order: crate::superblock_order::SuperblockOrder::new(durable.0, true),

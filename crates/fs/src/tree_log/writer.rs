@@ -112,6 +112,7 @@ impl Logs {
         core.on_durable(Box::new(move |generation| {
             if let Some(logs) = weak.upgrade() {
                 logs.set.lock().take_if(|set| set.store.generation() <= generation);
+                logs.core.forget_placed(generation);
             }
         }));
         logs
