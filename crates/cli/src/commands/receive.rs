@@ -19,15 +19,12 @@ While it is received a subvolume is called NAME.partial; it gets its name when i
 what it was received as. A receive that was interrupted leaves NAME.partial, which the next one refuses, or deletes with \
 --remove-partial. When the command succeeds everything is durable.
 
-With --into-directory, owners, attributes and devices that the filesystem or the user cannot keep are told and \
-remembered in the file .NAME.butterfs-received, by which incremental streams find what they build on: the tree must not \
+With --into-directory, owners, attributes and devices that the filesystem or the user cannot keep are told at the end, \
+each kind once with how often, and remembered in the file .NAME.butterfs-received, by which incremental streams find what they build on: the tree must not \
 be changed. Snapshots are copies that share content where the filesystem can.
 
 Memory does not depend on the length of the stream: a buffer of at most 17 MiB for one command, and what the engine \
 caches.";
-
-/// Losses that are told one by one.
-const LOSSES_SHOWN: usize = 20;
 
 /// Apply a send stream
 ///
@@ -139,11 +136,7 @@ impl Args {
         let mut directory = Directory::open(path).map_err(|error| cannot_access(path, error))?;
         directory = directory.remove_partial(self.remove_partial);
         let received = self.receive(input, len, &mut directory, out);
-        let (lost, count) = directory.lost();
-        lost.iter().take(LOSSES_SHOWN).for_each(|line| report::warn(&format!("not kept: {line}")));
-        if count > LOSSES_SHOWN as u64 {
-            report::warn(&format!("{} more of the stream could not be kept", count - LOSSES_SHOWN as u64));
-        }
+        directory.losses().iter().for_each(|loss| report::warn(&format!("not kept: {loss}")));
         received
     }
 

@@ -21,7 +21,7 @@ mod narrator;
 mod paths;
 pub mod words;
 
-pub use directory::{Directory, marker};
+pub use directory::{Directory, Loss, marker};
 pub use engine::Engine;
 pub use narrator::{Narrator, News};
 pub use paths::partial_name;

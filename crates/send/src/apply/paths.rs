@@ -31,6 +31,14 @@ pub(super) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
+/// Appends a component.
+pub(super) fn push(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+}
+
 /// Refuses what is not one component.
 pub(super) fn check_name(name: &[u8]) -> Outcome {
     if name.contains(&b'/') {

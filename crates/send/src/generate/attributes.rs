@@ -10,9 +10,10 @@ use butterfs_fs::inode::xattr::CAPABILITY;
 use butterfs_fs::inode_flags;
 use butterfs_ondisk::items::{InodeItem, Timespec as DiskTime};
 
-/// Flags that a user can set; those of compression follow from the property, which is an attribute.
+/// Flags that a user can set; that a file is compressed follows from its property, which is an attribute.
 const FLAGS_OF_USERS: u64 = inode_flags::NODATACOW
     | inode_flags::NODATASUM
+    | inode_flags::NOCOMPRESS
     | inode_flags::SYNC
     | inode_flags::IMMUTABLE
     | inode_flags::APPEND

@@ -144,11 +144,185 @@ fn a_device_that_a_stream_made_is_not_opened() {
         let received = receive_into(&stream, &mut target);
         let as_root = rustix::process::geteuid().is_root();
         assert!(!as_root || received.errors[0].contains("not a regular file"), "{received:?}");
-        assert!(as_root || target.lost().1 == 1, "{:?}", target.lost());
+        assert!(as_root || target.losses().len() == 1, "{:?}", target.losses());
         if received.errors.is_empty() {
             fs::remove_dir_all(scratch.join("s")).unwrap();
         }
     }
+}
+
+/// The rights of a user who is not root, in a thread of its own: the others keep theirs.
+fn unprivileged(work: impl FnOnce() + Send) {
+    use rustix::process::{Gid, Uid};
+    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    let become_nobody = || {
+        let (uid, gid) = (Uid::from_raw(65_534), Gid::from_raw(65_534));
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        work();
+    };
+    std::thread::scope(|scope| scope.spawn(become_nobody).join()).unwrap_or_else(|why| std::panic::resume_unwind(why));
+}
+
+/// What a user who is not root has made can be changed by the commands that follow, whatever its permissions are; what
+/// such a user cannot keep is counted.
+#[test]
+fn a_user_receives_what_permissions_forbid() {
+    const TEST: &str = "a_user_receives_what_permissions_forbid";
+    if !rustix::process::geteuid().is_root() {
+        return butterfs_testkit::requirement::skip(TEST, "needs root, to become another user");
+    }
+    let scratch = Scratch::new(TEST);
+    let at = scratch.path();
+    std::os::unix::fs::chown(at, Some(65_534), Some(65_534)).unwrap();
+    let first = Stream::subvol("a", 1)
+        .chown("", 0, 0)
+        .dir("d")
+        .dir("d/e")
+        .chmod("d", 0o555)
+        .chmod("d/e", 0)
+        .file("d/f")
+        .chown("d/f", 0, 0)
+        .chmod("d/f", 0o444)
+        .write("d/f", 0, b"content")
+        .xattr("d/f", "user.a", b"b")
+        .xattr("d/f", "trusted.a", b"b")
+        .file("d/e/g")
+        .write("d/e/g", 0, &[7; 5000])
+        .chmod("d/e/g", 0)
+        .utimes("d/e/g", 50)
+        .add(Command::Symlink { path: b"d/e/link", ino: 1, target: b"nowhere" })
+        .add(Command::Mknod { path: b"d/null", ino: 1, rdev: 0x103, mode: 0o20666 })
+        .dir("moves")
+        .chmod("moves", 0o500)
+        .rename("moves", "d/e/moved")
+        .add(Command::Link { path: b"d/e/hard", existing: b"d/f" })
+        .chown("d", 1, 1)
+        .utimes("d/e", 60)
+        .utimes("d", 70)
+        .chmod("", 0o555)
+        .utimes("", 80)
+        .end();
+    let second = Stream::snapshot("b", 2, 1)
+        .write("d/f", 3, b"TENT!")
+        .clone_from(1, "d/e/g", 0, 4096, "d/f", 4096)
+        .add(Command::RemoveXattr { path: b"d/f", name: b"user.a" })
+        .unlink("d/e/link")
+        .rename("d/e/g", "g")
+        .add(Command::Rmdir { path: b"d/e/moved" })
+        .chmod("d/e", 0o700)
+        .end();
+    unprivileged(|| {
+        let mut target = Directory::open(at).unwrap();
+        assert_eq!(receive_into(&first, &mut target).errors, [""; 0]);
+        let told: Vec<String> = target.losses().iter().map(ToString::to_string).collect();
+        let reason = "Operation not permitted";
+        assert_eq!(
+            told,
+            [
+                format!("3 times chown, first  0:0: {reason}"),
+                format!("set_xattr trusted.a of d/f: {reason}"),
+                format!("mknod d/null CharacterDevice 1:3: {reason}")
+            ]
+        );
+        assert_eq!(receive_into(&second, &mut Directory::open(at).unwrap()).errors, [""; 0]);
+    });
+    // Every permission, time and content is what the streams say.
+    let look = |path: &str| fs::symlink_metadata(at.join(path)).unwrap();
+    for tree in ["a", "b"] {
+        for (path, mode) in [("", 0o555), ("d", 0o555), ("d/f", 0o444)] {
+            assert_eq!(look(&format!("{tree}/{path}")).mode() & 0o7777, mode, "{tree}/{path}");
+        }
+    }
+    assert_eq!((look("a/d/e").mode() & 0o7777, look("a/d/e/g").mode() & 0o7777), (0, 0));
+    assert_eq!((look("a/d/e/moved").mode() & 0o7777, look("b/g").mode() & 0o7777), (0o500, 0));
+    assert_eq!((look("a").mtime(), look("a/d").mtime(), look("a/d/e").mtime(), look("b").mtime()), (80, 70, 60, 80));
+    assert_eq!((look("a/d/e/g").mtime(), look("b/g").mtime()), (50, 50));
+    assert_eq!(fs::read(at.join("a/d/e/hard")).unwrap(), b"content");
+    let written = fs::read(at.join("b/d/f")).unwrap();
+    assert_eq!((&written[..8], &written[4096..]), (&b"conTENT!"[..], &[7; 4096][..]));
+    assert!(
+        fs::symlink_metadata(at.join("b/d/e/moved")).is_err() && fs::symlink_metadata(at.join("b/d/e/link")).is_err()
+    );
+    // What was interrupted can be removed by the same user.
+    let cut = [&Stream::subvol("c", 3).dir("d").file("d/f").chmod("d", 0).open_end()[..], b"junk"].concat();
+    unprivileged(|| {
+        assert_eq!(receive_into(&cut, &mut Directory::open(at).unwrap()).errors.len(), 1);
+        let whole = Stream::subvol("c", 3).file("f").end();
+        let removed = receive_into(&whole, &mut Directory::open(at).unwrap().remove_partial(true));
+        assert_eq!(removed.errors, [""; 0]);
+    });
+    assert!(at.join("c/f").exists() && !at.join("c.partial").exists());
+}
+
+/// Flags of inodes on the kernel's btrfs: set before there is content, kept in copies, with the property as it was; and
+/// no flag is in the way of removing what was interrupted.
+#[test]
+fn flags_live_in_directories_too() {
+    const TEST: &str = "flags_live_in_directories_too";
+    use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
+    if !butterfs_testkit::requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = scratch.sparse_file("image", 256 << 20);
+    mkfs(&image, &[]);
+    let mount = KernelMount::new(&image, "noatime");
+    let at = mount.path();
+    let flags = |path: &'static [u8], flags| Command::Fileattr { path, flags };
+    let stream = Stream::subvol("a", 1)
+        .file("nocow")
+        .add(flags(b"nocow", 3))
+        .write("nocow", 0, &[1; 9000])
+        .file("late")
+        .write("late", 0, &[1; 9000])
+        .add(flags(b"late", 3 | 512))
+        .file("packed")
+        .xattr("packed", "btrfs.compression", b"lzo")
+        .add(flags(b"packed", 512 | 2048))
+        .dir("d")
+        .add(flags(b"d", 2))
+        .file("fixed")
+        .add(flags(b"fixed", 64))
+        .add(flags(b"", 128))
+        .utimes("", 5);
+    receive_ok(at, &stream.end());
+    receive_ok(at, &Stream::snapshot("b", 2, 1).write("fixed", 0, b"x").utimes("", 6).end());
+    let cut = Stream::snapshot("c", 3, 1).file("f").open_end();
+    assert_eq!(receive(at, &cut).errors.len(), 1);
+    fs::write(at.join("c.partial/tree/held"), b"").unwrap();
+    run_ok(20, "chattr", &["+i", at.join("c.partial/tree/held").to_str().unwrap()]);
+    let whole = Stream::subvol("c", 3).end();
+    let removed = receive_into(&whole, &mut Directory::open(at).unwrap().remove_partial(true));
+    assert_eq!(removed.errors, [""; 0]);
+    for tree in ["a", "b"] {
+        let shown = |name: &str| {
+            let line = run_ok(20, "lsattr", &["-d", at.join(tree).join(name).to_str().unwrap()]);
+            line.split(' ').next().unwrap().replace('-', "")
+        };
+        let all = ["nocow", "late", "packed", "d", "fixed", ""].map(shown);
+        assert_eq!(all, ["C", "A", "Ac", "C", "i", "a"].map(str::to_owned), "{tree}");
+        let mut value = [0; 16];
+        let len = rustix::fs::lgetxattr(at.join(tree).join("packed"), "btrfs.compression", &mut value).unwrap();
+        assert_eq!(&value[..len], b"lzo", "{tree}");
+    }
+    for (tree, name) in [("a", ""), ("b", ""), ("a", "fixed"), ("b", "fixed")] {
+        run_ok(20, "chattr", &["-ia", at.join(tree).join(name).to_str().unwrap()]);
+    }
+    assert_eq!(mount.finish(), [""; 0]);
+}
+
+/// Nothing pretends that a file is protected.
+#[test]
+fn verity_is_refused_by_name() {
+    let scratch = Scratch::new("verity_is_refused_by_name");
+    let verity = Command::EnableVerity { path: b"f", algorithm: 1, block_size: 4096, salt: b"", signature: b"" };
+    let refusal = receive(scratch.path(), &Stream::subvol("a", 1).file("f").add(verity).end()).errors.remove(0);
+    assert!(
+        refusal.starts_with("enable_verity f (byte ") && refusal.contains("fs-verity is not supported"),
+        "{refusal}"
+    );
 }
 
 #[test]

@@ -164,6 +164,40 @@ fn flags_are_set_and_do_not_stand_in_the_way() {
 }
 
 #[test]
+fn how_content_is_stored_travels() {
+    use inode_flags::{COMPRESS, NOCOMPRESS, NODATACOW, NODATASUM};
+    let world = World::new();
+    let flags = |path: &'static [u8], flags| Command::Fileattr { path, flags };
+    let stream = Stream::subvol("a", 1)
+        .file("nocow")
+        .add(flags(b"nocow", NODATACOW | NODATASUM))
+        .write("nocow", 0, &[1; 9000])
+        .file("late")
+        .write("late", 0, &[2; 9000])
+        .add(flags(b"late", NODATACOW | NODATASUM | NOCOMPRESS))
+        .file("packed")
+        .xattr("packed", "btrfs.compression", b"zstd")
+        .add(flags(b"packed", COMPRESS | NODATACOW | NOCOMPRESS))
+        .dir("d")
+        .add(flags(b"d", NODATACOW))
+        .file("d/inside");
+    world.receive_ok(&stream.end());
+    let found = ["nocow", "late", "packed", "d", "d/inside"].map(|path| world.attr(&format!("a/{path}")).flags);
+    assert_eq!(found, [NODATACOW | NODATASUM, NOCOMPRESS, COMPRESS, NODATACOW, 0]);
+    assert_eq!(world.xattr("a/packed", "btrfs.compression").as_deref(), Some(&b"zstd"[..]));
+    // Content is shared where both have checksums, and copied where only one has.
+    let stream = Stream::snapshot("b", 2, 1)
+        .file("copy")
+        .clone_from(1, "nocow", 0, 8192, "copy", 0)
+        .clone_from(1, "late", 0, 8192, "nocow", 0)
+        .add(flags(b"d", 0));
+    world.receive_ok(&stream.end());
+    assert_eq!((world.content("b/copy"), world.attr("b/d").flags), (vec![1; 8192], 0));
+    assert_eq!(world.content("b/nocow"), [vec![2; 8192], vec![1; 808]].concat());
+    world.check("how_content_is_stored_travels");
+}
+
+#[test]
 fn preallocated_space_and_holes() {
     let world = World::new();
     let allocate = |mode, offset, len| Command::Fallocate { path: b"f", mode, offset, len };

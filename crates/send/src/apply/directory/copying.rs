@@ -4,12 +4,13 @@
 //! followed.
 
 use super::super::{Failure, Outcome};
-use super::system;
+use super::permission::{self, Needs};
 use super::tree::{Place, open_regular};
+use super::{flags, system};
 use butterfs_fs::Errno;
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags, chownat, copy_file_range,
-    fstat, ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, mknodat, openat, readlinkat, seek, statat, symlinkat,
+    fstat, ftruncate, futimens, ioctl_ficlone, linkat, mkdirat, mknodat, openat, readlinkat, seek, symlinkat,
     utimensat,
 };
 use rustix::fs::{Gid, Uid};
@@ -80,18 +81,23 @@ pub(super) struct Copier<'l> {
     pub lost: &'l mut dyn FnMut(&str, Failure),
     /// Whether something was met that directories hand down to what is made in them.
     pub hands_down: bool,
+    /// Flags that forbid changes, by path, for the end.
+    pub fixed: Vec<(Vec<u8>, u64)>,
+    /// The path of the directory that is being copied.
+    path: Vec<u8>,
     links: HashMap<(u64, u64), (Rc<OwnedFd>, Vec<u8>)>,
 }
 
 impl<'l> Copier<'l> {
     pub fn new(lost: &'l mut dyn FnMut(&str, Failure)) -> Copier<'l> {
-        Copier { lost, hands_down: false, links: HashMap::new() }
+        Copier { lost, hands_down: false, fixed: Vec::new(), path: Vec::new(), links: HashMap::new() }
     }
 
     /// Copies what is in one directory into another, and then what is known of the directory itself.
     pub fn directory(&mut self, source: OwnedFd, target: OwnedFd) -> Outcome {
         let (source, target) = (Rc::new(source), Rc::new(target));
-        for entry in Dir::read_from(&*source).map_err(system)? {
+        let inside = Place { directory: Rc::clone(&source), name: b"." };
+        for entry in inside.within(|| Dir::read_from(&*source)).map_err(system)? {
             let entry = entry.map_err(system)?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
@@ -101,31 +107,46 @@ impl<'l> Copier<'l> {
         let here = |directory: &Rc<OwnedFd>| Place { directory: Rc::clone(directory), name: b"." };
         let stat = fstat(&*source).map_err(system)?;
         self.hands_down |= stat.st_mode & 0o2000 != 0;
+        self.flags(&source, &target, b".");
         self.describe(&here(&source), &here(&target), &stat)
     }
 
     fn entry(&mut self, source: &Rc<OwnedFd>, target: &Rc<OwnedFd>, name: &[u8]) -> Outcome {
-        let stat = statat(&**source, name, AtFlags::SYMLINK_NOFOLLOW).map_err(system)?;
+        let from = Place { directory: Rc::clone(source), name };
+        let to = Place { directory: Rc::clone(target), name };
+        let stat = from.stat()?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let inode = (stat.st_dev, stat.st_ino);
         if kind != FileType::Directory
             && stat.st_nlink > 1
             && let Some((directory, first)) = self.links.get(&inode)
         {
-            return linkat(&**directory, &first[..], &**target, name, AtFlags::empty()).map_err(system);
+            let first = Place { directory: Rc::clone(directory), name: first };
+            let link = || linkat(&*first.directory, first.name, &**target, name, AtFlags::empty());
+            return permission::at(&[(&first, Needs::Object)], link).map_err(system);
         }
-        let from = Place { directory: Rc::clone(source), name };
-        let to = Place { directory: Rc::clone(target), name };
         match kind {
             FileType::Directory => {
                 mkdirat(&**target, name, Mode::RWXU).map_err(system)?;
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let open = |at: &Rc<OwnedFd>| openat(&**at, name, flags, Mode::empty()).map_err(system);
-                return self.directory(open(source)?, open(target)?);
+                let open = |at: &Place<'_>| {
+                    at.with_object(|| openat(&*at.directory, name, flags, Mode::empty())).map_err(system)
+                };
+                let (source, target, len) = (open(&from)?, open(&to)?, self.path.len());
+                super::super::paths::push(&mut self.path, name);
+                self.directory(source, target)?;
+                self.path.truncate(len);
+                return Ok(());
             }
-            FileType::RegularFile => content(&from, &to, stat.st_size as u64)?,
+            FileType::RegularFile => {
+                let source = open_regular(&from, OFlags::RDONLY)?;
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let target = openat(&*to.directory, name, flags, Mode::RUSR | Mode::WUSR).map_err(system)?;
+                self.flags(&source, &target, name);
+                content(&source, &target, stat.st_size as u64)?;
+            }
             FileType::Symlink => {
-                let text = readlinkat(&**source, name, Vec::new()).map_err(system)?;
+                let text = from.within(|| readlinkat(&**source, name, Vec::new())).map_err(system)?;
                 symlinkat(text.as_bytes(), &**target, name).map_err(system)?;
             }
             _ => mknodat(&**target, name, kind, Mode::RUSR | Mode::WUSR, stat.st_rdev).map_err(system)?,
@@ -134,6 +155,24 @@ impl<'l> Copier<'l> {
             self.links.insert(inode, (Rc::clone(target), name.to_vec()));
         }
         self.describe(&from, &to, &stat)
+    }
+
+    /// Copies flags but those that forbid changes, which are noted.
+    fn flags(&mut self, source: &OwnedFd, target: &OwnedFd, name: &[u8]) {
+        let found = flags::of(source);
+        if found == 0 {
+            return;
+        }
+        let mut path = self.path.clone();
+        if name != b"." {
+            super::super::paths::push(&mut path, name);
+        }
+        if let Err(failure) = flags::change(target, found & !flags::FIXED) {
+            (self.lost)(&format!("fileattr {}", String::from_utf8_lossy(&path)), failure);
+        }
+        if found & flags::FIXED != 0 {
+            self.fixed.push((path, found));
+        }
     }
 
     /// Owner, permissions, attributes, times.
@@ -146,23 +185,31 @@ impl<'l> Copier<'l> {
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
             let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-            rustix::fs::chmodat(&*to.directory, to.name, mode, AtFlags::empty()).map_err(system)?;
+            to.within(|| rustix::fs::chmodat(&*to.directory, to.name, mode, AtFlags::empty())).map_err(system)?;
         }
         self.attributes(from, to, &shown)?;
-        utimensat(&*to.directory, to.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW).map_err(system)
+        let set = || utimensat(&*to.directory, to.name, &times(stat), AtFlags::SYMLINK_NOFOLLOW);
+        to.within(set).map_err(system)
     }
 
     fn attributes(&mut self, from: &Place<'_>, to: &Place<'_>, shown: &str) -> Outcome {
-        let mut names = vec![0; 65_536];
-        let len = match rustix::fs::llistxattr(&from.proc_path()[..], &mut names) {
+        let list = || {
+            let mut names = vec![0; 65_536];
+            rustix::fs::llistxattr(&from.proc_path()[..], &mut names).map(|len| names[..len].to_vec())
+        };
+        let names = match from.within(list) {
             Err(Number::OPNOTSUPP) => return Ok(()),
             listed => listed.map_err(system)?,
         };
-        for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            let mut value = vec![0; 65_536];
-            let len = rustix::fs::lgetxattr(&from.proc_path()[..], name, &mut value).map_err(system)?;
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            let get = || {
+                let mut value = vec![0; 65_536];
+                rustix::fs::lgetxattr(&from.proc_path()[..], name, &mut value).map(|len| value[..len].to_vec())
+            };
+            let value = from.with_object(get).map_err(system)?;
             self.hands_down |= super::is_handed_down(name);
-            if let Err(error) = rustix::fs::lsetxattr(&to.proc_path()[..], name, &value[..len], XattrFlags::empty()) {
+            let set = || rustix::fs::lsetxattr(&to.proc_path()[..], name, &value, XattrFlags::empty());
+            if let Err(error) = to.with_object(set) {
                 (self.lost)(&format!("set_xattr {} of {shown}", String::from_utf8_lossy(name)), system(error));
             }
         }
@@ -179,34 +226,31 @@ fn times(stat: &Stat) -> Timestamps {
 }
 
 /// Copies a regular file's content to a new file.
-fn content(from: &Place<'_>, to: &Place<'_>, size: u64) -> Outcome {
-    let source = open_regular(from, OFlags::RDONLY)?;
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let target = openat(&*to.directory, to.name, flags, Mode::RUSR | Mode::WUSR).map_err(system)?;
+fn content(source: &OwnedFd, target: &OwnedFd, size: u64) -> Outcome {
     if size == 0 || ioctl_ficlone(target.as_fd(), source.as_fd()).is_ok() {
         return Ok(());
     }
-    ftruncate(&target, size).map_err(system)?;
+    ftruncate(target, size).map_err(system)?;
     let mut at = 0;
     while at < size {
-        let start = match seek(&source, SeekFrom::Data(at)) {
+        let start = match seek(source, SeekFrom::Data(at)) {
             Ok(start) => start,
             Err(Number::NXIO) => break,
             Err(Number::INVAL | Number::OPNOTSUPP) => at,
             Err(error) => return Err(system(error)),
         };
-        let end = seek(&source, SeekFrom::Hole(start)).unwrap_or(size).clamp(start, size);
+        let end = seek(source, SeekFrom::Hole(start)).unwrap_or(size).clamp(start, size);
         if end == start {
             break;
         }
-        range(&source, start, &target, start, end - start)?;
+        range(source, start, target, start, end - start)?;
         at = end;
     }
     // Nobody may have written to the source, or the copy is nothing.
-    let now = fstat(&source).map_err(system)?;
+    let now = fstat(source).map_err(system)?;
     if now.st_size as u64 != size {
         return Err(Failure::new(Errno::EAGAIN, "the source changes while it is copied"));
     }
-    let _ = futimens(&target, &times(&now));
+    let _ = futimens(target, &times(&now));
     Ok(())
 }

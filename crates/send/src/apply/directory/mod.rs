@@ -9,17 +9,24 @@
 //!    it and moved there.
 //! 4. What this filesystem or this user cannot keep of the stream (owners, attributes, devices) is remembered in the
 //!    marker and told, not an error. What cannot be kept of names and contents is an error.
+//! 5. What this user has made it can change, whatever permissions it got: see [`permission`].
 
 mod copying;
 mod flags;
+mod losses;
 pub mod marker;
+mod permission;
 mod tree;
+
+pub use losses::Loss;
 
 use super::{Failure, Outcome, Section, Target, encoded, partial_name};
 use crate::wire::{Command, Timespec, Uuid};
 use butterfs_fs::Errno;
 use copying::{Copier, write_all};
+use losses::Losses;
 use marker::Marker;
+use permission::{Lent, Needs};
 use rustix::fs::{
     AtFlags, CWD, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags, chmodat,
     chownat, fallocate, fstat, ftruncate, linkat, mkdirat, mknodat, openat, renameat, renameat_with, statat, symlinkat,
@@ -35,8 +42,6 @@ use tree::{Place, Tree, open_regular};
 const TREE: &str = "tree";
 /// Where things are made that must not inherit.
 const NURSERY: &str = "new";
-/// Lines about what was lost that are remembered.
-const MOST_LINES: usize = 1000;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The system's words for an error.
@@ -60,8 +65,7 @@ pub struct Directory {
     destination: OwnedFd,
     remove_partial: bool,
     open: Option<Open>,
-    lost: Vec<String>,
-    lost_count: u64,
+    losses: Losses,
 }
 
 /// The section that is being received.
@@ -76,8 +80,6 @@ struct Open {
     hands_down: bool,
     /// Flags that forbid changes, by path, for the end.
     fixed: Vec<(Vec<u8>, u64)>,
-    /// Where [`Directory::lost`] stood when the section began.
-    lost_from: usize,
 }
 
 impl Directory {
@@ -85,7 +87,7 @@ impl Directory {
     pub fn open(path: &Path) -> std::io::Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let destination = openat(CWD, path, flags, Mode::empty())?;
-        Ok(Directory { destination, remove_partial: false, open: None, lost: Vec::new(), lost_count: 0 })
+        Ok(Directory { destination, remove_partial: false, open: None, losses: Losses::default() })
     }
 
     /// What an interrupted receive left in the way is deleted.
@@ -94,16 +96,9 @@ impl Directory {
         self
     }
 
-    /// What could not be kept so far, a line each, and how many there were in all.
-    pub fn lost(&self) -> (&[String], u64) {
-        (&self.lost, self.lost_count)
-    }
-
-    fn note_lost(&mut self, what: &str, failure: &Failure) {
-        self.lost_count += 1;
-        if self.lost.len() < MOST_LINES {
-            self.lost.push(format!("{what}: {}", failure.reason));
-        }
+    /// What could not be kept so far.
+    pub fn losses(&self) -> &[Loss] {
+        self.losses.all()
     }
 
     /// An outcome that may be a loss and no error.
@@ -111,7 +106,7 @@ impl Directory {
         let losses = [Number::PERM, Number::OPNOTSUPP, Number::NOTTY, Number::INVAL, Number::NOSPC, Number::TOOBIG];
         match outcome {
             Err(failure) if losses.iter().any(|number| number.raw_os_error() == failure.errno) => {
-                self.note_lost(what, &failure);
+                self.losses.note(what, &failure);
                 Ok(())
             }
             other => other,
@@ -142,16 +137,17 @@ impl Directory {
         mkdirat(&staging, TREE, Mode::RWXU).map_err(system)?;
         let root = openat(&staging, TREE, DIRECTORY, Mode::empty()).map_err(system)?;
         chmodat(&staging, TREE, Mode::from_raw_mode(0o755), AtFlags::empty()).map_err(system)?;
-        let (lost_from, mut hands_down, mut root_times) = (self.lost.len(), false, None);
+        self.losses.begin();
+        let (mut hands_down, mut root_times, mut fixed) = (false, None, Vec::new());
         if let Some(parent) = parent {
             let stat = fstat(&parent).map_err(system)?;
             let time = |sec, nsec: u64| Timespec { sec, nsec: nsec as u32 };
             root_times = Some((time(stat.st_atime, stat.st_atime_nsec), time(stat.st_mtime, stat.st_mtime_nsec)));
             let target = root.try_clone().map_err(of_io)?;
-            let mut note = |what: &str, failure: Failure| self.note_lost(what, &failure);
+            let mut note = |what: &str, failure: Failure| self.losses.note(what, &failure);
             let mut copier = Copier::new(&mut note);
             copier.directory(parent, target)?;
-            hands_down = copier.hands_down;
+            (hands_down, fixed) = (copier.hands_down, std::mem::take(&mut copier.fixed));
         }
         self.open = Some(Open {
             name: section.name.to_vec(),
@@ -161,8 +157,7 @@ impl Directory {
             tree: Tree::new(root),
             root_times,
             hands_down,
-            fixed: Vec::new(),
-            lost_from,
+            fixed,
         });
         Ok(())
     }
@@ -177,7 +172,11 @@ impl Directory {
             if marker.is_none_or(|marker| marker.uuid != *uuid) {
                 continue;
             }
-            if let Ok(tree) = openat(&self.destination, self.tree_name(tree, name)?, DIRECTORY, Mode::empty()) {
+            let tree = self.tree_name(tree, name)?;
+            let destination = Rc::new(self.destination.try_clone().map_err(of_io)?);
+            let place = Place { directory: destination, name: &tree };
+            let open = || openat(&self.destination, &tree[..], DIRECTORY, Mode::empty());
+            if let Ok(tree) = permission::at(&[(&place, Needs::Object)], open) {
                 return Ok(tree);
             }
         }
@@ -219,15 +218,16 @@ impl Directory {
     }
 
     /// Makes something, so that it inherits nothing.
-    fn make(&mut self, path: &[u8], make: impl FnOnce(&OwnedFd, &[u8]) -> Result<(), Number>) -> Outcome {
+    fn make(&mut self, path: &[u8], make: impl Fn(&OwnedFd, &[u8]) -> Result<(), Number>) -> Outcome {
         let open = self.open_section()?;
         let place = open.tree.place(path)?;
         if !open.hands_down {
-            return make(&place.directory, place.name).map_err(system);
+            return place.within(|| make(&place.directory, place.name)).map_err(system);
         }
         make(&open.staging, NURSERY.as_bytes()).map_err(system)?;
-        let moved = renameat_with(&open.staging, NURSERY, &*place.directory, place.name, RenameFlags::NOREPLACE);
-        moved.map_err(|error| {
+        let flags = RenameFlags::NOREPLACE;
+        let moved = || renameat_with(&open.staging, NURSERY, &*place.directory, place.name, flags);
+        place.within(moved).map_err(|error| {
             let flags = [AtFlags::empty(), AtFlags::REMOVEDIR];
             let _ = flags.iter().any(|flags| unlinkat(&open.staging, NURSERY, *flags).is_ok());
             system(error)
@@ -244,7 +244,7 @@ impl Directory {
         match made {
             Err(failure) if failure.errno == Errno::EPERM.0 => {
                 let what = format!("mknod {} {kind:?} {}:{}", String::from_utf8_lossy(path), rdev.0, rdev.1);
-                self.note_lost(&what, &failure);
+                self.losses.note(&what, &failure);
                 self.make(path, |directory, name| {
                     mknodat(directory, name, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0)
                 })
@@ -255,7 +255,9 @@ impl Directory {
 
     fn rename(&mut self, from: &[u8], to: &[u8]) -> Outcome {
         let (old, new) = (self.place(from)?, self.place(to)?);
-        renameat(&*old.directory, old.name, &*new.directory, new.name).map_err(system)?;
+        let rename = || renameat(&*old.directory, old.name, &*new.directory, new.name);
+        // A directory that moves is written to, because it says where it is.
+        permission::at(&[(&old, Needs::Object), (&new, Needs::Directory)], rename).map_err(system)?;
         let open = self.open_section()?;
         open.tree.forget();
         for (path, _) in &mut open.fixed {
@@ -269,7 +271,7 @@ impl Directory {
 
     fn remove(&mut self, path: &[u8], flags: AtFlags) -> Outcome {
         let place = self.place(path)?;
-        unlinkat(&*place.directory, place.name, flags).map_err(system)?;
+        place.within(|| unlinkat(&*place.directory, place.name, flags)).map_err(system)?;
         self.open_section()?.tree.forget();
         Ok(())
     }
@@ -277,13 +279,14 @@ impl Directory {
     fn set_xattr(&mut self, path: &[u8], name: &[u8], value: &[u8]) -> Outcome {
         let place = self.place(path)?;
         self.open_section()?.hands_down |= is_handed_down(name);
-        let set = rustix::fs::lsetxattr(&place.proc_path()[..], name, value, XattrFlags::empty()).map_err(system);
+        let set = || rustix::fs::lsetxattr(&place.proc_path()[..], name, value, XattrFlags::empty());
+        let set = place.with_object(set).map_err(system);
         self.may_lose(&attribute("set_xattr", path, name), set)
     }
 
     fn remove_xattr(&mut self, path: &[u8], name: &[u8]) -> Outcome {
         let place = self.place(path)?;
-        match rustix::fs::lremovexattr(&place.proc_path()[..], name) {
+        match place.with_object(|| rustix::fs::lremovexattr(&place.proc_path()[..], name)) {
             Ok(()) | Err(Number::NODATA) => Ok(()),
             Err(error) => self.may_lose(&attribute("remove_xattr", path, name), Err(system(error))),
         }
@@ -298,11 +301,12 @@ impl Directory {
         let mode = place.stat()?.st_mode;
         let (owner, group) =
             ((uid != u32::MAX).then(|| Uid::from_raw(uid)), (gid != u32::MAX).then(|| Gid::from_raw(gid)));
-        let owned = chownat(&*place.directory, place.name, owner, group, AtFlags::SYMLINK_NOFOLLOW).map_err(system);
+        let own = || chownat(&*place.directory, place.name, owner, group, AtFlags::SYMLINK_NOFOLLOW);
+        let owned = place.within(own).map_err(system);
         // A change of the owner is none of the permissions.
         if owned.is_ok() && mode & 0o6000 != 0 && FileType::from_raw_mode(mode) != FileType::Symlink {
             let mode = Mode::from_raw_mode(mode & 0o7777);
-            chmodat(&*place.directory, place.name, mode, AtFlags::empty()).map_err(system)?;
+            place.within(|| chmodat(&*place.directory, place.name, mode, AtFlags::empty())).map_err(system)?;
         }
         self.may_lose(&format!("chown {} {uid}:{gid}", String::from_utf8_lossy(path)), owned)
     }
@@ -316,7 +320,7 @@ impl Directory {
         let mode = u32::try_from(mode).map_err(|_| Failure::new(Errno::EINVAL, "the mode has more than 32 bits"))?;
         self.open_section()?.hands_down |= kind == FileType::Directory && mode & 0o2000 != 0;
         let mode = Mode::from_raw_mode(mode & 0o7777);
-        chmodat(&*place.directory, place.name, mode, AtFlags::empty()).map_err(system)
+        place.within(|| chmodat(&*place.directory, place.name, mode, AtFlags::empty())).map_err(system)
     }
 
     fn utimes(&mut self, path: &[u8], atime: Timespec, mtime: Timespec) -> Outcome {
@@ -324,7 +328,9 @@ impl Directory {
             self.open_section()?.root_times = Some((atime, mtime));
         }
         let place = self.place(path)?;
-        utimensat(&*place.directory, place.name, &timestamps(atime, mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(system)
+        let times = timestamps(atime, mtime);
+        let set = || utimensat(&*place.directory, place.name, &times, AtFlags::SYMLINK_NOFOLLOW);
+        place.within(set).map_err(system)
     }
 
     fn share(&mut self, command: &Command<'_>) -> Outcome {
@@ -384,23 +390,33 @@ impl Directory {
         let Some(open) = &mut self.open else { return Ok(()) };
         open.tree.forget();
         if let Some((atime, mtime)) = open.root_times {
+            let root = Place { directory: Rc::new(open.tree.root().try_clone_to_owned().map_err(of_io)?), name: b"." };
             let times = timestamps(atime, mtime);
-            utimensat(open.tree.root(), ".", &times, AtFlags::empty()).map_err(system)?;
+            root.within(|| utimensat(&*root.directory, ".", &times, AtFlags::empty())).map_err(system)?;
         }
-        self.set_fixed_flags()?;
+        let of_root = self.set_fixed_flags()?;
         let Some(open) = self.open.take() else { return Ok(()) };
         syncfs(&open.staging).map_err(system)?;
-        let lost = self.lost[open.lost_from.min(self.lost.len())..].to_vec();
-        let marker = Marker { uuid: open.uuid, transid: open.transid, lost };
+        let marker = Marker { uuid: open.uuid, transid: open.transid, lost: self.losses.lines() };
         marker.write(self.destination.as_fd(), &marker::name_beside(&open.name)).map_err(of_io)?;
+        self.name_tree(&open).map_err(system)?;
+        if let Some(flags) = of_root {
+            let root = openat(&self.destination, &open.name[..], DIRECTORY, Mode::empty()).map_err(system)?;
+            self.may_lose("fileattr of the root", flags::change(&root, flags))?;
+        }
+        unlinkat(&open.staging, marker::INSIDE, AtFlags::empty()).map_err(system)?;
+        unlinkat(&self.destination, &partial_name(&open.name)[..], AtFlags::REMOVEDIR).map_err(system)
+    }
+
+    /// Gives a complete tree its name.
+    fn name_tree(&self, open: &Open) -> Result<(), Number> {
+        // A directory that moves is written to, because it says where it is.
+        let _lent = Lent::of(open.tree.root()).filter(|_| !rustix::process::geteuid().is_root());
         let flags = RenameFlags::NOREPLACE;
         match renameat_with(&open.staging, TREE, &self.destination, &open.name[..], flags) {
             Err(Number::INVAL | Number::NOSYS) => renameat(&open.staging, TREE, &self.destination, &open.name[..]),
             other => other,
         }
-        .map_err(system)?;
-        unlinkat(&open.staging, marker::INSIDE, AtFlags::empty()).map_err(system)?;
-        unlinkat(&self.destination, &partial_name(&open.name)[..], AtFlags::REMOVEDIR).map_err(system)
     }
 }
 
@@ -427,34 +443,51 @@ fn disinherit(directory: &OwnedFd) -> Outcome {
     rustix::fs::fchmod(directory, Mode::RWXU).map_err(system)
 }
 
-/// Deletes everything in a directory, following nothing.
+/// Deletes everything in a directory, following nothing, whatever permissions and flags a stream has given.
 fn remove_content(directory: OwnedFd) -> Outcome {
-    let mut waiting = vec![directory];
+    let mut waiting = vec![Rc::new(directory)];
     while let Some(directory) = waiting.pop() {
         let mut inside = Vec::new();
-        for entry in Dir::read_from(&directory).map_err(system)? {
+        let here = Place { directory: Rc::clone(&directory), name: b"." };
+        for entry in here.within(|| Dir::read_from(&*directory)).map_err(system)? {
             let name = entry.map_err(system)?.file_name().to_bytes().to_vec();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            match unlinkat(&directory, &name[..], AtFlags::empty()) {
-                Ok(()) => {}
-                Err(Number::ISDIR | Number::PERM) => match unlinkat(&directory, &name[..], AtFlags::REMOVEDIR) {
-                    Ok(()) => {}
-                    Err(Number::NOTEMPTY | Number::EXIST) => inside.push(name),
-                    Err(error) => return Err(system(error)),
-                },
-                Err(error) => return Err(system(error)),
+            if name != b"." && name != b".." && !remove_entry(&directory, &name)? {
+                inside.push(name);
             }
         }
         if let Some(name) = inside.pop() {
-            let next = openat(&directory, &name[..], DIRECTORY, Mode::empty()).map_err(system)?;
+            let place = Place { directory: Rc::clone(&directory), name: &name };
+            let open = || openat(&*directory, &name[..], DIRECTORY, Mode::empty());
+            let next = place.with_object(open).map_err(system)?;
+            let _ = flags::unfix(&next);
             // First what is in it, then this one again.
             waiting.push(directory);
-            waiting.push(next);
+            waiting.push(Rc::new(next));
         }
     }
     Ok(())
+}
+
+/// Deletes an entry; false where it is a directory that is not empty.
+fn remove_entry(directory: &Rc<OwnedFd>, name: &[u8]) -> Result<bool, Failure> {
+    let place = Place { directory: Rc::clone(directory), name };
+    let kind = place.kind()?;
+    let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    let remove = || place.within(|| unlinkat(&**directory, name, flags));
+    match remove() {
+        Ok(()) => Ok(true),
+        Err(Number::NOTEMPTY | Number::EXIST) => Ok(false),
+        Err(Number::PERM) if matches!(kind, FileType::RegularFile | FileType::Directory) => {
+            let access = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let open = || openat(&**directory, name, access, Mode::empty());
+            flags::unfix(&place.with_object(open).map_err(system)?)?;
+            match remove() {
+                Err(Number::NOTEMPTY | Number::EXIST) => Ok(false),
+                other => other.map(|()| true).map_err(system),
+            }
+        }
+        Err(error) => Err(system(error)),
+    }
 }
 
 impl Target for Directory {
@@ -485,7 +518,8 @@ impl Target for Directory {
             Command::Rename { path, to } => self.rename(path, to),
             Command::Link { path, existing } => {
                 let (old, new) = (self.place(existing)?, self.place(path)?);
-                linkat(&*old.directory, old.name, &*new.directory, new.name, AtFlags::empty()).map_err(system)
+                let link = || linkat(&*old.directory, old.name, &*new.directory, new.name, AtFlags::empty());
+                permission::at(&[(&old, Needs::Object), (&new, Needs::Directory)], link).map_err(system)
             }
             Command::Unlink { path } => self.remove(path, AtFlags::empty()),
             Command::Rmdir { path } => self.remove(path, AtFlags::REMOVEDIR),

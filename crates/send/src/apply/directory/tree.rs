@@ -3,8 +3,10 @@
 //! 1. Every component but the last is a directory and no symbolic link; the last is never followed.
 //! 2. Only regular files are opened: opening a device that a stream has made would have effects elsewhere.
 //! 3. Descriptors that are kept are dropped when a name changes.
+//! 4. Where permissions are in the owner's way, they are [lent](super::permission).
 
 use super::super::{Failure, paths};
+use super::permission::{self, Lent, Needs};
 use super::system;
 use butterfs_fs::Errno;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, openat, openat2, statat};
@@ -30,7 +32,17 @@ pub(super) struct Place<'p> {
 impl Place<'_> {
     /// What is there; a symbolic link is not followed.
     pub fn stat(&self) -> Result<Stat, Failure> {
-        statat(&*self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW).map_err(system)
+        self.within(|| statat(&*self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW)).map_err(system)
+    }
+
+    /// Does something that the directory's permissions may be in the way of.
+    pub fn within<R>(&self, call: impl Fn() -> Result<R, Number>) -> Result<R, Number> {
+        permission::at(&[(self, Needs::Directory)], call)
+    }
+
+    /// Does something that the directory's permissions, or those of what is there, may be in the way of.
+    pub fn with_object<R>(&self, call: impl Fn() -> Result<R, Number>) -> Result<R, Number> {
+        permission::at(&[(self, Needs::Object)], call)
     }
 
     pub fn kind(&self) -> Result<FileType, Failure> {
@@ -82,8 +94,8 @@ impl Tree {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         if path.len() < 4096 {
             match openat2(&*self.root, path, flags, Mode::empty(), beneath) {
-                // Not there, or forbidden to those who confine this process.
-                Err(Number::NOSYS | Number::PERM) => {}
+                // Not there, forbidden to those who confine this process, or in need of permissions.
+                Err(Number::NOSYS | Number::PERM | Number::ACCESS) => {}
                 Err(Number::LOOP) => return Err(through_link()),
                 other => return other.map_err(system),
             }
@@ -91,7 +103,15 @@ impl Tree {
         let mut at: Option<OwnedFd> = None;
         for name in paths::components(path) {
             let from = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
-            at = Some(openat(from, name, DIRECTORY | OFlags::PATH, Mode::empty()).map_err(|error| match error {
+            let open = || openat(from, name, DIRECTORY | OFlags::PATH, Mode::empty());
+            let opened = match open() {
+                Err(Number::ACCESS) => {
+                    let _lent = Lent::of(from);
+                    open()
+                }
+                opened => opened,
+            };
+            at = Some(opened.map_err(|error| match error {
                 Number::LOOP => through_link(),
                 other => system(other),
             })?);
@@ -126,7 +146,7 @@ pub(super) fn open_regular(place: &Place<'_>, access: OFlags) -> Result<OwnedFd,
         _ => return Err(Failure::new(Errno::EINVAL, "it is not a regular file")),
     }
     let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    openat(&*place.directory, place.name, flags, Mode::empty()).map_err(system)
+    place.with_object(|| openat(&*place.directory, place.name, flags, Mode::empty())).map_err(system)
 }
 
 fn through_link() -> Failure {

@@ -208,8 +208,27 @@ impl<'a> Engine<'a> {
     /// Sets flags of an inode, those that forbid changes when the section is complete.
     fn set_flags(&mut self, path: &[u8], flags: u64) -> Outcome {
         let id = self.find(path)?.id;
+        self.set_storing(id, flags)?;
         let open = self.open.as_mut().ok_or_else(|| Failure::new(Errno::EINVAL, "no subvolume was begun"))?;
         open.flags.insert(id, flags & SETTABLE);
+        Ok(())
+    }
+
+    /// Sets how content is stored: whether it is copied on write while there is none, and that it is not compressed
+    /// unless the property says that it is.
+    fn set_storing(&mut self, id: InodeId, flags: u64) -> Outcome {
+        let attr = self.filesystem.getattr(id)?;
+        let is_open = attr.kind() == mode::S_IFDIR || attr.kind() == mode::S_IFREG && attr.size == 0;
+        for flag in [inode_flags::NODATACOW, inode_flags::NOCOMPRESS] {
+            let takes = is_open || flag == inode_flags::NOCOMPRESS && attr.kind() == mode::S_IFREG;
+            if !takes || (attr.flags ^ flags) & flag == 0 {
+                continue;
+            }
+            match self.changing(&[id], |filesystem| filesystem.set_flags(id, flags, flag)) {
+                Err(failure) if failure.errno == Errno::EINVAL.0 => {}
+                other => other?,
+            }
+        }
         Ok(())
     }
 
