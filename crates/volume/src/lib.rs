@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! 1. [`Volume::read`] returns only bytes that its caller's `verify` accepted.
-//! 2. A write goes to every copy, or is an error.
+//! 2. A write goes to every copy, or is an error, or failed on no more devices than the profile survives, which is told.
 //! 3. A bad copy is overwritten only with bytes that another copy holds at that moment, and never while a write is on
 //!    its way to any place: what a reader calls good may have been freed and written anew since.
 //! 4. No write to a logical address touches a superblock copy.

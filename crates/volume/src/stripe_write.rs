@@ -3,12 +3,17 @@
 //! A row with parity is written from what it will hold: columns that the write does not cover are read first. Between
 //! the first and the last device a power cut leaves data and parity that do not fit each other, as everywhere with
 //! this format; no byte that was not written is lost as long as no device is.
+//!
+//! Invariant: a write is attempted everywhere, and is an error when it failed in more places than the profile survives.
+//! So a device that fails does not stop a mirror, and DUP, which survives no device, wants both of its copies, as in the
+//! kernel. What a device does not have, its checksum or generation tells to the reader, and reading repairs.
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, Place};
 use crate::parity;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
+use butterfs_ondisk::profile::Profile;
 use std::io;
 use std::ops::Range;
 
@@ -16,10 +21,25 @@ impl Volume {
     pub(crate) fn store_mirrors(&self, layout: &Layout<'_>, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
         for piece in layout.pieces(at, data.len()) {
             let part = &data[piece.range.clone()];
-            (0..layout.mirrors()).try_for_each(|mirror| {
+            let written = (0..layout.mirrors()).map(|mirror| {
                 self.store_place(layout, at.plus(piece.range.start as u64), layout.place(&piece, mirror), part)
-            })?;
+            });
+            self.tolerate(written, survivable(layout))?;
         }
+        Ok(())
+    }
+
+    /// The first error, if there are more than so many; those that are fewer are told.
+    pub(crate) fn tolerate(
+        &self,
+        outcomes: impl Iterator<Item = Result<(), VolumeError>>,
+        tolerated: usize,
+    ) -> Result<(), VolumeError> {
+        let mut errors: Vec<VolumeError> = outcomes.filter_map(Result::err).collect();
+        if errors.len() > tolerated {
+            return Err(errors.swap_remove(0));
+        }
+        errors.iter().for_each(|error| self.tell(format!("{error}; the other devices go on")));
         Ok(())
     }
 
@@ -51,14 +71,15 @@ impl Volume {
     fn store_row(&self, row: &RowWrite<'_>) -> Result<(), VolumeError> {
         let RowWrite { layout, at, .. } = row;
         let parities = self.future_parity(row)?;
-        for piece in row.pieces {
+        let data = row.pieces.iter().map(|piece| {
             let part = &row.data[piece.range.clone()];
-            self.store_place(layout, at.plus(piece.range.start as u64), layout.place(piece, 0), part)?;
-        }
-        parities
-            .iter()
-            .enumerate()
-            .try_for_each(|(which, bytes)| self.store_place(layout, *at, layout.parity_place(&row.whole, which), bytes))
+            self.store_place(layout, at.plus(piece.range.start as u64), layout.place(piece, 0), part)
+        });
+        let parities = parities.iter().enumerate().map(|(which, bytes)| {
+            let place = layout.parity_place(&row.whole, which);
+            self.store_place(layout, *at, place, bytes)
+        });
+        self.tolerate(data.chain(parities), survivable(layout))
     }
 
     /// P, and Q if there is one, of what the row will hold.
@@ -91,6 +112,11 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+/// How many devices of a chunk may fail.
+fn survivable(layout: &Layout<'_>) -> usize {
+    Profile::of(layout.chunk().kind).map_or(0, |profile| profile.tolerated_failures)
 }
 
 /// The part of a write that lies in one row of a parity profile.

@@ -16,8 +16,8 @@ impl Volume {
     /// Makes `sb` the superblock of every device, in every copy, and durable. Place, device item and checksum are
     /// filled in here, the device item from [`set_device_item`](Self::set_device_item); the one in `sb` is ignored.
     ///
-    /// The tree blocks that it points to must be durable already. A secondary copy that cannot be written is counted
-    /// and told; anything else is an error, after which nobody knows which superblock is on disk.
+    /// The tree blocks that it points to must be durable already. A copy that cannot be written is counted and told; when
+    /// no device takes its primary one, that is an error, after which nobody knows which superblock is on disk.
     pub fn write_superblock(&self, sb: &Superblock) -> Result<(), VolumeError> {
         self.write_superblock_with(sb, &self.device_items())
     }
@@ -52,7 +52,8 @@ impl Volume {
     /// Like [`write_primary_superblock`](Self::write_primary_superblock), with these device items.
     pub fn write_primary_superblock_with(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         self.check_writable()?;
-        self.with_items(items).try_for_each(|(member, item)| write_copy(member, sb, item, OFFSETS[0]))?;
+        let written = self.with_items(items).map(|(member, item)| write_copy(member, sb, item, OFFSETS[0]));
+        self.tolerate(written, self.members.len().saturating_sub(1))?;
         self.flush()
     }
 

@@ -7,6 +7,7 @@ use crate::member::{DeviceStats, Member};
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
 use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::profile::Profile;
 use butterfs_ondisk::{DeviceId, Logical};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
@@ -245,6 +246,7 @@ impl Volume {
     }
 
     /// Writes `data` at `at`, which lie in one chunk, to every copy. Durable after the next [`flush`](Self::flush).
+    /// Devices that fail are told, and an error when they are more than the profile survives.
     pub fn write(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
         self.check_writable()?;
         self.located(at, data.len(), |layout| {
@@ -258,9 +260,13 @@ impl Volume {
         })
     }
 
-    /// Makes everything durable that was written, on every device.
+    /// Makes everything durable that was written, on every device but those that every chunk could do without.
     pub fn flush(&self) -> Result<(), VolumeError> {
-        self.members.iter().map(flush_member).fold(Ok(()), Result::and)
+        let flushed: Vec<_> = self.members.iter().map(flush_member).collect();
+        let map = self.chunk_map();
+        let survivable = |chunk: &Chunk| Profile::of(chunk.kind).map_or(0, |profile| profile.tolerated_failures);
+        let tolerated = map.iter().map(survivable).min().unwrap_or(0);
+        self.tolerate(flushed.into_iter(), tolerated)
     }
 
     /// Tells the devices that nobody needs these bytes. Advice: nothing happens where it cannot be given.

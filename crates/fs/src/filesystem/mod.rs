@@ -143,6 +143,16 @@ impl Filesystem {
         self.0.core.options()
     }
 
+    /// Where each chunk of the logical space lies now.
+    pub fn chunks(&self) -> Arc<butterfs_volume::ChunkMap> {
+        self.0.core.volume().chunk_map()
+    }
+
+    /// What happened below that somebody should be told, oldest first: bad copies, and what became of them.
+    pub fn take_messages(&self) -> Vec<String> {
+        self.0.core.volume().take_messages()
+    }
+
     /// The last committed superblock.
     pub fn superblock(&self) -> Superblock {
         self.0.core.superblock()

@@ -13,37 +13,54 @@ impl Fingerprint {
 
     /// Looks at everything below a folder, of which the caller holds a reference. An error says at which path.
     pub fn of_library_below(filesystem: &Filesystem, top: InodeId) -> std::result::Result<Fingerprint, String> {
-        let mut print = Fingerprint::default();
-        let mut inodes = Vec::new();
-        let at = |path: &[u8], error| format!("/{}: {error}", path.escape_ascii());
-        let root = filesystem.getattr(top).map_err(|error| at(b"", error))?;
-        let mut waiting = vec![(Vec::new(), root)];
-        while let Some((path, attr)) = waiting.pop() {
-            let entry = entry(filesystem, &attr).map_err(|error| at(&path, error))?;
-            if entry.kind == Kind::Folder {
-                let names = crate::library::entries(filesystem, attr.id).map_err(|error| at(&path, error))?;
-                for (name, kind) in names {
-                    let inside = if path.is_empty() { name.clone() } else { [&path[..], b"/", &name].concat() };
-                    let child = filesystem.lookup(attr.id, &name).map_err(|error| at(&inside, error))?;
-                    if Kind::of_mode(child.mode) != kind {
-                        return Err(format!("/{}: listed as {kind:?}, mode {:o}", inside.escape_ascii(), child.mode));
-                    }
-                    waiting.push((inside, child));
-                }
-            }
-            if attr.id != top {
-                filesystem.forget(attr.id, 1);
-            }
-            print.entries.insert(path.clone(), entry);
-            print.numbers.insert(path.clone(), attr.id.ino.0);
-            inodes.push((path, attr.id));
-        }
-        print.group_links(inodes);
-        Ok(print)
+        look(filesystem, top, Lost::IsAnError)
+    }
+
+    /// Looks at everything below the shown root, where the device may have lost the data of files: a content with data that
+    /// cannot be read is unknown.
+    pub fn of_damaged_library(filesystem: &Filesystem) -> std::result::Result<Fingerprint, String> {
+        look(filesystem, filesystem.root(), Lost::IsUnknown)
     }
 }
 
-fn entry(filesystem: &Filesystem, attr: &Attr) -> Result<Entry> {
+/// What to make of data that cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    IsAnError,
+    IsUnknown,
+}
+
+fn look(filesystem: &Filesystem, top: InodeId, lost: Lost) -> std::result::Result<Fingerprint, String> {
+    let mut print = Fingerprint::default();
+    let mut inodes = Vec::new();
+    let at = |path: &[u8], error| format!("/{}: {error}", path.escape_ascii());
+    let root = filesystem.getattr(top).map_err(|error| at(b"", error))?;
+    let mut waiting = vec![(Vec::new(), root)];
+    while let Some((path, attr)) = waiting.pop() {
+        let entry = entry(filesystem, &attr, lost).map_err(|error| at(&path, error))?;
+        if entry.kind == Kind::Folder {
+            let names = crate::library::entries(filesystem, attr.id).map_err(|error| at(&path, error))?;
+            for (name, kind) in names {
+                let inside = if path.is_empty() { name.clone() } else { [&path[..], b"/", &name].concat() };
+                let child = filesystem.lookup(attr.id, &name).map_err(|error| at(&inside, error))?;
+                if Kind::of_mode(child.mode) != kind {
+                    return Err(format!("/{}: listed as {kind:?}, mode {:o}", inside.escape_ascii(), child.mode));
+                }
+                waiting.push((inside, child));
+            }
+        }
+        if attr.id != top {
+            filesystem.forget(attr.id, 1);
+        }
+        print.entries.insert(path.clone(), entry);
+        print.numbers.insert(path.clone(), attr.id.ino.0);
+        inodes.push((path, attr.id));
+    }
+    print.group_links(inodes);
+    Ok(print)
+}
+
+fn entry(filesystem: &Filesystem, attr: &Attr, lost: Lost) -> Result<Entry> {
     let kind = Kind::of_mode(attr.mode);
     let mut entry = of_attr(attr, kind);
     for name in filesystem.list_xattrs(attr.id)?.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
@@ -53,7 +70,10 @@ fn entry(filesystem: &Filesystem, attr: &Attr) -> Result<Entry> {
         Kind::Symlink => entry.target = Some(filesystem.readlink(attr.id)?),
         Kind::File => {
             let data = data_ranges(filesystem, attr.id, attr.size)?;
-            entry.content = Some(content(filesystem, attr.id, attr.size, &data)?);
+            entry.content = match content(filesystem, attr.id, attr.size, &data) {
+                Err(error) if lost == Lost::IsUnknown && error.errno() == butterfs_fs::Errno::EIO => None,
+                known => Some(known?),
+            };
             entry.data = Some(data);
         }
         _ => {}

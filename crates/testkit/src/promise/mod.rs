@@ -21,16 +21,17 @@ use std::sync::{Arc, OnceLock};
 
 const BLOCK: u64 = 4096;
 
-/// Up to so many bytes of a shown file from an offset; files with holes are too large to be read whole.
-pub type Read<'a> = dyn Fn(&RelPath, u64, usize) -> Vec<u8> + 'a;
+/// Up to so many bytes of a shown file from an offset; files with holes are too large to be read whole. None where the
+/// device has lost them and the reader was told so.
+pub type Read<'a> = dyn Fn(&RelPath, u64, usize) -> Option<Vec<u8>> + 'a;
 
-/// Reads through a target.
-pub fn through(target: impl Target) -> impl Fn(&RelPath, u64, usize) -> Vec<u8> {
+/// Reads through a target that has lost nothing.
+pub fn through(target: impl Target) -> impl Fn(&RelPath, u64, usize) -> Option<Vec<u8>> {
     let target = RefCell::new(target);
     move |path, offset, len| {
         let read = Op::Read { object: Object::Path(path.clone()), offset, len };
         match target.borrow_mut().apply(&read) {
-            Ok(Reply::Bytes(bytes)) => bytes,
+            Ok(Reply::Bytes(bytes)) => Some(bytes),
             other => panic!("{path:?}: {other:?}"),
         }
     }
@@ -219,7 +220,7 @@ fn is_whole(file: &Sparse, shown: &Entry) -> bool {
 /// not so, otherwise.
 ///
 /// Only blocks that a version or the shown file has data in are looked at: the others are holes in all of them.
-fn unmixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Vec<u8>) -> Option<String> {
+fn unmixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Option<Vec<u8>>) -> Option<String> {
     let sizes = || versions.iter().map(|file| file.size());
     // A large write reaches the disk in pieces that end at blocks.
     let part_of_write =
@@ -228,7 +229,7 @@ fn unmixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Vec<u8>) -
         return Some(format!("sizes were {:?}", sizes().collect::<BTreeSet<u64>>()));
     }
     let block_known = |offset: u64| {
-        let block = read(offset);
+        let Some(block) = read(offset) else { return true };
         let zeros = block.iter().all(|byte| *byte == 0);
         zeros && versions.iter().any(|file| file.size() <= offset)
             || versions.iter().any(|file| is_version(file, offset, &block))
@@ -238,7 +239,7 @@ fn unmixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Vec<u8>) -
         shown.data.iter().flatten().flat_map(|(start, end)| (start / BLOCK..end.div_ceil(BLOCK)).map(|at| at * BLOCK));
     let offsets: BTreeSet<u64> = written.chain(data).filter(|offset| *offset < shown.size).collect();
     let unknown = offsets.into_iter().find(|offset| !block_known(*offset))?;
-    let (sizes, zeros) = (sizes().collect::<Vec<u64>>(), read(unknown).iter().all(|byte| *byte == 0));
+    let (sizes, zeros) = (sizes().collect::<Vec<u64>>(), read(unknown)?.iter().all(|byte| *byte == 0));
     Some(format!("the block at {unknown}, {}; sizes were {sizes:?}", if zeros { "zeros" } else { "data" }))
 }
 

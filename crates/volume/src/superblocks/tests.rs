@@ -157,6 +157,20 @@ fn everything_else_that_fails_is_an_error() {
 }
 
 #[test]
+fn one_device_that_takes_its_superblock_is_enough() {
+    let disk = |id| Arc::new(FaultyDevice::new(device_with(&superblock(GENERATION, 2, LEN), id, LEN)));
+    let disks = [disk(1), disk(2)];
+    let open = || Volume::open(disks.iter().map(|disk| disk.clone() as Arc<dyn BlockDevice>).collect()).unwrap();
+    let (volume, sb, _) = open();
+    disks[0].add_rule(FaultRule::always(Operation::Write, Fault::Fail));
+    volume.write_superblock(&next(&sb)).unwrap();
+    assert!(volume.take_messages().iter().any(|told| told.ends_with("the other devices go on")));
+    assert_eq!(open().1.generation.get(), GENERATION + 1);
+    disks[1].add_rule(FaultRule::always(Operation::Write, Fault::Fail));
+    assert!(volume.write_superblock(&next(&sb)).is_err());
+}
+
+#[test]
 fn an_invalid_superblock_is_never_written() {
     let (volume, sb, device) = faulty();
     let mut wrong = next(&sb);
