@@ -50,6 +50,10 @@ pub enum Canary {
     LoggedItemLeftOut,
     /// The superblock leads to a log without a flush after the log's blocks.
     LogSuperblockEarly,
+    /// Data is not compared with its checksums when it is read.
+    ChecksumIgnored,
+    /// A commit goes on although some of its tree blocks could not be written.
+    WriteErrorIgnored,
 }
 
 /// See the [module](self).

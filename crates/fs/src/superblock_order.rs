@@ -90,9 +90,8 @@ impl SuperblockOrder {
         state.logs.push(generation);
         drop(state);
         let written = write_blocks();
-        let state = self.state.lock();
         let result = match written {
-            Ok(()) => self.lead(state, generation, write_superblock),
+            Ok(()) => self.lead(self.state.lock(), generation, write_superblock),
             Err(error) => Err(error),
         };
         let mut state = self.state.lock();

@@ -1,5 +1,6 @@
 //! Many seeds, on several threads. What comes out does not depend on how many.
 
+use crate::faults::Struck;
 use crate::plan::Plan;
 use crate::run::{Failure, Manner, Outcome, digest_of, run};
 use std::ops::Range;
@@ -35,6 +36,8 @@ pub struct Totals {
     pub steps: usize,
     /// Writes and flushes.
     pub events: usize,
+    /// Faults that struck.
+    pub struck: Struck,
     /// Of all events and outcomes, in order of seeds.
     pub digest: u64,
     /// The failure of the lowest seed that failed.
@@ -80,6 +83,7 @@ impl Totals {
         self.log_states += outcome.log_states;
         self.steps += outcome.steps;
         self.events += outcome.events;
+        self.struck.add(outcome.struck);
         let seed = |failure: &Option<Box<Failure>>| failure.as_ref().map_or(u64::MAX, |failure| failure.plan.seed);
         if seed(&outcome.failure) < seed(&self.failure) {
             self.failure = outcome.failure;

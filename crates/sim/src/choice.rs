@@ -42,8 +42,10 @@ impl Seeded {
     fn choose(&mut self, model: &ModelFs) -> Step {
         loop {
             let copies = |step: &Step| matches!(step, Step::Op(Op::CopyRange { .. }));
+            let whole = !self.plan.fills && self.plan.faults.is_none();
             let step = self.propose(model).filter(|step| step.is_certain(model));
-            if let Some(step) = step.filter(|step| !self.plan.fills || !copies(step)) {
+            // A copy that fails half-way has copied half.
+            if let Some(step) = step.filter(|step| whole || !copies(step)) {
                 return step;
             }
         }

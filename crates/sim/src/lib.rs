@@ -10,7 +10,8 @@
 //! 3. The primary superblock is torn only where the device is large enough for a second copy (more than 64 MiB); below
 //!    that its 4 KiB are written as a whole or not at all. For the kernel and btrfs-progs, which look at the primary
 //!    only, it is never torn.
-//! 4. Nothing else goes wrong: what was durable does not rot, and memory holds what was put there.
+//! 4. In plans with faults reads, writes and flushes go wrong too, as [`faults`] says; in others nothing else does. Memory
+//!    holds what was put there.
 //!
 //! # What must hold
 //! After each crash the filesystem opens, the judge (`butterfs-check`, all data checksums included) finds it clean, and
@@ -30,6 +31,7 @@
 pub mod campaign;
 pub mod choice;
 pub mod cut;
+pub mod faults;
 pub mod kernel;
 pub mod life;
 pub mod meanwhile;

@@ -1,14 +1,17 @@
 //! One life of a filesystem: opened, worked in, and ended by a power cut; every write and flush is recorded.
 
 use crate::choice::Choose;
+use crate::faults::{Damaged, FaultyLife, Struck};
 use crate::meanwhile::{during_commits, environment};
 use crate::plan::Plan;
+use crate::state;
 use crate::step::{Planned, Step};
 use crate::subject::Subject;
 use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
 use butterfs_fs::Filesystem;
+use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Content, Op, Outcome, Reply, agree};
+use butterfs_testkit::operation::{Content, Op, Outcome, RelPath, Reply, agree};
 use butterfs_testkit::promise::logged::Numbers;
 use butterfs_testkit::promise::{History, Promise, State};
 use rustix::io::Errno;
@@ -45,6 +48,10 @@ pub struct Life {
     pub numbers: Numbers,
     /// What it began with.
     pub first: Arc<State>,
+    /// Sectors that faults damaged.
+    pub damaged: Damaged,
+    /// Faults.
+    pub struck: Struck,
     marks: Vec<Mark>,
 }
 
@@ -61,6 +68,11 @@ struct World {
     over: bool,
     fills: bool,
     logs: bool,
+    faults: Option<Arc<FaultyLife>>,
+    /// What a step that failed would have led to.
+    perhaps: Option<ModelFs>,
+    /// What the filesystem shows at the end is not known.
+    unknown: bool,
     numbers: Numbers,
 }
 
@@ -70,7 +82,14 @@ impl Life {
     /// Lives on `base`, which shows `model`.
     pub fn live(plan: &Plan, life: usize, base: MemoryDevice, model: &ModelFs, chooser: Box<dyn Choose>) -> Life {
         let recorder = Recorder::new();
-        let device: Arc<dyn BlockDevice> = Arc::new(recorder.record(Arc::new(base.snapshot())));
+        let mut device: Arc<dyn BlockDevice> = Arc::new(recorder.record(Arc::new(base.snapshot())));
+        let faults = plan.faults.map(|faults| {
+            let chunks = state::chunks(plan, &base).unwrap_or_default();
+            Arc::new(FaultyLife::new(Arc::clone(&device), faults, &chunks, plan.seed, life as u64))
+        });
+        if let Some(faulty) = &faults {
+            device = Arc::clone(faulty) as Arc<dyn BlockDevice>;
+        }
         let env = environment(plan.seed.rotate_left(17) ^ life as u64);
         let first = State::new(model);
         let world = World {
@@ -85,11 +104,16 @@ impl Life {
             over: false,
             fills: plan.fills,
             logs: plan.logs,
+            faults: faults.clone(),
+            perhaps: None,
+            unknown: false,
             numbers: Numbers::default(),
         };
         let world: Shared = Rc::new(RefCell::new(world));
         match Filesystem::open(vec![device], plan.options(), env) {
             Ok(filesystem) => run(&world, &filesystem),
+            // Opening may write.
+            Err(_) if faults.as_ref().is_some_and(|faulty| faulty.struck().told > 0) => {}
             Err(error) => world.borrow_mut().disagreement = Some(format!("cannot open: {error}")),
         }
         let mut world = world.borrow_mut();
@@ -104,6 +128,8 @@ impl Life {
             disagreement: world.disagreement.take(),
             numbers: std::mem::take(&mut world.numbers),
             first,
+            damaged: faults.as_ref().map(|faulty| faulty.damaged()).unwrap_or_default(),
+            struck: faults.as_ref().map(|faulty| faulty.struck()).unwrap_or_default(),
             marks: std::mem::take(&mut world.marks),
         }
     }
@@ -146,9 +172,16 @@ fn run(world: &Shared, filesystem: &Filesystem) {
             let World { chooser, model, over, .. } = &mut *world.borrow_mut();
             if *over { None } else { chooser.next(model) }
         };
-        let Some(step) = step else { return };
+        let Some(step) = step else { break };
         world.borrow_mut().steps.push(Planned { step: step.clone(), meanwhile: Vec::new() });
         perform(world, &subject, &step);
+    }
+    let mut world = world.borrow_mut();
+    if let Some(faulty) = world.faults.clone()
+        && world.disagreement.is_none()
+        && !world.unknown
+    {
+        world.disagreement = world.wrong_reading(filesystem, &faulty).err();
     }
 }
 
@@ -217,6 +250,10 @@ impl World {
             begun.other = self.model.clone();
             begun.expected = shorter.apply(&mut begun.other);
         }
+        if self.may_fail(actual) && !agree(&begun.expected, actual) {
+            self.fail(step, begun, actual);
+            return;
+        }
         if !agree(&begun.expected, actual) {
             let Begun { expected, .. } = &begun;
             let sentence =
@@ -232,6 +269,43 @@ impl World {
         self.marks[begun.mark].ended = Some(self.recorder.len());
     }
 
+    /// Whether faults that struck explain an error.
+    fn may_fail(&self, actual: &Outcome) -> bool {
+        let Some(struck) = self.faults.as_ref().map(|faulty| faulty.struck()) else { return false };
+        match actual {
+            Err(Errno::IO) => struck.told > 0 || struck.data > 0,
+            Err(Errno::ROFS) => struck.told > 0,
+            _ => false,
+        }
+    }
+
+    /// The step failed: it changed nothing and promises nothing. When the filesystem has stopped, half of it may show.
+    fn fail(&mut self, step: &Step, begun: Begun, actual: &Outcome) {
+        self.over |= *actual == Err(Errno::ROFS);
+        if matches!(step, Step::Snapshot { .. }) && begun.expected.is_ok() {
+            // Other threads went on from a state with the snapshot, which may be there or not.
+            (self.over, self.unknown) = (true, true);
+        }
+        if !step.commits() {
+            self.perhaps = Some(begun.other);
+        }
+    }
+
+    /// Reading goes on whatever happened, and shows what was done.
+    fn wrong_reading(&self, filesystem: &Filesystem, faulty: &FaultyLife) -> Result<(), String> {
+        let stopped = self.over;
+        let mut shown =
+            Fingerprint::of_damaged_library(filesystem).map_err(|what| format!("reading at the end: {what}"))?;
+        forget_placeholders(&mut shown, &self.model);
+        let mut allowed = History::new(&self.model);
+        if let Some(perhaps) = self.perhaps.as_ref().filter(|_| stopped) {
+            allowed.push(perhaps);
+        }
+        let damaged = faulty.damaged();
+        let read = state::tolerant(filesystem, &damaged, faulty.struck().data > 0);
+        allowed.explain(&shown, &read).map(drop).map_err(|what| format!("reading at the end: {what}"))
+    }
+
     /// The disk was full: nothing happened, and nothing is promised.
     fn take_back(&mut self, step: &Step, begun: Begun) {
         if step.commits() && begun.expected.is_ok() {
@@ -239,6 +313,19 @@ impl World {
             if self.marks[begun.mark].state.take().is_some() {
                 self.states -= 1;
             }
+        }
+    }
+}
+
+/// What stands in for a subvolume looks like its folder did when it was first looked at.
+fn forget_placeholders(shown: &mut Fingerprint, model: &ModelFs) {
+    for (path, entry) in &mut shown.entries {
+        let path = RelPath(path.clone());
+        let node = model.resolve(&path).ok().filter(|id| model.node(*id).placeholder);
+        if let (Some(_), Some((folder, _))) = (node, path.split())
+            && let Ok(folder) = model.resolve(&folder)
+        {
+            (entry.uid, entry.gid) = (model.node(folder).uid, model.node(folder).gid);
         }
     }
 }

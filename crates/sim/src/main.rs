@@ -2,20 +2,24 @@
 
 use butterfs_fs::options::Canary;
 use butterfs_sim::campaign::{Campaign, Totals};
+use butterfs_sim::faults::Struck;
 use butterfs_sim::plan::Plan;
 use butterfs_sim::run::Manner;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--canary NAME]
+usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults]
+                       [--canary NAME]
 
   --seed S           the first seed (default 1)
   --runs N           so many seeds (default 1 with --seed, else 1000)
   --hours H          until this time is over, instead of a number of runs (0.5 is half an hour)
   --kernel-every N   one state of N is also mounted by the kernel and checked by btrfs check (needs root)
   --threads N        seeds at one time (default: all cores)
-  --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early";
+  --faults           the device goes wrong too, not only the power
+  --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
+                     checksum-ignored, error-ignored";
 
 struct Arguments {
     seed: u64,
@@ -23,14 +27,20 @@ struct Arguments {
     hours: Option<f64>,
     kernel_every: usize,
     threads: usize,
+    faults: bool,
     canary: Option<Canary>,
 }
 
 fn parse(words: &[String]) -> Result<Arguments, String> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut arguments = Arguments { seed: 1, runs: None, hours: None, kernel_every: 0, threads, canary: None };
+    let (seed, kernel_every) = (1, 0);
+    let mut arguments = Arguments { seed, runs: None, hours: None, kernel_every, threads, faults: false, canary: None };
     let mut words = words.iter();
     while let Some(word) = words.next() {
+        if word == "--faults" {
+            arguments.faults = true;
+            continue;
+        }
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         let bad = || format!("{word}: {value} is not a value for it");
         match word.as_str() {
@@ -48,6 +58,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "miscounted" => Canary::ReferenceMiscounted,
                     "reused-early" => Canary::PinnedReusedEarly,
                     "item-left-out" => Canary::LoggedItemLeftOut,
+                    "checksum-ignored" => Canary::ChecksumIgnored,
+                    "error-ignored" => Canary::WriteErrorIgnored,
                     "log-early" => Canary::LogSuperblockEarly,
                     _ => return Err(bad()),
                 });
@@ -84,7 +96,8 @@ fn run(arguments: &Arguments) -> ExitCode {
             report(totals, started);
         }
     };
-    let totals = campaign.run(|seed| Plan { canary: arguments.canary, ..Plan::of(seed) }, progress);
+    let plan = |seed| if arguments.faults { Plan::with_faults(seed) } else { Plan::of(seed) };
+    let totals = campaign.run(|seed| Plan { canary: arguments.canary, ..plan(seed) }, progress);
     report(&totals, started);
     let Some(failure) = totals.failure else { return ExitCode::SUCCESS };
     println!("FAILED after {} runs\n{failure:?}", totals.runs);
@@ -95,13 +108,17 @@ fn run(arguments: &Arguments) -> ExitCode {
         Ok(path) => println!("the disk is in {}", path.display()),
         Err(error) => println!("the disk could not be exported: {error}"),
     }
-    println!("again: cargo xtask sim --seed {}", failure.plan.seed);
+    let faults = if arguments.faults { " --faults" } else { "" };
+    println!("again: cargo xtask sim --seed {}{faults}", failure.plan.seed);
     ExitCode::FAILURE
 }
 
 fn report(totals: &Totals, started: Instant) {
-    let Totals { runs, states, kernel_states, log_states, steps, events, digest, .. } = totals;
+    let Totals { runs, states, kernel_states, log_states, steps, events, struck, digest, .. } = totals;
     let seconds = started.elapsed().as_secs_f64();
+    if struck != &Struck::default() {
+        println!("faults: {struck:?}");
+    }
     println!(
         "{runs} runs, {steps} steps, {events} writes and flushes, {states} crash states ({log_states} with a \
          log, {kernel_states} by the kernel too) in {seconds:.0} s, digest {digest:016x}"

@@ -1,5 +1,6 @@
 //! What follows from a seed before anything runs: the format, the sizes, the kind of workload.
 
+use crate::faults::Faults;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::options::{Canary, Policies};
@@ -39,6 +40,8 @@ pub struct Plan {
     pub fills: bool,
     /// An fsync may write a log.
     pub logs: bool,
+    /// What goes wrong besides crashes.
+    pub faults: Option<Faults>,
     pub canary: Option<Canary>,
 }
 
@@ -109,8 +112,33 @@ impl Plan {
             meanwhile_percent: *rng.pick(&[0, 40, 80]),
             fills,
             logs: rng.chance(50),
+            faults: None,
             canary: None,
         }
+    }
+
+    /// The plan that follows from `seed`, with faults of the device. What those may strike is there more often.
+    pub fn with_faults(seed: u64) -> Plan {
+        let mut plan = Plan::of(seed);
+        let mut rng = Rng::new(seed ^ 0xfa17_0f00_0000_0000);
+        plan.fills = false;
+        if !plan.features.contains("mixed-bg") {
+            plan.metadata = if rng.chance(80) { "dup" } else { "single" };
+            plan.data = if rng.chance(40) { "dup" } else { "single" };
+        }
+        plan.shape.data_max = plan.shape.data_max.min(MIB);
+        plan.shape.write_max = plan.shape.write_max.min(SHAPE.write_max);
+        plan.shape.file_max = plan.shape.file_max.min(SHAPE.file_max);
+        let mixed = plan.features.contains("mixed-bg");
+        plan.bytes = smallest(plan.nodesize, plan.metadata, plan.data, mixed) + rng.below(64) * MIB;
+        plan.cuts = 12;
+        plan.faults = Some(Faults::of(seed));
+        plan
+    }
+
+    /// Whether the primary superblock may be torn: not where a secondary copy may be bad.
+    pub fn tears_superblocks(&self) -> bool {
+        self.has_second_superblock() && self.faults.is_none()
     }
 
     /// Whether the device has a second superblock.

@@ -2,6 +2,7 @@
 
 use crate::choice::{Choose, Given, Seeded};
 use crate::cut::{Cut, Disks};
+use crate::faults::{Damaged, Struck};
 use crate::life::Life;
 use crate::meanwhile::environment;
 use crate::plan::Plan;
@@ -37,6 +38,8 @@ pub struct Outcome {
     pub events: usize,
     /// Steps.
     pub steps: usize,
+    /// Faults that struck.
+    pub struck: Struck,
     /// Equal for equal runs.
     pub digest: u64,
     /// The first failure.
@@ -59,6 +62,7 @@ pub struct Failure {
     /// What the life began with.
     base: Arc<MemoryDevice>,
     model: ModelFs,
+    damaged: Damaged,
     disk: Option<Arc<MemoryDevice>>,
 }
 
@@ -79,13 +83,14 @@ impl std::fmt::Debug for Failure {
 struct Beginning {
     base: MemoryDevice,
     model: ModelFs,
+    damaged: Damaged,
 }
 
 /// Runs a plan until the first failure.
 pub fn run(plan: &Plan, manner: Manner) -> Outcome {
     let mut outcome = Outcome::default();
     let env = environment(plan.seed);
-    let mut beginning = Beginning { base: plan.make(&env), model: ModelFs::default() };
+    let mut beginning = Beginning { base: plan.make(&env), model: ModelFs::default(), damaged: Damaged::new() };
     for life in 0..plan.lives {
         let chooser = Box::new(Seeded::new(plan, life));
         match one_life(plan, manner, life, beginning, chooser, &mut outcome) {
@@ -109,17 +114,20 @@ fn one_life(
     chooser: Box<dyn Choose>,
     outcome: &mut Outcome,
 ) -> Result<Option<Beginning>, Box<Failure>> {
-    let Beginning { base, model } = beginning;
-    let base = Arc::new(base);
+    let Beginning { base, model, mut damaged } = beginning;
+    let (base, before) = (Arc::new(base), damaged.clone());
     let failed = |what: String, steps: &[Planned], cut: Option<Cut>, disk: Option<MemoryDevice>| {
         let (plan, steps, base, model) = (plan.clone(), steps.to_vec(), Arc::clone(&base), model.clone());
-        Box::new(Failure { plan, life: number, cut, what, steps, base, model, disk: disk.map(Arc::new) })
+        let damaged = before.clone();
+        Box::new(Failure { plan, life: number, cut, what, steps, base, model, damaged, disk: disk.map(Arc::new) })
     };
     let lived = catch_unwind(AssertUnwindSafe(|| Life::live(plan, number, base.snapshot(), &model, chooser)));
     let life = lived.map_err(|panic| failed(format!("panic in a step: {}", words(&*panic)), &[], None, None))?;
     outcome.digest = outcome.digest.rotate_left(1) ^ life.digest;
     outcome.events += life.events.len();
     outcome.steps += life.steps.len();
+    outcome.struck.add(life.struck);
+    damaged.extend(&life.damaged);
     if let Some(what) = life.disagreement.clone() {
         return Err(failed(what, &life.steps, None, None));
     }
@@ -129,16 +137,17 @@ fn one_life(
     let mut disks = Disks::new(&life.base, &life.events);
     let mut next = None;
     for (index, cut) in cuts.iter().enumerate() {
-        let for_kernel =
-            manner.kernel_every > 0 && (outcome.states + plan.seed as usize).is_multiple_of(manner.kernel_every);
-        let disk = disks.at(cut, for_kernel || !plan.has_second_superblock());
+        let for_kernel = manner.kernel_every > 0
+            && damaged.is_empty()
+            && (outcome.states + plan.seed as usize).is_multiple_of(manner.kernel_every);
+        let disk = disks.at(cut, for_kernel || !plan.tears_superblocks());
         // The life before may have ended with a torn primary, which only a commit of this one replaces.
         let for_kernel = for_kernel && state::has_primary(&disk);
         let how = Thorough { recovered: index % 4 == 0 };
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let allowed = life.allowed(cut.prefix);
             let beginning = (&life.base, &life.first);
-            let expected = Expected { allowed: &allowed, numbers: &life.numbers, beginning };
+            let expected = Expected { allowed: &allowed, numbers: &life.numbers, beginning, damaged: &damaged };
             state::judge(plan, &disk, expected, how)?;
             if for_kernel { crate::kernel::judge(plan, &disk, expected) } else { Ok(()) }
         }));
@@ -148,19 +157,22 @@ fn one_life(
         outcome.kernel_states += usize::from(for_kernel);
         outcome.log_states += usize::from(state::has_log(&disk));
         if index == going_on && number + 1 < plan.lives {
-            next = Some(begin_again(plan, disk).map_err(|what| failed(what, &life.steps, Some(*cut), None))?);
+            next = begin_again(plan, disk, &damaged).map_err(|what| failed(what, &life.steps, Some(*cut), None))?;
         }
     }
     Ok(next)
 }
 
-/// A life on what a crash left: the disk, and the model of what it shows.
-fn begin_again(plan: &Plan, disk: MemoryDevice) -> Result<Beginning, String> {
+/// A life on what a crash left: the disk, and the model of what it shows; none when that is not known any more.
+fn begin_again(plan: &Plan, disk: MemoryDevice, damaged: &Damaged) -> Result<Option<Beginning>, String> {
     let device: Arc<dyn BlockDevice> = Arc::new(disk.snapshot());
     let filesystem = Filesystem::open(vec![device], state::recovering(plan), environment(plan.seed))
         .map_err(|error| error.to_string())?;
-    let model = ModelFs::of_library(&filesystem).map_err(|error| error.to_string())?;
-    Ok(Beginning { base: disk, model })
+    match ModelFs::of_library(&filesystem) {
+        Ok(model) => Ok(Some(Beginning { base: disk, model, damaged: damaged.clone() })),
+        Err(error) if error.errno() == butterfs_fs::Errno::EIO && !damaged.is_empty() => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
@@ -173,7 +185,8 @@ impl Failure {
     pub fn shrunk(&self) -> Failure {
         let mut smallest = self.clone();
         let mut fails = |steps: &[Planned]| {
-            let beginning = Beginning { base: self.base.snapshot(), model: self.model.clone() };
+            let (base, model, damaged) = (self.base.snapshot(), self.model.clone(), self.damaged.clone());
+            let beginning = Beginning { base, model, damaged };
             let chooser = Box::new(Given::new(steps));
             let ended = one_life(&self.plan, Manner::default(), self.life, beginning, chooser, &mut Outcome::default());
             ended.is_err_and(|failure| {

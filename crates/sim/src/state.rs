@@ -1,5 +1,6 @@
 //! One state that a crash left: opened, judged, and compared with what is allowed.
 
+use crate::faults::{Damaged, is_damaged};
 use crate::meanwhile::environment;
 use crate::plan::Plan;
 use butterfs_check::{Finding, Report};
@@ -9,8 +10,12 @@ use butterfs_fs::{Filesystem, Options};
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::library::Library;
+use butterfs_testkit::operation::{Object, Op, RelPath, Reply, Target};
 use butterfs_testkit::promise::logged::Numbers;
-use butterfs_testkit::promise::{History, Read, State, through};
+use butterfs_testkit::promise::{History, Read, State};
+use butterfs_volume::ChunkMap;
+use rustix::io::Errno;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// How much is asked about a state.
@@ -29,6 +34,8 @@ pub struct Expected<'a> {
     pub numbers: &'a Numbers,
     /// What the life began with, and what that showed.
     pub beginning: (&'a MemoryDevice, &'a Arc<State>),
+    /// Sectors that faults have damaged in this run.
+    pub damaged: &'a Damaged,
 }
 
 impl Expected<'_> {
@@ -50,7 +57,7 @@ impl Expected<'_> {
         }
         let options = Options { read_only: true, no_log_replay: true, ..recovering(plan) };
         let without_log = open(disk, options, plan)?;
-        let base = Fingerprint::of_library(&without_log).map_err(|what| format!("without its log: {what}"))?;
+        let base = Fingerprint::of_damaged_library(&without_log).map_err(|what| format!("without its log: {what}"))?;
         self.allowed.explain_logged(&base, shown, self.numbers, read)
     }
 }
@@ -66,22 +73,75 @@ fn open(disk: &MemoryDevice, options: Options, plan: &Plan) -> Result<Filesystem
     opened.map_err(|error| format!("it does not open: {error}"))
 }
 
+/// Where the chunks of a disk lie.
+pub fn chunks(plan: &Plan, disk: &MemoryDevice) -> Result<ChunkMap, String> {
+    let options = Options { read_only: true, no_log_replay: true, ..recovering(plan) };
+    Ok((*open(disk, options, plan)?.chunks()).clone())
+}
+
+/// Reads an open filesystem; what lies in a damaged sector may be lost, and anything for a moment when reads go wrong.
+pub fn tolerant(
+    filesystem: &Filesystem,
+    damaged: &Damaged,
+    reads_go_wrong: bool,
+) -> impl Fn(&RelPath, u64, usize) -> Option<Vec<u8>> {
+    let chunks = filesystem.chunks();
+    let (library, damaged) = (RefCell::new(Library::new(filesystem)), damaged.clone());
+    let filesystem = filesystem.clone();
+    move |path, offset, len| {
+        let op = Op::Read { object: Object::Path(path.clone()), offset, len };
+        match library.borrow_mut().apply(&op) {
+            Ok(Reply::Bytes(bytes)) => return Some(bytes),
+            Err(Errno::IO) => {}
+            other => panic!("{path:?}: {other:?}"),
+        }
+        let library = library.borrow();
+        let id = library.find(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let extents = filesystem.extents(id, offset..offset + len as u64);
+        let extents = extents.unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let lost = extents
+            .iter()
+            .any(|extent| extent.at.0 != 0 && is_damaged(&damaged, &chunks, extent.at, extent.disk_len, None));
+        assert!(lost || reads_go_wrong, "{path:?} at {offset}: nothing damaged it: {}", library.said());
+        None
+    }
+}
+
 /// Judges a disk, or says what is wrong with it.
 pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thorough) -> Result<(), String> {
-    clean(disk).map_err(|what| format!("as the crash left it: {what}"))?;
+    let damaged = expected.damaged;
+    clean_but(plan, disk, damaged).map_err(|what| format!("as the crash left it: {what}"))?;
     let recovered = Arc::new(disk.snapshot());
     let device: Arc<dyn BlockDevice> = recovered.clone();
     let filesystem = Filesystem::open(vec![device], recovering(plan), environment(plan.seed));
     let filesystem = filesystem.map_err(|error| format!("it does not open: {error}"))?;
-    let shown = Fingerprint::of_library(&filesystem).map_err(|what| format!("it cannot be read: {what}"))?;
-    let read = through(Library::new(&filesystem));
+    let shown = Fingerprint::of_damaged_library(&filesystem).map_err(|what| format!("it cannot be read: {what}"))?;
+    let read = tolerant(&filesystem, damaged, false);
     expected.explain(plan, disk, &shown, &read)?;
     if how.recovered {
         while filesystem.clean_once().map_err(|error| format!("cleaning fails: {error}"))? {}
         filesystem.shutdown().map_err(|error| format!("it cannot be closed: {error}"))?;
-        clean(&recovered).map_err(|what| format!("after recovery: {what}"))?;
+        clean_but(plan, &recovered, damaged).map_err(|what| format!("after recovery: {what}"))?;
+        repaired(plan, &recovered, damaged)?;
     }
     Ok(())
+}
+
+/// Reading twice: the second time every copy that is tried first is good, because the first time has repaired it.
+fn repaired(plan: &Plan, disk: &Arc<MemoryDevice>, damaged: &Damaged) -> Result<(), String> {
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        let device: Arc<dyn BlockDevice> = disk.clone();
+        let filesystem = Filesystem::open(vec![device], recovering(plan), environment(plan.seed));
+        let filesystem = filesystem.map_err(|error| format!("it does not open again: {error}"))?;
+        Fingerprint::of_damaged_library(&filesystem).map_err(|what| format!("it cannot be read again: {what}"))?;
+        told = filesystem.take_messages();
+    }
+    told.retain(|message| message.contains("repaired"));
+    if told.is_empty() { Ok(()) } else { Err(format!("read before, and still bad: {told:#?}")) }
 }
 
 /// The primary superblock's bytes.
@@ -103,6 +163,26 @@ pub fn has_log(disk: &MemoryDevice) -> bool {
 
 /// Asks the judge about a disk, all data checksums included.
 pub fn clean(disk: &MemoryDevice) -> Result<(), String> {
+    verdict(disk, &|_| true)
+}
+
+/// Asks the judge about a disk of which these sectors were damaged.
+fn clean_but(plan: &Plan, disk: &MemoryDevice, damaged: &Damaged) -> Result<(), String> {
+    if damaged.is_empty() {
+        return clean(disk);
+    }
+    let chunks = chunks(plan, disk)?;
+    let explained = |finding: &Finding| match finding {
+        Finding::BlockCopyBad { at, copy, .. } => {
+            is_damaged(damaged, &chunks, *at, u64::from(plan.nodesize), Some(*copy as usize))
+        }
+        Finding::DataBad { at, copy, .. } => is_damaged(damaged, &chunks, *at, 1, Some(*copy as usize)),
+        _ => false,
+    };
+    verdict(disk, &|finding| !explained(finding))
+}
+
+fn verdict(disk: &MemoryDevice, counts: &dyn Fn(&Finding) -> bool) -> Result<(), String> {
     let options = butterfs_check::Options {
         check_data: true,
         reference_budget: 1 << 16,
@@ -113,8 +193,8 @@ pub fn clean(disk: &MemoryDevice) -> Result<(), String> {
     let device: Arc<dyn BlockDevice> = Arc::new(disk.snapshot());
     let report: Report = butterfs_check::check(vec![device], &options, &|_| {});
     // A torn primary superblock is what the second copy is for.
-    let bad = report.findings.iter().filter(|finding| is_error(finding) && !is_torn_superblock(finding));
-    let said: Vec<String> = bad.take(8).map(ToString::to_string).collect();
+    let bad = |finding: &&Finding| is_error(finding) && !is_torn_superblock(finding) && counts(finding);
+    let said: Vec<String> = report.findings.iter().filter(bad).take(8).map(ToString::to_string).collect();
     if said.is_empty() { Ok(()) } else { Err(format!("{} errors: {said:#?}", report.errors)) }
 }
 

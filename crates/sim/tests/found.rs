@@ -1,12 +1,13 @@
 //! What the simulator found, each as the shortest sequence that showed it.
 
-use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
+use butterfs_device::{BlockDevice, Event, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation, Recorder};
 use butterfs_fs::options::Policies;
 use butterfs_fs::{Caller, Filesystem, InodeId, Options, RenameMode, SetAttr};
 use butterfs_ondisk::superblock::OFFSETS;
 use butterfs_sim::meanwhile::environment;
 use butterfs_sim::plan::Plan;
 use butterfs_sim::state::{clean, has_log};
+use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
@@ -156,4 +157,24 @@ fn the_first_commit_of_a_mount_begins_with_the_secondary_superblocks() {
     let (primary, secondary) = (written(OFFSETS[0].0), written(OFFSETS[1].0));
     let flushed = events[secondary..primary].iter().any(|event| matches!(event, Event::Flush { .. }));
     assert!(secondary < primary && flushed, "the primary is event {primary}, the secondary {secondary}");
+}
+
+/// A log whose blocks cannot be written held the order of superblocks for ever.
+#[test]
+fn a_log_that_cannot_be_written_becomes_a_commit() {
+    let _watchdog = Watchdog::new("a_log_that_cannot_be_written_becomes_a_commit", 60);
+    for on in [Operation::Write, Operation::Flush] {
+        let disk = made();
+        let faulty = Arc::new(FaultyDevice::new(disk.clone()));
+        let device: Arc<dyn BlockDevice> = faulty.clone();
+        let plan = Plan { logs: true, ..Plan::of(1) };
+        let filesystem = Filesystem::open(vec![device], plan.options(), environment(2)).expect("a good disk");
+        let id = filesystem.create(&ROOT, filesystem.root(), b"file", 0o644).expect("room").id;
+        faulty.add_rule(FaultRule::always(on, Fault::Fail).after(0, 1));
+        filesystem.fsync(id, false).expect("the commit is written");
+        drop(filesystem);
+        let filesystem = open(&disk);
+        filesystem.lookup(filesystem.root(), b"file").expect("it was fsynced");
+        clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+    }
 }

@@ -10,6 +10,7 @@ use butterfs_testkit::watchdog::Watchdog;
 use std::ops::Range;
 
 const SEEDS: Range<u64> = 1..301;
+const FAULTY_SEEDS: Range<u64> = 1..201;
 const STATES: usize = 20_000;
 const KERNEL_STATES: usize = 500;
 const LOG_STATES: usize = 1_000;
@@ -41,9 +42,20 @@ fn every_state_that_a_crash_leaves_is_good() {
 }
 
 #[test]
+fn every_fault_is_survived() {
+    let _watchdog = Watchdog::new("every_fault_is_survived", 500);
+    let totals = campaign(FAULTY_SEEDS, 0).run(Plan::with_faults, |_| {});
+    let Totals { runs, states, struck, .. } = totals;
+    println!("{runs} runs, {states} crash states, {struck:?}");
+    expect_none_failed(&totals);
+    assert!(struck.mirrors >= 300 && struck.data >= 80 && struck.told >= 50, "{struck:?}");
+}
+
+#[test]
 fn the_same_seed_is_the_same_run() {
     let _watchdog = Watchdog::new("the_same_seed_is_the_same_run", 300);
-    let once = || (1000..1012).map(|seed| run(&Plan::of(seed), Manner::default()).digest).collect::<Vec<_>>();
+    let plan = |seed: u64| if seed.is_multiple_of(3) { Plan::with_faults(seed) } else { Plan::of(seed) };
+    let once = || (1000..1012).map(|seed| run(&plan(seed), Manner::default()).digest).collect::<Vec<_>>();
     let first = once();
     // On another thread too.
     let second = std::thread::scope(|scope| scope.spawn(once).join().expect("nothing panics"));
@@ -53,9 +65,13 @@ fn the_same_seed_is_the_same_run() {
 
 /// A bug on purpose is found within so many runs.
 fn caught(canary: Canary, runs: u64) {
-    let _watchdog = Watchdog::new("canary", 300);
     // Much beside each commit: that is when space is reused.
-    let plan = |seed| Plan { canary: Some(canary), meanwhile_percent: 90, ..Plan::of(seed) };
+    caught_in(canary, runs, |seed| Plan { meanwhile_percent: 90, ..Plan::of(seed) });
+}
+
+fn caught_in(canary: Canary, runs: u64, plan: impl Fn(u64) -> Plan + Sync) {
+    let _watchdog = Watchdog::new("canary", 300);
+    let plan = |seed| Plan { canary: Some(canary), ..plan(seed) };
     let totals = campaign(1..runs + 1, 0).run(plan, |_| {});
     let failure = totals.failure.unwrap_or_else(|| panic!("{canary:?} was not found in {runs} runs"));
     println!("{canary:?}: seed {}, {}", failure.plan.seed, failure.what);
@@ -84,4 +100,14 @@ fn a_log_superblock_too_early_is_found() {
 #[test]
 fn space_reused_too_early_is_found() {
     caught(Canary::PinnedReusedEarly, 200);
+}
+
+#[test]
+fn a_checksum_ignored_is_found() {
+    caught_in(Canary::ChecksumIgnored, 30, Plan::with_faults);
+}
+
+#[test]
+fn a_failed_write_ignored_is_found() {
+    caught_in(Canary::WriteErrorIgnored, 80, Plan::with_faults);
 }

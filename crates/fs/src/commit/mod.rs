@@ -80,7 +80,10 @@ impl Core {
             self.space.release(generation);
         }
         self.env().reached(Point::WritingNodes);
-        self.write_nodes(&frozen, &identity)?;
+        let written = self.write_nodes(&frozen, &identity);
+        if !self.has_canary(Canary::WriteErrorIgnored) {
+            written?;
+        }
         self.env().reached(Point::FlushingNodes);
         if !self.has_canary(Canary::NoBarrier) {
             self.volume.flush()?;

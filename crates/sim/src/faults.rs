@@ -1,0 +1,301 @@
+//! What goes wrong with the device of a simulated life, besides power cuts.
+//!
+//! # The fault model
+//! 1. *Silent* faults strike reads and writes of one copy of what has two: of each DUP chunk one mirror, chosen by the
+//!    seed for the whole run. A read fails, has a wrong bit, or brings the bytes of another place; a write is lost, torn,
+//!    stored with a wrong bit, or stored at another place of such a mirror. Nobody who uses the filesystem may notice.
+//! 2. They strike file data that has one copy too. Then an I/O error is allowed for what lies in a damaged sector, and for
+//!    an operation that met a bad read. Other content, and other errors, never.
+//! 3. *Told* faults: from one moment on, for one operation or for ever, writes fail anywhere, or flushes; after a flush
+//!    has failed, all writes fail. Operations may then fail with an I/O error and change nothing, or the filesystem stops
+//!    writing. What was promised before stays promised, and what fails promises nothing.
+//! 4. Tree blocks with one copy and primary superblocks are struck by told faults only: nothing can be done without them.
+//!    Chunks that are made in a life are not struck silently in the same life.
+//!
+//! # Invariants
+//! 1. Faults follow from the seed and the sequence of operations alone.
+//! 2. Never are both copies of anything damaged.
+
+use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, Operation};
+use butterfs_ondisk::Logical;
+use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
+use butterfs_testkit::rng::Rng;
+use butterfs_volume::{Chunk, ChunkMap};
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const SECTOR: u64 = 4096;
+
+/// How often what goes wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Of a thousand writes to mirrors that may be damaged.
+    pub copy_writes: u64,
+    /// Of a thousand reads of them.
+    pub copy_reads: u64,
+    /// Of a thousand writes of data that has one copy.
+    pub data_writes: u64,
+    /// Of a thousand reads of it.
+    pub data_reads: u64,
+    /// The write or flush with this number fails.
+    pub fails: Option<Failing>,
+}
+
+/// A told fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Writes or flushes.
+    pub on: Operation,
+    /// So many go well first.
+    pub after: u64,
+    /// All later ones fail too.
+    pub for_ever: bool,
+}
+
+impl Faults {
+    /// The faults that follow from a seed.
+    pub fn of(seed: u64) -> Faults {
+        let mut rng = Rng::new(seed ^ 0xfa17_5000_0000_0000);
+        let often = [0, 20, 100, 300];
+        let mut silent = |percent| if rng.chance(percent) { *rng.pick(&often) } else { 0 };
+        let (copy_writes, copy_reads, data_writes, data_reads) = (silent(80), silent(60), silent(25), silent(25));
+        let failing = rng.chance(40).then(|| Failing {
+            on: *rng.pick(&[Operation::Write, Operation::Write, Operation::Flush]),
+            after: rng.below(120),
+            for_ever: rng.chance(50),
+        });
+        // Flushes are far fewer than writes.
+        let fails = failing.map(|failing| match failing.on {
+            Operation::Flush => Failing { after: failing.after / 8, ..failing },
+            _ => failing,
+        });
+        Faults { copy_writes, copy_reads, data_writes, data_reads, fails }
+    }
+
+    /// Whether file data may be lost.
+    pub fn loses_data(&self) -> bool {
+        self.data_writes > 0
+    }
+
+    /// Whether operations may fail.
+    pub fn is_told(&self) -> bool {
+        self.fails.is_some() || self.data_writes > 0 || self.data_reads > 0
+    }
+}
+
+/// What silent faults may strike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Mirror,
+    Data,
+}
+
+/// Sectors of 4 KiB that were damaged at some time in a run.
+pub type Damaged = BTreeSet<u64>;
+
+/// How many faults struck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Struck {
+    /// Reads and writes of mirrors.
+    pub mirrors: usize,
+    /// Reads and writes of data with one copy.
+    pub data: usize,
+    /// Told ones.
+    pub told: usize,
+}
+
+impl Struck {
+    /// Together with others.
+    pub fn add(&mut self, more: Struck) {
+        self.mirrors += more.mirrors;
+        self.data += more.data;
+        self.told += more.told;
+    }
+}
+
+/// A device that goes wrong as the model says.
+#[derive(Debug)]
+pub struct FaultyLife {
+    device: FaultyDevice,
+    faults: Faults,
+    zones: Vec<(Range<u64>, Kind)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    rng: Rng,
+    counts: [u64; 2],
+    struck: Struck,
+    damaged: Damaged,
+}
+
+impl FaultyLife {
+    /// Faults over `inner`, whose chunks are `chunks`. `run` chooses the mirrors, `life` the moments.
+    pub fn new(inner: Arc<dyn BlockDevice>, faults: Faults, chunks: &ChunkMap, run: u64, life: u64) -> FaultyLife {
+        let state = State {
+            rng: Rng::new(run.rotate_left(23) ^ life ^ 0xfa17),
+            counts: [0; 2],
+            struck: Struck::default(),
+            damaged: Damaged::new(),
+        };
+        let zones = chunks.iter().filter_map(|chunk| zone(chunk, run)).collect();
+        FaultyLife { device: FaultyDevice::new(inner), faults, zones, state: Mutex::new(state) }
+    }
+
+    /// How many faults struck so far.
+    pub fn struck(&self) -> Struck {
+        self.state().struck
+    }
+
+    /// Everything that was damaged so far.
+    pub fn damaged(&self) -> Damaged {
+        self.state().damaged.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn zone(&self, range: &Range<u64>) -> Option<Kind> {
+        let holds = |zone: &&(Range<u64>, Kind)| zone.0.start <= range.start && range.end <= zone.0.end;
+        self.zones.iter().find(holds).filter(|_| !touches_superblock(range)).map(|(_, kind)| *kind)
+    }
+
+    /// Counts an operation that can fail for all to see, and says whether it does.
+    fn is_told(&self, on: Operation) -> bool {
+        let mut state = self.state();
+        let count = &mut state.counts[usize::from(on == Operation::Flush)];
+        *count += 1;
+        let number = *count - 1;
+        let fails = self.faults.fails.filter(|failing| failing.on == on);
+        let strikes =
+            fails.is_some_and(|failing| number == failing.after || failing.for_ever && number > failing.after);
+        state.struck.told += usize::from(strikes);
+        strikes
+    }
+
+    fn strike(&self, on: Operation, range: &Range<u64>) -> Option<Fault> {
+        let kind = self.zone(range)?;
+        let rate = match (kind, on) {
+            (Kind::Mirror, Operation::Read) => self.faults.copy_reads,
+            (Kind::Mirror, _) => self.faults.copy_writes,
+            (Kind::Data, Operation::Read) => self.faults.data_reads,
+            (Kind::Data, _) => self.faults.data_writes,
+        };
+        let mut state = self.state();
+        if rate == 0 || state.rng.below(1000) >= rate {
+            return None;
+        }
+        match kind {
+            Kind::Mirror => state.struck.mirrors += 1,
+            Kind::Data => state.struck.data += 1,
+        }
+        let number = state.rng.bits();
+        let elsewhere = self.elsewhere(kind, range, &mut state.rng);
+        let fault = match (on, state.rng.below(4)) {
+            (Operation::Read, 0) => Fault::Fail,
+            (Operation::Read, 1 | 2) | (_, 0) => Fault::Flip { bit: number },
+            (_, 1) => Fault::Lost,
+            (Operation::Write, 2) => Fault::Torn { sectors: number },
+            _ => elsewhere.map_or(Fault::Flip { bit: number }, |to| self.misdirect(range, to)),
+        };
+        if on == Operation::Write {
+            let also = elsewhere.filter(|_| matches!(fault, Fault::Misdirect { .. }));
+            let len = range.end - range.start;
+            let damaged = [Some(range.start), also].into_iter().flatten();
+            state.damaged.extend(damaged.flat_map(|at| at / SECTOR..(at + len).div_ceil(SECTOR)));
+        }
+        Some(fault)
+    }
+
+    /// A place of the same kind, for as many bytes.
+    fn elsewhere(&self, kind: Kind, range: &Range<u64>, rng: &mut Rng) -> Option<u64> {
+        let len = range.end - range.start;
+        let fits = |zone: &&(Range<u64>, Kind)| zone.1 == kind && zone.0.end - zone.0.start > len;
+        let zones: Vec<_> = self.zones.iter().filter(fits).collect();
+        let (zone, _) = zones.get(rng.index(zones.len().max(1)))?;
+        // Near the start, where most is.
+        let sectors = ((zone.end - zone.start - len) / SECTOR).clamp(1, 512);
+        let at = zone.start + rng.below(sectors) * SECTOR;
+        (!touches_superblock(&(at..at + len))).then_some(at)
+    }
+
+    fn misdirect(&self, range: &Range<u64>, to: u64) -> Fault {
+        let places = self.len() - (range.end - range.start) + 1;
+        Fault::Misdirect { distance: (to + places - range.start) % places }
+    }
+
+    /// Has a fault strike the next operation of this kind.
+    fn rule(&self, on: Operation, fault: Fault) {
+        self.device.add_rule(FaultRule::always(on, fault).after(0, 1));
+    }
+}
+
+/// What silent faults may strike of a chunk on one device.
+fn zone(chunk: &Chunk, run: u64) -> Option<(Range<u64>, Kind)> {
+    let stripe = |index: usize| {
+        let start = chunk.stripes[index].physical.0;
+        start..start + chunk.stripe_length()
+    };
+    match chunk.profile().name {
+        "DUP" => Some((stripe(Rng::new(run ^ chunk.start.0).index(2)), Kind::Mirror)),
+        "single" if chunk.kind & (bits::METADATA | bits::SYSTEM) == 0 => Some((stripe(0), Kind::Data)),
+        _ => None,
+    }
+}
+
+fn touches_superblock(range: &Range<u64>) -> bool {
+    OFFSETS.iter().any(|copy| range.start < copy.0 + SUPERBLOCK_LEN as u64 && copy.0 < range.end)
+}
+
+/// Whether some of these bytes lie in a damaged sector, in this copy or, for none, in any.
+pub fn is_damaged(damaged: &Damaged, chunks: &ChunkMap, at: Logical, len: u64, copy: Option<usize>) -> bool {
+    let Some(chunk) = chunks.get(at) else { return false };
+    let stripes = chunk.stripes.iter().enumerate().filter(|(index, _)| copy.is_none_or(|copy| copy == *index));
+    stripes.into_iter().any(|(_, stripe)| {
+        let start = stripe.physical.0 + (at.0 - chunk.start.0);
+        damaged.range(start / SECTOR..(start + len).div_ceil(SECTOR)).next().is_some()
+    })
+}
+
+impl BlockDevice for FaultyLife {
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if let Some(fault) = self.strike(Operation::Read, &(offset..offset + buf.len() as u64)) {
+            self.rule(Operation::Read, fault);
+        }
+        self.device.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if self.is_told(Operation::Write) {
+            self.rule(Operation::Write, Fault::Fail);
+        } else if let Some(fault) = self.strike(Operation::Write, &(offset..offset + data.len() as u64)) {
+            self.rule(Operation::Write, fault);
+        }
+        self.device.write_at(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if self.is_told(Operation::Flush) {
+            // Nothing is known about earlier writes.
+            self.device.fail_writes();
+        }
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.device.discard(offset, len)
+    }
+
+    fn name(&self) -> String {
+        self.device.name()
+    }
+}
