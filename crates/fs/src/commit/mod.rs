@@ -11,6 +11,7 @@
 //!    round before changed.
 //! 3. After an error nothing is written any more.
 
+mod retirement;
 mod superblock;
 
 use crate::env::Point;
@@ -23,6 +24,7 @@ use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Generation, TreeId};
 use butterfs_tree::Node;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -94,6 +96,7 @@ impl Core {
         self.progress.lock().durable = generation;
         self.env().reached(Point::Durable);
         self.space.release(generation);
+        self.free_retired_chunks();
         if let Some(hook) = self.durable_hook.get() {
             hook(generation);
         }
@@ -143,6 +146,9 @@ impl Core {
         for task in std::mem::take(&mut *self.settle_tasks.lock()) {
             task(&handle)?;
             hook(&handle)?;
+        }
+        if self.has_changes() || self.retirement_wish.swap(false, Ordering::Relaxed) {
+            self.retire_groups(&handle)?;
         }
         if !self.has_changes() {
             return Ok(false);

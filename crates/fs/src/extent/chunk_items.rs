@@ -1,4 +1,4 @@
-//! The items of a new chunk: device items, chunk item, block group item, device extents, free space.
+//! The items of a chunk that comes or goes: device items, chunk item, block group item, device extents, free space.
 
 use super::block_groups;
 use crate::error::{Error, Result};
@@ -14,23 +14,7 @@ pub(crate) fn insert_chunk_items(handle: &Handle, chunk: &Chunk) -> Result<()> {
     let core = handle.core();
     let globals = core.globals();
     let stripe_length = chunk.stripe_length();
-    for stripe in &chunk.stripes {
-        let key = Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, stripe.device.0);
-        let updated = globals.chunk.update(handle, key, |data| match DevItem::mut_from_bytes(data) {
-            Ok(item) => {
-                item.bytes_used = (item.bytes_used.get() + stripe_length).into();
-                true
-            }
-            Err(_) => false,
-        })?;
-        if updated != Some(true) {
-            return Err(Error::corrupt(format!("device {} has no item of the right size", stripe.device)));
-        }
-        if let Some(mut item) = core.volume.device_item(stripe.device) {
-            item.bytes_used = (item.bytes_used.get() + stripe_length).into();
-            core.volume.set_device_item(item);
-        }
-    }
+    book_on_devices(handle, chunk, stripe_length as i64)?;
     fresh(globals.chunk.insert(handle, chunk.key(), &chunk.encode())?, "chunk", chunk)?;
     let group =
         BlockGroupItem { used: 0.into(), chunk_objectid: objectid::FIRST_CHUNK_TREE.into(), flags: chunk.kind.into() };
@@ -55,6 +39,62 @@ pub(crate) fn insert_chunk_items(handle: &Handle, chunk: &Chunk) -> Result<()> {
         fresh(tree.insert(handle, key, &[])?, "free space", chunk)?;
     }
     Ok(())
+}
+
+/// Removes the items of `chunk`, whose block group is empty.
+pub(crate) fn remove_chunk_items(handle: &Handle, chunk: &Chunk) -> Result<()> {
+    let core = handle.core();
+    let globals = core.globals();
+    book_on_devices(handle, chunk, -(chunk.stripe_length() as i64))?;
+    gone(globals.chunk.remove(handle, chunk.key())?, "chunk", chunk)?;
+    let key = Key::new(chunk.start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length);
+    gone(block_groups::tree(core).remove(handle, key)?, "block group", chunk)?;
+    for stripe in &chunk.stripes {
+        let key = Key::new(stripe.device.0, KeyType::DEV_EXTENT, stripe.physical.0);
+        gone(globals.dev.remove(handle, key)?, "device extent", chunk)?;
+    }
+    if let (Some(tree), true) = (&globals.free_space, core.maintains_free_space_tree()) {
+        let (from, to) = (Key::new(chunk.start.0, KeyType(0), 0), Key::new(chunk.end().0 - 1, KeyType(255), u64::MAX));
+        let mut summaries = 0;
+        let mut visit = |key: Key, _: &[u8]| {
+            summaries += usize::from(key.kind == KeyType::FREE_SPACE_INFO);
+            Ok(())
+        };
+        while tree.remove_range(handle, from, to, &mut visit)? {}
+        gone(summaries == 1, "free space", chunk)?;
+    }
+    Ok(())
+}
+
+/// Changes by `change` what is in use of each device, once for each stripe.
+fn book_on_devices(handle: &Handle, chunk: &Chunk, change: i64) -> Result<()> {
+    let core = handle.core();
+    for stripe in &chunk.stripes {
+        let key = Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, stripe.device.0);
+        let book = |item: &mut DevItem| {
+            let used = item.bytes_used.get().checked_add_signed(change);
+            used.inspect(|&used| item.bytes_used = used.into()).is_some()
+        };
+        let updated = core.globals().chunk.update(handle, key, |data| DevItem::mut_from_bytes(data).is_ok_and(book))?;
+        if updated != Some(true) {
+            return Err(Error::corrupt(format!(
+                "device {} has no item of the right size, or more in chunks than it says",
+                stripe.device
+            )));
+        }
+        if let Some(mut item) = core.volume.device_item(stripe.device) {
+            item.bytes_used = item.bytes_used.get().saturating_add_signed(change).into();
+            core.volume.set_device_item(item);
+        }
+    }
+    Ok(())
+}
+
+fn gone(removed: bool, what: &str, chunk: &Chunk) -> Result<()> {
+    if removed {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!("chunk {}: its {what} item is missing", chunk.start)))
 }
 
 fn fresh(inserted: bool, what: &str, chunk: &Chunk) -> Result<()> {

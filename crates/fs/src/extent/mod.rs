@@ -14,5 +14,5 @@ mod tree_items;
 
 pub(crate) use apply::run_refs;
 pub(crate) use block_groups::write_block_groups;
-pub(crate) use chunk_items::insert_chunk_items;
+pub(crate) use chunk_items::{insert_chunk_items, remove_chunk_items};
 pub use tree_items::TreeItems;

@@ -19,6 +19,12 @@ impl Filesystem {
         self.0.core.commit()
     }
 
+    /// The same now and then: also gives empty block groups back.
+    pub(super) fn sync_and_tidy(&self) -> Result<()> {
+        self.sync()?;
+        self.0.core.commit_retirement()
+    }
+
     /// Commits, with all data that was written before where that is wanted.
     pub(super) fn commit(&self) -> Result<()> {
         self.commit_through(self.0.core.generation())

@@ -188,6 +188,7 @@ impl Filesystem {
         self.0.flusher.lock().stop();
         self.0.inodes.delete_orphans();
         self.sync()?;
+        self.0.core.commit_retirement()?;
         // The secondary superblocks of the last commit wait for a flush.
         self.0.core.volume().flush()?;
         self.0.core.set_read_only(true);
@@ -212,7 +213,7 @@ impl Filesystem {
                 }
                 let filesystem = Filesystem(inner);
                 // An error has stopped the filesystem, and whoever writes next is told.
-                let _ = if timed_out { filesystem.sync() } else { filesystem.commit() };
+                let _ = if timed_out { filesystem.sync_and_tidy() } else { filesystem.commit() };
             }
         };
         let spawned = std::thread::Builder::new().name("commit".to_owned()).spawn(work);

@@ -2,7 +2,7 @@
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
-use crate::space::Class;
+use crate::space::{Class, GroupInfo};
 use crate::transaction::Reserve;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::profile::Profile;
@@ -42,6 +42,11 @@ impl Filesystem {
         }));
         drop(handle);
         core.commit()
+    }
+
+    /// The block groups: where they lie, what they may hold, and how much of each is used.
+    pub fn block_groups(&self) -> Vec<GroupInfo> {
+        self.0.core.space.groups()
     }
 
     /// See [`StatFs`]. As in the kernel, inodes are not counted: there is no limit.

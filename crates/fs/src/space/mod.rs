@@ -11,6 +11,7 @@
 //! [`Space::unloaded`] names it.
 
 mod free_extents;
+mod retirement;
 
 pub use free_extents::FreeExtents;
 
@@ -113,6 +114,8 @@ struct State {
     pins: BTreeMap<Generation, Vec<(u64, u64)>>,
     dirty: BTreeSet<u64>,
     mixed: bool,
+    /// A group of data or trees became empty since groups last retired.
+    emptied: bool,
 }
 
 impl State {
@@ -194,15 +197,6 @@ impl Space {
             state.dirty.insert(start);
         }
         state.groups.insert(start, group);
-    }
-
-    /// Takes an empty group out. Only its owner may still know it.
-    pub fn remove_group(&self, start: Logical) {
-        let mut state = self.state.lock();
-        if let Some(group) = state.groups.remove(&start.0) {
-            state.free[group.class as usize] -= group.allocatable();
-            state.dirty.remove(&start.0);
-        }
     }
 
     /// Whether data and trees share groups.
@@ -398,8 +392,11 @@ impl Space {
                 group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
             }
             let gained = group.allocatable() - before;
+            let emptied = group.used == 0 && group.pinned == 0 && matches!(group.class, Class::Data | Class::Metadata);
             state.free[class] += gained;
+            state.emptied |= emptied;
         }
+        state.steer_trees();
         runs
     }
 

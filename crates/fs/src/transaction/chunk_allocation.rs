@@ -78,6 +78,15 @@ impl DeviceSpace {
         }
     }
 
+    /// Gives the place of every stripe of `chunk` back.
+    pub(crate) fn remove_chunk(&mut self, chunk: &Chunk) {
+        for stripe in &chunk.stripes {
+            if let Some(device) = self.devices.get_mut(&stripe.device) {
+                device.extents.remove(&stripe.physical.0);
+            }
+        }
+    }
+
     /// Bytes of all devices.
     pub fn total_bytes(&self) -> u64 {
         self.devices.values().map(|device| device.total_bytes).sum()

@@ -96,6 +96,11 @@ pub struct Core {
     pub(crate) refs: RefQueue,
     pub(crate) device_space: Mutex<DeviceSpace>,
     pub(crate) new_chunks: Mutex<Vec<Chunk>>,
+    /// Chunks that the transaction which settles or is being written has removed: their place on the devices is free
+    /// when it is durable.
+    pub(crate) retired_chunks: Mutex<Vec<Chunk>>,
+    /// The next commit is to give empty groups back, even if nothing else has changed.
+    pub(crate) retirement_wish: AtomicBool,
     pub(crate) progress: Mutex<Progress>,
     pub(crate) changed: Condvar,
     pub(crate) commit_lock: Mutex<()>,
@@ -152,6 +157,8 @@ impl Core {
             refs: RefQueue::default(),
             device_space: Mutex::default(),
             new_chunks: Mutex::default(),
+            retired_chunks: Mutex::default(),
+            retirement_wish: AtomicBool::new(false),
             progress: Mutex::new(Progress {
                 running: durable.next(),
                 durable,

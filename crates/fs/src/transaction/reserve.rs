@@ -72,14 +72,16 @@ impl Core {
             return Ok(bytes);
         }
         // A chunk if the devices have room for one; else a commit, which frees what is pinned and settles what is
-        // only estimated; then once more both.
-        for _ in 0..2 {
+        // only estimated; then one that gives back what data does not need any more.
+        for attempt in 0..4 {
             while self.grow(Class::Metadata).is_ok() {
                 if self.promise(bytes, reserve.frees) {
                     return Ok(bytes);
                 }
             }
-            self.commit()?;
+            if attempt < 2 || self.can_retire() {
+                self.commit_for_space()?;
+            }
             if self.promise(bytes, reserve.frees) {
                 return Ok(bytes);
             }
@@ -114,7 +116,7 @@ impl Core {
         }
         let bytes = bytes.next_multiple_of(u64::from(self.sectorsize()));
         let floor = if self.space.is_mixed() { self.commit_cost() + self.global_reserve() } else { 0 };
-        for attempt in 0..3 {
+        for attempt in 0..4 {
             let mut promised = self.space.reserve(Class::Data, bytes, floor);
             while !promised && self.grow(Class::Data).is_ok() {
                 promised = self.space.reserve(Class::Data, bytes, floor);
@@ -126,8 +128,8 @@ impl Core {
                 }
                 self.space.unreserve(Class::Data, bytes);
             }
-            if attempt < 2 && self.space.pinned_bytes() + self.refs.len() as u64 > 0 {
-                self.commit()?;
+            if attempt < 3 && (self.space.pinned_bytes() + self.refs.len() as u64 > 0 || self.can_retire()) {
+                self.commit_for_space()?;
             }
         }
         Err(Error::refused(Errno::ENOSPC, "no space left for data"))

@@ -6,6 +6,7 @@ mod full;
 mod in_place;
 mod kernel;
 mod random;
+mod rounds;
 mod scenarios;
 mod sharing;
 mod threads;

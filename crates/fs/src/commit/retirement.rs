@@ -1,0 +1,87 @@
+//! Empty block groups go back to the devices: their items with the transaction that settles, their place when it is
+//! durable.
+//!
+//! # Invariants
+//! 1. A group retires in a later transaction than the one that emptied it, and never in the one that made it.
+//! 2. Until the transaction is durable the chunk map and the device space hold the chunk: no other one can lie where
+//!    the last commit still has it.
+//! 3. What removing the items takes is there before the first one goes.
+//!
+//! A group with a version 1 cache stays: its cache inode would have to go with it.
+
+use crate::error::Result;
+use crate::extent;
+use crate::space::Class;
+use crate::transaction::{Core, Handle};
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Key, KeyType, Logical};
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Groups that retire in one transaction.
+const MOST_GROUPS: u64 = 32;
+
+/// Tree blocks that removing the items of one group may copy: a few in each of three trees.
+const NODES_PER_GROUP: u64 = 16;
+
+impl Core {
+    /// Removes the items of empty groups that nobody needs.
+    pub(super) fn retire_groups(&self, handle: &Handle) -> Result<()> {
+        let cost = self.commit_cost();
+        let room = self.space.totals(Class::Metadata).free.saturating_sub(cost);
+        let most = (room / (NODES_PER_GROUP * u64::from(self.nodesize()))).min(MOST_GROUPS);
+        let mut keep = self.groups_with_caches()?;
+        keep.extend(self.new_chunks.lock().iter().map(|chunk| chunk.start));
+        let retired = self.space.retire(cost + self.global_reserve(), most as usize, &keep);
+        let map = self.volume.chunk_map();
+        for group in retired {
+            let chunk = map.get(group.start).expect("a block group has a chunk");
+            extent::remove_chunk_items(handle, chunk)?;
+            self.retired_chunks.lock().push(chunk.clone());
+        }
+        Ok(())
+    }
+
+    fn groups_with_caches(&self) -> Result<BTreeSet<Logical>> {
+        let key = |offset| Key::new(objectid::FREE_SPACE, KeyType(0), offset);
+        let mut groups = BTreeSet::new();
+        self.globals().root.scan(self, key(0), key(u64::MAX), &mut |key, _| {
+            groups.insert(Logical(key.offset));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(groups)
+    }
+
+    /// The transaction that removed them is durable.
+    pub(super) fn free_retired_chunks(&self) {
+        let mut devices = self.device_space.lock();
+        let retired = std::mem::take(&mut *self.retired_chunks.lock());
+        if retired.is_empty() {
+            return;
+        }
+        let mut map = (*self.volume.chunk_map()).clone();
+        for chunk in &retired {
+            map.remove(chunk.start);
+            devices.remove_chunk(chunk);
+        }
+        self.volume.set_chunk_map(map);
+    }
+
+    /// Whether a commit may give the place of empty groups back to the devices, or one is doing so.
+    pub(crate) fn can_retire(&self) -> bool {
+        self.space.has_emptied() || !self.retired_chunks.lock().is_empty()
+    }
+
+    /// A commit that also gives empty groups back, for who needs their place. No handle may be held.
+    pub(crate) fn commit_for_space(self: &Arc<Self>) -> Result<()> {
+        self.retirement_wish.store(true, Ordering::Relaxed);
+        self.commit()
+    }
+
+    /// The same, if there are such groups.
+    pub(crate) fn commit_retirement(self: &Arc<Self>) -> Result<()> {
+        if self.space.has_emptied() { self.commit_for_space() } else { Ok(()) }
+    }
+}
