@@ -3,6 +3,7 @@
 use crate::error::{Errno, Error, Result};
 use crate::options::Options;
 use crate::transaction::{Core, Handle, Reserve};
+use butterfs_ondisk::items::QgroupStatus;
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Admission, Key, KeyType, TreeId, admission};
@@ -92,28 +93,33 @@ pub(super) fn refuse_unfinished_work(core: &Core) -> Result<()> {
     Ok(())
 }
 
-/// Quotas are not kept here: says so in the first transaction, so that others rescan.
-pub(super) fn give_up_quotas(core: &Arc<Core>) -> Result<()> {
-    if quota_flags(core)?.is_none() {
-        return Ok(());
+/// Quotas are not kept here: says so in the first transaction, so that others rescan. True when there are any.
+pub(super) fn give_up_quotas(core: &Arc<Core>) -> Result<bool> {
+    let Some(flags) = quota_flags(core)? else { return Ok(false) };
+    if marked(flags) != flags {
+        mark_quotas(&core.start(Reserve::items(1))?)?;
     }
-    mark_quotas(&core.start(Reserve::items(1))?)
+    Ok(true)
 }
 
 /// The same in a transaction that has begun.
 pub(super) fn mark_quotas(handle: &Handle) -> Result<()> {
     let core = handle.core();
-    let Some(flags) = quota_flags(core)? else { return Ok(()) };
-    let changed = (flags | QUOTAS_INCONSISTENT).to_le_bytes();
+    let Some(flags) = quota_flags(core)?.filter(|&flags| marked(flags) != flags) else { return Ok(()) };
+    let changed = marked(flags).to_le_bytes();
     core.tree(TreeId::QUOTA)?.update(handle, QUOTA_STATUS, |data| data[16..24].copy_from_slice(&changed))?;
     Ok(())
 }
 
 const QUOTA_STATUS: Key = Key::new(0, KeyType::QGROUP_STATUS, 0);
-const QUOTAS_ON: u64 = 1;
-const QUOTAS_INCONSISTENT: u64 = 4;
 
-/// The flags of quotas that are on and said to be right.
+/// Numbers that are wrong. A rescan that somebody began ends here: going on later it would not see what changed behind
+/// it, and call the numbers right.
+fn marked(flags: u64) -> u64 {
+    (flags | QgroupStatus::INCONSISTENT) & !QgroupStatus::RESCAN
+}
+
+/// The flags of quotas that are on.
 fn quota_flags(core: &Core) -> Result<Option<u64>> {
     let tree = match core.tree(TreeId::QUOTA) {
         Err(error) if error.is(Errno::ENOENT) => return Ok(None),
@@ -121,5 +127,5 @@ fn quota_flags(core: &Core) -> Result<Option<u64>> {
     };
     let flags_of = |data: &[u8]| data.get(16..24).map(|f| u64::from_le_bytes(f.try_into().expect("eight")));
     let flags = tree.get(core, QUOTA_STATUS)?.and_then(|item| flags_of(&item));
-    Ok(flags.filter(|flags| flags & QUOTAS_ON != 0 && flags & QUOTAS_INCONSISTENT == 0))
+    Ok(flags.filter(|flags| flags & QgroupStatus::ON != 0))
 }

@@ -51,8 +51,8 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
     } else if !core.is_read_only() {
         admission::refuse_unfinished_work(&core)?;
     }
-    if !core.is_read_only() {
-        admission::give_up_quotas(&core)?;
+    if !core.is_read_only() && admission::give_up_quotas(&core)? {
+        notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());
     }
     Ok((core, notes))
 }

@@ -1,5 +1,6 @@
 //! New subvolumes and snapshots.
 
+use super::quota_groups;
 use super::uuid_tree::{self, UuidKind};
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
@@ -15,8 +16,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Items that making a subvolume changes: two inode items, four directory and root entries, root item, UUIDs.
-const ITEMS: u64 = 12;
+/// Items that making a subvolume changes: two inode items, four directory and root entries, root item, UUIDs, and two of
+/// its quota group.
+const ITEMS: u64 = 14;
 
 /// Refuses what is no directory before it looks at the name, as the system does.
 fn check_place(parent: &Inode, name: &[u8]) -> Result<()> {
@@ -105,6 +107,7 @@ fn enter(handle: &Handle, parent: &Arc<Inode>, name: &[u8], location: Key, now: 
     let index = directory::add(handle, parent, &entry)?;
     let place = Place { directory: parent.id(), index };
     subvolume_entry::add(handle, place, name, TreeId(location.objectid))?;
+    quota_groups::add(handle, TreeId(location.objectid))?;
     parent.change(|state| {
         state.grow_directory(2 * name.len() as i64);
         state.touch_content(now);

@@ -14,6 +14,7 @@ mod drop_tree;
 pub mod extents;
 mod info;
 pub mod paths;
+mod quota_groups;
 pub mod sharers;
 pub mod uuid_tree;
 mod uuid_upkeep;
