@@ -191,10 +191,10 @@ pub fn check(devices: Vec<Arc<dyn BlockDevice>>, options: &Options, progress: &(
             return report(sink, [0; 16], 0);
         }
     };
-    for (device, item) in devices.iter().zip(volume.device_items()) {
+    for (item, device) in volume.present_devices() {
         // Who asks for another copy knows that the first one is damaged.
         let first = usize::from(options.super_copy != 0);
-        superblocks::check_copies(&**device, item.total_bytes.get(), first, &mut sink);
+        superblocks::check_copies(&*device, item.total_bytes.get(), first, &mut sink);
     }
     let session = Session::new(volume, sb, sink, options, progress);
     let used = Judge::new(&session).run();

@@ -293,7 +293,7 @@ fn refusals_are_one_sentence_with_the_right_code() {
         (&["mkfs", "-O", "frob", image], 2, "unrecognized filesystem feature 'frob'"),
         (&["mkfs", "-O", "zoned", image], 2, "filesystem feature 'zoned' is not supported"),
         (&["mkfs", "-m", "raid7", image], 2, "'raid7'"),
-        (&["mkfs", "-m", "raid1", image], 2, "metadata profile RAID1 is not supported"),
+        (&["mkfs", "-m", "raid1", image], 2, "metadata profile RAID1 needs at least 2 devices"),
         (&["mkfs", "--csum", "md5", image], 2, "'md5'"),
         (&["mkfs", "-U", "xyz", image], 2, "'xyz'"),
         (&["mkfs", "-b", "1x", image], 2, "suffix 'x'"),

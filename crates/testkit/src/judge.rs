@@ -18,8 +18,13 @@ pub fn judge_memory(device: &Arc<MemoryDevice>) -> Report {
 
 /// The verdict on an image file that nobody writes.
 pub fn judge_file(image: &Path) -> Report {
-    let device = FileDevice::open(image, &FileOptions::inspect()).expect("the image can be opened");
-    judge(vec![Arc::new(device)])
+    judge_files(&[image])
+}
+
+/// The verdict on a filesystem on several image files that nobody writes.
+pub fn judge_files(images: &[impl AsRef<Path>]) -> Report {
+    let open = |image: &Path| FileDevice::open(image, &FileOptions::inspect()).expect("the image can be opened");
+    judge(images.iter().map(|image| Arc::new(open(image.as_ref())) as Arc<dyn BlockDevice>).collect())
 }
 
 /// Panics with the findings unless the image is clean.

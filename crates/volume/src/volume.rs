@@ -80,6 +80,11 @@ impl Volume {
         self.members.iter().map(|member| (member.id, member.device.name())).collect()
     }
 
+    /// The devices that are there, each with what the next superblocks will say about it, ascending by number.
+    pub fn present_devices(&self) -> Vec<(DevItem, Arc<dyn BlockDevice>)> {
+        self.members.iter().map(|member| (member.item(), member.device.clone())).collect()
+    }
+
     /// What the next superblocks on this device will say about it.
     pub fn device_item(&self, id: DeviceId) -> Option<DevItem> {
         Some(self.member(id)?.item())

@@ -20,15 +20,17 @@ const EXAMPLES: &str = "\
 Examples:
   butterfs mkfs -b 1G disk.img          a new file
   butterfs mkfs -L backup /dev/sdb1     a partition
-  butterfs mkfs -M -b 32M small.img     as small as is sensible";
+  butterfs mkfs -M -b 32M small.img     as small as is sensible
+  butterfs mkfs -d raid1 /dev/sdb /dev/sdc
+                                        everything twice, on two devices";
 
-/// Make a btrfs filesystem on a device or in a file.
+/// Make a btrfs filesystem on devices or in files.
 ///
 /// A file that does not exist is created, sparse, when --byte-count is given. A device or file on which a filesystem,
 /// a partition table or the like is recognised is left alone unless --force is given.
 ///
-/// The filesystem is the one that mkfs.btrfs makes by default: metadata twice (DUP), data once (single), nodes of
-/// 16 KiB, crc32c, and the features extref, skinny-metadata, no-holes, free-space-tree and block-group-tree.
+/// The filesystem is the one that mkfs.btrfs makes by default: metadata twice (DUP, on several devices RAID1), data once
+/// (single), nodes of 16 KiB, crc32c, and the features extref, skinny-metadata, no-holes, free-space-tree and block-group-tree.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
@@ -38,13 +40,13 @@ pub struct Args {
     /// UUID of the filesystem instead of a random one
     #[arg(short = 'U', long, value_parser = parse_uuid)]
     uuid: Option<[u8; 16]>,
-    /// Bytes of the device to use; a file that does not exist is created with this size
+    /// Bytes of each device to use; a file that does not exist is created with this size
     #[arg(short, long, value_name = "SIZE", value_parser = args::size)]
     byte_count: Option<u64>,
-    /// Profile of metadata: dup (default) or single
+    /// Profile of metadata: single, dup (default), raid0, raid1 (default on several devices), raid1c3, raid1c4 or raid10
     #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
     metadata: Option<&'static Profile>,
-    /// Profile of data: single (default) or dup
+    /// Profile of data: single (default), dup, raid0, raid1, raid1c3, raid1c4 or raid10
     #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
     data: Option<&'static Profile>,
     /// Mix data and metadata in the same block groups, for small devices
@@ -77,12 +79,12 @@ pub struct Args {
     /// Also list the chunks and where they lie
     #[arg(short, long)]
     verbose: bool,
-    /// Device or file
+    /// Devices or files
     #[arg(value_name = "DEVICE")]
     devices: Vec<PathBuf>,
 }
 
-/// Make a btrfs filesystem on a device or in a file.
+/// Make a btrfs filesystem on devices or in files.
 #[derive(clap::Parser, Debug)]
 #[command(name = "mkfs.butterfs", version, max_term_width = 100)]
 pub struct Standalone {
@@ -96,7 +98,7 @@ impl Run for Args {
             return Ok(list_features(out)?);
         }
         let options = self.options()?;
-        options.settings().map_err(|error| CliError::usage(error.to_string()))?;
+        options.settings(self.devices.len().max(1)).map_err(|error| CliError::usage(error.to_string()))?;
         let made = self.make(&options)?;
         for warning in &made.warnings {
             report::warn(warning);

@@ -24,7 +24,7 @@ use butterfs_fuse::{Log, client};
 use std::ffi::OsString;
 use std::io::ErrorKind::NotFound;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Mount a filesystem.
@@ -32,6 +32,8 @@ use std::sync::Arc;
 /// Returns when the mount is usable; a process in the background serves it until it is unmounted. Root's mounts of
 /// block devices and image files are of type fuseblk, and sync(1) and umount(8) make everything durable there. Mounts
 /// of other users are of type fuse: use 'butterfs filesystem sync' and 'butterfs umount'.
+///
+/// Of a filesystem on several devices all are given, one after the other or with the option device=.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Mount options, separated by commas
@@ -46,17 +48,16 @@ pub struct Args {
     /// Serve the mount in this process, for a caller that waits for a word on standard output
     #[arg(long, hide = true)]
     serve: bool,
-    /// Block device or image file
-    device: PathBuf,
-    /// An existing directory
-    mountpoint: PathBuf,
+    /// Block devices or image files of the filesystem, then an existing directory
+    #[arg(value_names = ["DEVICE", "MOUNTPOINT"], num_args = 2.., required = true)]
+    paths: Vec<PathBuf>,
 }
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let options = MountOptions::parse(self.options.iter().map(String::as_str)).map_err(CliError::usage)?;
         if options.remount {
-            return client::remount(&self.mountpoint, &options.flags, &options.data).map_err(CliError::failed);
+            return client::remount(self.mountpoint(), &options.flags, &options.data).map_err(CliError::failed);
         }
         match (self.serve, self.foreground) {
             (true, _) => self.serve(&options, out, true),
@@ -71,21 +72,42 @@ impl Args {
     fn to_command_line(&self) -> Vec<OsString> {
         let options = self.options.iter().flat_map(|list| [OsString::from("-o"), list.into()]);
         let create = self.create.iter().flat_map(|bytes| ["--create".into(), bytes.to_string().into()]);
-        let paths = ["--".into(), self.device.clone().into(), self.mountpoint.clone().into()];
-        options.chain(create).chain(paths).collect()
+        let paths = self.paths.iter().map(OsString::from);
+        options.chain(create).chain(["--".into()]).chain(paths).collect()
+    }
+
+    /// What the mount is called after.
+    fn source(&self) -> &Path {
+        &self.paths[0]
+    }
+
+    fn mountpoint(&self) -> &Path {
+        &self.paths[self.paths.len() - 1]
+    }
+
+    /// All devices, the source first; one that is named twice counts once.
+    fn devices(&self, options: &MountOptions) -> Vec<PathBuf> {
+        let mut devices: Vec<PathBuf> = Vec::new();
+        for path in self.paths[..self.paths.len() - 1].iter().chain(&options.devices) {
+            let same = |known: &PathBuf| known == path || same_file(known, path);
+            if !devices.iter().any(same) {
+                devices.push(path.clone());
+            }
+        }
+        devices
     }
 
     /// Mounts, serves, and returns when the filesystem is unmounted and everything is durable.
     fn serve(&self, options: &MountOptions, out: &mut dyn Write, in_background: bool) -> Result<(), CliError> {
         service::prepare();
         let log = if in_background { system_log::open() } else { to_stderr() };
-        let mountpoint = self.mountpoint()?;
+        let mountpoint = self.absolute_mountpoint()?;
         let Opened { filesystem, replayed, backing, reopen } = self.open(options)?;
         for note in replayed.iter().chain(filesystem.notes()) {
             report::warn(note);
         }
         let request = mount::Request {
-            source: std::path::absolute(&self.device).unwrap_or_else(|_| self.device.clone()).into(),
+            source: std::path::absolute(self.source()).unwrap_or_else(|_| self.source().to_owned()).into(),
             mountpoint,
             flags: options.flags,
             allow_other: options.allow_other || devices::may_mount(),
@@ -100,15 +122,15 @@ impl Args {
         }
         service.finish().map_err(|why| {
             if in_background {
-                log(&format!("{}: {why}", self.mountpoint.display()));
+                log(&format!("{}: {why}", self.mountpoint().display()));
             }
             CliError::failed(format!("not everything is durable: {why}"))
         })
     }
 
-    fn mountpoint(&self) -> Result<PathBuf, CliError> {
-        let shown = self.mountpoint.display();
-        let path = mount::mountinfo::absolute_mountpoint(&self.mountpoint).map_err(|error| match error.kind() {
+    fn absolute_mountpoint(&self) -> Result<PathBuf, CliError> {
+        let shown = self.mountpoint().display();
+        let path = mount::mountinfo::absolute_mountpoint(self.mountpoint()).map_err(|error| match error.kind() {
             NotFound => {
                 CliError::failed(format!("{shown} does not exist")).hint("make the directory to mount on first")
             }
@@ -119,7 +141,7 @@ impl Args {
 
     /// Why the filesystem cannot be opened; the sentence names the device.
     fn cannot_open(&self, error: &butterfs_fs::Error, options: &Options) -> CliError {
-        let device = self.device.display().to_string();
+        let device = self.source().display().to_string();
         let sentence = match &options.subvolume {
             Subvolume::Path(path) if error.is(Errno::ENOENT) => {
                 format!("{device} has no subvolume '{}'", String::from_utf8_lossy(path))
@@ -132,41 +154,45 @@ impl Args {
 
     fn open(&self, options: &MountOptions) -> Result<Opened, CliError> {
         let made = match self.create {
-            Some(bytes) => devices::create(&self.device, bytes)?,
+            Some(bytes) => devices::create(self.source(), bytes)?,
             None => false,
         };
         let engine = options.engine.clone();
-        let device = Arc::new(devices::open(&self.device, engine.read_only)?);
-        let backing = devices::backing(&self.device, &device, engine.read_only)?;
-        let replayed = if engine.read_only { self.replay_log(&device, &engine)? } else { Vec::new() };
-        let filesystem = Filesystem::open(vec![device.clone()], engine.clone(), Env::system())
+        let files = devices::open(&self.devices(options), engine.read_only)?;
+        let backing = devices::backing(self.source(), &files[0], engine.read_only)?;
+        let replayed = if engine.read_only { self.replay_log(&files, &engine)? } else { Vec::new() };
+        let filesystem = Filesystem::open(devices::shared(&files), engine.clone(), Env::system())
             .map_err(|error| self.cannot_open(&error, &engine))?;
         if made {
             give_root_directory(&filesystem)?;
         }
         let reopen = Box::new(move || {
-            let writable = device.open_for_writing().map_err(|error| error.to_string())?;
+            let writable = devices::writable(&files).map_err(|error| error.to_string())?;
             let options = Options { read_only: false, ..engine.clone() };
-            Filesystem::open(vec![Arc::new(writable)], options, Env::system()).map_err(|error| error.to_string())
+            Filesystem::open(writable, options, Env::system()).map_err(|error| error.to_string())
         });
         Ok(Opened { filesystem, replayed, backing, reopen })
     }
 
     /// A read-only mount shows what was fsynced before a crash too, so the log is replayed for it, where the device can be
     /// written. Returns what the user should be told.
-    fn replay_log(&self, device: &Arc<FileDevice>, engine: &Options) -> Result<Vec<String>, CliError> {
-        let has_log = !engine.no_log_replay && Filesystem::has_log(vec![device.clone()]).unwrap_or(false);
-        let Some(writable) = has_log.then(|| device.open_for_writing().ok()).flatten() else {
+    fn replay_log(&self, files: &[Arc<FileDevice>], engine: &Options) -> Result<Vec<String>, CliError> {
+        let has_log = !engine.no_log_replay && Filesystem::has_log(devices::shared(files)).unwrap_or(false);
+        let Some(writable) = has_log.then(|| devices::writable(files).ok()).flatten() else {
             // Who cannot replay says so when the filesystem is opened.
             return Ok(Vec::new());
         };
-        let replayed = Filesystem::open(vec![Arc::new(writable)], engine.clone(), Env::system());
+        let replayed = Filesystem::open(writable, engine.clone(), Env::system());
         let replayed = replayed.map_err(|error| self.cannot_open(&error, engine))?;
         Ok(replayed.notes().to_vec())
     }
 }
 
-/// What a mount needs of its device.
+fn same_file(a: &Path, b: &Path) -> bool {
+    a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+}
+
+/// What a mount needs of its devices.
 struct Opened {
     filesystem: Filesystem,
     /// What is to be said of the replay of a log before.

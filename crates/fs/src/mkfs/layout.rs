@@ -13,8 +13,11 @@
 
 use super::options::Settings;
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
-use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::header::{ITEM_LEN, leaf_data_size};
+use butterfs_ondisk::items::{ChunkHead, Stripe, block_group_flags as bits};
+use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::profile::Profile;
+use butterfs_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
 use butterfs_ondisk::{DeviceId, Logical, Physical};
 
 /// Bytes at the start of every device that no chunk uses.
@@ -37,52 +40,116 @@ pub struct MemberDevice {
     pub name: String,
 }
 
-/// The chunks of a filesystem on one `device`, in logical order: system, metadata (or mixed), data.
-pub fn chunks(settings: &Settings, device: &MemberDevice) -> Vec<Chunk> {
-    let mut at = (Logical(RESERVED), Physical(RESERVED));
-    let mut out = Vec::new();
-    for (kind, profile, stripe) in wanted(settings, device.total_bytes) {
-        let stripes = (0..profile.stripes_per_device as u64)
-            .map(|copy| ChunkStripe { device: device.id, physical: at.1.plus(copy * stripe), dev_uuid: device.uuid })
-            .collect();
-        out.push(Chunk::new(at.0, stripe, kind | profile.bit, settings.sectorsize, stripes));
-        at = (at.0.plus(stripe), at.1.plus(stripe * profile.stripes_per_device as u64));
+/// One of the first chunks.
+struct Part {
+    kind: u64,
+    profile: &'static Profile,
+    /// Bytes of each stripe; `None`: whatever suits metadata.
+    stripe: Option<u64>,
+    /// Bytes that are left on each device for the parts behind it.
+    behind: u64,
+}
+
+impl Part {
+    fn on_device(&self, stripe: u64) -> u64 {
+        stripe * self.profile.stripes_per_device as u64
+    }
+}
+
+/// A device, and from where on it is free.
+#[derive(Clone, Copy)]
+struct Room<'a> {
+    device: &'a MemberDevice,
+    at: Physical,
+}
+
+impl Room<'_> {
+    fn free(&self) -> u64 {
+        self.device.total_bytes.saturating_sub(self.at.0)
+    }
+}
+
+/// The chunks of a filesystem on `devices`, in logical order: system, metadata (or mixed), data. Each lies on the devices
+/// with the most free space. There are as many as the profiles need, of [`minimum_bytes`] at least.
+pub fn chunks(settings: &Settings, devices: &[MemberDevice]) -> Vec<Chunk> {
+    let mut rooms: Vec<Room<'_>> = devices.iter().map(|device| Room { device, at: Physical(RESERVED) }).collect();
+    let total = devices.iter().map(|device| device.total_bytes).sum();
+    let (mut start, mut out) = (Logical(RESERVED), Vec::new());
+    for part in parts(settings) {
+        rooms.sort_by_key(|room| (std::cmp::Reverse(room.free()), room.device.id));
+        let count = device_count(part.profile, rooms.len(), most_stripes(part.kind, settings.nodesize));
+        let chosen = &mut rooms[..count];
+        let stripe = part.stripe.unwrap_or_else(|| metadata_stripe(settings, &part, total, chosen));
+        let stripes: Vec<ChunkStripe> = chosen.iter_mut().flat_map(|room| place(room, &part, stripe)).collect();
+        let length = stripe * part.profile.data_stripes(stripes.len()) as u64;
+        out.push(Chunk::new(start, length, part.kind | part.profile.bit, settings.sectorsize, stripes));
+        start = start.plus(length);
     }
     out
 }
 
+/// Takes the stripes of a part from a device.
+fn place(room: &mut Room<'_>, part: &Part, stripe: u64) -> Vec<ChunkStripe> {
+    let first = room.at;
+    room.at = first.plus(part.on_device(stripe));
+    let copies = 0..part.profile.stripes_per_device as u64;
+    let on =
+        |copy| ChunkStripe { device: room.device.id, physical: first.plus(copy * stripe), dev_uuid: room.device.uuid };
+    copies.map(on).collect()
+}
+
+/// Of `given` devices, how many a chunk of this profile uses.
+fn device_count(profile: &Profile, given: usize, most: usize) -> usize {
+    let most = most / profile.stripes_per_device;
+    given.min(profile.max_devices.unwrap_or(most)) / profile.device_multiple * profile.device_multiple
+}
+
+/// Most stripes of a chunk: its item fits into a leaf, and two system chunks into the superblock.
+fn most_stripes(kind: u64, nodesize: u32) -> usize {
+    let entry = size_of::<DiskKey>() + ChunkHead::LEN;
+    match kind & bits::SYSTEM {
+        0 => (leaf_data_size(nodesize) - ITEM_LEN - ChunkHead::LEN) / Stripe::LEN,
+        _ => (SYS_CHUNK_ARRAY_LEN / 2 - entry) / Stripe::LEN,
+    }
+}
+
 /// Bytes that a device must have at least.
 pub fn minimum_bytes(settings: &Settings) -> u64 {
-    RESERVED + allocated(&wanted(settings, 0))
+    let smallest = |part: &Part| part.on_device(part.stripe.unwrap_or_else(|| least_metadata(settings)));
+    RESERVED + parts(settings).iter().map(smallest).sum::<u64>()
 }
 
-/// Type, profile and bytes of each stripe of the chunks, for a device of `total` bytes; the smallest ones for 0.
-fn wanted(settings: &Settings, total: u64) -> Vec<(u64, &'static Profile, u64)> {
+fn parts(settings: &Settings) -> Vec<Part> {
     let (metadata, data) = (settings.metadata, settings.data);
-    let system = (bits::SYSTEM, metadata, if metadata.copies > 1 { 8 * MIB } else { 4 * MIB });
+    let system = if metadata.copies > 1 { 8 * MIB } else { 4 * MIB };
+    let system = Part { kind: bits::SYSTEM, profile: metadata, stripe: Some(system), behind: 0 };
     if settings.mixed() {
-        let others = allocated(&[system]);
-        return vec![system, (bits::METADATA | bits::DATA, metadata, metadata_stripe(settings, total, others))];
+        let kind = bits::METADATA | bits::DATA;
+        return vec![system, Part { kind, profile: metadata, stripe: None, behind: 0 }];
     }
-    let data = (bits::DATA, data, 8 * MIB);
-    let others = allocated(&[system, data]);
-    vec![system, (bits::METADATA, metadata, metadata_stripe(settings, total, others)), data]
+    let data = Part { kind: bits::DATA, profile: data, stripe: Some(8 * MIB), behind: 0 };
+    let behind = data.on_device(8 * MIB);
+    vec![system, Part { kind: bits::METADATA, profile: metadata, stripe: None, behind }, data]
 }
 
-/// Bytes that stripes take on the device.
-fn allocated(stripes: &[(u64, &'static Profile, u64)]) -> u64 {
-    stripes.iter().map(|(_, profile, stripe)| stripe * profile.stripes_per_device as u64).sum()
-}
-
-/// Bytes of a stripe of the metadata chunk, on a device of `total` bytes of which `others` go to other chunks.
+/// Bytes of a stripe of the metadata chunk, on the `chosen` ones of devices that have `total` bytes together.
 ///
-/// The sizes are those of mkfs.btrfs (see [`customary`]), but [`NODES`] nodes if the device has room for them: the
+/// The sizes are those of mkfs.btrfs (see [`customary`]), but [`NODES`] nodes if the devices have room for them: the
 /// kernel reserves for the worst case, and with much less than this it may find no space for the first file.
-fn metadata_stripe(settings: &Settings, total: u64, others: u64) -> u64 {
-    let (profile, nodesize) = (settings.metadata, u64::from(settings.nodesize));
-    let least = if profile.copies > 1 { usable(nodesize).max(32 * MIB) } else { usable(nodesize) };
-    let room = total.saturating_sub(RESERVED + others) / profile.stripes_per_device as u64;
-    customary(profile, total).max(NODES * nodesize).min(room / STRIPE_LEN * STRIPE_LEN).max(least)
+fn metadata_stripe(settings: &Settings, part: &Part, total: u64, chosen: &[Room<'_>]) -> u64 {
+    let profile = part.profile;
+    let least_free = chosen.iter().map(Room::free).min().unwrap_or(0);
+    let room = least_free.saturating_sub(part.behind) / profile.stripes_per_device as u64;
+    let stripes = chosen.len() * profile.stripes_per_device;
+    customary(profile, total, stripes)
+        .max(NODES * u64::from(settings.nodesize))
+        .min(room / STRIPE_LEN * STRIPE_LEN)
+        .max(least_metadata(settings))
+}
+
+fn least_metadata(settings: &Settings) -> u64 {
+    let least = usable(settings.nodesize.into());
+    if settings.metadata.copies > 1 { least.max(32 * MIB) } else { least }
 }
 
 /// Bytes of metadata with which the kernel can still create and delete files when it cannot allocate more, found by
@@ -97,13 +164,13 @@ fn usable(nodesize: u64) -> u64 {
 }
 
 /// What mkfs.btrfs makes: 8 MiB without copies; otherwise as much as the kernel allocates at once, or where that is
-/// more than a tenth of the device, this tenth with all copies, but 32 MiB at least.
-fn customary(profile: &Profile, total: u64) -> u64 {
+/// more than a tenth of the devices, this tenth with all copies, but 32 MiB at least.
+fn customary(profile: &Profile, total: u64, stripes: usize) -> u64 {
     let most = if total > 50 * GIB { GIB } else { 256 * MIB };
     match profile.copies {
         1 => 8 * MIB,
-        _ if most <= total / 10 => most,
-        _ => (total / 10 / profile.stripes_per_device as u64 / STRIPE_LEN * STRIPE_LEN).max(32 * MIB),
+        _ if most * profile.data_stripes(stripes) as u64 <= total / 10 => most,
+        _ => (total / 10 / stripes as u64 / STRIPE_LEN * STRIPE_LEN).max(32 * MIB),
     }
 }
 
@@ -118,7 +185,7 @@ mod tests {
             features.set_mixed();
         }
         let (metadata, data) = (Profile::named(metadata), Profile::named(data));
-        MkfsOptions { metadata, data, features, ..Default::default() }.settings().unwrap()
+        MkfsOptions { metadata, data, features, ..Default::default() }.settings(16).unwrap()
     }
 
     fn device(total_bytes: u64) -> MemberDevice {
@@ -146,7 +213,7 @@ mod tests {
     fn large_nodes_need_more_metadata() {
         for (nodesize, minimum) in [(8192, 93323264), (32768, 93323264), (65536, 114294784)] {
             let options = MkfsOptions { nodesize: Some(nodesize), ..Default::default() };
-            assert_eq!(minimum_bytes(&options.settings().unwrap()), minimum, "{nodesize}");
+            assert_eq!(minimum_bytes(&options.settings(1).unwrap()), minimum, "{nodesize}");
         }
     }
 
@@ -166,7 +233,7 @@ mod tests {
 
     fn check_layout(settings: &Settings, total: u64) {
         let (mut logical, mut physical) = (RESERVED, RESERVED);
-        for chunk in chunks(settings, &device(total)) {
+        for chunk in chunks(settings, &[device(total)]) {
             assert_eq!(chunk.start.0, logical);
             logical = chunk.end().0;
             for stripe in &chunk.stripes {
@@ -191,8 +258,57 @@ mod tests {
             (60 * GIB, GIB),
         ];
         for (total, stripe) in table {
-            let chunk = &chunks(&settings("dup", "single", false), &device(total))[1];
+            let chunk = &chunks(&settings("dup", "single", false), &[device(total)])[1];
             assert_eq!((chunk.length, chunk.kind), (stripe, bits::METADATA | bits::DUP), "{total}");
         }
+    }
+
+    #[test]
+    fn chunks_of_every_profile_lie_on_different_devices_inside_of_them() {
+        let sizes = [150 * MIB, 400 * MIB, 200 * MIB, 1000 * MIB, 130 * MIB];
+        for (metadata, data) in [("raid1", "raid0"), ("raid1c3", "raid1"), ("raid1c4", "raid10"), ("raid10", "raid1c4")]
+        {
+            for count in 4..=sizes.len() {
+                let devices: Vec<MemberDevice> = (1..)
+                    .zip(&sizes[..count])
+                    .map(|(id, &size)| MemberDevice { id: DeviceId(id), ..device(size) })
+                    .collect();
+                let mut used = std::collections::BTreeMap::<DeviceId, Vec<(u64, u64)>>::new();
+                for chunk in chunks(&settings(metadata, data, false), &devices) {
+                    let mut on: Vec<DeviceId> = chunk.stripes.iter().map(|stripe| stripe.device).collect();
+                    on.sort_unstable();
+                    on.dedup();
+                    assert_eq!(on.len(), chunk.stripes.len(), "{chunk:?}");
+                    for stripe in &chunk.stripes {
+                        let end = stripe.physical.0 + chunk.stripe_length();
+                        assert!(stripe.physical.0 >= RESERVED && end <= sizes[stripe.device.0 as usize - 1]);
+                        used.entry(stripe.device).or_default().push((stripe.physical.0, end));
+                    }
+                }
+                for extents in used.values_mut() {
+                    extents.sort_unstable();
+                    assert!(extents.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{extents:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_uses_as_many_devices_as_its_profile_does() {
+        // Profile, devices given, devices used of at most 58.
+        let table = [
+            ("single", 3, 1),
+            ("raid0", 3, 3),
+            ("raid0", 70, 58),
+            ("raid1", 3, 2),
+            ("raid1c3", 4, 3),
+            ("raid10", 5, 4),
+            ("dup", 2, 1),
+        ];
+        for (profile, given, used) in table {
+            assert_eq!(device_count(Profile::named(profile).unwrap(), given, 58), used, "{profile} {given}");
+        }
+        assert_eq!(most_stripes(bits::SYSTEM, 16384), 29);
+        assert_eq!(most_stripes(bits::DATA, 16384), 506);
     }
 }

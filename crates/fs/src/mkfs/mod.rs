@@ -10,7 +10,7 @@
 //! - [`signatures`]: what may already be on a device
 //!
 //! # Not here
-//! Filesystems on several devices; contents other than an empty root directory.
+//! Profiles with parity; contents other than an empty root directory.
 
 mod blocks;
 mod features;
@@ -68,21 +68,27 @@ pub struct MkfsReport {
 
 /// Makes a filesystem on `devices`. When this returns it is durable.
 ///
-/// Refuses with `EINVAL` what [`MkfsOptions::settings`] refuses and more than one device, with `ENOSPC` a device that is
-/// too small (the sentence names the minimum), and without `force` with `EEXIST` a device on which something is
-/// recognised.
+/// Refuses what [`MkfsOptions::settings`] refuses, with `ENOSPC` a device that is too small (the sentence names the
+/// minimum), and without `force` with `EEXIST` a device on which something is recognised.
 pub fn mkfs(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions, env: &Env) -> Result<MkfsReport> {
-    let settings = options.settings()?;
-    let [device] = devices else {
-        return Err(Error::refused(Errno::EINVAL, "a filesystem on several devices is not supported yet"));
-    };
-    let total_bytes = usable_bytes(&**device, options, &settings)?;
-    if !options.force {
-        refuse_existing(&**device)?;
+    let settings = options.settings(devices.len())?;
+    if devices.is_empty() {
+        return Err(Error::refused(Errno::EINVAL, "a filesystem needs a device"));
     }
-    let plan = plan(device.name(), total_bytes, options, settings, env);
-    clear(&**device, total_bytes, options)?;
-    let volume = Volume::of_devices(vec![(plan.device_item(), device.clone())]);
+    let sizes =
+        devices.iter().map(|device| usable_bytes(&**device, options, &settings)).collect::<Result<Vec<u64>>>()?;
+    if !options.force {
+        devices.iter().try_for_each(|device| refuse_existing(&**device))?;
+    }
+    let members = (1..).zip(devices).zip(&sizes).map(|((id, device), &total_bytes)| MemberDevice {
+        id: DeviceId(id),
+        uuid: env.uuid(),
+        total_bytes,
+        name: device.name(),
+    });
+    let plan = plan(members.collect(), options, settings, env);
+    devices.iter().zip(&sizes).try_for_each(|(device, &size)| clear(&**device, size, options))?;
+    let volume = Volume::of_devices(plan.device_items().into_iter().zip(devices.iter().cloned()).collect());
     let map = ChunkMap::from_chunks(plan.chunks.iter().cloned()).expect("the first chunks do not overlap");
     let placed = place(&plan, &map);
     volume.set_chunk_map(map);
@@ -138,16 +144,15 @@ fn refuse_existing(device: &dyn BlockDevice) -> Result<()> {
     }
 }
 
-fn plan(name: String, total_bytes: u64, options: &MkfsOptions, settings: Settings, env: &Env) -> Plan {
-    let device = MemberDevice { id: DeviceId(1), uuid: env.uuid(), total_bytes, name };
-    let chunks = layout::chunks(&settings, &device);
+fn plan(devices: Vec<MemberDevice>, options: &MkfsOptions, settings: Settings, env: &Env) -> Plan {
+    let chunks = layout::chunks(&settings, &devices);
     Plan {
         settings,
         fsid: options.fsid.unwrap_or_else(|| env.uuid()),
         chunk_tree_uuid: env.uuid(),
         subvolume_uuid: env.uuid(),
         now: env.now(),
-        device,
+        devices,
         chunks,
     }
 }
@@ -155,15 +160,15 @@ fn plan(name: String, total_bytes: u64, options: &MkfsOptions, settings: Setting
 fn report(plan: Plan, warnings: Vec<String>) -> MkfsReport {
     MkfsReport {
         fsid: plan.fsid,
+        total_bytes: plan.total_bytes(),
         label: plan.settings.label,
         nodesize: plan.settings.nodesize,
         sectorsize: plan.settings.sectorsize,
-        total_bytes: plan.device.total_bytes,
         chunks: plan.chunks,
         incompat: plan.settings.incompat,
         compat_ro: plan.settings.compat_ro,
         checksum: plan.settings.checksum,
-        devices: vec![(plan.device.id, plan.device.total_bytes, plan.device.name)],
+        devices: plan.devices.into_iter().map(|device| (device.id, device.total_bytes, device.name)).collect(),
         warnings,
     }
 }

@@ -26,7 +26,8 @@ pub struct MkfsOptions {
     pub nodesize: Option<u32>,
     /// Bytes of a sector; `None`: 4096.
     pub sectorsize: Option<u32>,
-    /// Profile of metadata and system chunks; `None`: DUP, or single with mixed block groups.
+    /// Profile of metadata and system chunks; `None`: DUP on one device, RAID1 on several, or single with mixed block
+    /// groups.
     pub metadata: Option<&'static Profile>,
     /// Profile of data chunks; `None`: single.
     pub data: Option<&'static Profile>,
@@ -69,16 +70,19 @@ fn refuse<T>(what: impl Into<String>) -> Result<T> {
 }
 
 impl MkfsOptions {
-    /// Fills in the defaults and checks what can be checked without a device. `EINVAL` with a sentence that names the
-    /// option and its value.
-    pub fn settings(&self) -> Result<Settings> {
-        let (incompat_flags, compat_ro) =
+    /// Fills in the defaults for this many devices and checks what can be checked without looking at one. `EINVAL` with a
+    /// sentence that names the option and its value; `EOPNOTSUPP` for RAID5 and RAID6.
+    pub fn settings(&self, devices: usize) -> Result<Settings> {
+        let (mut incompat_flags, compat_ro) =
             self.features.resolve().map_err(|what| Error::refused_at(Errno::EINVAL, what))?;
         let mixed = incompat_flags & incompat::MIXED_GROUPS != 0;
         check_label(&self.label)?;
         let sectorsize = checked_sectorsize(self.sectorsize)?;
         let nodesize = checked_nodesize(self.nodesize, sectorsize, mixed)?;
-        let (metadata, data) = checked_profiles(self.metadata, self.data, mixed)?;
+        let (metadata, data) = checked_profiles(self.metadata, self.data, mixed, devices)?;
+        if [metadata, data].iter().any(|profile| profile.copies > 2) {
+            incompat_flags |= incompat::RAID1C34;
+        }
         let large = if nodesize > PAGE_SIZE { incompat::BIG_METADATA } else { 0 };
         Ok(Settings {
             label: self.label.clone(),
@@ -130,13 +134,23 @@ fn checked_profiles(
     metadata: Option<&'static Profile>,
     data: Option<&'static Profile>,
     mixed: bool,
+    devices: usize,
 ) -> Result<(&'static Profile, &'static Profile)> {
     let named = |name| Profile::named(name).expect("the table has this row");
-    let default_metadata = named(if mixed { "single" } else { "dup" });
+    let default_metadata = named(match devices {
+        _ if mixed => "single",
+        0 | 1 => "dup",
+        _ => "raid1",
+    });
     let (metadata, data) = (metadata.unwrap_or(default_metadata), data.unwrap_or(named("single")));
     for (what, profile) in [("metadata", metadata), ("data", data)] {
-        if profile.max_devices != Some(1) {
-            return refuse(format!("{what} profile {} is not supported yet, only single and DUP are", profile.name));
+        let (name, least) = (profile.name, profile.min_devices);
+        if profile.parity > 0 {
+            let what = format!("{what} profile {name} is not supported: RAID5 and RAID6 can only be read");
+            return Err(Error::refused_at(Errno::EOPNOTSUPP, what));
+        }
+        if devices < least {
+            return refuse(format!("{what} profile {name} needs at least {least} devices, {devices} given"));
         }
     }
     if mixed && metadata != data {
@@ -161,11 +175,11 @@ mod tests {
 
     #[test]
     fn defaults_depend_on_mixed_groups() {
-        let plain = options().settings().unwrap();
+        let plain = options().settings(1).unwrap();
         assert_eq!((plain.nodesize, plain.metadata.name, plain.data.name), (16384, "DUP", "single"));
         assert_eq!(plain.incompat, 0x361);
         assert_eq!(plain.compat_ro, 0xb);
-        let mixed = MkfsOptions { features: mixed(), ..options() }.settings().unwrap();
+        let mixed = MkfsOptions { features: mixed(), ..options() }.settings(1).unwrap();
         assert_eq!((mixed.nodesize, mixed.metadata.name, mixed.data.name), (4096, "single", "single"));
         assert_eq!(mixed.incompat, 0x345);
     }
@@ -181,14 +195,27 @@ mod tests {
             (MkfsOptions { nodesize: Some(131072), ..options() }, "131072"),
             (MkfsOptions { sectorsize: Some(8192), ..options() }, "8192 is not supported"),
             (MkfsOptions { sectorsize: Some(5000), ..options() }, "5000"),
-            (MkfsOptions { metadata: profile("raid1"), ..options() }, "metadata profile RAID1"),
-            (MkfsOptions { data: profile("raid0"), ..options() }, "data profile RAID0"),
+            (
+                MkfsOptions { metadata: profile("raid1"), ..options() },
+                "metadata profile RAID1 needs at least 2 devices, 1 given",
+            ),
+            (MkfsOptions { data: profile("raid1c4"), ..options() }, "data profile RAID1C4 needs at least 4"),
             (MkfsOptions { nodesize: Some(16384), features: mixed(), ..options() }, "16384"),
             (MkfsOptions { metadata: profile("dup"), features: mixed(), ..options() }, "must be the same"),
         ];
         for (options, part) in table {
-            let error = options.settings().expect_err(part);
+            let error = options.settings(1).expect_err(part);
             assert!(error.is(Errno::EINVAL) && error.to_string().contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn defaults_depend_on_the_number_of_devices() {
+        let settings = options().settings(2).unwrap();
+        assert_eq!((settings.metadata.name, settings.data.name, settings.incompat), ("RAID1", "single", 0x361));
+        let settings = MkfsOptions { data: Profile::named("raid1c3"), ..options() }.settings(3).unwrap();
+        assert_eq!((settings.metadata.name, settings.incompat), ("RAID1", 0xb61));
+        let parity = MkfsOptions { data: Profile::named("raid5"), ..options() }.settings(3).expect_err("parity");
+        assert!(parity.is(Errno::EOPNOTSUPP) && parity.to_string().contains("RAID5"), "{parity}");
     }
 }

@@ -21,10 +21,10 @@ pub fn superblock(plan: &Plan, placed: &[PlacedTree]) -> Superblock {
     sb.generation = GENERATION.0.into();
     sb.chunk_root_generation = GENERATION.0.into();
     set_roots(&mut sb, placed);
-    sb.total_bytes = plan.device.total_bytes.into();
+    sb.total_bytes = plan.total_bytes().into();
     sb.bytes_used = (block_count(placed) * u64::from(settings.nodesize)).into();
     sb.root_dir_objectid = Ino::TREE_ROOT_DIR.0.into();
-    sb.num_devices = 1.into();
+    sb.num_devices = (plan.devices.len() as u64).into();
     sb.sectorsize = settings.sectorsize.into();
     sb.nodesize = settings.nodesize.into();
     sb.leafsize = settings.nodesize.into();

@@ -28,7 +28,8 @@ pub struct Plan {
     /// The top-level subvolume's UUID.
     pub subvolume_uuid: [u8; 16],
     pub now: Time,
-    pub device: MemberDevice,
+    /// Ascending by number.
+    pub devices: Vec<MemberDevice>,
     pub chunks: Vec<Chunk>,
 }
 
@@ -110,33 +111,48 @@ impl Plan {
     }
 
     fn chunk_tree(&self) -> Vec<Item> {
-        let device = self.device_item();
-        let key = Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, device.devid.get());
-        let mut items = vec![(key, device.as_bytes().to_vec())];
+        let devices = self.device_items();
+        let key = |item: &DevItem| Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, item.devid.get());
+        let mut items: Vec<Item> = devices.iter().map(|item| (key(item), item.as_bytes().to_vec())).collect();
         items.extend(self.chunks.iter().map(|chunk| (chunk.key(), chunk.encode())));
         items
     }
 
-    /// The device as the chunk tree and the superblock describe it.
-    pub fn device_item(&self) -> DevItem {
+    /// The devices as the chunk tree and their superblocks describe them.
+    pub fn device_items(&self) -> Vec<DevItem> {
+        self.devices.iter().map(|device| self.device_item(device)).collect()
+    }
+
+    /// Bytes of all devices.
+    pub fn total_bytes(&self) -> u64 {
+        self.devices.iter().map(|device| device.total_bytes).sum()
+    }
+
+    fn device_item(&self, device: &MemberDevice) -> DevItem {
         let sector = self.settings.sectorsize.into();
-        let stripes = |chunk: &Chunk| chunk.stripe_length() * chunk.stripes.len() as u64;
+        let on_device = |chunk: &Chunk| {
+            let stripes = chunk.stripes.iter().filter(|stripe| stripe.device == device.id).count();
+            chunk.stripe_length() * stripes as u64
+        };
         DevItem {
-            devid: self.device.id.0.into(),
-            total_bytes: self.device.total_bytes.into(),
-            bytes_used: self.chunks.iter().map(stripes).sum::<u64>().into(),
+            devid: device.id.0.into(),
+            total_bytes: device.total_bytes.into(),
+            bytes_used: self.chunks.iter().map(on_device).sum::<u64>().into(),
             io_align: sector,
             io_width: sector,
             sector_size: sector,
-            uuid: self.device.uuid,
+            uuid: device.uuid,
             fsid: self.fsid,
             ..DevItem::default()
         }
     }
 
     fn device_tree(&self) -> Vec<Item> {
-        let statistics = Key::new(objectid::DEV_STATS, KeyType::PERSISTENT_ITEM, self.device.id.0);
-        let mut items = vec![(statistics, DevStats::default().as_bytes().to_vec())];
+        let statistics = |device: &MemberDevice| {
+            let key = Key::new(objectid::DEV_STATS, KeyType::PERSISTENT_ITEM, device.id.0);
+            (key, DevStats::default().as_bytes().to_vec())
+        };
+        let mut items: Vec<Item> = self.devices.iter().map(statistics).collect();
         for chunk in &self.chunks {
             let extent = DevExtent {
                 chunk_tree: TreeId::CHUNK.0.into(),

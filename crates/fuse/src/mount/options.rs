@@ -5,6 +5,7 @@
 
 use super::Flags;
 use butterfs_fs::{Options, Subvolume, TreeId};
+use std::path::PathBuf;
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct MountOptions {
     pub remount: bool,
     /// What was said about how new data is stored, in order.
     pub data: Vec<String>,
+    /// Devices of the filesystem besides the source of the mount.
+    pub devices: Vec<PathBuf>,
 }
 
 /// Carries an option out; the text is what follows the equals sign, if there is one.
@@ -81,6 +84,10 @@ const TABLE: &[(&str, Value, Effect)] = &[
     }),
     ("user_subvol_rm_allowed", Bare, |options, _| {
         options.engine.user_subvol_rm_allowed = true;
+        Ok(())
+    }),
+    ("device", Required, |options, value| {
+        options.devices.push(value.into());
         Ok(())
     }),
     ("rescue", Required, rescue),
@@ -312,6 +319,11 @@ mod tests {
         assert!(options.allow_other && !options.remount);
         assert_eq!(parsed("subvolid=0x101").engine.subvolume, Subvolume::Id(TreeId(257)));
         assert_eq!(parsed("commit=0").engine.commit_interval_secs, 30);
+    }
+
+    #[test]
+    fn devices_add_up() {
+        assert_eq!(parsed("device=/dev/a,noatime,device=b").devices, [PathBuf::from("/dev/a"), "b".into()]);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct KernelMount {
     path: PathBuf,
-    device: Option<LoopDevice>,
+    /// None once it is unmounted.
+    devices: Vec<LoopDevice>,
     log: KernelLog,
 }
 
@@ -23,22 +24,42 @@ impl KernelMount {
 
     /// Mounts `image`, or says what the kernel said.
     pub fn try_new(image: &Path, options: &str) -> Result<KernelMount, String> {
+        KernelMount::try_several(&[image], options)
+    }
+
+    /// Mounts the filesystem on several images with `options`.
+    pub fn several(images: &[impl AsRef<Path>], options: &str) -> KernelMount {
+        KernelMount::try_several(images, options).unwrap_or_else(|sentence| panic!("{sentence}"))
+    }
+
+    /// Mounts the filesystem on several images, or says what the kernel said.
+    pub fn try_several(images: &[impl AsRef<Path>], options: &str) -> Result<KernelMount, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let read_only = options.split(',').any(|option| option == "ro");
         let log = KernelLog::mark();
-        let device = LoopDevice::attach(image, read_only);
+        let devices: Vec<LoopDevice> =
+            images.iter().map(|image| LoopDevice::attach(image.as_ref(), read_only)).collect();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = scratch::root().join(format!("kernel-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
         let at = path.to_str().expect("test paths are text");
-        let source = device.path().to_string_lossy().into_owned();
-        let finished = run(60, "mount", &["-t", "btrfs", "-o", options, &source, at]);
-        if finished.code != Some(0) {
-            let said = log.lines(device.name()).join("\n");
-            let _ = std::fs::remove_dir(&path);
-            return Err(format!("the kernel does not mount {}: {}\n{said}", image.display(), finished.output.trim()));
+        let source = devices[0].path().to_string_lossy().into_owned();
+        let others: String = devices[1..].iter().map(|device| format!(",device={}", device.path().display())).collect();
+        let finished = run(60, "mount", &["-t", "btrfs", "-o", &format!("{options}{others}"), &source, at]);
+        let mount = KernelMount { path, devices, log };
+        if finished.code == Some(0) {
+            return Ok(mount);
         }
-        Ok(KernelMount { path, device: Some(device), log })
+        let said: Vec<String> = mount.devices.iter().flat_map(|device| log.lines(device.name())).collect();
+        let image = images[0].as_ref().display();
+        let sentence = format!("the kernel does not mount {image}: {}\n{}", finished.output.trim(), said.join("\n"));
+        mount.forget();
+        Err(sentence)
+    }
+
+    /// Gives the devices back and removes the folder, which is not mounted (any more).
+    fn forget(mut self) {
+        forget(std::mem::take(&mut self.devices));
     }
 
     /// The mounted root folder.
@@ -48,11 +69,15 @@ impl KernelMount {
 
     /// What the kernel has complained of since the mount.
     pub fn complaints(&self) -> Vec<String> {
-        self.device.as_ref().map_or_else(Vec::new, |device| self.log.complaints(device.name()))
+        let mut complaints: Vec<String> =
+            self.devices.iter().flat_map(|device| self.log.complaints(device.name())).collect();
+        // What names no device is found for each.
+        complaints.dedup();
+        complaints
     }
 
     /// Unmounts; returns what the kernel complained of from before the mount until after it.
-    pub fn finish(mut self) -> Vec<String> {
+    pub fn finish(self) -> Vec<String> {
         let at = self.path.to_str().expect("test paths are text");
         for _ in 0..50 {
             let finished = run(120, "umount", &[at]);
@@ -65,15 +90,25 @@ impl KernelMount {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         assert!(!mounts.contains(at), "cannot unmount {at}");
         let complaints = self.complaints();
-        self.device = None;
+        self.forget();
         complaints
+    }
+}
+
+/// The kernel remembers the devices of filesystems on several ones, and may be given other ones by the same names.
+fn forget(devices: Vec<LoopDevice>) {
+    if devices.len() > 1 {
+        for device in &devices {
+            run(20, "btrfs", &["device", "scan", "--forget", &device.path().to_string_lossy()]);
+        }
     }
 }
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
-        if self.device.is_some() {
+        if !self.devices.is_empty() {
             unmount(&self.path);
+            forget(std::mem::take(&mut self.devices));
         }
         let _ = std::fs::remove_dir(&self.path);
     }

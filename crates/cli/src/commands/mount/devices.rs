@@ -1,14 +1,14 @@
 //! What is mounted: opened, locked, and made where there is none.
 
 use crate::error::{CliError, os_message};
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenErrorKind};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenError, OpenErrorKind};
 use butterfs_fs::Env;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fuse::mount::Backing;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,16 +20,32 @@ pub fn may_mount() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Opens and locks a device or image.
-pub fn open(path: &Path, read_only: bool) -> Result<FileDevice, CliError> {
+/// Opens and locks the devices or images of a filesystem. The first one is the source of the mount.
+pub fn open(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<FileDevice>>, CliError> {
+    // What is mounted is claimed by the kernel, but only that.
+    let open = |(index, path): (usize, &PathBuf)| open_one(path, read_only, index > 0 || !may_mount()).map(Arc::new);
+    paths.iter().enumerate().map(open).collect()
+}
+
+fn open_one(path: &Path, read_only: bool, exclusive: bool) -> Result<FileDevice, CliError> {
     let options = match read_only {
         true => FileOptions { wait: PATIENCE, ..FileOptions::read_only() },
-        false => FileOptions { wait: PATIENCE, exclusive: !may_mount(), ..FileOptions::read_write() },
+        false => FileOptions { wait: PATIENCE, exclusive, ..FileOptions::read_write() },
     };
     FileDevice::open(path, &options).map_err(|error| match error.kind {
         OpenErrorKind::NotFound => CliError::from(error).hint("with --create SIZE an image is made there"),
         _ => error.into(),
     })
+}
+
+/// The devices as the engine takes them.
+pub fn shared(files: &[Arc<FileDevice>]) -> Vec<Arc<dyn BlockDevice>> {
+    files.iter().map(|file| file.clone() as Arc<dyn BlockDevice>).collect()
+}
+
+/// The same devices for writing; the locks stay with `files`.
+pub fn writable(files: &[Arc<FileDevice>]) -> Result<Vec<Arc<dyn BlockDevice>>, OpenError> {
+    files.iter().map(|file| Ok(Arc::new(file.open_for_writing()?) as Arc<dyn BlockDevice>)).collect()
 }
 
 /// What the kernel is to claim for the mount.

@@ -35,6 +35,6 @@ impl Helper {
     /// The same as arguments of `butterfs mount`.
     pub fn into_args(self) -> Args {
         let Helper { options, device, mountpoint, .. } = self;
-        Args { options, device, mountpoint, foreground: false, create: None, serve: false }
+        Args { options, paths: vec![device, mountpoint], foreground: false, create: None, serve: false }
     }
 }

@@ -1,0 +1,59 @@
+//! Filesystems on several devices through the command: made, mounted, checked, and seen by the kernel.
+
+mod common;
+#[allow(dead_code)] // other programs use the rest
+mod mounted;
+
+use butterfs_testkit::kernel::{KernelMount, check_several, run_ok};
+use butterfs_testkit::requirement;
+use common::{butterfs, butterfs_ok};
+use mounted::{Bed, text};
+use std::fs;
+use std::path::PathBuf;
+
+/// Image files beside the bed's, which is the first one; they are made.
+fn images(bed: &Bed, count: usize, options: &[&str]) -> Vec<PathBuf> {
+    let others = (2..=count).map(|id| bed.image.with_file_name(format!("disk{id}.img")));
+    let images: Vec<PathBuf> = std::iter::once(bed.image.clone()).chain(others).collect();
+    let paths: Vec<&str> = images.iter().map(|image| text(image)).collect();
+    butterfs_ok(&[&["mkfs", "-q", "-b", "200M"], options, &paths].concat());
+    images
+}
+
+#[test]
+fn all_devices_are_given_one_after_the_other_or_as_options() {
+    const TEST: &str = "mount_devices";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let images = images(&bed, 3, &["-d", "raid0", "-m", "raid1c3", "-L", "three"]);
+    let [one, two, three] = [0, 1, 2].map(|index: usize| text(&images[index]));
+    butterfs_ok(&["mount", one, two, three, text(&bed.at)]);
+    fs::write(bed.path("first"), vec![b'1'; 3 << 20]).unwrap();
+    bed.umount_ok();
+    let others = format!("device={two},device={three},device={one}");
+    butterfs_ok(&["mount", "-o", &others, one, text(&bed.at)]);
+    assert_eq!(fs::read(bed.path("first")).unwrap(), vec![b'1'; 3 << 20]);
+    fs::write(bed.path("second"), b"2").unwrap();
+    bed.umount_ok();
+    check_several(&images);
+    let mount = KernelMount::several(&images, "ro");
+    assert_eq!(fs::read(mount.path().join("first")).unwrap(), vec![b'1'; 3 << 20]);
+    assert_eq!(fs::read(mount.path().join("second")).unwrap(), b"2");
+    let shown = run_ok(60, "btrfs", &["filesystem", "show", text(mount.path())]);
+    assert!(shown.contains("'three'") && shown.contains("Total devices 3"), "{shown}");
+    assert_eq!(shown.matches("size 200.00MiB").count(), 3, "{shown}");
+    assert_eq!(mount.finish(), [""; 0]);
+}
+
+#[test]
+fn a_missing_device_is_refused_by_number() {
+    const TEST: &str = "mount_without_a_device";
+    let Some(bed) = Bed::new(TEST) else { return };
+    let images = images(&bed, 2, &[]);
+    let ran = butterfs(&["mount", text(&images[1]), text(&bed.at)]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("has 2 devices, but only 1 were given") && ran.stderr.contains("disk2.img"), "{ran:?}");
+    assert!(!bed.is_mounted());
+}
