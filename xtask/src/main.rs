@@ -23,7 +23,7 @@ usage: cargo xtask <command>
   bench [--small | --least] [--only NAME]... [--write]
                                       the same work here and on the kernel's btrfs, as ratios; --write puts them
                                       into docs/performance.md
-  sim [--seed S] [--runs N] [--hours H] [--kernel-every N]
+  sim [--seed S | --explore 1|2] [--runs N] [--hours H] [--kernel-every N]
                                       simulated crashes and faults, by seed (docs/testing.md)";
 
 fn main() -> ExitCode {

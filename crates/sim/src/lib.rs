@@ -31,6 +31,7 @@
 pub mod campaign;
 pub mod choice;
 pub mod cut;
+pub mod explore;
 pub mod faults;
 pub mod kernel;
 pub mod life;

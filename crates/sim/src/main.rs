@@ -2,6 +2,7 @@
 
 use butterfs_fs::options::Canary;
 use butterfs_sim::campaign::{Campaign, Totals};
+use butterfs_sim::explore::{Exploration, Explored};
 use butterfs_sim::faults::Struck;
 use butterfs_sim::plan::Plan;
 use butterfs_sim::run::Manner;
@@ -10,12 +11,15 @@ use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults]
-                       [--canary NAME]
+                       [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
 
   --seed S           the first seed (default 1)
   --runs N           so many seeds (default 1 with --seed, else 1000)
   --hours H          until this time is over, instead of a number of runs (0.5 is half an hour)
   --kernel-every N   one state of N is also mounted by the kernel and checked by btrfs check (needs root)
+  --explore 1|2      instead of seeds, every sequence of one or two operations
+  --shard I/N        of that the part I, from 0, of N
+  --from U           and of that only from this unit of work on
   --threads N        seeds at one time (default: all cores)
   --faults           the device goes wrong too, not only the power
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
@@ -28,13 +32,26 @@ struct Arguments {
     kernel_every: usize,
     threads: usize,
     faults: bool,
+    explore: usize,
+    shard: (u64, u64),
+    from: u64,
     canary: Option<Canary>,
 }
 
 fn parse(words: &[String]) -> Result<Arguments, String> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (seed, kernel_every) = (1, 0);
-    let mut arguments = Arguments { seed, runs: None, hours: None, kernel_every, threads, faults: false, canary: None };
+    let mut arguments = Arguments {
+        seed: 1,
+        runs: None,
+        hours: None,
+        kernel_every: 0,
+        threads,
+        faults: false,
+        explore: 0,
+        shard: (0, 1),
+        from: 0,
+        canary: None,
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         if word == "--faults" {
@@ -51,6 +68,11 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
             "--runs" => arguments.runs = Some(value.parse().map_err(|_| bad())?),
             "--hours" => arguments.hours = Some(value.parse().map_err(|_| bad())?),
             "--kernel-every" => arguments.kernel_every = value.parse().map_err(|_| bad())?,
+            "--explore" => {
+                arguments.explore = value.parse().ok().filter(|length| (1..=2).contains(length)).ok_or_else(bad)?;
+            }
+            "--shard" => arguments.shard = shard(value).ok_or_else(bad)?,
+            "--from" => arguments.from = value.parse().map_err(|_| bad())?,
             "--threads" => arguments.threads = value.parse().map_err(|_| bad())?,
             "--canary" => {
                 arguments.canary = Some(match value.as_str() {
@@ -70,9 +92,16 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
     Ok(arguments)
 }
 
+fn shard(value: &str) -> Option<(u64, u64)> {
+    let (part, parts) = value.split_once('/')?;
+    let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
+    (part < parts).then_some((part, parts))
+}
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match parse(&words) {
+        Ok(arguments) if arguments.explore > 0 => explore(&arguments),
         Ok(arguments) => run(&arguments),
         Err(sentence) => {
             eprintln!("{sentence}\n\n{HELP}");
@@ -111,6 +140,48 @@ fn run(arguments: &Arguments) -> ExitCode {
     let faults = if arguments.faults { " --faults" } else { "" };
     println!("again: cargo xtask sim --seed {}{faults}", failure.plan.seed);
     ExitCode::FAILURE
+}
+
+fn explore(arguments: &Arguments) -> ExitCode {
+    let started = Instant::now();
+    let exploration = Exploration {
+        length: arguments.explore,
+        shard: arguments.shard,
+        from: arguments.from,
+        until: arguments.hours.map(|hours| started + Duration::from_secs_f64(hours * 3600.0)),
+        kernel_every: arguments.kernel_every as u64,
+        threads: arguments.threads,
+        canary: arguments.canary,
+    };
+    let told = std::sync::Mutex::new(started);
+    let explored = exploration.run(|explored| {
+        let mut told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if told.elapsed() > Duration::from_secs(10) {
+            *told = Instant::now();
+            report_explored(explored, started);
+        }
+    });
+    report_explored(&explored, started);
+    for (number, failure) in explored.failures.iter().enumerate() {
+        println!("FAILED\n{failure:?}");
+        if number == 0 {
+            match failure.export(&std::env::temp_dir()) {
+                Ok(path) => println!("the disk is in {}", path.display()),
+                Err(error) => println!("the disk could not be exported: {error}"),
+            }
+        }
+    }
+    if explored.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn report_explored(explored: &Explored, started: Instant) {
+    let Explored { units, done, workloads, states, log_states, kernel_states, failures } = explored;
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{done} of {units} units (go on with --from {done}): {workloads} workloads, {states} states ({log_states} with a \
+         log, {kernel_states} by the kernel too), {} failed, in {seconds:.0} s",
+        failures.len()
+    );
 }
 
 fn report(totals: &Totals, started: Instant) {

@@ -175,12 +175,25 @@ fn begin_again(plan: &Plan, disk: MemoryDevice, damaged: &Damaged) -> Result<Opt
     }
 }
 
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
 impl Failure {
+    /// A failure of steps on a filesystem that was made for them: what is wrong, where it was cut, and the disk then.
+    pub(crate) fn of_base(
+        plan: &Plan,
+        base: &MemoryDevice,
+        model: &ModelFs,
+        (what, cut, disk): (String, Option<Cut>, Option<MemoryDevice>),
+        steps: &[Planned],
+    ) -> Failure {
+        let (plan, steps, base, model) = (plan.clone(), steps.to_vec(), Arc::new(base.snapshot()), model.clone());
+        let (damaged, disk) = (Damaged::new(), disk.map(Arc::new));
+        Failure { plan, life: 0, cut, what, steps, base, model, damaged, disk }
+    }
+
     /// The same failure with as few steps as were found to be enough: leaving out any more, nothing fails.
     pub fn shrunk(&self) -> Failure {
         let mut smallest = self.clone();
