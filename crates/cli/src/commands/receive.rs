@@ -23,8 +23,9 @@ With --into-directory, owners, attributes and devices that the filesystem or the
 each kind once with how often, and remembered in the file .NAME.butterfs-received, by which incremental streams find what they build on: the tree must not \
 be changed. Snapshots are copies that share content where the filesystem can.
 
-Memory does not depend on the length of the stream: a buffer of at most 17 MiB for one command, and what the engine \
-caches.";
+Memory does not depend on the length of the stream: a buffer of at most 17 MiB for one command, 100 MiB for changes that \
+are not committed yet, and what the engine caches, at most 256 MiB of blocks and as much of contents. Only inodes that are \
+immutable, append-only or synchronous are remembered until the end, with 50 bytes or, in a directory, their path.";
 
 /// Apply a send stream
 ///

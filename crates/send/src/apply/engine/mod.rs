@@ -4,7 +4,9 @@
 //! 2. A subvolume that is being received is called [`partial_name`](super::partial_name) and its root has the attribute
 //!    [`MARK`]; both go when it is complete.
 //! 3. The root's times are those of the last UTIMES, or the parent's, whatever temporary names passed through it.
-//! 4. Immutable inodes are changed where the stream changes them, and are immutable again at the end.
+//! 4. Every [`COMMIT_AFTER`] commands are committed, so that memory does not grow with the stream: until a commit, the
+//!    blocks that a transaction has changed stay in memory.
+//! 5. Immutable inodes are changed where the stream changes them, and are immutable again at the end.
 
 mod attributes;
 mod clones;
@@ -22,13 +24,18 @@ use rustc_hash::FxHashMap;
 /// The attribute of the root of a subvolume that is not complete; its value is the UUID that is being received.
 pub const MARK: &[u8] = b"user.butterfs.partial";
 
+/// See invariant 4. A command changes some hundred bytes of blocks.
+const COMMIT_AFTER: u32 = 50_000;
+
 const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
 
 /// Flags of an inode that forbid changes.
 const FIXED: u64 = inode_flags::IMMUTABLE | inode_flags::APPEND;
 /// Flags that a stream can set. Those of compression follow from the property, which is an attribute: setting them would
 /// set the property to what the mount compresses with.
-const SETTABLE: u64 = FIXED | inode_flags::SYNC | inode_flags::NODUMP | inode_flags::NOATIME | inode_flags::DIRSYNC;
+const SETTABLE: u64 = LATE | inode_flags::NODUMP | inode_flags::NOATIME;
+/// Flags that are set when the section is complete: those, and the ones that make changes slow.
+const LATE: u64 = FIXED | inode_flags::SYNC | inode_flags::DIRSYNC;
 
 /// Told of each entry of a directory outside the section that came or went.
 pub type Changed<'a> = Box<dyn FnMut(InodeId, &[u8]) + 'a>;
@@ -47,6 +54,8 @@ pub struct Engine<'a> {
     entries: Entries,
     gathered: Gathered,
     open: Option<Open>,
+    /// Commands since the last commit.
+    uncommitted: u32,
     /// Subvolumes by the UUID that streams know them by.
     known: FxHashMap<Uuid, TreeId>,
 }
@@ -59,7 +68,7 @@ struct Open {
     root: InodeId,
     /// Times that the root is to have.
     root_times: Option<(Timespec, Timespec)>,
-    /// Flags of inodes that are set when everything else is done.
+    /// Flags of inodes that are set when everything else is done, where some are [`LATE`].
     flags: FxHashMap<InodeId, u64>,
 }
 
@@ -76,6 +85,7 @@ impl<'a> Engine<'a> {
             entries: Entries::default(),
             gathered: Gathered::default(),
             open: None,
+            uncommitted: 0,
             known: FxHashMap::default(),
         }
     }
@@ -209,8 +219,14 @@ impl<'a> Engine<'a> {
     fn set_flags(&mut self, path: &[u8], flags: u64) -> Outcome {
         let id = self.find(path)?.id;
         self.set_storing(id, flags)?;
+        self.filesystem.set_flags(id, flags, SETTABLE & !LATE)?;
         let open = self.open.as_mut().ok_or_else(|| Failure::new(Errno::EINVAL, "no subvolume was begun"))?;
-        open.flags.insert(id, flags & SETTABLE);
+        if flags & LATE != 0 {
+            open.flags.insert(id, flags & SETTABLE);
+        } else {
+            open.flags.remove(&id);
+            self.filesystem.set_flags(id, 0, LATE)?;
+        }
         Ok(())
     }
 
@@ -245,6 +261,15 @@ impl<'a> Engine<'a> {
         let filesystem = self.filesystem.clone();
         let Some((id, set)) = self.gathered.take(|id| filesystem.getattr(id).ok()) else { return Ok(()) };
         self.changing(&[id], |filesystem| filesystem.setattr(&ROOT, id, &set)).map(drop)
+    }
+
+    fn commit_now_and_then(&mut self) -> Outcome {
+        self.uncommitted += 1;
+        if self.uncommitted >= COMMIT_AFTER {
+            self.uncommitted = 0;
+            self.filesystem.sync()?;
+        }
+        Ok(())
     }
 
     /// Does something to inodes, of which some may have to lose flags that forbid it until the section is complete.
@@ -301,6 +326,7 @@ impl Target for Engine<'_> {
     fn command(&mut self, command: &Command<'_>) -> Outcome {
         if !is_gathered(command) {
             self.settle()?;
+            self.commit_now_and_then()?;
         }
         match *command {
             Command::Mkfile { path, .. } => self.make(path, mode::S_IFREG | 0o600, (0, 0), b""),
