@@ -204,7 +204,7 @@ fn sending_takes_what_the_change_is() {
 fn receiving_takes_what_a_command_is() {
     let _watchdog = Watchdog::new("receiving_takes_what_a_command_is", 300);
     let scratch = Scratch::new("receive-memory");
-    let peaks = [35_000, 70_000].map(|files| {
+    let peaks = [30_000, 60_000].map(|files| {
         let image = scratch.sparse_file("image", 4 << 30);
         FORMATS[0].make(&device(&image));
         let [peak, commands] = measure("receive", &image, files);

@@ -30,9 +30,9 @@ impl Filesystem {
     }
 
     /// Makes a subvolume that was received as `uuid` in the sender's transaction `stransid` read-only, with everything
-    /// written to it before the call.
-    pub fn finish_received(&self, id: TreeId, uuid: &[u8; 16], stransid: u64) -> Result<()> {
+    /// written to it before the call. The attribute `mark` of its root goes in the same transaction.
+    pub fn finish_received(&self, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
         self.0.files.flush_all()?;
-        subvolume::finish_received(&self.0.core, id, uuid, stransid)
+        subvolume::finish_received(&self.0.core, id, uuid, stransid, mark)
     }
 }

@@ -6,6 +6,7 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{time_of, timespec};
 use crate::inode::entry;
 use crate::inode::entry::Entry;
+use crate::inode::xattr;
 use crate::transaction::{Core, Reserve};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::features::incompat;
@@ -126,15 +127,19 @@ pub fn set_default(core: &Arc<Core>, id: TreeId) -> Result<()> {
 
 /// Records what a subvolume was received as, and makes it read-only, in one step. The caller has brought written data
 /// into the trees.
-pub fn finish_received(core: &Arc<Core>, id: TreeId, uuid: &[u8; 16], stransid: u64) -> Result<()> {
+pub fn finish_received(core: &Arc<Core>, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
     let tree = core.tree(id)?;
-    let handle = core.start(Reserve::items(4))?;
+    let handle = core.start(Reserve::items(5))?;
     let item = tree.root_item();
     if item.refs.get() == 0 {
         return Err(Error::refused(Errno::ENOENT, "the subvolume is deleted"));
     }
     if tree.is_readonly() {
         return Err(Error::refused(Errno::EROFS, "the subvolume is read-only"));
+    }
+    match xattr::remove(&handle, &tree, Ino::ROOT_DIR, mark) {
+        Err(error) if error.is(Errno::ENODATA) => {}
+        other => other?,
     }
     uuid_tree::add(&handle, UuidKind::Received, uuid, id)?;
     if item.received_uuid != *uuid {

@@ -14,9 +14,9 @@ const DIRECTORIES: [&str; 3] = ["D", "D/E", "G"];
 /// Its files; the last is a second name of the first.
 const FILES: [&str; 4] = ["D/f", "D/E/g", "G/k", "h"];
 /// Names that sequences work with: those, and free ones.
-const NAMES: [&str; 9] = ["D", "D/E", "G", "D/f", "D/E/g", "h", "n", "G/n", "D/E/n"];
+pub const NAMES: [&str; 9] = ["D", "D/E", "G", "D/f", "D/E/g", "h", "n", "G/n", "D/E/n"];
 
-fn universe(names: &[&str]) -> Vec<Op> {
+pub fn universe(names: &[&str]) -> Vec<Op> {
     let path = |name: &str| RelPath::from(name);
     let mut ops = Vec::new();
     for one in names {
@@ -37,16 +37,20 @@ fn universe(names: &[&str]) -> Vec<Op> {
 }
 
 /// A filesystem with the tree, and a receiver that has it.
-struct Bench {
-    world: World,
-    base: butterfs_fs::TreeId,
+pub struct Bench {
+    pub world: World,
+    pub base: butterfs_fs::TreeId,
     received: Vec<u8>,
     number: usize,
 }
 
 impl Bench {
     fn new() -> Bench {
-        let world = World::new(8 << 30);
+        Bench::of(World::new(8 << 30))
+    }
+
+    /// With the tree in this filesystem, as `work` and `base`.
+    pub fn of(world: World) -> Bench {
         let (id, mut library) = world.subvolume("work");
         let mut apply = |op| library.apply(&op).unwrap_or_else(|error| panic!("{op:?}: {error}"));
         DIRECTORIES.iter().for_each(|path| drop(apply(Op::Mkdir { path: RelPath::from(*path), mode: 0o755 })));
@@ -59,10 +63,15 @@ impl Bench {
         Bench { world, base, received, number: 0 }
     }
 
-    /// Runs a sequence in a copy of the tree; false when one of them fails.
-    fn run(&mut self, ops: &[&Op]) -> Option<butterfs_fs::TreeId> {
+    /// The name of the copy that was run in last.
+    pub fn name(&self) -> String {
+        format!("q{}", self.number)
+    }
+
+    /// Runs a sequence in a copy of the tree; none when one of them fails.
+    pub fn run(&mut self, ops: &[&Op]) -> Option<butterfs_fs::TreeId> {
         self.number += 1;
-        let name = format!("w{}", self.number);
+        let name = self.name();
         let id = self.world.fs.snapshot(self.base, crate::world::TOP, name.as_bytes(), false).expect("a free name");
         let mut library = Library::below(&self.world.fs, &RelPath::from(name.as_str()));
         let done = ops.iter().all(|op| library.apply(op).is_ok());
@@ -76,7 +85,7 @@ impl Bench {
     /// Whether the sequence can be run; if so, its stream is received and compared.
     fn judge(&mut self, ops: &[&Op]) -> bool {
         let Some(id) = self.run(ops) else { return false };
-        let name = format!("w{}", self.number);
+        let name = self.name();
         let stream = self.world.send(&job(id, Some(self.base), Version::V1));
         let mut receiver = Receiver::default();
         receiver.receive(&self.received).expect("it was received before");

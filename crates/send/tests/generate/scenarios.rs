@@ -13,7 +13,7 @@ use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 
 /// A folder in which a case works, by paths.
-struct At<'a> {
+pub struct At<'a> {
     fs: &'a Filesystem,
     top: InodeId,
 }
@@ -127,7 +127,7 @@ impl At<'_> {
     }
 }
 
-type Work = fn(&At<'_>);
+pub type Work = fn(&At<'_>);
 
 /// A capability as the kernel stores it: version 2, effective, cap_net_raw.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -148,7 +148,7 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-const CASES: &[(&str, Work, Work)] = &[
+pub const CASES: &[(&str, Work, Work)] = &[
     (
         "times of the root below which names go round",
         |at| {
@@ -434,7 +434,7 @@ const CASES: &[(&str, Work, Work)] = &[
 ];
 
 /// Does the work of every case in a subvolume of its own.
-fn with_cases(world: &World, mut each: impl FnMut(&str, usize, butterfs_fs::TreeId, butterfs_fs::TreeId)) {
+pub fn with_cases(world: &World, mut each: impl FnMut(&str, usize, butterfs_fs::TreeId, butterfs_fs::TreeId)) {
     for (number, (name, before, after)) in CASES.iter().enumerate() {
         let (id, _): (_, Library) = world.subvolume(&format!("w{number}"));
         let at = At { fs: &world.fs, top: InodeId::root_of(id) };

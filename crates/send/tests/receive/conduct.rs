@@ -1,6 +1,7 @@
 //! Sections: how they are marked, completed, left, found again; errors and where the program goes on.
 
 use crate::world::{Stream, World};
+use butterfs_fs::InodeId;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
 use butterfs_send::apply::Options;
 use butterfs_send::wire::{Command, Version};
@@ -38,7 +39,8 @@ fn what_was_interrupted_is_marked_and_refused_or_removed() {
     assert_eq!(world.names(), ["a"]);
     // What is complete stays, and so does what only looks like a left-over.
     assert!(world.refusal(&whole).contains("File exists"));
-    world.fs.create_subvolume(&Default::default(), crate::world::TOP, b"c.partial").unwrap();
+    let mine = world.fs.create_subvolume(&Default::default(), crate::world::TOP, b"c.partial").unwrap();
+    world.fs.create(&Default::default(), InodeId::root_of(mine), b"mine", 0o600).unwrap();
     let other = Stream::subvol("c", 3).end();
     let received = world.receive_with(&other, &mut world.engine().remove_partial(true), &Options::default());
     assert!(received.errors[0].contains("no interrupted receive has left it"), "{received:?}");

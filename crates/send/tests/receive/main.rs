@@ -3,6 +3,7 @@
 
 mod conduct;
 mod directories;
+mod durable;
 mod hostile;
 mod kernel;
 mod losses;

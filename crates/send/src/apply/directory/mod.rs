@@ -204,7 +204,11 @@ impl Directory {
         let left = match openat(&self.destination, partial, DIRECTORY, Mode::empty()) {
             Err(Number::NOENT) => return Ok(()),
             Err(_) => None,
-            Ok(left) => Marker::read(left.as_fd(), marker::INSIDE.as_bytes()).map(|_| left),
+            Ok(left) => {
+                // A receive that was interrupted before it could mark what it had made leaves an empty directory.
+                let marked = Marker::read(left.as_fd(), marker::INSIDE.as_bytes()).is_some() || is_empty(&left)?;
+                marked.then_some(left)
+            }
         };
         let Some(left) = left else {
             return Err(Failure::new(Errno::EEXIST, format!("{name} exists, and no interrupted receive has left it")));
@@ -441,6 +445,16 @@ fn disinherit(directory: &OwnedFd) -> Outcome {
     // Only the group that is set is not ours to choose everywhere.
     let _ = rustix::fs::fchown(directory, None, Some(group));
     rustix::fs::fchmod(directory, Mode::RWXU).map_err(system)
+}
+
+fn is_empty(directory: &OwnedFd) -> Result<bool, Failure> {
+    let named = |name: &[u8]| name != b"." && name != b"..";
+    for entry in Dir::read_from(directory).map_err(system)? {
+        if named(entry.map_err(system)?.file_name().to_bytes()) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Deletes everything in a directory, following nothing, whatever permissions and flags a stream has given.

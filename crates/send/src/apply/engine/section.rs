@@ -4,7 +4,7 @@ use super::super::{Failure, Outcome, Section, partial_name};
 use super::{Engine, FIXED, MARK, Open, ROOT, SETTABLE};
 use crate::wire::Timespec;
 use butterfs_fs::env::Time;
-use butterfs_fs::{Errno, InodeId, RenameMode, SetAttr, SetTime};
+use butterfs_fs::{Errno, InodeId, RenameMode, SetAttr, SetTime, TreeId};
 use rustc_hash::FxHashMap;
 
 fn timespec(time: Time) -> Timespec {
@@ -19,7 +19,7 @@ impl Engine<'_> {
         }
         let parent = section.parent.map(|(uuid, transid)| self.find_parent(&uuid, transid)).transpose()?;
         let partial = partial_name(section.name);
-        self.clear_away(&partial, section)?;
+        self.clear_away(&partial, section, parent)?;
         (self.closed)(self.destination, &partial, true);
         let made = match parent {
             Some(parent) => self.filesystem.snapshot(parent, self.destination, &partial, false),
@@ -54,10 +54,10 @@ impl Engine<'_> {
 
     /// Sees to it that nothing has the partial name: what an interrupted receive left goes if the caller wants that,
     /// and nothing else ever does.
-    fn clear_away(&mut self, partial: &[u8], section: &Section<'_>) -> Outcome {
+    fn clear_away(&mut self, partial: &[u8], section: &Section<'_>, parent: Option<TreeId>) -> Outcome {
         let Some(left) = self.exists(partial)? else { return Ok(()) };
         let name = String::from_utf8_lossy(partial);
-        if !self.is_left_over(left, section)? {
+        if !self.is_left_over(left, section, parent)? {
             return Err(Failure::new(Errno::EEXIST, format!("{name} exists, and no interrupted receive has left it")));
         }
         if !self.remove_partial {
@@ -69,13 +69,33 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Whether a receive has marked it; or has completed it, and was interrupted before it got its name.
-    fn is_left_over(&self, id: InodeId, section: &Section<'_>) -> Result<bool, Failure> {
+    /// Whether a receive has marked it; or has completed it, and was interrupted before it got its name; or has only
+    /// just made it.
+    fn is_left_over(&self, id: InodeId, section: &Section<'_>, parent: Option<TreeId>) -> Result<bool, Failure> {
         if id != InodeId::root_of(id.tree) || id.tree == self.destination.tree {
             return Ok(false);
         }
         let marked = self.filesystem.get_xattr(id, MARK).is_ok();
-        Ok(marked || self.filesystem.subvolume_info(id.tree)?.received_uuid == section.uuid)
+        let complete = self.filesystem.subvolume_info(id.tree)?.received_uuid == section.uuid;
+        Ok(marked || complete || self.holds_nothing(id, parent)?)
+    }
+
+    /// Whether it is empty, or a copy of the section's parent that nobody has changed. A receive that was interrupted
+    /// before it could mark what it had made leaves this, and with it nothing is lost.
+    fn holds_nothing(&self, id: InodeId, parent: Option<TreeId>) -> Result<bool, Failure> {
+        let info = self.filesystem.subvolume_info(id.tree)?;
+        let [changed, made, ..] = info.transids;
+        if let Some(parent) = parent
+            && info.parent_uuid == self.filesystem.subvolume_info(parent)?.uuid
+        {
+            return Ok(changed == made && !info.is_readonly());
+        }
+        let mut is_empty = true;
+        self.filesystem.readdir(id, 2, &mut |_| {
+            is_empty = false;
+            false
+        })?;
+        Ok(is_empty)
     }
 
     /// What is known of the section is forgotten.
@@ -92,7 +112,6 @@ impl Engine<'_> {
         let Some(open) = &mut self.open else { return Ok(()) };
         let (root, uuid, transid, name) = (open.root, open.uuid, open.transid, open.name.clone());
         let (times, flags) = (open.root_times, std::mem::take(&mut open.flags));
-        self.changing(&[root], |filesystem| filesystem.remove_xattr(&ROOT, root, MARK))?;
         if let Some((atime, mtime)) = times {
             let time = |time: Timespec| Some(SetTime::At(Time { sec: time.sec, nsec: time.nsec }));
             let set = SetAttr { atime: time(atime), mtime: time(mtime), ..SetAttr::default() };
@@ -104,7 +123,7 @@ impl Engine<'_> {
             let late = std::mem::take(&mut open.flags);
             self.set_all_flags(late)?;
         }
-        self.filesystem.finish_received(root.tree, &uuid, transid)?;
+        self.filesystem.finish_received(root.tree, &uuid, transid, MARK)?;
         let partial = partial_name(&name);
         self.filesystem.rename(self.destination, &partial, self.destination, &name, RenameMode::NoReplace)?;
         (self.changed)(self.destination, &partial);
