@@ -24,8 +24,6 @@ pub struct Policies {
     /// A bug on purpose, for tests of the tests.
     #[doc(hidden)]
     pub canary: Option<Canary>,
-    /// `fsync` writes a log where it can, not a commit.
-    pub write_logs: bool,
     /// Directories are logged by DIR_ITEMs too, as by kernels before 5.17.
     pub log_dir_items: bool,
     /// Every `fsync` of a file logs all its extended attributes, as by kernels before 5.14.

@@ -12,7 +12,7 @@
 //!
 //! Not here: what is written, and that what a superblock leads to is durable before it.
 
-use super::sync_primitives::{Condvar, Guard, Mutex};
+use super::sync_primitives::{Condvar, Mutex};
 
 struct State {
     /// The last durable commit.
@@ -89,9 +89,8 @@ impl SuperblockOrder {
         }
         state.logs.push(generation);
         drop(state);
-        let written = write_blocks();
-        let result = match written {
-            Ok(()) => self.lead(self.state.lock(), generation, write_superblock),
+        let result = match write_blocks() {
+            Ok(()) => self.lead(generation, write_superblock),
             Err(error) => Err(error),
         };
         let mut state = self.state.lock();
@@ -102,12 +101,8 @@ impl SuperblockOrder {
         result
     }
 
-    fn lead<E>(
-        &self,
-        mut state: Guard<'_, State>,
-        generation: u64,
-        write_superblock: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Turn, E> {
+    fn lead<E>(&self, generation: u64, write_superblock: impl FnOnce() -> Result<(), E>) -> Result<Turn, E> {
+        let mut state = self.state.lock();
         // The commit of the log's own generation waits for the log.
         while state.busy || state.durable + 1 < generation {
             if state.stopped {

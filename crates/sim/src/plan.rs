@@ -166,11 +166,11 @@ impl Plan {
     pub fn options(&self) -> Options {
         Options {
             noatime: true,
+            no_tree_log: !self.logs,
             node_cache_bytes: 128 << 10,
             dirty_data_bytes: 1 << 20,
             policies: Policies {
                 canary: self.canary,
-                write_logs: self.logs,
                 // Most fsyncs are cheaper as a commit when everything is small.
                 log_at_any_cost: !self.seed.is_multiple_of(4),
                 ..Policies::default()

@@ -23,7 +23,7 @@ fn open(disk: &Arc<MemoryDevice>) -> Filesystem {
 
 fn logging(disk: &Arc<MemoryDevice>) -> Filesystem {
     let device: Arc<dyn BlockDevice> = disk.clone();
-    let policies = Policies { write_logs: true, log_at_any_cost: true, ..Policies::default() };
+    let policies = Policies { log_at_any_cost: true, ..Policies::default() };
     let options = Options { policies, ..Plan::of(1).options() };
     Filesystem::open(vec![device], options, environment(2)).expect("a good disk")
 }

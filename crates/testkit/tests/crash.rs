@@ -1,15 +1,16 @@
 //! Crashes: after each the image checks clean, the kernel mounts it, and it shows a state that was allowed.
 //!
-//! The serving process is killed at random moments of a workload on the mount, fifty times on one image. What `promise`
-//! allows is said there. Crashes of the engine without a mount are the simulator's (`crates/sim`).
+//! The serving process is killed at random moments of a workload on the mount, fifty times on one image; every fifth time
+//! an `fsync` is a commit, otherwise it may be a log. What `promise` allows is said there. Crashes of the engine without a mount are the simulator's (`crates/sim`).
 
-use butterfs_fs::Options;
-use butterfs_testkit::engine::open;
+use butterfs_fs::{Filesystem, Options};
+use butterfs_testkit::engine::{device, open};
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::mounted::Mounted;
-use butterfs_testkit::operation::{Target, agree};
+use butterfs_testkit::operation::{RelPath, Target, agree};
+use butterfs_testkit::promise::logged::Numbers;
 use butterfs_testkit::promise::{History, Promise, through};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
@@ -18,6 +19,8 @@ use butterfs_testkit::serve::{self, Served};
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape};
 use rustix::io::Errno;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,10 +28,22 @@ const KILLS: u64 = 50;
 /// More than any workload runs before it is killed.
 const OPERATIONS: usize = 1_000_000;
 
-/// Runs operations in `folder` of a mount until its server is dead. `None` when the server did something wrong.
-fn run_until_killed(seed: u64, folder: &Path, kill: impl FnOnce() + Send) -> Result<History, String> {
+/// What was done in a folder of a mount until its server was dead.
+struct Lived {
+    history: History,
+    numbers: Numbers,
+}
+
+fn number(folder: &Path, path: &RelPath) -> Option<u64> {
+    let path = folder.join(std::ffi::OsStr::from_bytes(&path.0));
+    std::fs::symlink_metadata(path).ok().map(|found| found.ino())
+}
+
+/// Runs operations in `folder` of a mount until its server is dead.
+fn run_until_killed(seed: u64, folder: &Path, logs: bool, kill: impl FnOnce() + Send) -> Result<Lived, String> {
     let mut model = ModelFs::default();
     let mut history = History::new(&model);
+    let mut numbers = Numbers::default();
     let mut mounted = Mounted::new(folder);
     let mut generator = Generator::new(seed, Shape { inodes_max: 150, ..Shape::SMALL });
     let delay = Duration::from_millis(10 + Rng::new(seed).below(200));
@@ -39,7 +54,10 @@ fn run_until_killed(seed: u64, folder: &Path, kill: impl FnOnce() + Send) -> Res
         });
         for _ in 0..OPERATIONS {
             let op = generator.next_op(&model);
-            let promise = Promise::of(&op, &model);
+            let promise = match Promise::of(&op, &model) {
+                Some(Promise::File(id)) if logs => Some(Promise::Logged(id)),
+                promise => promise,
+            };
             let expected = model.apply(&op);
             history.push(&model);
             let actual = mounted.apply(&op);
@@ -49,10 +67,13 @@ fn run_until_killed(seed: u64, folder: &Path, kill: impl FnOnce() + Send) -> Res
                     return Err(format!("seed {seed}: {op:?}: expected {expected:?}, actual {actual:?}"));
                 }
                 killer.join().expect("it only waits and kills");
-                return Ok(history);
+                return Ok(Lived { history, numbers });
             }
             if let Some(promise) = promise {
                 history.promise(promise);
+            }
+            if logs {
+                numbers.learn(&model, &mut |path| number(folder, path));
             }
         }
         Err("the workload ended before the kill".to_owned())
@@ -68,6 +89,9 @@ fn kill(process: u32) {
 fn split_off(mut print: Fingerprint, name: &str) -> (Fingerprint, Fingerprint) {
     let prefix = format!("{name}/").into_bytes();
     let mut inside = Fingerprint::default();
+    let numbers = std::mem::take(&mut print.numbers);
+    let own = |(path, number): (Vec<u8>, u64)| Some((path.strip_prefix(&prefix[..])?.to_vec(), number));
+    inside.numbers = numbers.into_iter().filter_map(own).collect();
     let all = std::mem::take(&mut print.entries);
     for (path, mut entry) in all {
         if path == name.as_bytes() {
@@ -93,23 +117,29 @@ fn killed_server() {
     let image = scratch.sparse_file("image", 1 << 30);
     serve::mkfs(&image, &[]);
     let at = scratch.folder("mnt");
-    let mut before = Fingerprint::default();
+    let (mut before, mut logged) = (Fingerprint::default(), 0);
     for number in 0..KILLS {
-        let served = Served::mount(&image, &at, "noatime,commit=1");
+        let logs = number % 5 != 4;
+        let served = Served::mount(&image, &at, if logs { "noatime,commit=1" } else { "noatime,commit=1,notreelog" });
         let name = format!("run-{number}");
         let folder = at.join(&name);
         std::fs::create_dir(&folder).expect("a new name");
         std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("our own mount");
-        rustix::fs::fsync(std::fs::File::open(&folder).expect("it was made")).expect("a good device");
+        rustix::fs::syncfs(std::fs::File::open(&folder).expect("it was made")).expect("a good device");
         let process = served.id();
-        let history =
-            run_until_killed(9000 + number, &folder, move || kill(process)).unwrap_or_else(|error| panic!("{error}"));
+        let lived = run_until_killed(9000 + number, &folder, logs, move || kill(process));
+        let Lived { history, numbers } = lived.unwrap_or_else(|error| panic!("{error}"));
         served.dead();
         check_all(&image);
-        let mount = KernelMount::new(&image, "ro,noatime");
+        let base = logs.then(|| split_off(without_log(&image), &name).0);
+        logged += u32::from(has_log(&image));
+        let mount = KernelMount::new(&image, "noatime");
         let (shown, mut rest) = split_off(Fingerprint::of_tree(mount.path()), &name);
         let read = through(Mounted::new(&mount.path().join(&name)));
-        let found = history.explain(&shown, &read);
+        let found = match base {
+            Some(base) => history.explain_logged(&base, &shown, &numbers, &read),
+            None => history.explain(&shown, &read).map(drop),
+        };
         found.unwrap_or_else(|error| panic!("kill {number}, seed {}: {error}", 9000 + number));
         // What earlier kills left does not change any more; the root folder has one more name.
         rest.entries.remove(&b""[..]);
@@ -119,6 +149,17 @@ fn killed_server() {
         before.entries.remove(&b""[..]);
         assert_eq!(mount.finish(), [""; 0]);
     }
+    println!("{logged} of {KILLS} kills left a log");
+}
+
+/// What an image shows when its log is left alone.
+fn without_log(image: &Path) -> Fingerprint {
+    let filesystem = open(image, Options { read_only: true, no_log_replay: true, ..Options::default() });
+    Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{}: {error}", image.display()))
+}
+
+fn has_log(image: &Path) -> bool {
+    Filesystem::has_log(vec![device(image)]).unwrap_or_else(|error| panic!("{}: {error}", image.display()))
 }
 
 /// After a cut with an unlinked open file, the next mount frees it.
@@ -138,7 +179,7 @@ fn unlinked_open_files_are_cleaned_up() {
     let file = std::fs::File::create(&path).expect("a new name");
     std::io::Write::write_all(&mut &file, &vec![7; 20 << 20]).expect("room");
     std::fs::remove_file(&path).expect("it is there");
-    file.sync_all().expect("a good device");
+    rustix::fs::syncfs(&file).expect("a good device");
     served.kill();
     drop(file);
     check_all(&image);

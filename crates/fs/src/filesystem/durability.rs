@@ -64,7 +64,7 @@ impl Filesystem {
     fn log(&self, inode: &Arc<Inode>) -> Result<Ticket> {
         let core = &self.0.core;
         let policies = &self.options().policies;
-        if !policies.write_logs || self.options().no_tree_log {
+        if self.options().no_tree_log {
             return Ok(Ticket::Commit(core.generation()));
         }
         if let Some(generation) = core.placed_in(inode.tree_id()).filter(|_| inode.ino == Ino::ROOT_DIR) {

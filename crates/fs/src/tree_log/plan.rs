@@ -8,11 +8,14 @@
 //! 3. A directory that is synced brings its new entries' inodes, new directories with all that is in them, and the
 //!    inodes of entries that it lost.
 //! 4. An inode that an earlier log of the transaction touched, and whose names changed since, comes along.
+//! 5. A file of the last commit that is synced and whose names changed brings the directories that it had them in, as if
+//!    they were synced too: so do kernels, and programs count on it.
 //!
 //! What cannot be said in a log, or only so that some replay loses something, is committed ([`Stop::Commit`]): moved
 //! directories, entries of subvolumes, removed directories that something was moved out of or whose names matter.
 //!
-//! Who calls holds the gate of names exclusively, so no name changes meanwhile.
+//! Who calls holds the gate of names exclusively, so no name changes meanwhile; not for [`Plan::quick`], which looks at
+//! none.
 
 use super::batch::Batch;
 use super::names::{self, Name, Target};
@@ -174,6 +177,14 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
         Ok(self.edits)
     }
 
+    /// Plans the log of what changed in a regular file that is logged whole, but for its names.
+    pub fn quick(mut self, target: Ino) -> Planned<Edits> {
+        let committed = self.view.committed_item(target)?;
+        let item = self.view.current_item(target)?.ok_or(Stop::Commit("the file is gone"))?;
+        self.contents(target, committed.as_ref(), &item)?;
+        Ok(self.edits)
+    }
+
     pub(super) fn check_budget(&self) -> Planned<()> {
         let bytes = self.edits.fresh.bytes() + self.edits.puts.bytes();
         if bytes > self.budget { Err(Stop::Commit("the log would cost more than a commit")) } else { Ok(()) }
@@ -233,6 +244,9 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
         let is_moved = || had.first().map(|name| name.directory) != has.first().map(|name| name.directory);
         if old.is_some() && alive.is_some_and(is_directory) && is_moved() {
             return Err(Stop::Commit("a directory was moved"));
+        }
+        if want == Want::Full && had != has && alive.is_some_and(|item| !is_directory(item)) {
+            self.queue.extend(had.iter().map(|name| (name.directory, Want::Full)));
         }
         for name in has.iter().filter(|name| !had.contains(name)) {
             self.gained(ino, name)?;

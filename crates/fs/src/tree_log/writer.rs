@@ -193,7 +193,7 @@ impl Logs {
         let budget = if policies.log_at_any_cost { usize::MAX } else { self.commit_bytes() };
         let log_items = set.store.items(core, &mut log_root);
         let plan = Plan::new(view, policies, (log, &log_items), budget);
-        let edits = plan.make(ino, tree.watch.take_renamed())?;
+        let edits = if quick { plan.quick(ino) } else { plan.make(ino, tree.watch.take_renamed()) }?;
         drop(gate);
         self.apply(set, tree.id(), edits, request)
     }

@@ -3,7 +3,6 @@
 use super::world::{World, pattern, text};
 use butterfs_fs::file::item::ExtentKind;
 use butterfs_fs::mkfs::MkfsOptions;
-use butterfs_fs::options::Policies;
 use butterfs_fs::{DataPolicy, Options, inode_flags};
 use butterfs_testkit::kernel::{KernelMount, mkfs};
 use butterfs_testkit::requirement;
@@ -86,11 +85,10 @@ fn the_same_files_become_the_same_extents_as_in_the_kernel() {
 /// By a commit or by a log, what `fsync` promised is there after a power cut, compressed as it was.
 #[test]
 fn compressed_data_is_durable_when_fsync_returns() {
-    for write_logs in [false, true] {
+    for no_tree_log in [true, false] {
         let mut data = DataPolicy::default();
         data.apply("compress=zstd").expect("an option").expect("a value");
-        let policies = Policies { write_logs, ..Policies::default() };
-        let options = Options { data, policies, ..Options::default() };
+        let options = Options { data, no_tree_log, ..Options::default() };
         let world = World::with(&MkfsOptions::default(), options, 256 << 20);
         world.fs.sync().unwrap();
         let (small, large) = (world.file("small"), world.file("large"));
@@ -104,7 +102,7 @@ fn compressed_data_is_durable_when_fsync_returns() {
             let cut = world.after_power_cut();
             assert!(
                 cut.content(cut.id("small")) == few && cut.content(cut.id("large")) == many,
-                "{write_logs} {patch}"
+                "{no_tree_log} {patch}"
             );
             let extents = cut.fs.extents(cut.id("large"), 0..1 << 40).unwrap();
             assert!(extents.iter().any(|extent| extent.compression == 3));

@@ -3,7 +3,6 @@
 use super::world::{ROOT, World, pattern};
 use butterfs_fs::file::item::FileExtent;
 use butterfs_fs::mkfs::MkfsOptions;
-use butterfs_fs::options::Policies;
 use butterfs_fs::{DataPolicy, Errno, InodeId, Options, TreeId, inode_flags};
 
 const LEN: usize = 400_000;
@@ -34,9 +33,8 @@ fn overwrite(world: &World, id: InodeId, content: &mut [u8], at: usize, len: usi
 /// By a commit or by a log, what `fsync` promised is there after a power cut.
 #[test]
 fn data_of_its_own_is_overwritten_where_it_is() {
-    for write_logs in [false, true] {
-        let policies = Policies { write_logs, ..Policies::default() };
-        let options = Options { policies, ..Options::default() };
+    for no_tree_log in [true, false] {
+        let options = Options { no_tree_log, ..Options::default() };
         overwritten_in_place(&World::with(&MkfsOptions::default(), options, 256 << 20));
     }
 }

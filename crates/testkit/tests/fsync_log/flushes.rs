@@ -1,7 +1,6 @@
 //! What an `fsync` costs the device.
 
 use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
-use butterfs_fs::options::Policies;
 use butterfs_fs::{Env, Filesystem, InodeId, Options};
 use butterfs_testkit::engine::FORMATS;
 use butterfs_testkit::library::ROOT;
@@ -19,8 +18,7 @@ impl Recorded {
         FORMATS[0].make(&device);
         let recorder = Recorder::new();
         let recording: Arc<dyn BlockDevice> = Arc::new(recorder.record(device));
-        let policies = Policies { write_logs: true, ..options.policies };
-        let options = Options { commit_interval_secs: 3600, policies, ..options };
+        let options = Options { commit_interval_secs: 3600, ..options };
         let filesystem = Filesystem::open(vec![recording], options, Env::system()).expect("just made");
         let file = filesystem.create(&ROOT, filesystem.root(), b"file", 0o644).expect("a new name").id;
         let recorded = Recorded { recorder, filesystem, file };

@@ -3,6 +3,7 @@
 
 mod files;
 mod flushes;
+mod full;
 mod names;
 mod world;
 

@@ -24,7 +24,7 @@ const COMPARE: Compare = Compare { mtime: false, ..Compare::MODEL };
 
 /// Logs are written whenever they can be.
 pub fn options() -> Options {
-    let policies = Policies { write_logs: true, log_at_any_cost: true, ..Policies::default() };
+    let policies = Policies { log_at_any_cost: true, ..Policies::default() };
     Options { commit_interval_secs: 3600, policies, ..Options::default() }
 }
 
@@ -52,10 +52,23 @@ impl World {
 
     /// Runs one line of a script on both sides.
     pub fn step(&mut self, line: &str) {
+        if let ["linkfd", handle, to] = line.split(' ').collect::<Vec<_>>()[..] {
+            return self.link_handle(handle.parse().expect("a number"), &RelPath::from(to));
+        }
         let op = parse(line);
         let (expected, actual) = (self.model.apply(&op), self.library.apply(&op));
         assert!(agree(&expected, &actual), "{line}: expected {expected:?}, actual {actual:?} {}", self.library.said());
         assert!(actual.is_ok(), "{line}: {actual:?}");
+    }
+
+    /// A name for what was opened without one.
+    fn link_handle(&mut self, handle: u32, to: &RelPath) {
+        self.model.link_handle(handle, to).expect("a new name");
+        let file = self.library.find_object(&Object::Handle(handle)).expect("it is open");
+        let (folder, name) = to.split().expect("not the root");
+        let folder = self.library.find(&folder).expect("it is there");
+        let linked = self.filesystem.link(file, folder, name).unwrap_or_else(|error| panic!("{to:?}: {error}"));
+        self.filesystem.forget(linked.id, 1);
     }
 
     pub fn run(&mut self, script: &str) {

@@ -374,7 +374,7 @@ fn refused(planted: &MemoryDevice, case: &Case) -> Vec<String> {
 fn a_log_that_removes_a_subvolume_is_refused() {
     let device = Arc::new(MemoryDevice::new(256 << 20));
     FORMATS[0].make(&(device.clone() as Arc<dyn BlockDevice>));
-    let policies = Policies { write_logs: true, log_at_any_cost: true, ..Policies::default() };
+    let policies = Policies { log_at_any_cost: true, ..Policies::default() };
     let options = Options { policies, commit_interval_secs: 3600, ..Options::default() };
     let filesystem = Filesystem::open(vec![device.clone()], options, Env::system()).expect("just made");
     let mut library = Library::new(&filesystem);

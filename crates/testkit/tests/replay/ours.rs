@@ -166,7 +166,7 @@ struct Cut {
 fn cut(format: &Format, scenarios: &[&Scenario], old_form: bool) -> Cut {
     let device = Arc::new(MemoryDevice::new(LEN));
     format.make(&(device.clone() as Arc<dyn BlockDevice>));
-    let policies = Policies { write_logs: true, log_at_any_cost: true, log_dir_items: old_form, ..Policies::default() };
+    let policies = Policies { log_at_any_cost: true, log_dir_items: old_form, ..Policies::default() };
     let options = Options { noatime: true, commit_interval_secs: 3600, policies, ..Options::default() };
     let filesystem = Filesystem::open(vec![device.clone()], options, Env::system()).expect("just made");
     let mut whole = Library::new(&filesystem);
