@@ -123,7 +123,10 @@ fn the_system_s_mount_finds_the_helper() {
         ("at", &bed.at),
         ("fstab", &bed.scratch.join("fstab")),
     ];
-    let output = shell("export binary image at fstab; unshare -m bash -euo pipefail \"$script\"", &variables);
+    let output = shell(
+        "export binary image at fstab; unshare -m --propagation slave bash -euo pipefail \"$script\"",
+        &variables,
+    );
     let lines: Vec<&str> = output.lines().collect();
     let shown = format!("{} fuseblk.butterfs rw,nosuid,noatime,", text(&bed.image));
     assert!(lines[0].starts_with(&shown), "{output}");
