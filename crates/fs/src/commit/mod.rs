@@ -117,24 +117,13 @@ impl Core {
         Ok(())
     }
 
-    /// Begins Settling: new handles wait, and the ones that are open end.
-    fn stop_handles(&self) -> Generation {
-        let mut progress = self.progress.lock();
-        progress.settling = true;
-        while progress.handles > 0 {
-            self.changed.wait(&mut progress);
-        }
-        progress.running
-    }
-
     /// Ends Settling; `running` is the transaction that new handles join.
     fn resume_handles(&self, running: Generation) {
         let mut progress = self.progress.lock();
         progress.running = running;
         self.set_generation(running);
-        progress.settling = false;
         drop(progress);
-        self.changed.notify_all();
+        self.let_handles_begin();
     }
 
     /// Books everything. False when the generation has changed nothing.

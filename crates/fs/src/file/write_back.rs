@@ -127,7 +127,8 @@ impl Files {
         };
         let mut done = 0;
         let result = self.write_runs(inode, &runs, &mut reserved, &mut done);
-        let deleted = matches!(&result, Err(error) if error.is(Errno::ESTALE));
+        // Of a deleted subvolume even the blocks may be gone that were read to find where to record.
+        let deleted = matches!(&result, Err(error) if error.is(Errno::ESTALE) || inode.is_in_deleted_subvolume());
         inode.data.with(|buffer| {
             buffer.writing = None;
             let Err(error) = &result else { return };

@@ -100,6 +100,8 @@ impl Filesystem {
         let Some(id) = subvolume::first_deleted(&self.0.core, *at)? else { return Ok(false) };
         if *at != id {
             self.0.inodes.discard_tree(id);
+            // Whoever found the tree alive under a handle must be done with its blocks before they are freed.
+            self.0.core.let_handles_end();
         }
         let gone = subvolume::clean_step(&self.0.core, id)?;
         *at = if gone { TreeId(id.0.saturating_add(1)) } else { id };

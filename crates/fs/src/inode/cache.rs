@@ -102,7 +102,7 @@ impl InodeCache {
         Some(Arc::clone(&slot.inode))
     }
 
-    /// The inode, read from its tree if need be. `ENOENT` when it does not exist.
+    /// The inode, read from its tree if need be. `ENOENT` when it does not exist, `ESTALE` when its subvolume is deleted.
     pub fn get(&self, id: InodeId) -> Result<Arc<Inode>> {
         if let Some(inode) = self.peek(id) {
             return Ok(inode);
@@ -110,8 +110,13 @@ impl InodeCache {
         let tree = self.core.tree(id.tree)?;
         loop {
             let departures = self.shard(id).lock().departures;
-            let item = read_item(&self.core, &tree, id.ino)?;
+            let item = read_item(&self.core, &tree, id.ino);
             let mut shard = self.shard(id).lock();
+            // Looked at with the shard locked: what is entered here now, `discard_tree` finds.
+            if tree.is_deleted() {
+                return Err(Error::refused(Errno::ESTALE, "the subvolume is deleted"));
+            }
+            let item = item?;
             if let Some(slot) = shard.inodes.get(&id) {
                 return Ok(Arc::clone(&slot.inode));
             }
@@ -126,7 +131,13 @@ impl InodeCache {
     /// Takes in an inode whose items were just made.
     pub(super) fn add_new(&self, tree: &Arc<Tree>, ino: Ino, item: InodeItem) -> Arc<Inode> {
         let inode = Arc::new(Inode::new(Arc::clone(tree), ino, item, Arc::clone(&self.dirty)));
-        self.enter(&mut self.shard(inode.id()).lock(), &inode);
+        let mut shard = self.shard(inode.id()).lock();
+        if tree.is_deleted() {
+            inode.remember(|state| state.deleted = true);
+        } else {
+            self.enter(&mut shard, &inode);
+        }
+        drop(shard);
         inode
     }
 

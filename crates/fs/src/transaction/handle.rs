@@ -75,6 +75,31 @@ impl Core {
         Ok(Handle { core: Arc::clone(self), generation, reserved, counted: true, edited: AtomicBool::new(false) })
     }
 
+    /// Waits until every handle that is open now has ended; others begin only then. No handle may be held.
+    pub(crate) fn let_handles_end(&self) {
+        self.stop_handles();
+        self.let_handles_begin();
+    }
+
+    /// Has new handles wait, and waits for the ones that are open; returns the running transaction.
+    pub(crate) fn stop_handles(&self) -> Generation {
+        let mut progress = self.progress.lock();
+        while progress.settling {
+            self.changed.wait(&mut progress);
+        }
+        progress.settling = true;
+        while progress.handles > 0 {
+            self.changed.wait(&mut progress);
+        }
+        progress.running
+    }
+
+    /// Ends what [`Core::stop_handles`] began.
+    pub(crate) fn let_handles_begin(&self) {
+        self.progress.lock().settling = false;
+        self.changed.notify_all();
+    }
+
     /// The handle that settling works with; every other one has ended.
     pub(crate) fn settling_handle(self: &Arc<Self>, generation: Generation) -> Handle {
         Handle { core: Arc::clone(self), generation, reserved: 0, counted: false, edited: AtomicBool::new(true) }

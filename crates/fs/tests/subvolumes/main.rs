@@ -6,6 +6,7 @@ use butterfs_fs::{Caller, Env, Errno, Filesystem, InodeId, Options, mkfs};
 use butterfs_ondisk::TreeId;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const ROOT: InodeId = InodeId::root_of(TreeId::FS);
 
@@ -167,4 +168,51 @@ fn what_must_not_be_deleted_is_refused() {
     let exists = world.fs.create_subvolume(&caller(), ROOT, b"directory").unwrap_err();
     assert_eq!(exists.errno(), Errno::EEXIST);
     world.check("refusals");
+}
+
+/// Says that it is over when it is dropped, by a panic too: whoever waits for that must not wait for ever.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_is_written_while_a_subvolume_is_deleted_harms_nobody() {
+    let world = World::new(4096);
+    let kept = world.file(ROOT, "kept", b"kept");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (world, over) = (&world, &over);
+        let _end = End(over);
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                world.fs.sync().unwrap();
+            }
+        });
+        for round in 0..40u8 {
+            let sub = world.fs.create_subvolume(&caller(), ROOT, b"sub").unwrap();
+            let files: Vec<InodeId> =
+                (0..60).map(|i| world.file(InodeId::root_of(sub), &format!("file{i}"), &[round; 9000])).collect();
+            let writer = scope.spawn(move || {
+                // Until the deletion is noticed, which may be at any of them.
+                for (i, file) in files.iter().cycle().take(300).enumerate() {
+                    if let Err(error) = world.fs.write(*file, i as u64 * 5000, &[round; 7000], false) {
+                        assert!(matches!(error.errno(), Errno::ESTALE | Errno::ENOENT), "{error}");
+                        break;
+                    }
+                }
+            });
+            world.fs.delete_subvolume(ROOT, b"sub").unwrap();
+            writer.join().unwrap();
+        }
+    });
+    world.fs.sync().unwrap();
+    assert_eq!(world.content(ROOT, "kept"), b"kept");
+    world.fs.write(kept, 0, b"more", false).unwrap();
+    world.fs.clean_subvolumes().unwrap();
+    assert_eq!(world.fs.deleted_subvolumes().unwrap(), []);
+    world.check("deleted-while-written");
 }
