@@ -7,9 +7,11 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod counting;
 mod data;
 mod dbench;
 mod everyday;
+mod fsync;
 mod library;
 mod operations;
 mod page;
@@ -75,6 +77,11 @@ const SECTIONS: &[Section] = &[
         name: "library",
         about: "The engine without FUSE: a million creates on a device in memory, then single operations on a file.",
         run: library::run,
+    },
+    Section {
+        name: "fsync",
+        about: "Making changes durable: a directory with new names and without old ones, and eight writers (the scripts of two documents).",
+        run: fsync::run,
     },
     Section {
         name: "dbench",

@@ -4,18 +4,17 @@
 //! it pays that asks the kernel. Each thread works in a directory of its own.
 
 use crate::Scale;
+use crate::counting::Counting;
 use crate::subject::{Side, Subject};
 use crate::table::{Table, seconds};
-use butterfs_device::{BlockDevice, FileDevice, FileOptions};
+use butterfs_device::BlockDevice;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options, TreeId};
 use butterfs_testkit::{requirement, scratch};
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
@@ -23,37 +22,6 @@ const DEVICE_BYTES: u64 = 16 << 30;
 const BAR: &str = "<= 0.33x";
 /// An fsync waits for the device; so few are enough.
 const FSYNCS: u64 = 100;
-
-/// Counts what is written.
-#[derive(Debug)]
-struct Counting {
-    inner: FileDevice,
-    written: AtomicU64,
-    flushes: AtomicU64,
-}
-
-impl BlockDevice for Counting {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.written.fetch_add(data.len() as u64, Ordering::Relaxed);
-        self.inner.write_at(offset, data)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.flushes.fetch_add(1, Ordering::Relaxed);
-        self.inner.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.discard(offset, len)
-    }
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-}
 
 /// One operation, the `number`th of a thread's. The names of the threads' directories are `0`, `1` and so on.
 struct Operation {
@@ -168,8 +136,7 @@ fn count(operation: &Operation, scale: Scale) -> u64 {
 
 fn of_ours(folder: &scratch::Scratch, scale: Scale, threads: u64, table: &mut Table) -> Vec<f64> {
     let image = folder.sparse_file("ours.img", DEVICE_BYTES);
-    let inner = FileDevice::open(&image, &FileOptions::read_write()).unwrap_or_else(|error| panic!("{error}"));
-    let counting = Arc::new(Counting { inner, written: AtomicU64::new(0), flushes: AtomicU64::new(0) });
+    let counting = Arc::new(Counting::open(&image));
     let device: Arc<dyn BlockDevice> = counting.clone();
     mkfs(std::slice::from_ref(&device), &MkfsOptions::default(), &Env::system()).expect("an empty device");
     let fs = Filesystem::open(vec![device], Options::default(), Env::system()).expect("a new filesystem");
@@ -179,15 +146,15 @@ fn of_ours(folder: &scratch::Scratch, scale: Scale, threads: u64, table: &mut Ta
     let mut times = Vec::new();
     for operation in OPERATIONS {
         let count = count(operation, scale);
-        let before = (counting.written.load(Ordering::Relaxed), counting.flushes.load(Ordering::Relaxed));
+        let before = counting.totals();
         times.push(each(threads, count, |thread, number| (operation.ours)(&fs, folders[thread as usize], number)));
         if !operation.few {
             fs.sync().expect("a good device");
         }
         if threads == 1 {
-            let written = counting.written.load(Ordering::Relaxed) - before.0;
-            let flushes = counting.flushes.load(Ordering::Relaxed) - before.1;
-            let shown = format!("{:.0} B, {:.2} flushes", written as f64 / count as f64, flushes as f64 / count as f64);
+            let (written, flushes) = counting.totals();
+            let each = |now: u64, before: u64| (now - before) as f64 / count as f64;
+            let shown = format!("{:.0} B, {:.2} flushes", each(written, before.0), each(flushes, before.1));
             table.value(&format!("library: written per {}", operation.name), shown, None, None, "");
         }
     }
