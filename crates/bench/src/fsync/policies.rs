@@ -139,8 +139,8 @@ fn attributes(sizes: &Sizes, table: &mut Table) {
 
 /// The longest fsync while another thread makes files and commits them without a pause.
 fn behind_a_commit(sizes: &Sizes, table: &mut Table) {
-    let run = |log_after_commit: bool| {
-        let world = World::new(|policies| policies.log_after_commit = log_after_commit);
+    let run = |log_behind_commit: bool| {
+        let world = World::new(|policies| policies.log_behind_commit = log_behind_commit);
         let file = world.make(ROOT, "file");
         let folder = world.fs.mkdir(&CALLER, ROOT, b"other", 0o755).expect("room").id;
         world.fs.sync().expect("a good device");
