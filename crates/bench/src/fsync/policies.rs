@@ -33,7 +33,7 @@ impl World {
         let devices: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
         mkfs(&devices, &MkfsOptions::default(), &Env::system()).expect("an empty device");
         let mut options = Options { commit_interval_secs: 300, ..Options::default() };
-        options.policies = Policies { write_logs: true, log_at_any_cost: true, ..Policies::default() };
+        options.policies = Policies { log_at_any_cost: true, ..Policies::default() };
         change(&mut options.policies);
         let fs = Filesystem::open(devices, options, Env::system()).expect("a new filesystem");
         World { _folder: folder, device, fs }
