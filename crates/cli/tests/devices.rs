@@ -51,9 +51,18 @@ fn all_devices_are_given_one_after_the_other_or_as_options() {
 fn a_missing_device_is_refused_by_number() {
     const TEST: &str = "mount_without_a_device";
     let Some(bed) = Bed::new(TEST) else { return };
-    let images = images(&bed, 2, &[]);
+    let images = images(&bed, 2, &["-d", "raid1"]);
     let ran = butterfs(&["mount", text(&images[1]), text(&bed.at)]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("has 2 devices, but only 1 were given") && ran.stderr.contains("disk2.img"), "{ran:?}");
+    assert!(ran.stderr.contains("-o degraded"), "{ran:?}");
     assert!(!bed.is_mounted());
+    let ran = butterfs(&["mount", "-o", "degraded", text(&images[1]), text(&bed.at)]);
+    assert!(ran.code == Some(0) && ran.stderr.contains("only 1 were given"), "{ran:?}");
+    fs::write(bed.path("written without"), b"1").unwrap();
+    bed.umount_ok();
+    let ran = butterfs(&["mount", text(&images[0]), text(&images[1]), text(&bed.at)]);
+    assert!(ran.code == Some(0) && ran.stderr.contains("has missed commits"), "{ran:?}");
+    assert_eq!(fs::read(bed.path("written without")).unwrap(), b"1");
+    bed.umount_ok();
 }

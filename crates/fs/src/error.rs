@@ -52,6 +52,8 @@ pub enum Error {
     },
     /// A device failed.
     Device(Box<str>),
+    /// Devices of the filesystem are missing, and nobody said that it may be opened without them.
+    Incomplete(Box<str>),
     /// Something on disk breaks a rule of the format.
     Corrupt(Box<str>),
     /// The filesystem stopped writing after an earlier error.
@@ -92,6 +94,8 @@ impl Error {
             Error::Refused { errno, .. } => *errno,
             Error::Device(_) | Error::Missing(_) | Error::Unloaded(_) => Errno::EIO,
             Error::NoNode { .. } => Errno::ENOSPC,
+            // As the kernel's mount.
+            Error::Incomplete(_) => Errno::ENOENT,
             Error::Corrupt(_) => Errno::EIO,
             Error::Aborted(_) => Errno::EROFS,
         }
@@ -107,7 +111,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Refused { what, .. } => f.write_str(what),
-            Error::Device(what) | Error::Corrupt(what) => f.write_str(what),
+            Error::Device(what) | Error::Corrupt(what) | Error::Incomplete(what) => f.write_str(what),
             Error::Aborted(what) => write!(f, "the filesystem stopped writing: {what}"),
             Error::Missing(ptr) => write!(f, "tree block {} of tree {} is not in memory", ptr.at, ptr.tree),
             Error::Unloaded(start) => write!(f, "the free space of block group {start} is not in memory"),
@@ -128,6 +132,9 @@ impl From<butterfs_tree::Corrupt> for Error {
 
 impl From<VolumeError> for Error {
     fn from(error: VolumeError) -> Error {
-        Error::Device(error.to_string().into_boxed_str())
+        match error {
+            VolumeError::Incomplete { .. } => Error::Incomplete(error.to_string().into_boxed_str()),
+            _ => Error::Device(error.to_string().into_boxed_str()),
+        }
     }
 }

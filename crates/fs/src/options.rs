@@ -71,6 +71,8 @@ pub struct Options {
     pub noatime: bool,
     /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
     pub no_log_replay: bool,
+    /// Devices may be missing, as far as the profiles survive it (`degraded`).
+    pub degraded: bool,
     /// fsync by commit (`notreelog`).
     pub no_tree_log: bool,
     /// Every commit covers all data that was written before it (`flushoncommit`).
@@ -97,6 +99,7 @@ impl Default for Options {
             data: DataPolicy::default(),
             noatime: false,
             no_log_replay: false,
+            degraded: false,
             no_tree_log: false,
             flush_on_commit: false,
             rescan_uuid_tree: false,

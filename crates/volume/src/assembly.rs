@@ -2,13 +2,15 @@
 //!
 //! 1. A device's primary superblock counts. The secondary copies count only when the primary is damaged: then the
 //!    valid one with the highest generation, and the notes say so.
-//! 2. Of several devices the one with the highest generation rules. A power cut between two devices' superblocks
-//!    leaves the others one generation behind, with all their blocks on disk; a device further behind has missed a
-//!    commit and is refused.
-//! 3. Missing, foreign, doubled, and truncated devices are refused by name.
+//! 2. Of several devices the one with the highest generation rules. The others may be behind: by one generation after a
+//!    power cut between two devices' superblocks, by any number after they were away. Both are stale: only what checksum
+//!    and generation confirm is believed of them.
+//! 3. Devices that were written without each other are refused: of each block both have a version that looks right.
+//! 4. Foreign, doubled and truncated devices are refused by name; missing ones too, unless the caller wants to do without.
 
 use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
+use crate::member::Condition;
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk;
@@ -38,6 +40,11 @@ impl Candidate {
         self.sb.generation.get()
     }
 
+    /// A commit, or a log.
+    fn has_missed_something(&self, newest: &Superblock) -> bool {
+        self.generation() < newest.generation.get() || self.sb.log_root != newest.log_root
+    }
+
     /// What the device is called in messages.
     fn name(&self) -> String {
         format!("{} (devid {})", self.device.name(), self.id())
@@ -49,6 +56,15 @@ impl Volume {
     /// chunks of the superblock only; with them the chunk tree can be read, and then
     /// [`set_chunk_map`](Self::set_chunk_map) completes it.
     pub fn open(devices: Vec<Arc<dyn BlockDevice>>) -> Result<(Volume, Superblock, OpenNotes), VolumeError> {
+        Volume::open_some(devices, false)
+    }
+
+    /// Like [`open`](Self::open). With `degraded` some devices may be missing; whether what is there is enough is seen
+    /// when the chunk map is complete ([`check_survivable`](Self::check_survivable)).
+    pub fn open_some(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        degraded: bool,
+    ) -> Result<(Volume, Superblock, OpenNotes), VolumeError> {
         let mut notes = OpenNotes::default();
         let mut candidates = Vec::new();
         for device in devices {
@@ -57,9 +73,16 @@ impl Volume {
         }
         candidates.sort_by_key(Candidate::id);
         let sb = *ruling(&candidates)?;
-        check_members(&candidates, &sb, &mut notes)?;
+        check_members(&candidates, &sb, degraded, &mut notes)?;
+        let stale: Vec<DeviceId> =
+            candidates.iter().filter(|other| other.has_missed_something(&sb)).map(Candidate::id).collect();
+        let absent = sb.num_devices.get() - candidates.len() as u64;
         let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
-        let volume = Volume::of_devices(members);
+        let volume = Volume::of_devices(members).with_absent(absent);
+        for member in volume.members.iter().filter(|member| stale.contains(&member.id)) {
+            member.worsen(Condition::Stale);
+            member.count_generation();
+        }
         volume.set_chunk_map(bootstrap_map(&volume, &sb)?);
         Ok((volume, sb, notes))
     }
@@ -83,14 +106,19 @@ fn ruling(candidates: &[Candidate]) -> Result<&Superblock, VolumeError> {
     best.map(|candidate| &candidate.sb).ok_or_else(|| VolumeError::refused("no device was given"))
 }
 
-fn check_members(candidates: &[Candidate], sb: &Superblock, notes: &mut OpenNotes) -> Result<(), VolumeError> {
+fn check_members(
+    candidates: &[Candidate],
+    sb: &Superblock,
+    degraded: bool,
+    notes: &mut OpenNotes,
+) -> Result<(), VolumeError> {
     candidates.iter().try_for_each(|candidate| check_member(candidate, sb, notes))?;
     if let Some(pair) = candidates.windows(2).find(|pair| pair[0].id() == pair[1].id()) {
         let (a, b) = (pair[0].device.name(), pair[1].device.name());
         let sentence = format!("{a} and {b} are both device {} of one filesystem", pair[0].id());
         return Err(VolumeError::refused_with(sentence, "one is a copy of the other; give only one of them"));
     }
-    check_count(candidates, sb.num_devices.get())
+    check_count(candidates, sb.num_devices.get(), degraded, notes)
 }
 
 fn check_member(candidate: &Candidate, sb: &Superblock, notes: &mut OpenNotes) -> Result<(), VolumeError> {
@@ -98,14 +126,13 @@ fn check_member(candidate: &Candidate, sb: &Superblock, notes: &mut OpenNotes) -
     if own.fsid != sb.fsid || own.block_fsid() != sb.block_fsid() {
         return Err(VolumeError::refused(format!("{name} belongs to another filesystem than the other devices")));
     }
-    let behind = sb.generation.get() - candidate.generation();
-    if behind > 1 {
-        let (has, newest) = (candidate.generation(), sb.generation.get());
-        let sentence = format!("{name} is stale: its generation is {has}, the newest is {newest}");
-        return Err(VolumeError::refused_with(sentence, "it has missed writes; remove or replace it"));
-    }
-    if behind == 1 {
-        notes.lines.push(format!("{name} is one generation behind, as after a power cut; it is brought up to date"));
+    check_history(candidate, sb)?;
+    let (has, newest) = (candidate.generation(), sb.generation.get());
+    if has < newest {
+        notes.lines.push(format!(
+            "{name} has missed commits: its generation is {has}, the newest is {newest}; what it lacks is repaired when it \
+             is read"
+        ));
     }
     let (len, total) = (candidate.device.len(), own.dev_item.total_bytes.get());
     if len < total {
@@ -115,7 +142,31 @@ fn check_member(candidate: &Candidate, sb: &Superblock, notes: &mut OpenNotes) -
     Ok(())
 }
 
-fn check_count(candidates: &[Candidate], expected: u64) -> Result<(), VolumeError> {
+/// What the newest superblock remembers of the device's generation is what the device says.
+fn check_history(candidate: &Candidate, sb: &Superblock) -> Result<(), VolumeError> {
+    let own = &candidate.sb;
+    let known = if own.generation == sb.generation {
+        Some(sb.root)
+    } else {
+        sb.super_roots.iter().find(|slot| slot.tree_root_gen == own.generation).map(|slot| slot.tree_root)
+    };
+    if known.is_none_or(|root| root == own.root) {
+        return Ok(());
+    }
+    let sentence = format!(
+        "{} was written without the other devices, and they without it: both have a generation {}, and they differ",
+        candidate.name(),
+        own.generation
+    );
+    Err(VolumeError::refused_with(sentence, "open one side alone (-o degraded), and give up what the other one has"))
+}
+
+fn check_count(
+    candidates: &[Candidate],
+    expected: u64,
+    degraded: bool,
+    notes: &mut OpenNotes,
+) -> Result<(), VolumeError> {
     let given = candidates.len() as u64;
     if given == expected {
         return Ok(());
@@ -124,7 +175,11 @@ fn check_count(candidates: &[Candidate], expected: u64) -> Result<(), VolumeErro
     let names = names.join(", ");
     if given < expected {
         let sentence = format!("the filesystem has {expected} devices, but only {given} were given: {names}");
-        return Err(VolumeError::refused_with(sentence, "give all of its devices"));
+        if degraded {
+            notes.lines.push(sentence);
+            return Ok(());
+        }
+        return Err(VolumeError::Incomplete { sentence });
     }
     Err(VolumeError::refused(format!("the filesystem has {expected} devices, but {given} were given: {names}")))
 }

@@ -7,6 +7,11 @@ use std::io;
 /// An error of a [`Volume`](crate::Volume). `Display` is one sentence without a full stop.
 #[derive(Debug)]
 pub enum VolumeError {
+    /// Not all devices were given, and nobody said that it may be opened without some.
+    Incomplete {
+        /// How many there are, and which were given.
+        sentence: String,
+    },
     /// The devices do not make a filesystem that can be opened.
     Refused {
         /// Why not, with the device's name.
@@ -88,10 +93,16 @@ impl VolumeError {
         VolumeError::Refused { sentence: sentence.into(), hint: Some(hint) }
     }
 
+    /// Whether it says no more than that a device is missing or given up.
+    pub(crate) fn is_absence(&self) -> bool {
+        matches!(self, VolumeError::Write { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+
     /// What the user can do, where there is something.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             VolumeError::Refused { hint, .. } => *hint,
+            VolumeError::Incomplete { .. } => Some("give all of its devices, or open it without (-o degraded)"),
             VolumeError::Write { error, .. } | VolumeError::Flush { error, .. } if is_full(error) => {
                 Some("make room on the filesystem that the image is on")
             }
@@ -109,7 +120,7 @@ fn is_full(error: &io::Error) -> bool {
 impl fmt::Display for VolumeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            VolumeError::Refused { sentence, .. } => f.write_str(sentence),
+            VolumeError::Refused { sentence, .. } | VolumeError::Incomplete { sentence } => f.write_str(sentence),
             VolumeError::Unmapped { at, len } => write!(f, "no chunk holds {len} bytes at logical {at}"),
             VolumeError::NoGoodCopy { at, len, failures } => {
                 write!(f, "no good copy of {len} bytes at logical {at}")?;

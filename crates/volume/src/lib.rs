@@ -11,10 +11,11 @@
 //! 3. A bad copy is overwritten only with bytes that another copy holds at that moment, and never while a write is on
 //!    its way to any place: what a reader calls good may have been freed and written anew since.
 //! 4. No write to a logical address touches a superblock copy.
-//! 5. Superblocks go out in the order secondaries, flush, primary, flush, so that one valid set is always on disk.
+//! 5. A device that has missed writes is never believed without a checksum or a generation that confirms it.
+//! 6. Superblocks go out in the order secondaries, flush, primary, flush, so that one valid set is always on disk.
 //!
 //! # Not here
-//! Checksums (the reader brings `verify`), trees, allocation, missing devices (they are refused by name).
+//! Checksums (the reader brings `verify`), trees, allocation.
 
 #![forbid(unsafe_code)]
 

@@ -7,7 +7,7 @@ use butterfs_ondisk::{DeviceId, Physical};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// The counters of a device, as the device tree keeps them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -23,6 +23,29 @@ pub struct DeviceStats {
     /// Tree blocks of another generation than their parent says; counted as corruption here.
     pub generation_errors: u64,
 }
+
+impl DeviceStats {
+    /// Whether something has gone wrong that may have left old or wrong bytes on the device.
+    pub fn casts_doubt(&self) -> bool {
+        self.write_errors + self.flush_errors + self.corruption_errors + self.generation_errors > 0
+    }
+}
+
+/// How far a device's content is believed.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Condition {
+    /// It has what was written.
+    #[default]
+    Good,
+    /// It has missed commits before it was opened. It is written and read, but only what checksum and generation confirm
+    /// is believed.
+    Stale,
+    /// It failed while it was in use, and every chunk survives without it: nothing is written to it any more, its
+    /// superblock neither, by which the next mount knows what it has missed.
+    GivenUp,
+}
+
+const CONDITIONS: [Condition; 3] = [Condition::Good, Condition::Stale, Condition::GivenUp];
 
 #[derive(Default, Debug)]
 struct Counters {
@@ -43,11 +66,27 @@ pub struct Member {
     /// What its superblocks say about it.
     item: Mutex<DevItem>,
     counters: Counters,
+    condition: AtomicU8,
 }
 
 impl Member {
     pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
-        Member { id: DeviceId(item.devid.get()), device, item: Mutex::new(item), counters: Counters::default() }
+        let (counters, condition) = Default::default();
+        Member { id: DeviceId(item.devid.get()), device, item: Mutex::new(item), counters, condition }
+    }
+
+    pub fn condition(&self) -> Condition {
+        CONDITIONS[usize::from(self.condition.load(Ordering::Acquire))]
+    }
+
+    /// A condition only gets worse. True when this one is new.
+    pub fn worsen(&self, condition: Condition) -> bool {
+        self.condition.fetch_max(condition as u8, Ordering::AcqRel) < condition as u8
+    }
+
+    /// Whether it is written and read.
+    pub fn is_in_use(&self) -> bool {
+        self.condition() != Condition::GivenUp
     }
 
     /// The device item of the next superblock.
@@ -81,6 +120,10 @@ impl Member {
 
     pub fn count_corruption(&self) {
         self.counters.corruption.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_generation(&self) {
+        self.counters.generation.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn read(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {

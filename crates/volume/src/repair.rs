@@ -2,6 +2,7 @@
 
 use crate::error::{CopyFailure, VolumeError};
 use crate::layout::Layout;
+use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
 
@@ -37,7 +38,7 @@ impl Volume {
         }
         let _gate = self.gate.write();
         let mut found = vec![0; good.len()];
-        let mut holds_good = |copy| self.fetch(layout, at, copy, &mut found).is_ok() && found == good;
+        let mut holds_good = |copy| self.fetch(layout, at, copy, Trust::Verified, &mut found).is_ok() && found == good;
         if holds_good(copy) {
             return Ok(true);
         }

@@ -2,9 +2,19 @@
 
 use crate::error::{CopyFailure, FailureReason};
 use crate::layout::{Layout, Piece, Place};
+use crate::member::Condition;
 use crate::parity;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
+
+/// Whether somebody checks what is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trust {
+    /// By a checksum or a generation.
+    Verified,
+    /// Nobody does, so only devices that have missed nothing are read, where there is a choice.
+    Blind,
+}
 
 /// What a copy of a parity profile is computed from, besides the other data columns.
 enum Source {
@@ -17,21 +27,60 @@ enum Source {
 }
 
 impl Volume {
-    /// Fills `buf` with copy `copy`, which exists. Nobody has verified the bytes.
+    /// Fills `buf` with copy `copy`, which exists. Nobody has verified the bytes. What of the copy lies on a device that is
+    /// not there comes from another copy; with parity that is so for copy 0.
     pub(crate) fn fetch(
         &self,
         layout: &Layout<'_>,
         at: Logical,
         copy: usize,
+        trust: Trust,
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
         layout.pieces(at, buf.len()).try_for_each(|piece| {
             let part = &mut buf[piece.range.clone()];
             match source(layout, &piece, copy) {
-                None => self.fetch_place(layout, copy, layout.place(&piece, copy % layout.mirrors()), part),
+                None if layout.parity() > 0 => self.fetch_or_compute(layout, &piece, trust, part),
+                None => self.fetch_place(layout, copy, self.mirror_place(layout, &piece, copy, trust), part),
                 Some(source) => self.compute(layout, &piece, copy, source, part),
             }
         })
+    }
+
+    /// Where mirror `copy` of a piece is, or the next one on a device that can be used.
+    fn mirror_place(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, trust: Trust) -> Place {
+        let mirrors = layout.mirrors();
+        let places = (0..mirrors).map(|turn| layout.place(piece, (copy + turn) % mirrors));
+        let usable = |place: &Place| self.is_trusted(layout, *place, trust);
+        places.clone().find(usable).unwrap_or_else(|| layout.place(piece, copy % mirrors))
+    }
+
+    fn is_trusted(&self, layout: &Layout<'_>, place: Place, trust: Trust) -> bool {
+        let member = self.member(layout.chunk().stripes[place.stripe].device);
+        member.is_some_and(|member| match trust {
+            Trust::Verified => member.is_in_use(),
+            Trust::Blind => member.condition() == Condition::Good,
+        })
+    }
+
+    /// A piece of a parity profile: where it lies, or computed where that device cannot be used.
+    fn fetch_or_compute(
+        &self,
+        layout: &Layout<'_>,
+        piece: &Piece,
+        trust: Trust,
+        buf: &mut [u8],
+    ) -> Result<(), CopyFailure> {
+        let place = layout.place(piece, 0);
+        let direct = |buf: &mut [u8]| self.fetch_place(layout, 0, place, buf);
+        if self.is_trusted(layout, place, trust) {
+            return direct(buf);
+        }
+        let computed = (1..layout.copies()).find_map(|copy| {
+            let source = source(layout, piece, copy)?;
+            self.compute(layout, piece, copy, source, buf).ok()
+        });
+        computed.map_or_else(|| direct(buf), Ok)
     }
 
     /// Fills `buf` with a piece of a parity profile, computed if it cannot be read.
@@ -42,8 +91,8 @@ impl Volume {
 
     fn fetch_place(&self, layout: &Layout<'_>, copy: usize, place: Place, buf: &mut [u8]) -> Result<(), CopyFailure> {
         let read = match self.member(layout.chunk().stripes[place.stripe].device) {
-            Some(member) => member.read(place.physical, buf).map_err(|error| error.to_string()),
-            None => Err("the device is missing".to_owned()),
+            Some(member) if member.is_in_use() => member.read(place.physical, buf).map_err(|error| error.to_string()),
+            Some(_) | None => Err("the device is missing".to_owned()),
         };
         read.map_err(|error| self.failure_at(layout, copy, place, FailureReason::Unreadable(error)))
     }

@@ -39,7 +39,9 @@ impl Volume {
         if errors.len() > tolerated {
             return Err(errors.swap_remove(0));
         }
-        errors.iter().for_each(|error| self.tell(format!("{error}; the other devices go on")));
+        // That a device is gone was told once.
+        let news = errors.iter().filter(|error| !error.is_absence());
+        news.for_each(|error| self.tell(format!("{error}; the other devices go on")));
         Ok(())
     }
 
@@ -52,8 +54,9 @@ impl Volume {
     ) -> Result<(), VolumeError> {
         let id = layout.chunk().stripes[place.stripe].device;
         let (device, written) = match self.member(id) {
-            Some(member) => (member.device.name(), member.write(place.physical, data)),
-            None => (format!("device {id}"), Err(io::Error::other("the device is missing"))),
+            Some(member) if member.is_in_use() => (member.device.name(), member.write(place.physical, data)),
+            Some(member) => (member.device.name(), Err(absent())),
+            None => (format!("device {id}"), Err(absent())),
         };
         written.map_err(|error| VolumeError::Write { at: Some(at), device, physical: place.physical, error })
     }
@@ -112,6 +115,10 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+fn absent() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the device is missing")
 }
 
 /// How many devices of a chunk may fail.

@@ -52,22 +52,36 @@ impl Volume {
     /// Like [`write_primary_superblock`](Self::write_primary_superblock), with these device items.
     pub fn write_primary_superblock_with(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         self.check_writable()?;
-        let written = self.with_items(items).map(|(member, item)| write_copy(member, sb, item, OFFSETS[0]));
-        self.tolerate(written, self.members.len().saturating_sub(1))?;
+        let mut failures = Vec::new();
+        let mut taken = 0;
+        for (member, item) in self.with_items(items) {
+            match write_copy(member, sb, item, OFFSETS[0]) {
+                Ok(()) => taken += 1,
+                Err(error) if self.give_up(member, &error) => {}
+                Err(error) => failures.push(error),
+            }
+        }
+        // One device that takes it is enough for the next mount.
+        let tolerated = if taken > 0 { failures.len() } else { 0 };
+        self.tolerate(failures.into_iter().map(Err), tolerated)?;
         self.flush()
     }
 
-    /// Each device with its item among `items`, or its current one.
+    /// Each device in use with its item among `items`, or its current one.
     fn with_items(&self, items: &[DevItem]) -> impl Iterator<Item = (&Member, DevItem)> {
-        self.members.iter().map(|member| {
+        self.members.iter().filter(|member| member.is_in_use()).map(|member| {
             let item = items.iter().find(|item| item.devid.get() == member.id.0).copied();
             (member, item.unwrap_or_else(|| member.item()))
         })
     }
 
-    /// The primary superblock that is on the first device now, to compare with what we last wrote.
+    /// The primary superblock that is on the first device in use now, to compare with what we last wrote.
     pub fn read_superblock(&self) -> Result<Superblock, VolumeError> {
-        let member = self.members.first().ok_or_else(|| VolumeError::refused("there are no devices"))?;
+        let member = self
+            .members
+            .iter()
+            .find(|member| member.is_in_use())
+            .ok_or_else(|| VolumeError::refused("there are no devices"))?;
         let name = || member.device.name();
         let mut bytes = vec![0; SUPERBLOCK_LEN];
         let read = member.read(OFFSETS[0], &mut bytes);

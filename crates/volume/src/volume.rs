@@ -3,11 +3,11 @@
 use crate::chunk_map::{ChunkMap, ChunkMapError};
 use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, Place};
-use crate::member::{DeviceStats, Member};
+use crate::member::{Condition, DeviceStats, Member};
+use crate::stripe_read::Trust;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
 use butterfs_ondisk::items::DevItem;
-use butterfs_ondisk::profile::Profile;
 use butterfs_ondisk::{DeviceId, Logical};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
@@ -26,6 +26,8 @@ pub struct Volume {
     /// Held shared by writes on their way, exclusively by whoever compares places on disk before writing them.
     pub(crate) gate: RwLock<()>,
     messages: Mutex<VecDeque<String>>,
+    /// Devices of the filesystem that were not given.
+    absent: u64,
 }
 
 impl Volume {
@@ -34,7 +36,11 @@ impl Volume {
         let mut members: Vec<Member> = devices.into_iter().map(|(item, device)| Member::new(item, device)).collect();
         members.sort_by_key(|member| member.id);
         let (map, gate, messages) = Default::default();
-        Volume { members, map, gate, messages }
+        Volume { members, map, gate, messages, absent: 0 }
+    }
+
+    pub(crate) fn with_absent(self, absent: u64) -> Volume {
+        Volume { absent, ..self }
     }
 
     /// The chunk map of this moment.
@@ -47,7 +53,8 @@ impl Volume {
         *self.map.write() = Arc::new(map);
     }
 
-    /// Whether all chunks of `map` lie on the devices of this volume, whole: for a map that was read from disk.
+    /// Whether all chunks of `map` lie on the devices of this volume, whole, or on missing ones where it was opened without
+    /// some: for a map that was read from disk.
     pub fn check_chunk_map(&self, map: &ChunkMap) -> Result<(), ChunkMapError> {
         map.iter().try_for_each(|chunk| {
             chunk.stripes.iter().try_for_each(|stripe| {
@@ -59,7 +66,9 @@ impl Volume {
 
     fn check_stripe(&self, chunk: &Chunk, stripe: &ChunkStripe) -> Result<(), String> {
         let id = stripe.device;
-        let member = self.member(id).ok_or_else(|| format!("device {id} is missing"))?;
+        let Some(member) = self.member(id) else {
+            return if self.absent > 0 { Ok(()) } else { Err(format!("device {id} is missing")) };
+        };
         if member.item().uuid != stripe.dev_uuid {
             return Err(format!("the UUID of device {id} is not that of {}", member.device.name()));
         }
@@ -73,6 +82,52 @@ impl Volume {
     /// Whether every device can be written.
     pub fn is_writable(&self) -> bool {
         self.members.iter().all(|member| !member.device.is_read_only())
+    }
+
+    /// Whether some device is missing or given up.
+    pub fn is_incomplete(&self) -> bool {
+        self.absent > 0 || self.members.iter().any(|member| !member.is_in_use())
+    }
+
+    /// Whether a device is there and new chunks may lie on it.
+    pub fn is_usable(&self, id: DeviceId) -> bool {
+        self.member(id).is_some_and(Member::is_in_use)
+    }
+
+    /// Whether a device has missed commits.
+    pub fn is_stale(&self, id: DeviceId) -> bool {
+        self.member(id).is_some_and(|member| member.condition() == Condition::Stale)
+    }
+
+    /// Whether every chunk of `map` can be written without the devices that are missing. The error names one that cannot.
+    pub fn check_survivable(&self, map: &ChunkMap) -> Result<(), VolumeError> {
+        self.check_survives(map, &|id| !self.is_usable(id))
+    }
+
+    fn check_survives(&self, map: &ChunkMap, is_lost: &dyn Fn(DeviceId) -> bool) -> Result<(), VolumeError> {
+        for chunk in map.iter() {
+            let (lost, profile) = (lost_devices(chunk, is_lost), chunk.profile());
+            if lost > profile.tolerated_failures {
+                let (start, name, most) = (chunk.start, profile.name, profile.tolerated_failures);
+                return Err(VolumeError::refused(format!(
+                    "chunk {start} lacks {lost} of its devices, and {name} survives {most}; only reading is possible"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops using a device that failed, if every chunk survives without it. Says whether it did.
+    pub(crate) fn give_up(&self, failed: &Member, why: &VolumeError) -> bool {
+        let is_lost = |id| id == failed.id || !self.is_usable(id);
+        let others = self.members.iter().any(|member| member.id != failed.id && member.is_in_use());
+        if !others || self.check_survives(&self.chunk_map(), &is_lost).is_err() {
+            return false;
+        }
+        if failed.worsen(Condition::GivenUp) {
+            self.tell(format!("{why}; devid {} is not used any more, the other devices go on", failed.id));
+        }
+        true
     }
 
     /// The devices' numbers and names, ascending by number.
@@ -159,7 +214,24 @@ impl Volume {
         buf: &mut [u8],
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), VolumeError> {
-        let result = self.located(at, buf.len(), |layout| self.read_good(&layout, at, buf, verify));
+        let len = buf.len();
+        let read = |layout: Layout<'_>| self.read_good(&layout, at, buf, Trust::Verified, verify);
+        let result = self.located(at, len, read);
+        result.inspect_err(|_| buf.fill(0))
+    }
+
+    /// Like [`read`](Self::read), for bytes that nothing can be compared with: they come from devices that have missed
+    /// nothing, where there is a choice.
+    pub fn read_unverified(&self, at: Logical, buf: &mut [u8]) -> Result<(), VolumeError> {
+        let len = buf.len();
+        let read = |layout: Layout<'_>| {
+            // Of several elements each may have its good copy on another device.
+            layout.pieces(at, len).try_for_each(|piece| {
+                let part = &mut buf[piece.range.clone()];
+                self.read_good(&layout, at.plus(piece.range.start as u64), part, Trust::Blind, &mut |_| Ok(()))
+            })
+        };
+        let result = self.located(at, len, read);
         result.inspect_err(|_| buf.fill(0))
     }
 
@@ -168,11 +240,12 @@ impl Volume {
         layout: &Layout<'_>,
         at: Logical,
         buf: &mut [u8],
+        trust: Trust,
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), VolumeError> {
         let mut failures = Vec::new();
-        for copy in self.reading_order(layout, at) {
-            match self.read_verified(layout, at, copy, buf, verify) {
+        for copy in self.reading_order(layout, at, trust) {
+            match self.read_verified(layout, at, copy, buf, trust, verify) {
                 Ok(()) => {
                     self.repair_all(layout, at, &failures, buf);
                     return Ok(());
@@ -183,12 +256,23 @@ impl Volume {
         Err(VolumeError::NoGoodCopy { at, len: buf.len() as u64, failures })
     }
 
-    /// All copies; the first is another one for other addresses where that spreads reads over devices.
-    fn reading_order(&self, layout: &Layout<'_>, at: Logical) -> impl Iterator<Item = usize> + use<> {
+    /// All copies; the first is another one for other addresses where that spreads reads over devices. Where nobody
+    /// checks, a copy on a device that had errors comes last.
+    fn reading_order(&self, layout: &Layout<'_>, at: Logical, trust: Trust) -> Vec<usize> {
         let copies = layout.copies();
         let spreads = layout.mirrors() > 1 && layout.chunk().stripes[0].device != layout.chunk().stripes[1].device;
         let first = if spreads { (at.0 / MIRROR_TURN % copies as u64) as usize } else { 0 };
-        (0..copies).map(move |turn| (first + turn) % copies)
+        let mut order: Vec<usize> = (0..copies).map(|turn| (first + turn) % copies).collect();
+        if trust == Trust::Blind && layout.mirrors() > 1 {
+            order.sort_by_key(|&copy| self.is_doubtful(layout, at, copy));
+        }
+        order
+    }
+
+    fn is_doubtful(&self, layout: &Layout<'_>, at: Logical, copy: usize) -> bool {
+        let place = layout.pieces(at, 1).next().map(|piece| layout.place(&piece, copy));
+        let member = place.and_then(|place| self.member(layout.chunk().stripes[place.stripe].device));
+        member.is_none_or(|member| member.stats().casts_doubt())
     }
 
     fn read_verified(
@@ -197,9 +281,10 @@ impl Volume {
         at: Logical,
         copy: usize,
         buf: &mut [u8],
+        trust: Trust,
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), CopyFailure> {
-        self.fetch(layout, at, copy, buf)?;
+        self.fetch(layout, at, copy, trust, buf)?;
         verify(buf).map_err(|rule| {
             let failure = self.failure(layout, at, copy, FailureReason::Rejected(rule));
             self.member(failure.device).inspect(|member| member.count_corruption());
@@ -215,7 +300,7 @@ impl Volume {
             if copy >= layout.copies() {
                 return Err(VolumeError::NoGoodCopy { at, len, failures: Vec::new() });
             }
-            let fetched = self.fetch(&layout, at, copy, buf);
+            let fetched = self.fetch(&layout, at, copy, Trust::Verified, buf);
             fetched.map_err(|failure| VolumeError::NoGoodCopy { at, len, failures: vec![failure] })
         })
     }
@@ -265,13 +350,14 @@ impl Volume {
         })
     }
 
-    /// Makes everything durable that was written, on every device but those that every chunk could do without.
+    /// Makes everything durable that was written. A device that fails is not used any more where every chunk survives
+    /// that, because what it has of what was written is not known; else its failure is the error.
     pub fn flush(&self) -> Result<(), VolumeError> {
-        let flushed: Vec<_> = self.members.iter().map(flush_member).collect();
-        let map = self.chunk_map();
-        let survivable = |chunk: &Chunk| Profile::of(chunk.kind).map_or(0, |profile| profile.tolerated_failures);
-        let tolerated = map.iter().map(survivable).min().unwrap_or(0);
-        self.tolerate(flushed.into_iter(), tolerated)
+        let flush = |member: &Member| match flush_member(member) {
+            Err(error) if !self.give_up(member, &error) => Err(error),
+            _ => Ok(()),
+        };
+        self.members.iter().filter(|member| member.is_in_use()).map(flush).fold(Ok(()), Result::and)
     }
 
     /// Tells the devices that nobody needs these bytes. Advice: nothing happens where it cannot be given.
@@ -319,6 +405,14 @@ impl Volume {
             Some(member) => Err(VolumeError::ReadOnly { device: member.device.name() }),
         }
     }
+}
+
+/// Devices of a chunk that are lost, each counted once.
+fn lost_devices(chunk: &Chunk, is_lost: &dyn Fn(DeviceId) -> bool) -> usize {
+    let mut lost: Vec<DeviceId> = chunk.stripes.iter().map(|stripe| stripe.device).filter(|id| is_lost(*id)).collect();
+    lost.sort_unstable();
+    lost.dedup();
+    lost.len()
 }
 
 fn flush_member(member: &Member) -> Result<(), VolumeError> {

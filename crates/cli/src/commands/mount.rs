@@ -149,7 +149,14 @@ impl Args {
             Subvolume::Id(id) if error.is(Errno::ENOENT) => format!("{device} has no subvolume with id {id}"),
             _ => error.to_string(),
         };
-        CliError::failed(if sentence.contains(&device) { sentence } else { format!("{device}: {sentence}") })
+        let failed =
+            CliError::failed(if sentence.contains(&device) { sentence } else { format!("{device}: {sentence}") });
+        match error {
+            butterfs_fs::Error::Incomplete(_) => {
+                failed.hint("give all of its devices, or do without the missing ones with -o degraded")
+            }
+            _ => failed,
+        }
     }
 
     fn open(&self, options: &MountOptions) -> Result<Opened, CliError> {

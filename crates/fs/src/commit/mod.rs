@@ -171,6 +171,7 @@ impl Core {
                 extent::insert_chunk_items(handle, chunk)?;
             }
         }
+        any |= extent::write_device_stats(handle)?;
         any |= extent::run_refs(handle)?;
         any |= extent::write_block_groups(handle)?;
         any |= self.write_root_items(handle)?;

@@ -64,7 +64,8 @@ impl Filesystem {
     fn log(&self, inode: &Arc<Inode>) -> Result<Ticket> {
         let core = &self.0.core;
         let policies = &self.options().policies;
-        if self.options().no_tree_log {
+        // A device that comes back could bring a log with it that is older than what the others have.
+        if self.options().no_tree_log || core.volume().is_incomplete() {
             return Ok(Ticket::Commit(core.generation()));
         }
         if let Some(generation) = core.placed_in(inode.tree_id()).filter(|_| inode.ino == Ino::ROOT_DIR) {

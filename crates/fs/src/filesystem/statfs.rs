@@ -4,8 +4,10 @@ use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, GroupInfo};
 use crate::transaction::Reserve;
+use butterfs_ondisk::DeviceId;
 use butterfs_ondisk::items::block_group_flags as bits;
-use butterfs_ondisk::profile::Profile;
+use butterfs_ondisk::profile::{PROFILES, Profile};
+use butterfs_volume::DeviceStats;
 
 /// Totals as `statfs(2)` reports them, in blocks of `block_size` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +51,25 @@ impl Filesystem {
         self.0.core.space.groups()
     }
 
+    /// The devices that are there, with their names and what went wrong on them, ascending by number.
+    pub fn device_stats(&self) -> Vec<(DeviceId, String, DeviceStats)> {
+        let volume = self.0.core.volume();
+        let stats = volume.device_stats().into_iter().map(|(_, stats)| stats);
+        volume.devices().into_iter().zip(stats).map(|((id, name), stats)| (id, name, stats)).collect()
+    }
+
     /// See [`StatFs`]. As in the kernel, inodes are not counted: there is no limit.
     pub fn statfs(&self) -> StatFs {
         let core = &self.0.core;
         let groups = core.space.groups();
         let copies = |flags: u64| Profile::of(flags & bits::PROFILE_MASK).map_or(1, |profile| profile.copies as u64);
-        let data_copies =
-            groups.iter().find(|group| group.flags & bits::DATA != 0).map_or(1, |group| copies(group.flags));
+        let data = groups.iter().find(|group| group.flags & bits::DATA != 0).and_then(|group| Profile::of(group.flags));
+        let data = data.unwrap_or(&PROFILES[0]);
+        let data_copies = data.copies as u64;
         let superblock = core.superblock();
         let total = superblock.total_bytes.get() / data_copies;
         let used: u64 = groups.iter().map(|group| group.used * copies(group.flags) / data_copies).sum();
-        let unallocated = core.device_space.lock().unallocated() / data_copies;
+        let unallocated = core.device_space.lock().unallocated(data);
         let available = core.space.available(Class::Data) + unallocated;
         let free = total.saturating_sub(used);
         // What only a commit may use is not free, as long as there is more.

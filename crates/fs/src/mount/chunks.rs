@@ -32,6 +32,7 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
                 let device = devices.devices.entry(DeviceId(item.devid.get())).or_default();
                 device.total_bytes = item.total_bytes.get();
                 device.uuid = item.uuid;
+                note_device(core, item)?;
             }
             KeyType::CHUNK_ITEM if key.objectid == objectid::FIRST_CHUNK_TREE => {
                 let chunk = Chunk::parse(Logical(key.offset), data, &limits)
@@ -67,7 +68,28 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
             end = at + len;
         }
     }
+    for (id, name) in core.volume.devices() {
+        if !devices.devices.contains_key(&id) {
+            return Err(Error::corrupt(format!("{name} (devid {id}) is not a device of this filesystem any more")));
+        }
+    }
+    *core.committed_devices.lock() = core.volume.device_items();
     core.volume.check_chunk_map(&map).map_err(|error| Error::corrupt(error.to_string()))?;
     core.volume.set_chunk_map(map);
+    Ok(())
+}
+
+/// What the chunk tree says about a device counts where the device's own superblock is older.
+fn note_device(core: &Core, item: DevItem) -> Result<()> {
+    let id = DeviceId(item.devid.get());
+    let Some(own) = core.volume.device_item(id) else { return Ok(()) };
+    if own.uuid != item.uuid {
+        return Err(Error::corrupt(format!("the given device {id} is another one than the filesystem's device {id}")));
+    }
+    if core.volume.is_stale(id) {
+        // No smaller than it is now, so the copies of its superblock lie on it.
+        let total_bytes = item.total_bytes.get().min(own.total_bytes.get()).into();
+        core.volume.set_device_item(DevItem { total_bytes, ..item });
+    }
     Ok(())
 }

@@ -14,6 +14,7 @@ mod groups;
 
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
+use crate::extent;
 use crate::node_io::NodeCache;
 use crate::options::Options;
 use crate::replay;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 
 /// Opens the filesystem on `devices`. The strings are what a user should be told about the way it was opened.
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<(Arc<Core>, Vec<String>)> {
-    let (volume, superblock, notes) = Volume::open(devices)?;
+    let (volume, superblock, notes) = Volume::open_some(devices, options.degraded)?;
     let mut notes: Vec<String> = notes.lines;
     let superblock = without_foreign_log(superblock);
     let log = admission::admit(&superblock, &options, &mut notes)?;
@@ -41,8 +42,12 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
     let core = Arc::new(Core::new(volume, superblock, nodes, options, env));
     let chunk = Arc::new(Tree::from_superblock(TreeId::CHUNK, superblock.chunk_tree_root()));
     chunks::load(&core, &chunk, &superblock)?;
+    if !core.is_read_only() || log == Log::Replay {
+        admission::refuse_unwritable_chunks(&core)?;
+    }
     open_global_trees(&core, chunk, &superblock)?;
     groups::load(&core)?;
+    extent::load_device_stats(&core)?;
     if log == Log::Replay {
         admission::must_be_writable(&core)?;
         admission::refuse_unfinished_work(&core)?;
@@ -59,7 +64,8 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
 
 /// Whether the filesystem on `devices` has a log.
 pub fn has_log(devices: Vec<Arc<dyn BlockDevice>>) -> Result<bool> {
-    let (_, superblock, _) = Volume::open(devices)?;
+    // Whether devices may be missing is asked when it is opened.
+    let (_, superblock, _) = Volume::open_some(devices, true)?;
     Ok(without_foreign_log(superblock).log_root.get() != 0)
 }
 

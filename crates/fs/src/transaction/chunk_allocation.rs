@@ -21,6 +21,9 @@ use std::collections::BTreeMap;
 /// No chunk starts below this address of a device.
 const FIRST_PHYSICAL: u64 = 1 << 20;
 
+/// Most devices of one chunk; the items of chunks stay small.
+const MAX_DEVICES: usize = 32;
+
 /// One device's extents.
 #[derive(Debug, Default, Clone)]
 pub struct DeviceExtents {
@@ -30,6 +33,8 @@ pub struct DeviceExtents {
     pub uuid: [u8; 16],
     /// Extents by physical address: their lengths.
     pub extents: BTreeMap<u64, u64>,
+    /// It is missing, or not used any more: nothing new is placed there.
+    pub is_lost: bool,
 }
 
 impl DeviceExtents {
@@ -87,14 +92,52 @@ impl DeviceSpace {
         }
     }
 
-    /// Bytes of all devices.
-    pub fn total_bytes(&self) -> u64 {
-        self.devices.values().map(|device| device.total_bytes).sum()
+    fn usable(&self) -> impl Iterator<Item = (DeviceId, &DeviceExtents)> {
+        self.devices.iter().filter(|(_, device)| !device.is_lost).map(|(&id, device)| (id, device))
     }
 
-    /// Bytes of all devices that are in no extent.
-    pub fn unallocated(&self) -> u64 {
-        self.devices.values().map(DeviceExtents::unallocated).sum()
+    /// Bytes of all devices that can be used.
+    pub fn total_bytes(&self) -> u64 {
+        self.usable().map(|(_, device)| device.total_bytes).sum()
+    }
+
+    /// Bytes that new chunks of `profile` could hold, about: what is in no extent, laid out over the devices.
+    pub fn unallocated(&self, profile: &Profile) -> u64 {
+        let per_device = profile.stripes_per_device as u64;
+        let mut free: Vec<u64> = self.usable().map(|(_, device)| device.unallocated() / per_device).collect();
+        let step = (free.iter().max().copied().unwrap_or(0) / 64).max(1 << 30);
+        let mut sum = 0;
+        loop {
+            free.retain(|&bytes| bytes >= STRIPE_LEN || profile.max_devices == Some(1) && bytes > 0);
+            free.sort_unstable_by_key(|&bytes| std::cmp::Reverse(bytes));
+            let count = device_count(profile, free.len());
+            if count < profile.min_devices.max(1) {
+                return sum;
+            }
+            let stripe = free[count - 1].min(step);
+            free[..count].iter_mut().for_each(|bytes| *bytes -= stripe);
+            sum += stripe * profile.data_stripes(count * profile.stripes_per_device) as u64;
+        }
+    }
+
+    /// The profile of the next chunk where `wanted` are the ones there are: the strongest that the devices allow. Where
+    /// too few are left for it, as many copies as they can hold.
+    fn profile(&self, wanted: &[&'static Profile], class: Class) -> &'static Profile {
+        let strength =
+            |profile: &&&Profile| (profile.tolerated_failures, profile.copies, profile.max_devices.is_none());
+        let named = |name| Profile::named(name).expect("the table has this row");
+        let Some(&best) = wanted.iter().max_by_key(strength) else { return named("single") };
+        let left = self.usable().count();
+        match best.copies {
+            _ if left >= best.min_devices => best,
+            1 => named("single"),
+            copies => match left.min(copies) {
+                3 => named("RAID1C3"),
+                2 => named("RAID1"),
+                _ if class == Class::Data => named("single"),
+                _ => named("DUP"),
+            },
+        }
     }
 
     /// Plans a chunk of `class` and `profile` that starts at `logical`.
@@ -109,15 +152,13 @@ impl DeviceSpace {
         let (max_stripe, max_chunk) = (limit.min(1u64 << 30), limit.min(total / 10));
         let per_device = profile.stripes_per_device as u64;
         let mut holes: Vec<(DeviceId, u64, u64)> = self
-            .devices
-            .iter()
-            .filter_map(|(&id, device)| device.hole(max_stripe * per_device).map(|(at, len)| (id, at, len)))
+            .usable()
+            .filter_map(|(id, device)| device.hole(max_stripe * per_device).map(|(at, len)| (id, at, len)))
             .map(|(id, at, len)| (id, at, len.min(max_stripe * per_device)))
             .filter(|&(_, _, len)| len >= STRIPE_LEN * per_device)
             .collect();
         holes.sort_by_key(|&(id, _, len)| (std::cmp::Reverse(len), std::cmp::Reverse(self.devices[&id].unallocated())));
-        let mut count = holes.len() / profile.device_multiple * profile.device_multiple;
-        count = count.min(profile.max_devices.unwrap_or(32));
+        let count = device_count(profile, holes.len());
         if count < profile.min_devices.max(1) {
             return None;
         }
@@ -159,13 +200,13 @@ impl Core {
     }
 
     fn grow_locked(&self, devices: &mut DeviceSpace, class: Class) -> Result<()> {
-        let flags = self
-            .space
-            .groups()
-            .iter()
-            .rfind(|group| Class::of(group.flags) == Some(class))
-            .map_or(bits::METADATA & class.type_bits(), |group| group.flags & bits::PROFILE_MASK);
-        let profile = Profile::of(flags & bits::PROFILE_MASK).expect("the tree checker has seen the flags");
+        for (&id, device) in &mut devices.devices {
+            device.is_lost = !self.volume.is_usable(id);
+        }
+        let groups = self.space.groups();
+        let of_class = groups.iter().filter(|group| Class::of(group.flags) == Some(class));
+        let wanted: Vec<&'static Profile> = of_class.filter_map(|group| Profile::of(group.flags)).collect();
+        let profile = devices.profile(&wanted, class);
         let map = self.volume.chunk_map();
         let logical = map.iter().map(Chunk::end).max().unwrap_or(Logical(0));
         let chunk = devices
@@ -193,6 +234,11 @@ impl Core {
     }
 }
 
+/// Of so many devices with room, how many a chunk uses.
+fn device_count(profile: &Profile, with_room: usize) -> usize {
+    with_room.min(profile.max_devices.unwrap_or(MAX_DEVICES)) / profile.device_multiple * profile.device_multiple
+}
+
 /// Bytes of the superblock's array that the system chunks among `chunks` take.
 fn system_array_len<'a>(chunks: impl Iterator<Item = &'a Chunk>) -> usize {
     let entry = |chunk: &Chunk| size_of::<DiskKey>() + ChunkHead::LEN + chunk.stripes.len() * Stripe::LEN;
@@ -205,7 +251,7 @@ mod tests {
 
     fn devices(total_bytes: u64, used: &[(u64, u64)]) -> DeviceSpace {
         let extents = used.iter().copied().collect();
-        let device = DeviceExtents { total_bytes, uuid: [7; 16], extents };
+        let device = DeviceExtents { total_bytes, uuid: [7; 16], extents, is_lost: false };
         DeviceSpace { devices: [(DeviceId(1), device)].into() }
     }
 
@@ -234,5 +280,57 @@ mod tests {
     fn no_hole_no_chunk() {
         let single = Profile::named("single").unwrap();
         assert!(devices(16 << 20, &[(1 << 20, 15 << 20)]).plan(Class::Data, single, Logical(0), 4096).is_none());
+    }
+
+    fn several(sizes: &[u64]) -> DeviceSpace {
+        let device = |&total_bytes: &u64| DeviceExtents { total_bytes, ..DeviceExtents::default() };
+        DeviceSpace { devices: (1..).map(DeviceId).zip(sizes.iter().map(device)).collect() }
+    }
+
+    #[test]
+    fn the_devices_with_most_space_are_chosen() {
+        let space = several(&[300 << 20, 900 << 20, 500 << 20, 700 << 20]);
+        for (profile, chosen, data) in [
+            ("RAID1", &[2, 4][..], 1),
+            ("RAID1C3", &[2, 4, 3], 1),
+            ("RAID0", &[2, 4, 3, 1], 4),
+            ("RAID10", &[2, 4, 3, 1], 2),
+        ] {
+            let profile = Profile::named(profile).unwrap();
+            let chunk = space.plan(Class::Data, profile, Logical(0), 4096).unwrap();
+            let on: Vec<u64> = chunk.stripes.iter().map(|stripe| stripe.device.0).collect();
+            assert_eq!((&on[..], chunk.length), (chosen, chunk.stripe_length() * data), "{}", profile.name);
+        }
+    }
+
+    #[test]
+    fn unallocated_space_is_what_the_profile_can_use() {
+        const GIB: u64 = 1 << 30;
+        let first = FIRST_PHYSICAL;
+        let space = several(&[10 * GIB + first, 4 * GIB + first, 4 * GIB + first]);
+        for (profile, expected) in
+            [("single", 18), ("DUP", 9), ("RAID1", 8), ("RAID1C3", 4), ("RAID1C4", 0), ("RAID0", 18)]
+        {
+            assert_eq!(space.unallocated(Profile::named(profile).unwrap()), expected * GIB, "{profile}");
+        }
+    }
+
+    #[test]
+    fn too_few_devices_hold_fewer_copies() {
+        let all = |names: &[&str]| names.iter().map(|name| Profile::named(name).unwrap()).collect::<Vec<_>>();
+        let table: &[(&[&str], usize, Class, &str)] = &[
+            (&["RAID1C4"], 4, Class::Data, "RAID1C4"),
+            (&["RAID1C4"], 3, Class::Data, "RAID1C3"),
+            (&["RAID1C3", "single"], 2, Class::Metadata, "RAID1"),
+            (&["single", "RAID1", "DUP"], 2, Class::Metadata, "RAID1"),
+            (&["RAID1"], 1, Class::Metadata, "DUP"),
+            (&["RAID10"], 1, Class::Data, "single"),
+            (&["RAID0"], 1, Class::Data, "RAID0"),
+            (&["DUP", "single"], 1, Class::Metadata, "DUP"),
+        ];
+        for (wanted, left, class, expected) in table {
+            let space = several(&vec![1 << 30; *left]);
+            assert_eq!(space.profile(&all(wanted), *class).name, *expected, "{wanted:?} {left}");
+        }
     }
 }

@@ -45,11 +45,12 @@ use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::features::{compat_ro, incompat};
 use butterfs_ondisk::items::{DevItem, RootItem};
 use butterfs_ondisk::superblock::Superblock;
-use butterfs_ondisk::{ChecksumKind, Generation, Ino, Key, KeyType, Logical, TreeId};
-use butterfs_volume::Volume;
+use butterfs_ondisk::{ChecksumKind, DeviceId, Generation, Ino, Key, KeyType, Logical, TreeId};
+use butterfs_volume::{DeviceStats, Volume};
 use parking_lot::{Condvar, Mutex, RwLock};
 use refs::RefQueue;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -119,6 +120,8 @@ pub struct Core {
     pub(crate) order: crate::superblock_order::SuperblockOrder,
     /// What the superblocks of the last commit say about each device.
     pub(crate) committed_devices: Mutex<Vec<DevItem>>,
+    /// The error counters of the devices as the device tree has them.
+    pub(crate) recorded_stats: Mutex<BTreeMap<DeviceId, DeviceStats>>,
     /// Runs when a transaction is durable: forgets its logs.
     pub(crate) durable_hook: OnceLock<Box<dyn Fn(Generation) + Send + Sync>>,
     /// Held between looking up the references of a block that may be shared and changing them.
@@ -176,6 +179,7 @@ impl Core {
             // What the secondary superblocks hold is not known: the first commit writes them before the primary one.
             order: crate::superblock_order::SuperblockOrder::new(durable.0, true),
             committed_devices: Mutex::new(volume.device_items()),
+            recorded_stats: Mutex::default(),
             durable_hook: OnceLock::new(),
             sharing: Mutex::new(()),
             settle_hook: OnceLock::new(),

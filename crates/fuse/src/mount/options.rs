@@ -90,6 +90,10 @@ const TABLE: &[(&str, Value, Effect)] = &[
         options.devices.push(value.into());
         Ok(())
     }),
+    ("degraded", Bare, |options, _| {
+        options.engine.degraded = true;
+        Ok(())
+    }),
     ("rescue", Required, rescue),
     ("nologreplay", Bare, |options, _| rescue(options, "nologreplay")),
     ("norecovery", Bare, |options, _| rescue(options, "nologreplay")),
@@ -299,7 +303,7 @@ mod tests {
     #[test]
     fn options_reach_engine_and_kernel() {
         let options = parsed(
-            "ro,subvol=/a/b,commit=5,max_inline=4k,noatime,rescue=nologreplay,notreelog,allow_other,\
+            "ro,degraded,subvol=/a/b,commit=5,max_inline=4k,noatime,rescue=nologreplay,notreelog,allow_other,\
                               rescan_uuid_tree,user_subvol_rm_allowed",
         );
         let engine = Options {
@@ -309,6 +313,7 @@ mod tests {
             max_inline: 4096,
             noatime: true,
             no_log_replay: true,
+            degraded: true,
             no_tree_log: true,
             rescan_uuid_tree: true,
             user_subvol_rm_allowed: true,

@@ -3,4 +3,6 @@
 //! What is ours is a workload that the model holds too; all judges find the images clean after each step.
 
 mod both_ways;
+mod lost;
 mod rig;
+mod vanishing;

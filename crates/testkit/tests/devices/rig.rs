@@ -54,6 +54,7 @@ pub fn open(devices: &[Arc<dyn BlockDevice>], options: Options) -> Filesystem {
 }
 
 /// A workload that goes on from where it was, on the engine and in the model.
+#[derive(Clone)]
 pub struct Work {
     generator: Generator,
     pub model: ModelFs,

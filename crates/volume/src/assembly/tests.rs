@@ -169,10 +169,45 @@ fn a_foreign_member_is_refused() {
 }
 
 #[test]
-fn members_behind_by_one_commit_are_noted_and_by_more_refused() {
-    let (_, sb, notes) = open(&members(&[8, 9, 8])).unwrap();
+fn members_behind_are_noted_and_stale() {
+    let (volume, sb, notes) = open(&members(&[8, 9, 3])).unwrap();
     assert_eq!((sb.generation.get(), notes.lines.len()), (9, 2));
-    assert_eq!(refusal(&members(&[9, 7])), "disk2 (devid 2) is stale: its generation is 7, the newest is 9");
+    assert!(notes.lines[1].starts_with("disk3 (devid 3) has missed commits: its generation is 3, the newest is 9"));
+    assert_eq!([1, 2, 3].map(|id| volume.is_stale(DeviceId(id))), [true, false, true]);
+    let errors: Vec<u64> = volume.device_stats().iter().map(|(_, stats)| stats.generation_errors).collect();
+    assert_eq!(errors, [1, 0, 1]);
+    assert!(!volume.is_incomplete());
+}
+
+#[test]
+fn members_that_were_written_without_each_other_are_refused() {
+    let (one, mut other) = (superblock(8, 2, LEN), superblock(8, 2, LEN));
+    other.root = (31 << 20).into();
+    let devices = [device_with(&one, 1, LEN), device_with(&other, 2, LEN)];
+    assert!(refusal(&devices).contains("was written without the other devices"), "{}", refusal(&devices));
+    // The newer side remembers another generation 8 than the older one is of.
+    let mut newer = superblock(10, 2, LEN);
+    newer.super_roots[2].tree_root_gen = 8.into();
+    newer.super_roots[2].tree_root = (32 << 20).into();
+    let devices = [device_with(&one, 1, LEN), device_with(&newer, 2, LEN)];
+    assert!(refusal(&devices).contains("disk1 (devid 1) was written without the other devices"));
+    newer.super_roots[2].tree_root = one.root;
+    assert!(open(&[device_with(&one, 1, LEN), device_with(&newer, 2, LEN)]).is_ok());
+}
+
+#[test]
+fn members_may_be_missing_where_that_is_wanted() {
+    let devices = members(&[8, 8, 8]);
+    let some =
+        |indexes: &[usize]| indexes.iter().map(|index| devices[*index].clone() as Arc<dyn BlockDevice>).collect();
+    let error = Volume::open_some(some(&[0, 2]), false).unwrap_err();
+    assert!(matches!(error, VolumeError::Incomplete { .. }) && error.hint().unwrap().contains("degraded"));
+    let (volume, _, notes) = Volume::open_some(some(&[0, 2]), true).unwrap();
+    assert!(volume.is_incomplete() && notes.lines[0].contains("only 2 were given"), "{notes:?}");
+    // The only system chunk is on the device that is missing.
+    let (volume, ..) = Volume::open_some(some(&[1, 2]), true).unwrap();
+    let error = volume.check_survivable(&volume.chunk_map()).unwrap_err().to_string();
+    assert_eq!(error, "chunk 23068672 lacks 1 of its devices, and single survives 0; only reading is possible");
 }
 
 #[test]
