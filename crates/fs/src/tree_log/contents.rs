@@ -4,7 +4,8 @@
 //! # Invariants
 //! 1. Items of a file in a log do not overlap: before a range is logged, everything in the log that touches it goes, and
 //!    the range grows until nothing sticks out of it, in the tree, in the committed tree or in the log.
-//! 2. Behind the end of the file everything that there is is logged: replay cuts a file off at its size.
+//! 2. Behind the end of the file everything that there is is logged: replay cuts a file off at its size. So no hole is
+//!    logged there, until the file grows.
 //!
 //! Who calls holds the file's mapping, so its extents do not change meanwhile.
 
@@ -79,6 +80,9 @@ impl<L: Items> Plan<'_, '_, L> {
             (false, false) => return self.all_extents(ino, item),
         };
         let mut points = if whole { points } else { self.differing_extents(ino)? };
+        if committed && whole {
+            points.extend(self.uncovered(ino, item)?);
+        }
         points.sort_unstable();
         points.dedup();
         if points.len() > EXTENTS_MAX {
@@ -112,6 +116,19 @@ impl<L: Items> Plan<'_, '_, L> {
             Ok(())
         })?;
         Ok(points)
+    }
+
+    /// Where the last commit has something that an earlier log cut off at the size that the file had then. A file that has
+    /// grown since needs what is there now, above all the holes.
+    fn uncovered(&self, ino: Ino, item: &InodeItem) -> Result<Vec<u64>> {
+        let aligned = |size: u64| size.next_multiple_of(self.sector());
+        let before = self.logged_item(ino)?.map_or(0, |item| aligned(item.size.get()));
+        let now = aligned(item.size.get());
+        if before >= now {
+            return Ok(Vec::new());
+        }
+        let pieces = self.pieces(Source::Committed, ino, &(before..now))?;
+        Ok(pieces.iter().map(|piece| piece.range.start.max(before)).collect())
     }
 
     /// Logs what there is around a position now; returns up to where.

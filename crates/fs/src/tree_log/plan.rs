@@ -332,17 +332,22 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
     }
 
     fn write_links(&mut self, ino: Ino, links: u32) -> Planned<()> {
-        let key = item_key(ino);
-        let mut item = None;
+        let item = self.logged_item(ino)?;
+        if let Some(mut item) = item.filter(|item| item.nlink.get() != links) {
+            item.nlink = links.into();
+            self.edits.puts.push(item_key(ino), item.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// The inode item that the log has already.
+    pub(super) fn logged_item(&self, ino: Ino) -> Result<Option<InodeItem>> {
+        let (key, mut item) = (item_key(ino), None);
         self.log_items.scan(key, key, &mut |_, payload| {
             item = parse_item(payload);
             Ok(ControlFlow::Break(()))
         })?;
-        if let Some(mut item) = item.filter(|item| item.nlink.get() != links) {
-            item.nlink = links.into();
-            self.edits.puts.push(key, item.as_bytes());
-        }
-        Ok(())
+        Ok(item)
     }
 
     /// Copies items of the running transaction.

@@ -27,6 +27,10 @@ const SIZES: &[(&str, &str)] = &[
     ),
     ("create f; write f 0 1000; sync; trunc f 10; fsync f; trunc f 2000; fsync f", "log; all"),
     ("create f; write f 0 5000; sync; write f 1048576 100; fsync f; trunc f 0; fsync f", "log; all"),
+    // What an earlier log cut off does not come back when the file grows.
+    ("create f; write f 0 20000; sync; trunc f 0; fsync f; trunc f 5000; fsync f", "log; all"),
+    ("create f; write f 0 20000; sync; trunc f 0; fsync f; write f 12288 4096; fsync f", "log; all"),
+    ("create f; write f 0 65536; sync; trunc f 10000; fsync f; trunc f 100000; fsync f", "log; all"),
 ];
 
 const HOLES: &[(&str, &str)] = &[
