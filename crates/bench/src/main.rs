@@ -34,6 +34,8 @@ pub struct Scale {
     pub files: u64,
     /// Bytes to write and read.
     pub bytes: u64,
+    /// Bytes of large files to send.
+    pub large_bytes: u64,
     /// The part of the source tree to unpack: a path prefix inside it.
     pub tree: &'static str,
     /// Files that the library creates.
@@ -43,14 +45,35 @@ pub struct Scale {
 }
 
 /// What the documents report.
-pub const FULL: Scale =
-    Scale { name: "full", files: 100_000, bytes: 1 << 30, tree: "", library_files: 1_000_000, subvolumes: 100_000 };
+pub const FULL: Scale = Scale {
+    name: "full",
+    files: 100_000,
+    bytes: 1 << 30,
+    large_bytes: 10 << 30,
+    tree: "",
+    library_files: 1_000_000,
+    subvolumes: 100_000,
+};
 /// Minutes.
-pub const SMALL: Scale =
-    Scale { name: "small", files: 10_000, bytes: 128 << 20, tree: "fs", library_files: 100_000, subvolumes: 1_000 };
+pub const SMALL: Scale = Scale {
+    name: "small",
+    files: 10_000,
+    bytes: 128 << 20,
+    large_bytes: 256 << 20,
+    tree: "fs",
+    library_files: 100_000,
+    subvolumes: 1_000,
+};
 /// Enough to see that everything runs.
-pub const LEAST: Scale =
-    Scale { name: "least", files: 500, bytes: 8 << 20, tree: "fs/ext4", library_files: 2_000, subvolumes: 50 };
+pub const LEAST: Scale = Scale {
+    name: "least",
+    files: 500,
+    bytes: 8 << 20,
+    large_bytes: 8 << 20,
+    tree: "fs/ext4",
+    library_files: 2_000,
+    subvolumes: 50,
+};
 
 /// A part of the benchmark: its name, what it is about, and what does it.
 pub struct Section {

@@ -191,7 +191,7 @@ fn sending_takes_what_the_change_is() {
         let [full, little, renamed] = ["full", "little", "renamed"].map(|work| measure(work, &image, files));
         assert!(full[1] > 3 * files, "{full:?}");
         assert!(full[0] <= SEND_KIB && little[0] <= SEND_KIB, "{full:?} {little:?}, at most {SEND_KIB} KiB");
-        assert!(renamed[0] <= SEND_KIB + (1000 * RENAMED_BYTES >> 10), "{renamed:?}");
+        assert!(renamed[0] <= SEND_KIB + ((1000 * RENAMED_BYTES) >> 10), "{renamed:?}");
         [full[0], little[0], renamed[0]]
     });
     // Four times the files take no more than what caches that were not yet full still take.

@@ -33,7 +33,16 @@ const LOST_BY_THE_KERNEL: [&str; 2] =
     ["a removed directory that held a subvolume", "an attribute named like the beginning of a capability"];
 
 /// The longest stream of the kernel that is received.
-const STREAM_KIB: u64 = 64 << 10;
+fn stream_kib() -> u64 {
+    if std::env::var_os("BUTTERFS_SEND_TREE").is_some() { 4 << 20 } else { 64 << 10 }
+}
+
+/// How streams are made.
+#[derive(Clone, Copy)]
+pub struct How {
+    pub version: Version,
+    pub compressed: bool,
+}
 
 /// A snapshot that is sent, from the one it grew from or in full.
 struct Sent {
@@ -46,16 +55,20 @@ struct Sent {
 }
 
 /// A filesystem with snapshots.
-struct Source {
-    world: World,
+pub struct Source {
+    pub world: World,
     sent: Vec<Sent>,
 }
 
 impl Source {
     fn new(image: &Path) -> Source {
-        let device = engine::device(image);
-        engine::FORMATS[0].make(&device);
-        Source { world: World::open(device), sent: Vec::new() }
+        engine::FORMATS[0].make(&engine::device(image));
+        Source::of(image)
+    }
+
+    /// Of a filesystem that was made.
+    pub fn of(image: &Path) -> Source {
+        Source { world: World::open(engine::device(image)), sent: Vec::new() }
     }
 
     fn add(&mut self, what: String, name: &str, id: TreeId, parent: Option<(&str, TreeId)>) {
@@ -65,7 +78,7 @@ impl Source {
         self.sent.push(Sent { what, name: name.to_owned(), id, parent, by_the_kernel, print });
     }
 
-    fn add_pair(&mut self, what: String, (old, old_id): (&str, TreeId), (new, new_id): (&str, TreeId)) {
+    pub fn add_pair(&mut self, what: String, (old, old_id): (&str, TreeId), (new, new_id): (&str, TreeId)) {
         self.add(what.clone(), old, old_id, None);
         self.add(what, new, new_id, Some((old, old_id)));
     }
@@ -104,19 +117,33 @@ impl Source {
         source
     }
 
-    fn stream(&self, version: Version) -> Vec<u8> {
-        let of = |sent: &Sent| self.world.send(&job(sent.id, sent.parent.as_ref().map(|(_, id)| *id), version));
+    /// Entries of all snapshots.
+    pub fn files(&self) -> usize {
+        self.sent.iter().map(|sent| sent.print.entries.len()).sum()
+    }
+
+    fn stream(&self, how: How) -> Vec<u8> {
+        let of = |sent: &Sent| {
+            let mut job = job(sent.id, sent.parent.as_ref().map(|(_, id)| *id), how.version);
+            job.options.compressed_data = how.compressed;
+            self.world.send(&job)
+        };
         self.sent.iter().flat_map(of).collect()
     }
 }
 
 /// The streams of the kernel, made of the image that nobody has open any more, and what is in them. The kernel may send
 /// holes and preallocated space as zeros; a stream beyond the limit is left out.
-fn kernels_stream<'s>(scratch: &Scratch, image: &Path, sent: &'s [Sent], version: Version) -> (Vec<u8>, Vec<&'s Sent>) {
+fn kernels_stream<'s>(scratch: &Scratch, image: &Path, sent: &'s [Sent], how: How) -> (Vec<u8>, Vec<&'s Sent>) {
     let mount = KernelMount::new(image, "noatime");
     let [script, stream, made] = ["script", "kernels", "made"].map(|name| scratch.join(name));
     let mut text = format!("set -e; cd '{}'; mkdir '{}'\n", mount.path().display(), made.display());
-    let proto = if version >= Version::V2 { "--proto 2" } else { "" };
+    let proto = match how {
+        How { compressed: true, .. } => "--compressed-data",
+        How { version: Version::V1, .. } => "",
+        _ => "--proto 2",
+    };
+    let kib = stream_kib();
     let (whole, done) = (stream.display(), made.display());
     for (number, sent) in sent.iter().enumerate().filter(|(_, sent)| sent.by_the_kernel) {
         let (name, parent) = (&sent.name, sent.parent.as_ref().map_or("", |(name, _)| name));
@@ -124,10 +151,10 @@ fn kernels_stream<'s>(scratch: &Scratch, image: &Path, sent: &'s [Sent], version
         writeln!(
             text,
             "if [ -z '{parent}' ] || [ -e '{done}/{parent}' ]; then \
-             if (ulimit -f {STREAM_KIB}; trap '' XFSZ; btrfs send -q {proto} {from} {name} > '{done}/part'); \
+             if (ulimit -f {kib}; trap '' XFSZ; btrfs send -q {proto} {from} {name} > '{done}/part'); \
              then cat '{done}/part' >> '{whole}'; echo {number} >> '{done}/list'; : > '{done}/{name}'; \
              else [ $(stat -c %s '{done}/part') -ge {} ] || exit 1; fi; fi",
-            STREAM_KIB << 9
+            kib << 9
         )
         .expect("text");
     }
@@ -152,7 +179,7 @@ impl apply::Observer for Strict<'_> {
 /// All three of our targets.
 fn received_by_ours(scratch: &Scratch, whose: &str, stream: &[u8], sent: &[&Sent]) {
     let options = apply::Options::default();
-    let world = World::new(2 << 30);
+    let world = World::new(4 << 30);
     let mut engine = Engine::new(world.fs.clone(), TOP);
     apply::receive(stream, &mut engine, &options, &mut Strict(&format!("{whose}, in an image")));
     for sent in sent {
@@ -165,7 +192,7 @@ fn received_by_ours(scratch: &Scratch, whose: &str, stream: &[u8], sent: &[&Sent
             same_tree(&format!("{whose}, {}, {}, {how}", sent.what, sent.name), &sent.print, &at.join(&sent.name));
         });
     };
-    let image = scratch.sparse_file("target.img", 2 << 30);
+    let image = scratch.sparse_file("target.img", 4 << 30);
     mkfs(&image, &[]);
     let mount = KernelMount::new(&image, "noatime");
     let mut directory = Directory::open(mount.path()).expect("a directory");
@@ -176,7 +203,7 @@ fn received_by_ours(scratch: &Scratch, whose: &str, stream: &[u8], sent: &[&Sent
     mount.finish();
     std::fs::remove_file(&image).expect("our own file");
 
-    let image = scratch.sparse_file("target.img", 2 << 30);
+    let image = scratch.sparse_file("target.img", 4 << 30);
     engine::FORMATS[0].make(&engine::device(&image));
     let file = scratch.join("stream");
     std::fs::write(&file, stream).expect("room");
@@ -189,9 +216,9 @@ fn received_by_ours(scratch: &Scratch, whose: &str, stream: &[u8], sent: &[&Sent
 }
 
 /// Sends everything both ways and compares.
-fn travel(scratch: &Scratch, image: &Path, source: Source, version: Version, watchdog: &Watchdog) -> usize {
+pub fn travel(scratch: &Scratch, image: &Path, source: Source, how: How, watchdog: &Watchdog) -> usize {
     watchdog.note("our stream");
-    let stream = source.stream(version);
+    let stream = source.stream(how);
     let Source { world, sent } = source;
     world.fs.shutdown().expect("a good device");
     drop(world);
@@ -205,7 +232,7 @@ fn travel(scratch: &Scratch, image: &Path, source: Source, version: Version, wat
     watchdog.note("our stream, our receivers");
     received_by_ours(scratch, "ours", &stream, &sent.iter().collect::<Vec<_>>());
     watchdog.note("the kernel's stream");
-    let (stream, kept) = kernels_stream(scratch, image, &sent, version);
+    let (stream, kept) = kernels_stream(scratch, image, &sent, how);
     assert!(
         kept.len() + LOST_BY_THE_KERNEL.len() * 2 + sent.len() / 20 >= sent.len(),
         "{} of {}",
@@ -240,17 +267,18 @@ fn every_way_every_kind() {
         if seed == 20_000 {
             source.cases();
         }
-        let batch = if many { 100 } else { 6 };
+        let batch = if many { 40 } else { 6 };
         source.random(seed..seed + batch);
         seed += batch;
         // All pairs of changes in the long form, some in the short one.
         let sequences: Vec<Vec<&Op>> = match many {
-            true => all.iter().skip(at).take(4800).cloned().collect(),
+            true => all.iter().skip(at).take(2000).cloned().collect(),
             false => (0..160).map(|_| (0..1 + rng.below(3)).map(|_| rng.pick(&ops)).collect()).collect(),
         };
         at += sequences.len();
         let version = if seed / batch % 2 == 0 { Version::V1 } else { Version::V2 };
-        travelled += travel(&scratch, &image, source.sequences(&sequences), version, &watchdog);
+        travelled +=
+            travel(&scratch, &image, source.sequences(&sequences), How { version, compressed: false }, &watchdog);
         std::fs::remove_file(&image).expect("our own file");
         println!("{travelled} pairs, each 7 ways; random work up to seed {seed}, {at} of {} sequences", all.len());
         if seed - 20_000 >= count {

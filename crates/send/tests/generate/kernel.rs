@@ -13,12 +13,12 @@ use std::path::Path;
 
 /// Receives `stream` with btrfs-progs into a new filesystem, and gives its mount to `look`.
 pub fn received(scratch: &Scratch, stream: &[u8], look: impl FnOnce(&Path)) {
-    let (image, file) = (scratch.sparse_file("received.img", 2 << 30), scratch.join("stream"));
+    let (image, file) = (scratch.sparse_file("received.img", 4 << 30), scratch.join("stream"));
     std::fs::write(&file, stream).expect("room for the stream");
     mkfs(&image, &[]);
     let mount = KernelMount::new(&image, "noatime");
     let at = mount.path().to_str().expect("test paths are text");
-    let finished = run(120, "btrfs", &["receive", "-f", file.to_str().expect("test paths are text"), at]);
+    let finished = run(900, "btrfs", &["receive", "-f", file.to_str().expect("test paths are text"), at]);
     assert_eq!(finished.code, Some(0), "btrfs receive: {}", finished.output);
     assert!(!finished.output.contains("ERROR"), "btrfs receive: {}", finished.output);
     look(mount.path());

@@ -7,4 +7,5 @@ mod namespace;
 mod random;
 mod receiver;
 mod scenarios;
+mod source_tree;
 mod world;

@@ -313,6 +313,64 @@ fn flags_live_in_directories_too() {
     assert_eq!(mount.finish(), [""; 0]);
 }
 
+/// Everything below a folder that a stream could change.
+fn untouched(at: &Path) -> Vec<(std::path::PathBuf, u32, i64, i64, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut waiting = vec![at.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let stat = fs::symlink_metadata(&path).unwrap();
+        let content = if stat.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
+        if stat.is_dir() {
+            waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        found.push((path, stat.mode(), stat.ctime(), stat.ctime_nsec(), content));
+    }
+    found.sort();
+    found
+}
+
+/// Commands left out, repeated, exchanged and changed, and streams that end anywhere: errors that say where, and
+/// nothing but the section's own tree is touched.
+#[test]
+fn hostile_streams_harm_nothing_beside_the_tree() {
+    const TEST: &str = "hostile_streams_harm_nothing_beside_the_tree";
+    let _watchdog = butterfs_testkit::watchdog::Watchdog::new(TEST, 100);
+    let scratch = Scratch::new(TEST);
+    // Where `../home` leads from the tree while it grows, when it is complete, and from the destination.
+    let at = scratch.folder("at");
+    for home in ["home", "at/home"] {
+        fs::create_dir_all(scratch.join(home)).unwrap();
+        fs::write(scratch.join(home).join("victim"), b"precious").unwrap();
+    }
+    let look = || [untouched(&scratch.join("home")), untouched(&at.join("home"))];
+    let (before, parts) = (look(), crate::hostile::rich());
+    let mut whole = b"btrfs-stream\0\x02\0\0\0".to_vec();
+    parts.iter().for_each(|part| whole.extend_from_slice(part));
+    for seed in 0..240 {
+        let mut rng = butterfs_testkit::rng::Rng::new(seed);
+        let stream = match seed % 4 {
+            0 => whole[..rng.index(whole.len())].to_vec(),
+            _ => butterfs_send::fuzz::mutated(&parts, &mut || rng.bits()),
+        };
+        let mut target = Directory::open(&at).unwrap().remove_partial(true);
+        butterfs_send::fuzz::apply(&stream, &mut target, seed % 3);
+        assert_eq!(look(), before, "seed {seed}");
+        // Names are whatever bytes the stream had.
+        for entry in fs::read_dir(&at).unwrap().map(Result::unwrap).filter(|entry| entry.file_name() != "home") {
+            let path = entry.path();
+            if path.is_file() {
+                fs::remove_file(path).unwrap();
+            } else if fs::remove_dir_all(&path).is_err() {
+                // A complete tree may have immutable files.
+                let others = "find \"$0\" -mindepth 1 -maxdepth 1 ! -name home -exec chattr -Rf -ia {} +";
+                butterfs_testkit::kernel::run(20, "sh", &["-c", others, at.to_str().unwrap()]);
+                fs::remove_dir_all(&path).unwrap();
+            }
+        }
+    }
+    assert_eq!(names(scratch.path()), ["at", "home"]);
+}
+
 /// Nothing pretends that a file is protected.
 #[test]
 fn verity_is_refused_by_name() {

@@ -201,7 +201,7 @@ fn absurd_values_are_refused() {
 }
 
 /// A stream with something of everything.
-fn rich() -> Vec<Vec<u8>> {
+pub fn rich() -> Vec<Vec<u8>> {
     let body = Stream::subvol("s", 1)
         .dir("d")
         .file("d/f")
