@@ -10,6 +10,7 @@ mod check;
 mod counting;
 mod data;
 mod dbench;
+mod devices;
 mod everyday;
 mod fsync;
 mod library;
@@ -95,6 +96,11 @@ const SECTIONS: &[Section] = &[
         name: "data",
         about: "Contents: compressed, by many writers, shared, on a full disk; through a mount, and by the engine alone.",
         run: data::run,
+    },
+    Section {
+        name: "devices",
+        about: "Reading from two devices, cold: RAID1 and RAID0, by one reader and by four; and with a device missing.",
+        run: devices::run,
     },
     Section {
         name: "library",

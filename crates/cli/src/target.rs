@@ -4,7 +4,7 @@
 
 use crate::error::{CliError, os_message};
 use crate::report;
-use butterfs_device::{FileDevice, FileOptions};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_fs::{Env, Filesystem, InodeId, Options, Subvolume, TreeId};
 use butterfs_fuse::client;
 use butterfs_fuse::control::Caller;
@@ -64,6 +64,29 @@ fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
         filesystem.notes().iter().for_each(|note| report::warn(note));
     }
     Ok(filesystem)
+}
+
+/// The mount that a directory is on.
+pub fn mounted(path: &Path) -> Result<Target, CliError> {
+    served(path).map(|caller| Target::Mount(Box::new(caller)))
+}
+
+/// The filesystem on these devices, only to look at it; some may be missing.
+pub fn images(paths: &[PathBuf]) -> Result<Target, CliError> {
+    let open = |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> {
+        Ok(Arc::new(FileDevice::open(path, &FileOptions::read_only())?))
+    };
+    let devices = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let options = Options {
+        read_only: true,
+        no_log_replay: true,
+        degraded: true,
+        subvolume: Subvolume::Id(TreeId::FS),
+        ..Options::default()
+    };
+    let filesystem = Filesystem::open(devices, options, Env::system())
+        .map_err(|error| CliError::failed(format!("{}: {error}", paths[0].display())))?;
+    Ok(Target::Image(filesystem))
 }
 
 fn served(path: &Path) -> Result<Caller, CliError> {

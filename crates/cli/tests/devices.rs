@@ -64,5 +64,14 @@ fn a_missing_device_is_refused_by_number() {
     let ran = butterfs(&["mount", text(&images[0]), text(&images[1]), text(&bed.at)]);
     assert!(ran.code == Some(0) && ran.stderr.contains("has missed commits"), "{ran:?}");
     assert_eq!(fs::read(bed.path("written without")).unwrap(), b"1");
+    let mounted = butterfs_ok(&["device", "stats", text(&bed.at)]);
     bed.umount_ok();
+    // The device that was away is counted, on the mount and afterwards.
+    for shown in [mounted, butterfs_ok(&["device", "stats", text(&images[0]), text(&images[1])])] {
+        let name = text(&images[0]);
+        assert!(shown.contains(&format!("[{name}].generation_errs  1")), "{shown}");
+        assert_eq!(shown.lines().filter(|line| line.ends_with(" 0")).count(), 9, "{shown}");
+    }
+    let ran = butterfs(&["device", "stats", "--check", text(&images[0]), text(&images[1])]);
+    assert_eq!(ran.code, Some(64), "{ran:?}");
 }

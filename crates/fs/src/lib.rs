@@ -27,7 +27,7 @@ pub mod transaction;
 pub mod tree_log;
 
 pub use butterfs_ondisk::items::inode_flags;
-pub use butterfs_ondisk::{Generation, Ino, Logical, TreeId};
+pub use butterfs_ondisk::{DeviceId, Generation, Ino, Logical, TreeId};
 pub use butterfs_tree::{Difference, Position};
 pub use butterfs_volume::DeviceStats;
 pub use env::Env;

@@ -3,6 +3,7 @@
 
 pub mod check;
 pub mod dedupe;
+pub mod device;
 pub mod filesystem;
 pub mod inspect_internal;
 pub mod mkfs;
@@ -61,6 +62,7 @@ subcommands! {
         Mount(mount::Args),
         Umount(umount::Args),
         Filesystem(#[command(subcommand)] filesystem::Group),
+        Device(#[command(subcommand)] device::Group),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),

@@ -36,6 +36,7 @@
 //! | `defragment INODE POSITION LENGTH THRESHOLD METHOD\|-` | bytes that were written anew |
 //! | `get-label`, `set-label LABEL` | the label; none |
 //! | `store-data OPTION...` | none; mount options that say how new data is stored |
+//! | `device-stats` | of each device its number, its name, and errors: write, read, flush, corruption, generation |
 //! | `sync` | none, when everything is durable |
 //!
 //! Questions that come with a descriptor are answered by whoever makes and applies streams:

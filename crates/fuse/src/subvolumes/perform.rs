@@ -4,7 +4,7 @@ use super::records::{ExtentRecord, SubvolumeRecord, uuid_from_text};
 use super::{Access, Answer, Peer, Record, Refusal};
 use butterfs_fs::subvolume::SubvolumeInfo;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
-use butterfs_fs::{Caller, Errno, Filesystem, Generation, Ino, InodeId, Logical, TreeId};
+use butterfs_fs::{Caller, DeviceId, DeviceStats, Errno, Filesystem, Generation, Ino, InodeId, Logical, TreeId};
 use std::collections::HashMap;
 
 /// Where a question is asked.
@@ -52,9 +52,17 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
         b"defragment" => asked.defragment(),
         b"get-label" => asked.get_label(),
         b"set-label" => asked.set_label(),
+        b"device-stats" => Ok(asked.filesystem().device_stats().iter().map(device_record).collect()),
         b"sync" => asked.stage.filesystem.sync().map(|()| Vec::new()).map_err(Refusal::from),
         _ => Err(malformed()),
     }
+}
+
+fn device_record((id, name, stats): &(DeviceId, String, DeviceStats)) -> Record {
+    let DeviceStats { write_errors, read_errors, flush_errors, corruption_errors, generation_errors } = *stats;
+    let numbers = [write_errors, read_errors, flush_errors, corruption_errors, generation_errors];
+    let words = [id.to_string(), name.clone()].into_iter().chain(numbers.iter().map(u64::to_string));
+    words.map(String::into_bytes).collect()
 }
 
 /// The inode that a word of a question names, for those who may do everything.

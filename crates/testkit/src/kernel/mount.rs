@@ -13,6 +13,8 @@ pub struct KernelMount {
     path: PathBuf,
     /// None once it is unmounted.
     devices: Vec<LoopDevice>,
+    /// Whether the kernel remembers the devices afterwards, because there are more than one.
+    remembered: bool,
     log: KernelLog,
 }
 
@@ -46,7 +48,8 @@ impl KernelMount {
         let source = devices[0].path().to_string_lossy().into_owned();
         let others: String = devices[1..].iter().map(|device| format!(",device={}", device.path().display())).collect();
         let finished = run(60, "mount", &["-t", "btrfs", "-o", &format!("{options}{others}"), &source, at]);
-        let mount = KernelMount { path, devices, log };
+        let remembered = devices.len() > 1 || options.contains("degraded");
+        let mount = KernelMount { path, devices, remembered, log };
         if finished.code == Some(0) {
             return Ok(mount);
         }
@@ -59,7 +62,14 @@ impl KernelMount {
 
     /// Gives the devices back and removes the folder, which is not mounted (any more).
     fn forget(mut self) {
-        forget(std::mem::take(&mut self.devices));
+        self.give_back();
+    }
+
+    fn give_back(&mut self) {
+        let devices = std::mem::take(&mut self.devices);
+        if self.remembered {
+            devices.iter().for_each(forget);
+        }
     }
 
     /// The mounted root folder.
@@ -96,19 +106,15 @@ impl KernelMount {
 }
 
 /// The kernel remembers the devices of filesystems on several ones, and may be given other ones by the same names.
-fn forget(devices: Vec<LoopDevice>) {
-    if devices.len() > 1 {
-        for device in &devices {
-            run(20, "btrfs", &["device", "scan", "--forget", &device.path().to_string_lossy()]);
-        }
-    }
+fn forget(device: &LoopDevice) {
+    run(20, "btrfs", &["device", "scan", "--forget", &device.path().to_string_lossy()]);
 }
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
         if !self.devices.is_empty() {
             unmount(&self.path);
-            forget(std::mem::take(&mut self.devices));
+            self.give_back();
         }
         let _ = std::fs::remove_dir(&self.path);
     }

@@ -3,6 +3,8 @@
 //! What is ours is a workload that the model holds too; all judges find the images clean after each step.
 
 mod both_ways;
+mod judging;
 mod lost;
+mod lost_beside_the_kernel;
 mod rig;
 mod vanishing;

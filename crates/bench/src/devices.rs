@@ -1,0 +1,127 @@
+//! Reading from two devices, beside the kernel: everything is on both (RAID1) or half on each (RAID0).
+//!
+//! Both images lie on one disk here, so that what is seen is the cost of the work and not a gain by a second disk.
+
+use crate::Scale;
+use crate::subject::Side;
+use crate::table::Table;
+use butterfs_testkit::kernel::{KernelMount, run_ok};
+use butterfs_testkit::rng::Rng;
+use butterfs_testkit::serve::{Served, binary};
+use butterfs_testkit::{requirement, scratch};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+const BAR: &str = ">= 0.70x";
+const CHUNK: usize = 1 << 20;
+const READERS: usize = 4;
+
+/// Rates in MB/s by what was measured.
+type Rates = BTreeMap<String, f64>;
+
+/// Runs everything on both sides.
+pub fn run(scale: Scale, table: &mut Table) {
+    if !requirement::fuse("bench") || !requirement::kernel_btrfs("bench of several devices") {
+        return;
+    }
+    let folder = scratch::Scratch::new("bench-devices");
+    let [ours, kernel] = [Side::Ours, Side::Kernel].map(|side| measure(side, scale, &folder));
+    for (what, rate) in &ours {
+        table.compared(what, (*rate, kernel.get(what).copied()), |rate| format!("{rate:.0} MB/s"), false, BAR);
+    }
+}
+
+/// A mount of either side.
+enum Mount {
+    Ours(Served),
+    Kernel(KernelMount),
+}
+
+impl Mount {
+    fn new(side: Side, images: &[PathBuf], at: &Path, options: &str) -> Mount {
+        match side {
+            Side::Kernel => Mount::Kernel(KernelMount::several(images, options)),
+            Side::Ours => {
+                let others: String = images[1..].iter().map(|image| format!(",device={}", image.display())).collect();
+                Mount::Ours(Served::mount(&images[0], at, &format!("{options}{others}")))
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Mount::Ours(served) => served.path(),
+            Mount::Kernel(mount) => mount.path(),
+        }
+    }
+
+    fn end(self) {
+        match self {
+            Mount::Ours(served) => served.unmount(),
+            Mount::Kernel(mount) => drop(mount.finish()),
+        }
+        run_ok(60, "sync", &[]);
+        // Without root the caches stay, on both sides alike.
+        let _ = std::fs::write("/proc/sys/vm/drop_caches", "3\n");
+    }
+}
+
+fn measure(side: Side, scale: Scale, folder: &scratch::Scratch) -> Rates {
+    let mut rates = Rates::new();
+    let at = folder.folder("mnt");
+    for profile in ["raid1", "raid0"] {
+        let image = |id| folder.sparse_file(&format!("{profile}-{id}"), scale.bytes + (1 << 30));
+        let images: Vec<PathBuf> = [1, 2].map(image).to_vec();
+        // Both sides read what the same program made.
+        let paths: Vec<&str> = images.iter().map(|image| image.to_str().expect("a text path")).collect();
+        run_ok(60, binary(), &[&["mkfs", "-q", "-f", "-d", profile, "-m", "raid1"], &paths[..]].concat());
+        let mount = Mount::new(side, &images, &at, "noatime");
+        let mut noise = vec![0; scale.bytes as usize / READERS];
+        for reader in 0..READERS {
+            Rng::new(reader as u64 + 1).fill(&mut noise);
+            std::fs::write(mount.path().join(reader.to_string()), &noise).expect("room");
+        }
+        mount.end();
+        let mut read = |what: &str, images: &[PathBuf], options: &str, together: bool| {
+            let mount = Mount::new(side, images, &at, options);
+            let started = Instant::now();
+            let bytes = read_all(mount.path(), together);
+            let rate = bytes as f64 / 1e6 / started.elapsed().as_secs_f64();
+            rates.insert(format!("{profile}: {what}, MB/s"), rate);
+            mount.end();
+        };
+        read("read by one", &images, "noatime", false);
+        read("read by four", &images, "noatime", true);
+        if profile == "raid1" {
+            read("read by one, without a device", &images[1..], "ro,degraded", false);
+        }
+        images.iter().for_each(|image| std::fs::remove_file(image).expect("our own file"));
+    }
+    rates
+}
+
+/// Reads all files, one after the other or all at once; returns the bytes.
+fn read_all(folder: &Path, together: bool) -> usize {
+    let paths: Vec<PathBuf> = (0..READERS).map(|reader| folder.join(reader.to_string())).collect();
+    if !together {
+        return paths.iter().map(|path| read(path)).sum();
+    }
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = paths.iter().map(|path| scope.spawn(move || read(path))).collect();
+        readers.into_iter().map(|reader| reader.join().expect("a reader")).sum()
+    })
+}
+
+fn read(path: &Path) -> usize {
+    let mut file = File::open(path).expect("the file was written");
+    let (mut buffer, mut total) = (vec![0; CHUNK], 0);
+    loop {
+        match file.read(&mut buffer).expect("a good device") {
+            0 => return total,
+            len => total += len,
+        }
+    }
+}
