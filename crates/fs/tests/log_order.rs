@@ -48,20 +48,26 @@ mod group;
 #[path = "../src/superblock_order.rs"]
 mod superblock_order;
 
-use group::Group;
+use group::{Group, Reached};
 use shuttle::sync::Arc;
 use shuttle::thread;
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use superblock_order::SuperblockOrder;
 use sync_primitives::Mutex;
 
 const COMMITS: u64 = 3;
+/// Flushes of superblocks that were left to the next one who writes.
+static LEFT_TO_OTHERS: AtomicU64 = AtomicU64::new(0);
 const SYNCS: u64 = 2;
 
 #[derive(Default)]
 struct Disk {
     /// The commit that the superblock is of, and the point of the log that it leads to.
     superblock: (u64, Option<u64>),
+    /// The superblock that the last flush found: a crash may show any one from this to the last.
+    durable: (u64, Option<u64>),
     /// Points whose log blocks are durable.
     blocks: BTreeSet<u64>,
     /// Transactions whose log blocks somebody writes just now.
@@ -104,6 +110,7 @@ impl Engine {
             assert_eq!(log_on_disk, disk.superblock.1.is_some());
             assert!(disk.writing.iter().all(|log| *log > generation), "blocks of an ended log are still being written");
             disk.superblock = (generation, None);
+            disk.durable = disk.superblock;
             Ok::<(), ()>(())
         });
         assert_eq!(written, Ok(()));
@@ -118,14 +125,14 @@ impl Engine {
         if self.group.sync(point, || self.lead(generation, point)).is_err() {
             self.commit_through(generation);
         }
-        let (durable, log) = self.disk.lock().superblock;
+        let (durable, log) = self.disk.lock().durable;
         assert!(durable >= generation || durable + 1 == generation && log >= Some(point), "{point} is not on disk");
     }
 
-    fn lead(&self, generation: u64, point: u64) -> Result<u64, ()> {
+    fn lead(&self, generation: u64, point: u64) -> Result<Reached, ()> {
         let (running, frozen) = *self.running.lock();
         if running > generation {
-            return if self.order.wait_durable(generation) { Ok(point) } else { Err(()) };
+            return if self.order.wait_durable(generation) { Ok(Reached::Durable(point)) } else { Err(()) };
         }
         let write_blocks = || {
             let mut disk = self.disk.lock();
@@ -139,17 +146,33 @@ impl Engine {
             if point % 4 == 3 {
                 return Err(());
             }
-            disk.blocks.insert(frozen);
+            drop(disk);
+            self.group.flush(|| self.flush())?;
+            self.disk.lock().blocks.insert(frozen);
             Ok(())
         };
+        let left_to_others = Cell::new(false);
         let write_superblock = || {
             let mut disk = self.disk.lock();
             assert_eq!(disk.superblock.0 + 1, generation, "the log is not on top of its commit");
             assert!(disk.blocks.contains(&frozen));
             disk.superblock.1 = Some(frozen);
-            Ok(())
+            drop(disk);
+            left_to_others.set(self.group.others_wait(frozen));
+            LEFT_TO_OTHERS.fetch_add(u64::from(left_to_others.get()), Ordering::Relaxed);
+            if left_to_others.get() { Ok(()) } else { self.flush() }
         };
-        self.order.log(generation, write_blocks, write_superblock).map(|_| frozen)
+        self.order.log(generation, write_blocks, write_superblock)?;
+        Ok(if left_to_others.get() { Reached::Written(frozen) } else { Reached::Durable(frozen) })
+    }
+
+    /// What was written before it begins is durable when it ends.
+    fn flush(&self) -> Result<(), ()> {
+        let superblock = self.disk.lock().superblock;
+        thread::yield_now();
+        let mut disk = self.disk.lock();
+        disk.durable = disk.durable.max(superblock);
+        Ok(())
     }
 }
 
@@ -179,6 +202,8 @@ fn run() {
 #[test]
 fn random_interleavings() {
     shuttle::check_random(run, 3000);
+    let left = LEFT_TO_OTHERS.load(Ordering::Relaxed);
+    assert!(left > 100, "{left} flushes were left to others");
 }
 
 #[test]

@@ -51,6 +51,12 @@ impl Volume {
 
     /// Like [`write_primary_superblock`](Self::write_primary_superblock), with these device items.
     pub fn write_primary_superblock_with(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
+        self.write_unflushed_primary_superblock(sb, items)?;
+        self.flush()
+    }
+
+    /// Like [`write_primary_superblock_with`](Self::write_primary_superblock_with), durable with the next flush.
+    pub fn write_unflushed_primary_superblock(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         self.check_writable()?;
         let mut failures = Vec::new();
         let mut taken = 0;
@@ -63,8 +69,7 @@ impl Volume {
         }
         // One device that takes it is enough for the next mount.
         let tolerated = if taken > 0 { failures.len() } else { 0 };
-        self.tolerate(failures.into_iter().map(Err), tolerated)?;
-        self.flush()
+        self.tolerate(failures.into_iter().map(Err), tolerated)
     }
 
     /// Each device in use with its item among `items`, or its current one.

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! log:  plan ─► edit the log tree, in memory        (under a handle, so in one transaction)
-//! sync: freeze ─► write blocks, flush ─► superblock, flush     (one for all that were logged before the freeze)
+//! sync: freeze ─► write blocks, flush ─► superblock, flush     (one for all that were logged before the freeze; the
+//!                                                               last flush may be the next one's first)
 //! ```
 //! # Invariants
 //! 1. What is frozen is whole: an `fsync` is in it with all that belongs to it, or not at all.
@@ -12,7 +13,7 @@
 //!    ([`SuperblockOrder`](crate::superblock_order::SuperblockOrder)).
 //! 4. Every reason not to log ends in a commit, which reports what is really wrong.
 
-use super::group::Group;
+use super::group::{Group, Reached};
 use super::plan::{Plan, Planned, Stop, View, is_regular};
 use super::store::LogStore;
 use super::{Logged, TreeLog, root_key};
@@ -25,6 +26,7 @@ use butterfs_ondisk::items::{InodeItem, RootItem};
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
 use butterfs_tree::{Node, NodePtr};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -246,23 +248,18 @@ impl Logs {
 
     /// Makes durable what was logged.
     pub fn sync(&self, generation: Generation, point: u64) -> Result<Synced> {
-        let mut synced = Synced::Done;
-        self.group
-            .sync(point, || match self.lead(generation, point) {
-                Ok(reached) => Ok(reached),
-                Err(stop @ Stop::Commit(_)) => {
-                    self.count_commit(&stop);
-                    synced = Synced::Commit;
-                    Err(None)
-                }
-                Err(Stop::Failed(error)) => Err(Some(error)),
-            })
-            .or_else(|error| error.map_or(Ok(()), Err))?;
-        Ok(synced)
+        match self.group.sync(point, || self.lead(generation, point)) {
+            Ok(()) => Ok(Synced::Done),
+            Err(stop @ Stop::Commit(_)) => {
+                self.count_commit(&stop);
+                Ok(Synced::Commit)
+            }
+            Err(Stop::Failed(error)) => Err(error),
+        }
     }
 
     /// Writes everything that is logged now; returns up to which point that is.
-    fn lead(&self, generation: Generation, point: u64) -> Planned<u64> {
+    fn lead(&self, generation: Generation, point: u64) -> Planned<Reached> {
         let core = &self.core;
         let frozen = {
             let handle = core.join(0)?;
@@ -271,7 +268,7 @@ impl Logs {
         let Some(frozen) = frozen else {
             // It has settled, with everything that was logged.
             return match core.order.wait_durable(generation.0) {
-                true => Ok(point),
+                true => Ok(Reached::Durable(point)),
                 false => Err(self.stopped()),
             };
         };
@@ -279,26 +276,30 @@ impl Logs {
         let write_blocks = || -> Planned<()> {
             let flush =
                 || if core.has_canary(Canary::LogSuperblockEarly) { Ok(()) } else { Ok(core.volume.flush()?) };
-            let written = core.write_nodes(&frozen.nodes, &identity).and_then(|()| flush());
+            let written = core.write_nodes(&frozen.nodes, &identity).and_then(|()| self.group.flush(flush));
             written.map_err(|_| {
                 self.give_up();
                 Stop::Commit("the log could not be written")
             })
         };
+        let left_to_others = Cell::new(false);
         let write_superblock = || -> Planned<()> {
             let mut superblock = core.superblock();
             superblock.log_root = frozen.root.at.0.into();
             superblock.log_root_level = frozen.root.level.0;
             let devices = core.committed_devices.lock().clone();
-            let written = core.volume.write_primary_superblock_with(&superblock, &devices).map_err(Error::from);
+            let written = core.volume.write_unflushed_primary_superblock(&superblock, &devices);
+            left_to_others.set(written.is_ok() && self.group.others_wait(frozen.point));
+            let flushed = written.and_then(|()| if left_to_others.get() { Ok(()) } else { core.volume.flush() });
+            let written = flushed.map_err(Error::from);
             Ok(written.inspect_err(|error| core.abort(error))?)
         };
         match core.order.log(frozen.generation.0, write_blocks, write_superblock)? {
-            Turn::Committed => Ok(frozen.point),
+            Turn::Committed => Ok(Reached::Durable(frozen.point)),
             Turn::Written => {
                 let mut stats = self.stats.lock();
                 (stats.syncs, stats.blocks) = (stats.syncs + 1, stats.blocks + frozen.nodes.len() as u64);
-                Ok(frozen.point)
+                Ok(if left_to_others.get() { Reached::Written(frozen.point) } else { Reached::Durable(frozen.point) })
             }
             Turn::Stopped => Err(self.stopped()),
         }

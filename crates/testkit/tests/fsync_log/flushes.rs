@@ -4,9 +4,38 @@ use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
 use butterfs_fs::{Env, Filesystem, InodeId, Options};
 use butterfs_testkit::engine::FORMATS;
 use butterfs_testkit::library::ROOT;
+use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
 
+/// A device on which a flush takes long enough for others to come.
+#[derive(Debug)]
+struct SlowToFlush(Arc<MemoryDevice>);
+
+impl BlockDevice for SlowToFlush {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write_at(offset, data)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        "memory that is slow to flush".to_owned()
+    }
+}
+
 struct Recorded {
+    /// The device before anything was recorded.
+    base: MemoryDevice,
     recorder: Recorder,
     filesystem: Filesystem,
     file: InodeId,
@@ -14,14 +43,16 @@ struct Recorded {
 
 impl Recorded {
     fn new(options: Options) -> Recorded {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(256 << 20));
+        let memory = Arc::new(MemoryDevice::new(256 << 20));
+        let device: Arc<dyn BlockDevice> = memory.clone();
         FORMATS[0].make(&device);
+        let base = memory.snapshot();
         let recorder = Recorder::new();
-        let recording: Arc<dyn BlockDevice> = Arc::new(recorder.record(device));
+        let recording: Arc<dyn BlockDevice> = Arc::new(recorder.record(Arc::new(SlowToFlush(memory))));
         let options = Options { commit_interval_secs: 3600, ..options };
         let filesystem = Filesystem::open(vec![recording], options, Env::system()).expect("just made");
         let file = filesystem.create(&ROOT, filesystem.root(), b"file", 0o644).expect("a new name").id;
-        let recorded = Recorded { recorder, filesystem, file };
+        let recorded = Recorded { base, recorder, filesystem, file };
         recorded.append(0);
         recorded.filesystem.sync().expect("a good device");
         recorded
@@ -29,6 +60,19 @@ impl Recorded {
 
     fn append(&self, number: u64) {
         self.filesystem.write(self.file, number * 4096, &[number as u8; 4096], false).expect("room");
+    }
+
+    /// What is surely on the device after so many events: everything that a flush covers.
+    fn durable(&self, events: usize) -> Arc<MemoryDevice> {
+        let covers = |event: &Event| if let Event::Flush { covers, .. } = event { *covers } else { 0 };
+        let covered = self.recorder.events(0..events).iter().map(covers).max().unwrap_or(0);
+        let disk = self.base.snapshot();
+        for event in self.recorder.events(0..covered) {
+            if let Event::Write { offset, data, .. } = event {
+                disk.write_at(offset, &data).expect("it has the length of the recorded one");
+            }
+        }
+        Arc::new(disk)
     }
 
     /// Flushes, writes and bytes written by an `fsync`.
@@ -114,4 +158,46 @@ fn directories_without_hashed_entries_are_much_smaller() {
     };
     let (now, before) = (logged(false), logged(true));
     assert!(now * 10 <= before * 8, "{now} bytes are logged, with both kinds of entries {before}");
+}
+
+/// Those who fsync at one time share writes and flushes; each finds what it wrote on the device when it returns.
+#[test]
+fn what_many_fsync_is_durable_when_each_returns() {
+    const WRITERS: u64 = 6;
+    const APPENDS: u64 = 8;
+    let _watchdog = Watchdog::new("what_many_fsync_is_durable_when_each_returns", 300);
+    let recorded = Recorded::new(super::options());
+    let filesystem = &recorded.filesystem;
+    let make =
+        |number: u64| filesystem.create(&ROOT, filesystem.root(), &[b'a' + number as u8], 0o644).expect("room").id;
+    let files: Vec<InodeId> = (0..WRITERS).map(make).collect();
+    filesystem.sync().expect("a good device");
+    let returned = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for (writer, file) in files.iter().enumerate() {
+            let (returned, recorder) = (&returned, &recorded.recorder);
+            scope.spawn(move || {
+                for number in 1..=APPENDS {
+                    let content = [number as u8; 4096];
+                    filesystem.write(*file, (number - 1) * 4096, &content, false).expect("room");
+                    filesystem.fsync(*file, false).expect("a good device");
+                    returned.lock().expect("nobody panics").push((recorder.len(), writer, number));
+                }
+            });
+        }
+    });
+    for (events, writer, number) in returned.into_inner().expect("nobody panics") {
+        let disk = recorded.durable(events);
+        let after = Filesystem::open(vec![disk], Options::default(), Env::system()).expect("it can be opened");
+        let mut content = Vec::new();
+        after.read(files[writer], 0, 1 << 20, &mut content).expect("a good device");
+        let wanted = (1..=number).flat_map(|number| [number as u8; 4096]);
+        assert!(content.len() as u64 >= number * 4096, "writer {writer}, append {number}: {} bytes", content.len());
+        assert!(wanted.eq(content.iter().copied().take(number as usize * 4096)), "writer {writer}, append {number}");
+    }
+    let stats = filesystem.log_stats();
+    let flush = |event: &&Event| matches!(event, Event::Flush { .. });
+    let flushes = recorded.recorder.events(0..recorded.recorder.len()).iter().filter(flush).count();
+    println!("{flushes} flushes, {stats:?}");
+    assert!(stats.commits.is_empty() && stats.syncs > 0, "{stats:?}");
 }
