@@ -63,7 +63,9 @@ impl Core {
             bytes += tree.bytes_used(self.nodesize());
             trees += 1;
         }
-        bytes.max(16 * nodesize * (trees + 18)).min(512 << 20)
+        // As the kernel's, to which `statfs` owes it.
+        let least = trees + if globals.free_space.is_some() { 18 } else { 12 };
+        bytes.max(16 * nodesize * least).min(512 << 20)
     }
 
     pub(super) fn reserve_metadata(self: &Arc<Self>, reserve: Reserve) -> Result<u64> {
