@@ -1,4 +1,5 @@
-//! Reading: the buffer over the extents, every sector verified.
+//! Reading: the buffer over the extents, every sector verified. Compressed extents of one read are decompressed on all
+//! cores.
 
 use super::codec::{self, Algorithm};
 use super::item::{ExtentKind, FileExtent, INLINE_HEAD};
@@ -10,6 +11,7 @@ use crate::inode::Inode;
 use crate::options::Canary;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
+use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -88,18 +90,24 @@ impl Files {
         let adjoins = |a: &FileExtent, b: &FileExtent| {
             a.compression == 0 && b.compression == 0 && a.end() == b.start && disk_end(a) == disk_start(b)
         };
+        let (mut rest, mut at) = (out, range.start);
+        let mut packed: Vec<(&FileExtent, Mutex<&mut [u8]>)> = Vec::new();
         for run in parts.chunk_by(adjoins) {
             let (first, last) = (&run[0], &run[run.len() - 1]);
-            let into = &mut out[(first.start - range.start) as usize..(last.end() - range.start) as usize];
+            let (into, behind) = rest.split_at_mut((last.end() - at) as usize);
+            let into = &mut into[(first.start - at) as usize..];
+            (rest, at) = (behind, last.end());
             if first.compression == 0 {
                 self.read_data(disk_start(first), into, verified)?;
             } else {
-                let content = self.unpack(first, verified)?;
-                let from = first.offset as usize;
-                into.copy_from_slice(&content[from..from + into.len()]);
+                packed.push((first, Mutex::new(into)));
             }
         }
-        Ok(())
+        let unpack = |index: usize| {
+            let (part, into): &(&FileExtent, Mutex<&mut [u8]>) = &packed[index];
+            self.unpack_part(part, verified, &mut into.lock())
+        };
+        self.helpers.map(self.core.env(), packed.len(), || (), |(), index| unpack(index)).into_iter().collect()
     }
 
     /// Inline data as one sector, zero behind its end.
@@ -136,9 +144,7 @@ impl Files {
                 self.read_data(disk_start(&extent.part(&part)), out, verified)?;
             }
             ExtentKind::Regular if extent.is_on_disk() => {
-                let content = self.unpack(extent, verified)?;
-                let at = (extent.offset + from) as usize;
-                out.copy_from_slice(&content[at..at + out.len()]);
+                self.unpack_part(&extent.part(&part), verified, out)?;
             }
             ExtentKind::Regular | ExtentKind::Prealloc => out.fill(0),
         }
@@ -158,24 +164,33 @@ impl Files {
         Ok(())
     }
 
+    /// What `part` uses of a compressed extent. All of it is decompressed right into `out`; of an extent that is used in
+    /// parts the whole is kept, because the next read is likely to want another one.
+    fn unpack_part(&self, part: &FileExtent, verified: bool, out: &mut [u8]) -> Result<()> {
+        if part.offset == 0 && out.len() as u64 == part.ram_bytes {
+            return self.unpack_into(part, verified, out);
+        }
+        let known = self.unpacked.lock().get(part, verified);
+        let content = match known {
+            Some(content) => content,
+            None => {
+                let mut content = vec![0; believable(part)?.ram_bytes as usize];
+                self.unpack_into(part, verified, &mut content)?;
+                let content: Arc<[u8]> = content.into();
+                self.unpacked.lock().put(part, verified, Arc::clone(&content));
+                content
+            }
+        };
+        let from = part.offset as usize;
+        out.copy_from_slice(&content[from..from + out.len()]);
+        Ok(())
+    }
+
     /// The whole content of a compressed extent.
-    fn unpack(&self, extent: &FileExtent, verified: bool) -> Result<Arc<[u8]>> {
-        if let Some(content) = self.unpacked.lock().get(extent, verified) {
-            return Ok(content);
-        }
-        if extent.ram_bytes > LARGEST_COMPRESSED || extent.disk_len > LARGEST_COMPRESSED {
-            return Err(Error::corrupt(format!(
-                "compressed extent at {}: {} bytes on disk for {}",
-                extent.start, extent.disk_len, extent.ram_bytes
-            )));
-        }
-        let mut stream = vec![0; extent.disk_len as usize];
+    fn unpack_into(&self, extent: &FileExtent, verified: bool, out: &mut [u8]) -> Result<()> {
+        let mut stream = vec![0; believable(extent)?.disk_len as usize];
         self.read_data(extent.at, &mut stream, verified)?;
-        let mut content = vec![0; extent.ram_bytes as usize];
-        self.decompress(extent, &stream, &mut content)?;
-        let content: Arc<[u8]> = content.into();
-        self.unpacked.lock().put(extent, verified, Arc::clone(&content));
-        Ok(content)
+        self.decompress(extent, &stream, out)
     }
 
     /// Reads data as it lies on disk. With `verified`, every sector has a checksum and agrees with it.
@@ -222,6 +237,15 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// A compressed extent that is not too large to be true.
+fn believable(extent: &FileExtent) -> Result<&FileExtent> {
+    if extent.ram_bytes <= LARGEST_COMPRESSED && extent.disk_len <= LARGEST_COMPRESSED {
+        return Ok(extent);
+    }
+    let FileExtent { start, disk_len, ram_bytes, .. } = extent;
+    Err(Error::corrupt(format!("compressed extent at {start}: {disk_len} bytes on disk for {ram_bytes}")))
 }
 
 /// The error with the file's name in front.

@@ -1,4 +1,4 @@
-//! Decompressed extents that were read lately.
+//! Decompressed extents of which a part was read lately.
 //!
 //! The key is everything that determines the content: an address alone is reused by later transactions, and one
 //! extent can be described in several ways.
