@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test`, `layering`, `bench`, `sim`.
+//! The project's own commands: `cargo xtask test`, `layering`, `bench`, `sim`, `soak`.
 //!
 //! Invariants: (1) a step that fails makes the exit code non-zero; (2) what was not run is printed with its reason, and
 //! counts as a failure where the environment says `CI=true`; (3) no step runs without a time limit.
@@ -8,6 +8,7 @@ mod bench;
 mod layering;
 mod process;
 mod sim;
+mod soak;
 mod summary;
 mod test;
 mod tools;
@@ -24,7 +25,9 @@ usage: cargo xtask <command>
                                       the same work here and on the kernel's btrfs, as ratios; --write puts them
                                       into docs/performance.md
   sim [--seed S | --explore 1|2] [--runs N] [--hours H] [--kernel-every N]
-                                      simulated crashes and faults, by seed (docs/testing.md)";
+                                      simulated crashes and faults, by seed (docs/testing.md)
+  soak [stress-ng | fsx | random | full-disk]...
+                                      long runs on the mount and in the library (docs/testing.md)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         Some((&"layering", [])) => layering::run(),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"sim", rest)) => sim::run(rest),
+        Some((&"soak", rest)) => soak::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

@@ -71,8 +71,8 @@ impl Filesystem {
         let used: u64 = groups.iter().map(|group| group.used * copies(group.flags) / data_copies).sum();
         let unallocated = core.device_space.lock().unallocated(data);
         // As in the kernel, what lies under copies of the superblock is counted.
-        let groups = core.space.totals(Class::Data);
-        let available = (groups.length - groups.used).saturating_sub(groups.reserved) + unallocated;
+        let here = core.space.totals(Class::Data);
+        let available = (here.length - here.used).saturating_sub(here.reserved) + unallocated;
         let free = total.saturating_sub(used);
         // What only a commit may use is not free, as long as there is more.
         let reserve = core.global_reserve();

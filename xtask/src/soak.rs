@@ -1,0 +1,44 @@
+//! `cargo xtask soak`: long runs that a test run has no time for. Builds the command with full optimisation, then runs
+//! the ignored tests that the words stand for; what they print is shown as it comes.
+
+use crate::{tools, workspace};
+use std::process::Command;
+
+/// A word, the package and test program, the test, and what makes it longer.
+const RUNS: [(&str, &str, &str, &str); 4] = [
+    ("stress-ng", "butterfs-testkit", "soak", "every_stressor_beside_the_kernel"),
+    ("fsx", "butterfs-testkit", "soak", "fsx_in_each_mode"),
+    ("random", "butterfs-fs", "contents", "random::soak"),
+    ("full-disk", "butterfs-testkit", "full_disk_kills", "killed_on_a_full_disk"),
+];
+
+/// Kills on a full disk, unless `BUTTERFS_TORTURE` says otherwise.
+const KILLS: &str = "200";
+
+/// Runs what `words` name, everything without a word.
+pub fn run(words: &[&str]) -> Result<bool, String> {
+    if let Some(word) = words.iter().find(|word| RUNS.iter().all(|(name, ..)| name != *word)) {
+        let known: Vec<&str> = RUNS.iter().map(|(name, ..)| *name).collect();
+        return Err(format!("soak does not know {word}; it knows {}", known.join(", ")));
+    }
+    let start = |command: &mut Command| command.status().map_err(|error| format!("cannot start cargo: {error}"));
+    let build = ["build", "--release", "-p", "butterfs"];
+    if !start(Command::new("cargo").args(build).current_dir(workspace::root()))?.success() {
+        return Ok(false);
+    }
+    let scratch = workspace::scratch();
+    std::fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
+    let mut good = true;
+    for (_, package, program, test) in RUNS.iter().filter(|(name, ..)| words.is_empty() || words.contains(name)) {
+        let mut command = Command::new("cargo");
+        command.args(["test", "-p", package, "--test", program, "--"]);
+        command.args(["--include-ignored", "--nocapture", "--exact", test]);
+        command.current_dir(workspace::root()).envs(tools::environment()).env("BUTTERFS_SCRATCH", &scratch);
+        command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs"));
+        if std::env::var_os("BUTTERFS_TORTURE").is_none() {
+            command.env("BUTTERFS_TORTURE", KILLS);
+        }
+        good &= start(&mut command)?.success();
+    }
+    Ok(good)
+}
