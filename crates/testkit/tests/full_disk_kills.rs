@@ -5,7 +5,7 @@
 
 use butterfs_fs::{Options, StatFs};
 use butterfs_testkit::engine::open;
-use butterfs_testkit::kernel::{KernelMount, check_all};
+use butterfs_testkit::kernel::{KernelMount, check_all, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
@@ -15,11 +15,13 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 3;
-const KILLS: u64 = 5;
+const KILLS: u64 = 3;
+/// How long the writers may take until the disk is full for the first time.
+const FULL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Files that are known to be there: their length.
 type Known = BTreeMap<u64, usize>;
@@ -34,7 +36,7 @@ struct Writer<'a> {
     others: Vec<u64>,
     next: u64,
     killed: &'a AtomicBool,
-    refusals: usize,
+    refusals: &'a AtomicUsize,
 }
 
 fn content(number: u64, len: usize) -> Vec<u8> {
@@ -50,18 +52,19 @@ impl Writer<'_> {
     }
 
     /// Works until the server is dead.
-    fn run(mut self) -> (Known, usize) {
+    fn run(mut self) -> Known {
         loop {
-            let failed = if self.rng.chance(70) { self.write().err() } else { self.remove(1).err() };
+            let failed = if self.rng.chance(70) { self.write().err() } else { self.remove(1, 1).err() };
             let Some(error) = failed else { continue };
             let refused = error.raw_os_error() == Some(Errno::NOSPC.raw_os_error());
             if refused {
-                self.refusals += 1;
+                self.refusals.fetch_add(1, Ordering::SeqCst);
             }
-            let room = if refused { self.remove(self.known.len() / 2 + 1) } else { Err(error) };
+            let (known, others) = (self.known.len() / 2, self.others.len() / 2 + 1);
+            let room = if refused { self.remove(known, others) } else { Err(error) };
             if let Err(error) = room {
                 assert!(self.killed.load(Ordering::SeqCst), "{}: {error}", self.folder.display());
-                return (self.known, self.refusals);
+                return self.known;
             }
         }
     }
@@ -81,50 +84,65 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Removes `count` files that were fsynced and as many others. It must work however full the disk is.
-    fn remove(&mut self, count: usize) -> std::io::Result<()> {
-        for _ in 0..count {
-            let known = self.known.keys().nth(self.rng.index(self.known.len().max(1))).copied();
-            let victims = [known, self.others.pop()];
-            victims[0].map(|number| self.known.remove(&number));
-            for number in victims.into_iter().flatten() {
-                match std::fs::remove_file(self.path(number)) {
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    other => other?,
-                }
+    /// Removes so many files that were fsynced and so many others. It must work however full the disk is.
+    fn remove(&mut self, known: usize, others: usize) -> std::io::Result<()> {
+        let mut victims = self.others.split_off(self.others.len().saturating_sub(others));
+        for _ in 0..known.min(self.known.len()) {
+            let number = *self.known.keys().nth(self.rng.index(self.known.len())).expect("there are some");
+            self.known.remove(&number);
+            victims.push(number);
+        }
+        for number in victims {
+            match std::fs::remove_file(self.path(number)) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                other => other?,
             }
         }
         Ok(())
     }
 }
 
+/// Every file that was fsynced is there, whole.
+fn must_hold(at: &Path, known: &[Known], who: &str) {
+    for (writer, files) in known.iter().enumerate() {
+        for (number, len) in files {
+            let found = std::fs::read(at.join(format!("{writer}/{number}")));
+            let found = found.unwrap_or_else(|error| panic!("{who}: {writer}/{number}: {error}"));
+            assert!(found == content(*number, *len), "{who}: {writer}/{number} is not what was fsynced");
+        }
+    }
+}
+
 /// Mounts, has writers work, kills the server. What they know to be there, by writer.
 fn life(image: &Path, at: &Path, number: u64, rng: &mut Rng, before: Vec<Known>) -> (Vec<Known>, usize) {
     let served = Served::mount(image, at, "commit=1");
-    let killed = AtomicBool::new(false);
+    must_hold(at, &before, &format!("life {number}, our mount"));
+    let (killed, refusals) = (AtomicBool::new(false), AtomicUsize::new(0));
     let process = rustix::process::Pid::from_raw(served.id() as i32).expect("a process id");
-    let delay = Duration::from_millis(400 + rng.below(1500));
+    let delay = Duration::from_millis(rng.below(1500));
     let results = std::thread::scope(|scope| {
         let start = |(writer, known): (usize, Known)| {
             let folder = at.join(writer.to_string());
-            std::fs::create_dir_all(&folder).expect("room for a folder");
             let here = std::fs::read_dir(&folder).expect("it is there").filter_map(Result::ok);
             let numbers = here.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
             let others = numbers.filter(|number| !known.contains_key(number)).collect();
             let rng = Rng::new(number * 100 + writer as u64);
             let next = (number + 1) * 1_000_000;
-            let writer = Writer { folder, rng, known, others, next, killed: &killed, refusals: 0 };
+            let writer = Writer { folder, rng, known, others, next, killed: &killed, refusals: &refusals };
             scope.spawn(move || writer.run())
         };
         let writers: Vec<_> = before.into_iter().enumerate().map(start).collect();
+        let begun = Instant::now();
+        while refusals.load(Ordering::SeqCst) == 0 && begun.elapsed() < FULL_LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         std::thread::sleep(delay);
         killed.store(true, Ordering::SeqCst);
         rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("our own child");
         writers.into_iter().map(|writer| writer.join().expect("a writer")).collect::<Vec<_>>()
     });
     served.dead();
-    let refusals = results.iter().map(|(_, refusals)| refusals).sum();
-    (results.into_iter().map(|(known, _)| known).collect(), refusals)
+    (results, refusals.into_inner())
 }
 
 fn room(image: &Path) -> StatFs {
@@ -144,6 +162,9 @@ fn killed_on_a_full_disk() {
     mkfs(&image, &[]);
     let at_first = room(&image);
     let at = scratch.folder("mnt");
+    let served = Served::mount(&image, &at, "");
+    (0..WRITERS).for_each(|writer| std::fs::create_dir(at.join(writer.to_string())).expect("room for a folder"));
+    served.unmount();
     let (mut rng, mut refused) = (Rng::new(77), 0);
     let mut known = vec![Known::new(); WRITERS as usize];
     for kill in 0..kills {
@@ -151,16 +172,13 @@ fn killed_on_a_full_disk() {
         (known, refusals) = life(&image, &at, kill, &mut rng, known);
         refused += refusals;
         check_all(&image);
-        let mount = KernelMount::new(&image, "ro");
-        for (writer, files) in known.iter().enumerate() {
-            for (number, len) in files {
-                let path = mount.path().join(format!("{writer}/{number}"));
-                let found =
-                    std::fs::read(&path).unwrap_or_else(|error| panic!("kill {kill}: {writer}/{number}: {error}"));
-                assert!(found == content(*number, *len), "kill {kill}: {writer}/{number} is not what was fsynced");
-            }
-        }
+        // A log is replayed by both, so the kernel gets a copy that it may write to.
+        let copy = scratch.join("copy");
+        run_ok(60, "cp", &["--sparse=always", &image.to_string_lossy(), &copy.to_string_lossy()]);
+        let mount = KernelMount::new(&copy, "noatime");
+        must_hold(mount.path(), &known, &format!("kill {kill}, the kernel's mount"));
         assert_eq!(mount.finish(), [""; 0]);
+        check_all(&copy);
     }
     println!("{refused} times full, {} files known", known.iter().map(Known::len).sum::<usize>());
     assert!(refused > 0, "the disk never became full");
