@@ -213,8 +213,12 @@ fn a_user_receives_what_permissions_forbid() {
         .add(Command::Rmdir { path: b"d/e/moved" })
         .chmod("d/e", 0o700)
         .end();
+    // That user may not be able to walk there.
+    let opened = fs::File::open(at).unwrap();
+    let through = std::path::PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened)));
+    let open = || Directory::open(&through).unwrap();
     unprivileged(|| {
-        let mut target = Directory::open(at).unwrap();
+        let mut target = open();
         assert_eq!(receive_into(&first, &mut target).errors, [""; 0]);
         let told: Vec<String> = target.losses().iter().map(ToString::to_string).collect();
         let reason = "Operation not permitted";
@@ -226,7 +230,7 @@ fn a_user_receives_what_permissions_forbid() {
                 format!("mknod d/null CharacterDevice 1:3: {reason}")
             ]
         );
-        assert_eq!(receive_into(&second, &mut Directory::open(at).unwrap()).errors, [""; 0]);
+        assert_eq!(receive_into(&second, &mut open()).errors, [""; 0]);
     });
     // Every permission, time and content is what the streams say.
     let look = |path: &str| fs::symlink_metadata(at.join(path)).unwrap();
@@ -248,9 +252,9 @@ fn a_user_receives_what_permissions_forbid() {
     // What was interrupted can be removed by the same user.
     let cut = [&Stream::subvol("c", 3).dir("d").file("d/f").chmod("d", 0).open_end()[..], b"junk"].concat();
     unprivileged(|| {
-        assert_eq!(receive_into(&cut, &mut Directory::open(at).unwrap()).errors.len(), 1);
+        assert_eq!(receive_into(&cut, &mut open()).errors.len(), 1);
         let whole = Stream::subvol("c", 3).file("f").end();
-        let removed = receive_into(&whole, &mut Directory::open(at).unwrap().remove_partial(true));
+        let removed = receive_into(&whole, &mut open().remove_partial(true));
         assert_eq!(removed.errors, [""; 0]);
     });
     assert!(at.join("c/f").exists() && !at.join("c.partial").exists());
