@@ -204,7 +204,7 @@ fn sending_takes_what_the_change_is() {
 fn receiving_takes_what_a_command_is() {
     let _watchdog = Watchdog::new("receiving_takes_what_a_command_is", 300);
     let scratch = Scratch::new("receive-memory");
-    let peaks = [30_000, 60_000].map(|files| {
+    let peaks = [30_000, 90_000].map(|files| {
         let image = scratch.sparse_file("image", 4 << 30);
         FORMATS[0].make(&device(&image));
         let [peak, commands] = measure("receive", &image, files);
@@ -214,5 +214,5 @@ fn receiving_takes_what_a_command_is() {
     });
     let [directory, _] = measure("directory", &scratch.folder("at"), 20_000);
     assert!(directory <= 17 << 10, "{directory} KiB into a directory");
-    assert!(peaks[1] <= peaks[0] + (24 << 10), "{peaks:?}");
+    assert!(peaks[1] <= peaks[0] + (40 << 10), "{peaks:?}");
 }
