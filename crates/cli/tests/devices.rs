@@ -7,9 +7,11 @@ mod mounted;
 use butterfs_testkit::kernel::{KernelMount, check_several, run_ok};
 use butterfs_testkit::requirement;
 use common::{butterfs, butterfs_ok};
-use mounted::{Bed, text};
+use mounted::{Bed, eventually, text};
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Image files beside the bed's, which is the first one; they are made.
 fn images(bed: &Bed, count: usize, options: &[&str]) -> Vec<PathBuf> {
@@ -45,6 +47,41 @@ fn all_devices_are_given_one_after_the_other_or_as_options() {
     assert!(shown.contains("'three'") && shown.contains("Total devices 3"), "{shown}");
     assert_eq!(shown.matches("size 200.00MiB").count(), 3, "{shown}");
     assert_eq!(mount.finish(), [""; 0]);
+}
+
+/// Spoils what is not zero of the chunks on an image.
+fn spoil(image: &Path) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(image).unwrap();
+    let mut block = [0; 4096];
+    for at in (1 << 20..200 << 20).step_by(4096).filter(|at| *at != 64 << 20) {
+        file.read_exact_at(&mut block, at).unwrap();
+        if block.iter().any(|byte| *byte != 0) {
+            block[7] ^= 1;
+            file.write_all_at(&block, at).unwrap();
+        }
+    }
+}
+
+#[test]
+fn whoever_serves_tells_of_bad_copies() {
+    const TEST: &str = "mount_bad_copies";
+    let Some(bed) = Bed::new(TEST) else { return };
+    let images = images(&bed, 2, &["-d", "raid1"]);
+    let [one, two] = [0, 1].map(|index: usize| text(&images[index]));
+    butterfs_ok(&["mount", one, two, text(&bed.at)]);
+    fs::write(bed.path("file"), vec![b'1'; 3 << 20]).unwrap();
+    bed.umount_ok();
+    spoil(&images[1]);
+    let log = fs::File::create(bed.scratch.join("said")).unwrap();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_butterfs"));
+    let process = process.args(["mount", "--foreground", one, two, text(&bed.at)]).stderr(log).stdout(Stdio::null());
+    let mut process = process.spawn().unwrap();
+    eventually(|| bed.is_mounted());
+    assert_eq!(fs::read(bed.path("file")).unwrap(), vec![b'1'; 3 << 20]);
+    butterfs_ok(&["umount", text(&bed.at)]);
+    assert!(process.wait().unwrap().success());
+    let said = fs::read_to_string(bed.scratch.join("said")).unwrap();
+    assert!(said.contains("disk2.img") && said.contains("repaired from another copy"), "{said}");
 }
 
 #[test]

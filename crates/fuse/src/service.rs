@@ -15,12 +15,16 @@ use crate::system;
 use butterfs_fs::Filesystem;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Read-ahead of a mount that root makes; what the kernel gives its own btrfs.
 const READ_AHEAD_KIB: u32 = 4096;
 /// Most threads to begin with.
 const MOST_THREADS: usize = 16;
+/// How often it is looked whether something is to be told of the devices, and how much is told at once.
+const LOOK: Duration = Duration::from_secs(1);
+const MOST_TOLD: usize = 16;
 
 /// Makes this process ready to serve: it must not wait for its own filesystem to get memory, and is told of signals
 /// that ask it to end. Before the first thread is started, so before a filesystem is opened.
@@ -36,6 +40,7 @@ pub struct Service {
     adaptor: Arc<Adaptor>,
     desk: Option<Desk>,
     kind: mount::Kind,
+    log: Log,
 }
 
 impl Service {
@@ -80,8 +85,9 @@ impl Service {
             raise_read_ahead(device, kind);
         }
         let desk = device.and_then(|device| open_desk(device, request.allow_other, &adaptor, carrier, &log));
-        unmount_on_termination(request.mountpoint.clone(), log)?;
-        Ok(Service { session, adaptor, desk, kind })
+        unmount_on_termination(request.mountpoint.clone(), log.clone())?;
+        watch_devices(Arc::downgrade(&adaptor), log.clone())?;
+        Ok(Service { session, adaptor, desk, kind, log })
     }
 
     /// What kind of mount it is.
@@ -99,6 +105,7 @@ impl Service {
             End::Unmounted => self.adaptor.close(),
             End::Broken => Err("the server failed; changes since the last commit are lost".to_owned()),
         };
+        tell(&self.adaptor, &self.log);
         if let Some(desk) = &self.desk {
             desk.end(outcome.clone());
         }
@@ -123,6 +130,26 @@ fn open_desk(device: (u32, u32), for_all: bool, adaptor: &Arc<Adaptor>, carrier:
     Desk::open(device, Powers { obey: Arc::new(obey), respond: answer, carry, for_all }, log.clone())
         .inspect_err(|error| log(&format!("orders cannot be taken: {error}")))
         .ok()
+}
+
+/// Tells of bad copies and failing devices, as long as the mount is served.
+fn watch_devices(adaptor: Weak<Adaptor>, log: Log) -> io::Result<()> {
+    let watch = move || {
+        while let Some(adaptor) = adaptor.upgrade() {
+            tell(&adaptor, &log);
+            drop(adaptor);
+            std::thread::sleep(LOOK);
+        }
+    };
+    std::thread::Builder::new().name("devices".into()).spawn(watch).map(drop)
+}
+
+fn tell(adaptor: &Adaptor, log: &Log) {
+    let messages = adaptor.take_messages();
+    messages.iter().take(MOST_TOLD).for_each(|message| log(message));
+    if messages.len() > MOST_TOLD {
+        log(&format!("and {} more of the devices", messages.len() - MOST_TOLD));
+    }
 }
 
 /// The kernel's default for FUSE is 128 KiB, which only root can raise.

@@ -82,6 +82,11 @@ impl Adaptor {
         self.0.filesystem().sync().map_err(|error| error.to_string())
     }
 
+    /// What happened on the devices that somebody should be told, oldest first.
+    pub fn take_messages(&self) -> Vec<String> {
+        self.0.filesystem().take_messages()
+    }
+
     /// Forbids or allows changes; before they are forbidden, everything is made durable.
     pub fn set_read_only(&self, read_only: bool) -> Result<(), String> {
         if read_only {
