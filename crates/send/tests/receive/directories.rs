@@ -266,7 +266,8 @@ fn a_user_receives_what_permissions_forbid() {
 fn flags_live_in_directories_too() {
     const TEST: &str = "flags_live_in_directories_too";
     use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
-    if !butterfs_testkit::requirement::kernel_btrfs(TEST) {
+    use butterfs_testkit::requirement;
+    if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["lsattr", "chattr"]) {
         return;
     }
     let scratch = Scratch::new(TEST);
