@@ -7,7 +7,11 @@ use crate::inode::{Inode, InodeId};
 use crate::tree_log::{LogStats, Request, Synced, Ticket};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Generation, Ino};
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
+
+/// Inodes that an `fsync` looks for in memory before it makes a list of those that may be ahead of their tree.
+const ASKED_ONE_BY_ONE: usize = 256;
 
 impl Filesystem {
     /// Makes everything durable that was done before the call.
@@ -77,7 +81,14 @@ impl Filesystem {
         let is_file = inode.with(|state| state.mode()) & mode::S_IFMT == mode::S_IFREG;
         let _mapping = is_file.then(|| inode.data.lock_mapping());
         let handle = core.join(0)?;
+        let (asked, dirty) = (Cell::new(0), OnceCell::new());
         let item = |ino: Ino| -> Option<InodeItem> {
+            asked.set(asked.get() + 1);
+            // Looking for each inode of a large directory costs more than all the rest.
+            if asked.get() > ASKED_ONE_BY_ONE && ino != inode.ino {
+                let dirty = dirty.get_or_init(|| self.0.inodes.dirty_in(inode.tree_id()));
+                dirty.contains(&ino).then_some(())?;
+            }
             let inode = self.0.inodes.peek(InodeId { tree: inode.tree_id(), ino })?;
             Some(inode.with(|state| state.item))
         };

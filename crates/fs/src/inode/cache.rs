@@ -15,7 +15,7 @@ use crate::transaction::{Core, Handle, Reserve, Tree};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -323,6 +323,12 @@ impl InodeCache {
             inode.tree.insert(handle, orphan::key(inode.ino), &[])?;
         }
         Ok(())
+    }
+
+    /// The inodes of a tree whose items are ahead of it.
+    pub(crate) fn dirty_in(&self, tree: TreeId) -> FxHashSet<Ino> {
+        let list = self.dirty.list.lock();
+        list.iter().filter(|inode| inode.tree_id() == tree).map(|inode| inode.ino).collect()
     }
 
     /// Keeps the number of dirty inodes bounded. No lock and no handle is held.

@@ -121,6 +121,25 @@ fn without_a_log_it_is_a_commit() {
     assert_eq!(recorded.filesystem.log_stats().syncs, 0);
 }
 
+/// A commit that one `fsync` asks for covers what others wrote before only where `flushoncommit` says so.
+#[test]
+fn a_commit_covers_all_data_where_that_is_asked_for() {
+    for flush_on_commit in [false, true] {
+        let recorded = Recorded::new(Options { no_tree_log: true, flush_on_commit, ..Options::default() });
+        let filesystem = &recorded.filesystem;
+        let other = filesystem.create(&ROOT, filesystem.root(), b"other", 0o644).expect("a new name").id;
+        filesystem.write(other, 0, &[9; 8192], false).expect("room");
+        recorded.append(1);
+        recorded.fsync();
+        let disk = recorded.durable(recorded.recorder.len());
+        let after = Filesystem::open(vec![disk], Options::default(), Env::system()).expect("it can be opened");
+        let found = after.lookup(after.root(), b"other").expect("its name was committed");
+        let mut content = Vec::new();
+        after.read(found.id, 0, 1 << 20, &mut content).expect("a good device");
+        assert_eq!(content == [9; 8192], flush_on_commit, "{} bytes", content.len());
+    }
+}
+
 #[test]
 fn attributes_are_logged_again_only_where_a_policy_asks_for_it() {
     let logged = |all: bool| {
