@@ -3,7 +3,7 @@
 mod common;
 mod mounted;
 
-use butterfs_testkit::requirement;
+use butterfs_testkit::{requirement, transport};
 use common::{butterfs, butterfs_ok};
 use mounted::{Bed, eventually, shell, text};
 use std::fs::{self, File, OpenOptions};
@@ -420,4 +420,50 @@ fn in_the_foreground_it_serves_until_it_is_unmounted() {
     assert!(process.try_wait().unwrap().is_some_and(|status| status.success()), "umount waited for it");
     let output = process.wait_with_output().unwrap();
     assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+}
+
+/// Whether a thread of the process serves a queue of io_uring.
+fn serves_rings(process: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    threads
+        .into_iter()
+        .any(|thread| fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.starts_with("fuse-ring")))
+}
+
+#[test]
+fn the_transport_can_be_chosen() {
+    const TEST: &str = "mount_transport";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    let has_rings = transport::io_uring(TEST);
+    for option in ["transport=classic", "transport=auto", "transport=uring"] {
+        let ran = butterfs(&["mount", "-o", option, text(&bed.image), text(&bed.at)]);
+        if option == "transport=uring" && !has_rings {
+            assert!(ran.code == Some(1) && ran.stderr.contains("FUSE over io_uring"), "{ran:?}");
+            assert!(!bed.is_mounted(), "nothing is left of a mount that is refused");
+            continue;
+        }
+        assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{option}: {ran:?}");
+        let expected = has_rings && option != "transport=classic";
+        assert_eq!(serves_rings(bed.serving_process().unwrap()), expected, "{option}");
+        fs::write(bed.path("file"), option).unwrap();
+        assert_eq!(fs::read_to_string(bed.path("file")).unwrap(), option);
+        bed.umount_ok();
+    }
+    let ran = butterfs(&["mount", "-o", "transport=pigeon", text(&bed.image), text(&bed.at)]);
+    assert!(ran.stderr.contains("'pigeon' is not supported"), "{ran:?}");
+}
+
+#[test]
+fn mounts_hold_over_io_uring() {
+    let filters = [
+        "every_way_of_unmounting",
+        "what_was_synced_survives",
+        "subvolumes_have_inode_numbers",
+        "a_directory_that_is_renamed",
+        "default_acls",
+        "chattr_works",
+        "files_without_names",
+    ];
+    transport::again_over_io_uring("mounts_hold_over_io_uring", &filters, 100);
 }

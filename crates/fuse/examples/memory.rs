@@ -1,18 +1,21 @@
 //! Mounts the tests' filesystem in memory, for measuring what the transport costs.
 //!
-//! `memory [fuse|fuseblk SOURCE] MOUNTPOINT`
+//! `memory [--transport=auto|classic|uring] [SOURCE] MOUNTPOINT`
 
 #[path = "../tests/memory/mod.rs"]
 mod memory;
 
-use butterfs_fuse::mount::{self, Backing, Flags};
-use butterfs_fuse::session::{Session, handshake};
+use butterfs_fuse::mount::{self, Backing, Flags, MountOptions};
+use butterfs_fuse::session::{Session, connect};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn main() -> std::io::Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let options = arguments.iter().position(|argument| argument.starts_with("--")).map(|at| arguments.remove(at));
+    let options = options.unwrap_or_default();
+    let options = MountOptions::parse([options.trim_start_matches("--")]).map_err(std::io::Error::other)?;
     let (backing, source, mountpoint) = match &arguments[..] {
         [mountpoint] => (Backing::Unclaimed, "memory".to_string(), mountpoint),
         [source, mountpoint] if source.starts_with("/dev") => (Backing::BlockDevice, source.clone(), mountpoint),
@@ -33,10 +36,13 @@ fn main() -> std::io::Result<()> {
     let mounted = mount::mount(&request)?;
     drop(request);
     println!("{:?}", mounted.kind);
-    println!("{:x?}", handshake(&mounted.device)?);
+    let connected = connect(&mounted.device, options.transport)?;
+    println!("{:x?} over {}", connected.agreement, if connected.rings.is_some() { "io_uring" } else { "/dev/fuse" });
+    connected.why_classic.iter().for_each(|why| println!("{why}"));
     let memory = memory::Memory::new();
     memory.connected(mounted.device.another()?);
-    let session = Session::start(mounted.device, Arc::new(memory.clone()), 2, Arc::new(|line| eprintln!("{line}")))?;
+    let log = Arc::new(|line: &str| eprintln!("{line}"));
+    let session = Session::over(mounted.device, connected.rings, Arc::new(memory.clone()), 2, log)?;
     println!("{:?}", session.wait());
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     println!(

@@ -30,7 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest line that is read.
 const LINE_BYTES: u64 = 4096;
@@ -40,6 +40,8 @@ const RECORD_BYTES: u64 = 1 << 24;
 const MOST_GUESTS: usize = 32;
 /// How long such a user may say nothing.
 const GUEST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the process that served a mount before, under the same device number, may take to end.
+const SUCCESSION: Duration = Duration::from_secs(5);
 
 /// What a process that serves a mount can be asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +111,7 @@ struct State {
 impl Desk {
     /// Starts listening for orders about the mount with this device number.
     pub fn open(device: (u32, u32), powers: Powers, log: Log) -> io::Result<Desk> {
-        let listener = UnixListener::bind_addr(&address(device)?)?;
+        let listener = bind(device)?;
         let shared = Arc::new(Shared { powers, log, state: Mutex::default(), changed: Condvar::new() });
         let for_thread = Arc::clone(&shared);
         std::thread::Builder::new().name("control".into()).spawn(move || for_thread.listen(&listener))?;
@@ -128,6 +130,20 @@ impl Desk {
         self.shared.changed.notify_all();
         // A listener that does not read must not keep the process.
         self.shared.changed.wait_while_for(&mut state, |state| state.waiting > 0, Duration::from_secs(2));
+    }
+}
+
+/// Takes the address for a device number. Who still has it served a mount that is gone, or the number would not be
+/// free for this one, and is about to end.
+fn bind(device: (u32, u32)) -> io::Result<UnixListener> {
+    let end = Instant::now() + SUCCESSION;
+    loop {
+        match UnixListener::bind_addr(&address(device)?) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            outcome => return outcome,
+        }
     }
 }
 

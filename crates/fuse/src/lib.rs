@@ -8,7 +8,7 @@
 //! subvolumes  questions about subvolumes and their answers, over the control socket or on an image
 //! adaptor     FUSE operation <-> engine: node ids, attributes, directories
 //! session     INIT by whitelist, one request -> one reply, what a panic means
-//! transport   where requests come from: /dev/fuse with a descriptor per thread
+//! transport   where requests come from: /dev/fuse with a descriptor per thread, or io_uring with a ring per thread
 //! protocol    structures, and requests taken apart
 //! ```
 //!
@@ -17,7 +17,8 @@
 //! # Why a transport of our own
 //! The published crates do not carry what the engine has and the kernel offers: `fuser` 0.18 knows no SYNCFS (without
 //! which `sync` on a `fuseblk` mount is a lie), no TMPFILE and no STATX (birth times), and does not let its caller make
-//! the mount or choose another transport. The protocol is two dozen structures and a read/write loop.
+//! the mount or choose another transport. The protocol is two dozen structures and a read/write loop. For io_uring the
+//! crate of that name makes the rings; what goes over them is three structures more.
 //!
 //! # Not here
 //! Permission checks (the kernel's: `default_permissions` is always on), locks of files (the kernel's), printing (the

@@ -10,8 +10,10 @@ use crate::Log;
 use crate::adaptor::{Adaptor, Carrier, Reopen};
 use crate::control::{Carry, Desk, Order, Powers, Respond};
 use crate::mount::{self, mountinfo};
-use crate::session::{End, Session, handshake};
+use crate::session::{End, Refusal, Session, connect};
 use crate::system;
+use crate::transport::Transport;
+use crate::transport::rings::Registered;
 use butterfs_fs::Filesystem;
 use std::io;
 use std::path::Path;
@@ -44,41 +46,43 @@ pub struct Service {
 }
 
 impl Service {
-    /// Mounts `filesystem` and starts answering. `reopen` is for one that was opened read-only; `carrier` answers
+    /// Mounts `filesystem` and starts answering over `transport`. `reopen` is for one that was opened read-only; `carrier` answers
     /// questions about streams. The error is a sentence.
     pub fn start(
         filesystem: Filesystem,
         reopen: Reopen,
         carrier: Carrier,
-        request: &mount::Request,
+        (request, transport): (&mount::Request, Transport),
         log: Log,
     ) -> Result<Service, String> {
         filesystem.getattr(filesystem.root()).map_err(|error| format!("the root directory cannot be read: {error}"))?;
         let shown = request.mountpoint.display();
-        let mounted = mount::mount(request).map_err(|error| format!("cannot mount on {shown}: {error}"))?;
+        let (mounted, rings) = match mount_and_connect(request, transport)? {
+            Ok(connected) => connected,
+            Err(why) => {
+                log(&format!("{shown} is served over /dev/fuse: {why}"));
+                mount_and_connect(request, Transport::Classic)??
+            }
+        };
         let device = mounted.device.another();
         let started = device.and_then(|device| {
             let adaptor = Adaptor::new(filesystem, reopen, device);
-            Service::answer(Arc::new(adaptor), carrier, mounted, request, log)
+            Service::answer(Arc::new(adaptor), carrier, mounted, rings, request, log)
         });
-        started.map_err(|error| {
-            // Nobody answers; what is mounted there only makes others wait.
-            let _ = mount::unmount(&request.mountpoint, true);
-            format!("cannot serve {shown}: {error}")
-        })
+        started.map_err(|error| cannot_serve(request, &error.to_string()))
     }
 
     fn answer(
         adaptor: Arc<Adaptor>,
         carrier: Carrier,
         mounted: mount::Mounted,
+        rings: Option<Registered>,
         request: &mount::Request,
         log: Log,
     ) -> io::Result<Service> {
         let kind = mounted.kind;
-        handshake(&mounted.device)?;
         let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, MOST_THREADS);
-        let session = Session::start(mounted.device, adaptor.clone(), threads, log.clone())?;
+        let session = Session::over(mounted.device, rings, adaptor.clone(), threads, log.clone())?;
         let device = mountinfo::at(&request.mountpoint)?.map(|mount| mount.device);
         if let Some(device) = device {
             adaptor.mounted_as(device);
@@ -111,6 +115,30 @@ impl Service {
         }
         outcome
     }
+}
+
+/// A mount on which INIT is answered, with the queues of io_uring where it has them.
+type Connection = (mount::Mounted, Option<Registered>);
+
+/// Mounts and answers INIT. The inner error: why io_uring, which was asked for where possible, does not do; nothing is
+/// mounted then.
+fn mount_and_connect(request: &mount::Request, transport: Transport) -> Result<Result<Connection, String>, String> {
+    let shown = request.mountpoint.display();
+    let mounted = mount::mount(request).map_err(|error| format!("cannot mount on {shown}: {error}"))?;
+    match connect(&mounted.device, transport) {
+        Ok(connected) => Ok(Ok((mounted, connected.rings))),
+        Err(Refusal::Rings(why)) if transport == Transport::Auto => {
+            let _ = cannot_serve(request, &why);
+            Ok(Err(why))
+        }
+        Err(refusal) => Err(cannot_serve(request, &io::Error::from(refusal).to_string())),
+    }
+}
+
+/// Takes a mount away that nobody answers: it only makes others wait.
+fn cannot_serve(request: &mount::Request, why: &str) -> String {
+    let _ = mount::unmount(&request.mountpoint, true);
+    format!("cannot serve {}: {why}", request.mountpoint.display())
 }
 
 /// Without a desk the mount works, and `umount` cannot wait for its end.

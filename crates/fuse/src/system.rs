@@ -1,4 +1,5 @@
-//! The system calls that have no safe wrapper. The only file of this crate with `unsafe`.
+//! The system calls that have no safe wrapper. The only `unsafe` code of this crate beside the rings of
+//! [`transport`](crate::transport).
 //!
 //! Not here: anything that decides.
 

@@ -1,4 +1,7 @@
 //! Real mounts of a filesystem in memory: what transport, session and mounting promise, without the engine.
+//!
+//! Over `/dev/fuse`. With io_uring a hang of a test that serves its own mount cannot be ended: the kernel then waits for
+//! threads of the process, and they for the kernel. Mounts over io_uring are tested from outside, in `cli`.
 
 mod memory;
 
@@ -247,4 +250,69 @@ fn loop_devices_over(image: &Path) -> Vec<PathBuf> {
         fs::read_to_string(dir.join("loop/backing_file")).is_ok_and(|path| Path::new(path.trim_end()) == image)
     };
     entries.map(|entry| entry.path()).filter(is_over).collect()
+}
+
+/// Writes through the kernel's cache, asks where data is, and makes it durable, over and over.
+fn write_seek_and_sync(path: &Path, rounds: usize) {
+    let file = rustix::fs::open(path, OFlags::CREATE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
+    for round in 0..rounds {
+        let offset = (round * 64 << 10) as u64;
+        rustix::io::pwrite(&file, &[round as u8 + 1; 64 << 10], offset).unwrap();
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(offset)), Ok(offset));
+        if round % 3 == 0 {
+            rustix::fs::fsync(&file).unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        let mut found = vec![0; 64 << 10];
+        rustix::io::pread(&file, &mut found, offset).unwrap();
+        assert!(found.iter().all(|byte| *byte == round as u8 + 1), "round {round}");
+    }
+}
+
+#[test]
+fn cached_writes_syncs_and_reads_of_many_get_along() {
+    const TEST: &str = "storm";
+    const FILES: usize = 48;
+    let scratch = Scratch::new(TEST);
+    let Some(mounted) = Mounted::plain(TEST, &scratch) else { return };
+    std::thread::scope(|scope| {
+        for number in 0..FILES {
+            let path = mounted.at.join(format!("file{number}"));
+            scope.spawn(move || write_seek_and_sync(&path, 12));
+        }
+        for reader in 0..8 {
+            let at = &mounted.at;
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let _ = fs::read(at.join(format!("file{}", (reader * 7 + round) % FILES)));
+                    let _ = fs::read_dir(at).unwrap().count();
+                }
+            });
+        }
+    });
+    assert_eq!(mounted.unmount(), End::Unmounted);
+}
+
+#[test]
+fn an_aborted_connection_ends_the_session_and_every_call() {
+    const TEST: &str = "aborted";
+    let scratch = Scratch::new(TEST);
+    if !rustix::process::geteuid().is_root() {
+        return skip(TEST, "needs root");
+    }
+    let Some(mounted) = Mounted::plain(TEST, &scratch) else { return };
+    let file = File::create(mounted.at.join("file")).unwrap();
+    file.write_all_at(&[1; 256 << 10], 0).unwrap();
+    let (_, minor) = mountinfo::at(&mounted.at).unwrap().unwrap().device;
+    let control = scratch.folder("control");
+    let control = control.canonicalize().unwrap();
+    let unused: Option<&std::ffi::CStr> = None;
+    rustix::mount::mount("fusectl", &control, "fusectl", rustix::mount::MountFlags::empty(), unused).unwrap();
+    let aborted = fs::write(control.join(format!("{minor}/abort")), "1");
+    rustix::mount::unmount(&control, rustix::mount::UnmountFlags::empty()).unwrap();
+    aborted.unwrap();
+    assert!(fs::metadata(mounted.at.join("anything")).is_err());
+    drop(file);
+    assert_eq!(mounted.session.wait(), End::Unmounted);
+    mount::unmount(&mounted.at, true).unwrap();
 }

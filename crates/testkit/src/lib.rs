@@ -24,6 +24,7 @@ pub mod scratch;
 pub mod script;
 pub mod serve;
 pub mod source_tree;
+pub mod transport;
 #[allow(missing_docs)]
 pub mod tree_model;
 pub mod watchdog;

@@ -4,7 +4,7 @@
 //! outlive the test; (2) it is killed when its value is dropped, and what is left of the mount is taken away.
 
 use crate::kernel::{run, unmount};
-use crate::scratch;
+use crate::{scratch, transport};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -40,8 +40,9 @@ impl Served {
         let second = file.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
         let mut command = Command::new(binary());
         command.args(["mount", "--foreground"]);
+        let options = transport::with_chosen(options);
         if !options.is_empty() {
-            command.args(["-o", options]);
+            command.args(["-o", &options]);
         }
         command.arg(image).arg(at).stdin(Stdio::null()).stdout(second).stderr(file);
         let before = device_of(at);

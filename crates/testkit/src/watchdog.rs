@@ -27,6 +27,9 @@ impl Watchdog {
                 let doing = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let _ =
                     writeln!(std::io::stderr(), "test {test} ... still running after {limit_s} s: {doing} ... FAILED");
+                // A core is written only when every thread has stopped, and one that waits for a mount that this very
+                // process serves does not stop before the process has ended.
+                let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
                 std::process::abort();
             }
         });

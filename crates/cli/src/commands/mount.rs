@@ -114,7 +114,8 @@ impl Args {
             backing,
             sector_bytes: 4096,
         };
-        let service = Service::start(filesystem, reopen, crate::streams::carrier(), &request, Arc::clone(&log));
+        let mount = (&request, options.transport);
+        let service = Service::start(filesystem, reopen, crate::streams::carrier(), mount, Arc::clone(&log));
         let service = service.map_err(cannot_serve)?;
         drop(request);
         if in_background {

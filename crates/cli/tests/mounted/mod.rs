@@ -4,6 +4,7 @@ use crate::common::{Ran, butterfs, butterfs_ok};
 use butterfs_testkit::kernel::{KernelMount, check_all, run, unmount};
 use butterfs_testkit::requirement::skip;
 use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::transport;
 use butterfs_testkit::watchdog::Watchdog;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ impl Bed {
 
     /// `butterfs mount`, in the background.
     pub fn mount(&self, options: &str) -> Ran {
-        butterfs(&["mount", "-o", options, text(&self.image), text(&self.at)])
+        butterfs(&["mount", "-o", &transport::with_chosen(options), text(&self.image), text(&self.at)])
     }
 
     pub fn mount_ok(&self, options: &str) {

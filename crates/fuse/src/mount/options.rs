@@ -4,6 +4,7 @@
 //! broken. Of several that contradict each other the last one counts, as in mount(8).
 
 use super::Flags;
+use crate::transport::Transport;
 use butterfs_fs::{Options, Subvolume, TreeId};
 use std::path::PathBuf;
 
@@ -18,6 +19,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// An existing mount is to be changed.
     pub remount: bool,
+    /// How requests come.
+    pub transport: Transport,
     /// What was said about how new data is stored, in order.
     pub data: Vec<String>,
     /// Devices of the filesystem besides the source of the mount.
@@ -134,6 +137,18 @@ const TABLE: &[(&str, Value, Effect)] = &[
         Ok(())
     }),
     ("default_permissions", Bare, IGNORED),
+    ("transport", Required, |options, value| {
+        if options.remount {
+            return Err("an existing mount keeps its transport".to_owned());
+        }
+        options.transport = match value {
+            "auto" => Transport::Auto,
+            "classic" => Transport::Classic,
+            "uring" => Transport::Uring,
+            _ => return Err(format!("'{value}' is not supported")),
+        };
+        Ok(())
+    }),
     ("suid", Bare, switch!(nosuid, false)),
     ("nosuid", Bare, switch!(nosuid, true)),
     ("dev", Bare, switch!(nodev, false)),
@@ -323,6 +338,7 @@ mod tests {
         assert_eq!(options.flags, Flags { read_only: true, noatime: true, ..Flags::default() });
         assert!(options.allow_other && !options.remount);
         assert_eq!(parsed("subvolid=0x101").engine.subvolume, Subvolume::Id(TreeId(257)));
+        assert_eq!(parsed("transport=auto,transport=uring").transport, Transport::Uring);
         assert_eq!(parsed("commit=0").engine.commit_interval_secs, 30);
     }
 
@@ -365,6 +381,8 @@ mod tests {
     fn the_rest_is_refused_by_name() {
         let table = [
             ("frobnicate", "unknown mount option 'frobnicate'"),
+            ("transport=pigeon", "mount option 'transport=pigeon': 'pigeon' is not supported"),
+            ("remount,transport=uring", "mount option 'transport=uring': an existing mount keeps its transport"),
             ("compress=lz4", "mount option 'compress=lz4': 'lz4' is not supported"),
             ("compress=zstd:x", "mount option 'compress=zstd:x': 'zstd:x' is not supported"),
             ("nodatacow=1", "mount option 'nodatacow' takes no value"),

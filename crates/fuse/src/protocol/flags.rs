@@ -47,6 +47,8 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     /// Files that are opened past the page cache can be mapped all the same.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// Requests come over io_uring.
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Bits of SETATTR's `valid`.

@@ -7,6 +7,7 @@
 pub mod directory;
 pub mod flags;
 pub mod request;
+pub mod ring;
 pub mod wire;
 
 pub use request::{Operation, Request};

@@ -7,7 +7,8 @@ use crate::protocol::flags::{KERNEL_MINOR_VERSION, KERNEL_VERSION, init};
 use crate::protocol::wire::{InitIn, InitOut, OutHeader};
 use crate::protocol::{Operation, Request};
 use crate::transport::dev_fuse::{DevFuse, Received, Sent};
-use crate::transport::{MAX_DATA_BYTES, REQUEST_BUFFER_BYTES};
+use crate::transport::rings::{self, Prepared, Registered};
+use crate::transport::{MAX_DATA_BYTES, REQUEST_BUFFER_BYTES, Transport};
 use std::io;
 use zerocopy::IntoBytes;
 
@@ -50,8 +51,74 @@ pub struct Agreement {
     pub features: u64,
 }
 
-/// Answers INIT on a fresh connection. Other requests cannot arrive before.
+/// A connection on which INIT is answered.
+pub struct Connected {
+    /// What was agreed on.
+    pub agreement: Agreement,
+    /// The queues of io_uring, where it was agreed on.
+    pub rings: Option<Registered>,
+    /// Why it was not agreed on, where it was asked for.
+    pub why_classic: Option<String>,
+}
+
+/// Why a connection cannot be served.
+#[derive(Debug)]
+pub enum Refusal {
+    /// As it is.
+    Failed(io::Error),
+    /// Over io_uring; a fresh one over the classic transport may do.
+    Rings(String),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Refusal {
+        Refusal::Failed(error)
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        match refusal {
+            Refusal::Failed(error) => error,
+            Refusal::Rings(why) => io::Error::other(why),
+        }
+    }
+}
+
+/// Answers INIT on a fresh connection, and hands the kernel the queues of io_uring where `transport` has it so.
+pub fn connect(device: &DevFuse, transport: Transport) -> Result<Connected, Refusal> {
+    let mut why_classic = None;
+    let mut prepared = match transport {
+        Transport::Classic => None,
+        Transport::Auto | Transport::Uring => {
+            Prepared::new().map_err(|error| why_classic = Some(format!("io_uring cannot be set up: {error}"))).ok()
+        }
+    };
+    if let (Transport::Uring, Some(why)) = (transport, &why_classic) {
+        return Err(Refusal::Rings(why.clone()));
+    }
+    let optional = if prepared.is_some() { init::OVER_IO_URING } else { 0 };
+    let agreement = handshake_with(device, optional)?;
+    if agreement.features & init::OVER_IO_URING == 0 && prepared.take().is_some() {
+        why_classic = Some(rings::why_not_offered());
+    }
+    let rings = match prepared.map(|prepared| prepared.register(device)) {
+        None => None,
+        Some(Ok(rings)) => Some(rings),
+        Some(Err(error)) => return Err(Refusal::Rings(format!("the kernel refused the queues of io_uring: {error}"))),
+    };
+    match (transport, why_classic) {
+        (Transport::Uring, Some(why)) => Err(Refusal::Rings(why)),
+        (_, why_classic) => Ok(Connected { agreement, rings, why_classic }),
+    }
+}
+
+/// Answers INIT on a fresh connection, for the classic transport. Other requests cannot arrive before.
 pub fn handshake(device: &DevFuse) -> io::Result<Agreement> {
+    handshake_with(device, 0)
+}
+
+fn handshake_with(device: &DevFuse, optional: u64) -> io::Result<Agreement> {
     let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
     loop {
         let received = device.receive(&mut buffer).map_err(|error| match error.kind() {
@@ -63,7 +130,7 @@ pub fn handshake(device: &DevFuse) -> io::Result<Agreement> {
             Received::Nothing => {}
             Received::Ended => return Err(io::Error::other("the mount ended before it began")),
             Received::Request(len) => {
-                if let Some(agreement) = first_request(device, &buffer[..len])? {
+                if let Some(agreement) = first_request(device, &buffer[..len], optional)? {
                     return Ok(agreement);
                 }
             }
@@ -72,7 +139,7 @@ pub fn handshake(device: &DevFuse) -> io::Result<Agreement> {
 }
 
 /// Answers the first request. `None`: the kernel speaks a newer major version and will ask again in ours.
-fn first_request(device: &DevFuse, bytes: &[u8]) -> io::Result<Option<Agreement>> {
+fn first_request(device: &DevFuse, bytes: &[u8], optional: u64) -> io::Result<Option<Agreement>> {
     let request =
         Request::decode(bytes).map_err(|error| io::Error::other(format!("{error:?} as the first request")))?;
     let Operation::Init { arguments, flags2 } = request.operation else {
@@ -83,7 +150,7 @@ fn first_request(device: &DevFuse, bytes: &[u8]) -> io::Result<Option<Agreement>
         reply(device, unique, &InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR_VERSION, ..InitOut::default() })?;
         return Ok(None);
     }
-    match agree(&arguments, flags2) {
+    match agree(&arguments, flags2, optional) {
         Ok((agreement, answer)) => reply(device, unique, &answer).map(|()| Some(agreement)),
         Err(why) => {
             let header = OutHeader { len: size_of::<OutHeader>() as u32, error: -libc::EPROTO, unique };
@@ -101,8 +168,8 @@ fn reply(device: &DevFuse, unique: u64, answer: &InitOut) -> io::Result<()> {
     }
 }
 
-/// What to answer to what the kernel offers.
-fn agree(offer: &InitIn, flags2: u32) -> Result<(Agreement, InitOut), String> {
+/// What to answer to what the kernel offers; `optional` is wanted beside what always is.
+fn agree(offer: &InitIn, flags2: u32, optional: u64) -> Result<(Agreement, InitOut), String> {
     if offer.major < KERNEL_VERSION {
         return Err(format!("the kernel speaks FUSE {}.{}, 7 is needed", offer.major, offer.minor));
     }
@@ -111,7 +178,7 @@ fn agree(offer: &InitIn, flags2: u32) -> Result<(Agreement, InitOut), String> {
         return Err(format!("the kernel's FUSE lacks {name} (Linux 5.14 has it)"));
     }
     let required = REQUIRED.iter().fold(0, |bits, (bit, _)| bits | bit);
-    let features = offered & (required | WANTED);
+    let features = offered & (required | WANTED | optional);
     let answer = InitOut {
         major: KERNEL_VERSION,
         minor: KERNEL_MINOR_VERSION.min(offer.minor),
@@ -142,7 +209,7 @@ mod tests {
 
     #[test]
     fn only_what_is_known_is_agreed_on() {
-        let (agreement, answer) = agree(&offer(u64::MAX), u32::MAX).unwrap();
+        let (agreement, answer) = agree(&offer(u64::MAX), u32::MAX, 0).unwrap();
         let required = REQUIRED.iter().fold(0, |bits, (bit, _)| bits | bit);
         assert_eq!(agreement.features, WANTED | required);
         assert_eq!(u64::from(answer.flags) | u64::from(answer.flags2) << 32, agreement.features);
@@ -152,15 +219,15 @@ mod tests {
     #[test]
     fn what_is_not_offered_is_not_agreed_on() {
         let required = REQUIRED.iter().fold(0, |bits, (bit, _)| bits | bit);
-        assert_eq!(agree(&offer(required), u32::MAX).unwrap().0.features, required);
+        assert_eq!(agree(&offer(required), u32::MAX, 0).unwrap().0.features, required);
     }
 
     #[test]
     fn a_kernel_that_lacks_something_is_refused_by_name() {
         for (bit, name) in REQUIRED {
-            let why = agree(&offer(!bit), 0).unwrap_err();
+            let why = agree(&offer(!bit), 0, 0).unwrap_err();
             assert!(why.contains(name), "{why}");
         }
-        assert!(agree(&InitIn { major: 6, ..offer(u64::MAX) }, 0).is_err());
+        assert!(agree(&InitIn { major: 6, ..offer(u64::MAX) }, 0, 0).is_err());
     }
 }

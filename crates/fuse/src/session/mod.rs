@@ -11,12 +11,13 @@
 
 pub mod handshake;
 
-pub use handshake::{Agreement, handshake};
+pub use handshake::{Agreement, Connected, Refusal, connect, handshake};
 
 use crate::Log;
 use crate::protocol::request::DecodeError;
 use crate::protocol::wire::{InHeader, OutHeader};
 use crate::protocol::{Operation, Request};
+use crate::transport::rings::{Registered, Rings};
 use crate::transport::{DevFuse, Exchange, Pool, Served};
 use rustix::io::Errno;
 use std::any::Any;
@@ -53,6 +54,7 @@ pub trait Server: Send + Sync + 'static {
 /// A connection being served.
 pub struct Session {
     pool: Pool,
+    rings: Option<Rings>,
     broken: Arc<AtomicBool>,
 }
 
@@ -68,15 +70,31 @@ pub enum End {
 impl Session {
     /// Serves `device`, on which the [`handshake`] is done, with `threads` threads and more while those wait.
     pub fn start(device: DevFuse, server: Arc<dyn Server>, threads: usize, log: Log) -> io::Result<Session> {
+        Session::over(device, None, server, threads, log)
+    }
+
+    /// The same, with the queues of io_uring that [`connect`] has registered.
+    pub fn over(
+        device: DevFuse,
+        rings: Option<Registered>,
+        server: Arc<dyn Server>,
+        threads: usize,
+        log: Log,
+    ) -> io::Result<Session> {
         let broken = Arc::new(AtomicBool::new(false));
         let guard = Guard { server, log: log.clone(), broken: broken.clone() };
-        let pool = Pool::start(device, Arc::new(Dispatch(Arc::new(guard))), threads, log)?;
-        Ok(Session { pool, broken })
+        let dispatch = Arc::new(Dispatch(Arc::new(guard)));
+        let pool = Pool::start(device, dispatch.clone(), threads, log.clone())?;
+        let rings = rings.map(|rings| rings.serve(dispatch, log));
+        Ok(Session { pool, rings, broken })
     }
 
     /// Waits until the filesystem has been unmounted and every request is finished.
     pub fn wait(&self) -> End {
         self.pool.wait();
+        if let Some(rings) = &self.rings {
+            rings.wait();
+        }
         if self.broken.load(Ordering::Acquire) { End::Broken } else { End::Unmounted }
     }
 }

@@ -54,6 +54,11 @@ impl DevFuse {
         }
     }
 
+    /// The same channel by another descriptor.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
     /// Waits for a request.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         match rustix::io::read(&self.0, buffer) {

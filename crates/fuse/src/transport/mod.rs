@@ -1,7 +1,7 @@
-//! Where requests come from and replies go: the classic `/dev/fuse`, read by a pool of threads.
+//! Where requests come from and replies go: the classic `/dev/fuse`, read by a pool of threads ([`workers`]), and
+//! beside it io_uring where the kernel offers it ([`rings`]).
 //!
-//! A transport moves bytes; what they mean is [`session`](crate::session)'s. Another one (FUSE over io_uring) can stand
-//! beside this one and call the same [`Exchange`].
+//! A transport moves bytes; what they mean is [`session`](crate::session)'s. Both call the same [`Exchange`].
 //!
 //! # Invariants
 //! 1. A reply goes out through the descriptor that its request came in by: the kernel keeps the requests of each
@@ -9,7 +9,10 @@
 //! 2. The buffer holds the largest request that was negotiated, so that no request is lost for want of room.
 //! 3. When the kernel has ended the connection, every thread ends; nothing is left to answer.
 
+mod carriers;
 pub mod dev_fuse;
+mod ring_entry;
+pub mod rings;
 mod workers;
 
 pub use dev_fuse::DevFuse;
@@ -21,6 +24,21 @@ use crate::protocol::wire::OutHeader;
 pub const MAX_DATA_BYTES: usize = 1 << 20;
 /// Room for one request: data, header, arguments, and what the kernel asks to be spare.
 pub const REQUEST_BUFFER_BYTES: usize = MAX_DATA_BYTES + 4096;
+
+/// Stack of a thread; the engine's recursion is bounded by the height of trees.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Which transport a mount is to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// io_uring where the kernel offers it and it can be set up, the classic one elsewhere.
+    Auto,
+    /// `/dev/fuse` alone.
+    #[default]
+    Classic,
+    /// io_uring, or no mount.
+    Uring,
+}
 
 /// What became of a request.
 pub enum Served {

@@ -7,7 +7,7 @@
 //! One more thread finishes replies that need the others to serve requests meanwhile.
 
 use super::dev_fuse::{DevFuse, Received, Sent};
-use super::{Exchange, Later, REQUEST_BUFFER_BYTES, Served};
+use super::{Exchange, Later, REQUEST_BUFFER_BYTES, STACK_BYTES, Served};
 use crate::Log;
 use crate::protocol::wire::OutHeader;
 use parking_lot::{Condvar, Mutex};
@@ -21,8 +21,6 @@ use std::thread::JoinHandle;
 const MOST_THREADS: usize = 64;
 /// Threads that stay when there is nothing to do.
 const IDLE_THREADS: usize = 8;
-/// Stack of a thread; the engine's recursion is bounded by the height of trees.
-const STACK_BYTES: usize = 1 << 20;
 /// Replies up to this size keep their buffer for the next one.
 const KEPT_PAYLOAD_BYTES: usize = REQUEST_BUFFER_BYTES;
 
