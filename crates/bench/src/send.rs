@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const TOP: InodeId = InodeId::root_of(TreeId::FS);
 const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
 const IMAGE_BYTES: u64 = 8 << 30;
-/// Times that each command runs with warm caches; the fastest counts. With cold ones it runs once.
+/// Times that a command runs that is soon done; the fastest counts.
 const ROUNDS: usize = 3;
 
 /// Runs everything on both sides.
@@ -34,6 +34,17 @@ pub fn run(scale: Scale, table: &mut Table) {
     small_files(scale.library_files, table);
     large_files(scale.large_bytes, table);
     empty(table);
+}
+
+/// How often a command runs, and whether what it reads is cached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Some rounds with warm caches, and one to count the stream's bytes.
+    Rounds,
+    /// Once, as long as it takes.
+    Once,
+    /// Once, with cold caches.
+    Cold,
 }
 
 /// An image that is made for one experiment.
@@ -82,19 +93,19 @@ impl Made {
     }
 
     /// The commands of both sides, ours first: the fastest of some rounds, and how long the stream is.
-    fn measure(&mut self, arguments: &[&str], cold: bool) -> ((Duration, u64), Option<(Duration, u64)>) {
+    fn measure(&mut self, arguments: &[&str], how: How) -> ((Duration, u64), Option<(Duration, u64)>) {
         self.close();
         let image = self.folder.join("image");
         let at = self.folder.folder("mnt");
         let ours = {
             let mount = Served::mount(&image, &at, "noatime");
-            let measured = best(&binary(), arguments, mount.path(), cold);
+            let measured = best(&binary(), arguments, mount.path(), how);
             mount.unmount();
             measured
         };
         let kernel = requirement::kernel_btrfs("bench beside the kernel").then(|| {
             let mount = KernelMount::new(&image, "noatime");
-            let measured = best(Path::new("btrfs"), arguments, mount.path(), cold);
+            let measured = best(Path::new("btrfs"), arguments, mount.path(), how);
             mount.finish();
             measured
         });
@@ -102,14 +113,14 @@ impl Made {
     }
 }
 
-fn best(program: &Path, arguments: &[&str], root: &Path, cold: bool) -> (Duration, u64) {
+fn best(program: &Path, arguments: &[&str], root: &Path, how: How) -> (Duration, u64) {
     let command = |sink: Stdio| {
         let mut command = Command::new(program);
         command.arg("send").arg("-q").args(arguments).current_dir(root).stdout(sink);
         command
     };
     let once = || {
-        if cold {
+        if how == How::Cold {
             run_ok(300, "sync", &[]);
             // Without root the caches stay, on both sides alike.
             let _ = std::fs::write("/proc/sys/vm/drop_caches", "3\n");
@@ -119,7 +130,7 @@ fn best(program: &Path, arguments: &[&str], root: &Path, cold: bool) -> (Duratio
         assert!(status.success(), "{program:?} {arguments:?}: {status}");
         started.elapsed()
     };
-    if cold {
+    if how != How::Rounds {
         return (once(), 0);
     }
     let fastest = (0..ROUNDS).map(|_| once()).min().expect("some rounds");
@@ -168,7 +179,7 @@ fn script(count: u64, table: &mut Table) {
     };
     let (before, after) = (alone(false), alone(true));
     drop(fs);
-    let measured = made.measure(&["-p", "snap1", "snap2"], false);
+    let measured = made.measure(&["-p", "snap1", "snap2"], How::Rounds);
     add(table, &format!("incremental send, {count} files"), measured, ("<= 0.10x", "<= 0.75x"));
     table.times(&format!("the same in the library, {count} files"), after, None, "");
     table.times(&format!("the same without remembered paths, {count} files"), before, None, "");
@@ -196,7 +207,7 @@ fn small_files(count: u64, table: &mut Table) {
     }
     fs.snapshot(work.tree, TOP, b"snap", true).expect("a free name");
     drop(fs);
-    let measured = made.measure(&["snap"], false);
+    let measured = made.measure(&["snap"], How::Rounds);
     add(table, &format!("full send, {count} small files"), measured, ("<= 0.30x", "<= 0.75x"));
 }
 
@@ -216,11 +227,11 @@ fn large_files(bytes: u64, table: &mut Table) {
     }
     fs.snapshot(work.tree, TOP, b"snap", true).expect("a free name");
     drop(fs);
-    for (cold, how) in [(false, "warm"), (true, "cold")] {
-        let ((ours, _), kernel) = made.measure(&["--proto", "2", "snap"], cold);
+    for (how, word) in [(How::Once, "warm"), (How::Cold, "cold")] {
+        let ((ours, _), kernel) = made.measure(&["--proto", "2", "snap"], how);
         let rate = |time: Duration| bytes as f64 / time.as_secs_f64();
         let rates = (rate(ours), kernel.map(|(time, _)| rate(time)));
-        let what = format!("full send, {} MiB of large files, {how}", bytes >> 20);
+        let what = format!("full send, {} MiB of large files, {word}", bytes >> 20);
         table.compared(&what, rates, |rate| format!("{:.0} MB/s", rate / 1e6), false, ">= 1.00x");
     }
 }
