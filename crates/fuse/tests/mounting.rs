@@ -256,7 +256,7 @@ fn loop_devices_over(image: &Path) -> Vec<PathBuf> {
 fn write_seek_and_sync(path: &Path, rounds: usize) {
     let file = rustix::fs::open(path, OFlags::CREATE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
     for round in 0..rounds {
-        let offset = (round * 64 << 10) as u64;
+        let offset = (round as u64) << 16;
         rustix::io::pwrite(&file, &[round as u8 + 1; 64 << 10], offset).unwrap();
         assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(offset)), Ok(offset));
         if round % 3 == 0 {
