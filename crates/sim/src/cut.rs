@@ -40,37 +40,45 @@ impl Cut {
 /// Makes the disks.
 pub struct Disks<'a> {
     events: &'a [Event],
-    /// What is durable after `applied` events.
+    /// What is durable of the events that were looked at.
     durable: MemoryDevice,
-    applied: usize,
-    /// How many events the flushes among the first `looked_at` made durable.
-    covered: usize,
     looked_at: usize,
+    /// The others of them.
+    in_flight: Vec<usize>,
+    /// How many events the flushes of each device made durable.
+    covered: Vec<usize>,
 }
 
 impl<'a> Disks<'a> {
-    /// From what was on the device before the first event.
-    pub fn new(base: &MemoryDevice, events: &'a [Event]) -> Disks<'a> {
-        Disks { events, durable: base.snapshot(), applied: 0, covered: 0, looked_at: 0 }
+    /// From what was on so many devices before the first event.
+    pub fn new(base: &MemoryDevice, devices: usize, events: &'a [Event]) -> Disks<'a> {
+        let (in_flight, covered) = (Vec::new(), vec![0; devices]);
+        Disks { events, durable: base.snapshot(), looked_at: 0, in_flight, covered }
     }
 
     /// The disk of a cut, which is not before the last one. `whole_superblocks`: the primary superblock is not torn.
     pub fn at(&mut self, cut: &Cut, whole_superblocks: bool) -> MemoryDevice {
         assert!(cut.prefix >= self.looked_at, "cuts are taken in order");
-        for event in &self.events[self.looked_at..cut.prefix] {
-            if let Event::Flush { covers, .. } = event {
-                self.covered = self.covered.max(*covers);
+        for index in self.looked_at..cut.prefix {
+            match &self.events[index] {
+                Event::Flush { device, covers } => self.covered[*device] = self.covered[*device].max(*covers),
+                _ => self.in_flight.push(index),
             }
         }
         self.looked_at = cut.prefix;
-        for event in &self.events[self.applied..self.covered] {
-            write(&self.durable, event, None);
-        }
-        self.applied = self.covered;
+        let (events, covered, durable, devices) = (self.events, &self.covered, &self.durable, self.covered.len());
+        self.in_flight.retain(|index| {
+            let event = &events[*index];
+            let is_durable = *index < covered[event.device()];
+            if is_durable {
+                write(durable, devices, event, None);
+            }
+            !is_durable
+        });
         let disk = self.durable.snapshot();
-        let in_flight = &self.events[self.covered..cut.prefix];
+        let in_flight: Vec<&Event> = self.in_flight.iter().map(|index| &events[*index]).collect();
         if cut.seed == 0 {
-            in_flight.iter().for_each(|event| write(&disk, event, None));
+            in_flight.iter().for_each(|event| write(&disk, devices, event, None));
             return disk;
         }
         let mut rng = Rng::new(cut.seed);
@@ -81,14 +89,14 @@ impl<'a> Disks<'a> {
             (1..order.len()).rev().for_each(|last| order.swap(last, rng.index(last + 1)));
         }
         for index in order {
-            let event = &in_flight[index];
+            let event = in_flight[index];
             if !rng.chance(percent_kept) {
                 continue;
             }
             let torn = rng.chance(percent_torn).then(|| sectors(event, &mut rng)).flatten();
             match torn {
                 Some(_) if whole_superblocks && is_primary_superblock(event) => {}
-                torn => write(&disk, event, torn),
+                torn => write(&disk, devices, event, torn),
             }
         }
         disk
@@ -111,13 +119,14 @@ fn sectors(event: &Event, rng: &mut Rng) -> Option<Range<usize>> {
     Some((start * SECTOR) as usize..(end * SECTOR) as usize)
 }
 
-fn write(onto: &MemoryDevice, event: &Event, part: Option<Range<usize>>) {
+fn write(onto: &MemoryDevice, devices: usize, event: &Event, part: Option<Range<usize>>) {
+    let start = onto.len() / devices as u64 * event.device() as u64;
     let done = match event {
         Event::Write { offset, data, .. } => {
             let part = part.unwrap_or(0..data.len());
-            onto.write_at(offset + part.start as u64, &data[part])
+            onto.write_at(start + offset + part.start as u64, &data[part])
         }
-        Event::Discard { offset, len, .. } => onto.discard(*offset, *len),
+        Event::Discard { offset, len, .. } => onto.discard(start + *offset, *len),
         Event::Flush { .. } => Ok(()),
     };
     done.expect("the recorded device had this length too");
@@ -145,7 +154,7 @@ mod tests {
         let base = MemoryDevice::new(1 << 20);
         let (mut kept, mut lost, mut torn) = (0, 0, 0);
         for seed in 1..200 {
-            let mut disks = Disks::new(&base, &events);
+            let mut disks = Disks::new(&base, 1, &events);
             let disk = disks.at(&Cut { prefix: 5, seed }, false).to_bytes();
             assert_eq!(disk[4096..5120], [2; 1024]);
             for (at, old, new) in [(0, 1, 3), (8192, 0, 4)] {

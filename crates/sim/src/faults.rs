@@ -1,27 +1,32 @@
 //! What goes wrong with the device of a simulated life, besides power cuts.
 //!
 //! # The fault model
-//! 1. *Silent* faults strike reads and writes of one copy of what has two: of each DUP chunk one mirror, chosen by the
-//!    seed for the whole run. A read fails, has a wrong bit, or brings the bytes of another place; a write is lost, torn,
+//! 1. All faults strike one device, chosen by the seed for the whole run. *Silent* ones strike reads and writes of one copy
+//!    of what has several: of each DUP chunk one mirror, of other mirrored chunks the one on that device. A read fails, has a wrong bit, or brings the bytes of another place; a write is lost, torn,
 //!    stored with a wrong bit, or stored at another place of such a mirror. Nobody who uses the filesystem may notice.
 //! 2. They strike file data that has one copy too. Then an I/O error is allowed for what lies in a damaged sector, and for
 //!    an operation that met a bad read. Other content, and other errors, never.
 //! 3. *Told* faults: from one moment on, for one operation or for ever, writes fail anywhere, or flushes; after a flush
 //!    has failed, all writes fail. Operations may then fail with an I/O error and change nothing, or the filesystem stops
 //!    writing. What was promised before stays promised, and what fails promises nothing.
-//! 4. Tree blocks with one copy and primary superblocks are struck by told faults only: nothing can be done without them.
+//!    Where the profile survives that one of several devices fails, nobody may notice.
+//! 4. Writes of mirrors are only stored with a wrong bit, not lost, torn or misdirected, in the lives after the first: a
+//!    commit that a crash cut off leaves blocks of the same addresses and the same generation as those of the next try, and
+//!    nothing in the format tells one from the other.
+//! 5. Tree blocks with one copy and primary superblocks are struck by told faults only: nothing can be done without them.
 //!    Chunks that are made in a life are not struck silently in the same life.
 //!
 //! # Invariants
 //! 1. Faults follow from the seed and the sequence of operations alone.
-//! 2. Never are both copies of anything damaged.
+//! 2. Never are all copies of anything damaged but of data that has one.
 
+use crate::plan::Plan;
 use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, Operation};
-use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
+use butterfs_ondisk::{DeviceId, Logical};
 use butterfs_testkit::rng::Rng;
-use butterfs_volume::{Chunk, ChunkMap};
+use butterfs_volume::{Chunk, ChunkMap, Layout, Place};
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -32,6 +37,8 @@ const SECTOR: u64 = 4096;
 /// How often what goes wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
+    /// The one device that they strike, from 0.
+    pub device: usize,
     /// Of a thousand writes to mirrors that may be damaged.
     pub copy_writes: u64,
     /// Of a thousand reads of them.
@@ -56,8 +63,8 @@ pub struct Failing {
 }
 
 impl Faults {
-    /// The faults that follow from a seed.
-    pub fn of(seed: u64) -> Faults {
+    /// The faults that follow from a seed, for a filesystem on so many devices.
+    pub fn of(seed: u64, devices: usize) -> Faults {
         let mut rng = Rng::new(seed ^ 0xfa17_5000_0000_0000);
         let often = [0, 20, 100, 300];
         let mut silent = |percent| if rng.chance(percent) { *rng.pick(&often) } else { 0 };
@@ -72,7 +79,7 @@ impl Faults {
             Operation::Flush => Failing { after: failing.after / 8, ..failing },
             _ => failing,
         });
-        Faults { copy_writes, copy_reads, data_writes, data_reads, fails }
+        Faults { device: rng.index(devices), copy_writes, copy_reads, data_writes, data_reads, fails }
     }
 
     /// Whether file data may be lost.
@@ -89,12 +96,59 @@ impl Faults {
 /// What silent faults may strike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// One copy of DUP, which survives no failed write.
+    Twin,
+    /// The copy on one of several devices.
     Mirror,
+    /// The only copy of data.
     Data,
 }
 
-/// Sectors of 4 KiB that were damaged at some time in a run.
-pub type Damaged = BTreeSet<u64>;
+/// Sectors of 4 KiB of one device that were damaged at some time in a run.
+#[derive(Clone, Debug, Default)]
+pub struct Damaged {
+    device: DeviceId,
+    sectors: BTreeSet<u64>,
+    /// The others went on without the device, so it lacks what was written since.
+    stale: bool,
+}
+
+impl Damaged {
+    /// Whether nothing was.
+    pub fn is_empty(&self) -> bool {
+        self.sectors.is_empty() && !self.stale
+    }
+
+    /// Whether the device was given up.
+    pub fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// Together with what was damaged of the same device later.
+    pub fn add(&mut self, later: &Damaged) {
+        self.device = later.device;
+        self.stale |= later.stale;
+        self.sectors.extend(&later.sectors);
+    }
+
+    fn add_bytes(&mut self, at: u64, len: u64) {
+        self.sectors.extend(at / SECTOR..(at + len).div_ceil(SECTOR));
+    }
+
+    /// Whether some of these bytes lie in a damaged sector, in this copy or, for none, in any.
+    pub fn holds(&self, chunks: &ChunkMap, at: Logical, len: u64, copy: Option<usize>) -> bool {
+        let Some(Ok(layout)) = chunks.get(at).map(Layout::of) else { return false };
+        let touches = |place: Place, len: u64| {
+            let sectors = place.physical.0 / SECTOR..(place.physical.0 + len).div_ceil(SECTOR);
+            let is_there = layout.chunk().stripes[place.stripe].device == self.device;
+            is_there && (self.stale || self.sectors.range(sectors).next().is_some())
+        };
+        layout.pieces(at, len as usize).any(|piece| {
+            let copies = (0..layout.mirrors()).filter(|mirror| copy.is_none_or(|copy| copy == *mirror));
+            copies.into_iter().any(|mirror| touches(layout.place(&piece, mirror), piece.range.len() as u64))
+        })
+    }
+}
 
 /// How many faults struck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,6 +174,10 @@ impl Struck {
 #[derive(Debug)]
 pub struct FaultyLife {
     device: FaultyDevice,
+    /// There are no other devices.
+    alone: bool,
+    /// There may be blocks of a commit that a crash has cut off.
+    after_crash: bool,
     faults: Faults,
     zones: Vec<(Range<u64>, Kind)>,
     state: Mutex<State>,
@@ -134,16 +192,18 @@ struct State {
 }
 
 impl FaultyLife {
-    /// Faults over `inner`, whose chunks are `chunks`. `run` chooses the mirrors, `life` the moments.
-    pub fn new(inner: Arc<dyn BlockDevice>, faults: Faults, chunks: &ChunkMap, run: u64, life: u64) -> FaultyLife {
+    /// Faults over the device that they strike, where the chunks are `chunks`.
+    pub fn new(inner: Arc<dyn BlockDevice>, faults: Faults, chunks: &ChunkMap, plan: &Plan, life: u64) -> FaultyLife {
+        let device = DeviceId(faults.device as u64 + 1);
         let state = State {
-            rng: Rng::new(run.rotate_left(23) ^ life ^ 0xfa17),
+            rng: Rng::new(plan.seed.rotate_left(23) ^ life ^ 0xfa17),
             counts: [0; 2],
             struck: Struck::default(),
-            damaged: Damaged::new(),
+            damaged: Damaged { device, ..Damaged::default() },
         };
-        let zones = chunks.iter().filter_map(|chunk| zone(chunk, run)).collect();
-        FaultyLife { device: FaultyDevice::new(inner), faults, zones, state: Mutex::new(state) }
+        let zones = chunks.iter().filter_map(|chunk| zone(chunk, device, plan.seed)).collect();
+        let (device, alone) = (FaultyDevice::new(inner), plan.devices == 1);
+        FaultyLife { device, alone, after_crash: life > 0, faults, zones, state: Mutex::new(state) }
     }
 
     /// How many faults struck so far.
@@ -166,7 +226,7 @@ impl FaultyLife {
     }
 
     /// Counts an operation that can fail for all to see, and says whether it does.
-    fn is_told(&self, on: Operation) -> bool {
+    fn is_told(&self, on: Operation, range: &Range<u64>) -> bool {
         let mut state = self.state();
         let count = &mut state.counts[usize::from(on == Operation::Flush)];
         *count += 1;
@@ -174,15 +234,23 @@ impl FaultyLife {
         let fails = self.faults.fails.filter(|failing| failing.on == on);
         let strikes =
             fails.is_some_and(|failing| number == failing.after || failing.for_ever && number > failing.after);
-        state.struck.told += usize::from(strikes);
+        if strikes {
+            // Of mirrors on several devices, and superblocks of several, one may fail.
+            match self.zone(range) == Some(Kind::Mirror) || !self.alone && touches_superblock(range) {
+                true => state.struck.mirrors += 1,
+                false => state.struck.told += 1,
+            }
+            state.damaged.add_bytes(range.start, range.end - range.start);
+            state.damaged.stale |= !self.alone;
+        }
         strikes
     }
 
     fn strike(&self, on: Operation, range: &Range<u64>) -> Option<Fault> {
         let kind = self.zone(range)?;
         let rate = match (kind, on) {
-            (Kind::Mirror, Operation::Read) => self.faults.copy_reads,
-            (Kind::Mirror, _) => self.faults.copy_writes,
+            (Kind::Twin | Kind::Mirror, Operation::Read) => self.faults.copy_reads,
+            (Kind::Twin | Kind::Mirror, _) => self.faults.copy_writes,
             (Kind::Data, Operation::Read) => self.faults.data_reads,
             (Kind::Data, _) => self.faults.data_writes,
         };
@@ -191,12 +259,13 @@ impl FaultyLife {
             return None;
         }
         match kind {
-            Kind::Mirror => state.struck.mirrors += 1,
+            Kind::Twin | Kind::Mirror => state.struck.mirrors += 1,
             Kind::Data => state.struck.data += 1,
         }
         let number = state.rng.bits();
         let elsewhere = self.elsewhere(kind, range, &mut state.rng);
         let fault = match (on, state.rng.below(4)) {
+            (Operation::Write, _) if self.after_crash && kind != Kind::Data => Fault::Flip { bit: number },
             (Operation::Read, 0) => Fault::Fail,
             (Operation::Read, 1 | 2) | (_, 0) => Fault::Flip { bit: number },
             (_, 1) => Fault::Lost,
@@ -207,7 +276,7 @@ impl FaultyLife {
             let also = elsewhere.filter(|_| matches!(fault, Fault::Misdirect { .. }));
             let len = range.end - range.start;
             let damaged = [Some(range.start), also].into_iter().flatten();
-            state.damaged.extend(damaged.flat_map(|at| at / SECTOR..(at + len).div_ceil(SECTOR)));
+            damaged.for_each(|at| state.damaged.add_bytes(at, len));
         }
         Some(fault)
     }
@@ -235,31 +304,23 @@ impl FaultyLife {
     }
 }
 
-/// What silent faults may strike of a chunk on one device.
-fn zone(chunk: &Chunk, run: u64) -> Option<(Range<u64>, Kind)> {
+/// What silent faults may strike of a chunk on the one device.
+fn zone(chunk: &Chunk, device: DeviceId, run: u64) -> Option<(Range<u64>, Kind)> {
     let stripe = |index: usize| {
         let start = chunk.stripes[index].physical.0;
         start..start + chunk.stripe_length()
     };
+    let own = chunk.stripes.iter().position(|stripe| stripe.device == device)?;
+    let is_data = chunk.kind & (bits::METADATA | bits::SYSTEM) == 0;
     match chunk.profile().name {
-        "DUP" => Some((stripe(Rng::new(run ^ chunk.start.0).index(2)), Kind::Mirror)),
-        "single" if chunk.kind & (bits::METADATA | bits::SYSTEM) == 0 => Some((stripe(0), Kind::Data)),
-        _ => None,
+        "DUP" => Some((stripe(Rng::new(run ^ chunk.start.0).index(2)), Kind::Twin)),
+        "single" | "RAID0" => is_data.then(|| (stripe(own), Kind::Data)),
+        _ => Some((stripe(own), Kind::Mirror)),
     }
 }
 
 fn touches_superblock(range: &Range<u64>) -> bool {
     OFFSETS.iter().any(|copy| range.start < copy.0 + SUPERBLOCK_LEN as u64 && copy.0 < range.end)
-}
-
-/// Whether some of these bytes lie in a damaged sector, in this copy or, for none, in any.
-pub fn is_damaged(damaged: &Damaged, chunks: &ChunkMap, at: Logical, len: u64, copy: Option<usize>) -> bool {
-    let Some(chunk) = chunks.get(at) else { return false };
-    let stripes = chunk.stripes.iter().enumerate().filter(|(index, _)| copy.is_none_or(|copy| copy == *index));
-    stripes.into_iter().any(|(_, stripe)| {
-        let start = stripe.physical.0 + (at.0 - chunk.start.0);
-        damaged.range(start / SECTOR..(start + len).div_ceil(SECTOR)).next().is_some()
-    })
 }
 
 impl BlockDevice for FaultyLife {
@@ -275,7 +336,7 @@ impl BlockDevice for FaultyLife {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if self.is_told(Operation::Write) {
+        if self.is_told(Operation::Write, &(offset..offset + data.len() as u64)) {
             self.rule(Operation::Write, Fault::Fail);
         } else if let Some(fault) = self.strike(Operation::Write, &(offset..offset + data.len() as u64)) {
             self.rule(Operation::Write, fault);
@@ -284,7 +345,7 @@ impl BlockDevice for FaultyLife {
     }
 
     fn flush(&self) -> io::Result<()> {
-        if self.is_told(Operation::Flush) {
+        if self.is_told(Operation::Flush, &(0..0)) {
             // Nothing is known about earlier writes.
             self.device.fail_writes();
         }

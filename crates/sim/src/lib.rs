@@ -24,7 +24,7 @@
 //! 2. A run changes nothing outside of its memory but the images that it exports.
 //!
 //! # Not here
-//! Which threads run when between two steps of one operation; several devices.
+//! Which threads run when between two steps of one operation; devices that are missing or fail for good while others go on.
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +36,7 @@ pub mod faults;
 pub mod kernel;
 pub mod life;
 pub mod meanwhile;
+pub mod parts;
 pub mod plan;
 pub mod run;
 pub mod state;

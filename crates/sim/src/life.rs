@@ -3,6 +3,7 @@
 use crate::choice::Choose;
 use crate::faults::{Damaged, FaultyLife, Struck};
 use crate::meanwhile::{during_commits, environment};
+use crate::parts;
 use crate::plan::Plan;
 use crate::state;
 use crate::step::{Planned, Step};
@@ -82,14 +83,16 @@ impl Life {
     /// Lives on `base`, which shows `model`.
     pub fn live(plan: &Plan, life: usize, base: MemoryDevice, model: &ModelFs, chooser: Box<dyn Choose>) -> Life {
         let recorder = Recorder::new();
-        let mut device: Arc<dyn BlockDevice> = Arc::new(recorder.record(Arc::new(base.snapshot())));
+        let recorded = parts::devices(&base, plan.devices).into_iter();
+        let mut devices: Vec<_> =
+            recorded.map(|part| Arc::new(recorder.record(part)) as Arc<dyn BlockDevice>).collect();
         let faults = plan.faults.map(|faults| {
             let chunks = state::chunks(plan, &base).unwrap_or_default();
-            Arc::new(FaultyLife::new(Arc::clone(&device), faults, &chunks, plan.seed, life as u64))
+            let device = &mut devices[faults.device];
+            let faulty = Arc::new(FaultyLife::new(Arc::clone(device), faults, &chunks, plan, life as u64));
+            *device = Arc::clone(&faulty) as Arc<dyn BlockDevice>;
+            faulty
         });
-        if let Some(faulty) = &faults {
-            device = Arc::clone(faulty) as Arc<dyn BlockDevice>;
-        }
         let env = environment(plan.seed.rotate_left(17) ^ life as u64);
         let first = State::new(model);
         let world = World {
@@ -110,7 +113,7 @@ impl Life {
             numbers: Numbers::default(),
         };
         let world: Shared = Rc::new(RefCell::new(world));
-        match Filesystem::open(vec![device], plan.options(), env) {
+        match Filesystem::open(devices, plan.options(), env) {
             Ok(filesystem) => run(&world, &filesystem),
             // Opening may write.
             Err(_) if faults.as_ref().is_some_and(|faulty| faulty.struck().told > 0) => {}

@@ -1,6 +1,7 @@
 //! What follows from a seed before anything runs: the format, the sizes, the kind of workload.
 
 use crate::faults::Faults;
+use crate::parts;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::options::{Canary, Policies};
@@ -23,7 +24,9 @@ pub struct Plan {
     pub features: &'static str,
     pub metadata: &'static str,
     pub data: &'static str,
-    /// Bytes of the device.
+    /// Devices.
+    pub devices: usize,
+    /// Bytes of each device.
     pub bytes: u64,
     /// Crashes from which the run goes on, and one more.
     pub lives: usize,
@@ -66,6 +69,17 @@ const FEATURES: &[&str] = &[
     "^no-holes,^extref,^skinny-metadata,^block-group-tree",
 ];
 
+/// Filesystems on several devices: how many, metadata, data.
+const SEVERAL: &[(usize, &str, &str)] = &[
+    (2, "raid1", "raid1"),
+    (2, "raid1", "single"),
+    (2, "dup", "raid0"),
+    (3, "raid1", "raid1"),
+    (3, "raid1c3", "raid1c3"),
+    (4, "raid10", "raid10"),
+    (4, "raid1c4", "raid1"),
+];
+
 /// A few dozen inodes and small files, so that a state is judged in milliseconds.
 const SHAPE: Shape = Shape {
     inodes_max: 48,
@@ -103,6 +117,7 @@ impl Plan {
             features,
             metadata,
             data,
+            devices: 1,
             bytes: smallest(nodesize, metadata, data, mixed) + if fills { 0 } else { rng.below(64) * MIB },
             lives: 1 + rng.index(3),
             steps: 30 + rng.index(60),
@@ -131,8 +146,13 @@ impl Plan {
         plan.shape.file_max = plan.shape.file_max.min(SHAPE.file_max);
         let mixed = plan.features.contains("mixed-bg");
         plan.bytes = smallest(plan.nodesize, plan.metadata, plan.data, mixed) + rng.below(64) * MIB;
+        if !mixed && rng.chance(50) {
+            let (devices, metadata, data) = *rng.pick(SEVERAL);
+            (plan.devices, plan.metadata, plan.data) = (devices, metadata, data);
+            plan.bytes = (160 + rng.below(64)) * MIB;
+        }
         plan.cuts = 12;
-        plan.faults = Some(Faults::of(seed));
+        plan.faults = Some(Faults::of(seed, plan.devices));
         plan
     }
 
@@ -146,9 +166,14 @@ impl Plan {
         self.bytes >= 64 * MIB + 4096
     }
 
+    /// The devices of a disk, which are written.
+    pub fn parts(&self, disk: &Arc<MemoryDevice>) -> Vec<Arc<dyn BlockDevice>> {
+        parts::parts(Arc::clone(disk) as Arc<dyn BlockDevice>, self.devices)
+    }
+
     /// An empty filesystem.
     pub fn make(&self, env: &Env) -> MemoryDevice {
-        let memory = Arc::new(MemoryDevice::new(self.bytes));
+        let memory = Arc::new(MemoryDevice::new(self.bytes * self.devices as u64));
         let mut options = MkfsOptions {
             nodesize: Some(self.nodesize),
             checksum: self.checksum,
@@ -157,8 +182,7 @@ impl Plan {
             ..MkfsOptions::default()
         };
         options.features.apply(self.features).expect("known features");
-        let device: Arc<dyn BlockDevice> = memory.clone();
-        mkfs(&[device], &options, env).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        mkfs(&self.parts(&memory), &options, env).unwrap_or_else(|error| panic!("{self:?}: {error}"));
         memory.snapshot()
     }
 

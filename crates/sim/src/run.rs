@@ -5,6 +5,7 @@ use crate::cut::{Cut, Disks};
 use crate::faults::{Damaged, Struck};
 use crate::life::Life;
 use crate::meanwhile::environment;
+use crate::parts;
 use crate::plan::Plan;
 use crate::state::{self, Expected, Thorough};
 use crate::step::Planned;
@@ -90,7 +91,7 @@ struct Beginning {
 pub fn run(plan: &Plan, manner: Manner) -> Outcome {
     let mut outcome = Outcome::default();
     let env = environment(plan.seed);
-    let mut beginning = Beginning { base: plan.make(&env), model: ModelFs::default(), damaged: Damaged::new() };
+    let mut beginning = Beginning { base: plan.make(&env), model: ModelFs::default(), damaged: Damaged::default() };
     for life in 0..plan.lives {
         let chooser = Box::new(Seeded::new(plan, life));
         match one_life(plan, manner, life, beginning, chooser, &mut outcome) {
@@ -127,14 +128,14 @@ fn one_life(
     outcome.events += life.events.len();
     outcome.steps += life.steps.len();
     outcome.struck.add(life.struck);
-    damaged.extend(&life.damaged);
+    damaged.add(&life.damaged);
     if let Some(what) = life.disagreement.clone() {
         return Err(failed(what, &life.steps, None, None));
     }
     let seed = plan.seed.wrapping_mul(31).wrapping_add(number as u64);
     let cuts = Cut::choose(&life.events, plan.cuts, seed);
     let going_on = Rng::new(seed ^ 0x90e5).index(cuts.len().max(1));
-    let mut disks = Disks::new(&life.base, &life.events);
+    let mut disks = Disks::new(&life.base, plan.devices, &life.events);
     let mut next = None;
     for (index, cut) in cuts.iter().enumerate() {
         let for_kernel = manner.kernel_every > 0
@@ -142,7 +143,7 @@ fn one_life(
             && (outcome.states + plan.seed as usize).is_multiple_of(manner.kernel_every);
         let disk = disks.at(cut, for_kernel || !plan.tears_superblocks());
         // The life before may have ended with a torn primary, which only a commit of this one replaces.
-        let for_kernel = for_kernel && state::has_primary(&disk);
+        let for_kernel = for_kernel && plan.devices == 1 && state::has_primary(plan, &disk);
         let how = Thorough { recovered: index % 4 == 0 };
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let allowed = life.allowed(cut.prefix);
@@ -155,7 +156,7 @@ fn one_life(
         verdict.map_err(|what| failed(what, &life.steps, Some(*cut), Some(disk.snapshot())))?;
         outcome.states += 1;
         outcome.kernel_states += usize::from(for_kernel);
-        outcome.log_states += usize::from(state::has_log(&disk));
+        outcome.log_states += usize::from(state::has_log(plan, &disk));
         if index == going_on && number + 1 < plan.lives {
             next = begin_again(plan, disk, &damaged).map_err(|what| failed(what, &life.steps, Some(*cut), None))?;
         }
@@ -165,8 +166,8 @@ fn one_life(
 
 /// A life on what a crash left: the disk, and the model of what it shows; none when that is not known any more.
 fn begin_again(plan: &Plan, disk: MemoryDevice, damaged: &Damaged) -> Result<Option<Beginning>, String> {
-    let device: Arc<dyn BlockDevice> = Arc::new(disk.snapshot());
-    let filesystem = Filesystem::open(vec![device], state::recovering(plan), environment(plan.seed))
+    let devices = parts::devices(&disk, plan.devices);
+    let filesystem = Filesystem::open(devices, state::recovering(plan), environment(plan.seed))
         .map_err(|error| error.to_string())?;
     match ModelFs::of_library(&filesystem) {
         Ok(model) => Ok(Some(Beginning { base: disk, model, damaged: damaged.clone() })),
@@ -190,7 +191,7 @@ impl Failure {
         steps: &[Planned],
     ) -> Failure {
         let (plan, steps, base, model) = (plan.clone(), steps.to_vec(), Arc::new(base.snapshot()), model.clone());
-        let (damaged, disk) = (Damaged::new(), disk.map(Arc::new));
+        let (damaged, disk) = (Damaged::default(), disk.map(Arc::new));
         Failure { plan, life: 0, cut, what, steps, base, model, damaged, disk }
     }
 
@@ -216,7 +217,8 @@ impl Failure {
         smallest
     }
 
-    /// Writes the disk that the crash left, or that the life began with, into a file of `folder`; returns its path.
+    /// Writes the disk that the crash left, or that the life began with, into a file of `folder`; returns its path. Several
+    /// devices lie in it one behind the other.
     pub fn export(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let path = folder.join(format!("sim-{}.img", self.plan.seed));
         let disk = self.disk.as_ref().unwrap_or(&self.base);

@@ -1,10 +1,11 @@
 //! One state that a crash left: opened, judged, and compared with what is allowed.
 
-use crate::faults::{Damaged, is_damaged};
+use crate::faults::Damaged;
 use crate::meanwhile::environment;
+use crate::parts;
 use crate::plan::Plan;
 use butterfs_check::{Finding, Report};
-use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_device::MemoryDevice;
 use butterfs_fs::options::Policies;
 use butterfs_fs::{Filesystem, Options};
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
@@ -52,7 +53,7 @@ impl Expected<'_> {
         }
         // Until its first commit a life that began with a log still has that one, and nothing else.
         let (before, first) = self.beginning;
-        if has_log(disk) && superblock(disk) == superblock(before) {
+        if has_log(plan, disk) && ruling(plan, disk) == ruling(plan, before) {
             return History::of(Arc::clone(first)).explain(shown, read).map(drop);
         }
         let options = Options { read_only: true, no_log_replay: true, ..recovering(plan) };
@@ -68,8 +69,7 @@ pub fn recovering(plan: &Plan) -> Options {
 }
 
 fn open(disk: &MemoryDevice, options: Options, plan: &Plan) -> Result<Filesystem, String> {
-    let device: Arc<dyn BlockDevice> = Arc::new(disk.snapshot());
-    let opened = Filesystem::open(vec![device], options, environment(plan.seed));
+    let opened = Filesystem::open(parts::devices(disk, plan.devices), options, environment(plan.seed));
     opened.map_err(|error| format!("it does not open: {error}"))
 }
 
@@ -99,9 +99,8 @@ pub fn tolerant(
         let id = library.find(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let extents = filesystem.extents(id, offset..offset + len as u64);
         let extents = extents.unwrap_or_else(|error| panic!("{path:?}: {error}"));
-        let lost = extents
-            .iter()
-            .any(|extent| extent.at.0 != 0 && is_damaged(&damaged, &chunks, extent.at, extent.disk_len, None));
+        let lost =
+            extents.iter().any(|extent| extent.at.0 != 0 && damaged.holds(&chunks, extent.at, extent.disk_len, None));
         assert!(lost || reads_go_wrong, "{path:?} at {offset}: nothing damaged it: {}", library.said());
         None
     }
@@ -112,8 +111,7 @@ pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thor
     let damaged = expected.damaged;
     clean_but(plan, disk, damaged).map_err(|what| format!("as the crash left it: {what}"))?;
     let recovered = Arc::new(disk.snapshot());
-    let device: Arc<dyn BlockDevice> = recovered.clone();
-    let filesystem = Filesystem::open(vec![device], recovering(plan), environment(plan.seed));
+    let filesystem = Filesystem::open(plan.parts(&recovered), recovering(plan), environment(plan.seed));
     let filesystem = filesystem.map_err(|error| format!("it does not open: {error}"))?;
     let shown = Fingerprint::of_damaged_library(&filesystem).map_err(|what| format!("it cannot be read: {what}"))?;
     let read = tolerant(&filesystem, damaged, false);
@@ -129,13 +127,13 @@ pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thor
 
 /// Reading twice: the second time every copy that is tried first is good, because the first time has repaired it.
 fn repaired(plan: &Plan, disk: &Arc<MemoryDevice>, damaged: &Damaged) -> Result<(), String> {
-    if damaged.is_empty() {
+    // A device that was given up is mended by a scrub.
+    if damaged.is_empty() || damaged.is_stale() {
         return Ok(());
     }
     let mut told = Vec::new();
     for _ in 0..2 {
-        let device: Arc<dyn BlockDevice> = disk.clone();
-        let filesystem = Filesystem::open(vec![device], recovering(plan), environment(plan.seed));
+        let filesystem = Filesystem::open(plan.parts(disk), recovering(plan), environment(plan.seed));
         let filesystem = filesystem.map_err(|error| format!("it does not open again: {error}"))?;
         Fingerprint::of_damaged_library(&filesystem).map_err(|what| format!("it cannot be read again: {what}"))?;
         told = filesystem.take_messages();
@@ -144,45 +142,57 @@ fn repaired(plan: &Plan, disk: &Arc<MemoryDevice>, damaged: &Damaged) -> Result<
     if told.is_empty() { Ok(()) } else { Err(format!("read before, and still bad: {told:#?}")) }
 }
 
-/// The primary superblock's bytes.
-fn superblock(disk: &MemoryDevice) -> Vec<u8> {
-    let mut bytes = vec![0; SUPERBLOCK_LEN];
-    disk.read_at(OFFSETS[0].0, &mut bytes).expect("it is in memory");
-    bytes
+/// The primary superblocks' bytes, of all devices.
+fn superblocks(plan: &Plan, disk: &MemoryDevice) -> Vec<u8> {
+    let mut all = Vec::new();
+    for device in parts::devices(disk, plan.devices) {
+        let mut bytes = vec![0; SUPERBLOCK_LEN];
+        device.read_at(OFFSETS[0].0, &mut bytes).expect("it is in memory");
+        all.extend(bytes);
+    }
+    all
+}
+
+/// Generation and log of the superblock that counts.
+fn ruling(plan: &Plan, disk: &MemoryDevice) -> Option<(u64, u64)> {
+    let all = superblocks(plan, disk);
+    let valid = all.chunks(SUPERBLOCK_LEN).filter_map(|bytes| Superblock::parse(bytes, OFFSETS[0]).ok());
+    valid.map(|found| (found.generation.get(), found.log_root.get())).max()
 }
 
 /// Whether the primary superblock is whole: Linux and btrfs-progs look at no other.
-pub fn has_primary(disk: &MemoryDevice) -> bool {
-    Superblock::parse(&superblock(disk), OFFSETS[0]).is_ok()
+pub fn has_primary(plan: &Plan, disk: &MemoryDevice) -> bool {
+    superblocks(plan, disk).chunks(SUPERBLOCK_LEN).all(|bytes| Superblock::parse(bytes, OFFSETS[0]).is_ok())
 }
 
-/// Whether the primary superblock leads to a log.
-pub fn has_log(disk: &MemoryDevice) -> bool {
-    Superblock::parse(&superblock(disk), OFFSETS[0]).is_ok_and(|found| found.log_root.get() != 0)
+/// Whether a primary superblock leads to a log.
+pub fn has_log(plan: &Plan, disk: &MemoryDevice) -> bool {
+    let leads = |bytes: &[u8]| Superblock::parse(bytes, OFFSETS[0]).is_ok_and(|found| found.log_root.get() != 0);
+    superblocks(plan, disk).chunks(SUPERBLOCK_LEN).any(leads)
 }
 
 /// Asks the judge about a disk, all data checksums included.
-pub fn clean(disk: &MemoryDevice) -> Result<(), String> {
-    verdict(disk, &|_| true)
+pub fn clean(disk: &MemoryDevice, devices: usize) -> Result<(), String> {
+    verdict(disk, devices, &|_| true)
 }
 
 /// Asks the judge about a disk of which these sectors were damaged.
 fn clean_but(plan: &Plan, disk: &MemoryDevice, damaged: &Damaged) -> Result<(), String> {
     if damaged.is_empty() {
-        return clean(disk);
+        return clean(disk, plan.devices);
     }
     let chunks = chunks(plan, disk)?;
     let explained = |finding: &Finding| match finding {
         Finding::BlockCopyBad { at, copy, .. } => {
-            is_damaged(damaged, &chunks, *at, u64::from(plan.nodesize), Some(*copy as usize))
+            damaged.holds(&chunks, *at, u64::from(plan.nodesize), Some(*copy as usize))
         }
-        Finding::DataBad { at, copy, .. } => is_damaged(damaged, &chunks, *at, 1, Some(*copy as usize)),
+        Finding::DataBad { at, copy, .. } => damaged.holds(&chunks, *at, 1, Some(*copy as usize)),
         _ => false,
     };
-    verdict(disk, &|finding| !explained(finding))
+    verdict(disk, plan.devices, &|finding| !explained(finding))
 }
 
-fn verdict(disk: &MemoryDevice, counts: &dyn Fn(&Finding) -> bool) -> Result<(), String> {
+fn verdict(disk: &MemoryDevice, devices: usize, counts: &dyn Fn(&Finding) -> bool) -> Result<(), String> {
     let options = butterfs_check::Options {
         check_data: true,
         reference_budget: 1 << 16,
@@ -190,8 +200,7 @@ fn verdict(disk: &MemoryDevice, counts: &dyn Fn(&Finding) -> bool) -> Result<(),
         threads: 1,
         ..butterfs_check::Options::default()
     };
-    let device: Arc<dyn BlockDevice> = Arc::new(disk.snapshot());
-    let report: Report = butterfs_check::check(vec![device], &options, &|_| {});
+    let report: Report = butterfs_check::check(parts::devices(disk, devices), &options, &|_| {});
     // A torn primary superblock is what the second copy is for.
     let bad = |finding: &&Finding| is_error(finding) && !is_torn_superblock(finding) && counts(finding);
     let said: Vec<String> = report.findings.iter().filter(bad).take(8).map(ToString::to_string).collect();

@@ -41,7 +41,7 @@ fn numbers_of_deleted_inodes_are_not_used_again() {
     let next = filesystem.mkdir(&ROOT, filesystem.root(), b"next", 0o755).expect("room");
     assert!(next.id.ino > made.id.ino, "{:?} after {:?}", next.id, made.id);
     filesystem.sync().expect("a good disk");
-    clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+    clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
 }
 
 /// The index of a deleted subvolume's entry was given to a new file, and the log of that file asked for the removal of
@@ -59,7 +59,7 @@ fn an_index_of_a_deleted_subvolume_is_used_again() {
     drop(filesystem);
     let filesystem = open(&disk);
     filesystem.lookup(filesystem.root(), b"next").expect("it was fsynced");
-    clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+    clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
 }
 
 /// A subvolume was renamed and its root directory fsynced, which had not changed itself: nothing was written.
@@ -86,7 +86,7 @@ fn the_last_inode_may_be_an_orphan() {
     let filesystem = open(&disk);
     let file = filesystem.tmpfile(&ROOT, filesystem.root(), 0o600).expect("room");
     filesystem.sync().expect("a good disk");
-    clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+    clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
     filesystem.forget(file.id, 1);
 }
 
@@ -132,8 +132,8 @@ fn ranges_of_removed_entries_become_one() {
         filesystem.write(last, 0, name, false).expect("room");
         filesystem.fsync(filesystem.root(), false).expect("a good disk");
         filesystem.fsync(last, false).expect("a good disk");
-        assert!(has_log(&disk), "a commit was cheaper");
-        clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+        assert!(has_log(&Plan::of(1), &disk), "a commit was cheaper");
+        clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
     }
 }
 
@@ -175,6 +175,6 @@ fn a_log_that_cannot_be_written_becomes_a_commit() {
         drop(filesystem);
         let filesystem = open(&disk);
         filesystem.lookup(filesystem.root(), b"file").expect("it was fsynced");
-        clean(&disk).unwrap_or_else(|what| panic!("{what}"));
+        clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
     }
 }

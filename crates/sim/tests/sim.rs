@@ -48,7 +48,7 @@ fn every_fault_is_survived() {
     let Totals { runs, states, struck, .. } = totals;
     println!("{runs} runs, {states} crash states, {struck:?}");
     expect_none_failed(&totals);
-    assert!(struck.mirrors >= 300 && struck.data >= 80 && struck.told >= 50, "{struck:?}");
+    assert!(struck.mirrors >= 300 && struck.data >= 40 && struck.told >= 50, "{struck:?}");
 }
 
 #[test]

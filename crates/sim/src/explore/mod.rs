@@ -25,7 +25,7 @@ use crate::run::Failure;
 use crate::state::{self, Expected, Thorough};
 use crate::step::{Planned, Step};
 use crate::subject::Subject;
-use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_device::MemoryDevice;
 use butterfs_fs::Filesystem;
 use butterfs_fs::options::Canary;
 use butterfs_testkit::model::ModelFs;
@@ -192,8 +192,8 @@ impl Explorer<'_> {
         }
         let disk = Arc::new(self.empty.snapshot());
         let open = || {
-            let device: Arc<dyn BlockDevice> = disk.clone();
-            Filesystem::open(vec![device], state::recovering(&self.plan), environment(2)).expect("a good disk")
+            Filesystem::open(self.plan.parts(&disk), state::recovering(&self.plan), environment(2))
+                .expect("a good disk")
         };
         let filesystem = open();
         let subject = Subject::new(&filesystem);
@@ -223,13 +223,13 @@ impl Explorer<'_> {
         if let Some(what) = life.disagreement.clone() {
             return Err(failed(what, None, None));
         }
-        let mut disks = Disks::new(&life.base, &life.events);
+        let mut disks = Disks::new(&life.base, self.plan.devices, &life.events);
         for cut in self.cuts(&life) {
             let number = self.judged.fetch_add(1, Ordering::Relaxed);
             let for_kernel = self.what.kernel_every > 0 && number.is_multiple_of(self.what.kernel_every);
             let disk = disks.at(&cut, true);
             let judged = catch_unwind(AssertUnwindSafe(|| {
-                let (allowed, damaged) = (life.allowed(cut.prefix), Damaged::new());
+                let (allowed, damaged) = (life.allowed(cut.prefix), Damaged::default());
                 let beginning = (&life.base, &life.first);
                 let expected = Expected { allowed: &allowed, numbers: &life.numbers, beginning, damaged: &damaged };
                 state::judge(&self.plan, &disk, expected, Thorough { recovered: number.is_multiple_of(4) })?;
@@ -239,7 +239,7 @@ impl Explorer<'_> {
             verdict.map_err(|what| failed(what, Some(cut), Some(disk.snapshot())))?;
             let mut explored = locked(&self.explored);
             explored.states += 1;
-            explored.log_states += u64::from(state::has_log(&disk));
+            explored.log_states += u64::from(state::has_log(&self.plan, &disk));
             explored.kernel_states += u64::from(for_kernel);
         }
         Ok(())
