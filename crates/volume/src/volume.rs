@@ -79,6 +79,11 @@ impl Volume {
         Ok(())
     }
 
+    /// How many devices are there and have not been given up.
+    pub fn devices_in_use(&self) -> usize {
+        self.members.iter().filter(|member| member.is_in_use()).count()
+    }
+
     /// Whether every device can be written.
     pub fn is_writable(&self) -> bool {
         self.members.iter().all(|member| !member.device.is_read_only())

@@ -70,6 +70,8 @@ struct LogSet {
     trees: BTreeMap<TreeId, TreeLog>,
     point: u64,
     broken: bool,
+    /// Devices that were written when it began.
+    devices: usize,
 }
 
 /// What is to be written for one sync.
@@ -78,6 +80,7 @@ struct Frozen {
     root: NodePtr,
     generation: Generation,
     point: u64,
+    devices: usize,
 }
 
 /// What logging has done since the filesystem was opened.
@@ -131,7 +134,8 @@ impl Logs {
         let point = slot.as_ref().map_or(0, |set| set.point).max(self.group.durable());
         if slot.as_ref().is_none_or(|set| set.store.generation() != generation) {
             let (root, trees, store) = (None, BTreeMap::new(), LogStore::new(generation));
-            *slot = Some(LogSet { store, root, trees, point, broken: false });
+            let devices = self.core.volume.devices_in_use();
+            *slot = Some(LogSet { store, root, trees, point, broken: false, devices });
         }
         let set = slot.as_mut().expect("just made");
         if set.broken || self.must_commit(handle, request.tree) {
@@ -296,6 +300,11 @@ impl Logs {
         };
         match core.order.log(frozen.generation.0, write_blocks, write_superblock)? {
             Turn::Committed => Ok(Reached::Durable(frozen.point)),
+            // A device that was given up may lead to an earlier log, and its superblock is as new as the others'.
+            Turn::Written if core.volume.devices_in_use() != frozen.devices => {
+                self.give_up();
+                Err(Stop::Commit("a device was given up"))
+            }
             Turn::Written => {
                 let mut stats = self.stats.lock();
                 (stats.syncs, stats.blocks) = (stats.syncs + 1, stats.blocks + frozen.nodes.len() as u64);
@@ -357,7 +366,7 @@ impl LogSet {
             }
         }
         self.root = Some(root);
-        Ok(Frozen { nodes: self.store.freeze(), root, generation, point: self.point })
+        Ok(Frozen { nodes: self.store.freeze(), root, generation, point: self.point, devices: self.devices })
     }
 }
 
