@@ -121,6 +121,7 @@ impl Filesystem {
         if self.0.core.is_read_only() {
             return Ok(());
         }
+        self.0.core.number_trees()?;
         let tree = self.0.core.tree(self.root().tree)?;
         if tree.is_readonly() {
             return Ok(());

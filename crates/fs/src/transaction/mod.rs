@@ -374,14 +374,17 @@ impl Core {
         self.trees.lock().insert(tree.id(), tree);
     }
 
+    /// Looks once for the greatest number that is in use. Before anything can be deleted: a number that went with its
+    /// tree would come again, while memory and whoever is served still know what had it.
+    pub(crate) fn number_trees(&self) -> Result<()> {
+        let behind = Key::new(Ino::LAST_FREE.0, KeyType(255), u64::MAX);
+        let last = self.globals().root.last_before(self, behind)?.map_or(0, |(key, _)| key.objectid);
+        self.next_tree_id.store(last.saturating_add(1).max(Ino::FIRST_FREE.0), Ordering::Relaxed);
+        Ok(())
+    }
+
     /// A number for a new subvolume. Numbers are not used again while the filesystem is open.
     pub fn next_tree_id(&self) -> Result<TreeId> {
-        if self.next_tree_id.load(Ordering::Relaxed) == 0 {
-            let behind = Key::new(Ino::LAST_FREE.0, KeyType(255), u64::MAX);
-            let last = self.globals().root.last_before(self, behind)?.map_or(0, |(key, _)| key.objectid);
-            let next = last.saturating_add(1).max(Ino::FIRST_FREE.0);
-            let _ = self.next_tree_id.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
-        }
         let id = TreeId(self.next_tree_id.fetch_add(1, Ordering::Relaxed));
         if !id.is_subvolume() {
             return Err(Error::refused(Errno::ENOSPC, "all subvolume numbers are used up"));

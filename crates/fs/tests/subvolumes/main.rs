@@ -216,3 +216,19 @@ fn what_is_written_while_a_subvolume_is_deleted_harms_nobody() {
     assert_eq!(world.fs.deleted_subvolumes().unwrap(), []);
     world.check("deleted-while-written");
 }
+
+#[test]
+fn the_number_of_a_deleted_subvolume_does_not_come_again() {
+    let world = World::new(4096);
+    let old = world.fs.create_subvolume(&caller(), ROOT, b"old").unwrap();
+    let world = world.remount();
+    world.file(InodeId::root_of(old), "file", b"unwritten when the subvolume goes");
+    world.fs.delete_subvolume(ROOT, b"old").unwrap();
+    world.fs.clean_subvolumes().unwrap();
+    let new = world.fs.create_subvolume(&caller(), ROOT, b"new").unwrap();
+    assert_ne!(new, old);
+    world.file(InodeId::root_of(new), "file", b"new");
+    world.fs.sync().unwrap();
+    let world = World { fs: open(&Arc::new(world.device.snapshot())), device: world.device };
+    assert_eq!(world.content(InodeId::root_of(new), "file"), b"new");
+}
