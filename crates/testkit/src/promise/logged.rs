@@ -6,7 +6,7 @@
 //! 2. Attributes, and extended attributes, of an inode are those of one of these states; not before its last `fsync`.
 //!    Contents are as [`History`] allows.
 //! 3. What an inode's `fsync` promised and nobody changed since is there: its names, the absence of those it had lost, and
-//!    of a folder the entries, with those of folders that are new in it.
+//!    of a folder the entries, with those of folders that are new in it when it is logged for the first time.
 //! 4. What had a name in every state has one; and the names of an inode are among those of one state, so that nothing that
 //!    was moved is in two places.
 //!
@@ -173,9 +173,10 @@ impl Window<'_> {
     /// Rule 3.
     fn broken_promises(&self) -> Vec<String> {
         let mut found = BTreeSet::new();
+        let mut brought = BTreeSet::new();
         for (number, id) in self.history.logged.iter().filter(|(number, _)| *number > self.base) {
             self.broken_names(*number, *id, &mut found);
-            self.broken_entries(*number, *id, &mut found);
+            self.broken_entries(*number, *id, &mut brought, &mut found);
         }
         found.into_iter().collect()
     }
@@ -196,20 +197,23 @@ impl Window<'_> {
         }
     }
 
-    fn broken_entries(&self, number: usize, id: NodeId, found: &mut BTreeSet<String>) {
+    /// `brought`: new folders whose entry an earlier fsync brought, with all that was in them. A later one of the folder
+    /// above brings only its own new entries, as the kernel's does.
+    fn broken_entries(&self, number: usize, id: NodeId, brought: &mut BTreeSet<NodeId>, found: &mut BTreeSet<String>) {
         let at = &self.places[number - self.base];
         let inside = |place: &Place| place.0 == id;
         for (place, child) in at.iter().filter(|(place, _)| inside(place)) {
+            let is_new = self.states[0].model.get(*child).is_none();
+            let is_folder = self.node(*child).is_some_and(|node| node.kind == Kind::Folder);
+            let comes_along = is_new && is_folder && brought.insert(*child);
             if !self.persists(place, Some(*child), number) {
                 continue;
             }
             if self.shown.get(place) != Some(child) {
                 found.insert(format!("folder {id}, fsynced at state {number}, does not have {}", self.told(place)));
             }
-            let is_new = self.states[0].model.get(*child).is_none();
-            let is_folder = self.node(*child).is_some_and(|node| node.kind == Kind::Folder);
-            if is_new && is_folder {
-                self.broken_entries(number, *child, found);
+            if comes_along {
+                self.broken_entries(number, *child, brought, found);
             }
         }
         for place in self.shown.keys().filter(|place| inside(place)) {
@@ -385,5 +389,11 @@ mod tests {
         let mut kept = base.clone();
         kept.apply(&Op::Mkdir { path: path("d"), mode: 0o755 }).expect("no such name");
         assert!(scene.explain(&base, &kept).is_err());
+        let without = scene.model.clone();
+        scene.run(create("d/y"));
+        scene.fsync("");
+        assert_eq!(scene.explain(&base, &without), Ok(()), "an earlier fsync brought the folder");
+        scene.fsync("d");
+        assert!(scene.explain(&base, &without).is_err());
     }
 }
