@@ -2,7 +2,7 @@
 //!
 //! Never are both kinds of copies on their way at once: either all secondary copies go first and are flushed, then all
 //! primaries, then a flush; or the primaries and a flush, and the secondary ones follow, durable with the flush before the
-//! next primaries. So whatever a power cut leaves, each device has a valid copy of the old or of the new generation.
+//! next primaries. What a power cut tore is mended before anything else is written. So whatever a power cut leaves, each device has a valid copy of the old or of the new generation.
 
 use crate::error::VolumeError;
 use crate::member::Member;
@@ -41,6 +41,27 @@ impl Volume {
                 }
             }
         }
+    }
+
+    /// Makes `sb` durable in every copy that is not valid: a power cut may have torn it, and another one may tear those of
+    /// the other kind, which are written next. `sb` is the one that the filesystem was opened with, without a log.
+    pub fn mend_superblocks(&self, sb: &Superblock) -> Result<(), VolumeError> {
+        let items = self.device_items();
+        let mut mended = false;
+        for (member, item) in self.with_items(&items) {
+            for at in Superblock::copies_on(item.total_bytes.get()) {
+                let mut bytes = vec![0; SUPERBLOCK_LEN];
+                if member.read(at, &mut bytes).is_ok() && Superblock::parse(&bytes, at).is_ok() {
+                    continue;
+                }
+                self.check_writable()?;
+                match write_copy(member, sb, item, at) {
+                    Ok(()) => mended = true,
+                    Err(error) => self.tell(error.to_string()),
+                }
+            }
+        }
+        if mended { self.flush() } else { Ok(()) }
     }
 
     /// Makes `sb` the primary superblock of every device, and durable: all that a log needs, because secondary

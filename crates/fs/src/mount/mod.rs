@@ -55,6 +55,7 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
         notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
     } else if !core.is_read_only() {
         admission::refuse_unfinished_work(&core)?;
+        core.volume.mend_superblocks(&superblock)?;
     }
     if !core.is_read_only() && admission::give_up_quotas(&core)? {
         notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());

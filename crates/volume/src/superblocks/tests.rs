@@ -52,6 +52,20 @@ fn a_log_touches_the_primaries_only() {
 }
 
 #[test]
+fn torn_superblocks_are_mended_and_valid_ones_left_alone() {
+    let (volume, sb, recorder, _) = recorded();
+    volume.write_superblock(&sb).unwrap();
+    for (device, offset, mending) in [(1, OFFSETS[1].0, "w2@67108864"), (0, OFFSETS[0].0, "w1@65536")] {
+        let before = recorder.len();
+        volume.mend_superblocks(&sb).unwrap();
+        assert_eq!(recorder.len(), before);
+        volume.members[device].device.write_at(offset + 512, &[0xaa; 512]).unwrap();
+        volume.mend_superblocks(&sb).unwrap();
+        assert_eq!(script(&recorder)[before + 1..], [mending, "f1", "f2"]);
+    }
+}
+
+#[test]
 fn each_copy_has_its_place_device_and_checksum() {
     let (volume, sb, recorder, bases) = recorded();
     let mut item = volume.device_item(DeviceId(2)).unwrap();
