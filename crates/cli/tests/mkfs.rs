@@ -303,7 +303,7 @@ fn refusals_are_one_sentence_with_the_right_code() {
         (&["mkfs", folder], 1, "is a directory"),
         (&["mkfs", "/dev/null"], 1, "is a character device"),
         (&["mkfs", taken], 1, "existing filesystem (btrfs)"),
-        (&["mkfs", image, taken], 1, "several devices"),
+        (&["mkfs", image, taken], 1, "taken appears to contain an existing filesystem (btrfs)"),
     ];
     for (arguments, code, part) in table {
         let said = butterfs(arguments);
