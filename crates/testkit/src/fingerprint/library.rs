@@ -4,6 +4,7 @@ use super::tree::READ_WHOLE_BYTES;
 use super::{ContentHash, Entry, Fingerprint};
 use crate::operation::{Kind, Moment};
 use butterfs_fs::{Attr, Filesystem, InodeId, Result};
+use std::collections::BTreeMap;
 
 impl Fingerprint {
     /// Looks at everything below the shown root. An error says at which path.
@@ -33,12 +34,17 @@ enum Lost {
 fn look(filesystem: &Filesystem, top: InodeId, lost: Lost) -> std::result::Result<Fingerprint, String> {
     let mut print = Fingerprint::default();
     let mut inodes = Vec::new();
+    let mut folders = BTreeMap::new();
     let at = |path: &[u8], error| format!("/{}: {error}", path.escape_ascii());
     let root = filesystem.getattr(top).map_err(|error| at(b"", error))?;
     let mut waiting = vec![(Vec::new(), root)];
     while let Some((path, attr)) = waiting.pop() {
         let entry = entry(filesystem, &attr, lost).map_err(|error| at(&path, error))?;
         if entry.kind == Kind::Folder {
+            // A damaged disk may have a folder inside itself; the kernel's name cache refuses a second way to one.
+            if let Some(other) = folders.insert(attr.id, path.clone()).filter(|_| !attr.id.is_placeholder()) {
+                return Err(format!("/{}: this folder is also /{}", path.escape_ascii(), other.escape_ascii()));
+            }
             let names = crate::library::entries(filesystem, attr.id).map_err(|error| at(&path, error))?;
             for (name, kind) in names {
                 let inside = if path.is_empty() { name.clone() } else { [&path[..], b"/", &name].concat() };
