@@ -100,7 +100,8 @@ fn write(path: &Path, content: &[u8]) {
     content.chunks(CHUNK).for_each(|chunk| file.write_all(chunk).expect("room"));
 }
 
-fn read(path: &Path) -> usize {
+/// Reads a file to its end; returns how long it is.
+pub fn read(path: &Path) -> usize {
     let mut file = File::open(path).expect("the file was written");
     let (mut buffer, mut total) = (vec![0; CHUNK], 0);
     loop {

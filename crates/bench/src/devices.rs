@@ -3,6 +3,7 @@
 //! Both images lie on one disk here, so that what is seen is the cost of the work and not a gain by a second disk.
 
 use crate::Scale;
+use crate::data::read;
 use crate::subject::Side;
 use crate::table::Table;
 use butterfs_testkit::kernel::{KernelMount, run_ok};
@@ -10,13 +11,10 @@ use butterfs_testkit::rng::Rng;
 use butterfs_testkit::serve::{Served, binary};
 use butterfs_testkit::{requirement, scratch};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const BAR: &str = ">= 0.70x";
-const CHUNK: usize = 1 << 20;
 const READERS: usize = 4;
 
 /// Rates in MB/s by what was measured.
@@ -113,15 +111,4 @@ fn read_all(folder: &Path, together: bool) -> usize {
         let readers: Vec<_> = paths.iter().map(|path| scope.spawn(move || read(path))).collect();
         readers.into_iter().map(|reader| reader.join().expect("a reader")).sum()
     })
-}
-
-fn read(path: &Path) -> usize {
-    let mut file = File::open(path).expect("the file was written");
-    let (mut buffer, mut total) = (vec![0; CHUNK], 0);
-    loop {
-        match file.read(&mut buffer).expect("a good device") {
-            0 => return total,
-            len => total += len,
-        }
-    }
 }

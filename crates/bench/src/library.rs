@@ -4,6 +4,7 @@ use crate::Scale;
 use crate::table::Table;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::{Env, Filesystem, Options};
+use butterfs_testkit::memory::peak_kib;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub fn child(count: &str) -> ExitCode {
     let env = Env::system();
     let options = butterfs_fs::mkfs::MkfsOptions::default();
     butterfs_fs::mkfs::mkfs(std::slice::from_ref(&device), &options, &env).expect("an empty device");
-    let memory_before = peak_kibibytes();
+    let memory_before = peak_kib();
     let filesystem = Filesystem::open(vec![device], Options::default(), env).expect("a new filesystem");
     let caller = butterfs_fs::Caller { uid: 0, gid: 0, umask: 0, privileged: true };
     let before = processor_time();
@@ -51,7 +52,7 @@ pub fn child(count: &str) -> ExitCode {
     }
     let spent = processor_time() - before;
     println!("{:.2} us", spent.as_secs_f64() * 1e6 / count as f64);
-    println!("{} MiB", (peak_kibibytes() - memory_before) / 1024);
+    println!("{} MiB", (peak_kib() - memory_before) / 1024);
     filesystem.shutdown().expect("a good device");
     ExitCode::SUCCESS
 }
@@ -60,10 +61,4 @@ pub fn child(count: &str) -> ExitCode {
 fn processor_time() -> Duration {
     let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(clock.tv_sec as u64, clock.tv_nsec as u32)
-}
-
-fn peak_kibibytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
-    peak.unwrap_or(0)
 }

@@ -6,6 +6,7 @@ use butterfs_send::apply::{self, Directory, Engine, Error, Observer};
 use butterfs_send::generate::{self, Job};
 use butterfs_send::wire::{Command, Timespec, Version, encode, encode_header};
 use butterfs_testkit::engine::{FORMATS, device, open};
+use butterfs_testkit::memory::peak_kib;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use std::collections::VecDeque;
@@ -27,12 +28,6 @@ const RECEIVE_KIB: u64 = (17 << 10) + (100 << 10) + 2 * (CACHE as u64 >> 10);
 
 fn options() -> Options {
     Options { node_cache_bytes: CACHE, dirty_data_bytes: CACHE, ..Options::default() }
-}
-
-fn peak_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has it");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
 /// Not a test of its own: what the others run in a process whose memory is its own.

@@ -7,12 +7,14 @@
 pub mod editor;
 pub mod engine;
 pub mod fingerprint;
+pub mod fsx;
 pub mod fsync_scenarios;
 pub mod fuzz;
 pub mod images;
 pub mod judge;
 pub mod kernel;
 pub mod library;
+pub mod memory;
 pub mod model;
 pub mod mounted;
 pub mod names;

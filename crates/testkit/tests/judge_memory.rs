@@ -7,6 +7,7 @@ use butterfs_ondisk::KeyType;
 use butterfs_ondisk::items::ExtentItem;
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::engine::{FORMATS, device, open};
+use butterfs_testkit::memory::peak_kib;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use std::path::Path;
@@ -19,12 +20,6 @@ const CACHE: u64 = 2 << 20;
 const RECORDS: usize = 20_000;
 /// Twice the cache, the records, and what the fragments and the program itself take.
 const MOST_KIB: u64 = (2 * CACHE + 56 * RECORDS as u64 + (10 << 20)) >> 10;
-
-fn peak_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has it");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
-}
 
 /// Not a test of its own: what the other one runs in a process whose memory is its own.
 #[test]

@@ -4,7 +4,7 @@ use butterfs_testkit::kernel::{check_all, run};
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::serve::{Served, mkfs};
 use butterfs_testkit::watchdog::Watchdog;
-use butterfs_testkit::{kernel::KernelMount, requirement};
+use butterfs_testkit::{fsx, kernel::KernelMount, requirement};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -82,27 +82,6 @@ fn pjdfstest() {
     finish(fresh);
 }
 
-const FSX_SETTINGS: &str = r#"
-flen = 1048576
-[opsize]
-max = 131072
-[weights]
-close_open = 2
-read = 10
-write = 10
-mapread = 10
-mapwrite = 10
-invalidate = 2
-truncate = 8
-fsync = 1
-fdatasync = 1
-posix_fallocate = 4
-punch_hole = 6
-sendfile = 2
-posix_fadvise = 2
-copy_file_range = 4
-"#;
-
 #[test]
 fn fsx() {
     const TEST: &str = "fsx";
@@ -113,7 +92,7 @@ fn fsx() {
     let _watchdog = Watchdog::new(TEST, 500);
     let fresh = fresh(TEST, "");
     let settings = fresh.scratch.join("settings.toml");
-    std::fs::write(&settings, FSX_SETTINGS).expect("scratch space");
+    std::fs::write(&settings, fsx::settings("1", "4")).expect("scratch space");
     let program = requirement::program(TEST).expect("it was required");
     let artifacts = fresh.scratch.folder("artifacts").display().to_string();
     for seed in SEEDS {

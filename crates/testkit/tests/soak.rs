@@ -5,10 +5,10 @@
 //! is not held against us.
 
 use butterfs_testkit::kernel::{KernelMount, check_all, run};
-use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::serve::{Served, mkfs};
 use butterfs_testkit::watchdog::Watchdog;
+use butterfs_testkit::{fsx, requirement};
 use std::path::{Path, PathBuf};
 
 /// The stressors of stress-ng's class `filesystem` that work in a folder.
@@ -172,27 +172,6 @@ fn every_stressor_beside_the_kernel() {
     assert!(worse.is_empty(), "{}", worse.join("\n"));
 }
 
-const FSX_SETTINGS: &str = r#"
-flen = 1048576
-[opsize]
-max = 131072
-[weights]
-close_open = 2
-read = 10
-write = 10
-mapread = 10
-mapwrite = 10
-invalidate = 2
-truncate = 8
-fsync = 0.05
-fdatasync = 0.05
-posix_fallocate = 4
-punch_hole = 6
-sendfile = 2
-posix_fadvise = 2
-copy_file_range = COPIES
-"#;
-
 /// `BUTTERFS_FSX_OPS` operations (a million) in each way of storing.
 #[test]
 #[ignore = "long: cargo xtask soak fsx"]
@@ -214,7 +193,7 @@ fn fsx_in_each_mode() {
     for (mode, options, copies) in MODES {
         let Fresh { scratch, image } = fresh(TEST);
         let settings = scratch.join("settings.toml");
-        std::fs::write(&settings, FSX_SETTINGS.replace("COPIES", copies)).expect("scratch space");
+        std::fs::write(&settings, fsx::settings("0.05", copies)).expect("scratch space");
         let artifacts = scratch.folder("artifacts").display().to_string();
         let served = Served::mount(&image, &scratch.folder("mnt"), options);
         let (file, settings) = (served.path().join("file").display().to_string(), settings.display().to_string());
