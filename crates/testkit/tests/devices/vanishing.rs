@@ -4,7 +4,8 @@
 use crate::rig::{Layout, Work, in_memory, open, shared};
 use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation};
 use butterfs_fs::Options;
-use butterfs_testkit::library::Library;
+use butterfs_fs::options::Policies;
+use butterfs_testkit::library::{Library, ROOT};
 use butterfs_testkit::operation::{Op, RelPath, Target};
 use butterfs_testkit::watchdog::Watchdog;
 use rustix::io::Errno;
@@ -67,6 +68,34 @@ fn work_goes_on_without_a_device_that_vanishes() {
     for (layout, seed) in layouts.into_iter().zip(9200..) {
         for (victim, silently) in [(0, false), (1, true)] {
             goes_on(layout, victim, silently, seed);
+        }
+    }
+}
+
+/// A device that vanishes after a log keeps a superblock as new as that of the others, which leads to what was logged
+/// until then. An fsync after that is not lost when it is back.
+#[test]
+fn an_fsync_after_a_device_vanished_is_kept_with_it_back() {
+    let _watchdog = Watchdog::new("an_fsync_after_a_device_vanished_is_kept_with_it_back", 100);
+    for (victim, silently) in [(0, false), (0, true), (1, false), (1, true)] {
+        let disks = in_memory(("raid1", "raid1", 2));
+        let devices = faulty(&disks);
+        let policies = Policies { log_at_any_cost: true, ..Policies::default() };
+        let filesystem = open(&shared(&devices), Options { policies, ..options() });
+        let fsynced = |name: &[u8]| {
+            let file = filesystem.create(&ROOT, filesystem.root(), name, 0o644).expect("room");
+            filesystem.fsync(file.id, false).expect("one device is enough");
+        };
+        fsynced(b"first");
+        assert_eq!(filesystem.log_stats().syncs, 1, "a commit was cheaper");
+        pull_out(&devices[victim], silently);
+        fsynced(b"second");
+        fsynced(b"third");
+        drop(filesystem);
+        let back = open(&shared(&disks), options());
+        for name in [&b"first"[..], b"second", b"third"] {
+            let found = back.lookup(back.root(), name);
+            found.unwrap_or_else(|error| panic!("device {}, silently: {silently}: {error}", victim + 1));
         }
     }
 }
