@@ -321,6 +321,12 @@ impl Space {
         Claimed::Yes
     }
 
+    /// Takes one tree block where the caller had one before. Not in a group that holds nothing else: that one is to retire.
+    pub fn retake_node(&self, class: Class, at: Logical) -> bool {
+        let holds_more = self.group_of(at).is_some_and(|group| group.used > 0);
+        holds_more && self.claim(class, at, self.nodesize) == Claimed::Yes
+    }
+
     /// Gives back what was allocated and never written or never recorded.
     pub fn give_back(&self, at: Logical, len: u64) {
         self.state.lock().give_back(at, len);

@@ -164,6 +164,29 @@ mod tests {
     }
 
     #[test]
+    fn a_block_is_not_taken_again_in_a_group_that_is_to_retire() {
+        let space = space(&[bits::METADATA; 2]);
+        let taken = |_| match space.allocate_node(Class::Metadata) {
+            Found::Extent(at, _) => at,
+            other => panic!("{other:?}"),
+        };
+        let [tree, log] = [0, 1].map(taken);
+        space.account_allocated(tree, 16384);
+        assert!(!space.retake_node(Class::Metadata, log), "it is taken");
+        space.pin(log, 16384, Generation(1));
+        assert!(!space.retake_node(Class::Metadata, log), "it is pinned");
+        space.release(Generation(1));
+        assert!(!space.retake_node(Class::Data, log), "it is a group of trees");
+        assert!(space.retake_node(Class::Metadata, log));
+        space.give_back(log, 16384);
+        space.account_freed(tree, 16384, Generation(2));
+        space.release(Generation(2));
+        assert!(!space.retake_node(Class::Metadata, log), "its group is empty");
+        assert_eq!(retire(&space, 0), [0]);
+        assert!(!space.retake_node(Class::Metadata, log), "its group is gone");
+    }
+
+    #[test]
     fn mixed_groups_stay() {
         assert_eq!(retire(&space(&[bits::DATA | bits::METADATA; 2]), 0), [0; 0]);
     }

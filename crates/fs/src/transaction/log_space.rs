@@ -5,6 +5,9 @@
 //! 2. What logs have taken in a transaction comes back when that transaction is durable, written or not: until then the
 //!    superblock on disk may lead to it.
 //! 3. A log leaves alone what is promised to others and what the commit needs: it is refused, and its caller commits.
+//!
+//! A log lies where the one before lay, as far as that is free again: a sparse file that holds the device does not grow
+//! then, and its flush costs about half.
 
 use super::{Core, Tree};
 use crate::error::{Error, Result};
@@ -35,6 +38,10 @@ impl Core {
 
     /// Takes a block for a log. The caller has a handle, and a promise.
     pub(crate) fn allocate_log_block(&self) -> Result<Logical> {
+        if let Some(at) = self.log_block_again() {
+            self.log_blocks.lock().push(at);
+            return Ok(at);
+        }
         loop {
             match self.space.allocate_node(Class::Metadata) {
                 Found::Extent(at, _) => {
@@ -47,10 +54,19 @@ impl Core {
         }
     }
 
+    /// Takes the next block of those that the logs of an earlier transaction had, if any of them is free.
+    fn log_block_again(&self) -> Option<Logical> {
+        let mut places = self.log_places.lock();
+        std::iter::from_fn(|| places.pop()).find(|at| self.space.retake_node(Class::Metadata, *at))
+    }
+
     /// The logs of `generation`, which settles, end with it.
     pub(crate) fn end_logs(&self, generation: Generation) {
-        for at in std::mem::take(&mut *self.log_blocks.lock()) {
-            self.space.pin(at, u64::from(self.nodesize()), generation);
+        let mut blocks = std::mem::take(&mut *self.log_blocks.lock());
+        blocks.iter().for_each(|at| self.space.pin(*at, u64::from(self.nodesize()), generation));
+        if !blocks.is_empty() {
+            blocks.reverse();
+            *self.log_places.lock() = blocks;
         }
         self.logged_trees.lock().drain(..).for_each(|tree| tree.watch.end());
     }

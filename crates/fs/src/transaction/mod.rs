@@ -108,6 +108,8 @@ pub struct Core {
     pub(crate) superblock: Mutex<Superblock>,
     /// Blocks that logs of the running transaction have taken.
     pub(crate) log_blocks: Mutex<Vec<Logical>>,
+    /// Blocks that the last transaction with logs had for them and this one has not tried yet, the first one last.
+    pub(crate) log_places: Mutex<Vec<Logical>>,
     /// Subvolumes that have a log in the running transaction.
     pub(crate) logged_trees: Mutex<Vec<Arc<Tree>>>,
     /// The transaction in which the last chunk was added.
@@ -172,6 +174,7 @@ impl Core {
             changed: Condvar::new(),
             commit_lock: Mutex::new(()),
             log_blocks: Mutex::default(),
+            log_places: Mutex::default(),
             logged_trees: Mutex::default(),
             grown_in: AtomicU64::new(0),
             placed_in: Mutex::default(),

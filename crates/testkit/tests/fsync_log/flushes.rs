@@ -102,6 +102,30 @@ fn an_append_is_two_flushes_and_few_blocks() {
     assert_eq!(recorded.filesystem.log_stats().syncs, 39);
 }
 
+/// Where a log lay that a commit has made superfluous, the next one lies: a sparse file that holds the device need not
+/// grow, which would make its flush slower.
+#[test]
+fn a_log_lies_where_an_earlier_one_lay() {
+    let recorded = Recorded::new(Options::default());
+    let written_by_fsync = |number: u8| {
+        recorded.filesystem.set_xattr(&ROOT, recorded.file, b"user.number", &[number], 0).expect("room");
+        let before = recorded.recorder.len();
+        recorded.filesystem.fsync(recorded.file, false).expect("a good device");
+        let events = recorded.recorder.events(before..recorded.recorder.len());
+        recorded.filesystem.sync().expect("a good device");
+        let writes = events.iter().filter_map(|event| match event {
+            Event::Write { offset, data, .. } => Some((*offset, data.len())),
+            _ => None,
+        });
+        writes.collect::<Vec<_>>()
+    };
+    let first = written_by_fsync(0);
+    assert_eq!(first.len(), 3, "two copies of a log and a superblock: {first:?}");
+    for number in 1..10 {
+        assert_eq!(written_by_fsync(number), first, "log {number}");
+    }
+}
+
 #[test]
 fn what_is_durable_costs_nothing() {
     let recorded = Recorded::new(Options::default());
