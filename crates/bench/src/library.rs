@@ -58,7 +58,7 @@ pub fn child(count: &str) -> ExitCode {
 }
 
 /// User and system time of all threads.
-fn processor_time() -> Duration {
+pub fn processor_time() -> Duration {
     let clock = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(clock.tv_sec as u64, clock.tv_nsec as u32)
 }

@@ -1,15 +1,18 @@
 //! Single operations of the engine, by threads, beside the same operations through the kernel's mount; both on a file.
 //!
 //! Ours are calls of `Filesystem`, the kernel's are system calls: what a program pays that links the library, and what
-//! it pays that asks the kernel. Each thread works in a directory of its own.
+//! it pays that asks the kernel. Each thread works in a directory of its own. Then what an operation of ours costs
+//! beside time: allocations, memory, and what is written.
 
 use crate::Scale;
 use crate::counting::Counting;
+use crate::library::processor_time;
 use crate::subject::{Side, Subject};
 use crate::table::{Table, seconds};
 use butterfs_device::BlockDevice;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options, TreeId};
+use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::{requirement, scratch};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -19,9 +22,11 @@ use std::time::Instant;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
 const DEVICE_BYTES: u64 = 16 << 30;
+/// Three times the kernel's rate of each core.
 const BAR: &str = "<= 0.33x";
-/// An fsync waits for the device; so few are enough.
-const FSYNCS: u64 = 100;
+const EVEN_BAR: &str = "<= 1.00x";
+/// An fsync or a snapshot waits for the device, a listing is many steps; so few are enough.
+const FEW: u64 = 100;
 
 /// One operation, the `number`th of a thread's. The names of the threads' directories are `0`, `1` and so on.
 struct Operation {
@@ -29,6 +34,9 @@ struct Operation {
     ours: fn(&Filesystem, InodeId, u64),
     kernel: fn(&Path, u64),
     few: bool,
+    /// Bytes of content that it brings.
+    content: u64,
+    bar: &'static str,
 }
 
 const OPERATIONS: &[Operation] = &[
@@ -40,6 +48,8 @@ const OPERATIONS: &[Operation] = &[
         },
         kernel: |at, number| drop(File::create_new(at.join(name(number))).expect("room")),
         few: false,
+        content: 0,
+        bar: BAR,
     },
     Operation {
         name: "lookup",
@@ -50,6 +60,24 @@ const OPERATIONS: &[Operation] = &[
             std::fs::symlink_metadata(at.join(name(number))).expect("it is there");
         },
         few: false,
+        content: 0,
+        bar: BAR,
+    },
+    Operation {
+        name: "readdir of a whole directory",
+        ours: |fs, at, _| {
+            let mut entries = 0u64;
+            fs.readdir(at, 0, &mut |_| {
+                entries += 1;
+                true
+            })
+            .expect("a good device");
+            assert!(entries > 2, "it is full of files");
+        },
+        kernel: |at, _| assert!(std::fs::read_dir(at).expect("it is there").count() > 0),
+        few: true,
+        content: 0,
+        bar: EVEN_BAR,
     },
     Operation {
         name: "write of 4 KiB",
@@ -61,6 +89,8 @@ const OPERATIONS: &[Operation] = &[
             file.write_all_at(&[number as u8; 4096], 0).expect("room");
         },
         few: false,
+        content: 4096,
+        bar: EVEN_BAR,
     },
     Operation {
         name: "read of 4 KiB",
@@ -73,6 +103,8 @@ const OPERATIONS: &[Operation] = &[
             file.read_exact_at(&mut [0; 4096], 0).expect("a good device");
         },
         few: false,
+        content: 0,
+        bar: EVEN_BAR,
     },
     Operation {
         name: "append of 4 KiB and fsync",
@@ -87,6 +119,24 @@ const OPERATIONS: &[Operation] = &[
             file.sync_all().expect("a good device");
         },
         few: true,
+        content: 4096,
+        bar: EVEN_BAR,
+    },
+    // The kernel's through its command, which takes about a millisecond of that: there is no other safe way to ask.
+    Operation {
+        name: "snapshot, durable",
+        ours: |fs, at, number| {
+            let name = format!("snapshot-{number}");
+            fs.snapshot(TreeId::FS, at, name.as_bytes(), false).expect("room");
+        },
+        kernel: |at, number| {
+            let top = at.parent().expect("in the root folder").to_string_lossy().into_owned();
+            let name = at.join(format!("snapshot-{number}")).to_string_lossy().into_owned();
+            run_ok(60, "btrfs", &["subvolume", "snapshot", &top, &name]);
+        },
+        few: true,
+        content: 0,
+        bar: EVEN_BAR,
     },
 ];
 
@@ -100,71 +150,128 @@ fn found(fs: &Filesystem, at: InodeId, number: u64) -> InodeId {
     id
 }
 
-/// Seconds of one thread for one operation, with `threads` at it.
-fn each(threads: u64, count: u64, work: impl Fn(u64, u64) + Sync) -> f64 {
-    let started = Instant::now();
+/// What one thread takes for one operation, in seconds.
+#[derive(Clone, Copy)]
+struct Times {
+    wall: f64,
+    /// Of all threads of this process, those in the background too, for each operation.
+    processor: f64,
+}
+
+/// What an operation takes with `threads` at it.
+fn each(threads: u64, count: u64, work: impl Fn(u64, u64) + Sync) -> Times {
+    let (started, before) = (Instant::now(), processor_time());
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let work = &work;
             scope.spawn(move || (0..count).for_each(|number| work(thread, number)));
         }
     });
-    started.elapsed().as_secs_f64() / count as f64
+    Times {
+        wall: started.elapsed().as_secs_f64() / count as f64,
+        processor: (processor_time() - before).as_secs_f64() / (threads * count) as f64,
+    }
 }
 
-/// Enters a row for each operation and number of threads.
+/// Enters a row for each operation and number of threads, and what each costs.
 pub fn run(scale: Scale, table: &mut Table) {
     let folder = scratch::Scratch::new("bench-operations");
     let most = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
     let mut threads = vec![1];
     threads.extend((most > 1).then_some(most));
     for threads in threads {
-        let ours = of_ours(&folder, scale, threads, table);
+        let ours = of_ours(&folder, scale, threads);
         let kernel = requirement::kernel_btrfs("bench: operations beside the kernel")
             .then(|| of_the_kernel(&folder, scale, threads));
         for (index, operation) in OPERATIONS.iter().enumerate() {
             let what = format!("library: {}, {threads} at once", operation.name);
             let kernel = kernel.as_ref().map(|times| times[index]);
-            table.compared(&what, (ours[index], kernel), seconds, true, BAR);
+            let wall = (ours[index].wall, kernel.map(|times| times.wall));
+            table.compared(&what, wall, seconds, true, operation.bar);
+            if !operation.few {
+                let processor = (ours[index].processor, kernel.map(|times| times.processor));
+                table.compared(&format!("{what}, processor time"), processor, seconds, true, operation.bar);
+            }
         }
     }
+    costs(&folder, scale, table);
 }
 
 fn count(operation: &Operation, scale: Scale) -> u64 {
-    if operation.few { FSYNCS.min(scale.files) } else { scale.files }
+    if operation.few { FEW.min(scale.files) } else { scale.files }
 }
 
-fn of_ours(folder: &scratch::Scratch, scale: Scale, threads: u64, table: &mut Table) -> Vec<f64> {
-    let image = folder.sparse_file("ours.img", DEVICE_BYTES);
-    let counting = Arc::new(Counting::open(&image));
-    let device: Arc<dyn BlockDevice> = counting.clone();
-    mkfs(std::slice::from_ref(&device), &MkfsOptions::default(), &Env::system()).expect("an empty device");
-    let fs = Filesystem::open(vec![device], Options::default(), Env::system()).expect("a new filesystem");
-    let top = InodeId::root_of(TreeId::FS);
-    let make = |thread: u64| fs.mkdir(&CALLER, top, thread.to_string().as_bytes(), 0o755).expect("room").id;
-    let folders: Vec<InodeId> = (0..threads).map(make).collect();
-    let mut times = Vec::new();
-    for operation in OPERATIONS {
-        let count = count(operation, scale);
-        let before = counting.totals();
-        times.push(each(threads, count, |thread, number| (operation.ours)(&fs, folders[thread as usize], number)));
-        if !operation.few {
-            fs.sync().expect("a good device");
-        }
-        if threads == 1 {
-            let (written, flushes) = counting.totals();
-            let each = |now: u64, before: u64| (now - before) as f64 / count as f64;
-            let shown = format!("{:.0} B, {:.2} flushes", each(written, before.0), each(flushes, before.1));
-            table.value(&format!("library: written per {}", operation.name), shown, None, None, "");
-        }
+/// A new filesystem of ours, and a directory for each thread.
+struct Ours {
+    image: PathBuf,
+    device: Arc<Counting>,
+    fs: Filesystem,
+    folders: Vec<InodeId>,
+}
+
+impl Ours {
+    fn new(folder: &scratch::Scratch, threads: u64) -> Ours {
+        let image = folder.sparse_file("ours.img", DEVICE_BYTES);
+        let device = Arc::new(Counting::open(&image));
+        let devices: [Arc<dyn BlockDevice>; 1] = [device.clone()];
+        mkfs(&devices, &MkfsOptions::default(), &Env::system()).expect("an empty device");
+        let fs = Filesystem::open(devices.into(), Options::default(), Env::system()).expect("a new filesystem");
+        let top = InodeId::root_of(TreeId::FS);
+        let make = |thread: u64| fs.mkdir(&CALLER, top, thread.to_string().as_bytes(), 0o755).expect("room").id;
+        let folders = (0..threads).map(make).collect();
+        Ours { image, device, fs, folders }
     }
-    fs.shutdown().expect("a good device");
-    drop(fs);
-    std::fs::remove_file(image).expect("our own file");
+
+    fn end(self) {
+        self.fs.shutdown().expect("a good device");
+        std::fs::remove_file(&self.image).expect("our own file");
+    }
+}
+
+fn of_ours(folder: &scratch::Scratch, scale: Scale, threads: u64) -> Vec<Times> {
+    let ours = Ours::new(folder, threads);
+    let time = |operation: &Operation| {
+        let work = |thread: u64, number| (operation.ours)(&ours.fs, ours.folders[thread as usize], number);
+        let time = each(threads, count(operation, scale), work);
+        if !operation.few {
+            ours.fs.sync().expect("a good device");
+        }
+        time
+    };
+    let times = OPERATIONS.iter().map(time).collect();
+    ours.end();
     times
 }
 
-fn of_the_kernel(folder: &scratch::Scratch, scale: Scale, threads: u64) -> Vec<f64> {
+/// What one thread allocates, the most it holds at a time, and what is written until everything is durable.
+fn costs(folder: &scratch::Scratch, scale: Scale, table: &mut Table) {
+    let ours = Ours::new(folder, 1);
+    for operation in OPERATIONS {
+        let count = count(operation, scale);
+        let (written, flushes) = ours.device.totals();
+        let memory = allocation_counter::measure(|| {
+            (0..count).for_each(|number| (operation.ours)(&ours.fs, ours.folders[0], number));
+            ours.fs.sync().expect("a good device");
+        });
+        let now = ours.device.totals();
+        let each = |total: u64| total as f64 / count as f64;
+        let (written, flushes) = (each(now.0 - written), each(now.1 - flushes));
+        let row = |table: &mut Table, what: &str, shown: String| {
+            table.value(&format!("library: {what} {}", operation.name), shown, None, None, "");
+        };
+        let allocated = format!("{:.1}, {:.0} B", each(memory.count_total), each(memory.bytes_total));
+        row(table, "allocations per", allocated);
+        row(table, &format!("peak of memory of {count} times"), format!("{:.1} MB", memory.bytes_max as f64 / 1e6));
+        let amplified = match operation.content {
+            0 => String::new(),
+            content => format!(" ({:.2}x)", written / content as f64),
+        };
+        row(table, "written per", format!("{written:.0} B{amplified}, {flushes:.2} flushes"));
+    }
+    ours.end();
+}
+
+fn of_the_kernel(folder: &scratch::Scratch, scale: Scale, threads: u64) -> Vec<Times> {
     let image = folder.sparse_file("kernel.img", DEVICE_BYTES);
     let subject = Subject::new(Side::Kernel, &image, &folder.folder("mnt"));
     let folders: Vec<PathBuf> = (0..threads).map(|thread| subject.path().join(thread.to_string())).collect();
