@@ -40,6 +40,9 @@ struct Match {
     literals: usize,
 }
 
+/// Bytes that are copied at a time.
+const STEP: usize = 16;
+
 type Fault = &'static str;
 const ENDS_EARLY: Fault = "ends early";
 
@@ -58,9 +61,10 @@ impl<'a> Reader<'a> {
         Ok(self.byte()? | self.byte()? << 8)
     }
 
+    /// Passes over `len` bytes; returns them and what follows.
     fn take(&mut self, len: usize) -> Result<&'a [u8], Fault> {
-        let (taken, rest) = self.rest.split_at_checked(len).ok_or(ENDS_EARLY)?;
-        self.rest = rest;
+        let taken = self.rest;
+        self.rest = taken.get(len..).ok_or(ENDS_EARLY)?;
         Ok(taken)
     }
 
@@ -114,16 +118,26 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn literals(&mut self, bytes: &[u8]) {
-        let fits = bytes.len().min(self.out.len() - self.len);
-        self.out[self.len..self.len + fits].copy_from_slice(&bytes[..fits]);
+    /// The first `count` of `bytes`, which has at least as many.
+    fn literals(&mut self, bytes: &[u8], count: usize) {
+        let fits = count.min(self.out.len() - self.len);
+        // A copy of fixed length is much cheaper; what it brings too much is overwritten later.
+        match (self.out[self.len..].first_chunk_mut::<STEP>(), bytes.first_chunk::<STEP>()) {
+            (Some(to), Some(from)) if fits <= STEP => *to = *from,
+            _ => self.out[self.len..self.len + fits].copy_from_slice(&bytes[..fits]),
+        }
         self.len += fits;
     }
 
     fn copy(&mut self, found: &Match) -> Result<(), Fault> {
         let from = self.len.checked_sub(found.distance).ok_or("a match before the block's start")?;
         let len = found.len.min(self.out.len() - self.len);
-        if found.distance >= len {
+        if found.distance >= STEP && self.out.len() - self.len >= len + STEP {
+            for at in (0..len).step_by(STEP) {
+                let step: [u8; STEP] = *self.out[from + at..].first_chunk().expect("it lies before the end");
+                *self.out[self.len + at..].first_chunk_mut().expect("there is room") = step;
+            }
+        } else if found.distance >= len {
             self.out.copy_within(from..from + len, self.len);
         } else {
             for i in 0..len {
@@ -148,20 +162,20 @@ pub fn decompress(block: &[u8], out: &mut [u8]) -> Result<usize, Fault> {
         && first > 17
     {
         let count = reader.byte()? - 17;
-        writer.literals(reader.take(count)?);
+        writer.literals(reader.take(count)?, count);
         before = if count < 4 { Before::FewLiterals } else { Before::Run };
     }
     while !writer.is_full() {
         let code = reader.byte()?;
         if code < 16 && before == Before::Match {
             let count = reader.length(code, 18, 3)?;
-            writer.literals(reader.take(count)?);
+            writer.literals(reader.take(count)?, count);
             before = Before::Run;
             continue;
         }
         let Some(found) = reader.match_of(code, before)? else { break };
         writer.copy(&found)?;
-        writer.literals(reader.take(found.literals)?);
+        writer.literals(reader.take(found.literals)?, found.literals);
         before = Before::after_literals(found.literals);
     }
     Ok(writer.len)
@@ -223,7 +237,15 @@ impl Matcher {
 
 /// How many bytes the two have in common at their start; `ahead` is the shorter.
 fn common_prefix(behind: &[u8], ahead: &[u8]) -> usize {
-    behind.iter().zip(ahead).take_while(|(a, b)| a == b).count()
+    let word = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let mut same = 0;
+    while let (Some(a), Some(b)) = (word(behind, same), word(ahead, same)) {
+        if a != b {
+            return same + (a ^ b).trailing_zeros() as usize / 8;
+        }
+        same += 8;
+    }
+    same + behind[same..].iter().zip(&ahead[same..]).take_while(|(a, b)| a == b).count()
 }
 
 fn put_literals(bytes: &[u8], out: &mut Vec<u8>, start: usize) {

@@ -1,14 +1,23 @@
 //! zlib extents: one RFC 1950 stream, a two-byte header, deflate data and an Adler-32 that no reader checks.
 
 use super::{CodecError, error};
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use flate2::{Decompress, FlushDecompress, Status};
+use libdeflater::{CompressionLvl, Compressor, Decompressor};
 
 const HEADER_LEN: usize = 2;
 
 /// Decodes into `out`; returns the bytes produced.
 pub fn decompress(stream: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+    let data = deflate_data(stream)?;
+    match Decompressor::new().deflate_decompress(data, out) {
+        Ok(produced) => Ok(produced),
+        Err(_) => decompress_in_steps(data, out),
+    }
+}
+
+/// The same for what does not decode as a whole: it holds more than `out`, lacks its end, or is damaged.
+fn decompress_in_steps(mut input: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     let mut inflate = Decompress::new(false);
-    let mut input = deflate_data(stream)?;
     let mut produced = 0;
     while produced < out.len() {
         let (consumed_before, produced_before) = (inflate.total_in(), inflate.total_out());
@@ -42,22 +51,18 @@ fn deflate_data(stream: &[u8]) -> Result<&[u8], CodecError> {
 
 /// Compresses; its memory is that of the last level asked for.
 #[derive(Default)]
-pub struct Encoder(Option<(u32, Compress)>);
+pub struct Encoder(Option<(i32, Compressor)>);
 
 impl Encoder {
     /// Encodes `input`, or `None` when the result would be longer than `limit`.
     pub fn compress(&mut self, input: &[u8], level: i32, limit: usize) -> Option<Vec<u8>> {
-        let level = level.clamp(1, 9) as u32;
+        let level = level.clamp(1, 9);
         let made = self.0.take().filter(|(made, _)| *made == level);
-        let (_, deflate) = self.0.insert(made.unwrap_or_else(|| (level, Compress::new(Compression::new(level), true))));
-        deflate.reset();
+        let new = || (level, Compressor::new(CompressionLvl::new(level).expect("1 to 9 are levels")));
+        let (_, deflate) = self.0.insert(made.unwrap_or_else(new));
         let mut out = vec![0; limit];
-        match deflate.compress(input, &mut out, FlushCompress::Finish) {
-            Ok(Status::StreamEnd) => {
-                out.truncate(deflate.total_out() as usize);
-                Some(out)
-            }
-            _ => None,
-        }
+        let len = deflate.zlib_compress(input, &mut out).ok()?;
+        out.truncate(len);
+        Some(out)
     }
 }
