@@ -6,6 +6,7 @@ mod mounted;
 use butterfs_testkit::{requirement, transport};
 use common::{butterfs, butterfs_ok};
 use mounted::{Bed, eventually, shell, text};
+use rustix::fs::Dir;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -319,6 +320,75 @@ fn a_directory_that_is_renamed_while_it_is_read_has_an_end() {
     bed.umount_ok();
 }
 
+/// The names that reading goes on to, each with where it goes on behind it.
+fn read_on(directory: &mut Dir, most: usize) -> Vec<(String, i64)> {
+    let entries = std::iter::from_fn(|| directory.read()).take(most).map(|entry| entry.unwrap());
+    entries.map(|entry| (entry.file_name().to_str().unwrap().to_owned(), entry.offset())).collect()
+}
+
+#[test]
+fn directories_are_read_from_any_place_by_several() {
+    const TEST: &str = "readdir_places";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    fs::create_dir(bed.path("dir")).unwrap();
+    let open = || Dir::new(File::open(bed.path("dir")).unwrap()).unwrap();
+    for number in 0..3000 {
+        File::create(bed.path(&format!("dir/file{number}"))).unwrap();
+    }
+    let (mut first, mut second) = (open(), open());
+    let begun = read_on(&mut first, 1000);
+    assert_eq!(read_on(&mut second, usize::MAX).len(), 3002, "with . and ..");
+    // While one is in the middle, another has come to the end, and what is behind the first changes.
+    fs::remove_file(bed.path("dir/file0")).unwrap();
+    fs::remove_file(bed.path("dir/file2999")).unwrap();
+    File::create(bed.path("dir/new")).unwrap();
+    let rest = read_on(&mut first, usize::MAX);
+    let shown = |entries: &[(String, i64)], name: &str| entries.iter().filter(|(known, _)| known == name).count();
+    for number in 0..2999 {
+        let name = format!("file{number}");
+        assert_eq!(shown(&begun, &name) + shown(&rest, &name), 1, "{name}");
+    }
+    second.rewind();
+    let again = read_on(&mut second, usize::MAX);
+    assert_eq!((again.len(), shown(&again, "new"), shown(&again, "file0")), (3001, 1, 0));
+    for at in [3, 500, 998] {
+        first.seek(begun[at].1).unwrap();
+        assert_eq!(read_on(&mut first, 1)[0].0, begun[at + 1].0, "behind entry {at}");
+    }
+    drop((first, second));
+    bed.umount_ok();
+}
+
+#[test]
+fn what_is_written_through_a_mapping_is_there_after_a_sync() {
+    const TEST: &str = "mapping_sync";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::programs(TEST, &["xfs_io"]) {
+        return;
+    }
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    for name in ["closed", "held"] {
+        fs::write(bed.path(name), [b'-'; 65536]).unwrap();
+    }
+    let before = fs::metadata(bed.path("closed")).unwrap().modified().unwrap();
+    shell("xfs_io -c 'mmap -w 0 64k' -c 'mwrite -S 0x61 0 64k' \"$at/closed\"", &[("at", &bed.at)]);
+    let mut holder = Command::new("xfs_io");
+    let mut holder = holder.arg(bed.path("held")).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    holder.stdin.as_mut().unwrap().write_all(b"mmap -w 0 64k\nmwrite -S 0x62 0 64k\n").unwrap();
+    eventually(|| fs::read(bed.path("held")).unwrap() == [b'b'; 65536]);
+    butterfs_ok(&["filesystem", "sync", text(&bed.at)]);
+    assert!(fs::metadata(bed.path("closed")).unwrap().modified().unwrap() > before, "it was written to");
+    holder.kill().and_then(|()| holder.wait()).unwrap();
+    bed.kill();
+    bed.mount_ok("rw");
+    assert!(fs::read(bed.path("closed")).unwrap() == [b'a'; 65536]);
+    assert!(fs::read(bed.path("held")).unwrap() == [b'b'; 65536]);
+    bed.umount_ok();
+}
+
 #[test]
 fn default_acls_count_instead_of_the_umask() {
     const TEST: &str = "default_acl";
@@ -461,6 +531,8 @@ fn mounts_hold_over_io_uring() {
         "what_was_synced_survives",
         "subvolumes_have_inode_numbers",
         "a_directory_that_is_renamed",
+        "directories_are_read",
+        "what_is_written_through_a_mapping",
         "default_acls",
         "chattr_works",
         "files_without_names",

@@ -117,7 +117,7 @@ impl Files {
             }
         }
         for (promise, part) in promised {
-            self.put(inode, part.start, &vec![0; (part.end - part.start) as usize], promise, None, true)?;
+            self.put(inode, part.start, &vec![0; (part.end - part.start) as usize], promise, None)?;
         }
         Ok(())
     }

@@ -37,8 +37,8 @@ impl Prepared<'_> {
 
 impl Files {
     /// Writes `data` at `offset`. The file loses its capabilities, and with `set_id` its set-id bits. What is written
-    /// reaches the disk with write-back. Data `from_cache` was written earlier: the owner of the cache sets the times.
-    pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], set_id: bool, from_cache: bool) -> Result<usize> {
+    /// reaches the disk with write-back.
+    pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], set_id: bool) -> Result<usize> {
         self.must_be_writable(inode)?;
         self.must_fit(offset, data.len() as u64)?;
         if data.is_empty() {
@@ -46,7 +46,7 @@ impl Files {
         }
         self.make_room(inode)?;
         let promise = self.promise(inode, offset, data.len() as u64)?;
-        self.put(inode, offset, data, promise, Some(set_id), !from_cache)?;
+        self.put(inode, offset, data, promise, Some(set_id))?;
         Ok(data.len())
     }
 
@@ -87,8 +87,7 @@ impl Files {
         self.reserve(inode, &span, needed).map(Promise)
     }
 
-    /// Puts `data` into the buffer. The mapping lock may be held, no other. With `kill` the file loses privileges, with
-    /// `touch` its times are set.
+    /// Puts `data` into the buffer. The mapping lock may be held, no other. With `kill` the file loses privileges.
     pub(super) fn put(
         &self,
         inode: &Arc<Inode>,
@@ -96,7 +95,6 @@ impl Files {
         data: &[u8],
         promise: Promise,
         kill: Option<bool>,
-        touch: bool,
     ) -> Result<()> {
         let mut promise = Some(promise);
         loop {
@@ -117,9 +115,7 @@ impl Files {
             let now = self.core.env().now();
             inode.change(|state| {
                 state.size = state.size.max(offset + data.len() as u64);
-                if touch {
-                    state.touch_content(now);
-                }
+                state.touch_content(now);
             });
             break;
         }

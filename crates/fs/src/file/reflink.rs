@@ -126,7 +126,7 @@ impl Files {
             self.sectors(from, &(source..source + self.round_up(len)))?
         };
         let promise = self.promise(into, target, len)?;
-        self.put(into, target, &content[..len as usize], promise, Some(set_id), true)?;
+        self.put(into, target, &content[..len as usize], promise, Some(set_id))?;
         Ok(len)
     }
 

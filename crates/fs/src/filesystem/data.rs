@@ -37,18 +37,9 @@ impl Filesystem {
     /// Writes `data` at `offset`. With `kill_suidgid` the file loses its set-id bits, as for an unprivileged writer. A
     /// file with the flag `SYNC` is durable then.
     pub fn write(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
-        self.write_from(id, offset, data, kill_suidgid, false)
-    }
-
-    /// As [`write`](Self::write), for data that was written earlier into a cache whose owner sets the times itself.
-    pub fn write_cached(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
-        self.write_from(id, offset, data, kill_suidgid, true)
-    }
-
-    fn write_from(&self, id: InodeId, offset: u64, data: &[u8], set_id: bool, from_cache: bool) -> Result<usize> {
         let inode = self.regular(id)?;
         self.0.inodes.relieve()?;
-        let written = self.0.files.write(&inode, offset, data, set_id, from_cache)?;
+        let written = self.0.files.write(&inode, offset, data, kill_suidgid)?;
         if inode.with(|state| state.has(inode_flags::SYNC)) {
             self.fsync(id, false)?;
         }

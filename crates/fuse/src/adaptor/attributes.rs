@@ -66,19 +66,18 @@ pub fn statx(attr: &Attr, ino: u64, valid_secs: u64) -> StatxOut {
     }
 }
 
-/// The change that a SETATTR asks for.
-pub fn change(arguments: &SetattrIn) -> SetAttr {
+/// The change that a SETATTR asks for. A change of nothing comes from a chown that changes neither owner nor group, which
+/// ends the rights that set-id bits lend; and before a write to a file that has such bits or capabilities, where the
+/// write itself says whether the bits go. The two look alike, but a write needs somebody who has the file open for
+/// writing: while there is one (`is_written`), such a chown takes no set-id bits away.
+pub fn change(arguments: &SetattrIn, is_written: bool) -> SetAttr {
     let has = |bit: u32| arguments.valid & bit != 0;
     let time = |set: u32, now: u32, sec: i64, nsec: u32| match (has(now), has(set)) {
         (true, _) => Some(SetTime::Now),
         (false, true) => Some(SetTime::At(Time { sec, nsec })),
         (false, false) => None,
     };
-    // A chown that changes neither owner nor group still ends the rights that set-id bits lend; of all changes only it
-    // says no more than that the inode changed. A change of nothing comes before a write to a file with capabilities,
-    // and from such a chown of a directory.
-    let asked = arguments.valid & !(bits::FH | bits::LOCKOWNER);
-    let chown_to_the_same = asked == bits::CTIME;
+    let of_nothing = arguments.valid & !(bits::FH | bits::LOCKOWNER) == 0;
     let SetattrIn { atime, atimensec, mtime, mtimensec, ctime, ctimensec, .. } = *arguments;
     SetAttr {
         mode: has(bits::MODE).then_some(arguments.mode),
@@ -88,8 +87,8 @@ pub fn change(arguments: &SetattrIn) -> SetAttr {
         atime: time(bits::ATIME, bits::ATIME_NOW, atime, atimensec),
         mtime: time(bits::MTIME, bits::MTIME_NOW, mtime, mtimensec),
         ctime: has(bits::CTIME).then_some(Time { sec: ctime, nsec: ctimensec }),
-        kill_suidgid: has(bits::KILL_SUIDGID) || chown_to_the_same,
-        kill_capability: asked == 0,
+        kill_suidgid: has(bits::KILL_SUIDGID) || of_nothing && !is_written,
+        kill_capability: of_nothing && is_written,
     }
 }
 
@@ -109,12 +108,11 @@ mod tests {
     #[test]
     fn only_what_is_marked_changes() {
         let arguments = SetattrIn { mode: 0o600, uid: 7, mtime: -5, mtimensec: 9, ..SetattrIn::default() };
-        assert_eq!(change(&arguments), SetAttr { kill_capability: true, ..SetAttr::default() });
-        let same_owner = SetattrIn { valid: bits::CTIME | bits::FH, ..arguments };
-        let expected = SetAttr { kill_suidgid: true, ctime: Some(Time { sec: 0, nsec: 0 }), ..SetAttr::default() };
-        assert_eq!(change(&same_owner), expected);
+        assert_eq!(change(&arguments, true), SetAttr { kill_capability: true, ..SetAttr::default() });
+        let same_owner = SetattrIn { valid: bits::FH, ..arguments };
+        assert_eq!(change(&same_owner, false), SetAttr { kill_suidgid: true, ..SetAttr::default() });
         let valid = bits::MODE | bits::MTIME | bits::ATIME | bits::ATIME_NOW | bits::KILL_SUIDGID;
-        let asked = change(&SetattrIn { valid, ..arguments });
+        let asked = change(&SetattrIn { valid, ..arguments }, true);
         let expected = SetAttr {
             mode: Some(0o600),
             atime: Some(SetTime::Now),

@@ -11,8 +11,13 @@
 //!
 //! # What the kernel does itself
 //! Permissions, sticky bits, set-id bits on chmod and creation (`default_permissions`), the umask where there is no
-//! default ACL to ask (told by DONT_MASK), advisory locks, O_APPEND, size and times of files being written (writeback
-//! cache).
+//! default ACL to ask (told by DONT_MASK), advisory locks, O_APPEND.
+//!
+//! # What the kernel does not do
+//! Keep what is written: a write(2) is a WRITE. Under its writeback cache each file that was written costs a SETATTR for
+//! its times, each one that is closed a FLUSH and a GETATTR later, each one that is removed a SETATTR before it goes.
+//! Only what is written through a mapping stays in its cache, until it is unmapped at the latest.
+//! Open directories: see [`directory`].
 
 mod attributes;
 mod directory;
@@ -51,7 +56,7 @@ struct Shared {
     engine: upgrade::Engine,
     nodes: Nodes,
     writers: Writers,
-    directories: directory::Handles,
+    being_read: directory::BeingRead,
     closed_entries: subvolumes::ClosedEntries,
     device: DevFuse,
     /// How the filesystem was closed, once it is.
@@ -69,7 +74,7 @@ impl Adaptor {
             nodes: Nodes::new(filesystem.root()),
             engine: upgrade::Engine::new(filesystem, reopen),
             writers: Writers::default(),
-            directories: directory::Handles::default(),
+            being_read: directory::BeingRead::default(),
             closed_entries: subvolumes::ClosedEntries::default(),
             device,
             closed: OnceLock::new(),
@@ -137,7 +142,6 @@ impl Server for Adaptor {
         let node = request.header.nodeid;
         match &request.operation {
             Operation::Open { arguments } => shared.writers.closed(node, arguments.flags),
-            Operation::Opendir { .. } => shared.directories.close_unused(payload),
             Operation::Readdirplus { .. } => nodes_of_plus(payload).for_each(|node| shared.forget(node, 1)),
             operation if makes_entry(operation.opcode()) => {
                 let Ok((entry, _)) = EntryOut::read_from_prefix(payload) else { return };
@@ -190,6 +194,7 @@ impl Shared {
     /// Node 0 is that of an answer that says that there is nothing.
     fn forget(&self, node: u64, count: u64) {
         if let Some(id) = self.nodes.inode(node).filter(|_| node != 0) {
+            self.being_read.end(node);
             self.filesystem().forget(id, count);
         }
     }

@@ -3,11 +3,11 @@
 use super::attributes::{change, device, statx};
 use super::entries::answer_open;
 use super::{Outcome, Shared, VALID_SECS, caller, errno, writers};
-use crate::protocol::flags::{OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID, WRITE_CACHE, WRITE_KILL_SUIDGID};
+use crate::protocol::flags::{OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID, WRITE_KILL_SUIDGID};
 use crate::protocol::wire::*;
 use crate::protocol::{Operation, Request};
 use butterfs_fs::inode::attr::{Caller, SetAttr};
-use butterfs_fs::{Filesystem, InodeId, RenameMode, inode_flags};
+use butterfs_fs::{Filesystem, InodeId, RenameMode};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -41,7 +41,8 @@ impl Shared {
             Operation::Getattr {} => self.answer_attributes(fs.getattr(id), payload),
             Operation::Statx { .. } => self.answer_statx(id, payload),
             Operation::Setattr { arguments } => {
-                self.answer_attributes(fs.setattr(&caller(request, 0), id, &change(&arguments)), payload)
+                let change = change(&arguments, self.writers.contains(node));
+                self.answer_attributes(fs.setattr(&caller(request, 0), id, &change), payload)
             }
             Operation::Readlink {} => answer_bytes(fs.readlink(id), payload),
             Operation::Symlink { name, target } => {
@@ -69,11 +70,6 @@ impl Shared {
             Operation::Open { arguments } => self.open(request, id, &arguments, payload),
             Operation::Release { arguments } => {
                 self.writers.closed(node, arguments.flags);
-                Ok(())
-            }
-            Operation::Opendir { .. } => self.open_directory(id, payload),
-            Operation::Releasedir { arguments } => {
-                self.directories.close(arguments.fh);
                 Ok(())
             }
             Operation::Readdir { arguments } => self.read_directory(id, &arguments, payload),
@@ -106,7 +102,8 @@ impl Shared {
             }
             Operation::Removexattr { name } => fs.remove_xattr(&caller(request, 0), id, name).map_err(errno),
             Operation::Ioctl { arguments, data } => self.ioctl(id, &arguments, data, payload),
-            // The kernel decides (ACCESS), or has nothing to say (FLUSH: errors of writing back belong to fsync).
+            // The kernel decides (ACCESS), or there is nothing to say (FLUSH: errors of writing back belong to fsync) or
+            // to prepare (OPENDIR).
             _ => Err(Errno::NOSYS),
         }
     }
@@ -126,10 +123,8 @@ impl Shared {
 
     fn open(&self, request: &Request<'_>, id: InodeId, arguments: &OpenIn, payload: &mut Vec<u8>) -> Outcome {
         let OpenIn { flags, open_flags } = *arguments;
-        let mut synchronous = false;
         if writers::may_write(flags) {
             self.filesystem().check_writable(id, flags & libc::O_APPEND as u32 != 0).map_err(errno)?;
-            synchronous = self.filesystem().getattr(id).map_err(errno)?.flags & inode_flags::SYNC != 0;
         }
         if flags & libc::O_TRUNC as u32 != 0 {
             let kill_suidgid = open_flags & OPEN_KILL_SUIDGID != 0;
@@ -137,19 +132,13 @@ impl Shared {
             self.filesystem().setattr(&caller(request, 0), id, &empty).map_err(errno)?;
         }
         self.writers.opened(request.header.nodeid, flags);
-        answer_open(synchronous, payload);
+        answer_open(payload);
         Ok(())
     }
 
     fn write(&self, id: InodeId, arguments: &WriteIn, data: &[u8], payload: &mut Vec<u8>) -> Outcome {
         let kill_suidgid = arguments.write_flags & WRITE_KILL_SUIDGID != 0;
-        // What comes out of the kernel's page cache changed when it was written there; the kernel sets the times.
-        let size = if arguments.write_flags & WRITE_CACHE != 0 {
-            self.filesystem().write_cached(id, arguments.offset, data, kill_suidgid)
-        } else {
-            self.filesystem().write(id, arguments.offset, data, kill_suidgid)
-        };
-        let size = size.map_err(errno)?;
+        let size = self.filesystem().write(id, arguments.offset, data, kill_suidgid).map_err(errno)?;
         answer(&WriteOut { size: size as u32, padding: 0 }, payload)
     }
 

@@ -1,5 +1,5 @@
 //! Which files are open for writing. Only those can have content in the kernel's cache that has not reached the
-//! server: closing a file writes it back.
+//! server: what is written through a mapping, which holds the file open and writes back when it ends.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

@@ -27,8 +27,6 @@ pub mod init {
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     /// Asynchronous direct I/O.
     pub const ASYNC_DIO: u64 = 1 << 15;
-    /// Writes gather in the page cache.
-    pub const WRITEBACK_CACHE: u64 = 1 << 16;
     /// LOOKUP and READDIR of one directory run in parallel.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     /// ACLs decide about access, and are the server's to inherit.
@@ -37,6 +35,8 @@ pub mod init {
     pub const MAX_PAGES: u64 = 1 << 22;
     /// READLINK's answers are cached.
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    /// OPENDIR may be refused with ENOSYS: directories are read without, and READDIR's answers are kept.
+    pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     /// The page cache is dropped only when the server says so.
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     /// The server clears set-id bits where a request says so.
@@ -45,8 +45,6 @@ pub mod init {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     /// `flags2` is meant.
     pub const INIT_EXT: u64 = 1 << 30;
-    /// Files that are opened past the page cache can be mapped all the same.
-    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     /// Requests come over io_uring.
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
@@ -81,24 +79,16 @@ pub mod setattr {
 
 /// Bits of OPEN's and CREATE's answer.
 pub mod open {
-    /// Past the page cache.
-    pub const DIRECT_IO: u32 = 1 << 0;
     /// Keep what the page cache has.
     pub const KEEP_CACHE: u32 = 1 << 1;
-    /// Keep what READDIR returned.
-    pub const CACHE_DIR: u32 = 1 << 3;
     /// No FLUSH when a descriptor is closed.
     pub const NOFLUSH: u32 = 1 << 5;
-    /// Direct writes to one file run in parallel.
-    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
 /// Bit of OPEN's `open_flags`: the truncation clears set-id bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// Bit of WRITE: clear set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// In `write_flags`: the data comes from the page cache, under the writeback cache.
-pub const WRITE_CACHE: u32 = 1;
 /// Bit of FSYNC: the content only.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// Bit of SETXATTR: an ACL whose mode loses its set-group-id bit.

@@ -18,10 +18,11 @@ const MAX_BACKGROUND: u16 = 64;
 const PAGE_BYTES: usize = 4096;
 
 /// Features that must be there, with the name to complain by.
-const REQUIRED: [(u64, &str); 5] = [
+const REQUIRED: [(u64, &str); 6] = [
     (init::DONT_MASK, "DONT_MASK"),
     (init::POSIX_ACL, "POSIX_ACL"),
     (init::MAX_PAGES, "MAX_PAGES"),
+    (init::NO_OPENDIR_SUPPORT, "NO_OPENDIR_SUPPORT"),
     (init::HANDLE_KILLPRIV_V2, "HANDLE_KILLPRIV_V2"),
     (init::SETXATTR_EXT, "SETXATTR_EXT"),
 ];
@@ -35,12 +36,10 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
     | init::ASYNC_DIO
-    | init::WRITEBACK_CACHE
     | init::PARALLEL_DIROPS
     | init::CACHE_SYMLINKS
     | init::EXPLICIT_INVAL_DATA
-    | init::INIT_EXT
-    | init::DIRECT_IO_ALLOW_MMAP;
+    | init::INIT_EXT;
 
 /// What both sides agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

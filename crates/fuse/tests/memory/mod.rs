@@ -379,7 +379,6 @@ impl Shared {
                 entry(&mut nodes, node, payload)?;
             }
             Operation::Open { .. } => opened(payload, open::KEEP_CACHE),
-            Operation::Opendir { .. } => opened(payload, open::KEEP_CACHE | open::CACHE_DIR),
             Operation::Read { arguments } => {
                 let nodes = self.nodes.lock();
                 let data = &get(&nodes, id)?.data;
@@ -421,7 +420,7 @@ impl Shared {
             Operation::Fsync { .. } | Operation::Fsyncdir { .. } => drop(self.fsyncs.fetch_add(1, Ordering::Relaxed)),
             Operation::Syncfs {} => drop(self.syncs.fetch_add(1, Ordering::Relaxed)),
             Operation::Destroy {} => drop(self.destroyed.fetch_add(1, Ordering::Relaxed)),
-            Operation::Release { .. } | Operation::Releasedir { .. } => {}
+            Operation::Release { .. } => {}
             Operation::Ioctl { .. } => return Err(Errno::NOTTY),
             _ => return Err(Errno::NOSYS),
         }
