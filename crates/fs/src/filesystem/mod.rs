@@ -25,6 +25,7 @@ use crate::file::{Files, Flusher};
 use crate::inode::{InodeCache, InodeId, Namespace};
 use crate::mount;
 use crate::options::Options;
+use crate::subvolume::Snapshots;
 use crate::transaction::Core;
 use crate::tree_log::Logs;
 use butterfs_device::BlockDevice;
@@ -56,6 +57,7 @@ pub(crate) struct Inner {
     upkeep: Mutex<()>,
     /// Read-only subvolumes that somebody reads as trees, and how many do: they are neither deleted nor made writable.
     held: Mutex<FxHashMap<TreeId, usize>>,
+    snapshots: Snapshots,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -103,6 +105,7 @@ impl Filesystem {
             cleaner: Mutex::new(None),
             upkeep: Mutex::new(()),
             held: Mutex::default(),
+            snapshots: Snapshots::default(),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);

@@ -204,6 +204,49 @@ fn many_subvolumes_with_one_received_uuid() {
 }
 
 #[test]
+fn snapshots_are_known_by_their_source() {
+    let world = World::new();
+    let sources = [world.create("a"), world.create("b")];
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    // Who asks while they are made and deleted must not make a later answer wrong.
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                sources.iter().for_each(|&id| drop(world.fs.snapshots_of(&world.uuid(id)).unwrap()));
+            }
+        });
+        let makers: Vec<_> = sources
+            .iter()
+            .map(|&source| {
+                let world = &world;
+                scope.spawn(move || {
+                    for number in 0..20 {
+                        let name = format!("{source}-{number}");
+                        world.create(&format!("plain-{name}"));
+                        world.fs.snapshot(source, TOP, name.as_bytes(), true).unwrap();
+                        if number % 3 == 0 {
+                            world.fs.delete_subvolume(TOP, name.as_bytes()).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        makers.into_iter().for_each(|maker| maker.join().unwrap());
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        asking.join().unwrap();
+    });
+    for source in sources {
+        let uuid = world.uuid(source);
+        let mut all = world.fs.subvolumes().unwrap();
+        all.retain(|info| info.parent_uuid == uuid);
+        assert_eq!((all.len(), world.fs.snapshots_of(&uuid).unwrap()), (13, all));
+    }
+    assert_eq!(world.fs.snapshots_of(&[0; 16]).unwrap(), []);
+    assert_eq!(world.fs.snapshots_of(&[9; 16]).unwrap(), []);
+    world.check("snapshots_are_known_by_their_source");
+}
+
+#[test]
 fn old_root_items_are_read_and_grow() {
     let world = World::new();
     let id = world.create("old");

@@ -56,6 +56,12 @@ impl Filesystem {
         subvolume::info(&self.0.core, id)
     }
 
+    /// The living snapshots of the subvolume with this UUID, by id. The first call reads the root items of all
+    /// subvolumes, each later one those made since.
+    pub fn snapshots_of(&self, uuid: &[u8; 16]) -> Result<Vec<SubvolumeInfo>> {
+        self.0.snapshots.of(&self.0.core, uuid)
+    }
+
     /// The subvolumes with this UUID, of their own or as they were received: one descent of the UUID tree each.
     pub fn subvolumes_by_uuid(&self, kind: uuid_tree::UuidKind, uuid: &[u8; 16]) -> Result<Vec<TreeId>> {
         uuid_tree::lookup(&self.0.core, kind, uuid)

@@ -62,16 +62,17 @@ impl SubvolumeInfo {
 
 /// All living subvolumes by id, the top level included.
 pub fn list(core: &Core) -> Result<Vec<SubvolumeInfo>> {
+    list_range(core, TreeId::FS, TreeId(Ino::LAST_FREE.0))
+}
+
+/// The living subvolumes from `first` to `last`, both included, by id.
+pub(super) fn list_range(core: &Core, first: TreeId, last: TreeId) -> Result<Vec<SubvolumeInfo>> {
     let mut found: Vec<SubvolumeInfo> = Vec::new();
-    let (from, to) = (Key::new(TreeId::FS.0, KeyType(0), 0), Key::new(Ino::LAST_FREE.0, KeyType(255), u64::MAX));
-    core.globals().root.scan(core, from, to, &mut |key, payload| {
+    scan(core, first, last, &mut |key, payload| {
         let id = TreeId(key.objectid);
         match key.kind {
-            KeyType::ROOT_ITEM if id.is_subvolume() => {
-                let item = RootItem::parse(payload).map(|item| core.current_root_item(id, item));
-                if let Some(item) = item.filter(|item| item.refs.get() > 0) {
-                    found.push(SubvolumeInfo::of(id, &item));
-                }
+            KeyType::ROOT_ITEM => {
+                found.extend(living(core, id, payload).map(|item| SubvolumeInfo::of(id, &item)));
             }
             KeyType::ROOT_BACKREF => {
                 if let Some(last) = found.last_mut().filter(|last| last.id == id) {
@@ -80,9 +81,36 @@ pub fn list(core: &Core) -> Result<Vec<SubvolumeInfo>> {
             }
             _ => {}
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     })?;
     Ok(found)
+}
+
+/// Shows the root items of the living subvolumes from `first` to `last`, both included, by id.
+pub(super) fn visit(core: &Core, first: TreeId, last: TreeId, show: &mut dyn FnMut(TreeId, &RootItem)) -> Result<()> {
+    scan(core, first, last, &mut |key, payload| {
+        let id = TreeId(key.objectid);
+        if let Some(item) = (key.kind == KeyType::ROOT_ITEM).then(|| living(core, id, payload)).flatten() {
+            show(id, &item);
+        }
+        Ok(())
+    })
+}
+
+/// Shows the items that the tree of tree roots has of subvolumes.
+fn scan(core: &Core, first: TreeId, last: TreeId, show: &mut dyn FnMut(Key, &[u8]) -> Result<()>) -> Result<()> {
+    let (from, to) = (Key::new(first.0, KeyType(0), 0), Key::new(last.0, KeyType(255), u64::MAX));
+    core.globals().root.scan(core, from, to, &mut |key, payload| {
+        if TreeId(key.objectid).is_subvolume() {
+            show(key, payload)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// The root item of a subvolume as it is now; none of a deleted one.
+fn living(core: &Core, id: TreeId, payload: &[u8]) -> Option<RootItem> {
+    RootItem::parse(payload).map(|item| core.current_root_item(id, item)).filter(|item| item.refs.get() > 0)
 }
 
 fn place(key: Key, payload: &[u8]) -> Result<(TreeId, Ino, Vec<u8>)> {

@@ -16,6 +16,7 @@ mod info;
 pub mod paths;
 mod quota_groups;
 pub mod sharers;
+mod snapshots;
 pub mod uuid_tree;
 mod uuid_upkeep;
 
@@ -26,4 +27,5 @@ pub use cleaner::{clean_step, deleted, deleted_generation, first_deleted};
 pub use create::{create, snapshot};
 pub use delete::delete;
 pub use info::{SubvolumeInfo, default_id, finish_received, info, list, set_default, set_readonly};
+pub use snapshots::Snapshots;
 pub use uuid_upkeep::mend_uuid_tree;

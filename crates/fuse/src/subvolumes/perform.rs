@@ -36,6 +36,7 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
         b"info" => asked.info(),
         b"info-id" => asked.info_by_id(),
         b"info-uuid" => asked.info_by_uuid(),
+        b"snapshots-of" => asked.snapshots_of(),
         b"rootid" => asked.rootid(),
         b"get-default" => asked.get_default(),
         b"set-default" => asked.set_default(),
@@ -249,6 +250,18 @@ impl Asked<'_, '_> {
         let found = self.filesystem().subvolumes_by_uuid(UuidKind::Subvolume, &uuid)?;
         let none = || Refusal::new(Errno::ENOENT.0, "there is no subvolume with this UUID");
         self.described(*found.first().ok_or_else(none)?)
+    }
+
+    /// The path of a subvolume from the top level, then those of its snapshots.
+    fn snapshots_of(&mut self) -> Answer {
+        let id = self.tree()?;
+        self.access().must_be_privileged()?;
+        let uuid = self.filesystem().subvolume_info(id)?.uuid;
+        let mut records = vec![vec![self.filesystem().subvolume_path(id)?]];
+        for snapshot in self.filesystem().snapshots_of(&uuid)? {
+            records.push(vec![self.filesystem().subvolume_path(snapshot.id)?]);
+        }
+        Ok(records)
     }
 
     fn described(&self, id: TreeId) -> Answer {

@@ -1,6 +1,6 @@
 //! `butterfs subvolume show`.
 
-use super::forest::{Forest, TOP_LEVEL};
+use super::forest::TOP_LEVEL;
 use super::local_date::with_zone;
 use crate::commands::Run;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
@@ -39,25 +39,27 @@ impl Run for Args {
             _ => target.ask(&what, &[b"info", &inode]),
         }?;
         let record = records.first().and_then(|words| SubvolumeRecord::from_words(words)).ok_or_else(nonsense)?;
-        let forest = forest(&mut target, &inode);
-        write_record(out, &record, forest.as_ref())?;
+        let paths = paths(&mut target, &record);
+        write_record(out, &record, paths.as_deref())?;
         target.close()
     }
 }
 
-/// None for users who may not see all subvolumes; they are shown their own all the same.
-fn forest(target: &mut Target, inode: &[u8]) -> Option<Forest> {
-    Forest::ask(target, inode).ok()
+/// The path of the subvolume from the top level, then those of its snapshots. None for users who may not see all
+/// subvolumes; they are shown their own all the same.
+fn paths(target: &mut Target, record: &SubvolumeRecord) -> Option<Vec<Vec<u8>>> {
+    let records = target.ask("cannot list snapshots", &[b"snapshots-of", record.id.to_string().as_bytes()]).ok()?;
+    records.into_iter().map(|mut words| words.pop()).collect()
 }
 
-fn write_record(out: &mut dyn Write, record: &SubvolumeRecord, forest: Option<&Forest>) -> Result<(), CliError> {
+fn write_record(out: &mut dyn Write, record: &SubvolumeRecord, paths: Option<&[Vec<u8>]>) -> Result<(), CliError> {
     let top = record.id == TOP_LEVEL;
-    let path = match forest {
-        _ if top => b"/".to_vec(),
-        Some(forest) => forest.path_from_top(record.id),
-        None => record.name.clone(),
+    let (path, snapshots) = match paths.and_then(<[_]>::split_first) {
+        Some((path, snapshots)) => (path, snapshots),
+        None => (&record.name, [].as_slice()),
     };
-    out.write_all(&[&path, b"\n".as_slice()].concat())?;
+    let path = if top { b"/" } else { path.as_slice() };
+    out.write_all(&[path, b"\n"].concat())?;
     let zone = Zone::of_system();
     let uuid = |uuid: &[u8; 16]| if *uuid == [0; 16] { "-".to_owned() } else { uuid_text(uuid) };
     let time = |seconds: i64| if seconds == 0 { "-".to_owned() } else { with_zone(&zone, seconds) };
@@ -87,10 +89,8 @@ fn write_record(out: &mut dyn Write, record: &SubvolumeRecord, forest: Option<&F
         writeln!(out, "\t{name}\t{value}")?;
     }
     writeln!(out, "\tSnapshot(s):")?;
-    let Some(forest) = forest else { return Ok(()) };
-    let of_it = |other: &&SubvolumeRecord| other.parent_uuid == record.uuid && record.uuid != [0; 16];
-    for snapshot in forest.all.values().filter(of_it) {
-        out.write_all(&[b"\t\t\t\t", forest.path_from_top(snapshot.id).as_slice(), b"\n"].concat())?;
+    for snapshot in snapshots {
+        out.write_all(&[b"\t\t\t\t", snapshot.as_slice(), b"\n"].concat())?;
     }
     Ok(())
 }
