@@ -312,10 +312,11 @@ impl<'s, 'a> Judge<'s, 'a> {
         self.expect(trees.read(roots::tree_root(session), None, false).complete);
         let mut nameless = Vec::new();
         for root in &roots.trees {
-            let live = root.id.is_subvolume() && !root.is_dead();
-            let mut part = trees.read(root.ptr(), root.drop_point(), live);
+            // A deleted subvolume of which nothing is dropped yet is still whole.
+            let whole = root.id.is_subvolume() && root.drop_point().is_none();
+            let mut part = trees.read(root.ptr(), root.drop_point(), whole);
             self.expect(part.complete);
-            if live {
+            if whole {
                 part.value.finish(session, root.id);
                 if part.complete {
                     self.check_names(roots, root, &part.value, &mut nameless);

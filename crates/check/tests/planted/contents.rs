@@ -1,7 +1,7 @@
 //! What is wrong with inodes, names and file extents.
 
 use super::{Plant, SUBVOLUME, is_file, is_regular, kind};
-use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, file_extent_type};
+use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, RootItem, file_extent_type};
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use butterfs_testkit::editor::{Editor, Item};
 
@@ -38,6 +38,12 @@ pub const PLANTS: &[Plant] = &[
         e.change(SUBVOLUME, is_file, |inode: &mut InodeItem| inode.nlink = (inode.nlink.get() + 3).into());
     }),
     ("inode-without-name", take_name),
+    // Of a deleted subvolume too, as long as nothing of it is dropped.
+    ("inode-without-name", |e| {
+        let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
+        e.change(TreeId::ROOT, wanted, |root: &mut RootItem| root.refs = 0.into());
+        take_name(e);
+    }),
     ("directory-size", |e| {
         e.change(
             TreeId::FS,
