@@ -44,6 +44,24 @@ fn numbers_of_deleted_inodes_are_not_used_again() {
     clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// What was changed in a subvolume just before it was deleted was half written: its entries, but not the size of their
+/// folder. Nobody sees the content of a deleted subvolume, but others judge it until it is dropped.
+#[test]
+fn a_deleted_subvolume_is_whole_until_it_is_dropped() {
+    let disk = made();
+    let filesystem = open(&disk);
+    let root = filesystem.root();
+    let gone = InodeId::root_of(filesystem.create_subvolume(&ROOT, root, b"gone").expect("room"));
+    let folder = filesystem.mkdir(&ROOT, gone, b"folder", 0o755).expect("room").id;
+    filesystem.sync().expect("a good disk");
+    filesystem.create(&ROOT, folder, b"new", 0o644).expect("room");
+    filesystem.delete_subvolume(root, b"gone").expect("it is there");
+    filesystem.sync().expect("a good disk");
+    let dying = filesystem.deleted_subvolumes().expect("a good disk");
+    assert_eq!(dying, [gone.tree]);
+    clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
+}
+
 /// The index of a deleted subvolume's entry was given to a new file, and the log of that file asked for the removal of
 /// the subvolume, which no replay does: the filesystem did not open.
 #[test]

@@ -108,6 +108,7 @@ impl Filesystem {
             self.0.inodes.discard_tree(id);
             // Whoever found the tree alive under a handle must be done with its blocks before they are freed.
             self.0.core.let_handles_end();
+            self.0.inodes.flush_tree(id)?;
         }
         let gone = subvolume::clean_step(&self.0.core, id)?;
         *at = if gone { TreeId(id.0.saturating_add(1)) } else { id };

@@ -265,7 +265,7 @@ impl InodeCache {
     }
 
     /// Ends all inodes of a deleted subvolume: operations on them that are under way finish, others are refused, and
-    /// nothing of them is written any more. No lock and no handle is held.
+    /// no content of them is written any more. No lock and no handle is held.
     pub fn discard_tree(&self, tree: TreeId) {
         for shard in &self.shards {
             let inodes: Vec<Arc<Inode>> = {
@@ -306,9 +306,6 @@ impl InodeCache {
 
     fn write_item(&self, handle: &Handle, inode: &Arc<Inode>) -> Result<()> {
         let (item, due) = inode.take_dirty(handle.generation());
-        if inode.tree.is_deleted() {
-            return Ok(());
-        }
         let updated = inode.tree.update(handle, item_key(inode.ino), |bytes| {
             // The tree checker admits no other length.
             bytes.copy_from_slice(item.as_bytes());
@@ -323,6 +320,19 @@ impl InodeCache {
             inode.tree.insert(handle, orphan::key(inode.ino), &[])?;
         }
         Ok(())
+    }
+
+    /// Writes the items of the dirty inodes of a deleted subvolume, whose tree is about to be dropped: until the last block
+    /// of it is gone, others may look at it. Nobody makes more of them dirty. No lock and no handle is held.
+    pub fn flush_tree(&self, tree: TreeId) -> Result<()> {
+        loop {
+            let handle = self.core.start(Reserve::removal(DIRTY_BATCH as u64))?;
+            let batch = self.dirty.take_of(tree, DIRTY_BATCH);
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.flush(&handle, batch).inspect_err(|error| handle.failed(error))?;
+        }
     }
 
     /// The inodes of a tree whose items are ahead of it.
@@ -380,6 +390,13 @@ impl DirtyInodes {
         let mut list = self.list.lock();
         let keep = list.len().saturating_sub(at_most);
         let batch = list.split_off(keep);
+        self.core.count_dirty_inodes(-(batch.len() as isize));
+        batch
+    }
+
+    fn take_of(&self, tree: TreeId, at_most: usize) -> Vec<Arc<Inode>> {
+        let mut list = self.list.lock();
+        let batch: Vec<_> = list.extract_if(.., |inode| inode.tree_id() == tree).take(at_most).collect();
         self.core.count_dirty_inodes(-(batch.len() as isize));
         batch
     }
