@@ -141,6 +141,9 @@ findings! {
     RootMissing { tree: Tree } "root-missing", Error, false, "there is no root item of tree {tree}";
     /// Two root items of one tree.
     RootDoubled { tree: Tree } "root-doubled", Error, false, "there are several root items of tree {tree}";
+    /// A root item under a key by which nobody looks for it.
+    RootOffset { tree: Tree, stored: u64 } "root-offset", Error, true,
+        "the key of the root item of tree {tree} ends in {stored}, not in 0";
     /// A system chunk that is not in the chunk tree.
     SystemChunk { chunk: Logical } "system-chunk", Error, true,
         "the system chunk {chunk} of the superblock is not as the chunk tree has it";
@@ -155,6 +158,9 @@ findings! {
     /// Stripes on each other.
     DeviceExtentOverlap { device: DeviceId, physical: u64 } "stripe-overlap", Error, false,
         "the stripe at {physical} of device {device} overlaps another one";
+    /// A device that only its extents know.
+    DeviceItemMissing { device: DeviceId } "device-item-missing", Error, true,
+        "device {device} has extents and no item in the chunk tree";
     /// A device item about another device.
     DeviceIdentity { device: DeviceId } "device-identity", Error, true,
         "device {device} of the chunk tree is not the device that was given, by its UUIDs";
@@ -220,6 +226,9 @@ findings! {
     /// A wrong number of runs.
     FreeSpaceCount { group: Logical, stored: u64, found: u64 } "free-space-count", Error, true,
         "block group {group}: the free space tree counts {stored} runs and lists {found}";
+    /// Runs where bitmaps were announced, or the other way round.
+    FreeSpaceForm { group: Logical } "free-space-form", Error, true,
+        "block group {group}: the free space tree lists it in another form (runs or bitmaps) than its summary says";
     /// Free space that is not listed as it is.
     FreeSpaceWrong { group: Logical, at: Logical, length: u64, listed: String } "free-space-wrong", Error, true,
         "block group {group}: {length} bytes at {at} are {listed} in the free space tree, and are not";

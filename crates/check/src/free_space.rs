@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 /// What the tree says about one group.
 #[derive(Default)]
 struct Listed {
-    info: Option<u64>,
+    info: Option<FreeSpaceInfo>,
     free: Runs,
     /// Ranges given, before neighbours are joined: the tree keeps them maximal.
     ranges: u64,
@@ -53,7 +53,7 @@ pub(crate) fn check(session: &Session<'_>, root: NodePtr, scan: &ExtentScan) {
 fn add(listed: &mut Listed, key: Key, data: &[u8], sector: u64) {
     match key.kind {
         KeyType::FREE_SPACE_INFO => {
-            listed.info = FreeSpaceInfo::read_from_bytes(data).ok().map(|info| info.extent_count.get().into());
+            listed.info = FreeSpaceInfo::read_from_bytes(data).ok();
         }
         KeyType::FREE_SPACE_EXTENT => {
             listed.ranges += 1;
@@ -74,7 +74,12 @@ fn add(listed: &mut Listed, key: Key, data: &[u8], sector: u64) {
 
 fn compare(session: &Session<'_>, scan: &ExtentScan, range: std::ops::Range<u64>, listed: Listed) {
     let group = Logical(range.start);
-    let Some(count) = listed.info else { return session.report(Finding::FreeSpaceInfoMissing { group }) };
+    let Some(info) = listed.info else { return session.report(Finding::FreeSpaceInfoMissing { group }) };
+    let of_bitmaps = info.flags.get() & FreeSpaceInfo::USING_BITMAPS != 0;
+    if of_bitmaps && listed.ranges > 0 || !of_bitmaps && listed.bitmaps {
+        return session.report(Finding::FreeSpaceForm { group });
+    }
+    let count = u64::from(info.extent_count.get());
     let found = if listed.bitmaps { listed.free.0.len() as u64 } else { listed.ranges };
     if count != found {
         session.report(Finding::FreeSpaceCount { group, stored: count, found });

@@ -281,7 +281,8 @@ impl LeafPass<'_, '_> {
                 inode.bytes = inode.bytes.wrapping_add(extent.body.num_bytes.get());
                 let end = extent.body.offset.get().saturating_add(extent.body.num_bytes.get());
                 let plain = head.compression == compression::NONE;
-                let limit = if plain { extent.body.disk_num_bytes.get() } else { head.ram_bytes.get() };
+                let ram = head.ram_bytes.get();
+                let limit = if plain { extent.body.disk_num_bytes.get().min(ram) } else { ram };
                 // Nothing larger is ever compressed in one piece, and no reader would unpack it.
                 let too_large = !plain && limit.max(extent.body.disk_num_bytes.get()) > COMPRESSED_MAX;
                 bad_bounds = end > limit || too_large;

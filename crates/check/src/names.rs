@@ -60,7 +60,7 @@ impl NameOf<'_> {
 
     /// The root directory is its own parent and has no entry.
     pub fn is_root_dir(&self) -> bool {
-        self.directory == self.inode && self.name == b".."
+        self.directory == self.inode && self.index == 0 && self.name == b".."
     }
 }
 

@@ -79,6 +79,11 @@ pub(crate) fn read(session: &Session<'_>) -> Roots {
         KeyType::ROOT_ITEM => {
             let Some(item) = RootItem::parse(data) else { return };
             let id = TreeId(key.objectid);
+            let is_snapshot = id.is_subvolume() && id != TreeId::FS;
+            if key.offset != 0 && !is_snapshot && id != TreeId::TREE_RELOC {
+                // Nobody finds it there.
+                return session.report(Finding::RootOffset { tree: Tree(id), stored: key.offset });
+            }
             if id != TreeId::TREE_RELOC && !seen.insert(id) {
                 return session.report(Finding::RootDoubled { tree: Tree(id) });
             }

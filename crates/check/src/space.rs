@@ -126,6 +126,9 @@ fn check_device_items(session: &Session<'_>, devices: &BTreeMap<u64, DevItem>, u
             session.report(Finding::DeviceUsed { device: DeviceId(*id), stored, found });
         }
     }
+    for id in used.keys().filter(|id| !devices.contains_key(id)) {
+        session.report(Finding::DeviceItemMissing { device: DeviceId(*id) });
+    }
     let stored = session.sb.total_bytes.get();
     if total > stored {
         session.report(Finding::SuperblockTotal { stored, found: total });

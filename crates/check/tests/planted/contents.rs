@@ -63,6 +63,12 @@ pub const PLANTS: &[Plant] = &[
         let place = e.find(SUBVOLUME, |item| item.is_inner(KeyType::INODE_EXTREF) && item.next().is_some());
         e.set_key(place, |key| Key { offset: key.offset + 1, ..key });
     }),
+    ("reference-without-entry", |e| {
+        let place = e.find(TreeId::FS, |item| {
+            item.is(KeyType::INODE_REF) && item.key() == Key::new(256, KeyType::INODE_REF, 256)
+        });
+        e.edit(place.leaf, |leaf| leaf.item_mut(place.slot)[0] = 1);
+    }),
     ("file-extent-overlap", |e| {
         let wanted = |item: Item<'_>| item.is_last() && item.is(KeyType::EXTENT_DATA) && item.key().offset > 0;
         e.change(SUBVOLUME, wanted, |extent: &mut FileExtent| {

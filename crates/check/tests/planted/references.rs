@@ -131,6 +131,11 @@ pub const PLANTS: &[Plant] = &[
         e.remove(TreeId::ROOT, |item| item.is_inner(KeyType::ROOT_REF) && item.key().offset == id);
         e.remove(TreeId::ROOT, |item| item.is_inner(KeyType::ROOT_BACKREF) && item.key().objectid == id);
     }),
+    ("root-offset", |e| {
+        let place =
+            e.find(TreeId::ROOT, |item| item.is(KeyType::ROOT_ITEM) && item.key().objectid == TreeId::UUID.get());
+        e.set_key(place, |key| Key { offset: 1, ..key });
+    }),
     ("root-ref-unpaired", |e| e.remove(TreeId::ROOT, kind(KeyType::ROOT_BACKREF))),
     ("root-dead-without-orphan", |e| {
         let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();

@@ -87,6 +87,7 @@ pub const PLANTS: &[Plant] = &[
             extent.chunk_offset = (extent.chunk_offset.get() + 4096).into();
         });
     }),
+    ("device-item-missing", |e| e.remove(TreeId::CHUNK, is_dev_item)),
     ("device-identity", |e| e.change(TreeId::CHUNK, is_dev_item, |device: &mut DevItem| device.uuid[0] ^= 1)),
     ("device-bytes-used", |e| {
         e.change(TreeId::CHUNK, is_dev_item, |device: &mut DevItem| {
@@ -120,6 +121,13 @@ pub const PLANTS: &[Plant] = &[
             TreeId::FREE_SPACE,
             |item| is_lasting(item, KeyType::FREE_SPACE_INFO),
             |info: &mut FreeSpaceInfo| info.extent_count = (info.extent_count.get() ^ 64).into(),
+        );
+    }),
+    ("free-space-form", |e| {
+        e.change(
+            TreeId::FREE_SPACE,
+            |item| is_lasting(item, KeyType::FREE_SPACE_INFO),
+            |info: &mut FreeSpaceInfo| info.flags = (info.flags.get() ^ FreeSpaceInfo::USING_BITMAPS).into(),
         );
     }),
     ("free-space-wrong", |e| e.remove(TreeId::FREE_SPACE, |item| is_lasting(item, KeyType::FREE_SPACE_EXTENT))),
