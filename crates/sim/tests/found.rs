@@ -62,6 +62,27 @@ fn a_deleted_subvolume_is_whole_until_it_is_dropped() {
     clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// A file that was made much larger has a hole punched into what it will be: the commit before its new end is written
+/// showed it as large as the hole reached, which it never was.
+#[test]
+fn a_hole_does_not_make_a_file_longer() {
+    let disk = made();
+    let filesystem = open(&disk);
+    let root = filesystem.root();
+    let file = filesystem.create(&ROOT, root, b"file", 0o644).expect("room").id;
+    filesystem.write(file, 0, &[7; 11_472], false).expect("room");
+    filesystem.sync().expect("a good disk");
+    filesystem.write(file, 1 << 30, b"far away", false).expect("room");
+    filesystem.fallocate(file, 3, 163_840, 30_917, false).expect("room");
+    filesystem.commit_recorded().expect("a good disk");
+    let crashed = open(&Arc::new(MemoryDevice::snapshot(&disk)));
+    let found = crashed.lookup(crashed.root(), b"file").expect("it is there");
+    assert_eq!(found.size, 11_472);
+    filesystem.sync().expect("a good disk");
+    assert_eq!(filesystem.getattr(file).expect("it is there").size, (1 << 30) + 8);
+    clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
+}
+
 /// The index of a deleted subvolume's entry was given to a new file, and the log of that file asked for the removal of
 /// the subvolume, which no replay does: the filesystem did not open.
 #[test]

@@ -146,8 +146,10 @@ impl Files {
         let dropped = context.drop_range(&mut items, range, DROPS_PER_STEP, &mut booking).and_then(|stopped| {
             let recorded = self.round_up(inode.with(|state| state.item.size.get()));
             context.insert_hole(&mut items, &(range.start..stopped.min(recorded).max(range.start)))?;
-            // Data that was to advance the recorded size may just have been forgotten.
-            self.advance_size(inode, &context, &mut items, stopped, |state| booking.settle(state))?;
+            // Data that was to advance the recorded size may just have been forgotten. Where the hole ends before the file
+            // does, what is to advance it is still there: no size in between may be seen after a crash.
+            let end = if stopped >= inode.size() { stopped } else { 0 };
+            self.advance_size(inode, &context, &mut items, end, |state| booking.settle(state))?;
             Ok(stopped)
         });
         dropped.inspect_err(|error| handle.failed(error))
