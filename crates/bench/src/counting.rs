@@ -28,6 +28,9 @@ impl BlockDevice for Counting {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.inner.flush()
     }
+    fn begin_flush(&self, offset: u64, len: u64) {
+        self.inner.begin_flush(offset, len);
+    }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.discard(offset, len)
     }

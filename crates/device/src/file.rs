@@ -10,6 +10,7 @@
 //!
 //! Buffered I/O only; nothing here bypasses the page cache.
 
+use crate::begin_flush;
 use crate::in_use;
 use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
 use parking_lot::Mutex;
@@ -268,6 +269,13 @@ impl BlockDevice for FileDevice {
             *self.failure.lock() = Some(error.to_string());
             self.has_failed.store(true, Ordering::Release);
         })
+    }
+
+    fn begin_flush(&self, offset: u64, len: u64) {
+        // No length would mean all of the file.
+        if len > 0 && !self.read_only {
+            begin_flush::begin(&self.file, offset, len);
+        }
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -19,6 +19,7 @@
 
 #![deny(unsafe_code)]
 
+mod begin_flush;
 mod block_ioctl;
 mod faulty;
 mod file;
@@ -60,6 +61,10 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Makes everything durable that was written before.
     fn flush(&self) -> io::Result<()>;
+
+    /// Has the device begin to make these bytes durable, so that the next `flush` has less to wait for. A hint: it promises
+    /// nothing, and what goes wrong is the flush's error.
+    fn begin_flush(&self, _offset: u64, _len: u64) {}
 
     /// Tells the device that nobody needs these bytes; afterwards they read as anything. Devices that cannot say `Ok`.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;

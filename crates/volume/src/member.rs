@@ -146,6 +146,13 @@ impl Member {
         self.device.flush().inspect_err(|_| count(&self.counters.flush))
     }
 
+    /// Begins to make a range durable.
+    pub fn begin_flush(&self, at: Physical, len: u64) {
+        if self.is_in_use() {
+            self.device.begin_flush(at.0, len);
+        }
+    }
+
     /// Discards a range, unless a superblock copy is in it. It is advice, so failing changes nothing.
     pub fn discard(&self, at: Physical, len: u64) {
         if touched_superblock(at, len).is_none() {

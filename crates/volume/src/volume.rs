@@ -365,6 +365,20 @@ impl Volume {
         self.members.iter().filter(|member| member.is_in_use()).map(flush).fold(Ok(()), Result::and)
     }
 
+    /// Has the devices begin to make these bytes durable, so that the next [`flush`](Self::flush) has less to wait for.
+    pub fn begin_flush(&self, at: Logical, len: usize) {
+        let begin = |layout: Layout<'_>| {
+            for piece in layout.pieces(at, len) {
+                for (member, place) in self.mirror_places(&layout, &piece) {
+                    member.inspect(|member| member.begin_flush(place.physical, piece.range.len() as u64));
+                }
+            }
+            Ok(())
+        };
+        // Where no chunk is, nothing is written.
+        let _ = self.located(at, len, begin);
+    }
+
     /// Tells the devices that nobody needs these bytes. Advice: nothing happens where it cannot be given.
     pub fn discard(&self, at: Logical, len: u64) {
         let map = self.chunk_map();

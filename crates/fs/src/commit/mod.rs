@@ -30,6 +30,8 @@ use zerocopy::IntoBytes;
 
 /// Tree blocks are written in runs of at most this many bytes.
 const WRITE_RUN_BYTES: usize = 1 << 20;
+/// Runs of at least this many bytes go to the device at once, while the next ones are prepared.
+const BEGIN_FLUSH_BYTES: usize = 256 << 10;
 
 impl Core {
     /// Makes everything durable that was recorded before the call. Waits for a commit that is under way; callers
@@ -210,8 +212,13 @@ impl Core {
             for (node, out) in rest[..run].iter().zip(buffer.chunks_exact_mut(nodesize)) {
                 node.seal_into(out, identity)?;
             }
-            self.volume.write(start, &buffer[..run * nodesize])?;
+            let bytes = run * nodesize;
+            self.volume.write(start, &buffer[..bytes])?;
             rest = &rest[run..];
+            // After the last one the flush comes at once.
+            if !rest.is_empty() && bytes >= BEGIN_FLUSH_BYTES {
+                self.volume.begin_flush(start, bytes);
+            }
         }
         Ok(())
     }
