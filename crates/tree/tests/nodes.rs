@@ -130,6 +130,27 @@ fn edit(random: &mut Random, leaf: &mut Node, items: &mut Items) -> &'static str
 }
 
 #[test]
+fn leaves_agree_as_far_as_keys_and_data_do() {
+    let leaf = |items: &[(u64, &[u8])]| {
+        let mut leaf = empty(4096, 0);
+        items.iter().enumerate().for_each(|(slot, (n, data))| leaf.insert_item(slot, key(*n), data));
+        leaf
+    };
+    let one = leaf(&[(1, b"a"), (2, b""), (3, b"ccc"), (4, b"d")]);
+    for (other, slot, other_slot, same) in [
+        (leaf(&[(1, b"a"), (2, b""), (3, b"ccc"), (4, b"d")]), 0, 0, 4),
+        (leaf(&[(2, b""), (3, b"ccc")]), 1, 0, 2),
+        (leaf(&[(2, b""), (3, b"ccx")]), 1, 0, 1),
+        (leaf(&[(2, b""), (3, b"cc")]), 1, 0, 1),
+        (leaf(&[(0, b"z"), (1, b"a"), (5, b"")]), 0, 1, 1),
+        (leaf(&[(2, b"")]), 0, 0, 0),
+    ] {
+        assert_eq!(one.same_items(slot, &other, other_slot), same);
+        assert_eq!(other.same_items(other_slot, &one, slot), same);
+    }
+}
+
+#[test]
 fn leaf_editors_agree_with_a_vector() {
     for (nodesize, seed) in [(512, 1), (512, 2), (4096, 3), (16384, 4), (65536, 5)] {
         let mut random = Random::new(seed);

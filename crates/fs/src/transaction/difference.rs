@@ -140,33 +140,68 @@ fn drop_common(old: &mut Side, new: &mut Side) {
 pub(crate) type VisitDifference<'a, E> =
     dyn FnMut(Key, Option<&[u8]>, Option<&[u8]>) -> std::result::Result<(), E> + 'a;
 
+/// A place in a list of leaves.
+struct Cursor<'a> {
+    leaves: &'a [Arc<Node>],
+    slot: usize,
+    to: Key,
+}
+
+impl<'a> Cursor<'a> {
+    /// At the first item from `from` on; it ends behind `to`.
+    fn new(mut leaves: &'a [Arc<Node>], from: Key, to: Key) -> Cursor<'a> {
+        while let [first, rest @ ..] = leaves
+            && first.last_key().is_none_or(|last| last < from)
+        {
+            leaves = rest;
+        }
+        let slot = leaves.first().map_or(0, |leaf| leaf.find(from).unwrap_or_else(|slot| slot));
+        Cursor { leaves, slot, to }
+    }
+
+    fn item(&self) -> Option<(Key, &'a [u8])> {
+        let leaf = self.leaves.first()?;
+        let key = leaf.key(self.slot);
+        (key <= self.to).then(|| (key, leaf.item(self.slot)))
+    }
+
+    /// Goes on by so many items, all of them in this leaf.
+    fn advance(&mut self, count: usize) {
+        self.slot += count;
+        while let [first, rest @ ..] = self.leaves
+            && self.slot >= first.nritems()
+        {
+            (self.leaves, self.slot) = (rest, 0);
+        }
+    }
+}
+
 /// Shows every key from `from` to `to` whose item differs between two lists of leaves.
 pub(crate) fn merge_leaves<E>(
     (old, new): (&Leaves, &Leaves),
     (from, to): (Key, Key),
     visit: &mut VisitDifference<'_, E>,
 ) -> std::result::Result<(), E> {
-    let in_range = |(key, _): &(Key, &[u8])| from <= *key && *key <= to;
-    let mut old = old.iter().flat_map(|leaf| leaf.items()).filter(in_range).peekable();
-    let mut new = new.iter().flat_map(|leaf| leaf.items()).filter(in_range).peekable();
+    let (mut old, mut new) = (Cursor::new(old, from, to), Cursor::new(new, from, to));
     loop {
-        let (left, right) = (old.peek().copied(), new.peek().copied());
-        match (left, right) {
+        match (old.item(), new.item()) {
             (None, None) => return Ok(()),
             (Some((key, was)), Some((other, is))) if key == other => {
-                if was != is {
+                let mut same = old.leaves[0].same_items(old.slot, &new.leaves[0], new.slot);
+                if same == 0 {
                     visit(key, Some(was), Some(is))?;
+                    same = 1;
                 }
-                old.next();
-                new.next();
+                old.advance(same);
+                new.advance(same);
             }
             (Some((key, was)), other) if other.is_none_or(|(other, _)| key < other) => {
                 visit(key, Some(was), None)?;
-                old.next();
+                old.advance(1);
             }
             (_, Some((key, is))) => {
                 visit(key, None, Some(is))?;
-                new.next();
+                new.advance(1);
             }
             _ => unreachable!("one of the keys is the smaller one"),
         }

@@ -40,6 +40,20 @@ impl Node {
         (0..self.nritems()).map(|slot| (self.key(slot), self.item(slot)))
     }
 
+    /// How many items from `slot` on are the same, key and data, as those of another leaf from `other_slot` on.
+    pub fn same_items(&self, slot: usize, other: &Node, other_slot: usize) -> usize {
+        let most = (self.nritems() - slot).min(other.nritems() - other_slot);
+        let key_bytes = |node: &Node, slot: usize| -> [u8; at::ITEM_OFFSET] {
+            let start = header_at(slot);
+            node.bytes[start..start + at::ITEM_OFFSET].try_into().expect("a key")
+        };
+        let is_same = |&index: &usize| {
+            key_bytes(self, slot + index) == key_bytes(other, other_slot + index)
+                && self.item(slot + index) == other.item(other_slot + index)
+        };
+        (0..most).take_while(is_same).count()
+    }
+
     /// Inserts an item. There must be room: [`ITEM_LEN`] and the data.
     pub fn insert_item(&mut self, slot: usize, key: Key, data: &[u8]) {
         let range = self.open_item(slot, key, data.len());
