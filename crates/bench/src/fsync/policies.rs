@@ -75,19 +75,30 @@ fn bytes(count: f64) -> String {
 
 fn directory(sizes: &Sizes, table: &mut Table) {
     let count = sizes.policy_names;
-    for (names, bar, linked) in [("names of new files", "<= 0.60x", false), ("second names of files", "<= 0.60x", true)]
-    {
+    for (names, linked) in [("names of new files", false), ("second names of files", true)] {
         let run = |log_dir_items| fsync_of_names(count, linked, log_dir_items);
         let (before, now) = (run(true), run(false));
-        let what = format!("engine: bytes logged for {count} {names}, by index alone");
-        enter(table, &what, (before.1 as f64, now.1 as f64), bytes, bar);
+        // The entries are what the document halves. The inodes that they lead to are logged with them, before and now.
+        let what = format!("engine: directory entries logged for {count} {names}, by index alone");
+        enter(table, &what, (before.entries as f64, now.entries as f64), bytes, "<= 0.60x");
+        let what = format!("engine: bytes written for {count} {names}, with their inodes, by index alone");
+        enter(table, &what, (before.written as f64, now.written as f64), bytes, "");
         let what = format!("engine: fsync of a directory with {count} {names}, by index alone");
-        enter(table, &what, (before.0.as_secs_f64(), now.0.as_secs_f64()), seconds, "");
+        enter(table, &what, (before.time.as_secs_f64(), now.time.as_secs_f64()), seconds, "");
     }
 }
 
+/// What an fsync took.
+struct Cost {
+    time: Duration,
+    /// Bytes written.
+    written: u64,
+    /// Bytes of directory entries in the log.
+    entries: u64,
+}
+
 /// An fsync of a directory that got `count` names, of new files or of files that are on disk under another name.
-fn fsync_of_names(count: u64, linked: bool, log_dir_items: bool) -> (Duration, u64) {
+fn fsync_of_names(count: u64, linked: bool, log_dir_items: bool) -> Cost {
     let world = World::new(|policies| policies.log_dir_items = log_dir_items);
     let folder = |name: &[u8]| world.fs.mkdir(&CALLER, ROOT, name, 0o755).expect("room").id;
     let (first, second) = (folder(b"first"), folder(b"testdir"));
@@ -104,9 +115,10 @@ fn fsync_of_names(count: u64, linked: bool, log_dir_items: bool) -> (Duration, u
             world.make(second, &name(number));
         });
     }
-    let measured = world.measured(|| world.fs.fsync(second, false).expect("a good device"));
+    let (time, written) = world.measured(|| world.fs.fsync(second, false).expect("a good device"));
+    let entries = world.fs.log_stats().entry_bytes;
     world.close();
-    measured
+    Cost { time, written, entries }
 }
 
 fn attributes(sizes: &Sizes, table: &mut Table) {

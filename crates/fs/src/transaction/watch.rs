@@ -6,7 +6,7 @@
 
 use butterfs_ondisk::{Ino, Key, KeyType};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What changed of one inode since somebody last asked.
@@ -24,7 +24,9 @@ pub(crate) struct Changes {
 
 #[derive(Default)]
 struct Watched {
-    inodes: FxHashMap<u64, Changes>,
+    inodes: FxHashSet<u64>,
+    /// Of those that have changed: an fsync of a directory watches many that never do.
+    changes: FxHashMap<u64, Changes>,
     renamed: Vec<Ino>,
 }
 
@@ -41,8 +43,11 @@ impl Watch {
         if !self.active.load(Ordering::Acquire) || key.kind == KeyType::INODE_ITEM {
             return;
         }
-        let Watched { inodes, renamed } = &mut *self.watched.lock();
-        let Some(changes) = inodes.get_mut(&key.objectid) else { return };
+        let Watched { inodes, changes, renamed } = &mut *self.watched.lock();
+        if !inodes.contains(&key.objectid) {
+            return;
+        }
+        let changes = changes.entry(key.objectid).or_default();
         match key.kind {
             KeyType::XATTR_ITEM => changes.xattrs = true,
             KeyType::EXTENT_DATA => changes.extents.push(key.offset),
@@ -56,13 +61,13 @@ impl Watch {
 
     /// Watches an inode from now on.
     pub fn begin(&self, ino: Ino) {
-        self.watched.lock().inodes.entry(ino.0).or_default();
+        self.watched.lock().inodes.insert(ino.0);
         self.active.store(true, Ordering::Release);
     }
 
     /// Takes what changed of an inode, but for its names.
     pub fn take(&self, ino: Ino) -> Changes {
-        match self.watched.lock().inodes.get_mut(&ino.0) {
+        match self.watched.lock().changes.get_mut(&ino.0) {
             Some(changes) => {
                 let names = changes.names;
                 std::mem::replace(changes, Changes { names, ..Changes::default() })
@@ -73,7 +78,7 @@ impl Watch {
 
     /// Whether an inode's extended attributes changed.
     pub fn xattrs_changed(&self, ino: Ino) -> bool {
-        self.watched.lock().inodes.get(&ino.0).is_some_and(|changes| changes.xattrs)
+        self.watched.lock().changes.get(&ino.0).is_some_and(|changes| changes.xattrs)
     }
 
     /// Whether names of watched inodes changed.
@@ -83,10 +88,10 @@ impl Watch {
 
     /// Takes the inodes whose names changed.
     pub fn take_renamed(&self) -> Vec<Ino> {
-        let Watched { inodes, renamed } = &mut *self.watched.lock();
+        let Watched { changes, renamed, .. } = &mut *self.watched.lock();
         let taken = std::mem::take(renamed);
         for ino in &taken {
-            if let Some(changes) = inodes.get_mut(&ino.0) {
+            if let Some(changes) = changes.get_mut(&ino.0) {
                 changes.names = false;
             }
         }

@@ -9,6 +9,7 @@ use super::names::{self, Target};
 use super::plan::{Plan, Planned, Stop, is_directory, is_symlink, item_key, parse_item};
 use crate::extent::items::Items;
 use crate::transaction::merge_leaves;
+use butterfs_ondisk::header::ITEM_LEN;
 use butterfs_ondisk::items::InodeRef;
 use butterfs_ondisk::{Ino, Key, KeyType};
 use butterfs_tree::Position;
@@ -104,10 +105,12 @@ impl<L: Items> Plan<'_, '_, L> {
         let directory = Ino(key.objectid);
         let batch = if fresh { &mut self.edits.fresh } else { &mut self.edits.puts };
         batch.push(key, payload);
+        self.edits.entry_bytes += ITEM_LEN + payload.len();
         if self.policies.log_dir_items {
             let key = names::hash_key(directory, name);
             if let Some(payload) = self.view.tree.get(self.view.core, key)? {
                 self.edits.puts.push(key, &payload);
+                self.edits.entry_bytes += ITEM_LEN + payload.len();
             }
         }
         if self.new_child(directory, key.offset, name, child)? {
@@ -157,10 +160,10 @@ impl<L: Items> Plan<'_, '_, L> {
             return false;
         }
         let item = butterfs_ondisk::items::InodeItem { size: 0.into(), ..self.exists_form(&item) };
-        self.edits.fresh.push(item_key(child), item.as_bytes());
-        (slot + 1..end).for_each(|slot| self.edits.fresh.push(leaf.key(slot), leaf.item(slot)));
+        self.edits.born.push(item_key(child), item.as_bytes());
+        (slot + 1..end).for_each(|slot| self.edits.born.push(leaf.key(slot), leaf.item(slot)));
+        self.edits.born_inodes.push(child);
         self.named.insert(child);
-        self.note_logged(child, Logged::default());
         true
     }
 }

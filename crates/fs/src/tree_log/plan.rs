@@ -120,6 +120,9 @@ pub(super) struct Edits {
     pub removals: Vec<(Key, Key)>,
     /// Items whose keys the log does not have.
     pub fresh: Batch,
+    /// The same, of new files and of nothing else, in the order of their numbers where they were made in the order of
+    /// their entries.
+    pub born: Batch,
     /// Items that the log may have.
     pub puts: Batch,
     /// Removed entries: directory and index.
@@ -127,6 +130,17 @@ pub(super) struct Edits {
     pub sums: Vec<Sums>,
     /// What the log knows of inodes afterwards.
     pub logged: FxHashMap<Ino, Logged>,
+    /// The inodes of `born`, of which it knows that they exist.
+    pub born_inodes: Vec<Ino>,
+    /// Bytes of directory entries among the items.
+    pub entry_bytes: usize,
+}
+
+impl Edits {
+    /// Bytes of items.
+    pub fn bytes(&self) -> usize {
+        self.fresh.bytes() + self.born.bytes() + self.puts.bytes()
+    }
 }
 
 /// See the [module](self).
@@ -186,8 +200,11 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
     }
 
     pub(super) fn check_budget(&self) -> Planned<()> {
-        let bytes = self.edits.fresh.bytes() + self.edits.puts.bytes();
-        if bytes > self.budget { Err(Stop::Commit("the log would cost more than a commit")) } else { Ok(()) }
+        if self.edits.bytes() > self.budget {
+            Err(Stop::Commit("the log would cost more than a commit"))
+        } else {
+            Ok(())
+        }
     }
 
     fn visit(&mut self, ino: Ino, want: Want) -> Planned<()> {

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Addresses that are taken at once.
 const RUN_BLOCKS: usize = 16;
+/// Items that are inserted at once: those of several leaves.
+const ITEMS_AT_ONCE: usize = 4096;
 
 #[derive(Default)]
 struct Blocks {
@@ -179,12 +181,19 @@ pub(super) struct LogItems<'a> {
 
 impl LogItems<'_> {
     /// Inserts items with ascending keys, none of which exists.
-    pub fn insert_many(&mut self, items: &[(Key, &[u8])]) -> Result<()> {
-        let mut done = 0;
-        while done < items.len() {
-            done += butterfs_tree::insert_many(&self.editor, self.root, &items[done..])?;
+    pub fn insert_many<'i>(&mut self, mut items: impl Iterator<Item = (Key, &'i [u8])>) -> Result<()> {
+        let mut some = Vec::with_capacity(ITEMS_AT_ONCE);
+        loop {
+            some.clear();
+            some.extend(items.by_ref().take(ITEMS_AT_ONCE));
+            if some.is_empty() {
+                return Ok(());
+            }
+            let mut done = 0;
+            while done < some.len() {
+                done += butterfs_tree::insert_many(&self.editor, self.root, &some[done..])?;
+            }
         }
-        Ok(())
     }
 
     /// Inserts an item or replaces it.

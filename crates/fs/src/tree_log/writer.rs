@@ -13,6 +13,7 @@
 //!    ([`SuperblockOrder`](crate::superblock_order::SuperblockOrder)).
 //! 4. Every reason not to log ends in a commit, which reports what is really wrong.
 
+use super::batch::merged;
 use super::group::{Group, Reached};
 use super::plan::{Plan, Planned, Stop, View, is_regular};
 use super::store::LogStore;
@@ -92,6 +93,8 @@ pub struct LogStats {
     pub blocks: u64,
     /// Bytes of items that were logged.
     pub item_bytes: u64,
+    /// Bytes of directory entries among them.
+    pub entry_bytes: u64,
     /// How often there was a commit instead, by the reason.
     pub commits: BTreeMap<String, u64>,
 }
@@ -219,7 +222,7 @@ impl Logs {
         let core = &self.core;
         let scattered = 3 * (edits.removals.len() + edits.puts.len() + edits.sums.len());
         let sums: usize = edits.sums.iter().map(|sums| sums.digests.len()).sum();
-        let bytes = edits.fresh.bytes() + edits.puts.bytes() + sums;
+        let bytes = edits.bytes() + sums;
         let new = 2 * bytes / core.nodesize() as usize + 32;
         let blocks = new + scattered.min(2 * (set.store.len() + new));
         let _promise = core.promise_log(blocks as u64).ok_or(Stop::Commit("there is no space to spare for a log"))?;
@@ -230,18 +233,24 @@ impl Logs {
         }
         let canary = core.has_canary(Canary::LoggedItemLeftOut);
         let kept = |key: &Key| !canary || key.kind != KeyType::EXTENT_DATA || !key.objectid.is_multiple_of(2);
-        let mut fresh = edits.fresh.sorted();
-        fresh.retain(|(key, _)| kept(key));
-        items.insert_many(&fresh)?;
-        for (key, payload) in edits.puts.sorted().into_iter().filter(|(key, _)| kept(key)) {
+        // In one go, because gaps that are filled later leave blocks half empty.
+        let fresh = merged(edits.fresh.sorted(), edits.born.sorted());
+        items.insert_many(fresh.filter(|(key, _)| kept(key)))?;
+        for (key, payload) in edits.puts.sorted().filter(|(key, _)| kept(key)) {
             items.put(key, payload)?;
         }
         for sums in &edits.sums {
             checksums::insert(&mut items, Layout::of(core), sums.at, &sums.digests)?;
         }
-        self.stats.lock().item_bytes += bytes as u64;
+        let mut stats = self.stats.lock();
+        (stats.item_bytes, stats.entry_bytes) =
+            (stats.item_bytes + bytes as u64, stats.entry_bytes + edits.entry_bytes as u64);
+        drop(stats);
         set.point += 1;
         let point = set.point;
+        log.logged.reserve(edits.logged.len() + edits.born_inodes.len());
+        let born = Logged { point, ..Logged::default() };
+        log.logged.extend(edits.born_inodes.into_iter().map(|ino| (ino, born)));
         for (ino, logged) in edits.logged {
             let change = if ino == request.ino { request.changed.change } else { 0 };
             let whole = logged.whole || log.logged.get(&ino).is_some_and(|known| known.whole);

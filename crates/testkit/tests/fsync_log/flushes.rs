@@ -6,10 +6,11 @@ use butterfs_testkit::engine::FORMATS;
 use butterfs_testkit::library::ROOT;
 use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A device on which a flush takes long enough for others to come.
+/// A device on which a flush takes long enough for others to come. It counts what it is asked to begin with before.
 #[derive(Debug)]
-struct SlowToFlush(Arc<MemoryDevice>);
+struct SlowToFlush(Arc<MemoryDevice>, Arc<AtomicU64>);
 
 impl BlockDevice for SlowToFlush {
     fn len(&self) -> u64 {
@@ -24,6 +25,9 @@ impl BlockDevice for SlowToFlush {
     fn flush(&self) -> std::io::Result<()> {
         std::thread::sleep(std::time::Duration::from_millis(3));
         self.0.flush()
+    }
+    fn begin_flush(&self, _offset: u64, len: u64) {
+        self.1.fetch_add(len, Ordering::Relaxed);
     }
     fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
         self.0.discard(offset, len)
@@ -48,7 +52,7 @@ impl Recorded {
         FORMATS[0].make(&device);
         let base = memory.snapshot();
         let recorder = Recorder::new();
-        let recording: Arc<dyn BlockDevice> = Arc::new(recorder.record(Arc::new(SlowToFlush(memory))));
+        let recording: Arc<dyn BlockDevice> = Arc::new(recorder.record(Arc::new(SlowToFlush(memory, Arc::default()))));
         let options = Options { commit_interval_secs: 3600, ..options };
         let filesystem = Filesystem::open(vec![recording], options, Env::system()).expect("just made");
         let file = filesystem.create(&ROOT, filesystem.root(), b"file", 0o644).expect("a new name").id;
@@ -201,6 +205,48 @@ fn directories_without_hashed_entries_are_much_smaller() {
     };
     let (now, before) = (logged(false), logged(true));
     assert!(now * 10 <= before * 8, "{now} bytes are logged, with both kinds of entries {before}");
+}
+
+/// New files of a directory fill the log's blocks, whichever way each of them came into it.
+#[test]
+fn a_log_of_many_names_is_packed() {
+    let recorded = Recorded::new(Options::default());
+    let filesystem = &recorded.filesystem;
+    let folder = filesystem.mkdir(&ROOT, filesystem.root(), b"folder", 0o755).expect("a new name").id;
+    for number in 0..5000 {
+        filesystem.create(&ROOT, folder, format!("file {number}").as_bytes(), 0o644).expect("a new name");
+    }
+    filesystem.fsync(folder, false).expect("a good device");
+    let stats = filesystem.log_stats();
+    assert_eq!(stats.syncs, 1, "{stats:?}");
+    let full = stats.item_bytes / (16384 - 101);
+    assert!(stats.blocks <= full + full / 50 + 6, "{} blocks, {full} are enough", stats.blocks);
+}
+
+/// While a large log is prepared and written, the device is busy with what was written of it before.
+#[test]
+fn a_large_log_is_on_its_way_before_its_flush() {
+    let (memory, begun) = (Arc::new(MemoryDevice::new(1 << 30)), Arc::new(AtomicU64::new(0)));
+    let device: Arc<dyn BlockDevice> = Arc::new(SlowToFlush(memory, Arc::clone(&begun)));
+    FORMATS[0].make(&device);
+    let options = Options { commit_interval_secs: 3600, ..Options::default() };
+    let filesystem = Filesystem::open(vec![device], options, Env::system()).expect("just made");
+    let begun_by_fsync = |names: u64| {
+        let name = names.to_string();
+        let folder = filesystem.mkdir(&ROOT, filesystem.root(), name.as_bytes(), 0o755).expect("a new name").id;
+        for number in 0..names {
+            filesystem.create(&ROOT, folder, format!("file {number}").as_bytes(), 0o644).expect("a new name");
+        }
+        begun.store(0, Ordering::Relaxed);
+        let before = filesystem.log_stats();
+        filesystem.fsync(folder, false).expect("a good device");
+        let now = filesystem.log_stats();
+        assert_eq!(now.syncs, before.syncs + 1, "{now:?}");
+        (begun.load(Ordering::Relaxed), 2 * 16384 * (now.blocks - before.blocks))
+    };
+    let (early, all) = begun_by_fsync(12_000);
+    assert!(early < all && early > all / 2, "{early} bytes of {all} in both copies");
+    assert_eq!(begun_by_fsync(100).0, 0, "of a log whose flush comes at once");
 }
 
 /// Those who fsync at one time share writes and flushes; each finds what it wrote on the device when it returns.
