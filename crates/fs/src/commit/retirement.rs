@@ -32,7 +32,7 @@ impl Core {
         let cost = self.commit_cost();
         let room = self.space.totals(Class::Metadata).free.saturating_sub(cost);
         let most = (room / (NODES_PER_GROUP * u64::from(self.nodesize()))).min(MOST_GROUPS);
-        let mut keep = self.groups_with_caches()?;
+        let mut keep = self.groups_with_caches()?.clone();
         keep.extend(self.new_chunks.lock().iter().map(|chunk| chunk.start));
         let retired = self.space.retire(cost + self.global_reserve(), most as usize, &keep);
         let map = self.volume.chunk_map();
@@ -44,14 +44,18 @@ impl Core {
         Ok(())
     }
 
-    fn groups_with_caches(&self) -> Result<BTreeSet<Logical>> {
+    /// Looked for once: nothing here makes such caches or takes them away.
+    fn groups_with_caches(&self) -> Result<&BTreeSet<Logical>> {
+        if let Some(groups) = self.cached_groups.get() {
+            return Ok(groups);
+        }
         let key = |offset| Key::new(objectid::FREE_SPACE, KeyType(0), offset);
         let mut groups = BTreeSet::new();
         self.globals().root.scan(self, key(0), key(u64::MAX), &mut |key, _| {
             groups.insert(Logical(key.offset));
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(groups)
+        Ok(self.cached_groups.get_or_init(|| groups))
     }
 
     /// The transaction that removed them is durable.

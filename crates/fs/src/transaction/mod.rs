@@ -50,7 +50,7 @@ use butterfs_volume::{DeviceStats, Volume};
 use parking_lot::{Condvar, Mutex, RwLock};
 use refs::RefQueue;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -100,6 +100,8 @@ pub struct Core {
     /// Chunks that the transaction which settles or is being written has removed: their place on the devices is free
     /// when it is durable.
     pub(crate) retired_chunks: Mutex<Vec<Chunk>>,
+    /// Groups with a version 1 cache, once somebody has asked.
+    pub(crate) cached_groups: OnceLock<BTreeSet<Logical>>,
     /// The next commit is to give empty groups back, even if nothing else has changed.
     pub(crate) retirement_wish: AtomicBool,
     pub(crate) progress: Mutex<Progress>,
@@ -163,6 +165,7 @@ impl Core {
             device_space: Mutex::default(),
             new_chunks: Mutex::default(),
             retired_chunks: Mutex::default(),
+            cached_groups: OnceLock::new(),
             retirement_wish: AtomicBool::new(false),
             progress: Mutex::new(Progress {
                 running: durable.next(),
