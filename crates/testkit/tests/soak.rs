@@ -172,6 +172,9 @@ fn every_stressor_beside_the_kernel() {
     assert!(worse.is_empty(), "{}", worse.join("\n"));
 }
 
+/// Operations of one process of fsx: it never gives a mapping back, and each makes the next ones slower.
+const OPERATIONS_AT_A_TIME: u64 = 5_000;
+
 /// `BUTTERFS_FSX_OPS` operations (a million) in each way of storing.
 #[test]
 #[ignore = "long: cargo xtask soak fsx"]
@@ -188,21 +191,31 @@ fn fsx_in_each_mode() {
     if !can_run(TEST, &["fsx"]) {
         return;
     }
-    let operations = std::env::var("BUTTERFS_FSX_OPS").unwrap_or_else(|_| "1000000".to_owned());
-    let program = requirement::program("fsx").expect("it was required");
+    let operations =
+        std::env::var("BUTTERFS_FSX_OPS").map_or(1_000_000u64, |text| text.parse().expect("a number of operations"));
     for (mode, options, copies) in MODES {
         let Fresh { scratch, image } = fresh(TEST);
         let settings = scratch.join("settings.toml");
         std::fs::write(&settings, fsx::settings("0.05", copies)).expect("scratch space");
-        let artifacts = scratch.folder("artifacts").display().to_string();
         let served = Served::mount(&image, &scratch.folder("mnt"), options);
-        let (file, settings) = (served.path().join("file").display().to_string(), settings.display().to_string());
-        let words = ["-q", "-q", "-N", &operations, "-S", "7", "-P", &artifacts, "-f", &settings, &file];
         let begun = std::time::Instant::now();
-        let finished = run(7200, &program, &words);
-        assert_eq!(finished.code, Some(0), "{mode}: {}", finished.output);
+        for seed in 0..operations.div_ceil(OPERATIONS_AT_A_TIME) {
+            let count = OPERATIONS_AT_A_TIME.min(operations - seed * OPERATIONS_AT_A_TIME);
+            exercise(&served.path().join("file"), &scratch, count, seed);
+        }
         served.unmount();
         judge(&image);
         println!("{mode}: {operations} operations in {:?}", begun.elapsed());
     }
+}
+
+/// Runs fsx on a file, which it makes anew.
+fn exercise(file: &Path, scratch: &Scratch, operations: u64, seed: u64) {
+    let program = requirement::program("fsx").expect("it was required");
+    let (artifacts, settings) = (scratch.folder("artifacts"), scratch.join("settings.toml"));
+    let [file, artifacts, settings] = [file, &artifacts, &settings].map(|path| path.display().to_string());
+    let (operations, seed) = (operations.to_string(), seed.to_string());
+    let words = ["-q", "-q", "-N", &operations, "-S", &seed, "-P", &artifacts, "-f", &settings, &file];
+    let finished = run(7200, &program, &words);
+    assert_eq!(finished.code, Some(0), "seed {seed}: {}", finished.output);
 }
