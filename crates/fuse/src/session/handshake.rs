@@ -89,6 +89,10 @@ pub fn connect(device: &DevFuse, transport: Transport) -> Result<Connected, Refu
     let mut why_classic = None;
     let mut prepared = match transport {
         Transport::Classic => None,
+        Transport::Auto if !rings::may_be_offered() => {
+            why_classic = Some(rings::why_not_offered());
+            None
+        }
         Transport::Auto | Transport::Uring => {
             Prepared::new().map_err(|error| why_classic = Some(format!("io_uring cannot be set up: {error}"))).ok()
         }

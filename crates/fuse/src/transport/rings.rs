@@ -33,6 +33,11 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// How long a thread may take to set up what it needs.
 const SETUP: Duration = Duration::from_secs(10);
 
+/// Whether preparing for it is worth while: the kernel's parameter is set.
+pub fn may_be_offered() -> bool {
+    std::fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim_end() == "Y")
+}
+
 /// Why the kernel does not offer it, as a sentence.
 pub fn why_not_offered() -> String {
     match std::fs::read_to_string(PARAMETER) {
