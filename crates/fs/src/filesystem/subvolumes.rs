@@ -104,15 +104,25 @@ impl Filesystem {
             return Ok(false);
         }
         let Some(id) = subvolume::first_deleted(&self.0.core, *at)? else { return Ok(false) };
-        if *at != id {
-            self.0.inodes.discard_tree(id);
-            // Whoever found the tree alive under a handle must be done with its blocks before they are freed.
-            self.0.core.let_handles_end();
-            self.0.inodes.flush_tree(id)?;
+        if !subvolume::is_dropping(&self.0.core, id)? {
+            self.prepare_dropping(id)?;
         }
         let gone = subvolume::clean_step(&self.0.core, id)?;
         *at = if gone { TreeId(id.0.saturating_add(1)) } else { id };
         Ok(true)
+    }
+
+    /// Sees to it that nobody writes into the tree of a deleted subvolume while its blocks are freed.
+    fn prepare_dropping(&self, id: TreeId) -> Result<()> {
+        let core = &self.0.core;
+        self.0.inodes.discard_tree(id);
+        // Whoever found the tree alive under a handle must be done with it.
+        core.let_handles_end();
+        self.0.inodes.flush_tree(id)?;
+        subvolume::begin_dropping(core, id)?;
+        // Whoever was about to write an inode, too.
+        core.let_handles_end();
+        Ok(())
     }
 
     /// Makes the UUID tree complete and right; returns how many entries were wrong.

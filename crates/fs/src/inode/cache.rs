@@ -306,6 +306,9 @@ impl InodeCache {
 
     fn write_item(&self, handle: &Handle, inode: &Arc<Inode>) -> Result<()> {
         let (item, due) = inode.take_dirty(handle.generation());
+        if inode.tree.is_dropping() {
+            return Ok(());
+        }
         let updated = inode.tree.update(handle, item_key(inode.ino), |bytes| {
             // The tree checker admits no other length.
             bytes.copy_from_slice(item.as_bytes());
@@ -322,8 +325,8 @@ impl InodeCache {
         Ok(())
     }
 
-    /// Writes the items of the dirty inodes of a deleted subvolume, whose tree is about to be dropped: until the last block
-    /// of it is gone, others may look at it. Nobody makes more of them dirty. No lock and no handle is held.
+    /// Writes the items of the dirty inodes of a deleted subvolume, whose tree is about to be dropped: until its first
+    /// block is gone, others may look at it. No lock and no handle is held.
     pub fn flush_tree(&self, tree: TreeId) -> Result<()> {
         loop {
             let handle = self.core.start(Reserve::removal(DIRTY_BATCH as u64))?;

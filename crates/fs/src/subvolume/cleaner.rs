@@ -32,6 +32,16 @@ pub fn first_deleted(core: &Core, from: TreeId) -> Result<Option<TreeId>> {
     Ok(found)
 }
 
+/// Whether nothing is written any more into the tree of the deleted subvolume `id`.
+pub fn is_dropping(core: &Core, id: TreeId) -> Result<bool> {
+    Ok(dead_tree(core, id)?.is_none_or(|tree| tree.is_dropping() || !tree.is_deleted()))
+}
+
+/// From now on nothing is written into the tree of the deleted subvolume `id`, of which blocks are about to be freed.
+pub fn begin_dropping(core: &Core, id: TreeId) -> Result<()> {
+    dead_tree(core, id).map(|tree| tree.iter().for_each(|tree| tree.begin_dropping()))
+}
+
 /// Does one step of dropping the deleted subvolume `id`. True when nothing is left of it.
 pub fn clean_step(core: &Arc<Core>, id: TreeId) -> Result<bool> {
     let handle = core.start(drop_tree::reserve())?;
@@ -45,9 +55,10 @@ pub fn clean_step(core: &Arc<Core>, id: TreeId) -> Result<bool> {
     }
     let done = drop_tree::step(&handle, &tree).inspect_err(|error| handle.failed(error))?;
     if done {
-        core.forget_tree(id);
+        // In this order: the item may be older than the deletion, and who opened the tree by it would find it alive.
         core.globals().root.remove(&handle, tree.root_item_key())?;
         core.globals().root.remove(&handle, orphan_key(id))?;
+        core.forget_tree(id);
     }
     Ok(done)
 }

@@ -23,7 +23,7 @@ mod uuid_upkeep;
 #[cfg(test)]
 pub(crate) use drop_tree::step as drop_for_test;
 
-pub use cleaner::{clean_step, deleted, deleted_generation, first_deleted};
+pub use cleaner::{begin_dropping, clean_step, deleted, deleted_generation, first_deleted, is_dropping};
 pub use create::{create, snapshot};
 pub use delete::delete;
 pub use info::{SubvolumeInfo, default_id, finish_received, info, list, set_default, set_readonly};

@@ -50,6 +50,8 @@ pub struct Tree {
     pub(crate) watch: Watch,
     /// The next inode number, 0 while unknown; kept by `inode`.
     pub next_ino: AtomicU64,
+    /// Whether blocks of it may be gone: nothing is written into it any more.
+    dropping: AtomicBool,
     /// While the tree is dropped: how far its shared blocks have full back references; kept by `subvolume`.
     pub(crate) named_to: Mutex<Option<Key>>,
 }
@@ -76,6 +78,7 @@ impl Tree {
             forced_cow: AtomicU64::new(0),
             watch: Watch::default(),
             next_ino: AtomicU64::new(0),
+            dropping: AtomicBool::new(false),
             named_to: Mutex::default(),
         }
     }
@@ -129,6 +132,16 @@ impl Tree {
     /// Whether this is a subvolume that was deleted.
     pub fn is_deleted(&self) -> bool {
         self.item.lock().refs.get() == 0
+    }
+
+    /// From now on nothing is written into the tree: its blocks are about to be freed.
+    pub(crate) fn begin_dropping(&self) {
+        self.dropping.store(true, Ordering::Release);
+    }
+
+    /// Whether [`begin_dropping`](Self::begin_dropping) was called.
+    pub(crate) fn is_dropping(&self) -> bool {
+        self.dropping.load(Ordering::Acquire)
     }
 
     /// The transaction of the last snapshot taken of this tree.
