@@ -74,7 +74,9 @@ impl Files {
                 buffer.counted.total.get_or_insert_with(|| Arc::clone(&self.buffered_bytes));
             });
         }
-        self.write_back(inode)
+        self.write_back(inode)?;
+        // A short file may have moved into its item with that.
+        if self.is_inline(inode)? { self.convert_inline(inode) } else { Ok(()) }
     }
 
     /// Whether the file's content is in its item.

@@ -4,7 +4,7 @@ use super::world::{World, pattern, text};
 use butterfs_fs::file::Defragment;
 use butterfs_fs::file::item::{ExtentKind, FileExtent};
 use butterfs_fs::mkfs::MkfsOptions;
-use butterfs_fs::{DataPolicy, Errno, InodeId, Method, Options, TreeId};
+use butterfs_fs::{DataPolicy, Errno, InodeId, Method, Options, SetAttr, TreeId};
 
 fn extents(world: &World, id: InodeId) -> Vec<FileExtent> {
     world.fs.extents(id, 0..u64::MAX / 2).unwrap()
@@ -72,6 +72,40 @@ fn small_files_are_copied() {
         let refused = world.fs.clone_range((small, 0), (large, 0), 0);
         assert!(refused.is_err_and(|error| error.is(Errno::EINVAL)));
         world.finish("clone-small");
+    }
+}
+
+fn truncate(world: &World, id: InodeId, size: u64) {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    world.fs.setattr(&super::world::ROOT, id, &set).unwrap();
+}
+
+/// A short file whose extent has old data behind the end: that goes before the end moves, but not into the item.
+#[test]
+fn a_short_file_that_grows_does_not_move_into_its_item() {
+    for world in [World::new(), compressing()] {
+        let files = ["cloned", "grown"].map(|name| world.file(name));
+        let content = text(4, 5000);
+        for id in files {
+            world.write(id, 0, &content);
+            world.fs.sync().unwrap();
+            truncate(&world, id, 1000);
+            world.fs.sync().unwrap();
+            assert_eq!(extents(&world, id)[0].kind, ExtentKind::Regular);
+        }
+        world.fs.clone_range((files[0], 0), (files[0], 8192), 1000).unwrap();
+        truncate(&world, files[1], 20_000);
+        for (id, len) in files.into_iter().zip([9192, 20_000]) {
+            let mut expected = content[..1000].to_vec();
+            expected.resize(len, 0);
+            if len == 9192 {
+                expected[8192..].copy_from_slice(&content[..1000]);
+            }
+            assert!(world.content(id) == expected);
+            world.fs.sync().unwrap();
+            assert!(extents(&world, id).iter().all(|extent| extent.kind != ExtentKind::Inline));
+        }
+        world.finish("short-grows");
     }
 }
 
