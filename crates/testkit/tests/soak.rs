@@ -112,7 +112,8 @@ struct Fresh {
 
 fn fresh(test: &str) -> Fresh {
     let scratch = Scratch::new(test);
-    let image = scratch.sparse_file("image", 2 << 30);
+    // On 2 GiB stressors that run together find no room, on the kernel's btrfs too.
+    let image = scratch.sparse_file("image", 8 << 30);
     mkfs(&image, &[]);
     Fresh { scratch, image }
 }
