@@ -54,7 +54,7 @@ fn machine() -> String {
     format!(
         "Machine: {} ({threads} threads), {gibibytes} GiB, Linux {}; load at the end of the run {}.",
         processor.map_or("unknown processor", |(_, name)| name.trim()),
-        read("/proc/sys/kernel/osrelease").trim(),
+        read("/proc/sys/kernel/osrelease").trim().split('-').next().unwrap_or_default(),
         read("/proc/loadavg").split(' ').next().unwrap_or("unknown"),
     )
 }
