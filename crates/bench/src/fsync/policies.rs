@@ -85,7 +85,7 @@ fn directory(sizes: &Sizes, table: &mut Table) {
         let what = format!("engine: directory entries logged for {count} {names}, by index alone");
         enter(table, &what, (before.entries as f64, now.entries as f64), bytes, "<= 0.60x");
         let what = format!("engine: bytes written for {count} {names}, with their inodes, by index alone");
-        enter(table, &what, (before.written as f64, now.written as f64), bytes, "");
+        enter(table, &what, (before.written as f64, now.written as f64), bytes, "<= 0.60x");
         let what = format!("engine: fsync of a directory with {count} {names}, by index alone");
         enter(table, &what, (before.time.as_secs_f64(), now.time.as_secs_f64()), seconds, "");
     }
