@@ -44,7 +44,7 @@ impl Files {
         if data.is_empty() {
             return Ok(0);
         }
-        self.make_room(inode)?;
+        self.make_room(inode, data.len() as u64)?;
         let promise = self.promise(inode, offset, data.len() as u64)?;
         self.put(inode, offset, data, promise, Some(set_id))?;
         Ok(data.len())

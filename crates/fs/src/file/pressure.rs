@@ -9,6 +9,10 @@ use std::thread::JoinHandle;
 
 /// A file with more buffered bytes is handed to the thread.
 const HAND_OVER_BYTES: u64 = 16 << 20;
+/// What a writer writes back when there is too much, for each byte that it brings.
+const SHARE: u64 = 2;
+/// Inodes that a writer looks at together.
+const BATCH: usize = 64;
 
 /// The thread that writes back large files and the oldest data. Ends when stopped, or when its files are dropped.
 pub struct Flusher {
@@ -58,9 +62,9 @@ impl Files {
         self.buffered_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sees to it that another write fits into memory: asks the thread in time, and helps when it is late. No lock
-    /// is held.
-    pub(super) fn make_room(&self, inode: &Arc<Inode>) -> Result<()> {
+    /// Sees to it that another write of `len` bytes fits into memory: asks the thread in time, and helps when it is late.
+    /// No lock is held.
+    pub(super) fn make_room(&self, inode: &Arc<Inode>, len: u64) -> Result<()> {
         let (own, total, budget) = (inode.data.dirty_bytes(), self.buffered(), self.budget());
         if own > budget / 4 {
             return self.flush(inode);
@@ -75,7 +79,59 @@ impl Files {
         if total > budget / 2 {
             self.ask(|pressure| pressure.total = true);
         }
-        if total > budget { self.flush_oldest(budget / 4 * 3) } else { Ok(()) }
+        if total > budget { self.write_back_share(len.saturating_mul(SHARE)) } else { Ok(()) }
+    }
+
+    /// Writes back about `share` bytes while there is too much, of the inodes that wait longest. So a writer waits as long
+    /// as its write is large, and not until there is room for everybody. Errors as in
+    /// [`flush_oldest`](Self::flush_oldest).
+    fn write_back_share(&self, share: u64) -> Result<()> {
+        let mut done = 0;
+        loop {
+            let before = done;
+            let result = self.write_back_some(share, &mut done);
+            if done >= share || self.buffered() <= self.budget() {
+                return Ok(());
+            }
+            if done == before {
+                return if done > 0 { Ok(()) } else { result };
+            }
+        }
+    }
+
+    /// The same for the next few inodes; `done` grows by what was written back. Writers that come at once take different
+    /// inodes, and wait for each other's only when there are no more.
+    fn write_back_some(&self, share: u64, done: &mut u64) -> Result<()> {
+        let mut first = Ok(());
+        let (oldest, mut busy) = (self.oldest(BATCH), Vec::new());
+        let mut take = |inode: &Arc<Inode>, wait: bool| {
+            if *done >= share || self.buffered() <= self.budget() {
+                return true;
+            }
+            let bytes = inode.data.dirty_bytes();
+            let lock = if wait { Some(inode.data.lock_mapping()) } else { inode.data.mapping.try_lock() };
+            let Some(_mapping) = lock else { return false };
+            match self.write_back(inode) {
+                Ok(()) => *done += bytes,
+                failed => first = std::mem::replace(&mut first, Ok(())).and(failed),
+            }
+            true
+        };
+        for inode in &oldest {
+            if !take(inode, false) {
+                busy.push(inode);
+            }
+        }
+        for inode in busy {
+            take(inode, true);
+        }
+        first
+    }
+
+    /// At most `count` of the inodes with buffered data, the oldest first.
+    pub(super) fn oldest(&self, count: usize) -> Vec<Arc<Inode>> {
+        let waiting = self.waiting.lock();
+        waiting.order.iter().filter_map(|id| waiting.inodes.get(id)).take(count).cloned().collect()
     }
 
     fn ask(&self, what: impl FnOnce(&mut Pressure)) {
@@ -87,12 +143,8 @@ impl Files {
     /// inodes; one is returned only when nothing could be written back.
     fn flush_oldest(&self, target: u64) -> Result<()> {
         let before = self.buffered();
-        let oldest: Vec<Arc<Inode>> = {
-            let waiting = self.waiting.lock();
-            waiting.order.iter().filter_map(|id| waiting.inodes.get(id)).cloned().collect()
-        };
         let mut first = Ok(());
-        for inode in oldest {
+        for inode in self.oldest(usize::MAX) {
             if self.buffered() <= target {
                 return Ok(());
             }

@@ -54,10 +54,7 @@ impl Files {
 
     /// Writes back all inodes, several at once. Returns the first error, after having tried all.
     pub fn flush_all(&self) -> Result<()> {
-        let inodes: Vec<Arc<Inode>> = {
-            let waiting = self.waiting.lock();
-            waiting.order.iter().filter_map(|id| waiting.inodes.get(id)).cloned().collect()
-        };
+        let inodes = self.oldest(usize::MAX);
         let threads = if self.core.env().background() { self.core.env().threads().min(inodes.len()) } else { 1 };
         let next = AtomicUsize::new(0);
         let work = || {
@@ -102,7 +99,7 @@ impl Files {
     fn forget_waiting(&self, inode: &Inode) {
         let Waiting { inodes, order } = &mut *self.waiting.lock();
         if inode.data.dirty_bytes() == 0 && inodes.remove(&inode.id()).is_some() {
-            if order.front() == Some(&inode.id()) {
+            while order.front().is_some_and(|id| !inodes.contains_key(id)) {
                 order.pop_front();
             }
             if order.len() > 2 * inodes.len() + 16 {

@@ -1,6 +1,7 @@
 //! Rules of the format and promises to users, one at a time.
 
 use super::world::{ROOT, World, pattern};
+use butterfs_device::BlockDevice;
 use butterfs_fs::file::Whence;
 use butterfs_fs::mkfs::MkfsOptions;
 use butterfs_fs::{Errno, InodeId, Options, SetAttr};
@@ -236,6 +237,29 @@ fn small_budgets_write_back_on_their_own() {
         assert!(world.content(*id) == pattern(i as u64, 100_000).repeat(4));
     }
     world.finish("budget");
+}
+
+/// How many of `contents` have their first sector on the device.
+fn on_device(device: &dyn BlockDevice, contents: &[Vec<u8>]) -> usize {
+    let (mut found, mut sector) = (0, vec![0; 4096]);
+    for at in (0..device.len()).step_by(4096) {
+        device.read_at(at, &mut sector).unwrap();
+        found += usize::from(contents.iter().any(|content| content[..4096] == sector));
+    }
+    found
+}
+
+#[test]
+fn a_writer_that_meets_a_full_budget_writes_back_its_share() {
+    let options = Options { dirty_data_bytes: 1 << 20, ..Options::default() };
+    let world = World::with(&MkfsOptions::default(), options, 256 << 20);
+    let contents: Vec<_> = (0..40).map(|i| pattern(i, 32 << 10)).collect();
+    for (i, content) in contents.iter().enumerate() {
+        world.write(world.file(&format!("file{i}")), 0, content);
+        // The budget is 32 of them, and one more is what is looked at before the next one comes.
+        assert_eq!(on_device(&*world.device, &contents), i.saturating_sub(32), "{i}");
+    }
+    world.finish("share");
 }
 
 #[test]
