@@ -174,7 +174,7 @@ fn every_stressor_beside_the_kernel() {
 }
 
 /// Operations of one process of fsx: it never gives a mapping back, and each makes the next ones slower.
-const OPERATIONS_AT_A_TIME: u64 = 5_000;
+const OPERATIONS_AT_A_TIME: u64 = 1_000;
 
 /// `BUTTERFS_FSX_OPS` operations (a million) in each way of storing.
 #[test]
@@ -194,20 +194,32 @@ fn fsx_in_each_mode() {
     }
     let operations =
         std::env::var("BUTTERFS_FSX_OPS").map_or(1_000_000u64, |text| text.parse().expect("a number of operations"));
-    for (mode, options, copies) in MODES {
-        let Fresh { scratch, image } = fresh(TEST);
-        let settings = scratch.join("settings.toml");
-        std::fs::write(&settings, fsx::settings("0.05", copies)).expect("scratch space");
-        let served = Served::mount(&image, &scratch.folder("mnt"), options);
-        let begun = std::time::Instant::now();
-        for seed in 0..operations.div_ceil(OPERATIONS_AT_A_TIME) {
-            let count = OPERATIONS_AT_A_TIME.min(operations - seed * OPERATIONS_AT_A_TIME);
-            exercise(&served.path().join("file"), &scratch, count, seed);
+    // Side by side: each waits for round trips most of its time.
+    std::thread::scope(|scope| {
+        for (mode, options, copies) in MODES {
+            scope.spawn(move || fsx_on_a_mount(TEST, (mode, options, copies), operations));
         }
-        served.unmount();
-        judge(&image);
-        println!("{mode}: {operations} operations in {:?}", begun.elapsed());
+    });
+}
+
+/// `operations` of fsx in one mode: its name, options to mount with, the weight of copies.
+fn fsx_on_a_mount(test: &str, (mode, options, copies): (&str, &str, &str), operations: u64) {
+    let Fresh { scratch, image } = fresh(&format!("{test}-{mode}"));
+    let settings = scratch.join("settings.toml");
+    std::fs::write(&settings, fsx::settings("0.05", copies)).expect("scratch space");
+    let served = Served::mount(&image, &scratch.folder("mnt"), options);
+    let begun = std::time::Instant::now();
+    for seed in 0..operations.div_ceil(OPERATIONS_AT_A_TIME) {
+        let count = OPERATIONS_AT_A_TIME.min(operations - seed * OPERATIONS_AT_A_TIME);
+        exercise(&served.path().join("file"), &scratch, count, seed);
+        let done = seed * OPERATIONS_AT_A_TIME + count;
+        if done.is_multiple_of(50 * OPERATIONS_AT_A_TIME) {
+            println!("{mode}: {done} of {operations} operations after {:?}", begun.elapsed());
+        }
     }
+    served.unmount();
+    judge(&image);
+    println!("{mode}: {operations} operations in {:?}", begun.elapsed());
 }
 
 /// Runs fsx on a file, which it makes anew.
