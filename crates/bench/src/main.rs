@@ -41,8 +41,10 @@ pub struct Scale {
     pub tree: &'static str,
     /// Files that the library creates.
     pub library_files: u64,
-    /// Up to how many subvolumes are made.
+    /// Up to how many subvolumes commands make.
     pub subvolumes: usize,
+    /// Up to how many the library makes.
+    pub library_subvolumes: usize,
 }
 
 /// What the documents report.
@@ -54,6 +56,7 @@ pub const FULL: Scale = Scale {
     tree: "",
     library_files: 1_000_000,
     subvolumes: 100_000,
+    library_subvolumes: 1_000_000,
 };
 /// Minutes.
 pub const SMALL: Scale = Scale {
@@ -64,6 +67,7 @@ pub const SMALL: Scale = Scale {
     tree: "fs",
     library_files: 100_000,
     subvolumes: 1_000,
+    library_subvolumes: 5_000,
 };
 /// Enough to see that everything runs.
 pub const LEAST: Scale = Scale {
@@ -74,6 +78,7 @@ pub const LEAST: Scale = Scale {
     tree: "fs/ext4",
     library_files: 2_000,
     subvolumes: 50,
+    library_subvolumes: 1_000,
 };
 
 /// A part of the benchmark: its name, what it is about, and what does it.
@@ -119,8 +124,13 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "subvolumes",
-        about: "Many subvolumes: making them, finding one by its UUID, snapshots and deletion (the UUID tree's script).",
-        run: subvolumes::run,
+        about: "Many subvolumes by commands: making them, finding one by its UUID, sending one (the UUID tree's script).",
+        run: subvolumes::by_commands,
+    },
+    Section {
+        name: "subvolumes-library",
+        about: "The same by the library on 4 KiB nodes in memory, up to a million; snapshots of a large one, and deletion.",
+        run: subvolumes::by_library,
     },
     Section {
         name: "send",

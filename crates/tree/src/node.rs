@@ -33,7 +33,9 @@ use zerocopy::{FromBytes, IntoBytes};
 #[derive(Clone)]
 pub struct Node {
     bytes: Box<[u8]>,
-    /// The header's `nritems` and `level` once more, so that a lookup need not wait for the header's cache line.
+    /// The header's generation, `nritems` and `level` once more, so that a lookup need not wait for the header's cache
+    /// line.
+    generation: Generation,
     nritems: u32,
     level: u8,
 }
@@ -76,14 +78,15 @@ impl Node {
             level: level.get(),
         };
         bytes[..HEADER_LEN].copy_from_slice(header.as_bytes());
-        Node { bytes, nritems: 0, level: level.get() }
+        Node { bytes, generation, nritems: 0, level: level.get() }
     }
 
     /// Wraps bytes that [`check_block`] has accepted.
     pub fn from_checked(bytes: Box<[u8]>) -> Node {
         let nritems = u32::from_le_bytes(bytes[at::NRITEMS..at::NRITEMS + 4].try_into().expect("4 bytes"));
+        let generation = u64::from_le_bytes(bytes[at::GENERATION..at::GENERATION + 8].try_into().expect("8 bytes"));
         let level = bytes[at::LEVEL];
-        Node { bytes, nritems, level }
+        Node { bytes, generation: Generation(generation), nritems, level }
     }
 
     /// Makes this a shadow copy: a new address, this generation, this owner; flags as of a block never written.
@@ -91,6 +94,7 @@ impl Node {
         self.put_u64(at::BYTENR, at.get());
         self.put_u64(at::FLAGS, Header::BACKREF_REV);
         self.put_u64(at::GENERATION, generation.get());
+        self.generation = generation;
         self.put_u64(at::OWNER, owner.get());
         self.bytes[..32].fill(0);
         let free = self.bytes_in_front();
@@ -115,7 +119,7 @@ impl Node {
 
     /// The transaction that made this block.
     pub fn generation(&self) -> Generation {
-        Generation(self.u64_at(at::GENERATION))
+        self.generation
     }
 
     /// The tree that made this block.

@@ -15,9 +15,13 @@ fn sizes(most: usize) -> impl Iterator<Item = usize> {
     SIZES.into_iter().filter(move |size| *size <= most).chain(last)
 }
 
-/// Runs both.
-pub fn run(scale: Scale, table: &mut Table) {
-    in_memory::many(scale.subvolumes, table);
-    in_memory::large(scale.library_files, table);
+/// Through mounts and by commands, beside the kernel.
+pub fn by_commands(scale: Scale, table: &mut Table) {
     beside::run(scale, table);
+}
+
+/// By the library alone.
+pub fn by_library(scale: Scale, table: &mut Table) {
+    in_memory::many(scale.library_subvolumes, table);
+    in_memory::large(scale.library_files, table);
 }
