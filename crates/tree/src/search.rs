@@ -5,7 +5,7 @@
 //! tree between two steps, and `upper` rises with every step, whatever a damaged tree contains.
 
 use crate::{Corrupt, Node, NodePtr, NodeSource};
-use butterfs_ondisk::Key;
+use butterfs_ondisk::{Generation, Key};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -36,6 +36,53 @@ pub fn search<S: NodeSource + ?Sized>(src: &S, root: &NodePtr, key: &Key) -> Res
             return Ok(Position { leaf: node, slot, found, upper });
         }
         let slot = node.child_slot(*key);
+        if slot + 1 < node.nritems() {
+            upper = Some(node.key(slot + 1));
+        }
+        ptr = node.child_ptr(slot, root.tree);
+    }
+}
+
+/// What [`search_since`] found.
+#[derive(Clone, Debug)]
+pub enum Since {
+    /// The leaf where to look on, and the first slot there that is not before the key.
+    Leaf(Position),
+    /// Nothing in front of this key, or in the rest of the tree, has been changed.
+    Nothing(Option<Key>),
+}
+
+/// Finds the first leaf at or after `key` that may have been made in transaction `since` or later: a node is never
+/// older than its children, so what lies below an older one is not read.
+pub fn search_since<S: NodeSource + ?Sized>(
+    src: &S,
+    root: &NodePtr,
+    key: &Key,
+    since: Generation,
+) -> Result<Since, S::Error> {
+    let (mut ptr, mut upper, mut key) = (*root, None, *key);
+    loop {
+        if ptr.generation < since {
+            return Ok(Since::Nothing(upper));
+        }
+        let node = src.node(&ptr)?;
+        if node.is_leaf() {
+            check_bound(&node, &ptr, upper)?;
+            let at = node.find(key);
+            return Ok(Since::Leaf(Position {
+                found: at.is_ok(),
+                slot: at.unwrap_or_else(|at| at),
+                leaf: node,
+                upper,
+            }));
+        }
+        let first = node.child_slot(key);
+        let Some(slot) = (first..node.nritems()).find(|slot| node.child(*slot).1 >= since) else {
+            return Ok(Since::Nothing(upper));
+        };
+        if slot > first {
+            key = node.key(slot);
+        }
         if slot + 1 < node.nritems() {
             upper = Some(node.key(slot + 1));
         }

@@ -3,8 +3,8 @@
 mod support;
 
 use butterfs_ondisk::header::leaf_data_size;
-use butterfs_ondisk::{Key, KeyType};
-use butterfs_tree as tree;
+use butterfs_ondisk::{Generation, Key, KeyType};
+use butterfs_tree::{self as tree, Since, Walk};
 use support::model::Model;
 use support::random::Random;
 use support::store::Fault;
@@ -97,6 +97,54 @@ fn an_old_path_is_copied_once() {
     }
     // The store keeps what was copied.
     assert_eq!(model.store.nodes.borrow().len(), nodes + 3);
+}
+
+/// All items of leaves that are not older than `since`, found step by step from `from`.
+fn items_since(model: &Model, from: Key, since: Generation) -> Vec<Key> {
+    let (mut found, mut next) = (Vec::new(), Some(from));
+    while let Some(from) = next {
+        match tree::search_since(&model.store, &model.root, &from, since).expect("a sound tree") {
+            Since::Leaf(at) => {
+                found.extend((at.slot..at.leaf.nritems()).map(|slot| at.leaf.key(slot)));
+                next = at.upper;
+            }
+            Since::Nothing(upper) => next = upper,
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_older_is_not_read() {
+    let mut model = three_levels();
+    let old = model.root.generation;
+    let all: Vec<Key> = (0..4000).map(|n| key(4 * n)).collect();
+    assert_eq!(items_since(&model, Key::MIN, old), all);
+    assert_eq!(items_since(&model, key(4 * 3000 - 1), old), all[3000..]);
+    model.store.next_generation();
+    let since = old.next();
+    assert_eq!(items_since(&model, Key::MIN, since), []);
+    let changed = [0, 1700, 1701, 3999];
+    for n in changed {
+        tree::update(&model.store, &mut model.root, &key(4 * n), |data| data.fill(7)).expect("no failure");
+    }
+    let mut expected = Vec::new();
+    tree::walk(&model.store, &model.root, &mut |_, node| {
+        if node.is_leaf() && node.generation() >= since {
+            expected.extend((0..node.nritems()).map(|slot| node.key(slot)));
+        }
+        Ok(Walk::Into)
+    })
+    .expect("a sound tree");
+    assert!(changed.iter().all(|n| expected.contains(&key(4 * n))) && expected.len() < 200);
+    let (fetches, ..) = cost(&mut model, |model| assert_eq!(items_since(model, Key::MIN, since), expected));
+    // Descents to three or four leaves, and one that ends above the leaves in each gap between them.
+    assert!(fetches <= 30, "{fetches}");
+    assert_eq!(items_since(&model, key(4 * 1800), since), expected[expected.len() - items_of_last_leaf(&model)..]);
+}
+
+fn items_of_last_leaf(model: &Model) -> usize {
+    tree::last_before(&model.store, &model.root, &Key::MAX).expect("a sound tree").expect("it has items").0.nritems()
 }
 
 /// Orders of insertion, and how full the leaves must be at least.

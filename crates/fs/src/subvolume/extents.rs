@@ -1,9 +1,12 @@
 //! Questions about the file extents of subvolumes: which are new, and who uses an address.
 //!
-//! Both read file extent items as they are in the trees; the caller brings written data there first. The second one
-//! reads all of them: references through shared nodes do not say which subvolumes they come from.
+//! Both read items as they are in the trees; the caller brings written data there first. The first one leaves out what
+//! is older. For the second one, back references say which inodes and positions to look at, but not in which
+//! subvolumes, because snapshots share nodes: it looks in each.
 
+use super::sharers::sharers_of;
 use crate::error::{Errno, Error, Result};
+use crate::file::codec::MAX_UNCOMPRESSED;
 use crate::file::item::FileExtent;
 use crate::transaction::Core;
 use butterfs_ondisk::items::{ExtentItem, extent_flags};
@@ -18,14 +21,23 @@ pub fn newer_than(
     since: Generation,
     show: &mut dyn FnMut(Ino, &FileExtent) -> Result<()>,
 ) -> Result<()> {
-    of_tree(core, id, &mut |ino, extent| if extent.generation >= since.0 { show(ino, extent) } else { Ok(()) })
+    let (from, to) = (Key::new(Ino::ROOT_DIR.0, KeyType(0), 0), Key::new(Ino::LAST_FREE.0, KeyType(255), u64::MAX));
+    of_range(core, id, since, (from, to), &mut |ino, extent| {
+        if extent.generation >= since.0 { show(ino, extent) } else { Ok(()) }
+    })
 }
 
-fn of_tree(core: &Core, id: TreeId, show: &mut dyn FnMut(Ino, &FileExtent) -> Result<()>) -> Result<()> {
+/// Shows the file extents between two keys, of leaves not older than `since`.
+fn of_range(
+    core: &Core,
+    id: TreeId,
+    since: Generation,
+    (from, to): (Key, Key),
+    show: &mut dyn FnMut(Ino, &FileExtent) -> Result<()>,
+) -> Result<()> {
     let tree = core.tree(id)?;
     let sectorsize = u64::from(core.sectorsize());
-    let (from, to) = (Key::new(Ino::ROOT_DIR.0, KeyType(0), 0), Key::new(Ino::LAST_FREE.0, KeyType(255), u64::MAX));
-    tree.scan(core, from, to, &mut |key, payload| {
+    tree.scan_since(core, since, from, to, &mut |key, payload| {
         if key.kind == KeyType::EXTENT_DATA {
             show(Ino(key.objectid), &FileExtent::parse(key, payload, sectorsize)?)?;
         }
@@ -34,40 +46,52 @@ fn of_tree(core: &Core, id: TreeId, show: &mut dyn FnMut(Ino, &FileExtent) -> Re
 }
 
 /// A file that uses an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct User {
     /// The subvolume.
     pub tree: TreeId,
     /// The file.
     pub ino: Ino,
-    /// Where in the file the address is; for a compressed extent, where the extent is.
+    /// Where in the file the address is; for a compressed extent, or when the whole extent was asked for, where the
+    /// used part of the extent is.
     pub offset: u64,
 }
 
 /// The files that use the data at an address; those of its whole extent when `whole_extent`. `ENOENT` when there is no
 /// data.
 pub fn users_of(core: &Core, at: Logical, whole_extent: bool) -> Result<Vec<User>> {
-    let start = extent_of(core, at)?;
+    let (start, len) = extent_of(core, at)?;
+    let sharers = sharers_of(core, start, len, usize::MAX, false)?.unwrap_or_default();
     let mut users = Vec::new();
     for info in super::info::list(core)? {
-        of_tree(core, info.id, &mut |ino, extent| {
-            if extent.at != start || !extent.is_on_disk() {
-                return Ok(());
-            }
-            let (into, plain) = (at.0 - start.0, extent.compression == 0);
-            let covered = into >= extent.offset && into < extent.offset + extent.len;
-            if whole_extent || !plain || covered {
-                let offset = if plain && covered { extent.start + into - extent.offset } else { extent.start };
+        for (ino, base) in &sharers.places {
+            // Where the extent begins in the file may be before the file's first byte.
+            let first = if i64::try_from(*base).is_ok() { *base } else { 0 };
+            let last = base.wrapping_add(len.max(MAX_UNCOMPRESSED as u64) - 1);
+            let range = [first, last].map(|offset| Key::new(ino.0, KeyType::EXTENT_DATA, offset));
+            of_range(core, info.id, Generation(0), range.into(), &mut |ino, extent| {
+                let starts = extent.start.wrapping_sub(extent.offset);
+                if extent.at != start || !extent.is_on_disk() || starts != *base {
+                    return Ok(());
+                }
+                let (into, plain) = (at.0 - start.0, extent.compression == 0);
+                let covered = into >= extent.offset && into < extent.offset + extent.len;
+                let offset = match whole_extent || !plain {
+                    true => extent.start,
+                    false if covered => extent.start + into - extent.offset,
+                    false => return Ok(()),
+                };
                 users.push(User { tree: info.id, ino, offset });
-            }
-            Ok(())
-        })?;
+                Ok(())
+            })?;
+        }
     }
+    users.sort_unstable();
     Ok(users)
 }
 
-/// Where the data extent starts that an address is in.
-fn extent_of(core: &Core, at: Logical) -> Result<Logical> {
+/// Where the data extent starts that an address is in, and its bytes on disk.
+fn extent_of(core: &Core, at: Logical) -> Result<(Logical, u64)> {
     let none = || Error::refused_at(Errno::ENOENT, format!("there is no file data at {at}"));
     let mut behind = Key::new(at.0, KeyType(KeyType::EXTENT_ITEM.0 + 1), 0);
     // Between the item and the address there can be references of the extent, and the item of its block group.
@@ -78,7 +102,7 @@ fn extent_of(core: &Core, at: Logical) -> Result<Logical> {
                 let item = ExtentItem::ref_from_prefix(&payload).ok();
                 let is_data = item.is_some_and(|(item, _)| item.flags.get() & extent_flags::DATA != 0);
                 let inside = is_data && at.0 - key.objectid < key.offset;
-                return if inside { Ok(Logical(key.objectid)) } else { Err(none()) };
+                return if inside { Ok((Logical(key.objectid), key.offset)) } else { Err(none()) };
             }
             KeyType::METADATA_ITEM => return Err(none()),
             _ => behind = key,

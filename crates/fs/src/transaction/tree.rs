@@ -12,7 +12,7 @@ use crate::env::Time;
 use crate::error::{Error, Result};
 use butterfs_ondisk::items::{RootItem, Timespec};
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
-use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource};
+use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource, Since};
 use parking_lot::{Mutex, RwLock};
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
@@ -254,9 +254,27 @@ impl Tree {
         to: Key,
         visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
+        self.scan_since(core, Generation(0), from, to, visit)
+    }
+
+    /// The same for leaves that were made in transaction `since` or later; older ones are not read.
+    pub fn scan_since(
+        &self,
+        core: &Core,
+        since: Generation,
+        from: Key,
+        to: Key,
+        visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let mut next = Some(from);
         while let Some(from) = next.filter(|from| *from <= to) {
-            let at = self.read(core, |reader, root| butterfs_tree::search(reader, root, &from))?;
+            let at = match self.read(core, |reader, root| butterfs_tree::search_since(reader, root, &from, since))? {
+                Since::Leaf(at) => at,
+                Since::Nothing(upper) => {
+                    next = upper;
+                    continue;
+                }
+            };
             for slot in at.slot..at.leaf.nritems() {
                 let key = at.leaf.key(slot);
                 if key > to {

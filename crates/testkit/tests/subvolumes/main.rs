@@ -6,9 +6,11 @@
 //! | `cuts` | after a power cut anywhere, one of the committed states, and a right UUID tree |
 //! | `dropped` | subvolumes half dropped by one side are finished by the other |
 //! | `kills` | the serving process killed while snapshots come and go |
+//! | `addresses` | which files use an address, as btrfs-progs say |
 //! | `text` | our commands print what those of btrfs-progs print |
 //! | `mounted` | commands on a mount: caches of the kernel, permissions, programs that look for links |
 
+mod addresses;
 mod cuts;
 mod dropped;
 mod forest;
@@ -25,7 +27,12 @@ use std::time::Duration;
 
 /// Opens an image at its top level. A filesystem that was dropped lets go of it when its cleaner has done its step.
 fn open_top(image: &Path) -> Filesystem {
-    let options = Options { subvolume: Subvolume::Id(TreeId::FS), ..Options::default() };
+    open_with(image, Options::default())
+}
+
+/// The same with other options.
+fn open_with(image: &Path, options: Options) -> Filesystem {
+    let options = Options { subvolume: Subvolume::Id(TreeId::FS), ..options };
     let file = FileOptions { wait: Duration::from_secs(10), ..FileOptions::read_write() };
     let device = FileDevice::open(image, &file).unwrap_or_else(|error| panic!("{error}"));
     let opened = Filesystem::open(vec![Arc::new(device)], options, Env::system());

@@ -58,7 +58,7 @@ const QUESTIONS: &[&str] = &[
     "inspect-internal inode-resolve 257 @/a/dir",
 ];
 
-fn ask(program: &Path, question: &str, at: &Path) -> String {
+pub fn ask(program: &Path, question: &str, at: &Path) -> String {
     let at = at.to_string_lossy();
     let words: Vec<String> = question.split(' ').map(|word| word.replace('@', &at)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
