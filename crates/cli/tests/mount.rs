@@ -506,7 +506,7 @@ fn the_transport_can_be_chosen() {
     let Some(bed) = Bed::for_root(TEST) else { return };
     let bed = bed.with_image();
     let has_rings = transport::io_uring(TEST);
-    for option in ["transport=classic", "transport=auto", "transport=uring"] {
+    for option in ["transport=classic", "transport=auto", "transport=uring", "rw"] {
         let ran = butterfs(&["mount", "-o", option, text(&bed.image), text(&bed.at)]);
         if option == "transport=uring" && !has_rings {
             assert!(ran.code == Some(1) && ran.stderr.contains("FUSE over io_uring"), "{ran:?}");
@@ -525,7 +525,7 @@ fn the_transport_can_be_chosen() {
 }
 
 #[test]
-fn mounts_hold_over_io_uring() {
+fn mounts_hold_over_dev_fuse() {
     let filters = [
         "every_way_of_unmounting",
         "what_was_synced_survives",
@@ -537,5 +537,5 @@ fn mounts_hold_over_io_uring() {
         "chattr_works",
         "files_without_names",
     ];
-    transport::again_over_io_uring("mounts_hold_over_io_uring", &filters, 100);
+    transport::again_over_dev_fuse("mounts_hold_over_dev_fuse", &filters, 100);
 }

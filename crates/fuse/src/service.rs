@@ -3,7 +3,8 @@
 //! # Invariants
 //! 1. Threads that answer exist before anybody waits for an answer; INIT is answered before the mount is announced.
 //! 2. The paths that are looked up after mounting are none of the mount's own: that would be waiting for oneself.
-//! 3. When the kernel has let go, everything is committed before the process ends, unless the server's state is not to
+//! 3. Orders are taken before the first request is served: whoever sees the mount answer can give one.
+//! 4. When the kernel has let go, everything is committed before the process ends, unless the server's state is not to
 //!    be trusted.
 
 use crate::Log;
@@ -82,13 +83,13 @@ impl Service {
     ) -> io::Result<Service> {
         let kind = mounted.kind;
         let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, MOST_THREADS);
-        let session = Session::over(mounted.device, rings, adaptor.clone(), threads, log.clone())?;
         let device = mountinfo::at(&request.mountpoint)?.map(|mount| mount.device);
         if let Some(device) = device {
             adaptor.mounted_as(device);
             raise_read_ahead(device, kind);
         }
         let desk = device.and_then(|device| open_desk(device, request.allow_other, &adaptor, carrier, &log));
+        let session = Session::over(mounted.device, rings, adaptor.clone(), threads, log.clone())?;
         unmount_on_termination(request.mountpoint.clone(), log.clone())?;
         watch_devices(Arc::downgrade(&adaptor), log.clone())?;
         Ok(Service { session, adaptor, desk, kind, log })

@@ -9,8 +9,8 @@
 //! nothing would.
 //!
 //! # Invariants
-//! 1. Replies that need other requests to be served meanwhile hold at most half of a queue's entries: one more is
-//!    refused with `EAGAIN`. So the requests they wait for find an entry, now or when another request is finished.
+//! 1. Replies that need other requests to be served meanwhile hold at most seven eighths of a queue's entries: one more
+//!    is refused with `EAGAIN`. So the requests they wait for find an entry, now or when another request is finished.
 //! 2. A ring is used by the thread that made it, and dropped before the entry whose memory it refers to.
 
 use super::ring_entry::Entry;
@@ -111,7 +111,6 @@ impl Carrier {
 }
 
 /// The threads of one queue, counted.
-#[derive(Default)]
 struct Queue {
     /// Entries that the kernel can use.
     idle: AtomicUsize,
@@ -130,22 +129,18 @@ pub struct Shared {
     queues: Vec<Queue>,
     /// Threads of all queues.
     running: Mutex<usize>,
-    changed: Condvar,
+    /// The last thread has ended.
+    ended: Condvar,
 }
 
 impl Shared {
-    /// For `queues` queues of the connection that `device` is a descriptor of.
-    pub fn new(device: OwnedFd, exchange: Arc<dyn Exchange>, log: Log, queues: usize) -> Shared {
-        let queues = (0..queues).map(|_| Queue::default()).collect();
-        Shared { device, exchange, log, queues, running: Mutex::default(), changed: Condvar::new() }
-    }
-
-    /// Counts a thread whose entry the kernel has.
-    pub fn enlist(&self, queue: u16) {
-        let queue = self.queue(queue);
-        *self.running.lock() += 1;
-        queue.threads.fetch_add(1, Ordering::AcqRel);
-        queue.idle.fetch_add(1, Ordering::AcqRel);
+    /// For `queues` queues of the connection that `device` is a descriptor of, each with `threads` threads whose entries
+    /// the kernel has.
+    pub fn new(device: OwnedFd, exchange: Arc<dyn Exchange>, log: Log, queues: usize, threads: usize) -> Shared {
+        let queue = || Queue { idle: threads.into(), threads: threads.into(), finishing: AtomicUsize::new(0) };
+        let running = Mutex::new(queues * threads);
+        let queues = (0..queues).map(|_| queue()).collect();
+        Shared { device, exchange, log, queues, running, ended: Condvar::new() }
     }
 
     /// Counts a thread as ended that served no request at that moment.
@@ -153,8 +148,11 @@ impl Shared {
         let queue = self.queue(queue);
         queue.threads.fetch_sub(1, Ordering::AcqRel);
         queue.idle.fetch_sub(1, Ordering::AcqRel);
-        *self.running.lock() -= 1;
-        self.changed.notify_all();
+        let mut running = self.running.lock();
+        *running -= 1;
+        if *running == 0 {
+            self.ended.notify_all();
+        }
     }
 
     fn queue(&self, queue: u16) -> &Queue {
@@ -172,7 +170,7 @@ impl Shared {
         let mut running = self.running.lock();
         let mut limit = Instant::now() + NOTICE;
         while *running > 0 {
-            self.changed.wait_for(&mut running, LOOK);
+            self.ended.wait_for(&mut running, LOOK);
             if self.is_busy() {
                 limit = Instant::now() + NOTICE;
             } else if Instant::now() > limit {
@@ -188,8 +186,6 @@ impl Shared {
         if let Err(error) = self.carry(&mut carrier) {
             (self.log)(&format!("a thread that serves requests over io_uring ended: {error}"));
         }
-        // Before the count says that the thread has ended: its memory goes with it.
-        drop(carrier);
         self.discharge(queue);
     }
 
@@ -257,7 +253,8 @@ impl Shared {
     fn finish(&self, number: u16, later: super::Later, unique: u64, payload: &mut Vec<u8>) -> OutHeader {
         let queue = self.queue(number);
         let finishing = queue.finishing.fetch_add(1, Ordering::AcqRel) + 1;
-        let has_room = finishing <= queue.threads.load(Ordering::Acquire) / 2;
+        let threads = queue.threads.load(Ordering::Acquire);
+        let has_room = finishing <= threads - threads.div_ceil(8);
         let header = if has_room { later(payload) } else { refusal(unique, libc::EAGAIN) };
         queue.finishing.fetch_sub(1, Ordering::AcqRel);
         header
@@ -284,17 +281,18 @@ fn refusal(unique: u64, error: i32) -> OutHeader {
     OutHeader { len: size_of::<OutHeader>() as u32, error: -error, unique }
 }
 
-/// Starts a thread that serves a queue, on the queue's processor if it may run there.
-pub fn start(queue: u16, life: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// Starts a thread that serves a queue.
+pub fn spawn(queue: u16, life: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let builder = std::thread::Builder::new().name(format!("fuse-ring-{queue}")).stack_size(super::STACK_BYTES);
-    let run = move || {
-        let mut cpus = rustix::thread::CpuSet::new();
-        if usize::from(queue) < rustix::thread::CpuSet::MAX_CPU {
-            cpus.set(usize::from(queue));
-            // Elsewhere it is slower.
-            let _ = rustix::thread::sched_setaffinity(None, &cpus);
-        }
-        life();
-    };
-    builder.spawn(run).map(drop)
+    builder.spawn(life).map(drop)
+}
+
+/// Moves this thread to a queue's processor, if it may run there; what it starts is there too.
+pub fn go_to(queue: u16) {
+    let mut cpus = rustix::thread::CpuSet::new();
+    if usize::from(queue) < rustix::thread::CpuSet::MAX_CPU {
+        cpus.set(usize::from(queue));
+        // Elsewhere it is slower.
+        let _ = rustix::thread::sched_setaffinity(None, &cpus);
+    }
 }

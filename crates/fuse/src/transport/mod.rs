@@ -32,9 +32,9 @@ const STACK_BYTES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// io_uring where the kernel offers it and it can be set up, the classic one elsewhere.
+    #[default]
     Auto,
     /// `/dev/fuse` alone.
-    #[default]
     Classic,
     /// io_uring, or no mount.
     Uring,

@@ -15,18 +15,18 @@
 use super::carriers::{self, Carrier, Shared};
 use super::{DevFuse, Exchange};
 use crate::Log;
+use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-/// Entries of all queues together, unless there are many queues.
-pub const ENTRIES: usize = 128;
-/// Fewest entries of a queue. Half of them may wait for other requests.
+/// Entries of all queues together, unless there are many queues: as many as the classic transport has threads at most.
+pub const ENTRIES: usize = 64;
+/// Fewest entries of a queue. All but one of them may wait for other requests.
 pub const FEWEST_ENTRIES: usize = 8;
 /// Most processors: each takes threads before the first request.
-const MOST_QUEUES: usize = 256;
+const MOST_QUEUES: usize = 64;
 /// What the kernel says about itself.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
@@ -49,17 +49,35 @@ pub fn why_not_offered() -> String {
     }
 }
 
-/// The orders that a thread waits for.
-struct Starter {
-    register: SyncSender<RawFd>,
-    serve: SyncSender<Arc<Shared>>,
+/// How far it has come, which the threads wait for.
+enum Step {
+    Prepare,
+    Register(RawFd),
+    Serve(Arc<Shared>),
+    /// It is not to be served after all.
+    Abandoned,
+}
+
+/// Where the threads and who starts them wait for each other.
+struct Gate {
+    state: Mutex<State>,
+    /// How many threads there are to be.
+    threads: usize,
+    stepped: Condvar,
+    reported: Condvar,
+}
+
+struct State {
+    step: Step,
+    /// Threads that have done this step, and why one could not.
+    done: usize,
+    failure: Option<io::Error>,
 }
 
 /// Threads with rings and buffers, of which the kernel does not know yet.
 pub struct Prepared {
     queues: usize,
-    starters: Vec<(u16, Starter)>,
-    reports: Receiver<io::Result<()>>,
+    gate: Arc<Gate>,
 }
 
 /// Threads whose entries the kernel has; requests wait for [`Registered::serve`].
@@ -71,76 +89,121 @@ pub struct Registered {
 /// A transport that serves.
 pub struct Rings(Arc<Shared>);
 
+impl Gate {
+    /// A thread has done this step, or could not. Only the last one and failures wake who waits.
+    fn report(&self, outcome: io::Result<()>) {
+        let mut state = self.state.lock();
+        state.done += 1;
+        state.failure = state.failure.take().or(outcome.err());
+        if state.done == self.threads || state.failure.is_some() {
+            self.reported.notify_one();
+        }
+    }
+
+    /// Waits until every thread has done this step.
+    fn all_report(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        while state.failure.is_none() && state.done < self.threads {
+            if self.reported.wait_for(&mut state, SETUP).timed_out() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        state.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn advance(&self, step: Step) {
+        let mut state = self.state.lock();
+        (state.step, state.done) = (step, 0);
+        self.stepped.notify_all();
+    }
+
+    /// Waits for the connection to register with.
+    fn device(&self) -> Option<RawFd> {
+        let mut state = self.state.lock();
+        self.stepped.wait_while(&mut state, |state| matches!(state.step, Step::Prepare));
+        if let Step::Register(device) = state.step { Some(device) } else { None }
+    }
+
+    /// Waits for what is to be served.
+    fn shared(&self) -> Option<Arc<Shared>> {
+        let mut state = self.state.lock();
+        self.stepped.wait_while(&mut state, |state| matches!(state.step, Step::Register(_)));
+        if let Step::Serve(shared) = &state.step { Some(Arc::clone(shared)) } else { None }
+    }
+
+    /// A thread's life.
+    fn live(&self, queue: u16) {
+        let mut carrier = match Carrier::new(queue) {
+            Ok(carrier) => carrier,
+            Err(error) => return self.report(Err(error)),
+        };
+        self.report(Ok(()));
+        let Some(device) = self.device() else { return };
+        let registered = carrier.register(device);
+        let failed = registered.is_err();
+        self.report(registered);
+        // Failed or abandoned: what the kernel has goes with the ring.
+        let Some(shared) = self.shared().filter(|_| !failed) else { return };
+        shared.run(carrier);
+    }
+}
+
 impl Prepared {
     /// Sets up what every queue needs.
     pub fn new() -> io::Result<Prepared> {
         let possible = std::fs::read_to_string(POSSIBLE)?;
         let queues = last_of(&possible).map(|last| last + 1).filter(|queues| (1..=MOST_QUEUES).contains(queues));
         let queues = queues.ok_or_else(|| io::Error::other(format!("{} processors", possible.trim_end())))?;
-        let (report, reports) = channel();
-        let mut prepared = Prepared { queues, starters: Vec::new(), reports };
         let entries = (ENTRIES / queues).max(FEWEST_ENTRIES);
+        let state = State { step: Step::Prepare, done: 0, failure: None };
+        let (stepped, reported) = (Condvar::new(), Condvar::new());
+        let gate = Arc::new(Gate { state: Mutex::new(state), threads: queues * entries, stepped, reported });
+        let prepared = Prepared { queues, gate };
         for queue in 0..queues as u16 {
-            for _ in 0..entries {
-                prepared.add(queue, report.clone())?;
-            }
+            start_queue(queue, entries, Arc::clone(&prepared.gate))?;
         }
-        prepared.all_report()?;
+        prepared.gate.all_report()?;
         Ok(prepared)
-    }
-
-    fn add(&mut self, queue: u16, report: Sender<io::Result<()>>) -> io::Result<()> {
-        let (register, device) = sync_channel::<RawFd>(1);
-        let (serve, shared) = sync_channel::<Arc<Shared>>(1);
-        carriers::start(queue, move || {
-            let made = Carrier::new(queue);
-            let mut carrier = match made {
-                Ok(carrier) => carrier,
-                Err(error) => return drop(report.send(Err(error))),
-            };
-            let _ = report.send(Ok(()));
-            let Ok(device) = device.recv() else { return };
-            let registered = carrier.register(device);
-            let failed = registered.is_err();
-            let _ = report.send(registered);
-            // An error: another thread could not; what the kernel has goes with the ring.
-            let Some(shared) = shared.recv().ok().filter(|_| !failed) else { return };
-            shared.run(carrier);
-        })?;
-        self.starters.push((queue, Starter { register, serve }));
-        Ok(())
-    }
-
-    fn all_report(&self) -> io::Result<()> {
-        for _ in &self.starters {
-            let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-            self.reports.recv_timeout(SETUP).map_err(late)??;
-        }
-        Ok(())
     }
 
     /// Hands all entries to the kernel. INIT has agreed on it on the connection of `device`.
     pub fn register(self, device: &DevFuse) -> io::Result<Registered> {
         let device = device.duplicate()?;
-        for (_, starter) in &self.starters {
-            // A thread that has ended does not report.
-            let _ = starter.register.send(device.as_raw_fd());
-        }
-        self.all_report()?;
+        self.gate.advance(Step::Register(device.as_raw_fd()));
+        self.gate.all_report()?;
         Ok(Registered { device, prepared: self })
     }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if !matches!(self.gate.state.lock().step, Step::Serve(_)) {
+            self.gate.advance(Step::Abandoned);
+        }
+    }
+}
+
+/// Starts the threads of a queue: the first goes to the queue's processor, and starts the others there.
+fn start_queue(queue: u16, entries: usize, gate: Arc<Gate>) -> io::Result<()> {
+    carriers::spawn(queue, move || {
+        carriers::go_to(queue);
+        for _ in 1..entries {
+            let same = Arc::clone(&gate);
+            if let Err(error) = carriers::spawn(queue, move || same.live(queue)) {
+                gate.report(Err(error));
+            }
+        }
+        gate.live(queue);
+    })
 }
 
 impl Registered {
     /// Starts serving.
     pub fn serve(self, exchange: Arc<dyn Exchange>, log: Log) -> Rings {
         let Registered { device, prepared } = self;
-        let shared = Arc::new(Shared::new(device, exchange, log, prepared.queues));
-        for (queue, starter) in prepared.starters {
-            shared.enlist(queue);
-            // It waits for this.
-            let _ = starter.serve.send(Arc::clone(&shared));
-        }
+        let Prepared { queues, gate } = &prepared;
+        let shared = Arc::new(Shared::new(device, exchange, log, *queues, gate.threads / queues));
+        gate.advance(Step::Serve(Arc::clone(&shared)));
         Rings(shared)
     }
 }
