@@ -3,11 +3,25 @@
 use crate::{tools, workspace};
 use std::process::Command;
 
+/// Builds the benchmark and what it measures: the command, and the filesystem in memory.
+pub const BUILD: &[&str] = &[
+    "build",
+    "--release",
+    "-p",
+    "butterfs",
+    "-p",
+    "butterfs-bench",
+    "-p",
+    "butterfs-fuse",
+    "--bins",
+    "--example",
+    "memory",
+];
+
 /// Passes `arguments` on to the benchmark.
 pub fn run(arguments: &[&str]) -> Result<bool, String> {
     let start = |command: &mut Command| command.status().map_err(|error| format!("cannot start cargo: {error}"));
-    let build = ["build", "--release", "-p", "butterfs", "-p", "butterfs-bench"];
-    if !start(Command::new("cargo").args(build).current_dir(workspace::root()))?.success() {
+    if !start(Command::new("cargo").args(BUILD).current_dir(workspace::root()))?.success() {
         return Ok(false);
     }
     let mut bench = Command::new(workspace::target().join("release/butterfs-bench"));

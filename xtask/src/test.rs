@@ -4,7 +4,7 @@
 //! (kernel log, loop devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, Step};
-use crate::{layering, process, tools, workspace};
+use crate::{bench, layering, process, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -214,7 +214,7 @@ fn doc_tests() -> Result<Step, String> {
 
 /// The whole benchmark at its least size: it fails when something breaks, never for a time.
 fn least_benchmark() -> Result<Step, String> {
-    let build = cargo("benchmark build", &["build", "--release", "-p", "butterfs", "-p", "butterfs-bench"])?;
+    let build = cargo("benchmark build", bench::BUILD)?;
     if !build.failures.is_empty() {
         return Ok(build);
     }

@@ -46,6 +46,7 @@ impl Mount {
                 let others: String = images[1..].iter().map(|image| format!(",device={}", image.display())).collect();
                 Mount::Ours(Served::mount(&images[0], at, &format!("{options}{others}")))
             }
+            Side::Memory => unreachable!("only everyday work is compared with it"),
         }
     }
 

@@ -1,9 +1,13 @@
 //! Everyday work through a mount: create, unpack, find, remove, write, read.
+//!
+//! What is work on names and small files is also measured on a filesystem in memory behind the same session and transport,
+//! before it is made durable on both: that shows what the transport takes and what the engine.
 
 use crate::Scale;
 use crate::subject::{Side, Subject};
 use crate::table::Table;
 use butterfs_testkit::kernel::run_ok;
+use butterfs_testkit::serve::memory_binary;
 use butterfs_testkit::{requirement, scratch};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const METADATA_BAR: &str = "<= 1.50x";
+const MEMORY_BAR: &str = "<= 1.20x";
 const SEQUENTIAL_BAR: &str = "<= 1.11x";
 const IDLE_BAR: &str = "<= 64 MiB";
 const BACKING_BYTES: u64 = 8 << 30;
@@ -38,8 +43,17 @@ const ON_A_TREE: &[(&str, bool, &str)] = &[
     ("rm -rf, cold", true, "rm -rf ./*"),
 ];
 
-/// What a step is called and how long it took, in the order of the steps.
-type Times = Vec<(String, &'static str, Duration)>;
+/// What was measured of a step.
+struct Step {
+    what: String,
+    bar: &'static str,
+    /// Before it was made durable.
+    work: Duration,
+    durable: Duration,
+}
+
+/// In their order.
+type Steps = Vec<Step>;
 
 /// Runs everything on both sides.
 pub fn run(scale: Scale, table: &mut Table) {
@@ -50,26 +64,42 @@ pub fn run(scale: Scale, table: &mut Table) {
     let archive = tree_archive(scale, folder.path());
     let ours = measure(Side::Ours, scale, archive.as_deref(), &folder, table);
     let kernel = match requirement::kernel_btrfs("bench beside the kernel") {
-        true => measure(Side::Kernel, scale, archive.as_deref(), &folder, table),
-        false => Times::new(),
+        true => by_name(measure(Side::Kernel, scale, archive.as_deref(), &folder, table)),
+        false => BTreeMap::new(),
     };
-    let kernel: BTreeMap<String, Duration> = kernel.into_iter().map(|(what, _, time)| (what, time)).collect();
-    for (what, bar, time) in ours {
-        table.times(&what, time, kernel.get(&what).copied(), bar);
+    let memory = match memory_binary() {
+        Some(_) => by_name(measure(Side::Memory, scale, archive.as_deref(), &folder, table)),
+        None => {
+            eprintln!("without the filesystem in memory, the example `memory` of butterfs-fuse: it was not built");
+            BTreeMap::new()
+        }
+    };
+    for Step { what, bar, work, durable } in ours {
+        table.times(&what, durable, kernel.get(&what).map(|step| step.durable), bar);
+        if let Some(memory) = memory.get(&what) {
+            table.in_memory(work, memory.work, MEMORY_BAR);
+        }
     }
 }
 
-fn measure(side: Side, scale: Scale, archive: Option<&Path>, folder: &scratch::Scratch, table: &mut Table) -> Times {
+fn by_name(steps: Steps) -> BTreeMap<String, Step> {
+    steps.into_iter().map(|step| (step.what.clone(), step)).collect()
+}
+
+fn measure(side: Side, scale: Scale, archive: Option<&Path>, folder: &scratch::Scratch, table: &mut Table) -> Steps {
     let image = folder.sparse_file("backing.img", BACKING_BYTES);
     let at = folder.folder("mnt");
-    let mut times = Times::new();
+    let mut steps = Steps::new();
     {
         let subject = Subject::new(side, &image, &at);
-        if let Some(process) = subject.process() {
+        if let Some(process) = subject.process().filter(|_| side == Side::Ours) {
             table.value("resident memory of an idle mount", resident(process), None, None, IDLE_BAR);
         }
-        times.push(timed(&format!("create {} empty files", scale.files), METADATA_BAR, &subject, |root| {
+        steps.push(timed(&format!("create {} empty files", scale.files), METADATA_BAR, &subject, |root| {
             create_files(root, scale.files);
+        }));
+        steps.push(timed(&format!("write {} files of 4 KiB", scale.files / 10), METADATA_BAR, &subject, |root| {
+            small_files(root, scale.files / 10);
         }));
     }
     if let Some(archive) = archive {
@@ -79,42 +109,40 @@ fn measure(side: Side, scale: Scale, archive: Option<&Path>, folder: &scratch::S
                 subject.cool();
             }
             let script = script.replace("$A", &format!("'{}'", archive.display()));
-            times.push(timed(what, METADATA_BAR, &subject, |root| shell(root, 900, &script)));
+            steps.push(timed(what, METADATA_BAR, &subject, |root| shell(root, 900, &script)));
         }
     }
-    let mut subject = Subject::new(side, &image, &at);
+    if side != Side::Memory {
+        contents(Subject::new(side, &image, &at), scale, &mut steps);
+    }
+    std::fs::remove_file(image).expect("our own file");
+    steps
+}
+
+/// A large file.
+fn contents(mut subject: Subject, scale: Scale, steps: &mut Steps) {
     let mebibytes = scale.bytes >> 20;
-    times
+    steps
         .push(timed(&format!("write {mebibytes} MiB"), SEQUENTIAL_BAR, &subject, |root| write_file(root, scale.bytes)));
     subject.cool();
-    times.push(timed(&format!("read {mebibytes} MiB, cold"), SEQUENTIAL_BAR, &subject, |root| {
+    steps.push(timed(&format!("read {mebibytes} MiB, cold"), SEQUENTIAL_BAR, &subject, |root| {
         read_file(root, scale.bytes)
     }));
     subject.cool();
     for (what, reading) in [("random 4 KiB reads", true), ("random 4 KiB writes", false)] {
         let what = format!("{} {what}", scale.files / 10);
-        times.push(timed(&what, SEQUENTIAL_BAR, &subject, |root| random_blocks(root, scale, reading)));
+        steps.push(timed(&what, SEQUENTIAL_BAR, &subject, |root| random_blocks(root, scale, reading)));
     }
-    times.push(timed(&format!("write {} files of 4 KiB", scale.files / 10), METADATA_BAR, &subject, |root| {
-        small_files(root, scale.files / 10);
-    }));
-    drop(subject);
-    std::fs::remove_file(image).expect("our own file");
-    times
 }
 
 /// Runs `work` and makes it durable.
-fn timed(
-    what: &str,
-    bar: &'static str,
-    subject: &Subject,
-    work: impl FnOnce(&Path),
-) -> (String, &'static str, Duration) {
+fn timed(what: &str, bar: &'static str, subject: &Subject, work: impl FnOnce(&Path)) -> Step {
     let root = subject.path();
     let started = Instant::now();
     work(root);
+    let work = started.elapsed();
     shell(root, 300, "sync -f .");
-    (what.to_owned(), bar, started.elapsed())
+    Step { what: what.to_owned(), bar, work, durable: started.elapsed() }
 }
 
 fn shell(folder: &Path, limit_s: u32, script: &str) {

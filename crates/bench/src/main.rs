@@ -94,7 +94,8 @@ pub struct Section {
 const SECTIONS: &[Section] = &[
     Section {
         name: "everyday",
-        about: "Everyday work through a mount; times include making it durable.",
+        about: "Everyday work through a mount; times include making it durable. The last columns are without that, beside a \
+            filesystem in memory on the same session and transport: what the engine adds.",
         run: everyday::run,
     },
     Section {

@@ -4,6 +4,7 @@
 
 use crate::table::Table;
 use crate::{Scale, Section, plot};
+use butterfs_testkit::transport;
 use std::io;
 use std::path::Path;
 
@@ -52,9 +53,10 @@ fn machine() -> String {
     let gibibytes = kibibytes.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) >> 20;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "Machine: {} ({threads} threads), {gibibytes} GiB, Linux {}; load at the end of the run {}.",
+        "Machine: {} ({threads} threads), {gibibytes} GiB, Linux {}; our mounts over {}; load at the end of the run {}.",
         processor.map_or("unknown processor", |(_, name)| name.trim()),
         read("/proc/sys/kernel/osrelease").trim().split('-').next().unwrap_or_default(),
+        transport::name(),
         read("/proc/loadavg").split(' ').next().unwrap_or("unknown"),
     )
 }

@@ -1,7 +1,7 @@
-//! The two sides: each makes a filesystem in the backing file, mounts it, and is measured.
+//! The sides: each makes a filesystem in the backing file, mounts it, and is measured.
 
 use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
-use butterfs_testkit::serve::{Served, binary};
+use butterfs_testkit::serve::{Served, binary, memory_binary};
 use std::path::{Path, PathBuf};
 
 /// Who serves the mount.
@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 pub enum Side {
     Ours,
     Kernel,
+    /// A filesystem in memory behind the same transport and session as ours. What it holds is gone when it is unmounted.
+    Memory,
 }
 
-/// A mount of either side.
+/// A mount of a side.
 #[derive(Debug)]
 enum Mount {
-    Ours(Served),
+    /// Ours, or that in memory.
+    Served(Served),
     Kernel(KernelMount),
 }
 
@@ -41,6 +44,7 @@ impl Subject {
         match side {
             Side::Ours => drop(run_ok(60, binary(), &["mkfs", "-q", "-f", name])),
             Side::Kernel => mkfs(image, &[]),
+            Side::Memory => {}
         }
         let mut subject =
             Subject { side, image: image.to_owned(), at: at.to_owned(), options: options.to_owned(), mount: None };
@@ -50,14 +54,18 @@ impl Subject {
 
     fn mount(&mut self) {
         self.mount = Some(match self.side {
-            Side::Ours => Mount::Ours(Served::mount(&self.image, &self.at, &self.options)),
+            Side::Ours => Mount::Served(Served::mount(&self.image, &self.at, &self.options)),
+            Side::Memory => {
+                let program = memory_binary().expect("asked for where it is");
+                Mount::Served(Served::memory(&program, &self.image, &self.at, &self.options))
+            }
             Side::Kernel => Mount::Kernel(KernelMount::new(&self.image, &self.options)),
         });
     }
 
     fn unmount(&mut self) {
         match self.mount.take() {
-            Some(Mount::Ours(served)) => served.unmount(),
+            Some(Mount::Served(served)) => served.unmount(),
             Some(Mount::Kernel(mount)) => drop(mount.finish()),
             None => {}
         }
@@ -66,7 +74,7 @@ impl Subject {
     /// The mounted root folder.
     pub fn path(&self) -> &Path {
         match &self.mount {
-            Some(Mount::Ours(served)) => served.path(),
+            Some(Mount::Served(served)) => served.path(),
             Some(Mount::Kernel(mount)) => mount.path(),
             None => unreachable!("mounted from new() to drop()"),
         }
@@ -75,18 +83,23 @@ impl Subject {
     /// The serving process; none for the kernel.
     pub fn process(&self) -> Option<u32> {
         match &self.mount {
-            Some(Mount::Ours(served)) => Some(served.id()),
+            Some(Mount::Served(served)) => Some(served.id()),
             _ => None,
         }
     }
 
-    /// Unmounts, forgets every cached page of this machine, and mounts again.
+    /// Unmounts, forgets every cached page of this machine, and mounts again. What is in memory stays mounted: the kernel
+    /// forgets what it knows of it.
     pub fn cool(&mut self) {
-        self.unmount();
+        if self.side != Side::Memory {
+            self.unmount();
+        }
         run_ok(60, "sync", &[]);
-        // Without root the caches stay, on both sides alike.
+        // Without root the caches stay, on all sides alike.
         let _ = std::fs::write("/proc/sys/vm/drop_caches", "3\n");
-        self.mount();
+        if self.mount.is_none() {
+            self.mount();
+        }
     }
 }
 

@@ -1,11 +1,11 @@
-//! Mounts the tests' filesystem in memory, for measuring what the transport costs.
+//! Mounts the tests' filesystem in memory, for measuring what the transport costs; the benchmark does.
 //!
-//! `memory [--transport=auto|classic|uring] [SOURCE] MOUNTPOINT`
+//! `memory [--OPTION[,OPTION]...] [SOURCE] MOUNTPOINT`, with the options of a mount
 
 #[path = "../tests/memory/mod.rs"]
 mod memory;
 
-use butterfs_fuse::mount::{self, Backing, Flags, MountOptions};
+use butterfs_fuse::mount::{self, Backing, MountOptions};
 use butterfs_fuse::session::{Session, connect};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 fn main() -> std::io::Result<()> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let options = arguments.iter().position(|argument| argument.starts_with("--")).map(|at| arguments.remove(at));
-    let options = options.unwrap_or_default();
-    let options = MountOptions::parse([options.trim_start_matches("--")]).map_err(std::io::Error::other)?;
+    let words = options.unwrap_or_default();
+    let options = MountOptions::parse([words.trim_start_matches("--")]).map_err(std::io::Error::other)?;
     let (backing, source, mountpoint) = match &arguments[..] {
         [mountpoint] => (Backing::Unclaimed, "memory".to_string(), mountpoint),
         [source, mountpoint] if source.starts_with("/dev") => (Backing::BlockDevice, source.clone(), mountpoint),
@@ -28,7 +28,7 @@ fn main() -> std::io::Result<()> {
     let request = mount::Request {
         source: source.into(),
         mountpoint: mountpoint.into(),
-        flags: Flags::default(),
+        flags: options.flags,
         allow_other: true,
         backing,
         sector_bytes: 4096,

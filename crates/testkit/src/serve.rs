@@ -16,6 +16,11 @@ pub fn binary() -> PathBuf {
     std::env::var_os("BUTTERFS_BIN").map_or_else(built, PathBuf::from)
 }
 
+/// The filesystem in memory of the FUSE tests, a release build beside the command; none: it was not built.
+pub fn memory_binary() -> Option<PathBuf> {
+    Some(binary().parent()?.join("examples/memory")).filter(|program| program.exists())
+}
+
 /// A mounted image and its serving process.
 #[derive(Debug)]
 pub struct Served {
@@ -35,23 +40,37 @@ impl Served {
 
     /// Mounts, or says what the command said.
     pub fn try_mount(image: &Path, at: &Path, options: &str) -> Result<Served, String> {
-        let log = at.with_extension("log");
-        let file = std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let second = file.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
         let mut command = Command::new(binary());
         command.args(["mount", "--foreground"]);
         let options = transport::with_chosen(options);
         if !options.is_empty() {
             command.args(["-o", &options]);
         }
-        command.arg(image).arg(at).stdin(Stdio::null()).stdout(second).stderr(file);
+        command.arg(image).arg(at);
+        Served::start(command, at)
+    }
+
+    /// Mounts the filesystem in memory as if it were in `image`.
+    pub fn memory(program: &Path, image: &Path, at: &Path, options: &str) -> Served {
+        let mut command = Command::new(program);
+        command.arg(format!("--{}", transport::with_chosen(options))).arg(image).arg(at);
+        Served::start(command, at).unwrap_or_else(|sentence| panic!("{sentence}"))
+    }
+
+    /// Starts what mounts at the folder `at` and serves, and waits until it does.
+    fn start(mut command: Command, at: &Path) -> Result<Served, String> {
+        let log = at.with_extension("log");
+        let file = std::fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let second = file.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(second).stderr(file);
         let before = device_of(at);
-        let process = command.spawn().map_err(|error| format!("{}: {error}", binary().display()))?;
+        let process =
+            command.spawn().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
         let mut served = Served { process, at: at.to_owned(), log };
         let end = Instant::now() + START_LIMIT;
         while device_of(at) == before {
             if let Ok(Some(status)) = served.process.try_wait() {
-                return Err(format!("butterfs mount ended with {status}: {}", served.said()));
+                return Err(format!("the mounting process ended with {status}: {}", served.said()));
             }
             if Instant::now() > end {
                 return Err(format!("not mounted after {START_LIMIT:?}: {}", served.said()));

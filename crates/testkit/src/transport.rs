@@ -27,6 +27,15 @@ pub fn with_chosen(options: &str) -> String {
     }
 }
 
+/// How mounts that tests and benchmarks make are served.
+pub fn name() -> &'static str {
+    match chosen().as_deref() {
+        Some("classic") => "/dev/fuse",
+        _ if offered() => "io_uring",
+        _ => "/dev/fuse",
+    }
+}
+
 /// Whether the kernel offers io_uring, once root has set its parameter; without root nothing changes.
 fn offered() -> bool {
     let _ = std::fs::write(PARAMETER, "Y");

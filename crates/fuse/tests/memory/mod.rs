@@ -1,6 +1,7 @@
 //! A filesystem in memory behind the session: what the transport costs without an engine, and proof that it works.
 //!
-//! It knows what the tests use and nothing about durability. Node ids are indexes that are never used again. Two names
+//! It knows what the tests and the benchmark use and nothing about durability. It answers as the engine's adaptor does
+//! where the kernel asks more or less after it. Node ids are indexes that are never used again. Two names
 //! are special: looking up `panic` panics, and looking up names that begin with `meet` waits until [`MEETING`] such
 //! lookups are under way.
 
@@ -158,6 +159,7 @@ fn child(nodes: &Nodes, parent: u64, name: &[u8]) -> Result<u64, Errno> {
 
 fn add_name(nodes: &mut Nodes, parent: u64, name: &[u8], node: u64) -> Outcome {
     let parent = get_mut(nodes, parent)?;
+    touch(parent);
     let offset = parent.next_offset;
     parent.next_offset += 1;
     parent.entries.insert(offset, (name.to_vec(), node));
@@ -168,6 +170,7 @@ fn add_name(nodes: &mut Nodes, parent: u64, name: &[u8], node: u64) -> Outcome {
 fn remove_name(nodes: &mut Nodes, parent: u64, name: &[u8]) -> Result<u64, Errno> {
     let parent = get_mut(nodes, parent)?;
     let offset = parent.offsets.remove(name).ok_or(Errno::NOENT)?;
+    touch(parent);
     Ok(parent.entries.remove(&offset).unwrap().1)
 }
 
@@ -206,17 +209,28 @@ fn attributes(node: &Node, payload: &mut Vec<u8>) {
     payload.extend_from_slice(answer.as_bytes());
 }
 
-fn opened(payload: &mut Vec<u8>, open_flags: u32) {
+/// The adaptor's answer, so that as much is asked.
+fn opened(payload: &mut Vec<u8>) {
+    let open_flags = open::KEEP_CACHE | open::NOFLUSH;
     payload.extend_from_slice(OpenOut { open_flags, ..OpenOut::default() }.as_bytes());
 }
 
+/// What changed says when.
+fn touch(node: &mut Node) {
+    let (sec, nsec) = now();
+    let attr = &mut node.attr;
+    (attr.mtime, attr.mtimensec, attr.ctime, attr.ctimensec) = (sec, nsec, sec, nsec);
+}
+
 fn resize(node: &mut Node, size: u64) {
+    touch(node);
     node.data.resize(size as usize, 0);
     node.attr.size = size;
     node.attr.blocks = size.div_ceil(512);
 }
 
 fn write(node: &mut Node, offset: u64, data: &[u8]) {
+    touch(node);
     let end = offset as usize + data.len();
     if end > node.data.len() {
         resize(node, end as u64);
@@ -245,6 +259,16 @@ fn set(node: &mut Node, arguments: &SetattrIn) {
     if has(setattr::SIZE) {
         resize(node, arguments.size);
     }
+}
+
+/// Copies what there is of a range; how much that was.
+fn copy(nodes: &mut Nodes, from: u64, arguments: &CopyFileRangeIn) -> Result<u64, Errno> {
+    let data = &get(nodes, from)?.data;
+    let begin = data.len().min(arguments.off_in as usize);
+    let end = data.len().min(begin + arguments.len.min(1 << 30) as usize);
+    let part = data[begin..end].to_vec();
+    write(get_mut(nodes, arguments.nodeid_out)?, arguments.off_out, &part);
+    Ok(part.len() as u64)
 }
 
 fn rename(nodes: &mut Nodes, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Outcome {
@@ -289,27 +313,27 @@ fn seek(data: &[u8], from: u64, whence: u32) -> Result<u64, Errno> {
 
 fn list(nodes: &mut Nodes, dir: u64, arguments: &ReadIn, plus: bool, payload: &mut Vec<u8>) -> Outcome {
     let node = get(nodes, dir)?;
-    let dots = [(0, b".".to_vec(), dir), (1, b"..".to_vec(), node.parent)];
-    let names = node.entries.range(arguments.offset..).map(|(offset, (name, node))| (*offset, name.clone(), *node));
-    let all: Vec<_> = dots.into_iter().filter(|dot| dot.0 >= arguments.offset).chain(names).take(2000).collect();
+    let dots = [(0, &b"."[..], dir), (1, &b".."[..], node.parent)];
+    let names = node.entries.range(arguments.offset..).map(|(offset, (name, node))| (*offset, &name[..], *node));
     let mut listing = Listing::new(payload, arguments.size);
-    for (offset, name, id) in all {
+    let mut handed = Vec::new();
+    for (offset, name, id) in dots.into_iter().filter(|dot| dot.0 >= arguments.offset).chain(names) {
         let dot = offset < 2;
-        let node = get_mut(nodes, id)?;
+        let node = get(nodes, id)?;
         let kind = (node.attr.mode >> 12) as u8;
         let fitted = match plus {
             true => {
                 let entry = if dot { EntryOut::default() } else { entry_of(node) };
-                listing.push_plus(&entry, id, offset + 1, kind, &name)
+                listing.push_plus(&entry, id, offset + 1, kind, name)
             }
-            false => listing.push(id, offset + 1, kind, &name),
+            false => listing.push(id, offset + 1, kind, name),
         };
         if !fitted {
             break;
         }
-        node.lookups += u64::from(plus && !dot);
+        handed.extend((plus && !dot).then_some(id));
     }
-    Ok(())
+    handed.into_iter().try_for_each(|id| get_mut(nodes, id).map(|node| node.lookups += 1))
 }
 
 impl Shared {
@@ -350,7 +374,7 @@ impl Shared {
             }
             Operation::Create { arguments, name } => {
                 self.add(header, name, arguments.mode & !arguments.umask, 0, &[], payload)?;
-                opened(payload, open::KEEP_CACHE);
+                opened(payload);
             }
             Operation::Unlink { name } => {
                 let mut nodes = self.nodes.lock();
@@ -378,7 +402,7 @@ impl Shared {
                 add_name(&mut nodes, id, new_name, node)?;
                 entry(&mut nodes, node, payload)?;
             }
-            Operation::Open { .. } => opened(payload, open::KEEP_CACHE),
+            Operation::Open { .. } => opened(payload),
             Operation::Read { arguments } => {
                 let nodes = self.nodes.lock();
                 let data = &get(&nodes, id)?.data;
@@ -389,6 +413,14 @@ impl Shared {
                 self.largest_write.fetch_max(data.len() as u64, Ordering::Relaxed);
                 write(get_mut(&mut self.nodes.lock(), id)?, arguments.offset, data);
                 payload.extend_from_slice(WriteOut { size: arguments.size, padding: 0 }.as_bytes());
+            }
+            Operation::CopyFileRange { arguments } => {
+                let size = copy(&mut self.nodes.lock(), id, &arguments)? as u32;
+                payload.extend_from_slice(WriteOut { size, padding: 0 }.as_bytes());
+            }
+            Operation::CopyFileRange64 { arguments } => {
+                let bytes_copied = copy(&mut self.nodes.lock(), id, &arguments)?;
+                payload.extend_from_slice(CopyFileRangeOut { bytes_copied }.as_bytes());
             }
             Operation::Statfs {} => {
                 let statfs = StatfsOut {
@@ -406,6 +438,9 @@ impl Shared {
             Operation::Readdirplus { arguments } => list(&mut self.nodes.lock(), id, &arguments, true, payload)?,
             Operation::Setxattr { name, value, .. } => {
                 get_mut(&mut self.nodes.lock(), id)?.xattrs.insert(name.to_vec(), value.to_vec());
+            }
+            Operation::Removexattr { name } => {
+                get_mut(&mut self.nodes.lock(), id)?.xattrs.remove(name).ok_or(Errno::NODATA)?;
             }
             Operation::Getxattr { size, name } => {
                 let nodes = self.nodes.lock();
