@@ -31,6 +31,9 @@ impl BlockDevice for Counting {
     fn begin_flush(&self, offset: u64, len: u64) {
         self.inner.begin_flush(offset, len);
     }
+    fn begin_read(&self, offset: u64, len: u64) {
+        self.inner.begin_read(offset, len);
+    }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.discard(offset, len)
     }

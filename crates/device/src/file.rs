@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -275,6 +276,13 @@ impl BlockDevice for FileDevice {
         // No length would mean all of the file.
         if len > 0 && !self.read_only {
             begin_flush::begin(&self.file, offset, len);
+        }
+    }
+
+    fn begin_read(&self, offset: u64, len: u64) {
+        // No length would mean all of the file.
+        if let Some(len) = NonZeroU64::new(len) {
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::WillNeed);
         }
     }
 

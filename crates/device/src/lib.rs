@@ -43,6 +43,9 @@ use std::io;
 /// The unit that storage writes as a whole: a torn write is a whole number of these.
 pub const SECTOR: u64 = 512;
 
+/// What [`BlockDevice::begin_read`] takes at once: kernels read no more for one hint.
+pub const READ_AHEAD_UNIT: u64 = 128 << 10;
+
 /// Bytes at offsets, shared by all threads. See the crate's invariants.
 pub trait BlockDevice: Send + Sync + Debug {
     /// Bytes of the device.
@@ -65,6 +68,10 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Has the device begin to make these bytes durable, so that the next `flush` has less to wait for. A hint: it promises
     /// nothing, and what goes wrong is the flush's error.
     fn begin_flush(&self, _offset: u64, _len: u64) {}
+
+    /// Tells the device that these bytes will be read soon. A hint, for at most [`READ_AHEAD_UNIT`] bytes: nothing comes of
+    /// it where they do not exist or cannot be read.
+    fn begin_read(&self, _offset: u64, _len: u64) {}
 
     /// Tells the device that nobody needs these bytes; afterwards they read as anything. Devices that cannot say `Ok`.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;

@@ -146,6 +146,13 @@ impl Member {
         self.device.flush().inspect_err(|_| count(&self.counters.flush))
     }
 
+    /// Says that a range will be read soon.
+    pub fn begin_read(&self, at: Physical, len: u64) {
+        if self.is_in_use() {
+            self.device.begin_read(at.0, len);
+        }
+    }
+
     /// Begins to make a range durable.
     pub fn begin_flush(&self, at: Physical, len: u64) {
         if self.is_in_use() {

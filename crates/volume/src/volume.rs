@@ -5,7 +5,7 @@ use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, Place};
 use crate::member::{Condition, DeviceStats, Member};
 use crate::stripe_read::Trust;
-use butterfs_device::BlockDevice;
+use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::{DeviceId, Logical};
@@ -238,6 +238,27 @@ impl Volume {
         };
         let result = self.located(at, len, read);
         result.inspect_err(|_| buf.fill(0))
+    }
+
+    /// Tells the devices that these bytes, as far as they lie in one chunk, will be read soon.
+    pub fn begin_read(&self, at: Logical, len: u64) {
+        let map = self.chunk_map();
+        let Some((chunk, layout)) = map.get(at).and_then(|chunk| Some((chunk, Layout::of(chunk).ok()?))) else {
+            return;
+        };
+        let (mut at, end) = (at, at.0.saturating_add(len).min(chunk.end().0));
+        while at.0 < end {
+            // Up to where a read may turn to another copy.
+            let unit_end = (at.0 / READ_AHEAD_UNIT + 1) * READ_AHEAD_UNIT;
+            let unit = unit_end.min(end) - at.0;
+            for piece in layout.pieces(at, unit as usize) {
+                let copy = self.reading_order(&layout, at, Trust::Verified)[0];
+                let place = layout.place(&piece, copy);
+                let member = self.member(chunk.stripes[place.stripe].device);
+                member.inspect(|member| member.begin_read(place.physical, piece.range.len() as u64));
+            }
+            at = at.plus(unit);
+        }
     }
 
     fn read_good(

@@ -31,6 +31,7 @@ pub mod item;
 mod parallel;
 mod placement;
 mod pressure;
+mod read_ahead;
 mod reader;
 mod recording;
 mod reflink;
@@ -57,6 +58,7 @@ use extents::FileContext;
 use parallel::Helpers;
 use parking_lot::{Condvar, Mutex};
 use pressure::Pressure;
+use read_ahead::ReadAhead;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -79,6 +81,7 @@ pub struct Files {
     unpacked: Mutex<UnpackedExtents>,
     encoders: Mutex<Vec<codec::Encoder>>,
     helpers: Helpers,
+    ahead: ReadAhead,
     pressure: Mutex<Pressure>,
     wake: Condvar,
 }
@@ -87,6 +90,7 @@ impl Files {
     /// Nothing is buffered yet.
     pub fn new(core: Arc<Core>) -> Files {
         Files {
+            ahead: ReadAhead::new(Arc::clone(&core)),
             core,
             waiting: Mutex::default(),
             buffered_bytes: Arc::default(),

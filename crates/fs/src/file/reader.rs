@@ -1,5 +1,5 @@
 //! Reading: the buffer over the extents, every sector verified. Compressed extents of one read are decompressed on all
-//! cores.
+//! cores. What comes next on the devices is read ahead.
 
 use super::codec::{self, Algorithm};
 use super::item::{ExtentKind, FileExtent, INLINE_HEAD};
@@ -196,6 +196,7 @@ impl Files {
     /// Reads data as it lies on disk. With `verified`, every sector has a checksum and agrees with it.
     fn read_data(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
         let volume = self.core.volume();
+        self.ahead.note(at, out.len() as u64);
         if !verified {
             return Ok(volume.read_unverified(at, out)?);
         }

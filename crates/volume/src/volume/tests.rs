@@ -63,6 +63,76 @@ fn copies_are_counted() {
     assert_eq!(rig("single", 1).volume.copies(Logical(0)), 0);
 }
 
+/// A device that remembers which bytes were asked for, and which were read.
+#[derive(Debug)]
+struct Asked {
+    inner: Arc<dyn BlockDevice>,
+    asked: Mutex<Vec<(u64, u64)>>,
+    read: Mutex<Vec<(u64, u64)>>,
+}
+
+impl BlockDevice for Asked {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.read.lock().push((offset, buf.len() as u64));
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.inner.write_at(offset, data)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+    fn begin_read(&self, offset: u64, len: u64) {
+        self.asked.lock().push((offset, len));
+    }
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+}
+
+#[test]
+fn what_is_asked_for_ahead_is_what_is_read() {
+    for (profile, stripes) in SHAPES {
+        let (rig, content) = filled(profile, stripes);
+        let asked = |device: &Arc<butterfs_device::MemoryDevice>| {
+            let inner = Arc::clone(device) as Arc<dyn BlockDevice>;
+            Arc::new(Asked { inner, asked: Mutex::default(), read: Mutex::default() })
+        };
+        let devices: Vec<_> = rig.memory.iter().map(asked).collect();
+        let item = |id| crate::fixture::dev_item(id, crate::fixture::DEVICE_LEN);
+        let members =
+            devices.iter().zip(1..).map(|(device, id)| (item(id), Arc::clone(device) as Arc<dyn BlockDevice>));
+        let volume = Volume::of_devices(members.collect());
+        volume.set_chunk_map(ChunkMap::from_chunks([rig.chunk.clone()]).unwrap());
+        let first = 4096;
+        volume.begin_read(at(first), 1 << 40);
+        volume.begin_read(at(content.len() as u64), 4096);
+        let mut found = vec![0; content.len() - first as usize];
+        for (index, part) in found.chunks_mut(64 << 10).enumerate() {
+            volume.read(at(first + (index as u64 * (64 << 10))), part, &mut any).unwrap();
+        }
+        assert!(found == content[first as usize..], "{profile} x{stripes}");
+        let mut total = 0;
+        for device in &devices {
+            let asked = device.asked.lock();
+            total += asked.iter().map(|(_, len)| len).sum::<u64>();
+            assert!(asked.iter().all(|(_, len)| *len <= READ_AHEAD_UNIT));
+            let was_asked = |at: u64| asked.iter().any(|(start, len)| (*start..start + len).contains(&at));
+            for (offset, len) in device.read.lock().iter() {
+                let all = (*offset..offset + len).step_by(4096).all(was_asked);
+                assert!(all, "{profile} x{stripes}: {offset}+{len} was read, {asked:?} was asked for");
+            }
+        }
+        assert_eq!(total, found.len() as u64, "{profile} x{stripes}");
+    }
+}
+
 /// Whether the bytes at `offset` can be read when these devices are lost.
 fn survives(rig: &Rig, offset: u64, lost: &[bool]) -> bool {
     let layout = Layout::of(&rig.chunk).unwrap();
