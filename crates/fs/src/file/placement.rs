@@ -17,6 +17,8 @@ use std::ops::Range;
 
 /// Pieces smaller than this are gathered before they are written to the device.
 const GATHER_BELOW: usize = 256 << 10;
+/// Writes of at least this many bytes go to the device at once, so that the next flush has less to wait for.
+const BEGIN_FLUSH_BYTES: usize = 64 << 10;
 /// Buffers for gathering.
 const GATHER_BYTES: usize = 1 << 20;
 
@@ -151,6 +153,9 @@ impl Files {
                 // A device that loses data cannot be trusted with the next commit either.
                 let written = self.core.volume().write(from, bytes).map_err(Error::from);
                 written.inspect_err(|error| self.core.abort(error))?;
+                if bytes.len() >= BEGIN_FLUSH_BYTES {
+                    self.core.volume().begin_flush(from, bytes.len());
+                }
             }
             Ok(from.plus(bytes.len() as u64))
         };

@@ -290,3 +290,20 @@ fn what_many_fsync_is_durable_when_each_returns() {
     println!("{flushes} flushes, {stats:?}");
     assert!(stats.commits.is_empty() && stats.syncs > 0, "{stats:?}");
 }
+
+#[test]
+fn the_device_begins_with_large_data_before_the_flush() {
+    let (memory, begun) = (Arc::new(MemoryDevice::new(1 << 30)), Arc::new(AtomicU64::new(0)));
+    let device: Arc<dyn BlockDevice> = Arc::new(SlowToFlush(memory, Arc::clone(&begun)));
+    FORMATS[0].make(&device);
+    let options = Options { commit_interval_secs: 3600, ..Options::default() };
+    let filesystem = Filesystem::open(vec![device], options, Env::system()).expect("just made");
+    for (name, len) in [("small", 32 << 10), ("large", 2 << 20)] {
+        let file = filesystem.create(&ROOT, filesystem.root(), name.as_bytes(), 0o644).expect("a new name").id;
+        filesystem.write(file, 0, &vec![7; len], false).expect("room");
+        begun.store(0, Ordering::Relaxed);
+        filesystem.fsync(file, false).expect("a good device");
+        let expected = if name == "small" { 0 } else { len as u64 };
+        assert_eq!(begun.load(Ordering::Relaxed), expected, "{name}");
+    }
+}
