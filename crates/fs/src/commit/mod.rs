@@ -199,7 +199,7 @@ impl Core {
         let nodesize = self.nodesize() as usize;
         let map = self.volume.chunk_map();
         let mut rest = nodes;
-        let mut buffer = vec![0; WRITE_RUN_BYTES.max(nodesize)];
+        let mut buffer = vec![0; (nodes.len() * nodesize).min(WRITE_RUN_BYTES.max(nodesize))];
         while let Some(first) = rest.first() {
             let start = first.at();
             let chunk_end = map.get(start).map_or(start, |chunk| chunk.end());
