@@ -1,7 +1,7 @@
 //! dbench with many clients: the experiment of the commit that let logging go on while a commit is written.
 
 use crate::Scale;
-use crate::subject::{Side, Subject};
+use crate::subject::{Side, Subject, Usage};
 use crate::table::Table;
 use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::{requirement, scratch};
@@ -12,6 +12,8 @@ const BACKING_BYTES: u64 = 8 << 30;
 struct Report {
     throughput: f64,
     max_latency: f64,
+    /// What the mount took.
+    usage: Usage,
 }
 
 /// Runs it on both sides.
@@ -32,6 +34,12 @@ pub fn run(scale: Scale, table: &mut Table) {
     table.compared(&what, throughput, |rate| format!("{rate:.0} MB/s"), false, ">= 0.80x");
     let latency = (ours.max_latency, kernel.as_ref().map(|report| report.max_latency));
     table.compared(&format!("{what}: maximum latency"), latency, |time| format!("{time:.1} ms"), true, "<= 1.00x");
+    // As much as they got done in the time, which is not the same.
+    let amplified = |report: &Report| report.usage.written as f64 / (report.throughput * 1e6 * f64::from(seconds));
+    let amplified = (amplified(&ours), kernel.as_ref().map(amplified));
+    let name = format!("{what}: written to the device for each byte that clients read or wrote");
+    table.compared(&name, amplified, |bytes| format!("{bytes:.2} B"), true, "");
+    ours.usage.enter_memory(&what, table);
 }
 
 fn measure(side: Side, clients: u32, seconds: u32) -> Report {
@@ -40,8 +48,10 @@ fn measure(side: Side, clients: u32, seconds: u32) -> Report {
     let subject = Subject::new(side, &image, &folder.folder("mnt"));
     let at = subject.path().to_string_lossy().into_owned();
     let words = ["-t", &seconds.to_string(), "-D", &at, &clients.to_string()];
-    let report = run_ok(seconds + 600, "dbench", &words);
-    parse(&report).unwrap_or_else(|| panic!("dbench printed no result: {report}"))
+    let text = run_ok(seconds + 600, "dbench", &words);
+    let mut report = parse(&text).unwrap_or_else(|| panic!("dbench printed no result: {text}"));
+    report.usage = subject.finish();
+    report
 }
 
 /// Reads `Throughput 616.2 MB/sec  64 clients  64 procs  max_latency=191.1 ms`.
@@ -49,7 +59,7 @@ fn parse(output: &str) -> Option<Report> {
     let line = output.lines().rev().find(|line| line.starts_with("Throughput "))?;
     let throughput = line.split_whitespace().nth(1)?.parse().ok()?;
     let latency = line.split_once("max_latency=")?.1.split_whitespace().next()?.parse().ok()?;
-    Some(Report { throughput, max_latency: latency })
+    Some(Report { throughput, max_latency: latency, usage: Usage::default() })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! before it is made durable on both: that shows what the transport takes and what the engine.
 
 use crate::Scale;
-use crate::subject::{Side, Subject};
+use crate::subject::{Side, Subject, Usage};
 use crate::table::Table;
 use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::serve::memory_binary;
@@ -55,6 +55,9 @@ struct Step {
 /// In their order.
 type Steps = Vec<Step>;
 
+/// What the mounts took that some of the steps ran on.
+type Usages = Vec<(&'static str, Usage)>;
+
 /// Runs everything on both sides.
 pub fn run(scale: Scale, table: &mut Table) {
     if !requirement::fuse("bench") {
@@ -62,13 +65,14 @@ pub fn run(scale: Scale, table: &mut Table) {
     }
     let folder = scratch::Scratch::new("bench");
     let archive = tree_archive(scale, folder.path());
-    let ours = measure(Side::Ours, scale, archive.as_deref(), &folder, table);
-    let kernel = match requirement::kernel_btrfs("bench beside the kernel") {
-        true => by_name(measure(Side::Kernel, scale, archive.as_deref(), &folder, table)),
-        false => BTreeMap::new(),
+    let (ours, usages) = measure(Side::Ours, scale, archive.as_deref(), &folder, table);
+    let (kernel, kernel_usages) = match requirement::kernel_btrfs("bench beside the kernel") {
+        true => measure(Side::Kernel, scale, archive.as_deref(), &folder, table),
+        false => (Steps::new(), Usages::new()),
     };
+    let kernel = by_name(kernel);
     let memory = match memory_binary() {
-        Some(_) => by_name(measure(Side::Memory, scale, archive.as_deref(), &folder, table)),
+        Some(_) => by_name(measure(Side::Memory, scale, archive.as_deref(), &folder, table).0),
         None => {
             eprintln!("without the filesystem in memory, the example `memory` of butterfs-fuse: it was not built");
             BTreeMap::new()
@@ -80,16 +84,26 @@ pub fn run(scale: Scale, table: &mut Table) {
             table.in_memory(work, memory.work, MEMORY_BAR);
         }
     }
+    for (what, usage) in usages {
+        let kernel = kernel_usages.iter().find(|(name, _)| *name == what);
+        usage.enter(what, kernel.map(|(_, usage)| *usage), table);
+    }
 }
 
 fn by_name(steps: Steps) -> BTreeMap<String, Step> {
     steps.into_iter().map(|step| (step.what.clone(), step)).collect()
 }
 
-fn measure(side: Side, scale: Scale, archive: Option<&Path>, folder: &scratch::Scratch, table: &mut Table) -> Steps {
+fn measure(
+    side: Side,
+    scale: Scale,
+    archive: Option<&Path>,
+    folder: &scratch::Scratch,
+    table: &mut Table,
+) -> (Steps, Usages) {
     let image = folder.sparse_file("backing.img", BACKING_BYTES);
     let at = folder.folder("mnt");
-    let mut steps = Steps::new();
+    let (mut steps, mut usages) = (Steps::new(), Usages::new());
     {
         let subject = Subject::new(side, &image, &at);
         if let Some(process) = subject.process().filter(|_| side == Side::Ours) {
@@ -101,6 +115,7 @@ fn measure(side: Side, scale: Scale, archive: Option<&Path>, folder: &scratch::S
         steps.push(timed(&format!("write {} files of 4 KiB", scale.files / 10), METADATA_BAR, &subject, |root| {
             small_files(root, scale.files / 10);
         }));
+        usages.push(("files made", subject.finish()));
     }
     if let Some(archive) = archive {
         let mut subject = Subject::new(side, &image, &at);
@@ -111,16 +126,17 @@ fn measure(side: Side, scale: Scale, archive: Option<&Path>, folder: &scratch::S
             let script = script.replace("$A", &format!("'{}'", archive.display()));
             steps.push(timed(what, METADATA_BAR, &subject, |root| shell(root, 900, &script)));
         }
+        usages.push(("all with the source tree", subject.finish()));
     }
     if side != Side::Memory {
-        contents(Subject::new(side, &image, &at), scale, &mut steps);
+        usages.push(("large files", contents(Subject::new(side, &image, &at), scale, &mut steps)));
     }
     std::fs::remove_file(image).expect("our own file");
-    steps
+    (steps, usages)
 }
 
 /// A large file.
-fn contents(mut subject: Subject, scale: Scale, steps: &mut Steps) {
+fn contents(mut subject: Subject, scale: Scale, steps: &mut Steps) -> Usage {
     let mebibytes = scale.bytes >> 20;
     steps
         .push(timed(&format!("write {mebibytes} MiB"), SEQUENTIAL_BAR, &subject, |root| write_file(root, scale.bytes)));
@@ -133,6 +149,7 @@ fn contents(mut subject: Subject, scale: Scale, steps: &mut Steps) {
         let what = format!("{} {what}", scale.files / 10);
         steps.push(timed(&what, SEQUENTIAL_BAR, &subject, |root| random_blocks(root, scale, reading)));
     }
+    subject.finish()
 }
 
 /// Runs `work` and makes it durable.

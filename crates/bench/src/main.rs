@@ -150,23 +150,28 @@ const SECTIONS: &[Section] = &[
     },
 ];
 
-const USAGE: &str = "usage: butterfs-bench [--small | --least] [--only NAME]... [--write]";
+/// How often everything is done, unless the command line says otherwise or it is only to run.
+const ROUNDS: usize = 3;
+
+const USAGE: &str = "usage: butterfs-bench [--small | --least] [--rounds COUNT] [--only NAME]... [--write]";
 
 struct Arguments {
     scale: Scale,
     only: Vec<String>,
+    rounds: usize,
     write: bool,
 }
 
 impl Arguments {
     fn parse(words: &[&str]) -> Option<Arguments> {
-        let mut parsed = Arguments { scale: FULL, only: Vec::new(), write: false };
-        let mut words = words.iter();
+        let mut parsed = Arguments { scale: FULL, only: Vec::new(), rounds: 0, write: false };
+        let (mut words, mut rounds) = (words.iter(), None);
         while let Some(word) = words.next() {
             match *word {
                 "--small" => parsed.scale = SMALL,
                 "--least" => parsed.scale = LEAST,
                 "--write" => parsed.write = true,
+                "--rounds" => rounds = Some(words.next()?.parse().ok().filter(|rounds| *rounds > 0)?),
                 "--only" => {
                     let name = *words.next()?;
                     SECTIONS.iter().find(|section| section.name == name)?;
@@ -175,6 +180,7 @@ impl Arguments {
                 _ => return None,
             }
         }
+        parsed.rounds = rounds.unwrap_or(if parsed.scale == LEAST { 1 } else { ROUNDS });
         Some(parsed)
     }
 }
@@ -196,10 +202,15 @@ fn main() -> ExitCode {
             continue;
         }
         let mut table = Table::default();
-        (section.run)(arguments.scale, &mut table);
+        for round in 1..=arguments.rounds {
+            eprintln!("{}, round {round} of {}", section.name, arguments.rounds);
+            let mut once = Table::default();
+            (section.run)(arguments.scale, &mut once);
+            table.add_round(once);
+        }
         println!("\n{}\n\n{table}", section.about);
         if arguments.write
-            && let Err(error) = page::write(section, arguments.scale, &table)
+            && let Err(error) = page::write(section, arguments.scale, arguments.rounds, &table)
         {
             eprintln!("cannot write {}: {error}", page::FILE);
             return ExitCode::FAILURE;

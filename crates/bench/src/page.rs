@@ -13,10 +13,11 @@ pub const FILE: &str = "docs/performance.md";
 const HEAD: &str = "# Performance\n\n\
     Made by `cargo xtask bench --write`: the same work on butterfs and on the kernel's btrfs, in turn, in one run, over \
     the same backing file. A ratio is ours divided by the kernel's: below 1 we are faster where it is a time, above 1 \
-    where it is a rate. Each part says when and where it was measured.\n";
+    where it is a rate. Where the work was done in several rounds, the numbers are medians and the spread is from the \
+    least to the greatest ratio. Each part says where it was measured, and over which transport.\n";
 
-/// Writes the section's part and its plot.
-pub fn write(section: &Section, scale: Scale, table: &Table) -> io::Result<()> {
+/// Writes the section's part and its plot; the table has the medians of so many rounds.
+pub fn write(section: &Section, scale: Scale, rounds: usize, table: &Table) -> io::Result<()> {
     let folder = Path::new(FILE).with_extension("");
     std::fs::create_dir_all(&folder)?;
     let bars = table.ratios();
@@ -28,7 +29,12 @@ pub fn write(section: &Section, scale: Scale, table: &Table) -> io::Result<()> {
             format!("![ratios](performance/{}.svg)\n\n", section.name)
         }
     };
-    let part = format!("## {}\n\n{} Size: {}. {}\n\n{plot}{table}", section.name, section.about, scale.name, machine());
+    let rounds = match rounds {
+        1 => "One round".to_owned(),
+        rounds => format!("Medians of {rounds} rounds"),
+    };
+    let head = format!("{} Size: {}. {rounds}. {}", section.about, scale.name, machine());
+    let part = format!("## {}\n\n{head}\n\n{plot}{table}", section.name);
     let page = std::fs::read_to_string(FILE).unwrap_or_else(|_| HEAD.to_owned());
     std::fs::write(FILE, replaced(&page, section.name, &part))
 }

@@ -1,5 +1,6 @@
 //! The sides: each makes a filesystem in the backing file, mounts it, and is measured.
 
+use crate::table::Table;
 use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
 use butterfs_testkit::serve::{Served, binary, memory_binary};
 use std::path::{Path, PathBuf};
@@ -14,12 +15,76 @@ pub enum Side {
     Memory,
 }
 
+/// What mounts have taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// Bytes written to the backing file.
+    pub written: u64,
+    /// The most resident memory of a serving process, in bytes; 0 for the kernel.
+    pub memory: u64,
+}
+
+impl Usage {
+    /// What a serving process has taken so far.
+    pub fn of(served: &Served) -> Usage {
+        let number = |file: &str, field: &str| {
+            let text = std::fs::read_to_string(format!("/proc/{}/{file}", served.id())).unwrap_or_default();
+            let found = text.lines().find_map(|line| line.strip_prefix(field)?.split_whitespace().next()?.parse().ok());
+            found.unwrap_or(0u64)
+        };
+        Usage { written: number("io", "write_bytes:"), memory: number("status", "VmHWM:") << 10 }
+    }
+
+    /// That of both, one after the other.
+    pub fn and(self, other: Usage) -> Usage {
+        Usage { written: self.written + other.written, memory: self.memory.max(other.memory) }
+    }
+
+    /// Enters what `what` took on both sides.
+    pub fn enter(self, what: &str, kernel: Option<Usage>, table: &mut Table) {
+        let written = (self.written as f64, kernel.map(|kernel| kernel.written as f64));
+        table.compared(&format!("{what}: written to the device"), written, megabytes, true, "");
+        self.enter_memory(what, table);
+    }
+
+    /// Enters the memory alone.
+    pub fn enter_memory(self, what: &str, table: &mut Table) {
+        let name = format!("{what}: peak memory of the serving process");
+        table.compared(&name, (self.memory as f64, None), megabytes, true, "");
+    }
+}
+
+fn megabytes(bytes: f64) -> String {
+    format!("{:.1} MB", bytes / 1e6)
+}
+
 /// A mount of a side.
 #[derive(Debug)]
 enum Mount {
     /// Ours, or that in memory.
     Served(Served),
-    Kernel(KernelMount),
+    /// With what had been written to its device before.
+    Kernel(KernelMount, u64),
+}
+
+impl Mount {
+    fn path(&self) -> &Path {
+        match self {
+            Mount::Served(served) => served.path(),
+            Mount::Kernel(mount, _) => mount.path(),
+        }
+    }
+
+    /// What it has taken, with what is not written yet.
+    fn usage(&self) -> Usage {
+        if let Ok(root) = std::fs::File::open(self.path()) {
+            let _ = rustix::fs::syncfs(root);
+        }
+        match self {
+            Mount::Served(served) => Usage::of(served),
+            Mount::Kernel(mount, before) => Usage { written: mount.written() - before, memory: 0 },
+        }
+    }
 }
 
 /// A filesystem of one side in a backing file.
@@ -30,6 +95,8 @@ pub struct Subject {
     at: PathBuf,
     options: String,
     mount: Option<Mount>,
+    /// Of earlier mounts.
+    usage: Usage,
 }
 
 impl Subject {
@@ -46,8 +113,8 @@ impl Subject {
             Side::Kernel => mkfs(image, &[]),
             Side::Memory => {}
         }
-        let mut subject =
-            Subject { side, image: image.to_owned(), at: at.to_owned(), options: options.to_owned(), mount: None };
+        let (image, at, options) = (image.to_owned(), at.to_owned(), options.to_owned());
+        let mut subject = Subject { side, image, at, options, mount: None, usage: Usage::default() };
         subject.mount();
         subject
     }
@@ -59,25 +126,32 @@ impl Subject {
                 let program = memory_binary().expect("asked for where it is");
                 Mount::Served(Served::memory(&program, &self.image, &self.at, &self.options))
             }
-            Side::Kernel => Mount::Kernel(KernelMount::new(&self.image, &self.options)),
+            Side::Kernel => {
+                let mount = KernelMount::new(&self.image, &self.options);
+                let before = mount.written();
+                Mount::Kernel(mount, before)
+            }
         });
     }
 
     fn unmount(&mut self) {
-        match self.mount.take() {
-            Some(Mount::Served(served)) => served.unmount(),
-            Some(Mount::Kernel(mount)) => drop(mount.finish()),
-            None => {}
+        let Some(mount) = self.mount.take() else { return };
+        self.usage = self.usage.and(mount.usage());
+        match mount {
+            Mount::Served(served) => served.unmount(),
+            Mount::Kernel(mount, _) => drop(mount.finish()),
         }
     }
 
     /// The mounted root folder.
     pub fn path(&self) -> &Path {
-        match &self.mount {
-            Some(Mount::Served(served)) => served.path(),
-            Some(Mount::Kernel(mount)) => mount.path(),
-            None => unreachable!("mounted from new() to drop()"),
-        }
+        self.mount.as_ref().expect("mounted from new() to finish()").path()
+    }
+
+    /// Unmounts; what all its mounts took.
+    pub fn finish(mut self) -> Usage {
+        self.unmount();
+        self.usage
     }
 
     /// The serving process; none for the kernel.

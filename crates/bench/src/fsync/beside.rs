@@ -1,7 +1,7 @@
 //! The two scripts through a mount, ours and the kernel's.
 
 use super::Sizes;
-use crate::subject::{Side, Subject};
+use crate::subject::{Side, Subject, Usage};
 use crate::table::Table;
 use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::{requirement, scratch};
@@ -22,19 +22,23 @@ pub fn run(sizes: &Sizes, table: &mut Table) {
     }
     let kernel = requirement::kernel_btrfs("bench: fsync beside the kernel");
     for &count in sizes.names {
-        let (added, deleted) = directory(Side::Ours, count);
+        let (added, deleted, usage) = directory(Side::Ours, count);
         let theirs = kernel.then(|| directory(Side::Kernel, count));
         let what = format!("fsync of a directory after adding {count} files");
         table.times(&what, added, theirs.map(|theirs| theirs.0), ADDED_BAR);
         let what = format!("fsync of it after deleting {} of them", count / 100);
         table.times(&what, deleted, theirs.map(|theirs| theirs.1), DELETED_BAR);
+        let what = format!("the whole script with {count} files");
+        usage.enter(&what, theirs.map(|theirs| theirs.2), table);
     }
     if requirement::programs("bench: eight writers", &["fio"]) {
-        let ours = writers(Side::Ours, sizes.file_bytes);
+        let (ours, usage) = writers(Side::Ours, sizes.file_bytes);
         let theirs = kernel.then(|| writers(Side::Kernel, sizes.file_bytes));
         let what =
             format!("fio, {WRITERS} writers of 64 KiB at random in {} MiB, fsync after each", sizes.file_bytes >> 20);
-        table.compared(&what, (ours, theirs), |rate| format!("{rate:.1} MB/s"), false, WRITERS_BAR);
+        let rates = (ours, theirs.map(|(rate, _)| rate));
+        table.compared(&what, rates, |rate| format!("{rate:.1} MB/s"), false, WRITERS_BAR);
+        usage.enter("fio", theirs.map(|(_, usage)| usage), table);
     }
 }
 
@@ -44,8 +48,8 @@ fn subject(side: Side, folder: &scratch::Scratch) -> Subject {
 }
 
 /// Adds `count` files to a new directory, deletes a hundredth of them after a sync; how long the directory's fsync took
-/// each time.
-fn directory(side: Side, count: u64) -> (Duration, Duration) {
+/// each time, and what the mount took.
+fn directory(side: Side, count: u64) -> (Duration, Duration, Usage) {
     let folder = scratch::Scratch::new("bench-fsync");
     let subject = subject(side, &folder);
     let at = subject.path().join("testdir");
@@ -58,7 +62,8 @@ fn directory(side: Side, count: u64) -> (Duration, Duration) {
     for number in (1..=count).step_by(100) {
         std::fs::remove_file(at.join(format!("file_{number}"))).expect("it was made");
     }
-    (added, fsync(&at))
+    let deleted = fsync(&at);
+    (added, deleted, subject.finish())
 }
 
 fn fsync(path: &Path) -> Duration {
@@ -68,8 +73,9 @@ fn fsync(path: &Path) -> Duration {
     started.elapsed()
 }
 
-/// Megabytes per second of writers that make each of their writes durable, in files with one extended attribute.
-fn writers(side: Side, bytes: u64) -> f64 {
+/// Megabytes per second of writers that make each of their writes durable, in files with one extended attribute; and what
+/// the mount took.
+fn writers(side: Side, bytes: u64) -> (f64, Usage) {
     let folder = scratch::Scratch::new("bench-writers");
     let subject = subject(side, &folder);
     for writer in 0..WRITERS {
@@ -94,7 +100,7 @@ fn writers(side: Side, bytes: u64) -> f64 {
         "--terse-version=3",
     ];
     let report = run_ok(1800, "fio", &words);
-    rate(&report).unwrap_or_else(|| panic!("fio printed no result: {report}"))
+    (rate(&report).unwrap_or_else(|| panic!("fio printed no result: {report}")), subject.finish())
 }
 
 /// Reads the write bandwidth of fio's terse form: field 48 of version 3, in KiB per second.

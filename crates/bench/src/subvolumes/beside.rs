@@ -5,7 +5,7 @@
 //! What is compared is the whole command, as a user runs it: `butterfs` here, `btrfs` there.
 
 use crate::Scale;
-use crate::subject::{Side, Subject};
+use crate::subject::{Side, Subject, Usage};
 use crate::table::Table;
 use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::serve::binary;
@@ -20,9 +20,9 @@ const IN_ONE_DIRECTORY: usize = 1_000;
 /// How often a single command is timed.
 const TIMES: usize = 15;
 
-/// Median and slowest time of what has a name, in the order of the names' first use.
+/// Median and slowest time of what has a name, in the order of the names' first use; and what the mounts took.
 #[derive(Default)]
-struct Measured(Vec<(String, &'static str, Duration)>);
+struct Measured(Vec<(String, &'static str, Duration)>, Usage);
 
 /// Runs the commands on both sides.
 pub fn run(scale: Scale, table: &mut Table) {
@@ -35,10 +35,12 @@ pub fn run(scale: Scale, table: &mut Table) {
         true => measure(Side::Kernel, scale, &folder),
         false => Measured::default(),
     };
+    let used = (!kernel.0.is_empty()).then_some(kernel.1);
     let kernel: BTreeMap<_, _> = kernel.0.into_iter().map(|(what, _, time)| (what, time)).collect();
     for (what, bar, time) in ours.0 {
         table.times(&what, time, kernel.get(&what).copied(), bar);
     }
+    ours.1.enter("commands: all of it", used, table);
 }
 
 struct Commands {
@@ -65,11 +67,13 @@ fn measure(side: Side, scale: Scale, folder: &scratch::Scratch) -> Measured {
         let program = if side == Side::Ours { binary() } else { PathBuf::from("btrfs") };
         let commands = Commands { program, root: subject.path().to_owned() };
         many(&commands, scale, &mut measured);
+        measured.1 = measured.1.and(subject.finish());
     }
     {
         let subject = Subject::new(side, &image, &at);
         let program = if side == Side::Ours { binary() } else { PathBuf::from("btrfs") };
         large(&Commands { program, root: subject.path().to_owned() }, scale, &mut measured);
+        measured.1 = measured.1.and(subject.finish());
     }
     std::fs::remove_file(image).expect("our own file");
     measured

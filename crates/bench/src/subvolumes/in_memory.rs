@@ -86,7 +86,7 @@ fn note(filesystem: &Filesystem, id: TreeId, uuids: &mut Vec<([u8; 16], TreeId)>
 }
 
 fn own(table: &mut Table, what: &str, time: f64, bar: &'static str) {
-    table.value(what, seconds(time), None, None, bar);
+    table.compared(what, (time, None), seconds, true, bar);
 }
 
 fn lookups(filesystem: &Filesystem, uuids: &[([u8; 16], TreeId)], rng: &mut Rng, table: &mut Table) {

@@ -27,6 +27,13 @@ impl LoopDevice {
     pub fn name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).expect("losetup prints a path")
     }
+
+    /// Bytes written to it, since before it was attached.
+    pub fn written(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/sys/block/{}/stat", self.name())).unwrap_or_default();
+        let sectors = stat.split_whitespace().nth(6).and_then(|sectors| sectors.parse::<u64>().ok());
+        sectors.unwrap_or(0) * 512
+    }
 }
 
 impl Drop for LoopDevice {

@@ -77,6 +77,11 @@ impl KernelMount {
         &self.path
     }
 
+    /// Bytes written to its devices, since before it was mounted.
+    pub fn written(&self) -> u64 {
+        self.devices.iter().map(LoopDevice::written).sum()
+    }
+
     /// What the kernel has complained of since the mount.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> =
