@@ -39,6 +39,6 @@ pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
 pub use layout::{Layout, Piece, Place};
 pub use member::DeviceStats;
-pub use volume::Volume;
+pub use volume::{MIRROR_TURN, Volume};
 
 pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 /// Messages that are kept for [`Volume::take_messages`].
 const MAX_MESSAGES: usize = 256;
-/// Bytes of neighbouring addresses that are read from the same mirror, so that read-ahead works.
-const MIRROR_TURN: u64 = 1 << 20;
+/// Bytes of neighbouring addresses that are read from the same mirror, so that read-ahead works: mirrors take turns at the
+/// multiples of it. A read that crosses none of them reads from where [`Volume::begin_read`] has asked for it.
+pub const MIRROR_TURN: u64 = 1 << 20;
 
 /// One logical space over devices. Shared by all threads through `&self`.
 #[derive(Debug)]

@@ -31,6 +31,10 @@ fn file(e: &Editor) -> (Logical, Vec<u8>) {
 
 /// Caches have 16 pages, the size of which the kernel makes them for groups of up to 1 GiB.
 const FIRST_ENTRY: usize = 16 * 4 + 8;
+/// Bytes of an entry: where it begins, its length, what it is.
+const ENTRY: usize = 17;
+/// An entry that is a range, and not a bitmap.
+const RANGE: u8 = 1;
 
 pub const PLANTS: &[Plant] = &[
     ("space-cache-unusable", |e| {
@@ -40,8 +44,10 @@ pub const PLANTS: &[Plant] = &[
     }),
     ("space-cache-wrong", |e| {
         let (at, mut page) = file(e);
-        // The length of the first range.
-        page[FIRST_ENTRY + 9] ^= 16;
+        // The length of the first range; a bitmap can come before it.
+        let is_range = |entry: &usize| page[entry + ENTRY - 1] == RANGE;
+        let range = (FIRST_ENTRY..PAGE - ENTRY).step_by(ENTRY).find(is_range).expect("the first page has a range");
+        page[range + 9] ^= 16;
         let digest = ChecksumKind::Crc32c.digest(&page[16 * 4..]);
         page[..4].copy_from_slice(&digest[..4]);
         e.write_raw(at, &page);

@@ -11,6 +11,7 @@ use crate::inode::Inode;
 use crate::options::Canary;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
+use butterfs_volume::MIRROR_TURN;
 use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -195,8 +196,20 @@ impl Files {
 
     /// Reads data as it lies on disk. With `verified`, every sector has a checksum and agrees with it.
     fn read_data(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
-        let volume = self.core.volume();
         self.ahead.note(at, out.len() as u64);
+        let (mut at, mut rest) = (at, out);
+        while !rest.is_empty() {
+            let turn = (MIRROR_TURN - at.0 % MIRROR_TURN).min(rest.len() as u64);
+            let part = rest.split_off_mut(..turn as usize).expect("not longer than it");
+            self.read_turn(at, part, verified)?;
+            at = at.plus(turn);
+        }
+        Ok(())
+    }
+
+    /// The same for bytes that one mirror is asked for.
+    fn read_turn(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
+        let volume = self.core.volume();
         if !verified {
             return Ok(volume.read_unverified(at, out)?);
         }

@@ -13,6 +13,7 @@
 //!    is refused with `EAGAIN`. So the requests they wait for find an entry, now or when another request is finished.
 //! 2. A ring is used by the thread that made it, and dropped before the entry whose memory it refers to.
 
+use super::place::Place;
 use super::ring_entry::Entry;
 use super::{Exchange, Served};
 use crate::Log;
@@ -181,15 +182,15 @@ impl Shared {
     }
 
     /// One thread's life, from its registration on.
-    pub fn run(&self, mut carrier: Carrier) {
+    pub fn run(&self, mut carrier: Carrier, place: Place) {
         let queue = carrier.entry.queue();
-        if let Err(error) = self.carry(&mut carrier) {
+        if let Err(error) = self.carry(&mut carrier, place) {
             (self.log)(&format!("a thread that serves requests over io_uring ended: {error}"));
         }
         self.discharge(queue);
     }
 
-    fn carry(&self, carrier: &mut Carrier) -> io::Result<()> {
+    fn carry(&self, carrier: &mut Carrier, mut place: Place) -> io::Result<()> {
         let device = self.device.as_raw_fd();
         let queue = self.queue(carrier.entry.queue());
         let mut last = Last::default();
@@ -210,6 +211,7 @@ impl Shared {
                 }
             }
             queue.idle.fetch_sub(1, Ordering::AcqRel);
+            carrier.entry.request().inspect(|request| place.prepare_for(request));
             self.serve(carrier, &mut last);
             carrier.entry.shrink();
             let answered = carrier.entry.answer(&last.header, &last.payload);
@@ -285,14 +287,4 @@ fn refusal(unique: u64, error: i32) -> OutHeader {
 pub fn spawn(queue: u16, life: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let builder = std::thread::Builder::new().name(format!("fuse-ring-{queue}")).stack_size(super::STACK_BYTES);
     builder.spawn(life).map(drop)
-}
-
-/// Moves this thread to a queue's processor, if it may run there; what it starts is there too.
-pub fn go_to(queue: u16) {
-    let mut cpus = rustix::thread::CpuSet::new();
-    if usize::from(queue) < rustix::thread::CpuSet::MAX_CPU {
-        cpus.set(usize::from(queue));
-        // Elsewhere it is slower.
-        let _ = rustix::thread::sched_setaffinity(None, &cpus);
-    }
 }

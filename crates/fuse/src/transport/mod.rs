@@ -11,6 +11,7 @@
 
 mod carriers;
 pub mod dev_fuse;
+mod place;
 mod ring_entry;
 pub mod rings;
 mod workers;

@@ -13,6 +13,7 @@
 //! queues together have [`ENTRIES`], and each at least [`FEWEST_ENTRIES`].
 
 use super::carriers::{self, Carrier, Shared};
+use super::place::Place;
 use super::{DevFuse, Exchange};
 use crate::Log;
 use parking_lot::{Condvar, Mutex};
@@ -132,7 +133,7 @@ impl Gate {
     }
 
     /// A thread's life.
-    fn live(&self, queue: u16) {
+    fn live(&self, queue: u16, place: Place) {
         let mut carrier = match Carrier::new(queue) {
             Ok(carrier) => carrier,
             Err(error) => return self.report(Err(error)),
@@ -144,7 +145,7 @@ impl Gate {
         self.report(registered);
         // Failed or abandoned: what the kernel has goes with the ring.
         let Some(shared) = self.shared().filter(|_| !failed) else { return };
-        shared.run(carrier);
+        shared.run(carrier, place);
     }
 }
 
@@ -186,14 +187,14 @@ impl Drop for Prepared {
 /// Starts the threads of a queue: the first goes to the queue's processor, and starts the others there.
 fn start_queue(queue: u16, entries: usize, gate: Arc<Gate>) -> io::Result<()> {
     carriers::spawn(queue, move || {
-        carriers::go_to(queue);
+        let place = Place::at_home(queue);
         for _ in 1..entries {
             let same = Arc::clone(&gate);
-            if let Err(error) = carriers::spawn(queue, move || same.live(queue)) {
+            if let Err(error) = carriers::spawn(queue, move || same.live(queue, place)) {
                 gate.report(Err(error));
             }
         }
-        gate.live(queue);
+        gate.live(queue, place);
     })
 }
 
