@@ -2,11 +2,11 @@
 //! resolves paths only in subvolumes that are mounted themselves.
 
 use super::open_with;
-use super::text::ask;
+use super::text::{answer, ask};
 use butterfs_fs::options::{DataPolicy, Method};
 use butterfs_fs::{Caller, InodeId, Options, TreeId};
 use butterfs_testkit::engine::{FORMATS, device};
-use butterfs_testkit::kernel::{KernelMount, check_all, run};
+use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
@@ -54,12 +54,10 @@ fn plant_shared(image: &Path) {
 
 /// The lines of an answer in order, because the kernel's is that of its references; `None` when it is refused.
 fn resolved(program: &Path, question: &str, at: &Path) -> Option<Vec<String>> {
-    let at = at.to_string_lossy();
-    let words: Vec<String> = question.split(' ').map(|word| word.replace('@', &at)).collect();
-    let finished = run(60, program, &words.iter().map(String::as_str).collect::<Vec<_>>());
-    let mut lines: Vec<String> = finished.output.lines().map(|line| line.replace(&*at, "@")).collect();
+    let (code, output) = answer(program, question, at);
+    let mut lines: Vec<String> = output.lines().map(str::to_owned).collect();
     lines.sort_unstable();
-    (finished.code == Some(0)).then_some(lines)
+    (code == Some(0)).then_some(lines)
 }
 
 #[test]

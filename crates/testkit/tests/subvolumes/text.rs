@@ -58,13 +58,19 @@ const QUESTIONS: &[&str] = &[
     "inspect-internal inode-resolve 257 @/a/dir",
 ];
 
-pub fn ask(program: &Path, question: &str, at: &Path) -> String {
+/// What a program answers to a question: the code that it ended with, and its words with `@` for the mount.
+pub fn answer(program: &Path, question: &str, at: &Path) -> (Option<i32>, String) {
     let at = at.to_string_lossy();
     let words: Vec<String> = question.split(' ').map(|word| word.replace('@', &at)).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let finished = run(60, program, &words);
-    assert_eq!(finished.code, Some(0), "{} {words:?}: {}", program.display(), finished.output);
-    finished.output.replace(&*at, "@")
+    let finished = run(60, program, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    (finished.code, finished.output.replace(&*at, "@"))
+}
+
+/// The words of an answer that must come.
+pub fn ask(program: &Path, question: &str, at: &Path) -> String {
+    let (code, output) = answer(program, question, at);
+    assert_eq!(code, Some(0), "{} {question}: {output}", program.display());
+    output
 }
 
 /// A forest with everything that the commands show.
