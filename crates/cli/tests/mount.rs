@@ -539,3 +539,66 @@ fn mounts_hold_over_dev_fuse() {
     ];
     transport::again_over_dev_fuse("mounts_hold_over_dev_fuse", &filters, 100);
 }
+
+#[test]
+fn a_write_protected_device_is_mounted_read_only() {
+    const TEST: &str = "mount_write_protected";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    let node = shell("losetup --find --show --read-only \"$image\"", &[("image", &bed.image)]);
+    let node = PathBuf::from(node.trim());
+    let ran = butterfs(&["mount", text(&node), text(&bed.at)]);
+    let mounted = bed.mountinfo();
+    let written = fs::write(bed.path("file"), b"content");
+    let remounted = butterfs(&["mount", "-o", "remount,rw", text(&node), text(&bed.at)]);
+    butterfs_ok(&["umount", text(&bed.at)]);
+    shell("losetup --detach \"$node\"", &[("node", &node)]);
+    let warning = format!("WARNING: {} is write-protected, mounted read-only\n", node.display());
+    assert_eq!((ran.code, ran.stderr), (Some(0), warning));
+    assert!(mounted.unwrap().contains(" ro,"), "the kernel knows");
+    assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EROFS));
+    assert!(remounted.code != Some(0) && remounted.stderr.contains("write-protected"), "{remounted:?}");
+}
+
+/// What somebody does to an image that is served, and the word that the server has for it.
+const INTRUSIONS: [(&str, &str); 3] = [
+    ("mkfs.btrfs -q -f \"$image\"", "another program or machine"),
+    ("truncate -s 100M \"$image\"", "was truncated"),
+    (
+        "node=$(losetup --find --show \"$image\"); mount \"$node\" \"$other\"; touch \"$other/kernel\"; umount \"$other\"; losetup -d \"$node\"",
+        "another program or machine",
+    ),
+];
+
+#[test]
+fn nothing_is_written_over_what_somebody_else_has_written_to_a_served_image() {
+    const TEST: &str = "mount_intrusion";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let other = bed.scratch.folder("other");
+    for (intrusion, word) in INTRUSIONS {
+        let _ = fs::remove_file(&bed.image);
+        butterfs_ok(&["mkfs", "-q", "-b", "512M", text(&bed.image)]);
+        bed.mount_ok("commit=300");
+        let file = File::create(bed.path("file")).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        shell(intrusion, &[("image", &bed.image), ("other", &other)]);
+        let after = fs::read(&bed.image).unwrap();
+        fs::write(bed.path("late"), vec![1; 100]).unwrap();
+        let synced = butterfs(&["filesystem", "sync", text(&bed.at)]);
+        assert!(synced.code != Some(0), "{intrusion}: {synced:?}");
+        assert!(fs::write(bed.path("later"), b"x").is_err(), "{intrusion}: writing has stopped");
+        let unmounted = butterfs(&["umount", text(&bed.at)]);
+        assert!(unmounted.code != Some(0) && unmounted.stderr.contains(word), "{intrusion}: {unmounted:?}");
+        eventually(|| bed.serving_process().is_none());
+        let now = fs::read(&bed.image).unwrap();
+        let superblock = 65536..65536 + 4096;
+        assert!(now.len() == after.len() && now[superblock.clone()] == after[superblock], "{intrusion}");
+        if word != "was truncated" {
+            butterfs_testkit::kernel::check_all(&bed.image);
+        }
+    }
+}

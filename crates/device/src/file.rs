@@ -7,11 +7,13 @@
 //! 3. While a device is open for writing nobody else who asks can open it for writing or for a mount: `flock`
 //!    (exclusive for writers, shared for readers) on the file or block device, also on the file beneath a loop
 //!    device, and for block devices a claim (`O_EXCL`), which a mount by the kernel conflicts with.
+//! 4. A file that was cut off meanwhile is not written any more: a write behind its end would give it its length back,
+//!    with zeros for content.
 //!
 //! Buffered I/O only; nothing here bypasses the page cache.
 
 use crate::begin_flush;
-use crate::in_use;
+use crate::in_use::{self, Span};
 use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
@@ -63,7 +65,7 @@ pub struct FileDevice {
     len: u64,
     is_block_device: bool,
     read_only: bool,
-    /// Set once a flush has failed; the text says how.
+    /// Set once a flush has failed, or the file was cut off; the text says how.
     has_failed: AtomicBool,
     failure: Mutex<Option<String>>,
     /// The locked file beneath a loop device.
@@ -103,6 +105,9 @@ impl FileDevice {
         let is_block_device = is_block_device(path, &std::fs::metadata(path).map_err(wrap)?)?;
         let file = open_file(path, options, is_block_device)?;
         let metadata = file.metadata().map_err(wrap)?;
+        if is_block_device && options.write && block_ioctl::is_write_protected(&file).map_err(wrap)? {
+            return Err(OpenError::new(path, OpenErrorKind::WriteProtected));
+        }
         if self::is_block_device(path, &metadata)? != is_block_device {
             return Err(wrap(io::Error::other("it was replaced while it was being opened")));
         }
@@ -148,7 +153,27 @@ impl FileDevice {
         }
         let opened = OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         let file = opened.map_err(|error| OpenError::from_io(path, error))?;
+        let wrap = |error| OpenError::from_io(path, error);
+        if self.is_block_device && block_ioctl::is_write_protected(&file).map_err(wrap)? {
+            return Err(OpenError::new(path, OpenErrorKind::WriteProtected));
+        }
         Ok(FileDevice::assemble(file, path, self.len, self.is_block_device, false, None))
+    }
+
+    /// The error of every write to a file that has become shorter.
+    fn check_not_truncated(&self) -> io::Result<()> {
+        let len = self.file.metadata()?.len();
+        if len >= self.len {
+            return Ok(());
+        }
+        let sentence = format!("{} was truncated while it was in use: it had {} bytes, now {len}", self.name, self.len);
+        self.fail(&sentence);
+        Err(io::Error::other(sentence))
+    }
+
+    fn fail(&self, why: &str) {
+        self.failure.lock().get_or_insert_with(|| why.to_owned());
+        self.has_failed.store(true, Ordering::Release);
     }
 
     /// The error of every write and flush after a flush has failed.
@@ -157,7 +182,7 @@ impl FileDevice {
             return Ok(());
         }
         let failure = self.failure.lock().clone().unwrap_or_default();
-        Err(io::Error::other(format!("{} cannot be written any more: an earlier flush failed: {failure}", self.name)))
+        Err(io::Error::other(format!("{} cannot be written any more: {failure}", self.name)))
     }
 }
 
@@ -258,6 +283,9 @@ impl BlockDevice for FileDevice {
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         check_write(self, offset, data.len() as u64)?;
         self.check_not_failed()?;
+        if !self.is_block_device {
+            self.check_not_truncated()?;
+        }
         self.file.write_all_at(data, offset)
     }
 
@@ -266,10 +294,7 @@ impl BlockDevice for FileDevice {
             return Ok(());
         }
         self.check_not_failed()?;
-        self.file.sync_data().inspect_err(|error| {
-            *self.failure.lock() = Some(error.to_string());
-            self.has_failed.store(true, Ordering::Release);
-        })
+        self.file.sync_data().inspect_err(|error| self.fail(&format!("an earlier flush failed: {error}")))
     }
 
     fn begin_flush(&self, offset: u64, len: u64) {
@@ -307,6 +332,27 @@ impl BlockDevice for FileDevice {
 
     fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn current_len(&self) -> io::Result<u64> {
+        if self.is_block_device { block_ioctl::size_bytes(&self.file) } else { Ok(self.file.metadata()?.len()) }
+    }
+
+    fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if let (true, Some(len)) = (self.is_block_device, NonZeroU64::new(buf.len() as u64)) {
+            // The cache of a block device is its own: what was written beneath it, or by another machine, is not in there.
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::DontNeed);
+        }
+        self.read_at(offset, buf)
+    }
+
+    fn kernel_use(&self, fsid: &[u8; 16]) -> Option<String> {
+        let metadata = self.file.metadata().ok()?;
+        let span = match self.is_block_device {
+            true => Span::of_block_device(metadata.rdev())?,
+            false => Span::of_file(&metadata),
+        };
+        in_use::usage_of_filesystem(fsid, &span)
     }
 }
 

@@ -83,6 +83,23 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn is_read_only(&self) -> bool {
         false
     }
+
+    /// Bytes that the storage has now: less than [`len`](Self::len) when somebody has cut it off since it was opened.
+    fn current_len(&self) -> io::Result<u64> {
+        Ok(self.len())
+    }
+
+    /// Like [`read_at`](Self::read_at), but from the storage itself where a cache of the device could hide what another
+    /// program or machine has written there.
+    fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.read_at(offset, buf)
+    }
+
+    /// How the kernel uses the filesystem with this UUID from the same storage, or what may be the same: a part of a
+    /// sentence, as in `part of a btrfs that the kernel has mounted from /dev/loop0`.
+    fn kernel_use(&self, _fsid: &[u8; 16]) -> Option<String> {
+        None
+    }
 }
 
 /// The error for a read outside of the device, if it is one.

@@ -20,8 +20,11 @@ pub enum OpenErrorKind {
     NotFound,
     /// [`FileDevice::create`](crate::FileDevice::create) found a file.
     Exists,
-    /// The caller may not open it that way, or it is on a read-only filesystem.
+    /// The caller may not open it that way.
     PermissionDenied,
+    /// A block device that refuses to be written (`blockdev --setro`, a switch on the card), or a file on a read-only
+    /// filesystem.
+    WriteProtected,
     /// Neither a regular file nor a block device.
     NotStorage {
         /// What it is: `a directory`.
@@ -52,7 +55,8 @@ impl OpenError {
         let kind = match error.kind() {
             io::ErrorKind::NotFound => OpenErrorKind::NotFound,
             io::ErrorKind::AlreadyExists => OpenErrorKind::Exists,
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => OpenErrorKind::PermissionDenied,
+            io::ErrorKind::PermissionDenied => OpenErrorKind::PermissionDenied,
+            io::ErrorKind::ReadOnlyFilesystem => OpenErrorKind::WriteProtected,
             _ => OpenErrorKind::Io(error),
         };
         OpenError::new(path, kind)
@@ -67,6 +71,7 @@ impl OpenError {
             OpenErrorKind::InUse { for_writing: false } => Some("unmount it, or end the program that writes to it"),
             OpenErrorKind::UsedByKernel { .. } => Some("unmount it first"),
             OpenErrorKind::PermissionDenied => Some("check the permissions, or open it read-only"),
+            OpenErrorKind::WriteProtected => Some("open it read-only"),
             OpenErrorKind::CannotLock(_) => Some("copy it to a local filesystem, or open it read-only"),
             OpenErrorKind::NotStorage { .. } => Some("give an image file or a block device"),
             OpenErrorKind::NotFound | OpenErrorKind::Exists | OpenErrorKind::Io(_) => None,
@@ -86,6 +91,7 @@ impl fmt::Display for OpenError {
             OpenErrorKind::NotFound => write!(f, "{path} does not exist"),
             OpenErrorKind::Exists => write!(f, "{path} already exists"),
             OpenErrorKind::PermissionDenied => write!(f, "no permission to open {path}"),
+            OpenErrorKind::WriteProtected => write!(f, "{path} is write-protected"),
             OpenErrorKind::NotStorage { found } => write!(f, "{path} is {found}, not a file or block device"),
             OpenErrorKind::InUse { .. } => write!(f, "{path} is in use by another process"),
             OpenErrorKind::UsedByKernel { usage } => write!(f, "{path} is {usage}"),

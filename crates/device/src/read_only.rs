@@ -45,4 +45,8 @@ impl BlockDevice for ReadOnlyDevice {
     fn is_read_only(&self) -> bool {
         true
     }
+
+    fn current_len(&self) -> io::Result<u64> {
+        self.inner.current_len()
+    }
 }

@@ -17,6 +17,7 @@ use butterfs_ondisk::chunk;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, SuperblockError};
 use butterfs_ondisk::{DeviceId, Physical};
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// What somebody should be told about an opened volume, one sentence each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,8 +78,13 @@ impl Volume {
         let stale: Vec<DeviceId> =
             candidates.iter().filter(|other| other.has_missed_something(&sb)).map(Candidate::id).collect();
         let absent = sb.num_devices.get() - candidates.len() as u64;
+        let primaries: Vec<Superblock> = candidates.iter().map(|candidate| candidate.sb).collect();
         let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
         let volume = Volume::of_devices(members).with_absent(absent);
+        for (member, sb) in volume.members.iter().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
+            member.know_superblock(Some(sb.as_bytes()));
+        }
+        volume.check_not_mounted(&sb)?;
         for member in volume.members.iter().filter(|member| stale.contains(&member.id)) {
             member.worsen(Condition::Stale);
             member.count_generation();

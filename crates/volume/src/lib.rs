@@ -27,6 +27,7 @@ mod exclusion;
 mod fixture;
 mod layout;
 mod member;
+mod ownership;
 mod parity;
 mod repair;
 mod stripe_read;

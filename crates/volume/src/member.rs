@@ -67,12 +67,23 @@ pub struct Member {
     item: Mutex<DevItem>,
     counters: Counters,
     condition: AtomicU8,
+    /// The primary superblock that this process last read or wrote, if it knows.
+    known_superblock: Mutex<Option<Box<[u8]>>>,
 }
 
 impl Member {
     pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
-        let (counters, condition) = Default::default();
-        Member { id: DeviceId(item.devid.get()), device, item: Mutex::new(item), counters, condition }
+        let (counters, condition, known_superblock) = Default::default();
+        Member { id: DeviceId(item.devid.get()), device, item: Mutex::new(item), counters, condition, known_superblock }
+    }
+
+    /// The primary superblock as this process last read or wrote it.
+    pub fn known_superblock(&self) -> Option<Box<[u8]>> {
+        self.known_superblock.lock().clone()
+    }
+
+    pub fn know_superblock(&self, bytes: Option<&[u8]>) {
+        *self.known_superblock.lock() = bytes.map(Box::from);
     }
 
     pub fn condition(&self) -> Condition {

@@ -6,6 +6,7 @@
 
 use crate::error::VolumeError;
 use crate::member::Member;
+use crate::ownership::Look;
 use crate::volume::Volume;
 use butterfs_ondisk::Physical;
 use butterfs_ondisk::items::DevItem;
@@ -26,9 +27,11 @@ impl Volume {
     /// of the volume may be ahead when the next transaction is already running.
     pub fn write_superblock_with(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         self.check_writable()?;
+        self.check_still_ours(Look::Fresh)?;
         self.write_secondary_superblocks(sb, items);
         self.flush()?;
-        self.write_primary_superblock_with(sb, items)
+        self.write_primaries(sb, items)?;
+        self.flush()
     }
 
     /// Makes `sb` the secondary superblocks of every device, durable with the next flush. Only for an `sb` that the
@@ -72,13 +75,20 @@ impl Volume {
 
     /// Like [`write_primary_superblock`](Self::write_primary_superblock), with these device items.
     pub fn write_primary_superblock_with(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
-        self.write_unflushed_primary_superblock(sb, items)?;
+        self.check_writable()?;
+        self.check_still_ours(Look::Fresh)?;
+        self.write_primaries(sb, items)?;
         self.flush()
     }
 
     /// Like [`write_primary_superblock_with`](Self::write_primary_superblock_with), durable with the next flush.
     pub fn write_unflushed_primary_superblock(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         self.check_writable()?;
+        self.check_still_ours(Look::Cached)?;
+        self.write_primaries(sb, items)
+    }
+
+    fn write_primaries(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         let mut failures = Vec::new();
         let mut taken = 0;
         for (member, item) in self.with_items(items) {
@@ -125,7 +135,12 @@ fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> 
     own.seal();
     let fail = |error| VolumeError::Write { at: None, device: member.device.name(), physical: at, error };
     own.validate(at).map_err(|error| fail(std::io::Error::other(error)))?;
-    member.write_superblock(at, own.as_bytes()).map_err(fail)
+    let written = member.write_superblock(at, own.as_bytes());
+    if at == OFFSETS[0] {
+        // After a failed write nobody knows what is there.
+        member.know_superblock(written.is_ok().then(|| own.as_bytes()));
+    }
+    written.map_err(fail)
 }
 
 #[cfg(test)]

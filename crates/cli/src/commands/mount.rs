@@ -102,7 +102,10 @@ impl Args {
         service::prepare();
         let log = if in_background { system_log::open() } else { to_stderr() };
         let mountpoint = self.absolute_mountpoint()?;
-        let Opened { filesystem, replayed, backing, reopen } = self.open(options)?;
+        let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
+        let devices::Opened { files, read_only } = devices::open(&self.devices(options), options.engine.read_only)?;
+        let options = &with_access(options, read_only);
+        let Opened { filesystem, replayed, backing, reopen } = self.open(options, files, made)?;
         for note in replayed.iter().chain(filesystem.notes()) {
             report::warn(note);
         }
@@ -160,13 +163,8 @@ impl Args {
         }
     }
 
-    fn open(&self, options: &MountOptions) -> Result<Opened, CliError> {
-        let made = match self.create {
-            Some(bytes) => devices::create(self.source(), bytes)?,
-            None => false,
-        };
+    fn open(&self, options: &MountOptions, files: Vec<Arc<FileDevice>>, made: bool) -> Result<Opened, CliError> {
         let engine = options.engine.clone();
-        let files = devices::open(&self.devices(options), engine.read_only)?;
         let backing = devices::backing(self.source(), &files[0], engine.read_only)?;
         let replayed = if engine.read_only { self.replay_log(&files, &engine)? } else { Vec::new() };
         let filesystem = Filesystem::open(devices::shared(&files), engine.clone(), Env::system())
@@ -194,6 +192,13 @@ impl Args {
         let replayed = replayed.map_err(|error| self.cannot_open(&error, engine))?;
         Ok(replayed.notes().to_vec())
     }
+}
+
+/// The options of a mount whose devices were opened like this.
+fn with_access(options: &MountOptions, read_only: bool) -> MountOptions {
+    let mut options = options.clone();
+    (options.engine.read_only, options.flags.read_only) = (read_only, read_only);
+    options
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {

@@ -292,6 +292,105 @@ fn what_the_kernel_has_mounted_is_refused_by_name() {
     drop(unclaimed);
 }
 
+fn fsid_of(image: &Path) -> [u8; 16] {
+    let mut fsid = [0; 16];
+    std::fs::File::open(image).unwrap().read_exact_at(&mut fsid, (64 << 10) + 32).unwrap();
+    fsid
+}
+
+#[test]
+fn what_the_kernel_has_mounted_through_one_loop_device_is_refused_through_another() {
+    let scratch = Scratch::new();
+    let (image, mut device) = match kernel_filesystem(&scratch) {
+        Ok(both) => both,
+        Err(why) => return skip(why),
+    };
+    let (Some(second), Some(third)) = (Loop::over(&image), Loop::over(&device.node)) else {
+        return skip("no loop device");
+    };
+    let copy = scratch.path("copy");
+    std::fs::copy(&image, &copy).unwrap();
+    if !device.mount(scratch.path("mnt")) {
+        return skip("the kernel has no btrfs");
+    }
+    let through = format!("mounted at {} through {}", scratch.path("mnt").display(), device.node.display());
+    for other in [&second.node, &third.node] {
+        assert_eq!(refusal(other, FileOptions::read_write()), format!("{} is {through}", other.display()));
+        // A reader becomes a writer only if the filesystem is nobody else's.
+        let reader = FileDevice::open(other, &patient(FileOptions::read_only())).unwrap();
+        let usage = reader.kernel_use(&fsid_of(&image)).unwrap();
+        assert_eq!(usage, format!("part of a btrfs that the kernel has mounted from {}", device.node.display()));
+        assert_eq!(reader.kernel_use(&[7; 16]), None);
+    }
+    // The same UUID, but none of the bytes.
+    let copied = FileDevice::open(&copy, &patient(FileOptions::read_write())).unwrap();
+    assert_eq!(copied.kernel_use(&fsid_of(&copy)), None);
+    let over_copy = Loop::over(&copy).unwrap();
+    let reader = FileDevice::open(&over_copy.node, &FileOptions::inspect()).unwrap();
+    assert_eq!(reader.kernel_use(&fsid_of(&copy)), None);
+    drop((copied, reader));
+    device.unmount();
+    drop(FileDevice::open(&second.node, &patient(FileOptions::read_write())).unwrap());
+    drop((third, second, over_copy));
+}
+
+#[test]
+fn parts_of_one_file_do_not_stand_in_each_others_way() {
+    let scratch = Scratch::new();
+    let (image, mut device) = match kernel_filesystem(&scratch) {
+        Ok(both) => both,
+        Err(why) => return skip(why),
+    };
+    std::fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(256 << 20).unwrap();
+    if !device.mount(scratch.path("mnt")) {
+        return skip("the kernel has no btrfs");
+    }
+    let image = image.to_str().unwrap();
+    for (offset, expected) in [("128M", true), ("127M", false)] {
+        let node = run("losetup", &["--find", "--show", "--offset", offset, image]).unwrap();
+        let part = Loop { node: node.into(), mounted: None };
+        let options = FileOptions { wait: Duration::from_secs(2), ..FileOptions::read_write() };
+        let opened = FileDevice::open(&part.node, &options);
+        assert_eq!(opened.is_ok(), expected, "{offset}: {:?}", opened.err());
+    }
+}
+
+#[test]
+fn a_write_protected_block_device_is_not_opened_for_writing() {
+    let scratch = Scratch::new();
+    let (_, device) = match kernel_filesystem(&scratch) {
+        Ok(both) => both,
+        Err(why) => return skip(why),
+    };
+    let node = device.node.to_str().unwrap();
+    run("blockdev", &["--setro", node]).unwrap();
+    assert_eq!(refusal(&device.node, FileOptions::read_write()), format!("{node} is write-protected"));
+    let reader = FileDevice::open(&device.node, &patient(FileOptions::read_only())).unwrap();
+    assert_eq!(reader.open_for_writing().unwrap_err().to_string(), format!("{node} is write-protected"));
+    drop(reader);
+    run("blockdev", &["--setrw", node]).unwrap();
+    FileDevice::open(&device.node, &patient(FileOptions::read_write())).unwrap();
+}
+
+#[test]
+fn what_is_written_beneath_a_block_device_is_seen() {
+    let scratch = Scratch::new();
+    let (image, node) = match kernel_filesystem(&scratch) {
+        Ok(both) => both,
+        Err(why) => return skip(why),
+    };
+    let device = FileDevice::open(&node.node, &patient(FileOptions::read_write())).unwrap();
+    let mut found = [0; 4096];
+    device.read_at(65536, &mut found).unwrap();
+    let beneath = OpenOptions::new().write(true).open(&image).unwrap();
+    beneath.write_all_at(&[5; 4096], 65536).unwrap();
+    device.read_fresh(65536, &mut found).unwrap();
+    assert_eq!(found, [5; 4096]);
+    beneath.set_len(64 << 20).unwrap();
+    run("losetup", &["--set-capacity", node.node.to_str().unwrap()]).unwrap();
+    assert_eq!((device.len(), device.current_len().unwrap()), (128 << 20, 64 << 20));
+}
+
 #[test]
 fn a_reader_becomes_the_writer_when_it_is_alone() {
     let scratch = Scratch::new();
@@ -308,4 +407,21 @@ fn a_reader_becomes_the_writer_when_it_is_alone() {
     reader.read_at(5, &mut found).unwrap();
     assert_eq!(&found, b"bytes");
     assert!(FileDevice::open(&path, &FileOptions::read_only()).unwrap_err().is_in_use());
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_not_written_any_more() {
+    let scratch = Scratch::new();
+    let path = scratch.image();
+    let device = FileDevice::open(&path, &patient(FileOptions::read_write())).unwrap();
+    device.write_at(0, b"before").unwrap();
+    let other = OpenOptions::new().write(true).open(&path).unwrap();
+    other.set_len(65536).unwrap();
+    assert_eq!(device.current_len().unwrap(), 65536);
+    let error = device.write_at((1 << 20) - 4096, &[1; 4096]).unwrap_err().to_string();
+    assert!(error.ends_with("was truncated while it was in use: it had 1048576 bytes, now 65536"), "{error}");
+    // Whoever gives it its length back does not give its content back.
+    other.set_len(1 << 20).unwrap();
+    device.write_at(0, b"after").unwrap_err();
+    device.flush().unwrap_err();
 }

@@ -1,6 +1,7 @@
 //! What is mounted: opened, locked, and made where there is none.
 
 use crate::error::{CliError, os_message};
+use crate::report;
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenError, OpenErrorKind};
 use butterfs_fs::Env;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
@@ -20,22 +21,45 @@ pub fn may_mount() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Opens and locks the devices or images of a filesystem. The first one is the source of the mount.
-pub fn open(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<FileDevice>>, CliError> {
+/// The devices of a filesystem, opened and locked.
+pub struct Opened {
+    /// In the order of their paths. The first one is the source of the mount.
+    pub files: Vec<Arc<FileDevice>>,
+    /// Nothing can be written to them.
+    pub read_only: bool,
+}
+
+/// Opens and locks the devices or images of a filesystem. Write-protected ones are opened read-only, and the user is
+/// told.
+pub fn open(paths: &[PathBuf], read_only: bool) -> Result<Opened, CliError> {
+    match open_all(paths, read_only) {
+        Err(error) if !read_only && matches!(error.kind, OpenErrorKind::WriteProtected) => {
+            report::warn(&format!("{error}, mounted read-only"));
+            Ok(Opened { files: open_all(paths, true).map_err(explained)?, read_only: true })
+        }
+        outcome => Ok(Opened { files: outcome.map_err(explained)?, read_only }),
+    }
+}
+
+fn open_all(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<FileDevice>>, OpenError> {
     // What is mounted is claimed by the kernel, but only that.
     let open = |(index, path): (usize, &PathBuf)| open_one(path, read_only, index > 0 || !may_mount()).map(Arc::new);
     paths.iter().enumerate().map(open).collect()
 }
 
-fn open_one(path: &Path, read_only: bool, exclusive: bool) -> Result<FileDevice, CliError> {
+fn open_one(path: &Path, read_only: bool, exclusive: bool) -> Result<FileDevice, OpenError> {
     let options = match read_only {
         true => FileOptions { wait: PATIENCE, ..FileOptions::read_only() },
         false => FileOptions { wait: PATIENCE, exclusive, ..FileOptions::read_write() },
     };
-    FileDevice::open(path, &options).map_err(|error| match error.kind {
+    FileDevice::open(path, &options)
+}
+
+fn explained(error: OpenError) -> CliError {
+    match error.kind {
         OpenErrorKind::NotFound => CliError::from(error).hint("with --create SIZE an image is made there"),
         _ => error.into(),
-    })
+    }
 }
 
 /// The devices as the engine takes them.
