@@ -602,3 +602,50 @@ fn nothing_is_written_over_what_somebody_else_has_written_to_a_served_image() {
         }
     }
 }
+
+/// Changes a byte of the first copy of `pattern` on an image.
+fn spoil(image: &Path, pattern: &[u8]) {
+    let file = OpenOptions::new().read(true).write(true).open(image).unwrap();
+    let mut block = vec![0; 4096];
+    let found = (1 << 20..file.metadata().unwrap().len()).step_by(4096).find(|at| {
+        file.read_exact_at(&mut block, *at).unwrap();
+        block == pattern
+    });
+    file.write_all_at(b"X", found.unwrap() + 100).unwrap();
+}
+
+#[test]
+fn bad_data_is_told_with_device_and_file() {
+    const TEST: &str = "mount_bad_data";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let pattern: Vec<u8> = (0..4096u32).map(|index| (index * 7 + index / 256) as u8).collect();
+    // What is repaired is a whole request, named by its beginning; what is lost, a sector.
+    let cases = [("single", "no good copy of 4096 bytes", 8192), ("dup", "repaired from another copy", 0)];
+    for (profile, outcome, offset) in cases {
+        let _ = fs::remove_file(&bed.image);
+        butterfs_ok(&["mkfs", "-q", "-b", "256M", "-d", profile, text(&bed.image)]);
+        bed.mount_ok("rw");
+        fs::create_dir(bed.path("folder")).unwrap();
+        let mut content = vec![1; 64 << 10];
+        content[8192..12288].copy_from_slice(&pattern);
+        fs::write(bed.path("folder/file"), &content).unwrap();
+        bed.umount_ok();
+        spoil(&bed.image, &pattern);
+        let mut command = Command::new(BINARY);
+        command.args(["mount", "-f", text(&bed.image), text(&bed.at)]).stdin(Stdio::null());
+        let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        eventually(|| bed.is_mounted());
+        for _ in 0..3 {
+            let read = fs::read(bed.path("folder/file"));
+            assert_eq!(read.is_ok(), profile == "dup", "{profile}: {:?}", read.err());
+        }
+        butterfs_ok(&["umount", text(&bed.at)]);
+        let output = process.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let line = said.lines().find(|line| line.contains(outcome)).unwrap_or_else(|| panic!("{profile}: {said}"));
+        assert!(line.contains(&format!("on {} (devid 1) at ", bed.image.display())), "{line}");
+        let file = format!("; used by '/folder/file' (inode 258 of tree 5) at offset {offset}");
+        assert!(line.ends_with(&file), "{line}");
+        assert_eq!(said.matches(outcome).count(), 1, "{profile}: not for each read: {said}");
+    }
+}

@@ -40,6 +40,6 @@ pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
 pub use layout::{Layout, Piece, Place};
 pub use member::DeviceStats;
-pub use volume::{MIRROR_TURN, Volume};
+pub use volume::{MIRROR_TURN, Report, Volume};
 
 pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

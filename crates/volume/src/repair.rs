@@ -27,7 +27,7 @@ impl Volume {
                 Ok(false) => "not repaired: it is computed, or was written anew".to_owned(),
                 Err(error) => format!("not repaired: {error}"),
             };
-            self.tell(format!("logical {at}: {failure}; {outcome}"));
+            self.report(Some(at), format!("logical {at}: {failure}; {outcome}"));
         }
     }
 

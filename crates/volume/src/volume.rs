@@ -19,6 +19,15 @@ const MAX_MESSAGES: usize = 256;
 /// multiples of it. A read that crosses none of them reads from where [`Volume::begin_read`] has asked for it.
 pub const MIRROR_TURN: u64 = 1 << 20;
 
+/// Something that happened which somebody should be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The address of the bytes that it is about, where it is about bytes.
+    pub at: Option<Logical>,
+    /// One sentence without a full stop.
+    pub text: String,
+}
+
 /// One logical space over devices. Shared by all threads through `&self`.
 #[derive(Debug)]
 pub struct Volume {
@@ -26,7 +35,7 @@ pub struct Volume {
     map: RwLock<Arc<ChunkMap>>,
     /// Held shared by writes on their way, exclusively by whoever compares places on disk before writing them.
     pub(crate) gate: RwLock<()>,
-    messages: Mutex<VecDeque<String>>,
+    messages: Mutex<VecDeque<Report>>,
     /// Devices of the filesystem that were not given.
     absent: u64,
 }
@@ -175,16 +184,31 @@ impl Volume {
     }
 
     /// What happened that somebody should be told, oldest first: bad copies, and what became of them.
-    pub fn take_messages(&self) -> Vec<String> {
+    pub fn take_reports(&self) -> Vec<Report> {
         self.messages.lock().drain(..).collect()
     }
 
-    pub(crate) fn tell(&self, message: String) {
+    /// The sentences of [`take_reports`](Self::take_reports).
+    pub fn take_messages(&self) -> Vec<String> {
+        self.take_reports().into_iter().map(|report| report.text).collect()
+    }
+
+    /// Keeps a report for [`take_reports`](Self::take_reports); of very many the oldest ones are dropped, and one that
+    /// waits already is not kept twice.
+    pub fn report(&self, at: Option<Logical>, text: String) {
         let mut messages = self.messages.lock();
+        let report = Report { at, text };
+        if messages.contains(&report) {
+            return;
+        }
         if messages.len() == MAX_MESSAGES {
             messages.pop_front();
         }
-        messages.push_back(message);
+        messages.push_back(report);
+    }
+
+    pub(crate) fn tell(&self, message: String) {
+        self.report(None, message);
     }
 
     pub(crate) fn member(&self, id: DeviceId) -> Option<&Member> {
@@ -337,7 +361,7 @@ impl Volume {
         let described = self.located(at, len, |layout| {
             let failure = self.failure(&layout, at, copy, FailureReason::Rejected(rule.to_owned()));
             self.member(failure.device).inspect(|member| member.count_corruption());
-            self.tell(format!("logical {at}: {failure}"));
+            self.report(Some(at), format!("logical {at}: {failure}"));
             Ok(failure)
         });
         described.ok()

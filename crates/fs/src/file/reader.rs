@@ -11,7 +11,7 @@ use crate::inode::Inode;
 use crate::options::Canary;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
-use butterfs_volume::MIRROR_TURN;
+use butterfs_volume::{MIRROR_TURN, VolumeError};
 use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -210,8 +210,10 @@ impl Files {
     /// The same for bytes that one mirror is asked for.
     fn read_turn(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
         let volume = self.core.volume();
+        // The reader sees no more than EIO.
+        let report = |error: &VolumeError| volume.report(Some(at), error.to_string());
         if !verified {
-            return Ok(volume.read_unverified(at, out)?);
+            return Ok(volume.read_unverified(at, out).inspect_err(report)?);
         }
         let csum_tree = TreeItems::reading(&self.core, &self.core.globals().csum);
         let sums = checksums::lookup(&csum_tree, self.layout(), at, out.len() as u64)?;
@@ -226,7 +228,8 @@ impl Files {
         // No copy is good as a whole; perhaps every sector is good in one of them.
         for (index, into) in out.chunks_mut(sector).enumerate() {
             let at = at.plus((index * sector) as u64);
-            volume.read(at, into, &mut |data| self.agrees(at, data, &sums, index))?;
+            let read = volume.read(at, into, &mut |data| self.agrees(at, data, &sums, index));
+            read.inspect_err(|error| volume.report(Some(at), error.to_string()))?;
             if volume.is_writable() && !self.core.is_read_only() {
                 // Copies behind the first good one have not been looked at. Repairing is not what was asked for.
                 (0..volume.copies(at)).for_each(|copy| drop(volume.repair(at, copy, into)));

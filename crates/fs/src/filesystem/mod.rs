@@ -7,6 +7,7 @@ mod data;
 mod durability;
 mod namespace;
 mod receiving;
+mod reports;
 mod snapshot_reader;
 mod statfs;
 mod steps;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     /// Read-only subvolumes that somebody reads as trees, and how many do: they are neither deleted nor made writable.
     held: Mutex<FxHashMap<TreeId, usize>>,
     snapshots: Snapshots,
+    told: Mutex<reports::Told>,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -106,6 +108,7 @@ impl Filesystem {
             upkeep: Mutex::new(()),
             held: Mutex::default(),
             snapshots: Snapshots::default(),
+            told: Mutex::default(),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);
@@ -150,11 +153,6 @@ impl Filesystem {
     /// Where each chunk of the logical space lies now.
     pub fn chunks(&self) -> Arc<butterfs_volume::ChunkMap> {
         self.0.core.volume().chunk_map()
-    }
-
-    /// What happened below that somebody should be told, oldest first: bad copies, and what became of them.
-    pub fn take_messages(&self) -> Vec<String> {
-        self.0.core.volume().take_messages()
     }
 
     /// The last committed superblock.

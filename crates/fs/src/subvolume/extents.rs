@@ -9,7 +9,9 @@ use crate::error::{Errno, Error, Result};
 use crate::file::codec::MAX_UNCOMPRESSED;
 use crate::file::item::FileExtent;
 use crate::transaction::Core;
-use butterfs_ondisk::items::{ExtentItem, extent_flags};
+use crate::transaction::extent_item::{ExtentRecord, counted};
+use crate::transaction::refs::RefBy;
+use butterfs_ondisk::items::{ExtentDataRef, ExtentItem, extent_flags};
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, Logical, TreeId};
 use std::ops::ControlFlow;
 use zerocopy::FromBytes;
@@ -94,7 +96,8 @@ pub fn users_of(core: &Core, at: Logical, whole_extent: bool) -> Result<Vec<User
 fn extent_of(core: &Core, at: Logical) -> Result<(Logical, u64)> {
     let none = || Error::refused_at(Errno::ENOENT, format!("there is no file data at {at}"));
     let mut behind = Key::new(at.0, KeyType(KeyType::EXTENT_ITEM.0 + 1), 0);
-    // Between the item and the address there can be references of the extent, and the item of its block group.
+    // Behind the item and before the address there can be references of the extent, with its address in their keys, and
+    // the item of its block group.
     loop {
         let Some((key, payload)) = core.globals().extent.last_before(core, behind)? else { return Err(none()) };
         match key.kind {
@@ -105,7 +108,32 @@ fn extent_of(core: &Core, at: Logical) -> Result<(Logical, u64)> {
                 return if inside { Ok((Logical(key.objectid), key.offset)) } else { Err(none()) };
             }
             KeyType::METADATA_ITEM => return Err(none()),
-            _ => behind = key,
+            KeyType::BLOCK_GROUP_ITEM => behind = key,
+            _ => behind = Key::new(key.objectid, KeyType(KeyType::EXTENT_ITEM.0 + 1), 0),
         }
     }
+}
+
+/// Users of an address as its back references name them, at most about `most`: the files that were written there, and
+/// not the snapshots that share their trees. Costs no more than reading that many references. None where no data is.
+pub fn some_users_of(core: &Core, at: Logical, most: usize) -> Result<Vec<User>> {
+    let (start, len) = match extent_of(core, at) {
+        Err(error) if error.is(Errno::ENOENT) => return Ok(Vec::new()),
+        found => found?,
+    };
+    let key = Key::new(start.0, KeyType::EXTENT_ITEM, len);
+    let Some(item) = core.globals().extent.get(core, key)? else { return Ok(Vec::new()) };
+    let mut found: Vec<RefBy> = ExtentRecord::parse(start, key.kind, &item)?.inline.iter().map(|one| one.by).collect();
+    let keyed = Key::new(start.0, KeyType::EXTENT_DATA_REF, 0)..=Key::new(start.0, KeyType::EXTENT_DATA_REF, u64::MAX);
+    core.globals().extent.scan(core, *keyed.start(), *keyed.end(), &mut |_, payload| {
+        found.extend(ExtentDataRef::read_from_bytes(payload).ok().map(|item| counted(&item).by));
+        Ok(if found.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    let user = |by: RefBy| match by {
+        RefBy::File { tree, ino, offset } => {
+            Some(User { tree, ino: Ino(ino), offset: offset.wrapping_add(at.0 - start.0) })
+        }
+        _ => None,
+    };
+    Ok(found.into_iter().filter_map(user).take(most).collect())
 }
