@@ -3,6 +3,7 @@
 //! Over `/dev/fuse`. With io_uring a hang of a test that serves its own mount cannot be ended: the kernel then waits for
 //! threads of the process, and they for the kernel. Mounts over io_uring are tested from outside, in `cli`.
 
+mod engine;
 mod memory;
 
 use butterfs_fuse::mount::{self, Backing, Flags, Kind, mountinfo};
@@ -10,13 +11,14 @@ use butterfs_fuse::session::{End, Session, handshake};
 use butterfs_testkit::requirement::skip;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
+use engine::{Block, Engine, LEN};
 use memory::{MEETING, Memory};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -169,6 +171,37 @@ fn requests_that_wait_do_not_keep_others_from_being_served() {
             scope.spawn(move || assert!(fs::metadata(path).is_err()));
         }
     });
+    assert_eq!(mounted.unmount(), End::Unmounted);
+}
+
+/// As xfstests generic/451: what is read through the cache while a direct write is on its way does not stay there.
+#[test]
+fn no_page_that_was_read_beside_a_direct_write_stays() {
+    const TEST: &str = "beside_direct_writes";
+    let scratch = Scratch::new(TEST);
+    let Some(mounted) = Mounted::plain(TEST, &scratch) else { return };
+    let path = mounted.at.join("file");
+    fs::write(&path, Block::of(b'-').0).unwrap();
+    let open = |flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(flags.bits() as i32).open(&path).unwrap()
+    };
+    let (direct, cached) = (open(OFlags::DIRECT), open(OFlags::empty()));
+    let seen = move |file: &File| {
+        let mut seen = [0; LEN];
+        file.read_exact_at(&mut seen, 0).unwrap();
+        char::from(*seen.iter().max().unwrap())
+    };
+    let mut before = '-';
+    for (engine, byte) in Engine::ALL.into_iter().zip(['a', 'b', 'c']) {
+        let (reader, (said, hear)) = (cached.try_clone().unwrap(), std::sync::mpsc::channel());
+        *mounted.memory.before_write.lock() = Some(Box::new(move || said.send(seen(&reader)).unwrap()));
+        engine.write(&direct, &Block::of(byte as u8), 0, 0);
+        assert_eq!(hear.recv(), Ok(before), "{engine:?}: while the write is on its way");
+        assert_eq!(seen(&cached), byte, "{engine:?}: after the write");
+        before = byte;
+    }
+    drop((direct, cached));
     assert_eq!(mounted.unmount(), End::Unmounted);
 }
 

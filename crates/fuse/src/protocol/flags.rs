@@ -25,7 +25,7 @@ pub mod init {
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     /// The kernel chooses between READDIR and READDIRPLUS.
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
-    /// Asynchronous direct I/O.
+    /// Direct I/O of libaio and io_uring is asynchronous. Never agreed on, see [`crate::session::handshake`].
     pub const ASYNC_DIO: u64 = 1 << 15;
     /// LOOKUP and READDIR of one directory run in parallel.
     pub const PARALLEL_DIROPS: u64 = 1 << 18;

@@ -60,6 +60,8 @@ pub struct Shared {
     pub destroyed: AtomicU64,
     /// Calls of FSYNC.
     pub fsyncs: AtomicU64,
+    /// What happens between the arrival of the next WRITE and its effect.
+    pub before_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl std::ops::Deref for Memory {
@@ -83,6 +85,7 @@ impl Memory {
             syncs: AtomicU64::new(0),
             destroyed: AtomicU64::new(0),
             fsyncs: AtomicU64::new(0),
+            before_write: Mutex::new(None),
         };
         let root = memory.make(DIR | 0o755, 0, 0, 0, 1);
         memory.nodes.lock().insert(1, root);
@@ -411,6 +414,8 @@ impl Shared {
             }
             Operation::Write { arguments, data } => {
                 self.largest_write.fetch_max(data.len() as u64, Ordering::Relaxed);
+                let before = self.before_write.lock().take();
+                before.into_iter().for_each(|happen| happen());
                 write(get_mut(&mut self.nodes.lock(), id)?, arguments.offset, data);
                 payload.extend_from_slice(WriteOut { size: arguments.size, padding: 0 }.as_bytes());
             }
