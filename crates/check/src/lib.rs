@@ -182,7 +182,6 @@ impl Report {
 
 /// Checks the filesystem on `devices`, which are all of its devices.
 pub fn check(devices: Vec<Arc<dyn BlockDevice>>, options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Report {
-    progress(Progress { stage: Stage::Roots, blocks: 0, data_bytes: 0, percent: None, begins: true });
     let mut sink = Sink::default();
     let (volume, sb) = match open(&devices, options, &mut sink) {
         Ok(opened) => opened,
@@ -191,6 +190,7 @@ pub fn check(devices: Vec<Arc<dyn BlockDevice>>, options: &Options, progress: &(
             return report(sink, [0; 16], 0);
         }
     };
+    progress(Progress { stage: Stage::Roots, blocks: 0, data_bytes: 0, percent: None, begins: true });
     for (item, device) in volume.present_devices() {
         // Who asks for another copy knows that the first one is damaged.
         let first = usize::from(options.super_copy != 0);

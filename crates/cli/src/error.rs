@@ -8,6 +8,9 @@ use std::io;
 pub const FAILED: u8 = 1;
 /// Exit code: the command line makes no sense.
 pub const USAGE: u8 = 2;
+/// Exit codes of a helper that mount(8) calls: the mount failed, and the command line makes no sense.
+const MOUNT_FAILED: u8 = 32;
+const MOUNT_USAGE: u8 = 1;
 
 /// A failure on its way to the user.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,6 +44,14 @@ impl CliError {
     /// A command line that makes no sense, exit code 2.
     pub fn usage(sentence: impl Into<String>) -> CliError {
         CliError::Failed { sentence: sentence.into(), hints: Vec::new(), code: USAGE }
+    }
+
+    /// The same failure with the exit code that mount(8) passes on.
+    pub fn of_mount_helper(mut self) -> CliError {
+        if let CliError::Failed { code, .. } | CliError::Reported { code } = &mut self {
+            *code = if *code == USAGE { MOUNT_USAGE } else { MOUNT_FAILED };
+        }
+        self
     }
 
     /// Adds a hint.
@@ -107,6 +118,8 @@ fn from_paragraphs(text: &str) -> CliError {
     let (first, rest) = text.split_once("\n\n").unwrap_or((text, ""));
     let sentence: Vec<&str> = first.trim_start_matches("error: ").split_whitespace().collect();
     let tips = rest.lines().filter_map(|line| line.trim().strip_prefix("tip: ")).map(str::to_owned);
+    // The parser suggests this for every option that it does not know, but hardly anybody means a file of that name.
+    let tips = tips.filter(|tip| !tip.contains("as a value, use '-- "));
     let hints = tips.chain(usage_hint(text)).collect();
     CliError::Failed { sentence: sentence.join(" "), hints, code: USAGE }
 }
@@ -145,6 +158,7 @@ mod tests {
         assert_eq!(sentence, "unexpected argument '--labl' found");
         assert_eq!(hints, ["a similar argument exists: '--label'", "see 'butterfs mkfs --help'"]);
         assert_eq!(code, USAGE);
+        assert_eq!(refusal("butterfs mount --json a b").1, ["see 'butterfs mount --help'"]);
         assert_eq!(
             refusal("butterfs mkfs --label").0,
             "a value is required for '--label <LABEL>' but none was supplied"

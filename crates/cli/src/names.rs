@@ -1,22 +1,47 @@
 //! The names under which the program can be called. `mount -t butterfs` looks for `mount.butterfs`, `mkfs -t butterfs`
-//! for `mkfs.butterfs`: links to this program by those names run one subcommand directly.
+//! for `mkfs.butterfs`: links to this program by those names run one subcommand directly. To remount a mount of type
+//! `fuseblk.butterfs` without naming a type, mount(8) looks for `mount.fuseblk.butterfs`; without that link the kernel
+//! alone is asked, which knows no option of ours.
 //!
 //! When a mount of type `fuse.butterfs` is remounted, mount(8) calls `mount.fuse`, which calls what stands after the dot
 //! with a mount helper's arguments: `butterfs SOURCE DIR -o remount,...`.
 
-use crate::commands::{Butterfs, Command, mkfs, mount};
+use crate::commands::{Butterfs, Command, Run, mkfs, mount};
 use crate::error::CliError;
 use clap::Parser;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 
-/// Turns a command line into the subcommand that it asks for.
-pub fn parse(arguments: &[OsString]) -> Result<Command, CliError> {
+/// The names by which mount(8) calls.
+const MOUNT_HELPERS: [&str; 3] = ["mount.butterfs", "mount.fuseblk.butterfs", "mount.fuse.butterfs"];
+
+/// What a command line asks for.
+#[derive(Debug)]
+pub enum Invocation {
+    /// A subcommand.
+    Command(Command),
+    /// What mount(8) wants of a helper.
+    MountHelper(mount::Helper),
+}
+
+impl Run for Invocation {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        match self {
+            Invocation::Command(command) => command.run(out),
+            Invocation::MountHelper(helper) => helper.run(out),
+        }
+    }
+}
+
+/// Takes a command line apart.
+pub fn parse(arguments: &[OsString]) -> Result<Invocation, CliError> {
     Ok(match program_name(arguments) {
-        "mkfs.butterfs" => Command::Mkfs(mkfs::Standalone::try_parse_from(arguments)?.args),
-        "mount.butterfs" => Command::Mount(mount::Helper::try_parse_from(arguments)?.into_args()),
-        _ if is_remount(arguments) => Command::Mount(mount::Helper::try_parse_from(arguments)?.into_args()),
-        _ => Butterfs::try_parse_from(arguments)?.command,
+        "mkfs.butterfs" => Invocation::Command(Command::Mkfs(mkfs::Standalone::try_parse_from(arguments)?.args)),
+        name if MOUNT_HELPERS.contains(&name) || is_remount(arguments) => Invocation::MountHelper(
+            mount::Helper::try_parse_from(arguments).map_err(|error| CliError::from(error).of_mount_helper())?,
+        ),
+        _ => Invocation::Command(Butterfs::try_parse_from(arguments)?.command),
     })
 }
 
@@ -39,18 +64,21 @@ fn program_name(arguments: &[OsString]) -> &str {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Command, CliError> {
+    fn parsed(line: &str) -> Result<Invocation, CliError> {
         parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
     fn the_name_picks_the_subcommand() {
-        assert!(matches!(parsed("butterfs mkfs disk.img"), Ok(Command::Mkfs(_))));
-        assert!(matches!(parsed("/usr/sbin/mkfs.butterfs disk.img"), Ok(Command::Mkfs(_))));
-        assert!(matches!(parsed("./renamed mkfs disk.img"), Ok(Command::Mkfs(_))));
+        assert!(matches!(parsed("butterfs mkfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_)))));
+        assert!(matches!(parsed("/usr/sbin/mkfs.butterfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_)))));
+        assert!(matches!(parsed("./renamed mkfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_)))));
         assert!(parsed("butterfs disk.img").is_err());
-        assert!(matches!(parsed("mount.butterfs disk.img /mnt -o rw,nosuid -n -v"), Ok(Command::Mount(_))));
-        assert!(matches!(parsed("butterfs disk.img /mnt -o rw,remount,nosuid"), Ok(Command::Mount(_))));
+        for name in MOUNT_HELPERS {
+            let line = format!("/sbin/{name} disk.img /mnt -o rw,nosuid -n -v");
+            assert!(matches!(parsed(&line), Ok(Invocation::MountHelper(_))), "{name}");
+        }
+        assert!(matches!(parsed("butterfs disk.img /mnt -o rw,remount,nosuid"), Ok(Invocation::MountHelper(_))));
         assert!(parsed("butterfs disk.img /mnt -o rw,nosuid").is_err());
     }
 }

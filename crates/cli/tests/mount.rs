@@ -649,3 +649,31 @@ fn bad_data_is_told_with_device_and_file() {
         assert_eq!(said.matches(outcome).count(), 1, "{profile}: not for each read: {said}");
     }
 }
+
+#[test]
+fn mount_helpers_are_found_by_their_names() {
+    const TEST: &str = "mount_helper_names";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    let ext4 = bed.scratch.sparse_file("ext4", 16 << 20);
+    shell("mkfs.ext4 -q \"$image\"", &[("image", &ext4)]);
+    let helper = |name: &str, arguments: &[&str]| {
+        let link = bed.scratch.join(name);
+        let _ = std::os::unix::fs::symlink(BINARY, &link);
+        common::ran(Command::new(link).args(arguments).output().unwrap())
+    };
+    let (image, at) = (text(&bed.image), text(&bed.at));
+    let failed = helper("mount.butterfs", &[text(&ext4), at, "-o", "rw"]);
+    assert_eq!(failed.code, Some(32), "{failed:?}");
+    assert!(failed.stderr.contains("is not a btrfs filesystem: it holds ext2, ext3 or ext4"), "{failed:?}");
+    assert_eq!(helper("mount.butterfs", &[image, at, "-o", "frob"]).code, Some(1));
+    assert_eq!(helper("mount.butterfs", &[image, at, "-o", "rw"]).code, Some(0));
+    // As the kernel's: the subvolume of a mount stays.
+    for options in ["remount,subvol=elsewhere,compress=zstd", "remount,ro,subvolid=999", "remount,rw"] {
+        let ran = helper("mount.fuseblk.butterfs", &[image, at, "-o", options]);
+        assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{options}: {ran:?}");
+    }
+    bed.umount_ok();
+    let checked = butterfs(&["check", text(&ext4)]);
+    assert!(checked.code == Some(1) && !checked.stdout.contains("[1/"), "{checked:?}");
+}

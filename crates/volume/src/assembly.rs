@@ -11,6 +11,7 @@
 use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
 use crate::member::Condition;
+use crate::signatures;
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk;
@@ -204,10 +205,10 @@ fn choose_copy(device: &dyn BlockDevice, notes: &mut OpenNotes) -> Result<Superb
         Err(damage) => damage,
     };
     let Some((at, sb)) = newest_secondary(device) else {
-        return Err(VolumeError::refused(match damage {
-            Damage::Parsed(SuperblockError::NotBtrfs) => format!("{name} is not a btrfs filesystem"),
-            damage => format!("{name}: {damage}, and no other copy is valid"),
-        }));
+        return Err(match damage {
+            Damage::Parsed(SuperblockError::NotBtrfs) => not_btrfs(device),
+            damage => VolumeError::refused(format!("{name}: {damage}, and no other copy is valid")),
+        });
     };
     check_not_reused(device, &damage, at)?;
     let generation = sb.generation.get();
@@ -216,6 +217,19 @@ fn choose_copy(device: &dyn BlockDevice, notes: &mut OpenNotes) -> Result<Superb
          only synced to the log since then is lost"
     ));
     Ok(sb)
+}
+
+/// The refusal of a device with something else on it, by its name where that is known.
+fn not_btrfs(device: &dyn BlockDevice) -> VolumeError {
+    let sentence = format!("{} is not a btrfs filesystem", device.name());
+    match signatures::recognise(device) {
+        Ok(Some(found)) if found.contains("partition table") => {
+            let hint = "give one of its partitions: 'losetup --find --show --partscan IMAGE' shows those of an image";
+            VolumeError::refused_with(format!("{sentence}: it holds a {found}"), hint)
+        }
+        Ok(Some(found)) => VolumeError::refused(format!("{sentence}: it holds {found}")),
+        Ok(None) | Err(_) => VolumeError::refused(sentence),
+    }
 }
 
 /// Why a copy does not count.

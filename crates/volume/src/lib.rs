@@ -30,6 +30,7 @@ mod member;
 mod ownership;
 mod parity;
 mod repair;
+mod signatures;
 mod stripe_read;
 mod stripe_write;
 mod superblocks;
@@ -40,6 +41,7 @@ pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
 pub use layout::{Layout, Piece, Place};
 pub use member::DeviceStats;
+pub use signatures::recognise;
 pub use volume::{MIRROR_TURN, Report, Volume};
 
 pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

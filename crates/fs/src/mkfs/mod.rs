@@ -7,7 +7,6 @@
 //! - [`trees`]: the items of every tree
 //! - [`blocks`]: how many blocks a tree needs, and their addresses
 //! - [`superblock`], [`image`]: the bytes, and the order in which they are written
-//! - [`signatures`]: what may already be on a device
 //!
 //! # Not here
 //! Profiles with parity; contents other than an empty root directory.
@@ -17,16 +16,15 @@ mod features;
 mod image;
 mod layout;
 mod options;
-mod signatures;
 mod superblock;
 mod trees;
 
 #[cfg(test)]
 mod tests;
 
+pub use butterfs_volume::recognise;
 pub use features::{FEATURES, Feature, FeatureChoice, names_of};
 pub use options::{MkfsOptions, Settings};
-pub use signatures::recognise;
 
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};

@@ -35,9 +35,9 @@ pub fn open(paths: &[PathBuf], read_only: bool) -> Result<Opened, CliError> {
     match open_all(paths, read_only) {
         Err(error) if !read_only && matches!(error.kind, OpenErrorKind::WriteProtected) => {
             report::warn(&format!("{error}, mounted read-only"));
-            Ok(Opened { files: open_all(paths, true).map_err(explained)?, read_only: true })
+            Ok(Opened { files: open_all(paths, true).map_err(|error| explained(error, &paths[0]))?, read_only: true })
         }
-        outcome => Ok(Opened { files: outcome.map_err(explained)?, read_only }),
+        outcome => Ok(Opened { files: outcome.map_err(|error| explained(error, &paths[0]))?, read_only }),
     }
 }
 
@@ -55,9 +55,11 @@ fn open_one(path: &Path, read_only: bool, exclusive: bool) -> Result<FileDevice,
     FileDevice::open(path, &options)
 }
 
-fn explained(error: OpenError) -> CliError {
+fn explained(error: OpenError, source: &Path) -> CliError {
     match error.kind {
-        OpenErrorKind::NotFound => CliError::from(error).hint("with --create SIZE an image is made there"),
+        OpenErrorKind::NotFound if error.path == source => {
+            CliError::from(error).hint("with --create SIZE an image is made there")
+        }
         _ => error.into(),
     }
 }

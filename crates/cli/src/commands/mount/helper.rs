@@ -1,6 +1,9 @@
 //! `mount.butterfs`, as mount(8) calls it.
 
 use super::Args;
+use crate::commands::Run;
+use crate::error::CliError;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Mount a filesystem; called by mount(8) for the type butterfs.
@@ -12,7 +15,7 @@ pub struct Helper {
     options: Vec<String>,
     /// Check the arguments and do nothing
     #[arg(short)]
-    pub fake: bool,
+    fake: bool,
     /// Tolerate unknown options; here they are refused all the same
     #[arg(short)]
     sloppy: bool,
@@ -31,9 +34,18 @@ pub struct Helper {
     mountpoint: PathBuf,
 }
 
+impl Run for Helper {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        if self.fake {
+            return Ok(());
+        }
+        self.into_args().run(out).map_err(CliError::of_mount_helper)
+    }
+}
+
 impl Helper {
     /// The same as arguments of `butterfs mount`.
-    pub fn into_args(self) -> Args {
+    fn into_args(self) -> Args {
         let Helper { options, device, mountpoint, .. } = self;
         Args { options, paths: vec![device, mountpoint], foreground: false, create: None, serve: false }
     }
