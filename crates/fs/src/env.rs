@@ -45,6 +45,9 @@ pub trait Source: Send + Sync {
     /// A commit has come to this point. A simulator runs what other threads do meanwhile.
     #[doc(hidden)]
     fn reached(&self, _point: Point) {}
+    /// The engine is at a place where a panic would leave something half-made. A test panics.
+    #[doc(hidden)]
+    fn passes(&self, _place: &'static str) {}
 }
 
 /// See the [module](self).
@@ -84,6 +87,11 @@ impl Env {
 
     pub(crate) fn reached(&self, point: Point) {
         self.source.reached(point);
+    }
+
+    /// A place at which tests make the engine panic.
+    pub(crate) fn passes(&self, place: &'static str) {
+        self.source.passes(place);
     }
 
     /// Whether the engine may start threads of its own.

@@ -27,6 +27,30 @@ struct State {
     stopped: bool,
 }
 
+/// Somebody writes superblocks until this is dropped, also by a panic.
+struct Busy<'a>(&'a SuperblockOrder);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().busy = false;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A log of this generation is being written until this is dropped, also by a panic.
+struct Logging<'a>(&'a SuperblockOrder, u64);
+
+impl Drop for Logging<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        if let Some(own) = state.logs.iter().position(|log| *log == self.1) {
+            state.logs.remove(own);
+        }
+        drop(state);
+        self.0.changed.notify_all();
+    }
+}
+
 /// See the [module](self).
 pub struct SuperblockOrder {
     state: Mutex<State>,
@@ -60,15 +84,14 @@ impl SuperblockOrder {
         state.busy = true;
         let log_on_disk = state.log_on_disk;
         drop(state);
+        let busy = Busy(self);
         let written = write(log_on_disk);
-        let mut state = self.state.lock();
-        state.busy = false;
         if written.is_ok() {
+            let mut state = self.state.lock();
             state.durable = generation;
             state.log_on_disk = false;
         }
-        drop(state);
-        self.changed.notify_all();
+        drop(busy);
         written
     }
 
@@ -89,16 +112,9 @@ impl SuperblockOrder {
         }
         state.logs.push(generation);
         drop(state);
-        let result = match write_blocks() {
-            Ok(()) => self.lead(generation, write_superblock),
-            Err(error) => Err(error),
-        };
-        let mut state = self.state.lock();
-        let own = state.logs.iter().position(|log| *log == generation).expect("it was added");
-        state.logs.remove(own);
-        drop(state);
-        self.changed.notify_all();
-        result
+        let _logging = Logging(self, generation);
+        write_blocks()?;
+        self.lead(generation, write_superblock)
     }
 
     fn lead<E>(&self, generation: u64, write_superblock: impl FnOnce() -> Result<(), E>) -> Result<Turn, E> {
@@ -117,10 +133,8 @@ impl SuperblockOrder {
         // A write that fails half-way may have led there.
         state.log_on_disk = true;
         drop(state);
-        let written = write_superblock();
-        self.state.lock().busy = false;
-        self.changed.notify_all();
-        written.map(|()| Turn::Written)
+        let _busy = Busy(self);
+        write_superblock().map(|()| Turn::Written)
     }
 
     /// Waits until commit `generation` is durable; false when it never will be.

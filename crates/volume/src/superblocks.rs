@@ -39,6 +39,9 @@ impl Volume {
     pub fn write_secondary_superblocks(&self, sb: &Superblock, items: &[DevItem]) {
         for (member, item) in self.with_items(items) {
             for at in Superblock::copies_on(item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
+                if self.check_writable().is_err() {
+                    return;
+                }
                 if let Err(error) = write_copy(member, sb, item, at) {
                     self.tell(error.to_string());
                 }

@@ -12,6 +12,7 @@ use butterfs_ondisk::{DeviceId, Logical};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Messages that are kept for [`Volume::take_messages`].
 const MAX_MESSAGES: usize = 256;
@@ -38,6 +39,8 @@ pub struct Volume {
     messages: Mutex<VecDeque<Report>>,
     /// Devices of the filesystem that were not given.
     absent: u64,
+    /// Nothing is written any more.
+    halted: Arc<AtomicBool>,
 }
 
 impl Volume {
@@ -45,8 +48,8 @@ impl Volume {
     pub fn of_devices(devices: Vec<(DevItem, Arc<dyn BlockDevice>)>) -> Volume {
         let mut members: Vec<Member> = devices.into_iter().map(|(item, device)| Member::new(item, device)).collect();
         members.sort_by_key(|member| member.id);
-        let (map, gate, messages) = Default::default();
-        Volume { members, map, gate, messages, absent: 0 }
+        let (map, gate, messages, halted) = Default::default();
+        Volume { members, map, gate, messages, absent: 0, halted }
     }
 
     pub(crate) fn with_absent(self, absent: u64) -> Volume {
@@ -186,6 +189,12 @@ impl Volume {
     /// What happened that somebody should be told, oldest first: bad copies, and what became of them.
     pub fn take_reports(&self) -> Vec<Report> {
         self.messages.lock().drain(..).collect()
+    }
+
+    /// A switch that makes every later write fail, superblocks included. Setting it takes no lock, so that a panic hook
+    /// may do it.
+    pub fn halt_switch(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.halted)
     }
 
     /// The sentences of [`take_reports`](Self::take_reports).
@@ -465,6 +474,9 @@ impl Volume {
 
     /// The error of a write, if some device cannot be written.
     pub(crate) fn check_writable(&self) -> Result<(), VolumeError> {
+        if self.halted.load(Ordering::Acquire) {
+            return Err(VolumeError::refused("the filesystem stopped writing after an error"));
+        }
         match self.members.iter().find(|member| member.device.is_read_only()) {
             None => Ok(()),
             Some(member) => Err(VolumeError::ReadOnly { device: member.device.name() }),

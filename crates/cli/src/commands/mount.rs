@@ -7,6 +7,7 @@
 mod background;
 mod devices;
 mod helper;
+mod panics;
 mod system_log;
 
 pub use helper::Helper;
@@ -105,7 +106,11 @@ impl Args {
         let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
         let devices::Opened { files, read_only } = devices::open(&self.devices(options), options.engine.read_only)?;
         let options = &with_access(options, read_only);
+        let halts = panics::Halts::default();
+        panics::stop_writing(&halts, &log);
         let Opened { filesystem, replayed, backing, reopen } = self.open(options, files, made)?;
+        halts.add(&filesystem);
+        let reopen = Box::new(move || reopen().inspect(|filesystem| halts.add(filesystem)));
         for note in replayed.iter().chain(filesystem.notes()) {
             report::warn(note);
         }

@@ -54,24 +54,19 @@ impl Core {
         if let Some(aborted) = self.aborted() {
             return Err(aborted);
         }
+        let _alarm = self.alarm();
         self.commit_in_turn().inspect_err(|error| self.abort(error))
     }
 
     fn commit_in_turn(self: &Arc<Self>) -> Result<()> {
-        let generation = self.stop_handles();
-        let settled = self.settle(generation);
-        let frozen = match settled {
-            Ok(true) => self.nodes.freeze(generation),
-            Ok(false) => {
-                self.resume_handles(generation);
-                return Ok(());
-            }
-            Err(error) => {
-                self.abort(&error);
-                self.resume_handles(generation);
-                return Err(error);
-            }
-        };
+        let stopped = self.stop_handles()?;
+        let generation = stopped.generation;
+        // An error aborts before handles go on.
+        if !self.settle(generation).inspect_err(|error| self.abort(error))? {
+            return Ok(());
+        }
+        let frozen = self.nodes.freeze(generation);
+        self.env().passes("the transaction is frozen");
         let superblock = self.next_superblock(generation);
         let devices = self.volume.device_items();
         let identity = self.nodes.identity();
@@ -79,7 +74,7 @@ impl Core {
         if !self.new_chunks.lock().is_empty() {
             self.note_growth(generation.next());
         }
-        self.resume_handles(generation.next());
+        stopped.resume(generation.next());
         if self.has_canary(Canary::PinnedReusedEarly) {
             self.space.release(generation);
         }
@@ -96,6 +91,7 @@ impl Core {
         self.order.commit(generation.0, |log_on_disk| self.write_superblock(superblock, devices, log_on_disk))?;
         self.nodes.written(&frozen);
         self.progress.lock().durable = generation;
+        self.env().passes("the transaction is durable");
         self.env().reached(Point::Durable);
         self.space.release(generation);
         self.free_retired_chunks();
@@ -108,6 +104,10 @@ impl Core {
     /// With a log on disk the secondary superblocks go first: were the primary torn, an old secondary one would show the
     /// filesystem without what the log has promised. Without one they follow, durable with the next commit's blocks.
     fn write_superblock(&self, superblock: Superblock, devices: Vec<DevItem>, log_on_disk: bool) -> Result<()> {
+        self.env().passes("superblocks are written");
+        if let Some(aborted) = self.aborted() {
+            return Err(aborted);
+        }
         if log_on_disk {
             self.volume.write_superblock_with(&superblock, &devices)?;
         } else {
@@ -117,15 +117,6 @@ impl Core {
         *self.superblock.lock() = superblock;
         *self.committed_devices.lock() = devices;
         Ok(())
-    }
-
-    /// Ends Settling; `running` is the transaction that new handles join.
-    fn resume_handles(&self, running: Generation) {
-        let mut progress = self.progress.lock();
-        progress.running = running;
-        self.set_generation(running);
-        drop(progress);
-        self.let_handles_begin();
     }
 
     /// Books everything. False when the generation has changed nothing.
@@ -163,6 +154,7 @@ impl Core {
     /// One round: chunks, references, block groups, root items. True when there was anything.
     fn book(&self, handle: &Handle) -> Result<bool> {
         let mut any = false;
+        self.env().passes("a round of settling begins");
         loop {
             let chunks = std::mem::take(&mut *self.new_chunks.lock());
             if chunks.is_empty() {
@@ -213,6 +205,7 @@ impl Core {
                 node.seal_into(out, identity)?;
             }
             let bytes = run * nodesize;
+            self.env().passes("tree blocks are written");
             self.volume.write(start, &buffer[..bytes])?;
             rest = &rest[run..];
             // After the last one the flush comes at once.

@@ -14,12 +14,16 @@ use butterfs_ondisk::{Key, KeyType, Logical};
 
 /// Applies everything that is queued. True when there was something.
 pub(crate) fn run_refs(handle: &Handle) -> Result<bool> {
+    if let Some(conflict) = handle.core().refs.conflict() {
+        return Err(conflict);
+    }
     let heads = handle.core().refs.take();
     if heads.is_empty() {
         return Ok(false);
     }
     let mut ranges = Vec::new();
     for (at, head) in heads {
+        handle.core().env().passes("references are applied");
         ranges.extend(apply(handle, at, &head)?);
     }
     free_space_tree::apply(handle, &ranges)?;
@@ -53,8 +57,7 @@ fn apply(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<RangeCha
         } else {
             extent_tree.replace(handle, key, &payload)?
         };
-        assert!(written, "the extent item {key} was just read");
-        return Ok(None);
+        return if written { Ok(None) } else { Err(Error::corrupt(format!("the extent item {key} has vanished"))) };
     }
     if !record.inline.is_empty() {
         return Err(Error::corrupt(format!(
@@ -66,7 +69,9 @@ fn apply(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<RangeCha
     if head.kind == ExtentKind::Data {
         delete_checksums(handle, at, head.len)?;
     }
-    handle.core().space.account_freed(at, head.len, handle.generation());
+    if !handle.core().space.account_freed(at, head.len, handle.generation()) {
+        return Err(Error::corrupt(format!("extent {at}+{} is freed, but its block group has no such use", head.len)));
+    }
     Ok(Some(RangeChange { at: at.0, len: head.len, allocated: false }))
 }
 
@@ -144,7 +149,7 @@ fn find(core: &Core, at: Logical, head: &RefHead) -> Result<(Key, ExtentRecord)>
 fn add(handle: &Handle, at: Logical, key: Key, record: &mut ExtentRecord, by: RefBy, count: i64) -> Result<()> {
     let count =
         u32::try_from(count).map_err(|_| Error::corrupt(format!("extent {at}: {count} references by {by:?}")))?;
-    record.refs += u64::from(count);
+    record.refs = record.refs.checked_add(u64::from(count)).ok_or_else(|| too_many(at))?;
     if let Some(existing) = record.inline.iter_mut().find(|existing| existing.by == by) {
         if !matches!(by, RefBy::File { .. } | RefBy::Leaf(_)) {
             return Err(Error::corrupt(format!("tree block {at} would be referenced twice by {by:?}")));

@@ -124,22 +124,34 @@ impl<'a> GroupRuns<'a> {
     fn run_before(&self, at: u64) -> Result<Option<(u64, u64)>> {
         let behind = Key::new(at, KeyType(KeyType::FREE_SPACE_EXTENT.0 + 1), 0);
         let found = self.tree.last_before(self.handle.core(), behind)?;
-        Ok(found
-            .filter(|(key, _)| key.kind == KeyType::FREE_SPACE_EXTENT && key.objectid >= self.group.start.0)
-            .map(|(key, _)| (key.objectid, key.offset)))
+        let own = |key: &Key| key.kind == KeyType::FREE_SPACE_EXTENT && key.objectid >= self.group.start.0;
+        let Some((key, _)) = found.filter(|(key, _)| own(key)) else { return Ok(None) };
+        self.must_be_inside(&key)?;
+        Ok(Some((key.objectid, key.offset)))
+    }
+
+    fn must_be_inside(&self, key: &Key) -> Result<()> {
+        let inside = key.objectid.checked_add(key.offset).is_some_and(|end| end <= self.end());
+        if inside { Ok(()) } else { Err(self.wrong("is listed, but leaves the group", key.objectid, key.offset)) }
     }
 
     fn take_extent(&mut self, at: u64, len: u64) -> Result<()> {
         let run = self.run_before(at)?.filter(|&(run, run_len)| at + len <= run + run_len);
         let (run, run_len) = run.ok_or_else(|| self.wrong("is allocated, but was not free", at, len))?;
         self.tree.remove(self.handle, run_key(run, run_len))?;
-        self.count -= 1;
+        self.count_runs(-1)?;
         for (at, len) in [(run, at - run), (at + len, run + run_len - at - len)] {
             if len > 0 {
                 self.tree.insert(self.handle, run_key(at, len), &[])?;
-                self.count += 1;
+                self.count_runs(1)?;
             }
         }
+        Ok(())
+    }
+
+    fn count_runs(&mut self, change: i32) -> Result<()> {
+        let count = self.count.checked_add_signed(change);
+        self.count = count.ok_or_else(|| self.wrong("makes an impossible number of runs", self.group.start.0, 0))?;
         Ok(())
     }
 
@@ -151,7 +163,7 @@ impl<'a> GroupRuns<'a> {
             }
             if run == end {
                 self.tree.remove(self.handle, run_key(run, run_len))?;
-                self.count -= 1;
+                self.count_runs(-1)?;
                 len += run_len;
             }
         }
@@ -161,15 +173,14 @@ impl<'a> GroupRuns<'a> {
             }
             if run + run_len == at {
                 self.tree.remove(self.handle, run_key(run, run_len))?;
-                self.count -= 1;
+                self.count_runs(-1)?;
                 (at, len) = (run, run_len + len);
             }
         }
         if !self.tree.insert(self.handle, run_key(at, len), &[])? {
             return Err(self.wrong("is freed, but was free already", at, len));
         }
-        self.count += 1;
-        Ok(())
+        self.count_runs(1)
     }
 
     fn bitmap_span(&self) -> u64 {
@@ -259,7 +270,7 @@ impl<'a> GroupRuns<'a> {
         for (key, data) in bitmaps {
             for bit in 0..(key.offset / self.sector) as usize {
                 let at = key.objectid + bit as u64 * self.sector;
-                if data[bit / 8] & (1 << (bit % 8)) != 0 {
+                if data.get(bit / 8).is_some_and(|byte| byte & (1 << (bit % 8)) != 0) {
                     open = Some(open.map_or((at, self.sector), |(run, len)| (run, len + self.sector)));
                 } else if let Some((run, len)) = open.take() {
                     self.tree.insert(self.handle, run_key(run, len), &[])?;
@@ -282,7 +293,14 @@ impl<'a> GroupRuns<'a> {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        for (key, _) in &items {
+        let mut from = self.group.start.0;
+        for (key, data) in &items {
+            self.must_be_inside(key)?;
+            let is_short = kind == KeyType::FREE_SPACE_BITMAP && (data.len() as u64) < key.offset / self.sector / 8;
+            if key.objectid < from || is_short {
+                return Err(self.wrong("overlaps another one, or has too few bits", key.objectid, key.offset));
+            }
+            from = key.objectid + key.offset;
             self.tree.remove(self.handle, *key)?;
         }
         Ok(items)

@@ -155,6 +155,7 @@ impl Files {
 
     /// The thread's work.
     fn serve(&self) {
+        let _alarm = self.core.alarm();
         loop {
             let (large, total) = {
                 let mut pressure = self.pressure.lock();

@@ -161,6 +161,7 @@ impl Files {
             checksums::insert(&mut csums, self.layout(), placed[0].at, digests)?;
         }
         let mut end = 0;
+        self.core.env().passes("written data is being recorded");
         for piece in placed.iter_mut().filter(|piece| piece.recorded < piece.file.end) {
             let first = piece.recorded == piece.file.start;
             let range = piece.recorded..piece.file.end;

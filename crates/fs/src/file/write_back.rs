@@ -110,6 +110,9 @@ impl Files {
 
     /// Takes what is dirty and brings it to disk. The mapping lock is held.
     pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
+        if let Some(aborted) = self.core.aborted() {
+            return Err(aborted);
+        }
         let taken = inode.data.with(|buffer| {
             if buffer.dirty.is_empty() {
                 return None;
@@ -123,6 +126,7 @@ impl Files {
             return Ok(());
         };
         let mut done = 0;
+        self.core.env().passes("buffered data is being written back");
         let result = self.write_runs(inode, &runs, &mut reserved, &mut done);
         // Of a deleted subvolume even the blocks may be gone that were read to find where to record.
         let deleted = matches!(&result, Err(error) if error.is(Errno::ESTALE) || inode.is_in_deleted_subvolume());

@@ -28,6 +28,7 @@ impl Filesystem {
     /// Reads up to `len` bytes at `offset` into `out`, which holds nothing else afterwards; fewer only at the end of
     /// the file. `EIO` when no copy of the data is good.
     pub fn read(&self, id: InodeId, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
+        let _alarm = self.0.core.alarm();
         let inode = self.regular(id)?;
         let read = self.0.files.read(&inode, offset, len, out)?;
         self.0.names.note_access(&inode);
@@ -37,6 +38,7 @@ impl Filesystem {
     /// Writes `data` at `offset`. With `kill_suidgid` the file loses its set-id bits, as for an unprivileged writer. A
     /// file with the flag `SYNC` is durable then.
     pub fn write(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
+        let _alarm = self.0.core.alarm();
         let inode = self.regular(id)?;
         self.0.inodes.relieve()?;
         let written = self.0.files.write(&inode, offset, data, kill_suidgid)?;
@@ -52,6 +54,7 @@ impl Filesystem {
 
     /// `fallocate(2)` with its `mode`; `EOPNOTSUPP` for modes that btrfs does not have.
     pub fn fallocate(&self, id: InodeId, mode: u32, offset: u64, len: u64, kill_suidgid: bool) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         let what = Allocation::from_mode(mode)?;
         let inode = self.regular(id)?;
         let Some(end) = offset.checked_add(len) else {
@@ -62,11 +65,13 @@ impl Filesystem {
 
     /// The next data or hole at or behind `offset`; `ENXIO` when there is none.
     pub fn seek(&self, id: InodeId, offset: u64, whence: Whence) -> Result<u64> {
+        let _alarm = self.0.core.alarm();
         self.0.files.seek(self.regular(id)?.as_ref(), offset, whence)
     }
 
     /// `lseek(2)` with `SEEK_DATA` (3) or `SEEK_HOLE` (4).
     pub fn lseek(&self, id: InodeId, offset: u64, whence: u32) -> Result<u64> {
+        let _alarm = self.0.core.alarm();
         match whence {
             3 => self.seek(id, offset, Whence::Data),
             4 => self.seek(id, offset, Whence::Hole),
@@ -77,6 +82,7 @@ impl Filesystem {
     /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap, sharing what
     /// can be shared. Returns how many; fewer only at the end of the source.
     pub fn copy_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<u64> {
+        let _alarm = self.0.core.alarm();
         self.copy_range_as(source, target, len, true)
     }
 
@@ -133,6 +139,7 @@ impl Filesystem {
     /// Lets a range of one file share the extents of a range of another (`FICLONERANGE`); `len` 0 means up to the end
     /// of the source. `EINVAL` unless all of it can be shared.
     pub fn clone_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         let (from, into) = (self.regular(source.0)?, self.regular(target.0)?);
         let left = from.size().saturating_sub(source.1);
         let len = if len == 0 { left } else { len };
@@ -148,43 +155,51 @@ impl Filesystem {
     /// The extents of a file that overlap `range`, in order, after writing back what is buffered. Holes without an item
     /// are left out.
     pub fn extents(&self, id: InodeId, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        let _alarm = self.0.core.alarm();
         self.0.files.list_extents(&self.regular(id)?, &range)
     }
 
     /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.
     pub fn is_shared(&self, id: InodeId, extent: &FileExtent) -> Result<bool> {
+        let _alarm = self.0.core.alarm();
         self.0.files.is_shared(self.regular(id)?.as_ref(), extent)
     }
 
     /// Whether [`clone_range`](Self::clone_range) from one to the other can share at all.
     pub fn may_share(&self, source: InodeId, target: InodeId) -> Result<bool> {
+        let _alarm = self.0.core.alarm();
         Ok(self.0.files.may_share(self.regular(source)?.as_ref(), self.regular(target)?.as_ref()))
     }
 
     /// Lets a range share the extents of another one that holds the same bytes (`FIDEDUPERANGE`); `false` when they
     /// differ.
     pub fn dedupe_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<bool> {
+        let _alarm = self.0.core.alarm();
         let (from, into) = (self.regular(source.0)?, self.regular(target.0)?);
         self.0.files.dedupe_range((&from, source.1), (&into, target.1), len)
     }
 
     /// Writes fragments of a file anew, as one. Returns how many bytes.
     pub fn defragment(&self, id: InodeId, how: &Defragment) -> Result<u64> {
+        let _alarm = self.0.core.alarm();
         self.0.files.defragment(&self.regular(id)?, how)
     }
 
     /// How new data is stored, where files do not say otherwise themselves.
     pub fn data_policy(&self) -> DataPolicy {
+        let _alarm = self.0.core.alarm();
         self.0.core.data_policy()
     }
 
     /// Stores data another way from now on, as after a remount.
     pub fn set_data_policy(&self, policy: DataPolicy) {
+        let _alarm = self.0.core.alarm();
         self.0.core.set_data_policy(policy);
     }
 
     /// Begins to write a file's content back, as at `close(2)`; an error of an earlier write-back is told here, once.
     pub fn flush(&self, id: InodeId) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         match self.0.inodes.peek(id) {
             Some(inode) => self.0.files.take_error(&inode).map_or(Ok(()), Err),
             None => Ok(()),

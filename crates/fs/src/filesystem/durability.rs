@@ -16,6 +16,7 @@ const ASKED_ONE_BY_ONE: usize = 256;
 impl Filesystem {
     /// Makes everything durable that was done before the call.
     pub fn sync(&self) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         if self.is_read_only() {
             return Ok(());
         }
@@ -45,6 +46,7 @@ impl Filesystem {
     /// inodes that they lead to, and all of new directories. `datasync` promises less, and does the same. An error of
     /// an earlier write-back is told here, once.
     pub fn fsync(&self, id: InodeId, _datasync: bool) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         if self.is_read_only() {
             return Ok(());
         }
@@ -61,6 +63,7 @@ impl Filesystem {
 
     /// What logging has done since the filesystem was opened.
     pub fn log_stats(&self) -> LogStats {
+        let _alarm = self.0.core.alarm();
         self.0.logs.stats()
     }
 

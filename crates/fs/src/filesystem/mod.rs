@@ -21,7 +21,7 @@ pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;
 
 use crate::env::Env;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::{Files, Flusher};
 use crate::inode::{InodeCache, InodeId, Namespace};
 use crate::mount;
@@ -160,6 +160,17 @@ impl Filesystem {
         self.0.core.superblock()
     }
 
+    /// Nothing is written any more, because of `reason`: for whoever serves the filesystem and has panicked himself.
+    pub fn abort(&self, reason: &str) {
+        self.0.core.abort(&Error::corrupt(reason));
+    }
+
+    /// A switch that makes every later write fail without taking a lock, superblocks included: for the panic hook of a
+    /// program that serves the filesystem.
+    pub fn halt_switch(&self) -> Arc<AtomicBool> {
+        self.0.core.halt_switch()
+    }
+
     /// Whether nothing may be written now.
     pub fn is_read_only(&self) -> bool {
         self.0.core.is_read_only()
@@ -167,6 +178,7 @@ impl Filesystem {
 
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         if read_only && !self.is_read_only() {
             self.sync()?;
         }
@@ -176,6 +188,7 @@ impl Filesystem {
 
     /// Makes everything durable and stops. Nothing may be called afterwards but reading.
     pub fn shutdown(&self) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         self.0.stopping.store(true, Ordering::Relaxed);
         self.0.core.wake_timer();
         self.0.core.want_cleaning();
@@ -207,6 +220,7 @@ impl Filesystem {
         let work = move || {
             while let Some(inner) = weak.upgrade() {
                 let core = Arc::clone(&inner.core);
+                let _alarm = core.alarm();
                 drop(inner);
                 let timed_out = core.wait_for_wish(interval);
                 let Some(inner) = weak.upgrade() else { return };

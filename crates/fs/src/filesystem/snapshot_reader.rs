@@ -29,6 +29,7 @@ pub struct SnapshotReader {
 impl Filesystem {
     /// Opens a read-only subvolume for reading as a tree; `EPERM` when it is writable.
     pub fn read_snapshot(&self, id: TreeId) -> Result<SnapshotReader> {
+        let _alarm = self.0.core.alarm();
         let mut held = self.0.held.lock();
         let info = self.subvolume_info(id)?;
         if !info.is_readonly() {
@@ -66,11 +67,13 @@ impl SnapshotReader {
 
     /// The leaf in whose range a key lies, and the key's place there.
     pub fn search(&self, key: Key) -> Result<Position> {
+        let _alarm = self.filesystem.core.alarm();
         butterfs_tree::search(&Loading(&self.filesystem.core), &self.root, &key)
     }
 
     /// The item with the greatest key below `key`.
     pub fn last_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let _alarm = self.filesystem.core.alarm();
         let found = butterfs_tree::last_before(&Loading(&self.filesystem.core), &self.root, &key)?;
         Ok(found.map(|(leaf, slot)| (leaf.key(slot), leaf.item(slot).to_vec())))
     }
@@ -82,6 +85,7 @@ impl SnapshotReader {
         to: Key,
         visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>, E>,
     ) -> Result<(), E> {
+        let _alarm = self.filesystem.core.alarm();
         let mut next = Some(from);
         while let Some(from) = next.filter(|from| *from <= to) {
             let at = self.search(from)?;
@@ -103,6 +107,7 @@ impl SnapshotReader {
         old: Option<&SnapshotReader>,
         visit: &mut dyn FnMut(Key, Difference<'_>) -> Result<ControlFlow<()>, E>,
     ) -> Result<(), E> {
+        let _alarm = self.filesystem.core.alarm();
         butterfs_tree::diff(&Loading(&self.filesystem.core), old.map(|old| &old.root), &self.root, visit)
     }
 
@@ -116,16 +121,19 @@ impl SnapshotReader {
         from: u64,
         out: &mut [u8],
     ) -> Result<()> {
+        let _alarm = self.filesystem.core.alarm();
         self.filesystem.files.extent_content(extent, payload, verified, from, out)
     }
 
     /// The bytes of a whole extent as they lie on disk, into `out`, which is as long as it.
     pub fn stored_content(&self, extent: &FileExtent, verified: bool, out: &mut [u8]) -> Result<()> {
+        let _alarm = self.filesystem.core.alarm();
         self.filesystem.files.stored_content(extent, verified, out)
     }
 
     /// Where to look for others that share an extent, see [`sharers`]; nowhere when it has one reference only.
     pub fn sharers(&self, at: Logical, len: u64, most: usize) -> Result<Sharers> {
+        let _alarm = self.filesystem.core.alarm();
         Ok(sharers::sharers_of(&self.filesystem.core, at, len, most, true)?.unwrap_or_default())
     }
 }

@@ -29,6 +29,7 @@ pub struct StatFs {
 impl Filesystem {
     /// Gives the filesystem another label; durable on return. `EINVAL` for more than 255 bytes or a NUL or newline.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         if label.len() > 255 || label.iter().any(|byte| [0, b'\n'].contains(byte)) {
             return Err(Error::refused(Errno::EINVAL, "a label has at most 255 bytes, no NUL and no newline"));
         }
@@ -48,11 +49,13 @@ impl Filesystem {
 
     /// The block groups: where they lie, what they may hold, and how much of each is used.
     pub fn block_groups(&self) -> Vec<GroupInfo> {
+        let _alarm = self.0.core.alarm();
         self.0.core.space.groups()
     }
 
     /// The devices that are there, with their names and what went wrong on them, ascending by number.
     pub fn device_stats(&self) -> Vec<(DeviceId, String, DeviceStats)> {
+        let _alarm = self.0.core.alarm();
         let volume = self.0.core.volume();
         let stats = volume.device_stats().into_iter().map(|(_, stats)| stats);
         volume.devices().into_iter().zip(stats).map(|((id, name), stats)| (id, name, stats)).collect()
@@ -60,6 +63,7 @@ impl Filesystem {
 
     /// See [`StatFs`]. As in the kernel, inodes are not counted: there is no limit.
     pub fn statfs(&self) -> StatFs {
+        let _alarm = self.0.core.alarm();
         let core = &self.0.core;
         let groups = core.space.groups();
         let copies = |flags: u64| Profile::of(flags & bits::PROFILE_MASK).map_or(1, |profile| profile.copies as u64);

@@ -10,6 +10,7 @@ use butterfs_ondisk::TreeId;
 impl Filesystem {
     /// Writes back what is buffered of an inode, as memory pressure does.
     pub fn write_back(&self, id: InodeId) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         match self.0.inodes.peek(id) {
             Some(inode) => self.0.files.flush(&inode),
             None => Ok(()),
@@ -18,11 +19,13 @@ impl Filesystem {
 
     /// Commits without writing back what is buffered, as memory pressure does.
     pub fn commit_recorded(&self) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         self.0.core.commit()
     }
 
     /// One step of dropping the deleted subvolume with the lowest number; false when there is none.
     pub fn clean_once(&self) -> Result<bool> {
+        let _alarm = self.0.core.alarm();
         self.clean_step(&mut TreeId(0))
     }
 }

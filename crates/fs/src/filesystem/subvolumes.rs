@@ -12,18 +12,21 @@ use std::sync::atomic::Ordering;
 impl Filesystem {
     /// Makes an empty subvolume and returns its id.
     pub fn create_subvolume(&self, caller: &Caller, parent: InodeId, name: &[u8]) -> Result<TreeId> {
+        let _alarm = self.0.core.alarm();
         subvolume::create(&self.0.inodes, caller, parent, name)
     }
 
     /// Makes a snapshot of `source`, with everything written to it before the call, and returns its id when it is
     /// durable.
     pub fn snapshot(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
+        let _alarm = self.0.core.alarm();
         self.0.files.flush_all()?;
         subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)
     }
 
     /// Deletes the subvolume that `name` in `parent` leads to; its space comes back in the background.
     pub fn delete_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<TreeId> {
+        let _alarm = self.0.core.alarm();
         self.delete_subvolume_if(parent, name, false)
     }
 
@@ -48,32 +51,38 @@ impl Filesystem {
 
     /// All living subvolumes by id.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        let _alarm = self.0.core.alarm();
         subvolume::list(&self.0.core)
     }
 
     /// One subvolume.
     pub fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
+        let _alarm = self.0.core.alarm();
         subvolume::info(&self.0.core, id)
     }
 
     /// The living snapshots of the subvolume with this UUID, by id. The first call reads the root items of all
     /// subvolumes, each later one those made since.
     pub fn snapshots_of(&self, uuid: &[u8; 16]) -> Result<Vec<SubvolumeInfo>> {
+        let _alarm = self.0.core.alarm();
         self.0.snapshots.of(&self.0.core, uuid)
     }
 
     /// The subvolumes with this UUID, of their own or as they were received: one descent of the UUID tree each.
     pub fn subvolumes_by_uuid(&self, kind: uuid_tree::UuidKind, uuid: &[u8; 16]) -> Result<Vec<TreeId>> {
+        let _alarm = self.0.core.alarm();
         uuid_tree::lookup(&self.0.core, kind, uuid)
     }
 
     /// Makes `id` the subvolume that is mounted when none is named.
     pub fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         subvolume::set_default(&self.0.core, id)
     }
 
     /// Makes a subvolume read-only or writable.
     pub fn set_subvolume_readonly(&self, id: TreeId, read_only: bool) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         if read_only {
             self.0.files.flush_all()?;
         }
@@ -86,11 +95,13 @@ impl Filesystem {
 
     /// Deleted subvolumes whose space has not come back yet.
     pub fn deleted_subvolumes(&self) -> Result<Vec<TreeId>> {
+        let _alarm = self.0.core.alarm();
         subvolume::deleted(&self.0.core)
     }
 
     /// Drops what is left of deleted subvolumes, until there is nothing more or the filesystem is being closed.
     pub fn clean_subvolumes(&self) -> Result<()> {
+        let _alarm = self.0.core.alarm();
         let mut at = TreeId(0);
         while self.clean_step(&mut at)? {}
         Ok(())
@@ -117,16 +128,16 @@ impl Filesystem {
         let core = &self.0.core;
         self.0.inodes.discard_tree(id);
         // Whoever found the tree alive under a handle must be done with it.
-        core.let_handles_end();
+        core.let_handles_end()?;
         self.0.inodes.flush_tree(id)?;
         subvolume::begin_dropping(core, id)?;
         // Whoever was about to write an inode, too.
-        core.let_handles_end();
-        Ok(())
+        core.let_handles_end()
     }
 
     /// Makes the UUID tree complete and right; returns how many entries were wrong.
     pub fn mend_uuid_tree(&self) -> Result<usize> {
+        let _alarm = self.0.core.alarm();
         let _turn = self.0.upkeep.lock();
         subvolume::mend_uuid_tree(&self.0.core, &|| !self.is_stopping())
     }
@@ -143,6 +154,7 @@ impl Filesystem {
         }
         let (weak, core) = (Arc::downgrade(&self.0), Arc::clone(&self.0.core));
         let work = move || {
+            let _alarm = core.alarm();
             let due =
                 |inner: &Arc<super::Inner>| !inner.core.uuid_tree_current() || inner.core.options().rescan_uuid_tree;
             if let Some(inner) = weak.upgrade().filter(due) {

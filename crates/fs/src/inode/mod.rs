@@ -215,6 +215,7 @@ impl Inode {
     pub(crate) fn change_uncounted<R>(self: &Arc<Self>, change: impl FnOnce(&mut InodeState) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state);
+        self.dirty.core().env().passes("an inode is changed and not yet dirty");
         state.change = self.dirty.core().next_change();
         if !std::mem::replace(&mut state.dirty, true) {
             self.dirty.push(Arc::clone(self));

@@ -34,6 +34,9 @@ pub(super) fn admit(superblock: &Superblock, options: &Options, notes: &mut Vec<
         }
         Admission::Refused(reason) => return Err(refused(Errno::EINVAL, reason)),
     }
+    if replays || !options.read_only {
+        refuse_last_generations(superblock)?;
+    }
     if options.no_log_replay && !options.read_only {
         return Err(refused(Errno::EINVAL, "nologreplay is only possible with ro".to_owned()));
     }
@@ -41,6 +44,24 @@ pub(super) fn admit(superblock: &Superblock, options: &Options, notes: &mut Vec<
         notes.push("the log tree is not replayed: what was fsynced last before a crash is not shown".to_owned());
     }
     Ok(if replays { Log::Replay } else { Log::Leave })
+}
+
+/// Transactions have numbers that only grow. What has no number left, or a number that no transaction has yet, would be
+/// lost: nothing older than the superblock is ever read.
+fn refuse_last_generations(superblock: &Superblock) -> Result<()> {
+    /// A transaction a microsecond for half a million years.
+    const LAST: u64 = 1 << 63;
+    let generation = superblock.generation.get();
+    if generation >= LAST {
+        let what = format!("the generation {generation} leaves no numbers for new transactions");
+        return Err(refused(Errno::EROFS, format!("{what}; only reading is possible (mount with -o ro)")));
+    }
+    if superblock.chunk_root_generation.get() > generation {
+        let chunk = superblock.chunk_root_generation.get();
+        let what = format!("the chunk tree is of generation {chunk}, the filesystem of {generation}");
+        return Err(refused(Errno::EIO, what));
+    }
+    Ok(())
 }
 
 const LOG: &str = "the filesystem has a log tree with changes that were fsynced before a crash";

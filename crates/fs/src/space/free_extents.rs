@@ -37,6 +37,12 @@ impl FreeExtents {
         self.total -= len;
     }
 
+    /// Whether any byte of `[at, at + len)` is free.
+    pub fn touches(&self, at: u64, len: u64) -> bool {
+        let before = self.by_offset.range(..at.saturating_add(len)).next_back();
+        before.is_some_and(|(&run, &run_len)| run + run_len > at)
+    }
+
     /// Adds a run; it must not overlap what is free.
     pub fn insert(&mut self, mut at: u64, mut len: u64) {
         if len == 0 {

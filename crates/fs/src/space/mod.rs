@@ -350,11 +350,16 @@ impl Space {
         state.dirty.insert(start);
     }
 
-    /// Records that the extent item is gone; the bytes are pinned for `generation`.
-    pub fn account_freed(&self, at: Logical, len: u64, generation: Generation) {
+    /// Records that the extent item is gone; the bytes are pinned for `generation`. False, and nothing done, when they
+    /// are not in one group, are free already, or are more than the group has in use: extent items come from disk.
+    pub fn account_freed(&self, at: Logical, len: u64, generation: Generation) -> bool {
         let mut state = self.state.lock();
-        let (start, group) = state.group_at(at.0);
-        assert!(group.used >= len, "block group {start} has {} bytes used, {len} at {at} are freed", group.used);
+        let Some((&start, group)) = state.groups.range_mut(..=at.0).next_back() else { return false };
+        let inside = at.0.checked_add(len).is_some_and(|end| end <= start + group.length);
+        let is_free = group.free.as_ref().is_some_and(|free| free.touches(at.0, len));
+        if !inside || is_free || group.used < len {
+            return false;
+        }
         let (class, before) = (group.class as usize, group.allocatable());
         group.used -= len;
         group.pinned += len;
@@ -362,6 +367,7 @@ impl Space {
         state.free[class] = state.free[class] - before + after;
         state.dirty.insert(start);
         state.pins.entry(generation).or_default().push((at.0, len));
+        true
     }
 
     /// Pins bytes that never had an extent item (data written and dropped within one transaction).
@@ -394,6 +400,8 @@ impl Space {
             let (class, before) = (group.class as usize, group.allocatable());
             group.pinned -= len;
             if let Some(free) = &mut group.free {
+                // Of extents that overlap on a damaged disk, one may have come back already.
+                free.remove(at, len);
                 free.insert(at, len);
                 group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
             }

@@ -20,7 +20,7 @@
 //! 3. g is the offset of the root item's key: the transaction of a snapshot's creation, 0 for a subvolume.
 
 use crate::error::{Error, Result};
-use crate::transaction::refs::{ExtentKind, RefBy};
+use crate::transaction::refs::{Changed, ExtentKind, RefBy};
 use crate::transaction::{Core, Handle, Reserve, Tree};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
@@ -171,11 +171,11 @@ impl Walk<'_> {
 
     fn drop_block(&self, at: Logical, level: Level, by: RefBy, gone: bool) {
         let nodesize = u64::from(self.core.nodesize());
-        let vanished = self.core.refs.change(at, nodesize, ExtentKind::Block(level), by, -1, false);
-        if gone {
+        let changed = self.core.refs.change(at, nodesize, ExtentKind::Block(level), by, -1, false);
+        if gone && changed != Changed::Conflict {
             self.core.nodes.remove(at);
         }
-        if vanished {
+        if changed == Changed::Vanished {
             self.core.space.give_back(at, nodesize);
         }
         debug_assert!(self.handle.generation() == self.core.generation());

@@ -1,6 +1,7 @@
 //! Where subvolumes, directories and inodes are, as paths, found from their back references.
 //!
-//! Back references come from disk and may form a loop: every walk has a limit and ends in an error.
+//! Back references come from disk and may form a loop: every walk remembers where it was, and ends in an error when it
+//! comes there again.
 //! Paths have no slash at their ends.
 
 use super::info;
@@ -8,22 +9,20 @@ use crate::error::{Error, Result};
 use crate::inode::reference;
 use crate::transaction::Core;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
+use rustc_hash::FxHashSet;
 use std::ops::ControlFlow;
-
-/// More directories than any path can have.
-const DEEPEST: usize = 1 << 16;
 
 /// The path of a directory inside its subvolume; empty for the root directory.
 pub fn of_directory(core: &Core, tree: TreeId, directory: Ino) -> Result<Vec<u8>> {
-    let mut names: Vec<Vec<u8>> = Vec::new();
+    let (mut names, mut seen) = (Vec::new(), FxHashSet::default());
     let mut at = directory;
     while at != Ino::ROOT_DIR {
+        if !seen.insert(at) {
+            return Err(Error::corrupt(format!("directory {directory} of tree {tree} lies in a loop")));
+        }
         let first = names_of(core, tree, at, true)?.pop();
         let (parent, name) =
             first.ok_or_else(|| Error::corrupt(format!("directory {at} of tree {tree} has no name")))?;
-        if names.len() == DEEPEST {
-            return Err(Error::corrupt(format!("directory {directory} of tree {tree} lies in a loop")));
-        }
         names.push(name);
         at = parent;
     }
@@ -42,20 +41,20 @@ pub fn of_inode(core: &Core, tree: TreeId, ino: Ino, most: usize) -> Result<Vec<
 
 /// The path of a subvolume from the top level; empty for the top level itself.
 pub fn of_subvolume(core: &Core, id: TreeId) -> Result<Vec<u8>> {
-    let mut path = Vec::new();
+    let (mut parts, mut seen) = (Vec::new(), FxHashSet::default());
     let mut at = id;
-    for _ in 0..DEEPEST {
-        if at == TreeId::FS {
-            return Ok(path);
+    while at != TreeId::FS {
+        if !seen.insert(at) {
+            return Err(Error::corrupt(format!("subvolume {id} lies in a loop")));
         }
         let Some((parent, directory, name)) = info::info(core, at)?.place else {
             return Err(Error::corrupt(format!("subvolume {at} has no place")));
         };
-        let own = joined(of_directory(core, parent, directory)?, &name);
-        path = if path.is_empty() { own } else { joined(own, &path) };
+        parts.push(joined(of_directory(core, parent, directory)?, &name));
         at = parent;
     }
-    Err(Error::corrupt(format!("subvolume {id} lies in a loop")))
+    parts.reverse();
+    Ok(parts.join(&b'/'))
 }
 
 /// A path and what comes after it.

@@ -47,9 +47,9 @@ impl DeviceExtents {
     fn hole(&self, want: u64) -> Option<(u64, u64)> {
         let mut from = FIRST_PHYSICAL;
         let mut largest = None;
-        let ends = self.extents.iter().map(|(&at, &len)| (at, at + len));
+        let ends = self.extents.iter().map(|(&at, &len)| (at, at.saturating_add(len)));
         for (start, end) in ends.chain([(self.total_bytes, self.total_bytes)]) {
-            let aligned = from.next_multiple_of(STRIPE_LEN);
+            let aligned = from.checked_next_multiple_of(STRIPE_LEN).unwrap_or(u64::MAX);
             let len = start.saturating_sub(aligned) / STRIPE_LEN * STRIPE_LEN;
             if len >= want {
                 return Some((aligned, len));

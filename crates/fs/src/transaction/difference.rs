@@ -4,6 +4,7 @@
 //! Invariant: of a range of keys, an item that is not in the leaves returned is the same in both trees.
 
 use super::editor::{Loading, Reader};
+use super::tree::Fetched;
 use super::{Core, Tree};
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Key, Level};
@@ -45,7 +46,7 @@ impl Tree {
     /// The leaves with items from `from` to `to` that only the committed tree has, and those that only this one has.
     pub(crate) fn changed_leaves(&self, committed: &Committed<'_>, from: Key, to: Key) -> Result<(Leaves, Leaves)> {
         let core = committed.core;
-        let mut held = Vec::new();
+        let mut fetched = Fetched::default();
         loop {
             let mut missing = Vec::new();
             let found = self.with_root(|root| compare(core, committed.root, *root, (from, to), &mut missing))?;
@@ -53,7 +54,7 @@ impl Tree {
                 return Ok(found);
             }
             for ptr in missing {
-                held.push(core.nodes.load(&ptr)?);
+                fetched.load(core, &ptr)?;
             }
         }
     }

@@ -15,7 +15,7 @@
 //! the tree's last snapshot or carry the RELOC flag; for all others r is 1 and f is no.
 
 use super::lookup::BlockRefs;
-use super::refs::{ExtentKind, RefBy};
+use super::refs::{Changed, ExtentKind, RefBy};
 use super::{Core, Tree};
 use crate::error::{Error, Result};
 use crate::space::{Class, Found};
@@ -94,6 +94,7 @@ impl NodeEditor for Editor<'_> {
         let mut copy = (**node).clone();
         copy.set_identity(at, self.generation, self.tree.id());
         self.settle_references(node, &refs);
+        self.core.env().passes("a block is copied and not yet known");
         self.own(at, node.level());
         self.core.nodes.insert_dirty(copy);
         self.tree.count_nodes(if refs.shared() { 1 } else { 0 });
@@ -173,11 +174,11 @@ impl Editor<'_> {
     /// Drops this tree's reference; `gone` when it was the last one.
     fn drop_own(&self, at: Logical, level: Level, gone: bool) {
         let by = RefBy::Tree(self.tree.id());
-        let vanished = self.core.refs.change(at, self.nodesize(), ExtentKind::Block(level), by, -1, false);
-        if gone {
+        let changed = self.core.refs.change(at, self.nodesize(), ExtentKind::Block(level), by, -1, false);
+        if gone && changed != Changed::Conflict {
             self.core.nodes.retire(at);
         }
-        if vanished {
+        if changed == Changed::Vanished {
             self.core.space.give_back(at, self.nodesize());
         }
     }

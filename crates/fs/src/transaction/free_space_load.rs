@@ -69,7 +69,7 @@ struct Runs(Vec<(u64, u64)>);
 impl Runs {
     fn push(&mut self, at: u64, len: u64) {
         match self.0.last_mut() {
-            Some((last, last_len)) if last.saturating_add(*last_len) == at => *last_len += len,
+            Some((last, last_len)) if last.saturating_add(*last_len) == at => *last_len = last_len.saturating_add(len),
             _ => self.0.push((at, len)),
         }
     }

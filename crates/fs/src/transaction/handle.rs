@@ -1,6 +1,6 @@
 //! A handle: the right to change trees in one transaction, with the space that the change may need.
 
-use super::refs::{ExtentKind, RefBy};
+use super::refs::{Changed, ExtentKind, RefBy};
 use super::{Core, Reserve};
 use crate::error::{Errno, Error, Result};
 use crate::options::Canary;
@@ -34,6 +34,8 @@ pub struct Handle {
     reserved: u64,
     counted: bool,
     edited: AtomicBool,
+    /// A panic that drops it is its own.
+    armed: bool,
 }
 
 impl Core {
@@ -72,37 +74,69 @@ impl Core {
         }
         progress.handles += 1;
         let generation = progress.running;
-        Ok(Handle { core: Arc::clone(self), generation, reserved, counted: true, edited: AtomicBool::new(false) })
+        drop(progress);
+        Ok(self.handle(generation, reserved, true))
+    }
+
+    fn handle(self: &Arc<Self>, generation: Generation, reserved: u64, counted: bool) -> Handle {
+        let (edited, armed) = (AtomicBool::new(!counted), !std::thread::panicking());
+        Handle { core: Arc::clone(self), generation, reserved, counted, edited, armed }
     }
 
     /// Waits until every handle that is open now has ended; others begin only then. No handle may be held.
-    pub(crate) fn let_handles_end(&self) {
-        self.stop_handles();
-        self.let_handles_begin();
+    pub(crate) fn let_handles_end(&self) -> Result<()> {
+        self.stop_handles().map(drop)
     }
 
-    /// Has new handles wait, and waits for the ones that are open; returns the running transaction.
-    pub(crate) fn stop_handles(&self) -> Generation {
+    /// Has new handles wait, and waits for the ones that are open. Not longer than until the filesystem is aborted.
+    pub(crate) fn stop_handles(&self) -> Result<Stopped<'_>> {
         let mut progress = self.progress.lock();
-        while progress.settling {
+        while progress.settling && progress.aborted.is_none() {
             self.changed.wait(&mut progress);
         }
-        progress.settling = true;
-        while progress.handles > 0 {
+        let stops = progress.aborted.is_none();
+        progress.settling |= stops;
+        while progress.handles > 0 && progress.aborted.is_none() {
             self.changed.wait(&mut progress);
         }
-        progress.running
-    }
-
-    /// Ends what [`Core::stop_handles`] began.
-    pub(crate) fn let_handles_begin(&self) {
-        self.progress.lock().settling = false;
-        self.changed.notify_all();
+        let (generation, aborted) = (progress.running, progress.aborted.clone());
+        drop(progress);
+        let stopped = stops.then_some(Stopped { core: self, generation });
+        match (stopped, aborted) {
+            (Some(stopped), None) => Ok(stopped),
+            (_, reason) => Err(Error::Aborted(reason.unwrap_or_default())),
+        }
     }
 
     /// The handle that settling works with; every other one has ended.
     pub(crate) fn settling_handle(self: &Arc<Self>, generation: Generation) -> Handle {
-        Handle { core: Arc::clone(self), generation, reserved: 0, counted: false, edited: AtomicBool::new(true) }
+        self.handle(generation, 0, false)
+    }
+}
+
+/// No handle is open, and new ones wait until this is dropped.
+pub(crate) struct Stopped<'a> {
+    core: &'a Core,
+    /// The running transaction.
+    pub generation: Generation,
+}
+
+impl Stopped<'_> {
+    /// Lets handles begin, in `running`.
+    pub fn resume(self, running: Generation) {
+        let mut progress = self.core.progress.lock();
+        progress.running = running;
+        self.core.set_generation(running);
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.core.abort_after_panic();
+        }
+        self.core.progress.lock().settling = false;
+        self.core.changed.notify_all();
     }
 }
 
@@ -143,12 +177,20 @@ impl Handle {
 
     fn change_data_ref(&self, data: DataRef, count: i64, new: bool) {
         let by = RefBy::File { tree: data.tree, ino: data.ino, offset: data.offset };
-        self.core.refs.change(data.at, data.len, ExtentKind::Data, by, count, new);
+        if self.core.refs.change(data.at, data.len, ExtentKind::Data, by, count, new) == Changed::Conflict
+            && let Some(conflict) = self.core.refs.conflict()
+        {
+            self.core.abort(&conflict);
+        }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // Before anybody who waits for this handle can settle what it left half-made.
+        if self.armed && std::thread::panicking() {
+            self.core.abort_after_panic();
+        }
         if self.reserved > 0 {
             self.core.space.unreserve(Class::Metadata, self.reserved);
         }

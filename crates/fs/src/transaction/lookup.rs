@@ -3,6 +3,7 @@
 use super::Core;
 use super::editor::Reader;
 use super::extent_item::ExtentRecord;
+use super::tree::Fetched;
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Key, KeyType, Level, Logical};
 
@@ -44,10 +45,10 @@ impl Core {
 
     /// As [`block_refs`](Self::block_refs), reading what is missing. No tree lock may be held.
     pub(crate) fn block_refs_loading(&self, at: Logical, level: Level) -> Result<BlockRefs> {
-        let mut held = Vec::new();
+        let mut fetched = Fetched::default();
         loop {
             match self.block_refs(at, level) {
-                Err(Error::Missing(ptr)) => held.push(self.nodes.load(&ptr)?),
+                Err(Error::Missing(ptr)) => fetched.load(self, &ptr)?,
                 other => return other,
             }
         }

@@ -10,11 +10,12 @@
 //! 1. At most one transaction is Writing and one Running.
 //! 2. Trees change only under a [`Handle`]; Settling begins when no handle is left.
 //! 3. Lock order: handle, inodes, subvolume trees, other trees, extent tree, free space tree, space, node cache.
-//! 4. A failed commit, or an edit that fails half-way, aborts: reads go on, writes return `EROFS`, and what is on
-//!    disk is the last durable transaction.
+//! 4. A failed commit, an edit that fails half-way, or a panic anywhere aborts ([`abort`]): reads go on, writes return
+//!    `EROFS`, and what is on disk is the last durable transaction.
 //!
 //! [`Core`] is everything of an open filesystem below inodes. Settling and writing are done in `commit`.
 
+mod abort;
 mod chunk_allocation;
 mod difference;
 mod editor;
@@ -474,19 +475,5 @@ impl Core {
     /// Inodes that the settle hook will write.
     pub(crate) fn dirty_inodes(&self) -> usize {
         self.dirty_inodes.load(Ordering::Relaxed)
-    }
-
-    /// Stops all writing for good. The first reason is kept.
-    pub fn abort(&self, reason: &Error) {
-        let mut progress = self.progress.lock();
-        progress.aborted.get_or_insert_with(|| reason.to_string().into_boxed_str());
-        drop(progress);
-        self.changed.notify_all();
-        self.order.stop();
-    }
-
-    /// Why writing stopped, if it did.
-    pub fn aborted(&self) -> Option<Error> {
-        self.progress.lock().aborted.clone().map(Error::Aborted)
     }
 }

@@ -7,10 +7,15 @@
 //! # Invariants
 //! 1. One head per extent. Its changes are net: no reference occurs twice, none with a count of 0.
 //! 2. The queue is empty whenever a transaction starts writing.
+//! 3. Bytes from disk decide what is queued: file extent items may disagree about the length of their extent, and a
+//!    damaged tree may lead to a block that somebody else has just allocated. That is [`Changed::Conflict`]: nothing is
+//!    queued, and the transaction must not be committed ([`RefQueue::conflict`]).
 
+use crate::error::Error;
 use butterfs_ondisk::{Level, Logical, TreeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Who refers to an extent.
@@ -42,6 +47,15 @@ pub enum ExtentKind {
     Data,
 }
 
+impl fmt::Display for ExtentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExtentKind::Block(level) => write!(f, "a tree block (level {level})"),
+            ExtentKind::Data => f.write_str("data"),
+        }
+    }
+}
+
 /// Pending changes of one extent.
 #[derive(Clone, Debug)]
 pub struct RefHead {
@@ -63,6 +77,12 @@ impl RefHead {
         self.changes.iter().map(|(_, count)| count).sum()
     }
 
+    /// Whether more references to a new block would be dropped than it got.
+    fn lacks(&self, by: &RefBy, count: i64) -> bool {
+        let has = || self.changes.iter().find(|(existing, _)| existing == by).map_or(0, |(_, count)| *count);
+        count < 0 && self.new && matches!(self.kind, ExtentKind::Block(_)) && has() + count < 0
+    }
+
     fn change(&mut self, by: RefBy, count: i64) {
         match self.changes.iter_mut().find(|(existing, _)| *existing == by) {
             Some((_, total)) => {
@@ -76,11 +96,23 @@ impl RefHead {
     }
 }
 
+/// What became of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// It is queued, or cancelled what was.
+    Queued,
+    /// An extent that is new has lost its last reference: it leaves no trace.
+    Vanished,
+    /// It contradicts what is queued.
+    Conflict,
+}
+
 /// See the [module](self).
 #[derive(Default)]
 pub struct RefQueue {
     heads: Mutex<BTreeMap<Logical, RefHead>>,
     count: AtomicUsize,
+    conflict: Mutex<Option<String>>,
 }
 
 impl RefQueue {
@@ -94,28 +126,42 @@ impl RefQueue {
         self.len() == 0
     }
 
-    /// Adds `count` references (negative: drops them). `new` says that the extent has no item yet. Returns true
-    /// when an extent that is new has lost its last reference and its head is gone from the queue.
-    pub fn change(&self, at: Logical, len: u64, kind: ExtentKind, by: RefBy, count: i64, new: bool) -> bool {
+    /// Adds `count` references (negative: drops them). `new` says that the extent has no item yet.
+    pub fn change(&self, at: Logical, len: u64, kind: ExtentKind, by: RefBy, count: i64, new: bool) -> Changed {
         let mut heads = self.heads.lock();
         let head = heads.entry(at).or_insert_with(|| {
             self.count.fetch_add(1, Ordering::Relaxed);
             RefHead { len, kind, new, set_full: false, changes: Vec::new() }
         });
-        assert!(
-            head.len == len && head.kind == kind,
-            "extent {at}: {:?}+{} is changed as {kind:?}+{len}",
-            head.kind,
-            head.len
-        );
+        if head.len != len || head.kind != kind {
+            let (known, known_len) = (head.kind, head.len);
+            drop(heads);
+            return self.conflicts(|| {
+                format!("extent {at} is {known} of {known_len} bytes in one place, {kind} of {len} in another")
+            });
+        }
+        if head.lacks(&by, count) {
+            drop(heads);
+            return self.conflicts(|| format!("{kind} {at} was just allocated, and {by:?} has had it for longer"));
+        }
         head.new |= new;
         head.change(by, count);
         if head.new && head.net() == 0 && matches!(kind, ExtentKind::Block(_)) {
             heads.remove(&at);
             self.count.fetch_sub(1, Ordering::Relaxed);
-            return true;
+            return Changed::Vanished;
         }
-        false
+        Changed::Queued
+    }
+
+    fn conflicts(&self, what: impl FnOnce() -> String) -> Changed {
+        self.conflict.lock().get_or_insert_with(what);
+        Changed::Conflict
+    }
+
+    /// The first contradiction there was.
+    pub fn conflict(&self) -> Option<Error> {
+        self.conflict.lock().clone().map(Error::corrupt)
     }
 
     /// The block gets the FULL_BACKREF flag.
@@ -149,10 +195,25 @@ mod tests {
     fn a_block_made_and_dropped_leaves_no_trace() {
         let queue = RefQueue::default();
         let (at, kind, by) = (Logical(1 << 20), ExtentKind::Block(Level(0)), RefBy::Tree(TreeId::FS));
-        assert!(!queue.change(at, 16384, kind, by, 1, true));
+        assert_eq!(queue.change(at, 16384, kind, by, 1, true), Changed::Queued);
         assert_eq!(queue.len(), 1);
-        assert!(queue.change(at, 16384, kind, by, -1, false));
+        assert_eq!(queue.change(at, 16384, kind, by, -1, false), Changed::Vanished);
         assert!(queue.is_empty() && queue.take().is_empty());
+    }
+
+    #[test]
+    fn what_contradicts_the_queue_is_told_and_changes_nothing() {
+        let queue = RefQueue::default();
+        let (at, data) = (Logical(4096), RefBy::File { tree: TreeId::FS, ino: 257, offset: 0 });
+        queue.change(at, 4096, ExtentKind::Data, data, -1, false);
+        assert!(queue.conflict().is_none());
+        assert_eq!(queue.change(at, 8192, ExtentKind::Data, data, -1, false), Changed::Conflict);
+        assert!(queue.conflict().is_some_and(|error| error.to_string().contains("extent 4096")));
+        assert_eq!(queue.pending(at).map(|head| head.changes), Some(vec![(data, -1)]));
+        let (block, kind) = (Logical(1 << 20), ExtentKind::Block(Level(0)));
+        queue.change(block, 16384, kind, RefBy::Tree(TreeId::FS), 1, true);
+        assert_eq!(queue.change(block, 16384, kind, RefBy::Tree(TreeId::CSUM), -1, false), Changed::Conflict);
+        assert_eq!(queue.change(block, 16384, ExtentKind::Block(Level(1)), data, 1, true), Changed::Conflict);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Core {
         ];
         let (mut bytes, mut trees) = (0, 0);
         for tree in books.into_iter().flatten() {
-            bytes += tree.bytes_used(self.nodesize());
+            bytes = tree.bytes_used(self.nodesize()).saturating_add(bytes);
             trees += 1;
         }
         // As the kernel's, to which `statfs` owes it.
@@ -147,6 +147,7 @@ impl Core {
     ) -> Result<(Logical, u64)> {
         assert!(want <= reservation.bytes, "{want} bytes are allocated, {} are reserved", reservation.bytes);
         loop {
+            self.env().passes("data is about to get its place");
             match self.space.allocate_extent(Class::Data, want, min) {
                 Found::Extent(at, len) => {
                     reservation.shrink(len);

@@ -14,6 +14,7 @@ use butterfs_ondisk::items::{RootItem, Timespec};
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
 use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource, Since};
 use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -29,6 +30,32 @@ impl Deref for ItemRef {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         self.leaf.item(self.slot)
+    }
+}
+
+/// Nodes that an operation has read because they were missing: they stay in memory until it has passed them.
+#[derive(Default)]
+pub(crate) struct Fetched {
+    held: Vec<Arc<Node>>,
+    times: FxHashMap<Logical, u32>,
+}
+
+impl Fetched {
+    /// Times that a node may be missing after it was read. A tree that changes meanwhile explains some.
+    const MOST_TIMES: u32 = 64;
+
+    /// Reads a node that was missing.
+    pub fn load(&mut self, core: &Core, ptr: &NodePtr) -> Result<()> {
+        let times = self.times.entry(ptr.at).or_default();
+        *times += 1;
+        if *times > Fetched::MOST_TIMES {
+            return Err(Error::corrupt(format!(
+                "tree {}: block {} of generation {} lies where the running transaction has another one",
+                ptr.tree, ptr.at, ptr.generation
+            )));
+        }
+        self.held.push(core.nodes.load(ptr)?);
+        Ok(())
     }
 }
 
@@ -211,15 +238,14 @@ impl Tree {
     }
 
     fn read<R>(&self, core: &Core, look: impl Fn(&Reader<'_>, &NodePtr) -> Result<R>) -> Result<R> {
-        // Keeps what was read in memory until the descent has passed it.
-        let mut held = Vec::new();
+        let mut fetched = Fetched::default();
         loop {
             let result = {
                 let root = self.root.read();
                 look(&Reader { core }, &root)
             };
             match result {
-                Err(Error::Missing(ptr)) => held.push(core.nodes.load(&ptr)?),
+                Err(Error::Missing(ptr)) => fetched.load(core, &ptr)?,
                 other => return other,
             }
         }
@@ -292,18 +318,24 @@ impl Tree {
     fn write<R>(&self, handle: &Handle, edit: impl Fn(&Editor<'_>, &mut NodePtr) -> Result<R>) -> Result<R> {
         let core = handle.core();
         self.note(handle);
-        let mut held = Vec::new();
+        let mut fetched = Fetched::default();
         loop {
+            core.env().passes("a tree is about to be edited");
             let result = {
                 let mut root = self.root.write();
                 edit(&Editor { core, tree: self, generation: handle.generation() }, &mut root)
             };
             let mended = match result {
-                Err(Error::Missing(ptr)) => core.nodes.load(&ptr).map(|node| held.push(node)),
+                Err(Error::Missing(ptr)) => fetched.load(core, &ptr),
                 Err(Error::Unloaded(group)) => core.load_group(group),
                 Err(Error::NoNode { system }) => core.grow_for_node(system),
                 // An edit that fails has changed no item, so only earlier ones can be left half-done.
                 other => {
+                    core.env().passes("a tree is edited");
+                    if let Some(conflict) = core.refs.conflict() {
+                        core.abort(&conflict);
+                        return Err(conflict);
+                    }
                     return other.inspect(|_| handle.edited()).inspect_err(|error| handle.failed(error));
                 }
             };

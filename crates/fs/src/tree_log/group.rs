@@ -45,6 +45,16 @@ pub enum Reached {
     Written(u64),
 }
 
+/// The leader has panicked when this is dropped: the next one who waits tries then.
+struct Leading<'a>(&'a Group);
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().leading = false;
+        self.0.changed.notify_all();
+    }
+}
+
 /// See the [module](self).
 #[derive(Default)]
 pub struct Group {
@@ -70,7 +80,9 @@ impl Group {
             }
             state.leading = true;
             drop(state);
+            let leading = Leading(self);
             let led = lead();
+            std::mem::forget(leading);
             state = self.state.lock();
             state.leading = false;
             let Ok(Reached::Durable(reached) | Reached::Written(reached)) = &led else {

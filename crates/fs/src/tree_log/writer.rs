@@ -227,6 +227,7 @@ impl Logs {
         let blocks = new + scattered.min(2 * (set.store.len() + new));
         let _promise = core.promise_log(blocks as u64).ok_or(Stop::Commit("there is no space to spare for a log"))?;
         let log = set.trees.get_mut(&tree).expect("it was made before anything was planned");
+        core.env().passes("a log is edited");
         let mut items = set.store.items(core, &mut log.root);
         for (from, to) in edits.removals {
             items.remove_range(from, to)?;
@@ -286,6 +287,7 @@ impl Logs {
             };
         };
         let identity = core.nodes.identity();
+        core.env().passes("a log is frozen");
         let write_blocks = || -> Planned<()> {
             let flush =
                 || if core.has_canary(Canary::LogSuperblockEarly) { Ok(()) } else { Ok(core.volume.flush()?) };
@@ -297,6 +299,7 @@ impl Logs {
         };
         let left_to_others = Cell::new(false);
         let write_superblock = || -> Planned<()> {
+            core.env().passes("a superblock is about to lead to a log");
             let mut superblock = core.superblock();
             superblock.log_root = frozen.root.at.0.into();
             superblock.log_root_level = frozen.root.level.0;

@@ -153,6 +153,10 @@ impl Server for Adaptor {
             _ => {}
         }
     }
+
+    fn broke_down(&self, why: &str) {
+        self.0.filesystem().abort(&format!("a request panicked: {why}"));
+    }
 }
 
 fn reply(outcome: Outcome) -> Reply {

@@ -49,6 +49,9 @@ pub trait Server: Send + Sync + 'static {
     /// The kernel refused the answer in `payload` because the caller had been interrupted. References that the answer
     /// handed over were not taken.
     fn reply_refused(&self, request: &Request<'_>, payload: &[u8]);
+
+    /// Serving a request has panicked: nothing may be written any more.
+    fn broke_down(&self, _why: &str) {}
 }
 
 /// A connection being served.
@@ -162,6 +165,7 @@ impl Guard {
         self.broken.store(true, Ordering::Release);
         let InHeader { opcode, nodeid, .. } = *header;
         let why = panic_message(panic);
+        self.server.broke_down(why);
         (self.log)(&format!("operation {opcode} on node {nodeid} panicked, nothing more is written: {why}"));
     }
 

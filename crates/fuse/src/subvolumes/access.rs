@@ -4,6 +4,7 @@
 use super::Refusal;
 use butterfs_fs::inode::acl::{self, Acl, Asker};
 use butterfs_fs::{Attr, Errno, Filesystem, InodeId};
+use std::collections::HashSet;
 
 const READ: u32 = 4;
 const WRITE: u32 = 2;
@@ -57,8 +58,11 @@ impl Access<'_> {
         if self.peer.privileged {
             return Ok(attr);
         }
-        let mut at = id;
+        let (mut at, mut seen) = (id, HashSet::new());
         while at != self.filesystem.root() {
+            if !seen.insert(at) {
+                return Err(Refusal::new(Errno::EIO.0, format!("directory {} contains itself", at.ino)));
+            }
             let parent = self.filesystem.parent(at)?;
             if parent == at {
                 return Err(Refusal::new(Errno::EACCES.0, "it is not below the root of the mount"));
