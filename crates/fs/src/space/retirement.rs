@@ -154,7 +154,7 @@ mod tests {
         // The first group keeps half of its blocks, the second none, the third, which serves now, one.
         let stay = |at: Logical| at.0 < 8 * MIB || at.0 == 32 * MIB;
         let (stayed, gone): (Vec<Logical>, Vec<Logical>) = taken.into_iter().partition(|at| stay(*at));
-        gone.iter().for_each(|at| space.account_freed(*at, 16384, Generation(1)));
+        gone.iter().for_each(|at| assert!(space.account_freed(*at, 16384, Generation(1))));
         space.release(Generation(1));
         assert_eq!(space.allocate_node(Class::Metadata), Found::Extent(Logical(8 * MIB), 16384));
         assert_eq!(retire(&space, 0), [16]);
