@@ -41,7 +41,9 @@ pub fn stop_writing(halts: &Halts, log: &Log) {
 fn sentence(info: &PanicHookInfo<'_>) -> String {
     let thread = std::thread::current();
     let place = info.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
-    let why = info.payload_as_str().unwrap_or("no message").replace('\n', " ");
+    let text = info.payload().downcast_ref::<&str>().copied();
+    let text = text.or_else(|| info.payload().downcast_ref::<String>().map(String::as_str));
+    let why = text.unwrap_or("no message").replace('\n', " ");
     let name = thread.name().unwrap_or("unnamed");
     format!("thread '{name}' panicked at {place}, nothing more is written, unmount and check: {why}")
 }
