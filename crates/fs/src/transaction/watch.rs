@@ -76,6 +76,11 @@ impl Watch {
         }
     }
 
+    /// Takes the change of an inode's extended attributes, if there is one.
+    pub fn take_xattrs(&self, ino: Ino) -> bool {
+        self.watched.lock().changes.get_mut(&ino.0).is_some_and(|changes| std::mem::take(&mut changes.xattrs))
+    }
+
     /// Whether an inode's extended attributes changed.
     pub fn xattrs_changed(&self, ino: Ino) -> bool {
         self.watched.lock().changes.get(&ino.0).is_some_and(|changes| changes.xattrs)

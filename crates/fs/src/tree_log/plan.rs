@@ -228,6 +228,7 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
                 (None, Some(alive)) => self.born(ino, alive),
                 _ => Ok(()),
             },
+            (_, Want::Names) => alive.map_or(Ok(()), |alive| self.attributes(ino, old.is_some(), &alive)),
             _ => Ok(()),
         }
     }
@@ -407,6 +408,23 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
         self.copy(xattr_keys(ino).0, xattr_keys(ino).1, true)?;
         self.note_logged(ino, Logged::default());
         Ok(())
+    }
+
+    /// Brings the attributes of an inode that was logged before up to date, where its extended attributes have changed:
+    /// as under the kernel, what was removed before a new name that the log tells of does not come back. The inode item
+    /// comes along, because modes and ACLs belong together; its size is that of the contents in the log.
+    fn attributes(&mut self, ino: Ino, committed: bool, alive: &InodeItem) -> Planned<()> {
+        let Some(logged) = self.logged_item(ino)? else { return Ok(()) };
+        // Of what is logged for its names only everything else stays as it was committed.
+        if committed && logged.generation == 0 || !self.view.tree.watch.take_xattrs(ino) {
+            return Ok(());
+        }
+        let transid = self.view.generation.0.into();
+        let item = InodeItem { generation: logged.generation, size: logged.size, transid, ..*alive };
+        self.edits.puts.push(item_key(ino), item.as_bytes());
+        let (from, to) = xattr_keys(ino);
+        self.edits.removals.push((from, to));
+        self.copy(from, to, false)
     }
 
     /// The form that says no more than that the inode exists.

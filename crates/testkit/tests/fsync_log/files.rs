@@ -83,6 +83,23 @@ const ATTRIBUTES: &[(&str, &str)] = &[
         "log; all",
     ),
     ("mkdir d; setx d user.x 40; sync; setx d user.y 20; chmod d 700; fsync d", "log; all"),
+    // Logged again, for its new name, by an fsync of another file.
+    (
+        "create f; setx f user.a 10; setx f user.b 20; sync; write f 0 10; fsync f; rmx f user.a; link f g; create q; fsync q",
+        "log; all",
+    ),
+    (
+        "create f; setx f user.a 10; sync; write f 0 10; fsync f; chmod f 600; setx f user.a 30; mv f g; create q; fsync q",
+        "log; all",
+    ),
+    (
+        "mkdir d; sync; create d/f; setx d/f user.a 10; setx d/f user.b 10; fsync d; rmx d/f user.b; link d/f g; create q; fsync q",
+        "log; all",
+    ),
+    (
+        "create f; setx f user.a 10; sync; write f 0 10; fsync f; rmx f user.a; mv f g; create q; fsync q; fsync g; setx g user.c 7; fsync g",
+        "log; all",
+    ),
     (
         "create f; setx f user.long 3000; setx f user.other 3000; sync; write f 0 5000; fsync f; chmod f 600; fdatasync f",
         "log; all",
