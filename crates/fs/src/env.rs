@@ -15,8 +15,8 @@ pub struct Time {
     pub nsec: u32,
 }
 
-/// A moment of a commit at which other threads work on in the next transaction. The caller holds no lock but that of
-/// the commit.
+/// A moment at which a test lets other threads work. In a commit they work in the next transaction, and the caller holds
+/// no lock but that of the commit.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
@@ -28,6 +28,18 @@ pub enum Point {
     WritingSuperblock,
     /// The superblock is durable; what the generation freed is not yet free.
     Durable,
+    /// A subvolume is about to be deleted, or a snapshot of one made by the next commit. Whoever asked for it has looked
+    /// at what it likes; no lock is held.
+    SubvolumeAsked,
+    /// An operation on subvolumes was found possible and is about to change the trees. It holds its locks.
+    SubvolumeChecked,
+}
+
+impl Point {
+    /// Whether a commit comes to it.
+    pub fn is_in_commit(self) -> bool {
+        !matches!(self, Point::SubvolumeAsked | Point::SubvolumeChecked)
+    }
 }
 
 /// Where an [`Env`] gets its answers.
@@ -42,7 +54,7 @@ pub trait Source: Send + Sync {
     fn background(&self) -> bool {
         true
     }
-    /// A commit has come to this point. A simulator runs what other threads do meanwhile.
+    /// The engine has come to this point. A simulator runs what other threads do meanwhile.
     #[doc(hidden)]
     fn reached(&self, _point: Point) {}
     /// The engine is at a place where a panic would leave something half-made. A test panics.

@@ -52,6 +52,8 @@ pub enum Canary {
     ChecksumIgnored,
     /// A commit goes on although some of its tree blocks could not be written.
     WriteErrorIgnored,
+    /// Operations on subvolumes check before they lock, and do not look again.
+    SubvolumeCheckedEarly,
 }
 
 /// See the [module](self).

@@ -68,6 +68,9 @@ impl Source for Simulated {
     }
 
     fn reached(&self, point: Point) {
+        if !point.is_in_commit() {
+            return;
+        }
         // Taken out meanwhile: what it does must not begin another commit, and if it does, nothing runs inside that.
         if let Some(mut work) = WORK.take() {
             work(point);

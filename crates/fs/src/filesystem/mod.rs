@@ -33,7 +33,6 @@ use butterfs_device::BlockDevice;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Ino, TreeId};
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -56,8 +55,6 @@ pub(crate) struct Inner {
     cleaner: Mutex<Option<JoinHandle<()>>>,
     /// One at a time drops deleted subvolumes or mends the UUID tree.
     upkeep: Mutex<()>,
-    /// Read-only subvolumes that somebody reads as trees, and how many do: they are neither deleted nor made writable.
-    held: Mutex<FxHashMap<TreeId, usize>>,
     snapshots: Snapshots,
     told: Mutex<reports::Told>,
 }
@@ -106,7 +103,6 @@ impl Filesystem {
             timer: Mutex::new(None),
             cleaner: Mutex::new(None),
             upkeep: Mutex::new(()),
-            held: Mutex::default(),
             snapshots: Snapshots::default(),
             told: Mutex::default(),
         }));
@@ -128,11 +124,7 @@ impl Filesystem {
             return Ok(());
         }
         self.0.core.number_trees()?;
-        let tree = self.0.core.tree(self.root().tree)?;
-        if tree.is_readonly() {
-            return Ok(());
-        }
-        crate::inode::orphan::clean_up(&self.0.inodes, &tree)
+        self.0.names.enter_subvolume(self.root().tree)
     }
 
     /// The root directory of the subvolume that is shown.

@@ -97,7 +97,7 @@ impl Filesystem {
         let removed = self.0.names.rmdir(parent, name);
         match removed {
             Err(error) if error.is(Errno::EPERM) && self.names_subvolume(parent, name)? => {
-                self.delete_subvolume_if(parent, name, true).map(|_| ())
+                self.delete_empty_subvolume(parent, name).map(|_| ())
             }
             other => other,
         }
@@ -119,7 +119,14 @@ impl Filesystem {
         how: RenameMode,
     ) -> Result<()> {
         let _alarm = self.0.core.alarm();
-        self.0.names.rename(old_parent, old_name, new_parent, new_name, how)
+        self.0.names.rename((old_parent, old_name), (new_parent, new_name), how, None)
+    }
+
+    /// Gives what is called `old_name` a new name in the same directory that must not exist, if it is `expected`; else
+    /// `ESTALE`. For callers who know what they want to rename: users can exchange names at any moment.
+    pub fn rename_expected(&self, parent: InodeId, old_name: &[u8], new_name: &[u8], expected: InodeId) -> Result<()> {
+        let _alarm = self.0.core.alarm();
+        self.0.names.rename((parent, old_name), (parent, new_name), RenameMode::NoReplace, Some(expected))
     }
 
     /// The target of a symbolic link.

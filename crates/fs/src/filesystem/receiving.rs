@@ -37,6 +37,7 @@ impl Filesystem {
     pub fn finish_received(&self, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
         let _alarm = self.0.core.alarm();
         self.0.files.flush_all()?;
-        subvolume::finish_received(&self.0.core, id, uuid, stransid, mark)
+        subvolume::finish_received(&self.0.core, id, uuid, stransid, mark)?;
+        self.end_changes(id)
     }
 }

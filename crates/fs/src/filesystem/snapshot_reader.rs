@@ -30,14 +30,13 @@ impl Filesystem {
     /// Opens a read-only subvolume for reading as a tree; `EPERM` when it is writable.
     pub fn read_snapshot(&self, id: TreeId) -> Result<SnapshotReader> {
         let _alarm = self.0.core.alarm();
-        let mut held = self.0.held.lock();
-        let info = self.subvolume_info(id)?;
+        let mut table = self.0.core.subvolume_table.lock();
+        let (tree, info) = (self.0.core.tree(id)?, self.subvolume_info(id)?);
         if !info.is_readonly() {
             return Err(Error::refused(Errno::EPERM, "the subvolume is not read-only"));
         }
-        *held.entry(id).or_default() += 1;
-        drop(held);
-        let tree = self.0.core.tree(id)?;
+        table.begin(id);
+        drop(table);
         let mut reader = SnapshotReader { filesystem: Arc::clone(&self.0), root: tree.root(), info };
         if !self.is_read_only() && reader.may_be_ahead_of_the_disk() {
             self.sync()?;
@@ -140,12 +139,6 @@ impl SnapshotReader {
 
 impl Drop for SnapshotReader {
     fn drop(&mut self) {
-        let mut held = self.filesystem.held.lock();
-        if let Some(readers) = held.get_mut(&self.info.id) {
-            *readers -= 1;
-            if *readers == 0 {
-                held.remove(&self.info.id);
-            }
-        }
+        self.filesystem.core.subvolume_table.lock().end(self.info.id);
     }
 }

@@ -65,11 +65,16 @@ impl Filesystem {
     /// name there.
     pub fn delete_subvolume_by_id(&self, id: TreeId) -> Result<(InodeId, Vec<u8>)> {
         let _alarm = self.0.core.alarm();
-        let place = self.subvolume_info(id)?.place;
-        let (tree, ino, name) =
-            place.ok_or_else(|| Error::refused(Errno::EPERM, "the top-level subvolume cannot be deleted"))?;
-        let parent = InodeId::new(tree, ino);
-        self.delete_subvolume(parent, &name)?;
-        Ok((parent, name))
+        loop {
+            let place = self.subvolume_info(id)?.place;
+            let (tree, ino, name) =
+                place.ok_or_else(|| Error::refused(Errno::EPERM, "the top-level subvolume cannot be deleted"))?;
+            let parent = InodeId::new(tree, ino);
+            match self.delete_expected_subvolume(parent, &name, id) {
+                // Renamed meanwhile: it is elsewhere now.
+                Err(_) if self.subvolume_info(id)?.place != Some((tree, ino, name.clone())) => {}
+                other => return other.map(|()| (parent, name)),
+            }
+        }
     }
 }

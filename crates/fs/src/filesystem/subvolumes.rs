@@ -1,11 +1,11 @@
 //! Subvolumes of an open filesystem, and the work on them that goes on in the background.
 
 use super::Filesystem;
-use crate::error::{Errno, Error, Result};
+use crate::error::Result;
 use crate::inode::InodeId;
 use crate::inode::attr::Caller;
 use crate::subvolume::{self, SubvolumeInfo, uuid_tree};
-use butterfs_ondisk::{Ino, TreeId};
+use butterfs_ondisk::TreeId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,34 +17,40 @@ impl Filesystem {
     }
 
     /// Makes a snapshot of `source`, with everything written to it before the call, and returns its id when it is
-    /// durable.
+    /// durable. Files without a name, which others have open in the source, are deleted from the snapshot.
     pub fn snapshot(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         let _alarm = self.0.core.alarm();
         self.0.files.flush_all()?;
-        subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)
+        let id = subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)?;
+        // In the next transaction. The snapshot is durable, so an error is not one of making it; the first lookup of the
+        // next mount tries again.
+        let _ = self.0.names.enter_subvolume(id);
+        Ok(id)
     }
 
     /// Deletes the subvolume that `name` in `parent` leads to; its space comes back in the background.
     pub fn delete_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<TreeId> {
         let _alarm = self.0.core.alarm();
-        self.delete_subvolume_if(parent, name, false)
+        self.delete_victim(parent, name, None, false)
     }
 
-    /// As [`delete_subvolume`](Self::delete_subvolume), but only an empty one when `must_be_empty`.
-    pub(super) fn delete_subvolume_if(&self, parent: InodeId, name: &[u8], must_be_empty: bool) -> Result<TreeId> {
-        let found = self.lookup(parent, name)?.id;
-        self.forget(found, 1);
-        if found.ino == Ino::ROOT_DIR && found.tree == self.root().tree {
-            return Err(Error::refused(Errno::EBUSY, "the subvolume is mounted"));
-        }
-        let held = self.0.held.lock();
-        if found.ino == Ino::ROOT_DIR && held.contains_key(&found.tree) {
-            return Err(Error::refused(Errno::EPERM, "the subvolume is being sent"));
-        }
-        let id = subvolume::delete(&self.0.inodes, parent, name, must_be_empty)?;
+    /// The same, if the name still leads to `expected`; else `ESTALE`. For callers who have checked what the user may
+    /// do to `expected`: users can exchange names at any moment.
+    pub fn delete_expected_subvolume(&self, parent: InodeId, name: &[u8], expected: TreeId) -> Result<()> {
+        let _alarm = self.0.core.alarm();
+        self.delete_victim(parent, name, Some(expected), false).map(|_| ())
+    }
+
+    /// As rmdir(2) does: only an empty one.
+    pub(super) fn delete_empty_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<TreeId> {
+        self.delete_victim(parent, name, None, true)
+    }
+
+    fn delete_victim(&self, parent: InodeId, name: &[u8], expected: Option<TreeId>, empty: bool) -> Result<TreeId> {
+        let victim = subvolume::Victim { expected, empty, mounted: self.root().tree };
+        let id = subvolume::delete(&self.0.inodes, parent, name, victim)?;
         // At once, not only when the cleaner begins: whoever syncs next must not write what the cleaner drops meanwhile.
         self.0.inodes.discard_tree(id);
-        drop(held);
         self.0.core.want_cleaning();
         Ok(id)
     }
@@ -80,17 +86,24 @@ impl Filesystem {
         subvolume::set_default(&self.0.core, id)
     }
 
-    /// Makes a subvolume read-only or writable.
+    /// Makes a subvolume read-only or writable. When it is read-only nothing is under way in it any more: what others
+    /// wrote before is in its tree.
     pub fn set_subvolume_readonly(&self, id: TreeId, read_only: bool) -> Result<()> {
         let _alarm = self.0.core.alarm();
-        if read_only {
-            self.0.files.flush_all()?;
+        if !read_only {
+            return subvolume::set_readonly(&self.0.core, id, false);
         }
-        let held = self.0.held.lock();
-        if !read_only && held.contains_key(&id) {
-            return Err(Error::refused(Errno::EPERM, "the subvolume is being sent"));
-        }
-        subvolume::set_readonly(&self.0.core, id, read_only)
+        // Most of it is written now, so that little is left for later.
+        self.0.files.flush_all()?;
+        subvolume::set_readonly(&self.0.core, id, true)?;
+        self.end_changes(id)
+    }
+
+    /// Waits for those who found a subvolume writable before it became read-only, and writes what they brought.
+    pub(super) fn end_changes(&self, id: TreeId) -> Result<()> {
+        self.0.inodes.await_operations(id);
+        self.0.core.let_handles_end()?;
+        self.0.files.flush_all()
     }
 
     /// Deleted subvolumes whose space has not come back yet.

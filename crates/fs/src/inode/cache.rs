@@ -107,7 +107,7 @@ impl InodeCache {
         if let Some(inode) = self.peek(id) {
             return Ok(inode);
         }
-        let tree = self.core.tree(id.tree)?;
+        let tree = self.core.tree_even_deleted(id.tree)?;
         loop {
             let departures = self.shard(id).lock().departures;
             let item = read_item(&self.core, &tree, id.ino);
@@ -228,13 +228,26 @@ impl InodeCache {
 
     /// The inode lost its last name: it is deleted now, or with its last reference. No lock and no handle is held.
     pub(super) fn dispose(&self, id: InodeId) {
-        let used = {
-            let mut shard = self.shard(id).lock();
-            shard.users.get_mut(&id).map(|users| users.orphan = true).is_some()
-        };
-        if !used {
+        if !self.is_used_orphan(id) {
             self.delete(id);
         }
+    }
+
+    /// The same for an orphan that was found in a tree; somebody else may have deleted it meanwhile.
+    pub(super) fn dispose_recorded(&self, id: InodeId) -> Result<()> {
+        if self.is_used_orphan(id) {
+            return Ok(());
+        }
+        match self.get(id) {
+            Ok(inode) => orphan::delete(self, &inode),
+            Err(error) if error.is(Errno::ENOENT) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether an inode without a name is still referred to; then its last reference deletes it.
+    fn is_used_orphan(&self, id: InodeId) -> bool {
+        self.shard(id).lock().users.get_mut(&id).map(|users| users.orphan = true).is_some()
     }
 
     /// An inode without names got one.
@@ -280,6 +293,18 @@ impl InodeCache {
                 inode.remember(|state| state.deleted = true);
                 inode.data.discard();
             }
+        }
+    }
+
+    /// Waits until operations that are under way on inodes of a subvolume have ended. No lock and no handle is held.
+    pub fn await_operations(&self, tree: TreeId) {
+        for shard in &self.shards {
+            let inodes: Vec<Arc<Inode>> = {
+                let shard = shard.lock();
+                let of_tree = shard.inodes.iter().filter(|(id, _)| id.tree == tree);
+                of_tree.map(|(_, slot)| Arc::clone(&slot.inode)).collect()
+            };
+            inodes.iter().for_each(|inode| drop(inode.lock.write()));
         }
     }
 

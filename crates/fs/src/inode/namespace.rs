@@ -85,13 +85,15 @@ impl Namespace {
         })
     }
 
-    /// Deletes what earlier mounts left without a name in a subvolume, once. No lock and no handle is held.
+    /// Deletes what earlier mounts, or the source of a snapshot, left without a name in a subvolume, once. A read-only
+    /// one too, unless it is being sent: then a later call does it. No lock and no handle is held.
     pub fn enter_subvolume(&self, tree: TreeId) -> Result<()> {
         if self.core().is_read_only() || self.cleaned.lock().contains(&tree) {
             return Ok(());
         }
-        crate::inode::orphan::clean_up(&self.inodes, &self.core().tree(tree)?)?;
-        self.cleaned.lock().insert(tree);
+        if crate::inode::orphan::clean_up(&self.inodes, &self.core().tree(tree)?)? {
+            self.cleaned.lock().insert(tree);
+        }
         Ok(())
     }
 }

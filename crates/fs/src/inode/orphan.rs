@@ -8,6 +8,9 @@
 //! 1. A deletion that does not fit one handle happens under the orphan item: extents from the end, size and bytes
 //!    following, then everything else, the inode item and the orphan item in the last step.
 //! 2. Whatever a crash leaves behind, the next mount's [`clean_up`] finishes.
+//! 3. A read-only subvolume loses its orphans too, as under the kernel: those that a snapshot took over from its source,
+//!    and files that are still open when the subvolume becomes read-only. While it is being sent it does not change; then
+//!    the orphan items stay for the next mount.
 
 use crate::error::{Errno, Error, Result};
 use crate::inode::cache::{InodeCache, item_key, read_item};
@@ -51,6 +54,7 @@ pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
         remove_extents(core, inode)?;
     }
     let handle = core.start(Reserve::removal(4))?;
+    let _turn = core.maintain(&inode.tree)?;
     remove_rest(&handle, inode).inspect_err(|error| handle.failed(error))?;
     inodes.discard(inode.id());
     Ok(())
@@ -60,6 +64,7 @@ pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
 fn remove_extents(core: &Arc<Core>, inode: &Arc<Inode>) -> Result<()> {
     loop {
         let handle = core.start(Reserve::removal(LEAVES_PER_STEP + 1))?;
+        let _turn = core.maintain(&inode.tree)?;
         let more = remove_some_extents(&handle, inode).inspect_err(|error| handle.failed(error))?;
         if !more {
             return Ok(());
@@ -162,23 +167,29 @@ fn remove_rest(handle: &Handle, inode: &Arc<Inode>) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what an earlier mount left behind in a subvolume. Called before its first use for writing.
-pub fn clean_up(inodes: &InodeCache, tree: &Arc<Tree>) -> Result<()> {
-    let core = inodes.core();
-    if tree.is_readonly() || core.is_read_only() {
-        return Ok(());
-    }
-    for ino in recorded(core, tree)? {
-        match read_item(core, tree, ino) {
-            Ok(item) if item.nlink == 0 => delete(inodes, &inodes.get(InodeId::new(tree.id(), ino))?)?,
-            Err(error) if !error.is(Errno::ENOENT) => return Err(error),
-            _ => {
-                let handle = core.start(Reserve::removal(1))?;
-                tree.remove(&handle, key(ino))?;
-            }
+/// Deletes what an earlier mount left behind in a subvolume, or what a snapshot took over from its source; what is open
+/// goes when it is closed. False when the subvolume is being sent, so that nothing may change.
+pub fn clean_up(inodes: &InodeCache, tree: &Arc<Tree>) -> Result<bool> {
+    for ino in recorded(inodes.core(), tree)? {
+        match clean_up_one(inodes, tree, ino) {
+            Err(error) if error.is(Errno::EPERM) => return Ok(false),
+            other => other?,
         }
     }
-    Ok(())
+    Ok(true)
+}
+
+fn clean_up_one(inodes: &InodeCache, tree: &Arc<Tree>, ino: Ino) -> Result<()> {
+    let core = inodes.core();
+    match read_item(core, tree, ino) {
+        Ok(item) if item.nlink == 0 => inodes.dispose_recorded(InodeId::new(tree.id(), ino)),
+        Err(error) if !error.is(Errno::ENOENT) => Err(error),
+        _ => {
+            let handle = core.start(Reserve::removal(1))?;
+            let _turn = core.maintain(tree)?;
+            tree.remove(&handle, key(ino)).map(|_| ())
+        }
+    }
 }
 
 fn recorded(core: &Core, tree: &Tree) -> Result<Vec<Ino>> {

@@ -79,7 +79,7 @@ fn dead_root_item(core: &Core, id: TreeId) -> Result<Option<(Key, RootItem)>> {
 
 /// The tree of a deleted subvolume, kept open until it is gone.
 fn dead_tree(core: &Core, id: TreeId) -> Result<Option<Arc<Tree>>> {
-    match core.tree(id) {
+    match core.tree_even_deleted(id) {
         Ok(tree) => return Ok(Some(tree)),
         Err(error) if error.is(Errno::ENOENT) => {}
         Err(error) => return Err(error),

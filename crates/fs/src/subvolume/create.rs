@@ -2,14 +2,16 @@
 
 use super::quota_groups;
 use super::uuid_tree::{self, UuidKind};
-use crate::env::Time;
+use crate::env::{Point, Time};
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{Caller, InodeId, dir_type_of, mode, timespec};
 use crate::inode::directory::{self, check_name};
 use crate::inode::entry::Entry;
 use crate::inode::subvolume_entry::{self, Place};
 use crate::inode::{Inode, InodeCache};
-use crate::transaction::{Core, Handle, Reserve, Tree};
+use crate::options::Canary;
+use crate::sync_primitives::Guard;
+use crate::transaction::{Core, Handle, Readers, Reserve, Tree};
 use butterfs_ondisk::items::{InodeItem, InodeRef, RootItem, inode_flags};
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use parking_lot::Mutex;
@@ -28,6 +30,16 @@ fn check_place(parent: &Inode, name: &[u8]) -> Result<()> {
     check_name(name)
 }
 
+/// Locks the table of subvolumes, and then finds out whether `check` refuses what is about to be done.
+pub(super) fn check_under_lock(core: &Core, check: impl Fn() -> Result<()>) -> Result<Option<Guard<'_, Readers>>> {
+    // The canary's check comes before the lock, and nobody looks again.
+    let early = core.has_canary(Canary::SubvolumeCheckedEarly);
+    let table = (!early).then(|| core.subvolume_table.lock());
+    check()?;
+    core.env().reached(Point::SubvolumeChecked);
+    Ok(table)
+}
+
 /// Makes an empty subvolume.
 pub fn create(inodes: &InodeCache, caller: &Caller, parent: InodeId, name: &[u8]) -> Result<TreeId> {
     let core = inodes.core();
@@ -35,7 +47,7 @@ pub fn create(inodes: &InodeCache, caller: &Caller, parent: InodeId, name: &[u8]
     check_place(&parent, name)?;
     let handle = core.start(Reserve::items(ITEMS))?;
     let _guard = parent.lock_exclusive()?;
-    parent.must_hold_subvolumes(core, name)?;
+    let _table = check_under_lock(core, || parent.must_hold_subvolumes(core, name))?;
     let id = core.next_tree_id()?;
     make(&handle, caller, &parent, name, id).inspect_err(|error| handle.failed(error))?;
     Ok(id)
@@ -131,11 +143,16 @@ pub fn snapshot(
     // Space is found while nothing settles; the handle ends before the commit that the task is part of.
     let reservation = core.start(Reserve::items(ITEMS))?;
     parent.must_hold_subvolumes(core, name)?;
+    let checked = core.has_canary(Canary::SubvolumeCheckedEarly);
     let result: Arc<Mutex<Option<Result<TreeId>>>> = Arc::default();
     let (out, name) = (Arc::clone(&result), name.to_vec());
     core.when_settling(Box::new(move |handle| {
-        let made = parent
-            .must_hold_subvolumes(handle.core(), &name)
+        // Until now others could delete the source and the directory, and take the name.
+        let possible = match source.is_deleted() && !checked {
+            true => Err(Error::refused(Errno::ENOENT, "the subvolume was deleted")),
+            false => parent.must_hold_subvolumes(handle.core(), &name),
+        };
+        let made = possible
             .and_then(|()| handle.core().next_tree_id())
             .map(|id| copy(handle, &source, &parent, &name, read_only, id).map(|()| id));
         match made {
@@ -146,6 +163,7 @@ pub fn snapshot(
         Ok(())
     }));
     drop(reservation);
+    core.env().reached(Point::SubvolumeAsked);
     core.commit()?;
     let made = result.lock().take();
     made.unwrap_or_else(|| Err(Error::refused(Errno::EIO, "the snapshot was not made: the commit did not happen")))

@@ -1,10 +1,13 @@
 //! Deleting a subvolume: it loses its name and its UUIDs at once, its blocks later (see `cleaner`).
 
+use super::create::check_under_lock;
 use super::info;
 use super::uuid_tree::{self, UuidKind};
+use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::inode::directory::{self, Target};
 use crate::inode::{Inode, InodeCache, InodeId, subvolume_entry};
+use crate::options::Canary;
 use crate::transaction::{Core, Handle, Reserve, Tree};
 use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::key::{DiskKey, objectid};
@@ -20,9 +23,21 @@ pub(super) fn orphan_key(id: TreeId) -> Key {
     Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, id.0)
 }
 
-/// Deletes the subvolume that `name` in `parent` leads to, and returns its id. `must_be_empty`: as rmdir(2) does.
-pub fn delete(inodes: &InodeCache, parent: InodeId, name: &[u8], must_be_empty: bool) -> Result<TreeId> {
+/// What the caller of [`delete`] knows about the subvolume, or demands of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Victim {
+    /// The only subvolume that may be deleted: the one whose permissions the caller has checked.
+    pub expected: Option<TreeId>,
+    /// It must be empty, as for rmdir(2).
+    pub empty: bool,
+    /// The subvolume that is mounted, which stays.
+    pub mounted: TreeId,
+}
+
+/// Deletes the subvolume that `name` in `parent` leads to, and returns its id. `ESTALE` when it is not the expected one.
+pub fn delete(inodes: &InodeCache, parent: InodeId, name: &[u8], victim: Victim) -> Result<TreeId> {
     let core = inodes.core();
+    core.env().reached(Point::SubvolumeAsked);
     let parent = inodes.get(parent)?;
     let handle = core.start(Reserve::removal(ITEMS))?;
     let _guard = parent.lock_exclusive()?;
@@ -32,12 +47,22 @@ pub fn delete(inodes: &InodeCache, parent: InodeId, name: &[u8], must_be_empty: 
     let Target::Subvolume(id) = found.target else {
         return Err(Error::refused(Errno::EINVAL, "not a subvolume"));
     };
+    let looked = core.has_canary(Canary::SubvolumeCheckedEarly);
+    if !looked && victim.expected.is_some_and(|expected| expected != id) {
+        return Err(Error::refused(Errno::ESTALE, "the name leads to another subvolume by now"));
+    }
     let place = subvolume_entry::confirm(core, parent.id(), name, id)?
         .ok_or_else(|| Error::refused(Errno::EINVAL, "the directory stands for a subvolume that is not here"))?;
     let tree = core.tree(id)?;
-    must_be_deletable(core, id)?;
-    if must_be_empty && inodes.get(InodeId::root_of(id))?.size() != 0 {
+    if id == victim.mounted {
+        return Err(Error::refused(Errno::EBUSY, "the subvolume is mounted"));
+    }
+    if victim.empty && inodes.get(InodeId::root_of(id))?.size() != 0 {
         return Err(Error::refused(Errno::ENOTEMPTY, "the subvolume is not empty"));
+    }
+    let table = check_under_lock(core, || must_be_deletable(core, id))?;
+    if let Some(table) = &table {
+        table.must_not_read(id)?;
     }
     let gone = || -> Result<()> {
         directory::remove(&handle, &parent, name, &found, place.index)?;

@@ -1,5 +1,6 @@
 //! What is known about subvolumes, and the properties that can be changed.
 
+use super::create::check_under_lock;
 use super::uuid_tree::{self, UuidKind};
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
@@ -143,8 +144,8 @@ pub fn default_id(core: &Core) -> Result<TreeId> {
 
 /// Makes `id` the default subvolume.
 pub fn set_default(core: &Arc<Core>, id: TreeId) -> Result<()> {
-    core.tree(id)?;
     let handle = core.start(Reserve::items(2))?;
+    let _table = check_under_lock(core, || core.tree(id).map(|_| ()))?;
     let location = Key::new(id.0, KeyType::ROOT_ITEM, u64::MAX);
     let kind = butterfs_ondisk::items::dir_type::DIR;
     let entry = Entry::of_directory(location, handle.generation(), kind, b"default").to_bytes();
@@ -156,12 +157,10 @@ pub fn set_default(core: &Arc<Core>, id: TreeId) -> Result<()> {
 /// Records what a subvolume was received as, and makes it read-only, in one step. The caller has brought written data
 /// into the trees.
 pub fn finish_received(core: &Arc<Core>, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
-    let tree = core.tree(id)?;
     let handle = core.start(Reserve::items(5))?;
+    let _table = core.subvolume_table.lock();
+    let tree = core.tree(id)?;
     let item = tree.root_item();
-    if item.refs.get() == 0 {
-        return Err(Error::refused(Errno::ENOENT, "the subvolume is deleted"));
-    }
     if tree.is_readonly() {
         return Err(Error::refused(Errno::EROFS, "the subvolume is read-only"));
     }
@@ -185,16 +184,15 @@ pub fn finish_received(core: &Arc<Core>, id: TreeId, uuid: &[u8; 16], stransid: 
 
 /// Sets or clears the read-only flag. A received subvolume that becomes writable is no longer a received one.
 pub fn set_readonly(core: &Arc<Core>, id: TreeId, read_only: bool) -> Result<()> {
-    let tree = core.tree(id)?;
     let handle = core.start(Reserve::items(3))?;
+    let table = core.subvolume_table.lock();
+    let tree = core.tree(id)?;
     let item = tree.root_item();
     if tree.is_readonly() == read_only {
         return Ok(());
     }
-    if item.refs.get() == 0 {
-        return Err(Error::refused(Errno::ENOENT, "the subvolume is deleted"));
-    }
     if !read_only {
+        table.must_not_read(id)?;
         uuid_tree::remove(&handle, UuidKind::Received, &item.received_uuid, id)?;
     }
     tree.change_root_item(&handle, |item| {

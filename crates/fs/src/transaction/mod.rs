@@ -9,7 +9,8 @@
 //! # Invariants
 //! 1. At most one transaction is Writing and one Running.
 //! 2. Trees change only under a [`Handle`]; Settling begins when no handle is left.
-//! 3. Lock order: handle, inodes, subvolume trees, other trees, extent tree, free space tree, space, node cache.
+//! 3. Lock order: handle, inodes, subvolume table, subvolume trees, other trees, extent tree, free space tree, space,
+//!    node cache.
 //! 4. A failed commit, an edit that fails half-way, or a panic anywhere aborts ([`abort`]): reads go on, writes return
 //!    `EROFS`, and what is on disk is the last durable transaction.
 //!
@@ -26,6 +27,7 @@ mod log_space;
 mod lookup;
 pub mod refs;
 mod reserve;
+mod subvolume_table;
 mod tree;
 mod watch;
 
@@ -34,6 +36,7 @@ pub(crate) use difference::{Committed, merge_leaves};
 pub(crate) use editor::Loading;
 pub use handle::{DataRef, Handle};
 pub use reserve::{DataReservation, Reserve};
+pub(crate) use subvolume_table::Readers;
 pub use tree::{ItemRef, Tree};
 pub(crate) use watch::Watch;
 
@@ -131,6 +134,8 @@ pub struct Core {
     pub(crate) durable_hook: OnceLock<Box<dyn Fn(Generation) + Send + Sync>>,
     /// Held between looking up the references of a block that may be shared and changing them.
     pub(crate) sharing: Mutex<()>,
+    /// Held by whoever changes the set of subvolumes.
+    pub(crate) subvolume_table: subvolume_table::SubvolumeTable,
     pub(crate) settle_hook: OnceLock<SettleHook>,
     pub(crate) settle_tasks: Mutex<Vec<SettleTask>>,
     pub(crate) commit_wish: (Mutex<bool>, Condvar),
@@ -189,6 +194,7 @@ impl Core {
             recorded_stats: Mutex::default(),
             durable_hook: OnceLock::new(),
             sharing: Mutex::new(()),
+            subvolume_table: Default::default(),
             settle_hook: OnceLock::new(),
             settle_tasks: Mutex::default(),
             commit_wish: (Mutex::new(false), Condvar::new()),
@@ -346,6 +352,15 @@ impl Core {
 
     /// The tree with this id, opened from its root item. `ENOENT` when there is none, or it is deleted.
     pub fn tree(&self, id: TreeId) -> Result<Arc<Tree>> {
+        let tree = self.tree_even_deleted(id)?;
+        if id.is_subvolume() && tree.is_deleted() {
+            return Err(deleted_subvolume(id));
+        }
+        Ok(tree)
+    }
+
+    /// The same; of a deleted subvolume the tree that is still in memory, if it is.
+    pub fn tree_even_deleted(&self, id: TreeId) -> Result<Arc<Tree>> {
         if let Some(tree) = self.trees.lock().get(&id) {
             return Ok(Arc::clone(tree));
         }
@@ -371,7 +386,7 @@ impl Core {
         let item = RootItem::parse(&item)
             .ok_or_else(|| Error::corrupt(format!("root item {key} has {} bytes", item.len())))?;
         if item.refs.get() == 0 && id.is_subvolume() {
-            return Err(Error::refused_at(Errno::ENOENT, format!("subvolume {id} is deleted")));
+            return Err(deleted_subvolume(id));
         }
         Ok(Tree::from_item(id, key.offset, item))
     }
@@ -476,4 +491,8 @@ impl Core {
     pub(crate) fn dirty_inodes(&self) -> usize {
         self.dirty_inodes.load(Ordering::Relaxed)
     }
+}
+
+fn deleted_subvolume(id: TreeId) -> Error {
+    Error::refused_at(Errno::ENOENT, format!("subvolume {id} is deleted"))
 }

@@ -1,7 +1,7 @@
 //! Inodes without a name: how long they live, and what a power cut leaves.
 
 use crate::world::{ROOT, World, errno};
-use butterfs_fs::Errno;
+use butterfs_fs::{Errno, InodeId};
 
 #[test]
 fn an_open_file_outlives_its_name() {
@@ -85,8 +85,12 @@ fn a_removed_directory_takes_nothing_in() {
 }
 
 /// A file of many small extents, each written back on its own.
-fn scattered(world: &World, name: &str, extents: u64) -> butterfs_fs::InodeId {
-    let file = world.file(world.root(), name);
+fn scattered(world: &World, name: &str, extents: u64) -> InodeId {
+    scattered_in(world, world.root(), name, extents)
+}
+
+fn scattered_in(world: &World, directory: InodeId, name: &str, extents: u64) -> InodeId {
+    let file = world.file(directory, name);
     for number in 0..extents {
         world.fs.write(file, number * 8192, &[number as u8; 4096], false).unwrap();
     }
@@ -149,5 +153,107 @@ fn unwritten_data_of_a_deleted_file_goes_nowhere() {
     fs.release(file);
     assert!(fs.write(file, 0, b"late", false).is_err());
     fs.sync().unwrap();
+    world.finish();
+}
+
+/// A snapshot takes over files of its source that have no name and are open there; nobody can open them in the snapshot.
+#[test]
+fn a_snapshot_keeps_no_files_without_a_name() {
+    let world = World::new();
+    let (fs, root) = (&world.fs, world.root());
+    let source = InodeId::root_of(fs.create_subvolume(&ROOT, root, b"source").unwrap());
+    assert_eq!(world.id("source"), source);
+    let doomed = |number: u64| {
+        let file = world.file(source, &format!("doomed{number}"));
+        fs.write(file, 0, &vec![number as u8; (number * 3000) as usize], false).unwrap();
+        file
+    };
+    // Each leaf of the tree has some, and what is left of them is more than one leaf.
+    let open: Vec<InodeId> = (0..80).map(doomed).collect();
+    let large = scattered_in(&world, source, "large", 400);
+    let kept = world.file(source, "kept");
+    let dir = world.dir(source, "dir");
+    for number in 0..80 {
+        fs.unlink(source, format!("doomed{number}").as_bytes()).unwrap();
+    }
+    fs.unlink(source, b"large").unwrap();
+    fs.rmdir(source, b"dir").unwrap();
+    let unnamed = fs.tmpfile(&ROOT, source, 0o600).unwrap().id;
+    let all: Vec<InodeId> = open.iter().copied().chain([large, dir, unnamed]).collect();
+    let copies: Vec<InodeId> = [(b"r", true), (b"w", false), (b"s", true)]
+        .map(|(name, read_only)| InodeId::root_of(fs.snapshot(source.tree, root, name, read_only).unwrap()))
+        .to_vec();
+    for copy in &copies {
+        for id in &all {
+            let there = InodeId::new(copy.tree, id.ino);
+            assert_eq!(errno(fs.getattr(there)), Some(Errno::ENOENT), "{there:?}");
+        }
+        assert_eq!(world.list(*copy), ["kept"]);
+        fs.getattr(InodeId::new(copy.tree, kept.ino)).unwrap();
+    }
+    // In the source they live on.
+    let mut content = Vec::new();
+    fs.read(open[7], 0, 21_000, &mut content).unwrap();
+    assert_eq!(content, [7; 21_000]);
+    fs.sync().unwrap();
+    crate::world::judge(&world.on_device());
+    // A power cut before the next commit leaves them in a snapshot; the next mount deletes them when it is entered.
+    let late = fs.snapshot(source.tree, root, b"late", true).unwrap();
+    let later = world.after_power_cut();
+    assert_eq!(later.fs.getattr(InodeId::new(late, unnamed.ino)).unwrap().nlink, 0);
+    assert_eq!(later.id("late"), InodeId::root_of(late));
+    assert_eq!(errno(later.fs.getattr(InodeId::new(late, unnamed.ino))), Some(Errno::ENOENT));
+    later.finish();
+    all.iter().for_each(|id| fs.forget(*id, 1));
+    fs.forget(kept, 1);
+    world.finish();
+}
+
+/// Entering a subvolume deletes what nobody has open, and only that.
+#[test]
+fn what_is_open_survives_entering_its_subvolume() {
+    let world = World::new();
+    let (fs, root) = (&world.fs, world.root());
+    let sub = InodeId::root_of(fs.create_subvolume(&ROOT, root, b"sub").unwrap());
+    let file = world.file(sub, "file");
+    fs.write(file, 0, &[7; 5000], false).unwrap();
+    fs.unlink(sub, b"file").unwrap();
+    fs.sync().unwrap();
+    assert_eq!(world.id("sub"), sub);
+    let mut content = Vec::new();
+    fs.read(file, 0, 5000, &mut content).unwrap();
+    assert_eq!(content, [7; 5000]);
+    fs.forget(file, 1);
+    assert_eq!(errno(fs.getattr(file)), Some(Errno::ENOENT));
+    world.finish();
+}
+
+/// A file that is open while its subvolume becomes read-only goes when it is closed; not while the subvolume is read as a
+/// tree, which would change under its reader.
+#[test]
+fn a_read_only_subvolume_loses_its_orphans_unless_it_is_read() {
+    let world = World::new();
+    let (fs, root) = (&world.fs, world.root());
+    let sub = InodeId::root_of(fs.create_subvolume(&ROOT, root, b"sub").unwrap());
+    assert_eq!(world.id("sub"), sub);
+    let files = ["one", "two"].map(|name| world.file(sub, name));
+    for (file, name) in files.iter().zip(["one", "two"]) {
+        fs.write(*file, 0, &[1; 100_000], false).unwrap();
+        fs.unlink(sub, name.as_bytes()).unwrap();
+    }
+    fs.set_subvolume_readonly(sub.tree, true).unwrap();
+    fs.forget(files[0], 1);
+    assert_eq!(errno(fs.getattr(files[0])), Some(Errno::ENOENT));
+    let reader = fs.read_snapshot(sub.tree).unwrap();
+    fs.forget(files[1], 1);
+    assert!(fs.getattr(files[1]).is_ok());
+    fs.sync().unwrap();
+    let item = butterfs_ondisk::Key::new(files[1].ino.0, butterfs_ondisk::KeyType::INODE_ITEM, 0);
+    let position = reader.search(item).unwrap();
+    assert_eq!(position.leaf.key(position.slot), item);
+    drop(reader);
+    let world = world.reopen();
+    assert_eq!(world.id("sub"), sub);
+    assert_eq!(errno(world.fs.getattr(files[1])), Some(Errno::ENOENT));
     world.finish();
 }

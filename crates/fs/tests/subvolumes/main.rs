@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const ROOT: InodeId = InodeId::root_of(TreeId::FS);
 
+mod races;
+
 struct World {
     device: Arc<MemoryDevice>,
     fs: Filesystem,

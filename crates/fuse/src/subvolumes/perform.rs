@@ -7,6 +7,9 @@ use butterfs_fs::subvolume::uuid_tree::UuidKind;
 use butterfs_fs::{Caller, DeviceId, DeviceStats, Errno, Filesystem, Generation, Ino, InodeId, Logical, TreeId};
 use std::collections::HashMap;
 
+/// How often others may exchange names under a deletion before it gives up.
+const EXCHANGES: usize = 100;
+
 /// Where a question is asked.
 pub struct Stage<'a> {
     /// The filesystem.
@@ -177,14 +180,32 @@ impl Asked<'_, '_> {
     fn delete(&mut self) -> Answer {
         let parent = self.inode()?;
         let name = self.word()?.to_vec();
+        let mut attempt = self.delete_found(parent, &name);
+        for _ in 0..EXCHANGES {
+            match &attempt {
+                // Somebody has exchanged names: what is there now is looked at.
+                Err(refusal) if refusal.errno == Errno::ESTALE.0 => attempt = self.delete_found(parent, &name),
+                _ => break,
+            }
+        }
+        let deleted = attempt?;
+        (self.stage.changed)(parent, &name);
+        Ok(one(deleted.0))
+    }
+
+    /// Deletes the subvolume whose permissions it has looked at, and no other; `ESTALE` when the name has got another
+    /// one meanwhile.
+    fn delete_found(&self, parent: InodeId, name: &[u8]) -> Result<TreeId, Refusal> {
         self.access().must_change_entries(parent)?;
-        let found = self.filesystem().lookup(parent, &name)?.id;
+        let found = self.filesystem().lookup(parent, name)?.id;
         let allowed = self.access().must_delete(parent, found);
         self.filesystem().forget(found, 1);
         allowed?;
-        let id = self.filesystem().delete_subvolume(parent, &name)?;
-        (self.stage.changed)(parent, &name);
-        Ok(one(id.0))
+        if found != InodeId::root_of(found.tree) {
+            return Err(Refusal::new(Errno::EINVAL.0, "not a subvolume"));
+        }
+        self.filesystem().delete_expected_subvolume(parent, name, found.tree)?;
+        Ok(found.tree)
     }
 
     fn delete_by_id(&mut self) -> Answer {

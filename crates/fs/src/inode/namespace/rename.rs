@@ -7,12 +7,14 @@ use super::creation::Wanted;
 use super::lookup::Object;
 use super::removal::{must_be_empty, own_record, take_name};
 use super::{FIXED, Namespace, lock_all};
+use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{Caller, InodeId, mode, timespec};
 use crate::inode::directory::{self, Found, Target, check_name};
 use crate::inode::entry::Entry;
 use crate::inode::reference::{self, Reference};
 use crate::inode::{Inode, subvolume_entry};
+use crate::options::Canary;
 use crate::transaction::{Handle, Reserve};
 use std::sync::Arc;
 
@@ -67,6 +69,14 @@ impl Object {
         }
     }
 
+    fn id(&self) -> Option<InodeId> {
+        match self {
+            Object::Inode(inode) => Some(inode.id()),
+            Object::Subvolume(tree, _) => Some(InodeId::root_of(*tree)),
+            Object::Placeholder(_) => None,
+        }
+    }
+
     /// The directory inode that it is, if it is one.
     fn directory_id(&self) -> Option<InodeId> {
         match self {
@@ -89,12 +99,12 @@ impl Namespace {
     /// Renames.
     pub fn rename(
         &self,
-        old_parent: InodeId,
-        old_name: &[u8],
-        new_parent: InodeId,
-        new_name: &[u8],
+        old: (InodeId, &[u8]),
+        new: (InodeId, &[u8]),
         how: RenameMode,
+        expected: Option<InodeId>,
     ) -> Result<()> {
+        let ((old_parent, old_name), (new_parent, new_name)) = (old, new);
         check_name(old_name)?;
         check_name(new_name)?;
         let _renames = (old_parent != new_parent).then(|| self.renames.lock());
@@ -103,7 +113,7 @@ impl Namespace {
             let attempt = self.run(Reserve::items(ITEMS), |handle| {
                 let old = self.side(&old, old_name)?;
                 let new = self.side(&new, new_name)?;
-                self.try_rename(handle, old, new, how)
+                self.try_rename(handle, old, new, (how, expected))
             })?;
             match attempt {
                 Attempt::Again => {}
@@ -125,16 +135,29 @@ impl Namespace {
         Ok(Side { directory, name, entry })
     }
 
-    fn try_rename(&self, handle: &Handle, mut old: Side<'_>, mut new: Side<'_>, how: RenameMode) -> Result<Attempt> {
+    fn try_rename(
+        &self,
+        handle: &Handle,
+        mut old: Side<'_>,
+        mut new: Side<'_>,
+        (how, expected): (RenameMode, Option<InodeId>),
+    ) -> Result<Attempt> {
         let inodes: Vec<Arc<Inode>> = [&old, &new].into_iter().filter_map(Side::inode).cloned().collect();
         let locked: Vec<&Arc<Inode>> = [old.directory, new.directory].into_iter().chain(&inodes).collect();
         let _guards = lock_all(&locked)?;
         if !self.refresh(&mut old)? || !self.refresh(&mut new)? {
             return Ok(Attempt::Again);
         }
+        // From here on no subvolume comes to be or goes: neither the one that moves nor the one that it moves into.
+        let of_subvolumes = [&old, &new].into_iter().any(Side::is_subvolume);
+        let lock = of_subvolumes && !self.core().has_canary(Canary::SubvolumeCheckedEarly);
+        let _table = lock.then(|| self.core().subvolume_table.lock());
         let Some((found, source)) = old.entry.take() else {
             return Err(Error::refused(Errno::ENOENT, "there is no such name"));
         };
+        if expected.is_some_and(|expected| source.id() != Some(expected)) {
+            return Err(Error::refused(Errno::ESTALE, "the name leads somewhere else by now"));
+        }
         let target = new.entry.take();
         if let Some((_, target)) = &target {
             if matches!(how, RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. }) {
@@ -160,8 +183,12 @@ impl Namespace {
     fn refresh(&self, side: &mut Side<'_>) -> Result<bool> {
         let found = directory::find(self.core(), &side.directory.tree, side.directory.ino, side.name)?;
         let same = found.map(|found| found.target) == side.entry.as_ref().map(|(found, _)| found.target);
-        if let (Some(found), Some(entry)) = (found, &mut side.entry) {
+        if let (true, Some(found), Some(entry)) = (same, found, &mut side.entry) {
             entry.0 = found;
+            // A subvolume may have left and come back, to another place.
+            if entry.1.inode().is_none() {
+                entry.1 = self.resolve(side.directory, side.name, found.target)?;
+            }
         }
         Ok(same)
     }
@@ -187,6 +214,9 @@ impl Namespace {
         }
         self.must_not_contain(&moved.object, new.directory, same_directory, Errno::EINVAL)?;
         let step = moved.plan(handle, old, new)?;
+        if matches!(moved.object, Object::Subvolume(..)) {
+            self.core().env().reached(Point::SubvolumeChecked);
+        }
         let mut doomed = None;
         if let Some((found, Object::Inode(victim))) = &target {
             let last = take_name(handle, new.directory, new.name, found, victim)?;
@@ -250,6 +280,10 @@ impl Namespace {
 }
 
 impl Side<'_> {
+    fn is_subvolume(&self) -> bool {
+        matches!(self.entry, Some((_, Object::Subvolume(..))))
+    }
+
     fn inode(&self) -> Option<&Arc<Inode>> {
         self.entry.as_ref().and_then(|(_, object)| object.inode())
     }

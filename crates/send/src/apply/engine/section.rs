@@ -4,7 +4,7 @@ use super::super::{Failure, Outcome, Section, partial_name};
 use super::{Engine, FIXED, MARK, Open, ROOT, SETTABLE};
 use crate::wire::Timespec;
 use butterfs_fs::env::Time;
-use butterfs_fs::{Errno, InodeId, RenameMode, SetAttr, SetTime, TreeId};
+use butterfs_fs::{Errno, InodeId, SetAttr, SetTime, TreeId};
 use rustc_hash::FxHashMap;
 
 fn timespec(time: Time) -> Timespec {
@@ -64,7 +64,7 @@ impl Engine<'_> {
             let reason = format!("{name} was left by an interrupted receive: delete it, or use --remove-partial");
             return Err(Failure::new(Errno::EEXIST, reason));
         }
-        self.filesystem.delete_subvolume(self.destination, partial)?;
+        self.filesystem.delete_expected_subvolume(self.destination, partial, left.tree)?;
         (self.changed)(self.destination, partial);
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Engine<'_> {
         }
         self.filesystem.finish_received(root.tree, &uuid, transid, MARK)?;
         let partial = partial_name(&name);
-        self.filesystem.rename(self.destination, &partial, self.destination, &name, RenameMode::NoReplace)?;
+        self.filesystem.rename_expected(self.destination, &partial, &name, root)?;
         (self.changed)(self.destination, &partial);
         (self.changed)(self.destination, &name);
         self.known.insert(uuid, root.tree);
