@@ -257,6 +257,9 @@ findings! {
     /// An inode that nothing names and nothing cleans.
     InodeNameless { tree: Tree, inode: Ino } "inode-without-name", Error, true,
         "tree {tree}: inode {inode} has neither name nor orphan item";
+    /// What a snapshot took over from its source and should have lost.
+    SnapshotOrphans { tree: Tree, count: u64 } "snapshot-orphans", Warning, true,
+        "the read-only subvolume {tree} keeps {count} inodes without a name; its next use deletes them";
     /// A wrong directory size.
     DirectorySize { tree: Tree, inode: Ino, stored: u64, found: u64 } "directory-size", Error, true,
         "tree {tree}: directory {inode} has size {stored}, its names need {found}";

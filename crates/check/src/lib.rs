@@ -318,6 +318,7 @@ impl<'s, 'a> Judge<'s, 'a> {
             self.expect(part.complete);
             if whole {
                 part.value.finish(session, root.id);
+                root.check_orphans(session, part.value.orphans.len());
                 if part.complete {
                     self.check_names(roots, root, &part.value, &mut nameless);
                 }

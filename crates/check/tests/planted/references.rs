@@ -2,6 +2,7 @@
 
 use super::{Plant, SUBVOLUME, change_inline, is_data_extent, is_file, is_plain_data_extent, is_regular, kind};
 use butterfs_ondisk::items::{ExtentItem, InodeItem, RootItem, extent_flags, inode_flags};
+use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use butterfs_testkit::editor::{Editor, Item};
 use zerocopy::IntoBytes;
@@ -140,6 +141,11 @@ pub const PLANTS: &[Plant] = &[
     ("root-dead-without-orphan", |e| {
         let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
         e.change(TreeId::ROOT, wanted, |root: &mut RootItem| root.refs = 0.into());
+    }),
+    ("snapshot-orphans", |e| {
+        let wanted = |item: Item<'_>| item.is(KeyType::ROOT_ITEM) && item.key().objectid == SUBVOLUME.get();
+        e.change(TreeId::ROOT, wanted, |root: &mut RootItem| root.flags = RootItem::RDONLY.into());
+        e.insert(SUBVOLUME, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, 257), &[]);
     }),
     ("uuid-entry-missing", |e| e.remove(TreeId::UUID, kind(KeyType::UUID_KEY_SUBVOL))),
     ("uuid-entry-stale", |e| {
