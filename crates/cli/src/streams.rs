@@ -8,7 +8,7 @@ pub mod receiving;
 use butterfs_fs::{Errno, Filesystem};
 use butterfs_fuse::adaptor::Carrier;
 use butterfs_fuse::control::Report;
-use butterfs_fuse::subvolumes::{self, Answer, Record, Refusal, Stage};
+use butterfs_fuse::subvolumes::{self, Access, Answer, Record, Refusal, Stage};
 use butterfs_send::generate::{self, Job, Options, Progress};
 use butterfs_send::wire::Version;
 use std::fs::File;
@@ -81,6 +81,7 @@ pub fn carrier() -> Carrier {
 
 /// Answers one question about streams.
 pub fn carry(stage: &Stage<'_>, question: &[Vec<u8>], descriptor: OwnedFd, report: Report<'_>) -> Answer {
+    Access { filesystem: stage.filesystem, peer: stage.peer }.must_be_privileged()?;
     match question.split_first() {
         Some((verb, words)) if verb == b"send" => send(stage.filesystem, &job_of(stage, words)?, descriptor, report),
         Some((verb, words)) if verb == b"receive" => receiving::receive(stage, words, descriptor, report),

@@ -8,10 +8,11 @@ use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_fs::{Env, Filesystem, InodeId, Options, Subvolume, TreeId};
 use butterfs_fuse::client;
 use butterfs_fuse::control::Caller;
-use butterfs_fuse::subvolumes::{Answer, Peer, Record, Stage, perform};
-use rustix::fs::{Mode, OFlags};
+use butterfs_fuse::subvolumes::{Answer, Peer, Places, Record, Refusal, Stage, perform};
+use rustix::fs::{Mode, OFlags, Stat, fstat};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,9 +37,73 @@ pub struct ImageArgument {
 /// See the [module](self).
 pub enum Target {
     /// Somebody serves it.
-    Mount(Box<Caller>),
+    Mount(Box<Mount>),
     /// We have opened it.
     Image(Filesystem),
+}
+
+/// A mount whose serving process answers.
+pub struct Mount {
+    caller: Caller,
+    /// The path that was given.
+    path: PathBuf,
+    /// What it led to.
+    place: Arc<OwnedFd>,
+    device: u64,
+}
+
+/// Something on a target that a question is about.
+#[derive(Clone, Debug)]
+pub struct Object(Held);
+
+#[derive(Clone, Debug)]
+enum Held {
+    /// Opened with `O_PATH`, on the target's own filesystem.
+    Open(Arc<OwnedFd>),
+    Numbered(InodeId),
+}
+
+/// A question, and the descriptors of what it is about.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// Its words.
+    pub words: Record,
+    places: Vec<Arc<OwnedFd>>,
+}
+
+impl Question {
+    /// A question that begins with this word.
+    pub fn new(verb: &str) -> Question {
+        Question { words: vec![verb.as_bytes().to_vec()], places: Vec::new() }
+    }
+
+    /// With a further word.
+    pub fn word(mut self, word: impl AsRef<[u8]>) -> Question {
+        self.words.push(word.as_ref().to_vec());
+        self
+    }
+
+    /// With a number as a further word.
+    pub fn number(self, number: u64) -> Question {
+        self.word(number.to_string())
+    }
+
+    /// With a word for an object.
+    pub fn about(mut self, object: &Object) -> Question {
+        let word = self.name(object);
+        self.word(word)
+    }
+
+    /// The word for an object in this question.
+    pub fn name(&mut self, object: &Object) -> Vec<u8> {
+        match &object.0 {
+            Held::Open(place) => {
+                self.places.push(Arc::clone(place));
+                format!("@{}", self.places.len() - 1).into_bytes()
+            }
+            Held::Numbered(id) => format!("{}:{}", id.tree.0, id.ino.0).into_bytes(),
+        }
+    }
 }
 
 impl ImageArgument {
@@ -46,7 +111,7 @@ impl ImageArgument {
     pub fn target(&self, path: &Path, intent: Intent) -> Result<Target, CliError> {
         match &self.image {
             Some(image) => open_image(image, intent).map(Target::Image),
-            None => served(path).map(|caller| Target::Mount(Box::new(caller))),
+            None => mounted(path),
         }
     }
 }
@@ -66,9 +131,18 @@ fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
     Ok(filesystem)
 }
 
-/// The mount that a directory is on.
+/// The mount that a path is on.
 pub fn mounted(path: &Path) -> Result<Target, CliError> {
-    served(path).map(|caller| Target::Mount(Box::new(caller)))
+    let place = open_place(path).map_err(|error| cannot_access(path, error))?;
+    let device = fstat(&place).map_err(|error| cannot_access(path, error.into()))?.st_dev;
+    let number = (rustix::fs::major(device), rustix::fs::minor(device));
+    let caller = client::ask_about(number).map_err(|why| CliError::failed(format!("{}: {why}", path.display())))?;
+    Ok(Target::Mount(Box::new(Mount { caller, path: path.to_owned(), place: Arc::new(place), device })))
+}
+
+/// Opens no more than the way to something.
+fn open_place(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// The filesystem on these devices, only to look at it; some may be missing.
@@ -89,12 +163,6 @@ pub fn images(paths: &[PathBuf]) -> Result<Target, CliError> {
     Ok(Target::Image(filesystem))
 }
 
-fn served(path: &Path) -> Result<Caller, CliError> {
-    let stat = rustix::fs::stat(path).map_err(|error| cannot_access(path, error.into()))?;
-    let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    client::ask_about(device).map_err(|why| CliError::failed(format!("{}: {why}", path.display())))
-}
-
 /// The failure to get at a path.
 pub fn cannot_access(path: &Path, error: io::Error) -> CliError {
     CliError::failed(format!("cannot access '{}': {}", path.display(), os_message(&error)))
@@ -102,71 +170,125 @@ pub fn cannot_access(path: &Path, error: io::Error) -> CliError {
 
 impl Target {
     /// Asks a question; `what` begins the sentence when it is refused, as in `cannot WHAT`.
-    pub fn ask(&mut self, what: &str, words: &[&[u8]]) -> Result<Vec<Record>, CliError> {
-        let answer = self.try_ask(words)?;
+    pub fn ask(&mut self, what: &str, question: &Question) -> Result<Vec<Record>, CliError> {
+        let answer = self.try_ask(question)?;
         answer.map_err(|refusal| CliError::failed(format!("{what}: {}", refusal.sentence)))
     }
 
     /// Asks a question. The inner error is the engine's.
-    pub fn try_ask(&mut self, words: &[&[u8]]) -> Result<Answer, CliError> {
-        let words: Record = words.iter().map(|word| word.to_vec()).collect();
-        match self {
-            Target::Mount(caller) => caller
-                .question(&words)
-                .map_err(|error| CliError::failed(format!("cannot ask the process that serves the mount: {error}"))),
-            Target::Image(filesystem) => {
-                let peer = own_peer();
-                Ok(perform(
-                    &Stage { filesystem, peer: &peer, find: &|_| None, changed: &|_, _| {}, closed: &|_, _, _| {} },
-                    &words,
-                ))
-            }
-        }
+    pub fn try_ask(&mut self, question: &Question) -> Result<Answer, CliError> {
+        let mut records = Vec::new();
+        let end = self.try_each(question, &mut |record| {
+            records.push(record);
+            Ok(())
+        })?;
+        Ok(end.map(|()| records))
     }
 
-    /// Asks a question that a descriptor belongs to; `report` is told how far the work is.
+    /// Asks a question whose answer can be long: `take` gets its records one by one.
+    pub fn each(
+        &mut self,
+        what: &str,
+        question: &Question,
+        take: &mut dyn FnMut(Record) -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        let end = self.try_each(question, take)?;
+        end.map_err(|refusal| CliError::failed(format!("{what}: {}", refusal.sentence)))
+    }
+
+    fn try_each(
+        &mut self,
+        question: &Question,
+        take: &mut dyn FnMut(Record) -> Result<(), CliError>,
+    ) -> Result<Result<(), Refusal>, CliError> {
+        let mut failure = None;
+        let end = match self {
+            Target::Mount(mount) => mount.ask(question, &mut |record| {
+                take(record).map_err(|error| {
+                    failure = Some(error);
+                    io::Error::other("the answer is not wanted")
+                })
+            }),
+            Target::Image(filesystem) => {
+                let peer = own_peer();
+                Ok(perform(&image_stage(filesystem, &peer), &question.words, &mut |record| {
+                    take(record).map_err(|error| {
+                        failure = Some(error);
+                        Refusal::new(libc::EPIPE, "the answer is not wanted")
+                    })
+                }))
+            }
+        };
+        failure.map_or(end, Err)
+    }
+
+    /// Asks a question about the stream of a descriptor; `report` is told how far the work is.
     pub fn ask_with(
         &mut self,
-        words: &Record,
-        descriptor: OwnedFd,
+        question: &Question,
+        stream: OwnedFd,
         report: &mut dyn FnMut(&[Vec<u8>]),
     ) -> Result<Answer, CliError> {
         match self {
-            Target::Mount(caller) => caller
-                .question_with(words, descriptor.as_fd(), report)
-                .map_err(|error| CliError::failed(format!("cannot ask the process that serves the mount: {error}"))),
+            Target::Mount(mount) => {
+                let answer =
+                    mount.caller.question_with(&question.words, stream.as_fd(), &borrowed(&question.places), report);
+                answer.map_err(cannot_ask)
+            }
             Target::Image(filesystem) => {
-                let peer = own_peer();
-                let stage =
-                    Stage { filesystem, peer: &peer, find: &|_| None, changed: &|_, _| {}, closed: &|_, _, _| {} };
                 let mut report = |words: &[Vec<u8>]| {
                     report(words);
                     true
                 };
-                Ok(crate::streams::carry(&stage, words, descriptor, &mut report))
+                let peer = own_peer();
+                Ok(crate::streams::carry(&image_stage(filesystem, &peer), &question.words, stream, &mut report))
             }
         }
     }
 
+    /// Whether a descriptor stands for something on the mount. A server that waits for its own mount may wait for ever.
+    pub fn holds(&self, descriptor: impl AsFd) -> bool {
+        match self {
+            Target::Mount(mount) => fstat(descriptor).is_ok_and(|stat| stat.st_dev == mount.device),
+            Target::Image(_) => false,
+        }
+    }
+
     /// Asks a question whose answer is one number.
-    pub fn ask_number(&mut self, what: &str, words: &[&[u8]]) -> Result<u64, CliError> {
-        let records = self.ask(what, words)?;
+    pub fn ask_number(&mut self, what: &str, question: &Question) -> Result<u64, CliError> {
+        let records = self.ask(what, question)?;
         let text = records.first().and_then(|record| std::str::from_utf8(record.first()?).ok());
         text.and_then(|text| text.parse().ok()).ok_or_else(nonsense)
     }
 
-    /// The word for what a path leads to.
-    pub fn inode(&self, path: &Path) -> Result<Vec<u8>, CliError> {
-        self.find(path).map_err(|error| cannot_access(path, error))
+    /// What the path leads to by which the target was found.
+    pub fn place(&self) -> Object {
+        match self {
+            Target::Mount(mount) => Object(Held::Open(Arc::clone(&mount.place))),
+            Target::Image(_) => Object(Held::Numbered(InodeId::root_of(TreeId::FS))),
+        }
     }
 
-    fn find(&self, path: &Path) -> io::Result<Vec<u8>> {
+    /// What a path leads to, which must be on the target.
+    pub fn object(&self, path: &Path) -> Result<Object, CliError> {
         match self {
-            Target::Mount(_) => Ok(format!("@{}", rustix::fs::stat(path)?.st_ino).into_bytes()),
-            Target::Image(filesystem) => {
-                let id = lookup(filesystem, path)?;
-                Ok(format!("{}:{}", id.tree.0, id.ino.0).into_bytes())
+            Target::Mount(mount) => {
+                let place = open_place(path).map_err(|error| cannot_access(path, error))?;
+                mount.object(path, place)
             }
+            Target::Image(_) => Ok(Object(Held::Numbered(self.id_in_image(path)?))),
+        }
+    }
+
+    /// What an open file of a mount is; `path` is for the sentence.
+    pub fn object_of(&self, path: &Path, file: &File) -> Result<Object, CliError> {
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match self {
+            Target::Mount(mount) => {
+                let place = open_place(Path::new(&again)).map_err(|error| cannot_access(path, error))?;
+                mount.object(path, place)
+            }
+            Target::Image(_) => self.object(path),
         }
     }
 
@@ -179,12 +301,14 @@ impl Target {
     }
 
     /// Bytes of a file.
-    pub fn size(&self, path: &Path) -> Result<u64, CliError> {
-        match self {
-            Target::Mount(_) => {
-                std::fs::metadata(path).map(|metadata| metadata.len()).map_err(|error| cannot_access(path, error))
+    pub fn size(&self, object: &Object) -> Result<u64, CliError> {
+        match (&object.0, self) {
+            (Held::Open(place), _) => {
+                let stat: Stat = fstat(place).map_err(|error| CliError::failed(error.to_string()))?;
+                Ok(stat.st_size as u64)
             }
-            Target::Image(filesystem) => Ok(filesystem.getattr(self.id_in_image(path)?)?.size),
+            (Held::Numbered(id), Target::Image(filesystem)) => Ok(filesystem.getattr(*id)?.size),
+            (Held::Numbered(_), Target::Mount(_)) => Err(nonsense()),
         }
     }
 
@@ -224,6 +348,43 @@ impl Target {
             Target::Image(filesystem) => Ok(filesystem.shutdown()?),
         }
     }
+}
+
+impl Mount {
+    fn ask(
+        &mut self,
+        question: &Question,
+        take: &mut dyn FnMut(Record) -> io::Result<()>,
+    ) -> Result<Result<(), Refusal>, CliError> {
+        let mut places = borrowed(&question.places);
+        if places.is_empty() {
+            // Shows that whoever asks can get there.
+            places.push(self.place.as_fd());
+        }
+        self.caller.question_each(&question.words, &places, take).map_err(cannot_ask)
+    }
+
+    fn object(&self, path: &Path, place: OwnedFd) -> Result<Object, CliError> {
+        let device = fstat(&place).map_err(|error| cannot_access(path, error.into()))?.st_dev;
+        if device == self.device {
+            return Ok(Object(Held::Open(Arc::new(place))));
+        }
+        let (path, own) = (path.display(), self.path.display());
+        Err(CliError::failed(format!("'{path}' is on another filesystem than '{own}'")))
+    }
+}
+
+fn borrowed(places: &[Arc<OwnedFd>]) -> Vec<BorrowedFd<'_>> {
+    places.iter().map(|place| place.as_fd()).collect()
+}
+
+fn cannot_ask(error: io::Error) -> CliError {
+    CliError::failed(format!("cannot ask the process that serves the mount: {error}"))
+}
+
+/// Where questions about an image are asked.
+fn image_stage<'a>(filesystem: &'a Filesystem, peer: &'a Peer) -> Stage<'a> {
+    Stage { filesystem, peer, places: Places::Numbered, changed: &|_, _| {}, closed: &|_, _, _| {} }
 }
 
 fn own_peer() -> Peer {

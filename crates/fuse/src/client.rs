@@ -2,7 +2,7 @@
 //!
 //! Errors are sentences for the user.
 
-use crate::control::{Caller, Order, Waiter};
+use crate::control::{self, Caller, Order, Waiter};
 use crate::mount::mountinfo::{self, Mount};
 use crate::mount::{self, Flags};
 use crate::system;
@@ -82,10 +82,10 @@ pub fn remount(path: &Path, flags: &Flags, data: &[String]) -> Result<(), String
 fn store_data(mount: &Mount, options: &[String]) -> Result<(), String> {
     let shown = mount.mountpoint.display();
     let asking = |error: io::Error| format!("cannot ask the process that serves {shown}: {error}");
-    let mut caller = find(mount)?.ok_or_else(|| format!("nobody serves {shown}"))?;
+    let mut caller = find_server(mount)?;
     let words = std::iter::once("store-data").chain(options.iter().map(String::as_str));
     let question: Vec<Vec<u8>> = words.map(|word| word.as_bytes().to_vec()).collect();
-    let answer = caller.question(&question).map_err(asking)?;
+    let answer = caller.question(&question, &[]).map_err(asking)?;
     answer.map(drop).map_err(|refusal| format!("{shown}: {}", refusal.sentence))
 }
 
@@ -99,7 +99,7 @@ fn change(mount: &Mount, flags: &Flags) -> Result<(), String> {
 
 fn order(mount: &Mount, order: Order) -> Result<(), String> {
     let shown = mount.mountpoint.display();
-    let mut caller = find(mount)?.ok_or_else(|| format!("nobody serves {shown}"))?;
+    let mut caller = find_server(mount)?;
     let answer = caller.order(order).map_err(|error| format!("cannot ask the process that serves {shown}: {error}"))?;
     answer.map_err(|why| format!("{shown}: {why}"))
 }
@@ -120,8 +120,18 @@ pub fn sync(path: &Path) -> Result<(), String> {
 pub fn ask_about(device: (u32, u32)) -> Result<Caller, String> {
     let mounts = mountinfo::all().map_err(|error| cannot_open(&PathBuf::from("/proc/self/mountinfo"), error))?;
     let mount = mounts.into_iter().find(|mount| mount.device == device && mount.is_ours());
-    let mount = mount.ok_or("not on a butterfs mount")?;
-    find(&mount)?.ok_or_else(|| format!("nobody serves {}", mount.mountpoint.display()))
+    find_server(&mount.ok_or("not on a butterfs mount")?)
+}
+
+fn find_server(mount: &Mount) -> Result<Caller, String> {
+    find(mount)?.ok_or_else(|| {
+        format!(
+            "nobody answers for {}: no server listens at {}; it has died, or it was started where this mount namespace does \
+             not see",
+            mount.mountpoint.display(),
+            control::shown_address(mount.device, mount.user().unwrap_or(0))
+        )
+    })
 }
 
 fn cannot_open(path: &Path, error: io::Error) -> String {

@@ -145,11 +145,9 @@ fn cannot_serve(request: &mount::Request, why: &str) -> String {
 /// Without a desk the mount works, and `umount` cannot wait for its end.
 fn open_desk(device: (u32, u32), for_all: bool, adaptor: &Arc<Adaptor>, carrier: Carrier, log: &Log) -> Option<Desk> {
     let for_questions = Arc::clone(adaptor);
-    let answer: Respond = Arc::new(move |peer, question| for_questions.perform(peer, question));
+    let answer: Respond = Arc::new(move |asked, sink| for_questions.perform(asked, sink));
     let for_streams = Arc::clone(adaptor);
-    let carry: Carry = Arc::new(move |peer, question, descriptor, report| {
-        for_streams.carry(&carrier, peer, question, descriptor, report)
-    });
+    let carry: Carry = Arc::new(move |asked, stream, report| for_streams.carry(&carrier, asked, stream, report));
     let adaptor = Arc::clone(adaptor);
     let obey = move |order| match order {
         Order::Sync => adaptor.sync(),

@@ -3,7 +3,7 @@
 use super::Run;
 use crate::args;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Target, nonsense};
+use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -48,10 +48,10 @@ impl Run for Args {
 
 impl Args {
     fn one(&self, target: &mut Target, path: &Path) -> Result<(u64, u64), CliError> {
-        let words = [target.inode(&self.source)?, target.inode(path)?];
+        let [source, into] = [target.object(&self.source)?, target.object(path)?];
         let left = [
-            target.size(&self.source)?.saturating_sub(self.source_offset),
-            target.size(path)?.saturating_sub(self.target_offset),
+            target.size(&source)?.saturating_sub(self.source_offset),
+            target.size(&into)?.saturating_sub(self.target_offset),
         ];
         let both = left[0].min(left[1]);
         // A part of a sector counts only where both files end with it.
@@ -61,9 +61,8 @@ impl Args {
         let (mut at, mut same) = (0, 0);
         while at < total {
             let len = (total - at).min(AT_ONCE);
-            let (from, to, length) = (self.source_offset + at, self.target_offset + at, len);
-            let numbers = [from, to, length].map(|number| number.to_string().into_bytes());
-            let question: [&[u8]; 6] = [b"dedupe", &words[0], &numbers[0], &words[1], &numbers[1], &numbers[2]];
+            let question = Question::new("dedupe").about(&source).number(self.source_offset + at);
+            let question = question.about(&into).number(self.target_offset + at).number(len);
             let records = target.ask(&what, &question)?;
             match records.first().and_then(|record| record.first()).map(Vec::as_slice) {
                 Some(b"same") => same += len,

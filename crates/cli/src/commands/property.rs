@@ -3,7 +3,7 @@
 
 use super::{Run, subcommands};
 use crate::error::{CliError, os_message};
-use crate::target::{ImageArgument, Intent, Target, cannot_access};
+use crate::target::{ImageArgument, Intent, Object as Reached, Question, Target, cannot_access};
 use clap::{Subcommand, ValueEnum};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -63,8 +63,8 @@ impl Object {
         }
         Ok(match kind {
             ObjectType::Subvol => {
-                let inode = target.inode(&self.object)?;
-                target.try_ask(&[b"get-readonly", &inode])?.is_ok()
+                let question = Question::new("get-readonly").about(&target.object(&self.object)?);
+                target.try_ask(&question)?.is_ok()
             }
             ObjectType::Filesystem => self.is_root(target)?,
             ObjectType::Inode => true,
@@ -110,12 +110,11 @@ impl Object {
     fn value(&self, name: &'static str, target: &mut Target) -> Result<Option<Vec<u8>>, CliError> {
         let what = cannot("read", name, &self.object);
         let question = match name {
-            READ_ONLY => vec![b"get-readonly".to_vec(), target.inode(&self.object)?],
-            LABEL => vec![b"get-label".to_vec()],
+            READ_ONLY => Question::new("get-readonly").about(&target.object(&self.object)?),
+            LABEL => Question::new("get-label"),
             _ => return self.compression(target).map_err(|why| CliError::failed(format!("{what}: {why}"))),
         };
-        let words: Vec<&[u8]> = question.iter().map(Vec::as_slice).collect();
-        Ok(target.ask(&what, &words)?.into_iter().flatten().next())
+        Ok(target.ask(&what, &question)?.into_iter().flatten().next())
     }
 
     /// Nothing where the attribute is missing, or cannot be.
@@ -199,7 +198,10 @@ impl Run for SetArgs {
         let what = cannot("change", name, path);
         match name {
             READ_ONLY => self.set_read_only(&mut target, &what)?,
-            LABEL => drop(target.ask(&what, &[b"set-label", self.value.as_bytes()])?),
+            LABEL => {
+                let question = Question::new("set-label").about(&target.place()).word(&self.value);
+                target.ask(&what, &question)?;
+            }
             _ => {
                 let set = self.object.set_compression(self.value.as_bytes(), &target);
                 set.map_err(|why| CliError::failed(format!("{what}: {why}")))?;
@@ -214,17 +216,17 @@ impl SetArgs {
         if !["true", "false"].contains(&self.value.as_str()) {
             return Err(CliError::failed(format!("invalid value for property: {}", self.value)));
         }
-        let inode = target.inode(&self.object.object)?;
+        let subvolume = target.object(&self.object.object)?;
         if self.value == "false" && !self.force {
-            refuse_received(target, &inode)?;
+            refuse_received(target, &subvolume)?;
         }
         target.write_back(&self.object.object)?;
-        target.ask(what, &[b"set-readonly", &inode, self.value.as_bytes()]).map(drop)
+        target.ask(what, &Question::new("set-readonly").about(&subvolume).word(&self.value)).map(drop)
     }
 }
 
-fn refuse_received(target: &mut Target, inode: &[u8]) -> Result<(), CliError> {
-    let Ok(records) = target.try_ask(&[b"info", inode])? else { return Ok(()) };
+fn refuse_received(target: &mut Target, subvolume: &Reached) -> Result<(), CliError> {
+    let Ok(records) = target.try_ask(&Question::new("info").about(subvolume))? else { return Ok(()) };
     let record = records.first().and_then(|words| butterfs_fuse::subvolumes::SubvolumeRecord::from_words(words));
     let received = record.is_some_and(|record| record.flags & 1 != 0 && record.received_uuid != [0; 16]);
     if !received {

@@ -7,11 +7,12 @@ use super::Run;
 use crate::error::{CliError, os_message};
 use crate::report;
 use crate::streams::receiving::{self, Request};
-use crate::target::{ImageArgument, Intent, cannot_access, nonsense};
+use crate::target::{ImageArgument, Intent, Question, cannot_access, nonsense};
 use butterfs_send::apply::{self, Directory, Narrator, News, Options, Summary, Target};
 use progress::Progress;
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
@@ -108,8 +109,9 @@ impl Args {
     fn fill_filesystem(&self, path: &Path, input: File, len: Option<u64>, out: &mut dyn Write) -> Result<(), CliError> {
         let image = ImageArgument { image: self.image.clone() };
         let mut target = image.target(self.root.as_deref().unwrap_or(path), Intent::Change)?;
+        let mut question = Question::default();
         let request = Request {
-            directory: target.inode(path)?,
+            directory: question.name(&target.object(path)?),
             first_stream_only: self.first_stream_only,
             force_decompress: self.force_decompress,
             remove_partial: self.remove_partial,
@@ -122,7 +124,9 @@ impl Args {
                 teller.tell(&news);
             }
         };
-        let answer = target.ask_with(&request.to_words(), input.into(), &mut tell)?;
+        question.words = request.to_words();
+        let input = if target.holds(&input) { through_pipe(input)? } else { input.into() };
+        let answer = target.ask_with(&question, input, &mut tell)?;
         let records = answer.map_err(|refusal| CliError::failed(format!("cannot receive: {}", refusal.sentence)))?;
         let summary = receiving::summary_of(&records).ok_or_else(nonsense)?;
         target.close()?;
@@ -154,6 +158,21 @@ impl Args {
         let summary = apply::receive(input, target, &options, &mut Narrator::new(self.verbosity(), &mut tell));
         teller.end(&summary)
     }
+}
+
+/// The same stream, which lies on the mount that is asked, read by this process.
+fn through_pipe(mut input: File) -> Result<OwnedFd, CliError> {
+    let failed = |error: std::io::Error| CliError::failed(format!("cannot read the stream: {}", os_message(&error)));
+    let (reader, mut writer) = std::io::pipe().map_err(failed)?;
+    std::thread::spawn(move || {
+        if let Err(error) = std::io::copy(&mut input, &mut writer)
+            && error.kind() != std::io::ErrorKind::BrokenPipe
+        {
+            // The stream ends too early, which its reader notices.
+            report::error(&format!("cannot read the stream: {}", os_message(&error)));
+        }
+    });
+    Ok(reader.into())
 }
 
 /// Shows the user what happens.

@@ -6,11 +6,12 @@
 use super::{Run, subcommands};
 use crate::args;
 use crate::error::{CliError, os_message};
-use crate::target::{ImageArgument, Intent, Target};
+use crate::target::{ImageArgument, Intent, Question, Target, parent_and_name};
 use butterfs_fs::Filesystem;
 use clap::Subcommand;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 subcommands! {
@@ -103,10 +104,23 @@ impl Sharing {
     fn on_mount(&self, mut mount: Target) -> Result<(), CliError> {
         let failed = |error: std::io::Error| self.failed(&os_message(&error));
         let source = File::open(&self.source).map_err(failed)?;
-        let created = File::options().write(true).create(true).truncate(false).open(&self.target);
-        let target = created.map_err(failed)?;
-        let words = [mount.inode(&self.source)?, mount.inode(&self.target)?];
-        let may = mount.ask(&self.what(), &[b"may-clone", &words[0], &words[1]])?;
+        if mount.is_directory(&self.target)?.is_none() {
+            // Before something is made where it cannot be a clone.
+            mount.object(&parent_and_name(&self.target)?.0)?;
+        }
+        let (target, is_new) = open_or_make(&self.target).map_err(failed)?;
+        let cloned = self.clone_into(&mut mount, &source, &target);
+        if cloned.is_err() && is_new {
+            self.remove_new(&target);
+        }
+        cloned
+    }
+
+    fn clone_into(&self, mount: &mut Target, source: &File, target: &File) -> Result<(), CliError> {
+        let failed = |error: std::io::Error| self.failed(&os_message(&error));
+        let objects = [mount.object_of(&self.source, source)?, mount.object_of(&self.target, target)?];
+        let question = Question::new("may-clone").about(&objects[0]).about(&objects[1]);
+        let may = mount.ask(&self.what(), &question)?;
         if may.first().and_then(|record| record.first()).is_none_or(|word| word != b"true") {
             return Err(self.failed("one of them has checksums, the other one has none"));
         }
@@ -119,11 +133,33 @@ impl Sharing {
         if from + len > size || !whole(from) || !whole(to) || !(whole(len) || ends_both) {
             return Err(self.failed("ranges are whole sectors, up to the end of the source"));
         }
-        share(&source, from, &target, to, len).map_err(failed)?;
+        share(source, from, target, to, len).map_err(failed)?;
         if self.range.is_none() && target_size > size {
             target.set_len(size).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Nothing is left of a clone that failed, unless somebody has put something else there.
+    fn remove_new(&self, made: &File) {
+        let number = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+        let (made, there) = (made.metadata().map(number), std::fs::symlink_metadata(&self.target).map(number));
+        if made.is_ok_and(|made| there.is_ok_and(|there| there == made)) {
+            // The clone's own error is the one that counts.
+            let _ = std::fs::remove_file(&self.target);
+        }
+    }
+}
+
+/// Opens a file for writing; the flag says that it was made.
+fn open_or_make(path: &Path) -> std::io::Result<(File, bool)> {
+    let open = || File::options().write(true).open(path).map(|file| (file, false));
+    match open() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let made = File::options().write(true).create_new(true).open(path).map(|file| (file, true));
+            made.or_else(|error| if error.kind() == std::io::ErrorKind::AlreadyExists { open() } else { Err(error) })
+        }
+        outcome => outcome,
     }
 }
 

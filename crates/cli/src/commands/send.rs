@@ -3,7 +3,7 @@
 use super::Run;
 use crate::error::CliError;
 use crate::streams::Request;
-use crate::target::{ImageArgument, Intent, Target};
+use crate::target::{ImageArgument, Intent, Question, Target};
 use butterfs_fuse::subvolumes::Answer;
 use butterfs_send::wire::Version;
 use std::fs::File;
@@ -66,7 +66,7 @@ impl Run for Args {
                 .hint("-f FILE writes it to a file"));
         }
         let mut target = self.image.target(&self.subvolumes[0], Intent::Look)?;
-        let request = self.request(&mut target, version)?;
+        let question = self.question(&mut target, version)?;
         if self.verbose {
             eprintln!("Protocol version requested: {} (supported 3)", version.raw());
             if self.no_data {
@@ -75,10 +75,9 @@ impl Run for Args {
         }
         let sink = self.sink()?;
         let mut display = Display::new(&self);
-        let answer = match is_on_the_mount(&target, &self.subvolumes[0], &sink) {
-            false => target.ask_with(&request.to_words(), sink, &mut |words| display.report(words))?,
-            // A server that waits for its own mount would wait for ever.
-            true => through_pipe(&mut target, &request, sink, &mut display)?,
+        let answer = match target.holds(&sink) {
+            false => target.ask_with(&question, sink, &mut |words| display.report(words))?,
+            true => through_pipe(&mut target, &question, sink, &mut display)?,
         };
         let records = answer.map_err(|refusal| CliError::failed(refusal.sentence))?;
         display.end(records.first().map_or(&[], Vec::as_slice), self.verbose);
@@ -86,22 +85,17 @@ impl Run for Args {
     }
 }
 
-/// Whether the stream goes into a file of the mount that is asked.
-fn is_on_the_mount(target: &Target, path: &Path, sink: &OwnedFd) -> bool {
-    let device = |stat: rustix::io::Result<rustix::fs::Stat>| stat.map(|stat| stat.st_dev).ok();
-    matches!(target, Target::Mount(_)) && device(rustix::fs::stat(path)) == device(rustix::fs::fstat(sink))
-}
-
+/// For a stream into a file of the mount that is asked.
 fn through_pipe(
     target: &mut Target,
-    request: &Request,
+    question: &Question,
     sink: OwnedFd,
     display: &mut Display<'_>,
 ) -> Result<Answer, CliError> {
     let cannot = |error: std::io::Error| CliError::failed(format!("cannot write the stream: {error}"));
     let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
     let copier = std::thread::spawn(move || std::io::copy(&mut reader, &mut File::from(sink)));
-    let answer = target.ask_with(&request.to_words(), writer.into(), &mut |words| display.report(words));
+    let answer = target.ask_with(question, writer.into(), &mut |words| display.report(words));
     let copied = copier.join().unwrap_or_else(|_| Err(std::io::Error::other("the copying thread panicked")));
     let answer = answer?;
     copied.map_err(cannot)?;
@@ -134,12 +128,13 @@ impl Args {
         opened.map_err(CliError::from)
     }
 
-    fn request(&self, target: &mut Target, version: Version) -> Result<Request, CliError> {
+    fn question(&self, target: &mut Target, version: Version) -> Result<Question, CliError> {
+        let mut question = Question::default();
         let mut all = |paths: &[PathBuf], what: &str| -> Result<Vec<Vec<u8>>, CliError> {
-            paths.iter().map(|path| subvolume(target, path, what)).collect()
+            paths.iter().map(|path| subvolume(target, &mut question, path, what)).collect()
         };
         let parent = all(self.parent.as_slice(), "parent subvolume")?.pop();
-        Ok(Request {
+        let request = Request {
             version,
             one_stream: self.one_stream,
             no_data: self.no_data,
@@ -147,19 +142,21 @@ impl Args {
             parent,
             clone_sources: all(&self.clone_sources, "cloned subvolume")?,
             subvolumes: all(&self.subvolumes, "subvolume")?,
-        })
+        };
+        question.words = request.to_words();
+        Ok(question)
     }
 }
 
-/// The word for a read-only subvolume.
-fn subvolume(target: &mut Target, path: &Path, what: &str) -> Result<Vec<u8>, CliError> {
-    let word = target.inode(path)?;
+/// The word for a read-only subvolume in a question.
+fn subvolume(target: &mut Target, question: &mut Question, path: &Path, what: &str) -> Result<Vec<u8>, CliError> {
+    let object = target.object(path)?;
     let about = format!("cannot send '{}'", path.display());
-    let records = target.ask(&about, &[b"get-readonly", &word])?;
+    let records = target.ask(&about, &Question::new("get-readonly").about(&object))?;
     if records.first().and_then(|record| record.first()).is_none_or(|word| word != b"true") {
         return Err(CliError::failed(format!("{what} {} is not read-only", path.display())));
     }
-    Ok(word)
+    Ok(question.name(&object))
 }
 
 /// Progress on a terminal.

@@ -5,7 +5,7 @@
 
 use butterfs_fs::Errno;
 use butterfs_fuse::control::Report;
-use butterfs_fuse::subvolumes::{Answer, Record, Refusal, Stage, inode_of};
+use butterfs_fuse::subvolumes::{Answer, Record, Refusal, Stage, changed_inode_of};
 use butterfs_send::apply::{self, Engine, Narrator, News, Options, Summary};
 use std::cell::Cell;
 use std::fs::File;
@@ -84,7 +84,7 @@ impl Read for Wanted<'_> {
 /// Answers the question.
 pub(super) fn receive(stage: &Stage<'_>, words: &[Vec<u8>], descriptor: OwnedFd, report: Report<'_>) -> Answer {
     let request = Request::parse(words).ok_or_else(malformed)?;
-    let destination = inode_of(stage, &request.directory)?;
+    let destination = changed_inode_of(stage, &request.directory)?;
     // Only pipes can be made larger, and only up to the user's limit.
     let _ = rustix::pipe::fcntl_setpipe_size(&descriptor, PIPE_BYTES);
     let is_wanted = Cell::new(true);
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn words_lead_back() {
         let request = Request {
-            directory: b"@256".to_vec(),
+            directory: b"@0".to_vec(),
             first_stream_only: true,
             force_decompress: false,
             remove_partial: true,

@@ -42,14 +42,14 @@ impl Files {
         }
     }
 
-    /// The extents that overlap `range`, with what is buffered written back first.
-    pub fn list_extents(&self, inode: &Arc<Inode>, range: &Range<u64>) -> Result<Vec<FileExtent>> {
+    /// The first `most` extents that overlap `range`, with what is buffered written back first.
+    pub fn list_extents(&self, inode: &Arc<Inode>, range: &Range<u64>, most: usize) -> Result<Vec<FileExtent>> {
         if !self.core.is_read_only() {
             self.flush(inode)?;
         }
         let _guard = inode.lock_shared()?;
         let (context, items) = self.extents(inode);
-        context.list(&items, range, usize::MAX)
+        context.list(&items, range, most)
     }
 
     /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.

@@ -155,8 +155,13 @@ impl Filesystem {
     /// The extents of a file that overlap `range`, in order, after writing back what is buffered. Holes without an item
     /// are left out.
     pub fn extents(&self, id: InodeId, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        self.some_extents(id, range, usize::MAX)
+    }
+
+    /// The first `most` of them.
+    pub fn some_extents(&self, id: InodeId, range: Range<u64>, most: usize) -> Result<Vec<FileExtent>> {
         let _alarm = self.0.core.alarm();
-        self.0.files.list_extents(&self.regular(id)?, &range)
+        self.0.files.list_extents(&self.regular(id)?, &range, most)
     }
 
     /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.

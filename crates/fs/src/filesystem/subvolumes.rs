@@ -61,6 +61,11 @@ impl Filesystem {
         subvolume::list(&self.0.core)
     }
 
+    /// The first `most` living subvolumes from the id `from` on, by id.
+    pub fn some_subvolumes(&self, from: TreeId, most: usize) -> Result<Vec<SubvolumeInfo>> {
+        subvolume::list_from(&self.0.core, from, most)
+    }
+
     /// One subvolume.
     pub fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
         let _alarm = self.0.core.alarm();

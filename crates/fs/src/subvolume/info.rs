@@ -68,10 +68,21 @@ pub fn list(core: &Core) -> Result<Vec<SubvolumeInfo>> {
 
 /// The living subvolumes from `first` to `last`, both included, by id.
 pub(super) fn list_range(core: &Core, first: TreeId, last: TreeId) -> Result<Vec<SubvolumeInfo>> {
+    list_some(core, first, last, usize::MAX)
+}
+
+/// The first `most` living subvolumes from `from` on, by id.
+pub fn list_from(core: &Core, from: TreeId, most: usize) -> Result<Vec<SubvolumeInfo>> {
+    list_some(core, from, TreeId(Ino::LAST_FREE.0), most)
+}
+
+fn list_some(core: &Core, first: TreeId, last: TreeId, most: usize) -> Result<Vec<SubvolumeInfo>> {
     let mut found: Vec<SubvolumeInfo> = Vec::new();
     scan(core, first, last, &mut |key, payload| {
         let id = TreeId(key.objectid);
         match key.kind {
+            // What belongs to the last one comes before it.
+            KeyType::ROOT_ITEM if found.len() >= most => return Ok(ControlFlow::Break(())),
             KeyType::ROOT_ITEM => {
                 found.extend(living(core, id, payload).map(|item| SubvolumeInfo::of(id, &item)));
             }
@@ -82,7 +93,7 @@ pub(super) fn list_range(core: &Core, first: TreeId, last: TreeId) -> Result<Vec
             }
             _ => {}
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(found)
 }
@@ -94,18 +105,20 @@ pub(super) fn visit(core: &Core, first: TreeId, last: TreeId, show: &mut dyn FnM
         if let Some(item) = (key.kind == KeyType::ROOT_ITEM).then(|| living(core, id, payload)).flatten() {
             show(id, &item);
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })
 }
 
 /// Shows the items that the tree of tree roots has of subvolumes.
-fn scan(core: &Core, first: TreeId, last: TreeId, show: &mut dyn FnMut(Key, &[u8]) -> Result<()>) -> Result<()> {
+fn scan(
+    core: &Core,
+    first: TreeId,
+    last: TreeId,
+    show: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>,
+) -> Result<()> {
     let (from, to) = (Key::new(first.0, KeyType(0), 0), Key::new(last.0, KeyType(255), u64::MAX));
     core.globals().root.scan(core, from, to, &mut |key, payload| {
-        if TreeId(key.objectid).is_subvolume() {
-            show(key, payload)?;
-        }
-        Ok(ControlFlow::Continue(()))
+        if TreeId(key.objectid).is_subvolume() { show(key, payload) } else { Ok(ControlFlow::Continue(())) }
     })
 }
 

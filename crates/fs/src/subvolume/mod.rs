@@ -26,6 +26,6 @@ pub(crate) use drop_tree::step as drop_for_test;
 pub use cleaner::{begin_dropping, clean_step, deleted, deleted_generation, first_deleted, is_dropping};
 pub use create::{create, snapshot};
 pub use delete::{Victim, delete};
-pub use info::{SubvolumeInfo, default_id, finish_received, info, list, set_default, set_readonly};
+pub use info::{SubvolumeInfo, default_id, finish_received, info, list, list_from, set_default, set_readonly};
 pub use snapshots::Snapshots;
 pub use uuid_upkeep::mend_uuid_tree;

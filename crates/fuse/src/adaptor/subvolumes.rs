@@ -6,8 +6,8 @@
 //! 2. The kernel is told of entries that came and went without its doing, after they did and with no lock held.
 
 use super::Adaptor;
-use crate::control::Report;
-use crate::subvolumes::{Answer, Peer, Stage, perform};
+use crate::control::{Asked, Report};
+use crate::subvolumes::{Answer, Place, Places, Refusal, Sink, Stage, perform};
 use butterfs_fs::InodeId;
 use parking_lot::RwLock;
 use std::os::fd::OwnedFd;
@@ -23,34 +23,36 @@ pub type Carrier = Arc<dyn Fn(&Stage<'_>, &[Vec<u8>], OwnedFd, Report<'_>) -> An
 
 impl Adaptor {
     /// Answers a question.
-    pub fn perform(&self, peer: &Peer, question: &[Vec<u8>]) -> Answer {
-        self.on_stage(peer, question, |stage| perform(stage, question))
+    pub fn perform(&self, asked: Asked<'_>, sink: Sink<'_>) -> Result<(), Refusal> {
+        let question = asked.words;
+        self.on_stage(asked, |stage| perform(stage, question, sink))
     }
 
-    /// Answers a question that a descriptor belongs to.
-    pub fn carry(
+    /// Answers a question about the stream of a descriptor.
+    pub fn carry(&self, carrier: &Carrier, asked: Asked<'_>, stream: OwnedFd, report: Report<'_>) -> Answer {
+        let question = asked.words;
+        self.on_stage(asked, |stage| carrier(stage, question, stream, report))
+    }
+
+    fn on_stage<T>(
         &self,
-        carrier: &Carrier,
-        peer: &Peer,
-        question: &[Vec<u8>],
-        descriptor: OwnedFd,
-        report: Report<'_>,
-    ) -> Answer {
-        self.on_stage(peer, question, |stage| carrier(stage, question, descriptor, report))
-    }
-
-    fn on_stage(&self, peer: &Peer, question: &[Vec<u8>], act: impl FnOnce(&Stage<'_>) -> Answer) -> Answer {
+        Asked { peer, words, places }: Asked<'_>,
+        act: impl FnOnce(&Stage<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
         let shared = &self.0;
-        if question.first().is_some_and(|verb| ABOUT_CONTENTS.contains(&verb.as_slice())) {
+        let device = shared.engine.device().ok_or_else(|| Refusal::new(libc::ENODEV, "nothing is mounted yet"))?;
+        let place = |descriptor| Place::of(descriptor, device, |shown| shared.nodes.inode(shown));
+        let places: Vec<Place> = places.into_iter().map(place).collect::<Result<_, _>>()?;
+        if words.first().is_some_and(|verb| ABOUT_CONTENTS.contains(&verb.as_slice())) {
             shared.write_back_all();
         }
         let changed = |parent: InodeId, name: &[u8]| {
             // A kernel that knows nothing of the directory has nothing to forget.
             let _ = shared.device.forget_entry(shared.nodes.node(parent), name);
         };
-        let find = |shown| shared.nodes.inode(shown);
         let closed = |parent: InodeId, name: &[u8], is_closed| shared.closed_entries.set(parent, name, is_closed);
-        act(&Stage { filesystem: shared.filesystem(), peer, find: &find, changed: &changed, closed: &closed })
+        let places = Places::Reached(&places);
+        act(&Stage { filesystem: shared.filesystem(), peer, places, changed: &changed, closed: &closed })
     }
 }
 

@@ -35,6 +35,11 @@ impl Engine {
         let _ = self.device.set(device);
     }
 
+    /// The device number of the mount, once it is known.
+    pub fn device(&self) -> Option<(u32, u32)> {
+        self.device.get().copied()
+    }
+
     pub fn filesystem(&self) -> &Filesystem {
         self.writable.get().unwrap_or(&self.first)
     }

@@ -1,7 +1,8 @@
-//! Lines that come with descriptors: how a question hands over the file or pipe that its answer goes into.
+//! Lines that come with descriptors: how a question hands over the places that it names, and the stream.
 //!
-//! Invariant: a peer can make the other side hold at most `MOST_DESCRIPTORS` at a time; more are closed at once.
+//! Invariant: a peer can make the other side hold at most so many at a time as it may; more are closed at once.
 
+use super::MOST_DESCRIPTORS;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -12,18 +13,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-const MOST_DESCRIPTORS: usize = 4;
-
 /// The lines of a socket.
 pub struct Lines<'a> {
     stream: &'a UnixStream,
     waiting: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
+    most_descriptors: usize,
 }
 
 impl<'a> Lines<'a> {
-    pub fn new(stream: &'a UnixStream) -> Lines<'a> {
-        Lines { stream, waiting: Vec::new(), descriptors: VecDeque::new() }
+    pub fn new(stream: &'a UnixStream, most_descriptors: usize) -> Lines<'a> {
+        Lines { stream, waiting: Vec::new(), descriptors: VecDeque::new(), most_descriptors }
     }
 
     /// The next line without its end; a longer one than `most` bytes is cut there.
@@ -41,9 +41,9 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The descriptor that came first.
-    pub fn descriptor(&mut self) -> Option<OwnedFd> {
-        self.descriptors.pop_front()
+    /// The `count` descriptors that came first; `None` when there are not so many.
+    pub fn descriptors(&mut self, count: usize) -> Option<Vec<OwnedFd>> {
+        (count <= self.descriptors.len()).then(|| self.descriptors.drain(..count).collect())
     }
 
     fn receive(&mut self) -> io::Result<usize> {
@@ -58,18 +58,22 @@ impl<'a> Lines<'a> {
                 self.descriptors.extend(descriptors);
             }
         }
-        self.descriptors.truncate(MOST_DESCRIPTORS);
+        self.descriptors.truncate(self.most_descriptors);
         self.waiting.extend_from_slice(&bytes[..received.bytes]);
         Ok(received.bytes)
     }
 }
 
-/// Sends a line together with a descriptor.
-pub fn send(mut stream: &UnixStream, line: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Sends a line together with descriptors.
+pub fn send(mut stream: &UnixStream, line: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if descriptors.len() > MOST_DESCRIPTORS {
+        return Err(io::Error::other(format!("a command takes at most {MOST_DESCRIPTORS} paths")));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for one descriptor");
+    if !descriptors.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "there is room for so many");
+    }
     let bytes = line.as_bytes();
     let sent =
         rustix::io::retry_on_intr(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;

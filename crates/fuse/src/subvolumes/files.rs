@@ -1,7 +1,7 @@
 //! Questions about the contents of files: where they lie, sharing what is equal, defragmenting; and the label.
 
-use super::perform::{Asked, malformed, one};
-use super::{Answer, Record, Refusal};
+use super::perform::{AT_ONCE, Asked, malformed, one};
+use super::{Answer, Record, Refusal, Sink};
 use butterfs_fs::file::Defragment;
 use butterfs_fs::file::item::{ExtentKind, FileExtent};
 use butterfs_fs::{Errno, InodeId, Method};
@@ -58,27 +58,31 @@ impl FileExtentRecord {
 impl Asked<'_, '_> {
     fn readable(&mut self) -> Result<InodeId, Refusal> {
         let id = self.inode()?;
-        let attr = self.access().reach(id)?;
-        self.access().must_read(&attr)?;
+        self.access().must_read(&self.filesystem().getattr(id)?)?;
         Ok(id)
     }
 
     fn writable(&mut self) -> Result<InodeId, Refusal> {
-        let id = self.inode()?;
-        let attr = self.access().reach(id)?;
-        self.access().must_write(&attr)?;
+        let id = self.changed()?;
+        self.access().must_write(&self.filesystem().getattr(id)?)?;
         self.filesystem().check_writable(id, false)?;
         Ok(id)
     }
 
-    pub(super) fn extents(&mut self) -> Answer {
+    pub(super) fn extents(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
         let id = self.readable()?;
-        let extents = self.filesystem().extents(id, 0..u64::MAX / 2)?;
-        let records = extents.iter().map(|extent| {
-            let shared = self.filesystem().is_shared(id, extent)?;
-            Ok(FileExtentRecord::of(extent, shared).to_words())
-        });
-        records.collect()
+        let mut at = 0;
+        loop {
+            let extents = self.filesystem().some_extents(id, at..u64::MAX / 2, AT_ONCE)?;
+            for extent in &extents {
+                let shared = self.filesystem().is_shared(id, extent)?;
+                sink(FileExtentRecord::of(extent, shared).to_words())?;
+            }
+            match extents.last() {
+                Some(extent) if extents.len() == AT_ONCE => at = extent.end(),
+                _ => return Ok(()),
+            }
+        }
     }
 
     pub(super) fn may_clone(&mut self) -> Answer {
@@ -113,6 +117,7 @@ impl Asked<'_, '_> {
     }
 
     pub(super) fn set_label(&mut self) -> Answer {
+        self.changed()?;
         let label = self.word()?.to_vec();
         self.access().must_be_privileged()?;
         self.filesystem().set_label(&label)?;

@@ -1,11 +1,13 @@
 //! Answering a question with the engine.
 
 use super::records::{ExtentRecord, SubvolumeRecord, uuid_from_text};
-use super::{Access, Answer, Peer, Record, Refusal};
+use super::{Access, Answer, Peer, Place, Places, Record, Refusal, Sink};
 use butterfs_fs::subvolume::SubvolumeInfo;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
 use butterfs_fs::{Caller, DeviceId, DeviceStats, Errno, Filesystem, Generation, Ino, InodeId, Logical, TreeId};
-use std::collections::HashMap;
+
+/// How many subvolumes, or extents, are in memory at a time.
+pub(super) const AT_ONCE: usize = 512;
 
 /// How often others may exchange names under a deletion before it gives up.
 const EXCHANGES: usize = 100;
@@ -16,49 +18,27 @@ pub struct Stage<'a> {
     pub filesystem: &'a Filesystem,
     /// Who asks.
     pub peer: &'a Peer,
-    /// The inode of a number that `stat` shows.
-    pub find: &'a dyn Fn(u64) -> Option<InodeId>,
+    /// What the words of the question name.
+    pub places: Places<'a>,
     /// Told of each directory entry that was made or removed.
     pub changed: &'a dyn Fn(InodeId, &[u8]),
     /// Told of an entry that nobody may follow while what it leads to is filled (true), and when they may again.
     pub closed: &'a dyn Fn(InodeId, &[u8], bool),
 }
 
-/// Answers a question.
-pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>]) -> Answer {
+/// Answers a question; the records go to `sink`, one by one where there can be many.
+pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>], sink: Sink<'_>) -> Result<(), Refusal> {
     let Some((verb, words)) = question.split_first() else { return Err(malformed()) };
     let mut asked = Asked { stage, words: words.iter() };
-
+    if let Places::Reached([]) = stage.places {
+        asked.access().must_be_privileged()?;
+    }
     match verb.as_slice() {
-        b"create" => asked.create(),
-        b"snapshot" => asked.snapshot(),
-        b"delete" => asked.delete(),
-        b"delete-id" => asked.delete_by_id(),
-        b"list" => asked.list(),
-        b"deleted" => asked.deleted(),
-        b"info" => asked.info(),
-        b"info-id" => asked.info_by_id(),
-        b"info-uuid" => asked.info_by_uuid(),
-        b"snapshots-of" => asked.snapshots_of(),
-        b"rootid" => asked.rootid(),
-        b"get-default" => asked.get_default(),
-        b"set-default" => asked.set_default(),
-        b"get-readonly" => asked.get_readonly(),
-        b"set-readonly" => asked.set_readonly(),
-        b"new" => asked.new_extents(),
-        b"subvolume-path" => asked.subvolume_path(),
-        b"paths" => asked.paths(),
-        b"users" => asked.users(),
-        b"store-data" => asked.store_data(),
-        b"extents" => asked.extents(),
-        b"may-clone" => asked.may_clone(),
-        b"dedupe" => asked.dedupe(),
-        b"defragment" => asked.defragment(),
-        b"get-label" => asked.get_label(),
-        b"set-label" => asked.set_label(),
-        b"device-stats" => Ok(asked.filesystem().device_stats().iter().map(device_record).collect()),
-        b"sync" => asked.stage.filesystem.sync().map(|()| Vec::new()).map_err(Refusal::from),
-        _ => Err(malformed()),
+        b"list" => asked.list(sink),
+        b"new" => asked.new_extents(sink),
+        b"extents" => asked.extents(sink),
+        b"users" => asked.users(sink),
+        _ => asked.brief(verb)?.into_iter().try_for_each(sink),
     }
 }
 
@@ -69,12 +49,12 @@ fn device_record((id, name, stats): &(DeviceId, String, DeviceStats)) -> Record 
     words.map(String::into_bytes).collect()
 }
 
-/// The inode that a word of a question names, for those who may do everything.
-pub fn inode_of(stage: &Stage<'_>, word: &[u8]) -> Result<InodeId, Refusal> {
+/// The directory that a word of a question names, which is to be changed by those who may do everything.
+pub fn changed_inode_of(stage: &Stage<'_>, word: &[u8]) -> Result<InodeId, Refusal> {
     let words = [word.to_vec()];
     let mut asked = Asked { stage, words: words.iter() };
     asked.access().must_be_privileged()?;
-    asked.inode()
+    asked.changed()
 }
 
 /// The subvolume that a word of a question names, for those who may do everything.
@@ -85,12 +65,25 @@ pub fn subvolume_of(stage: &Stage<'_>, word: &[u8]) -> Result<TreeId, Refusal> {
     asked.subvolume().map(|id| id.tree)
 }
 
+fn must_be_subvolume(id: InodeId) -> Result<InodeId, Refusal> {
+    if id.ino != Ino::ROOT_DIR || !id.tree.is_subvolume() {
+        return Err(Refusal::new(Errno::EINVAL.0, "not a subvolume"));
+    }
+    Ok(id)
+}
+
 pub(super) fn malformed() -> Refusal {
     Refusal::new(Errno::EINVAL.0, "the question makes no sense")
 }
 
 pub(super) fn one(value: impl ToString) -> Vec<Record> {
     vec![vec![value.to_string().into_bytes()]]
+}
+
+/// The place that a word names by its index.
+fn reached<'p>(places: &'p [Place], word: &[u8]) -> Result<&'p Place, Refusal> {
+    let index = word.strip_prefix(b"@").and_then(|index| std::str::from_utf8(index).ok()?.parse::<usize>().ok());
+    index.and_then(|index| places.get(index)).ok_or_else(malformed)
 }
 
 pub(super) struct Asked<'a, 'w> {
@@ -116,6 +109,38 @@ impl Asked<'_, '_> {
         text.and_then(|text| text.parse().ok()).ok_or_else(malformed)
     }
 
+    /// Answers a question whose answer is short.
+    fn brief(&mut self, verb: &[u8]) -> Answer {
+        match verb {
+            b"create" => self.create(),
+            b"snapshot" => self.snapshot(),
+            b"delete" => self.delete(),
+            b"delete-id" => self.delete_by_id(),
+            b"deleted" => self.deleted(),
+            b"info" => self.info(),
+            b"info-id" => self.info_by_id(),
+            b"info-uuid" => self.info_by_uuid(),
+            b"snapshots-of" => self.snapshots_of(),
+            b"rootid" => self.rootid(),
+            b"get-default" => self.get_default(),
+            b"set-default" => self.set_default(),
+            b"get-readonly" => self.get_readonly(),
+            b"set-readonly" => self.set_readonly(),
+            b"subvolume-path" => self.subvolume_path(),
+            b"paths" => self.paths(),
+            b"paths-in" => self.paths_in(),
+            b"store-data" => self.store_data(),
+            b"may-clone" => self.may_clone(),
+            b"dedupe" => self.dedupe(),
+            b"defragment" => self.defragment(),
+            b"get-label" => self.get_label(),
+            b"set-label" => self.set_label(),
+            b"device-stats" => Ok(self.filesystem().device_stats().iter().map(device_record).collect()),
+            b"sync" => self.filesystem().sync().map(|()| Vec::new()).map_err(Refusal::from),
+            _ => Err(malformed()),
+        }
+    }
+
     fn tree(&mut self) -> Result<TreeId, Refusal> {
         Ok(match self.number()? {
             0 => TreeId::FS,
@@ -132,28 +157,35 @@ impl Asked<'_, '_> {
     }
 
     pub(super) fn inode(&mut self) -> Result<InodeId, Refusal> {
-        let find = self.stage.find;
-        let text = std::str::from_utf8(self.word()?).map_err(|_| malformed())?;
+        let places = self.stage.places;
+        let word = self.word()?;
         let number = |text: &str| text.parse::<u64>().map_err(|_| malformed());
-        if let Some(shown) = text.strip_prefix('@') {
-            let gone = || Refusal::new(Errno::ENOENT.0, "there is no such inode");
-            return find(number(shown)?).ok_or_else(gone);
+        match places {
+            Places::Reached(places) => reached(places, word).map(|place| place.id),
+            Places::Numbered => {
+                let text = std::str::from_utf8(word).map_err(|_| malformed())?;
+                let (tree, ino) = text.split_once(':').ok_or_else(malformed)?;
+                Ok(InodeId { tree: TreeId(number(tree)?), ino: Ino(number(ino)?) })
+            }
         }
-        let (tree, ino) = text.split_once(':').ok_or_else(malformed)?;
-        Ok(InodeId { tree: TreeId(number(tree)?), ino: Ino(number(ino)?) })
+    }
+
+    /// An inode that is changed, or stands for the filesystem that is.
+    pub(super) fn changed(&mut self) -> Result<InodeId, Refusal> {
+        if let (Places::Reached(places), Some(word)) = (self.stage.places, self.words.as_slice().first()) {
+            reached(places, word)?.must_be_writable()?;
+        }
+        self.inode()
     }
 
     /// An inode that must be the root directory of a subvolume.
     fn subvolume(&mut self) -> Result<InodeId, Refusal> {
         let id = self.inode()?;
-        if id.ino != Ino::ROOT_DIR || !id.tree.is_subvolume() {
-            return Err(Refusal::new(Errno::EINVAL.0, "not a subvolume"));
-        }
-        Ok(id)
+        must_be_subvolume(id)
     }
 
     fn create(&mut self) -> Answer {
-        let parent = self.inode()?;
+        let parent = self.changed()?;
         let umask = self.number()? as u32 & 0o777;
         let name = self.word()?.to_vec();
         self.access().must_change_entries(parent)?;
@@ -166,11 +198,10 @@ impl Asked<'_, '_> {
 
     fn snapshot(&mut self) -> Answer {
         let source = self.subvolume()?;
-        let parent = self.inode()?;
+        let parent = self.changed()?;
         let name = self.word()?.to_vec();
         let read_only = self.flag("ro", "rw")?;
-        let attr = self.access().reach(source)?;
-        self.access().must_own(&attr)?;
+        self.access().must_own(&self.filesystem().getattr(source)?)?;
         self.access().must_change_entries(parent)?;
         let id = self.filesystem().snapshot(source.tree, parent, &name, read_only)?;
         (self.stage.changed)(parent, &name);
@@ -178,7 +209,7 @@ impl Asked<'_, '_> {
     }
 
     fn delete(&mut self) -> Answer {
-        let parent = self.inode()?;
+        let parent = self.changed()?;
         let name = self.word()?.to_vec();
         let mut attempt = self.delete_found(parent, &name);
         for _ in 0..EXCHANGES {
@@ -209,6 +240,7 @@ impl Asked<'_, '_> {
     }
 
     fn delete_by_id(&mut self) -> Answer {
+        self.changed()?;
         let id = self.tree()?;
         self.access().must_be_privileged()?;
         let (parent, name) = self.filesystem().delete_subvolume_by_id(id)?;
@@ -216,29 +248,39 @@ impl Asked<'_, '_> {
         Ok(one(id.0))
     }
 
-    fn list(&mut self) -> Answer {
+    fn list(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
         let id = self.inode()?;
         self.access().must_be_privileged()?;
-        let mut records = one(id.tree.0);
-        let mut paths: HashMap<InodeId, Vec<u8>> = HashMap::new();
-        for info in self.filesystem().subvolumes()? {
-            let path = match &info.place {
-                Some((tree, ino, _)) => {
-                    let directory = InodeId { tree: *tree, ino: *ino };
-                    match paths.get(&directory) {
-                        Some(path) => path.clone(),
-                        None => {
-                            let path = self.filesystem().directory_path(directory)?;
-                            paths.insert(directory, path.clone());
-                            path
-                        }
+        one(id.tree.0).into_iter().try_for_each(&mut *sink)?;
+        // Many lie in one directory.
+        let mut last: Option<(InodeId, Vec<u8>)> = None;
+        let mut at = TreeId::FS;
+        loop {
+            let infos = self.filesystem().some_subvolumes(at, AT_ONCE)?;
+            for info in &infos {
+                let path = match &info.place {
+                    Some((tree, ino, _)) => {
+                        let directory = InodeId { tree: *tree, ino: *ino };
+                        let path = match last.take().filter(|(of, _)| *of == directory) {
+                            Some((_, path)) => path,
+                            None => match self.filesystem().directory_path(directory) {
+                                // Deleted meanwhile.
+                                Err(error) if error.is(Errno::ENOENT) => continue,
+                                path => path?,
+                            },
+                        };
+                        last = Some((directory, path.clone()));
+                        path
                     }
-                }
-                None => Vec::new(),
-            };
-            records.push(SubvolumeRecord::of(&info, path).to_words());
+                    None => Vec::new(),
+                };
+                sink(SubvolumeRecord::of(info, path).to_words())?;
+            }
+            match infos.last() {
+                Some(info) if infos.len() == AT_ONCE => at = TreeId(info.id.0 + 1),
+                _ => return Ok(()),
+            }
         }
-        Ok(records)
     }
 
     fn deleted(&mut self) -> Answer {
@@ -255,7 +297,6 @@ impl Asked<'_, '_> {
 
     fn info(&mut self) -> Answer {
         let id = self.subvolume()?;
-        self.access().reach(id)?;
         self.described(id.tree)
     }
 
@@ -296,7 +337,6 @@ impl Asked<'_, '_> {
 
     fn rootid(&mut self) -> Answer {
         let id = self.inode()?;
-        self.access().reach(id)?;
         Ok(one(id.tree.0))
     }
 
@@ -306,6 +346,7 @@ impl Asked<'_, '_> {
     }
 
     fn set_default(&mut self) -> Answer {
+        self.changed()?;
         let id = self.tree()?;
         self.access().must_be_privileged()?;
         if !id.is_subvolume() {
@@ -317,39 +358,42 @@ impl Asked<'_, '_> {
 
     fn get_readonly(&mut self) -> Answer {
         let id = self.subvolume()?;
-        self.access().reach(id)?;
         Ok(one(self.filesystem().subvolume_info(id.tree)?.is_readonly()))
     }
 
     fn set_readonly(&mut self) -> Answer {
-        let id = self.subvolume()?;
+        let id = must_be_subvolume(self.changed()?)?;
         let read_only = self.flag("true", "false")?;
-        let attr = self.access().reach(id)?;
-        self.access().must_own(&attr)?;
+        self.access().must_own(&self.filesystem().getattr(id)?)?;
         self.filesystem().set_subvolume_readonly(id.tree, read_only)?;
         Ok(Vec::new())
     }
 
-    fn new_extents(&mut self) -> Answer {
+    fn new_extents(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
         let id = self.subvolume()?;
         let since = Generation(self.number()?);
         self.access().must_be_privileged()?;
-        let mut found = Vec::new();
-        self.filesystem().new_extents(id.tree, since, &mut |ino, extent| {
-            found.push((ino, *extent));
-            Ok(())
-        })?;
-        let mut records = one(self.filesystem().subvolume_info(id.tree)?.generation.0);
+        // What is written while the answer is made is new to the next one.
+        self.filesystem().sync()?;
+        one(self.filesystem().subvolume_info(id.tree)?.generation.0).into_iter().try_for_each(&mut *sink)?;
         let mut last: Option<(Ino, Vec<u8>)> = None;
-        for (ino, extent) in found {
-            let path = match last.take() {
-                Some((of, path)) if of == ino => path,
-                _ => self.first_path(InodeId { tree: id.tree, ino })?,
+        let mut refusal = None;
+        let shown = self.filesystem().new_extents(id.tree, since, &mut |ino, extent| {
+            let mut tell = || {
+                let path = match last.take() {
+                    Some((of, path)) if of == ino => path,
+                    _ => self.first_path(InodeId { tree: id.tree, ino })?,
+                };
+                last = Some((ino, path.clone()));
+                sink(ExtentRecord::of(ino.0, extent, path).to_words())
             };
-            records.push(ExtentRecord::of(ino.0, &extent, path.clone()).to_words());
-            last = Some((ino, path));
-        }
-        Ok(records)
+            tell().map_err(|why| {
+                refusal = Some(why);
+                butterfs_fs::Error::refused(Errno::EINTR, "the answer has ended")
+            })
+        });
+        refusal.map_or(Ok(()), Err)?;
+        Ok(shown?)
     }
 
     /// An unlinked file that is still open has none.
@@ -369,18 +413,29 @@ impl Asked<'_, '_> {
 
     fn paths(&mut self) -> Answer {
         let within = self.inode()?;
+        self.paths_of(within.tree)
+    }
+
+    fn paths_in(&mut self) -> Answer {
+        let tree = self.tree()?;
+        self.paths_of(tree)
+    }
+
+    fn paths_of(&mut self, tree: TreeId) -> Answer {
         let ino = Ino(self.number()?);
         self.access().must_be_privileged()?;
-        let found = self.filesystem().inode_paths(InodeId { tree: within.tree, ino }, usize::MAX)?;
+        let found = self.filesystem().inode_paths(InodeId { tree, ino }, usize::MAX)?;
         Ok(found.into_iter().map(|path| vec![path]).collect())
     }
 
-    fn users(&mut self) -> Answer {
+    fn users(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
         let at = Logical(self.number()?);
         let whole = self.flag("whole", "exact")?;
         self.access().must_be_privileged()?;
-        let users = self.filesystem().users_of(at, whole)?;
         let words = |numbers: [u64; 3]| numbers.map(|number| number.to_string().into_bytes()).to_vec();
-        Ok(users.iter().map(|user| words([user.tree.0, user.ino.0, user.offset])).collect())
+        for user in self.filesystem().users_of(at, whole)? {
+            sink(words([user.tree.0, user.ino.0, user.offset]))?;
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{self, nonsense};
+use crate::target::{self, Question, nonsense};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ impl Run for Args {
             images => target::images(images)?,
         };
         let mut any = false;
-        for words in target.ask("cannot ask for the counters", &[b"device-stats"])? {
+        for words in target.ask("cannot ask for the counters", &Question::new("device-stats"))? {
             let word = |index: usize| words.get(index).map(|word| String::from_utf8_lossy(word)).ok_or_else(nonsense);
             let name = word(1)?;
             for (index, counter) in COUNTERS.iter().enumerate() {

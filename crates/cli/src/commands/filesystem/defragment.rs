@@ -3,10 +3,13 @@
 use crate::args;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Target, cannot_access, nonsense};
+use crate::target::{ImageArgument, Intent, Question, Target, cannot_access, nonsense};
 use butterfs_fs::Method;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// Bytes for which one question is asked, so that the work ends soon after the command.
+const AT_ONCE: u64 = 1 << 30;
 
 /// Write fragments of files anew, as one.
 ///
@@ -62,7 +65,7 @@ impl Run for Args {
                 self.folder(&mut target, path, &method, out)?;
             }
             if self.flush {
-                target.ask("cannot make it durable", &[b"sync"])?;
+                target.ask("cannot make it durable", &Question::new("sync"))?;
             }
             target.close()?;
         }
@@ -93,12 +96,17 @@ impl Args {
         if self.verbose {
             writeln!(out, "{}", path.display())?;
         }
-        let inode = target.inode(path)?;
-        let numbers = [self.start, self.length.unwrap_or(u64::MAX), self.threshold];
-        let [start, length, threshold] = numbers.map(|number| number.to_string().into_bytes());
-        let question: [&[u8]; 6] = [b"defragment", &inode, &start, &length, &threshold, method.as_bytes()];
+        let object = target.object(path)?;
         let what = format!("cannot defragment '{}'", path.display());
-        target.ask(&what, &question)?.first().map(drop).ok_or_else(nonsense)
+        let end = self.start.saturating_add(self.length.unwrap_or(u64::MAX)).min(target.size(&object)?.max(1));
+        let mut at = self.start;
+        while at < end {
+            let len = (end - at).min(AT_ONCE);
+            let question = Question::new("defragment").about(&object).number(at).number(len).number(self.threshold);
+            target.ask(&what, &question.word(method))?.first().ok_or_else(nonsense)?;
+            at += len;
+        }
+        Ok(())
     }
 
     /// Everything below that is a file of the same subvolume.
@@ -123,6 +131,6 @@ impl Args {
 }
 
 fn is_subvolume(target: &mut Target, path: &Path) -> Result<bool, CliError> {
-    let inode = target.inode(path)?;
-    Ok(target.try_ask(&[b"get-readonly", &inode])?.is_ok())
+    let question = Question::new("get-readonly").about(&target.object(path)?);
+    Ok(target.try_ask(&question)?.is_ok())
 }

@@ -2,7 +2,7 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, nonsense};
+use crate::target::{ImageArgument, Intent, Question, nonsense};
 use butterfs_fuse::subvolumes::FileExtentRecord;
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,21 +23,25 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.image.target(&self.path, Intent::Look)?;
         target.write_back(&self.path)?;
-        let inode = target.inode(&self.path)?;
+        let question = Question::new("extents").about(&target.object(&self.path)?);
         let what = format!("cannot list the extents of '{}'", self.path.display());
-        let records = target.ask(&what, &[b"extents", &inode])?;
         writeln!(out, "{:>16} {:>16} {:>12} {:>12}  FLAGS", "FILE OFFSET", "ADDRESS", "LENGTH", "ON DISK")?;
-        for words in &records {
-            let record = FileExtentRecord::from_words(words).ok_or_else(nonsense)?;
-            let [start, len, at, disk_len, _, offset, _] = record.numbers;
-            let plain = record.compression == "none";
-            let address = if plain && at != 0 { at + offset } else { at };
-            let on_disk = if plain && disk_len != 0 { len } else { disk_len };
-            writeln!(out, "{start:>16} {address:>16} {len:>12} {on_disk:>12}  {}", flags(&record))?;
-        }
-        writeln!(out, "{}: {} extents", self.path.display(), records.len())?;
+        let mut count = 0;
+        target.each(&what, &question, &mut |words| {
+            count += 1;
+            show(&FileExtentRecord::from_words(&words).ok_or_else(nonsense)?, out)
+        })?;
+        writeln!(out, "{}: {count} extents", self.path.display())?;
         target.close()
     }
+}
+
+fn show(record: &FileExtentRecord, out: &mut dyn Write) -> Result<(), CliError> {
+    let [start, len, at, disk_len, _, offset, _] = record.numbers;
+    let plain = record.compression == "none";
+    let address = if plain && at != 0 { at + offset } else { at };
+    let on_disk = if plain && disk_len != 0 { len } else { disk_len };
+    Ok(writeln!(out, "{start:>16} {address:>16} {len:>12} {on_disk:>12}  {}", flags(record))?)
 }
 
 fn flags(record: &FileExtentRecord) -> String {

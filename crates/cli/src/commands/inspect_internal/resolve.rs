@@ -3,7 +3,7 @@
 use super::number;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Target, nonsense};
+use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ pub struct RootidArgs {
 impl Run for RootidArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.image.target(&self.path, Intent::Look)?;
-        let inode = target.inode(&self.path)?;
-        writeln!(out, "{}", target.ask_number("cannot find the subvolume", &[b"rootid", &inode])?)?;
+        let question = Question::new("rootid").about(&target.object(&self.path)?);
+        writeln!(out, "{}", target.ask_number("cannot find the subvolume", &question)?)?;
         target.close()
     }
 }
@@ -48,7 +48,7 @@ impl Run for SubvolidArgs {
 }
 
 fn subvolume_path(target: &mut Target, what: &str, id: u64) -> Result<Vec<u8>, CliError> {
-    let records = target.ask(what, &[b"subvolume-path", id.to_string().as_bytes()])?;
+    let records = target.ask(what, &Question::new("subvolume-path").number(id))?;
     records.into_iter().flatten().next().ok_or_else(nonsense)
 }
 
@@ -70,9 +70,9 @@ pub struct InodeArgs {
 impl Run for InodeArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.image.target(&self.path, Intent::Look)?;
-        let within = target.inode(&self.path)?;
+        let question = Question::new("paths").about(&target.object(&self.path)?).number(self.inode);
         let what = format!("cannot resolve inode {}", self.inode);
-        let records = target.ask(&what, &[b"paths", &within, self.inode.to_string().as_bytes()])?;
+        let records = target.ask(&what, &question)?;
         for path in records.iter().flatten() {
             write_path(out, &self.path, &[path])?;
         }
@@ -124,8 +124,8 @@ impl Run for LogicalArgs {
         let mut target = self.image.target(&self.path, Intent::Look)?;
         target.write_back(&self.path)?;
         let what = format!("cannot resolve address {}", self.logical);
-        let which: &[u8] = if self.ignore_offsets { b"whole" } else { b"exact" };
-        let users = target.ask(&what, &[b"users", self.logical.to_string().as_bytes(), which])?;
+        let which = if self.ignore_offsets { "whole" } else { "exact" };
+        let users = target.ask(&what, &Question::new("users").number(self.logical).word(which))?;
         for user in users {
             let numbers = user.iter().map(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok());
             let numbers = numbers.collect::<Option<Vec<u64>>>().ok_or_else(nonsense)?;
@@ -135,8 +135,7 @@ impl Run for LogicalArgs {
                 continue;
             }
             let subvolume = subvolume_path(&mut target, &what, tree)?;
-            let within = format!("{tree}:256");
-            let paths = target.ask(&what, &[b"paths", within.as_bytes(), ino.to_string().as_bytes()])?;
+            let paths = target.ask(&what, &Question::new("paths-in").number(tree).number(ino))?;
             for path in paths.iter().flatten() {
                 write_path(out, &self.path, &[&subvolume, path])?;
             }

@@ -3,7 +3,7 @@
 use super::refuse_qgroups;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, parent_and_name};
+use crate::target::{ImageArgument, Intent, Question, parent_and_name};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -33,13 +33,13 @@ impl Run for Args {
         if target.is_directory(&self.path)?.is_some() {
             return Err(CliError::failed(format!("target path already exists: {}", self.path.display())));
         }
-        let directory = target.inode(&parent)?;
+        let directory = target.object(&parent)?;
         let shown = format!("{}/{}", parent.display(), String::from_utf8_lossy(&name));
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
-        let umask = umask.as_raw_mode().to_string();
         let what = format!("cannot create subvolume '{shown}'");
-        target.ask(&what, &[b"create", &directory, umask.as_bytes(), &name])?;
+        let question = Question::new("create").about(&directory).number(umask.as_raw_mode().into()).word(&name);
+        target.ask(&what, &question)?;
         target.close()?;
         if !self.quiet {
             writeln!(out, "Create subvolume '{shown}'")?;

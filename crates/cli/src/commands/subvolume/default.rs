@@ -3,7 +3,7 @@
 use super::forest::{Forest, TOP_LEVEL};
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent};
+use crate::target::{ImageArgument, Intent, Question};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -20,13 +20,13 @@ pub struct GetArgs {
 impl Run for GetArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.image.target(&self.path, Intent::Look)?;
-        let id = target.ask_number("cannot find the default subvolume", &[b"get-default"])?;
+        let id = target.ask_number("cannot find the default subvolume", &Question::new("get-default"))?;
         if id == TOP_LEVEL {
             writeln!(out, "ID 5 (FS_TREE)")?;
             return target.close();
         }
-        let inode = target.inode(&self.path)?;
-        let forest = Forest::ask(&mut target, &inode)?;
+        let place = target.place();
+        let forest = Forest::ask(&mut target, &place)?;
         let found = forest.all.get(&id);
         let found = found.ok_or_else(|| CliError::failed(format!("the default subvolume {id} does not exist")))?;
         write!(out, "ID {id} gen {} top level {} path ", found.generation, found.parent)?;
@@ -52,19 +52,20 @@ impl Run for SetArgs {
     fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
         let what = "cannot set the default subvolume";
         let mut target = self.image.target(self.path.as_ref().unwrap_or(&self.first), Intent::Change)?;
+        let mut place = target.place();
         let id = match &self.path {
             Some(_) => {
                 let text = self.first.to_string_lossy();
                 text.parse().map_err(|_| CliError::failed(format!("{text} is not a valid numeric value")))?
             }
             None => {
-                let inode = target.inode(&self.first)?;
-                target.ask(what, &[b"get-readonly", &inode])?;
-                target.ask_number(what, &[b"rootid", &inode])?
+                place = target.object(&self.first)?;
+                target.ask(what, &Question::new("get-readonly").about(&place))?;
+                target.ask_number(what, &Question::new("rootid").about(&place))?
             }
         };
         let id: u64 = id;
-        target.ask(what, &[b"set-default", id.to_string().as_bytes()])?;
+        target.ask(what, &Question::new("set-default").about(&place).number(id))?;
         target.close()
     }
 }

@@ -3,7 +3,7 @@
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::report;
-use crate::target::{ImageArgument, Intent, Target, parent_and_name};
+use crate::target::{ImageArgument, Intent, Object, Question, Target, parent_and_name};
 use butterfs_fs::Errno;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -64,13 +64,15 @@ impl Args {
         let path = &self.resolved(path)?;
         let (parent, name) = parent_and_name(path)?;
         let mut target = self.image.target(&parent, Intent::Change)?;
+        let subvolume = target.object(path)?;
         if self.recursive {
-            self.delete_nested(&mut target, path, out)?;
+            let id = target.ask_number("cannot find the subvolume", &Question::new("rootid").about(&subvolume))?;
+            self.delete_below(&mut target, &subvolume, id, out)?;
         }
-        let directory = target.inode(&parent)?;
+        let directory = target.object(&parent)?;
         self.say(out, &format!("'{}'", path.display()))?;
-        let words: [&[u8]; 3] = [b"delete", &directory, &name];
-        self.order(&mut target, &words, &format!("could not destroy subvolume '{}'", path.display()))?;
+        let question = Question::new("delete").about(&directory).word(&name);
+        self.order(&mut target, &question, &format!("could not destroy subvolume '{}'", path.display()))?;
         target.close()
     }
 
@@ -84,8 +86,8 @@ impl Args {
 
     fn delete_id(&self, path: &Path, id: u64, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.image.target(path, Intent::Change)?;
-        let number = id.to_string();
-        let shown = match target.try_ask(&[b"subvolume-path", number.as_bytes()])? {
+        let place = target.place();
+        let shown = match target.try_ask(&Question::new("subvolume-path").number(id))? {
             Ok(records) => {
                 let inside = records.first().and_then(|record| record.first()).cloned().unwrap_or_default();
                 format!("'{}/{}'", path.display(), String::from_utf8_lossy(&inside))
@@ -93,33 +95,30 @@ impl Args {
             Err(_) => format!("subvolid={id}"),
         };
         if self.recursive {
-            self.delete_below(&mut target, path, id, out)?;
+            self.delete_below(&mut target, &place, id, out)?;
         }
         self.say(out, &shown)?;
-        self.order(&mut target, &[b"delete-id", number.as_bytes()], &format!("could not destroy subvolume {id}"))?;
+        self.order(
+            &mut target,
+            &Question::new("delete-id").about(&place).number(id),
+            &format!("could not destroy subvolume {id}"),
+        )?;
         target.close()
     }
 
-    fn delete_nested(&self, target: &mut Target, path: &Path, out: &mut dyn Write) -> Result<(), CliError> {
-        let inode = target.inode(path)?;
-        let id = target.ask_number("cannot find the subvolume", &[b"rootid", &inode])?;
-        self.delete_below(target, path, id, out)
-    }
-
     /// Deletes everything below the subvolume `id`, innermost first.
-    fn delete_below(&self, target: &mut Target, at: &Path, id: u64, out: &mut dyn Write) -> Result<(), CliError> {
-        let inode = target.inode(at)?;
-        let forest = super::forest::Forest::ask(target, &inode)?;
+    fn delete_below(&self, target: &mut Target, at: &Object, id: u64, out: &mut dyn Write) -> Result<(), CliError> {
+        let forest = super::forest::Forest::ask(target, at)?;
         for inner in forest.below(id) {
             self.say(out, &format!("'{}'", String::from_utf8_lossy(&forest.path_from_top(inner))))?;
-            let number = inner.to_string();
-            self.order(target, &[b"delete-id", number.as_bytes()], &format!("could not destroy subvolume {inner}"))?;
+            let question = Question::new("delete-id").about(at).number(inner);
+            self.order(target, &question, &format!("could not destroy subvolume {inner}"))?;
         }
         Ok(())
     }
 
-    fn order(&self, target: &mut Target, words: &[&[u8]], what: &str) -> Result<(), CliError> {
-        target.try_ask(words)?.map_err(|refusal| {
+    fn order(&self, target: &mut Target, question: &Question, what: &str) -> Result<(), CliError> {
+        target.try_ask(question)?.map_err(|refusal| {
             let error = CliError::failed(format!("{what}: {}", refusal.sentence));
             match Errno(refusal.errno) {
                 Errno::ENOTEMPTY => error.hint("'--recursive' deletes the subvolumes inside it, too"),
@@ -127,7 +126,7 @@ impl Args {
             }
         })?;
         if self.commit_each || self.commit_after {
-            target.ask("cannot commit", &[b"sync"])?;
+            target.ask("cannot commit", &Question::new("sync"))?;
         }
         Ok(())
     }

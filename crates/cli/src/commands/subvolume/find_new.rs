@@ -2,7 +2,7 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, nonsense};
+use crate::target::{ImageArgument, Intent, Question, nonsense};
 use butterfs_fuse::subvolumes::ExtentRecord;
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,19 +22,24 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.image.target(&self.path, Intent::Look)?;
         target.write_back(&self.path)?;
-        let inode = target.inode(&self.path)?;
+        let question = Question::new("new").about(&target.object(&self.path)?).number(self.lastgen);
         let what = format!("cannot search '{}'", self.path.display());
-        let records = target.ask(&what, &[b"new", &inode, self.lastgen.to_string().as_bytes()])?;
-        let (marker, extents) = records.split_first().ok_or_else(nonsense)?;
-        for words in extents {
-            let ExtentRecord { numbers, flags, path } = ExtentRecord::from_words(words).ok_or_else(nonsense)?;
-            let [ino, position, len, at, offset, generation] = numbers;
-            write!(out, "inode {ino} file offset {position} len {len} disk start {at} offset {offset} ")?;
-            write!(out, "gen {generation} flags {flags} ")?;
-            out.write_all(&[path.as_slice(), b"\n"].concat())?;
-        }
-        let marker = marker.first().ok_or_else(nonsense)?;
-        writeln!(out, "transid marker was {}", String::from_utf8_lossy(marker))?;
+        let mut marker = None;
+        target.each(&what, &question, &mut |words| match marker {
+            Some(_) => show(&ExtentRecord::from_words(&words).ok_or_else(nonsense)?, out),
+            None => {
+                marker = Some(words.into_iter().next().ok_or_else(nonsense)?);
+                Ok(())
+            }
+        })?;
+        writeln!(out, "transid marker was {}", String::from_utf8_lossy(&marker.ok_or_else(nonsense)?))?;
         target.close()
     }
+}
+
+fn show(record: &ExtentRecord, out: &mut dyn Write) -> Result<(), CliError> {
+    let [ino, position, len, at, offset, generation] = record.numbers;
+    write!(out, "inode {ino} file offset {position} len {len} disk start {at} offset {offset} ")?;
+    write!(out, "gen {generation} flags {} ", record.flags)?;
+    Ok(out.write_all(&[record.path.as_slice(), b"\n"].concat())?)
 }

@@ -4,7 +4,7 @@
 //! many steps as there are subvolumes.
 
 use crate::error::CliError;
-use crate::target::{Target, nonsense};
+use crate::target::{Object, Question, Target, nonsense};
 use butterfs_fuse::subvolumes::SubvolumeRecord;
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Asks for all subvolumes of the filesystem that `inode` is on.
-    pub fn ask(target: &mut Target, inode: &[u8]) -> Result<Forest, CliError> {
-        let records = target.ask("cannot list subvolumes", &[b"list", inode])?;
+    /// Asks for all subvolumes of the filesystem that `place` is on.
+    pub fn ask(target: &mut Target, place: &Object) -> Result<Forest, CliError> {
+        let records = target.ask("cannot list subvolumes", &Question::new("list").about(place))?;
         let (first, rest) = records.split_first().ok_or_else(nonsense)?;
         let asked_in = first.first().and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
         let all = rest.iter().map(|words| SubvolumeRecord::from_words(words).map(|record| (record.id, record)));

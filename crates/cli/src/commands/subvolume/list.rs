@@ -5,7 +5,7 @@ use super::local_date;
 use crate::commands::Run;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Target, nonsense};
+use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
 use butterfs_fuse::subvolumes::{SubvolumeRecord, uuid_text};
 use std::cmp::Ordering;
 use std::io::Write;
@@ -168,8 +168,7 @@ impl Run for Args {
 
 impl Args {
     fn living(&self, target: &mut Target) -> Result<Vec<Line>, CliError> {
-        let inode = target.inode(&self.path)?;
-        let forest = Forest::ask(target, &inode)?;
+        let forest = Forest::ask(target, &target.place())?;
         let shown = |record: &&SubvolumeRecord| {
             record.id != TOP_LEVEL
                 && (!self.only_below || record.parent == forest.asked_in)
@@ -223,7 +222,7 @@ fn uuid_or_dash(uuid: &[u8; 16]) -> String {
 }
 
 fn deleted(target: &mut Target) -> Result<Vec<Line>, CliError> {
-    let records = target.ask("cannot list deleted subvolumes", &[b"deleted"])?;
+    let records = target.ask("cannot list deleted subvolumes", &Question::new("deleted"))?;
     let line = |words: &Vec<Vec<u8>>| {
         let number = |index: usize| std::str::from_utf8(words.get(index)?).ok()?.parse().ok();
         let (id, generation) = (number(0)?, number(1)?);

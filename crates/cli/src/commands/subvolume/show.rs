@@ -5,7 +5,7 @@ use super::local_date::with_zone;
 use crate::commands::Run;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Target, nonsense};
+use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
 use butterfs_fuse::subvolumes::{SubvolumeRecord, uuid_from_text, uuid_text};
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,15 +28,17 @@ pub struct Args {
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = self.image.target(&self.path, Intent::Look)?;
-        let inode = target.inode(&self.path)?;
         let what = format!("cannot show '{}'", self.path.display());
         let records = match (&self.rootid, &self.uuid) {
-            (Some(id), _) => target.ask(&what, &[b"info-id", id.to_string().as_bytes()]),
+            (Some(id), _) => target.ask(&what, &Question::new("info-id").number(*id)),
             (_, Some(uuid)) => {
                 let uuid = uuid_from_text(uuid).ok_or_else(|| CliError::failed(format!("invalid UUID: {uuid}")))?;
-                target.ask(&what, &[b"info-uuid", uuid_text(&uuid).as_bytes()])
+                target.ask(&what, &Question::new("info-uuid").word(uuid_text(&uuid)))
             }
-            _ => target.ask(&what, &[b"info", &inode]),
+            _ => {
+                let question = Question::new("info").about(&target.object(&self.path)?);
+                target.ask(&what, &question)
+            }
         }?;
         let record = records.first().and_then(|words| SubvolumeRecord::from_words(words)).ok_or_else(nonsense)?;
         let paths = paths(&mut target, &record);
@@ -48,7 +50,7 @@ impl Run for Args {
 /// The path of the subvolume from the top level, then those of its snapshots. None for users who may not see all
 /// subvolumes; they are shown their own all the same.
 fn paths(target: &mut Target, record: &SubvolumeRecord) -> Option<Vec<Vec<u8>>> {
-    let records = target.ask("cannot list snapshots", &[b"snapshots-of", record.id.to_string().as_bytes()]).ok()?;
+    let records = target.ask("cannot list snapshots", &Question::new("snapshots-of").number(record.id)).ok()?;
     records.into_iter().map(|mut words| words.pop()).collect()
 }
 

@@ -3,10 +3,10 @@
 use super::refuse_qgroups;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, parent_and_name};
+use crate::target::{ImageArgument, Intent, Question, parent_and_name};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Create a snapshot of a subvolume
 ///
@@ -36,7 +36,7 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         refuse_qgroups(&self.qgroups)?;
         let mut target = self.image.target(&self.subvolume, Intent::Change)?;
-        let source = target.inode(&self.subvolume)?;
+        let source = target.object(&self.subvolume)?;
         let (parent, name) = match target.is_directory(&self.dest)? {
             Some(true) => (self.dest.clone(), self.own_name()?),
             Some(false) => {
@@ -45,12 +45,11 @@ impl Run for Args {
             }
             None => parent_and_name(&self.dest)?,
         };
-        let directory = target.inode(&parent)?;
-        self.must_be_one_filesystem(&parent)?;
+        let directory = target.object(&parent)?;
         target.write_back(&self.subvolume)?;
-        let kind: &[u8] = if self.readonly { b"ro" } else { b"rw" };
         let what = format!("cannot snapshot '{}'", self.subvolume.display());
-        target.ask(&what, &[b"snapshot", &source, &directory, &name, kind])?;
+        let question = Question::new("snapshot").about(&source).about(&directory).word(&name);
+        target.ask(&what, &question.word(if self.readonly { "ro" } else { "rw" }))?;
         target.close()?;
         if !self.quiet {
             let kind = if self.readonly { "readonly snapshot" } else { "snapshot" };
@@ -69,18 +68,5 @@ impl Args {
         }
         let real = self.subvolume.canonicalize().ok().filter(|_| self.image.image.is_none());
         parent_and_name(real.as_deref().unwrap_or(&self.subvolume)).map(|(_, name)| name)
-    }
-
-    /// A number of an inode means another one on another mount.
-    fn must_be_one_filesystem(&self, parent: &Path) -> Result<(), CliError> {
-        if self.image.image.is_some() {
-            return Ok(());
-        }
-        let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
-        if device(&self.subvolume) == device(parent) {
-            return Ok(());
-        }
-        let (from, to) = (self.subvolume.display(), parent.display());
-        Err(CliError::failed(format!("cannot snapshot '{from}': '{to}' is on another filesystem")))
     }
 }

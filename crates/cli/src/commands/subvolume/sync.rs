@@ -2,7 +2,7 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Target};
+use crate::target::{ImageArgument, Intent, Question, Target};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Args {
         let deleted = deleted(target)?;
         let mut left = Vec::new();
         for &id in waiting {
-            let lives = !self.ids.is_empty() && target.try_ask(&[b"info-id", id.to_string().as_bytes()])?.is_ok();
+            let lives = !self.ids.is_empty() && target.try_ask(&Question::new("info-id").number(id))?.is_ok();
             if lives || deleted.contains(&id) {
                 left.push(id);
             }
@@ -66,6 +66,6 @@ impl Args {
 }
 
 fn deleted(target: &mut Target) -> Result<Vec<u64>, CliError> {
-    let records = target.ask("cannot list deleted subvolumes", &[b"deleted"])?;
+    let records = target.ask("cannot list deleted subvolumes", &Question::new("deleted"))?;
     Ok(records.iter().filter_map(|words| std::str::from_utf8(words.first()?).ok()?.parse().ok()).collect())
 }

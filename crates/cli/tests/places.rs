@@ -1,0 +1,379 @@
+//! What a command may do, by how it got there: read-only bind mounts, other filesystems, users without a way to the
+//! mount, other namespaces; and what clients that do not read cost.
+
+mod common;
+mod mounted;
+
+use butterfs_testkit::kernel::{KernelMount, run};
+use butterfs_testkit::requirement;
+use common::{butterfs, butterfs_ok};
+use mounted::{Bed, eventually, shell, text};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Gid, Uid};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
+const NOBODY: u32 = 54321;
+
+/// A subvolume `s`, a read-only snapshot `ro` of it and one more, `ro2`; equal files `f` and `g`, a folder `d`.
+fn filled(test: &str) -> Option<Bed> {
+    let bed = Bed::for_root(test)?.with_image();
+    bed.mount_ok("rw");
+    butterfs_ok(&["subvolume", "create", "-q", text(&bed.path("s"))]);
+    fs::write(bed.path("s/inner"), test).unwrap();
+    for name in ["ro", "ro2"] {
+        butterfs_ok(&["subvolume", "snapshot", "-q", "-r", text(&bed.path("s")), text(&bed.path(name))]);
+    }
+    for name in ["f", "g"] {
+        fs::write(bed.path(name), vec![7; 1 << 16]).unwrap();
+    }
+    fs::create_dir(bed.path("d")).unwrap();
+    Some(bed)
+}
+
+/// Mounts what `at` shows at a new folder as well.
+fn bind(bed: &Bed, name: &str, at: &Path, options: &str) -> Bound {
+    let to = bed.scratch.folder(name);
+    shell(
+        "mount --bind \"$at\" \"$to\" && mount -o remount,bind,$options \"$to\"",
+        &[("at", at), ("to", &to), ("options", Path::new(options))],
+    );
+    Bound(to)
+}
+
+struct Bound(PathBuf);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        run(20, "umount", &[text(&self.0)]);
+    }
+}
+
+/// Words in which `{a}` and `{b}` stand for folders.
+fn with_folders(line: &str, a: &Path, b: &Path) -> Vec<String> {
+    line.split(' ').map(|word| word.replace("{a}", text(a)).replace("{b}", text(b))).collect()
+}
+
+fn refused(line: &str, (a, b): (&Path, &Path), sentences: &[&str]) {
+    let words = with_folders(line, a, b);
+    let ran = butterfs(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let said = sentences.iter().any(|sentence| ran.stderr.contains(sentence));
+    assert!(ran.code == Some(1) && said && ran.stdout.is_empty(), "{line}: {ran:?}");
+}
+
+fn allowed(line: &str, (a, b): (&Path, &Path)) {
+    let words = with_folders(line, a, b);
+    butterfs_ok(&words.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_changes_through_a_read_only_mount() {
+    const TEST: &str = "read_only_mounts";
+    let Some(bed) = filled(TEST) else { return };
+    let stream = bed.scratch.join("stream");
+    butterfs_ok(&["send", "-q", "-f", text(&stream), text(&bed.path("ro"))]);
+    let read_only = bind(&bed, "read-only", &bed.at, "ro");
+    let before = names(&bed.at);
+    let both = (bed.at.as_path(), read_only.0.as_path());
+    let changes = [
+        "subvolume create {b}/new",
+        "subvolume snapshot {a}/s {b}/new",
+        "subvolume delete -q {b}/s",
+        "subvolume delete -q -i 256 {b}",
+        "subvolume set-default {b}/s",
+        "subvolume set-default 256 {b}",
+        "property set {b}/s ro true",
+        "property set -t f {b} label other",
+        "filesystem defragment {b}/f",
+        "dedupe {a}/f {b}/g",
+        "reflink clone {a}/f {b}/new",
+        "reflink range {a}/f {b}/g",
+    ];
+    let receive = format!("receive -q -f {} {{b}}/d", text(&stream));
+    for line in changes.iter().copied().chain([receive.as_str()]) {
+        refused(line, both, &["read-only", "Read-only"]);
+        assert_eq!(names(&bed.at), before, "{line}");
+    }
+    // What is only read may lie there.
+    for line in [
+        "subvolume snapshot -q {b}/s {a}/new",
+        "dedupe {b}/f {a}/g",
+        "reflink clone {b}/f {a}/clone",
+        "subvolume list {b}",
+        "subvolume show {b}/s",
+        "filesystem extents {b}/f",
+        "send -q -f /dev/null -p {b}/ro {b}/ro2",
+    ] {
+        allowed(line, both);
+    }
+    shell("mount -o remount,bind,ro \"$at\"", &[("at", &bed.at)]);
+    refused("subvolume create {a}/new2", both, &["read-only"]);
+    shell("mount -o remount,bind,rw \"$at\"", &[("at", &bed.at)]);
+    allowed("subvolume create -q {a}/new2", both);
+    drop(read_only);
+    bed.umount_ok();
+    the_kernel_refuses_the_same(&bed);
+}
+
+fn the_kernel_refuses_the_same(bed: &Bed) {
+    if !requirement::kernel_btrfs("read_only_mounts") {
+        return;
+    }
+    let kernel = KernelMount::new(&bed.image, "");
+    let read_only = bind(bed, "kernel", kernel.path(), "ro");
+    for line in ["subvolume create {b}/new", "subvolume snapshot {a}/s {b}/new", "property set {b}/s ro true"] {
+        let words = with_folders(line, kernel.path(), &read_only.0);
+        let finished = run(20, "btrfs", &words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(finished.code != Some(0) && finished.output.contains("Read-only"), "{line}: {}", finished.output);
+    }
+    let line = with_folders("subvolume snapshot {b}/s {a}/from-read-only", kernel.path(), &read_only.0);
+    let finished = run(20, "btrfs", &line.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(finished.code, Some(0), "{}", finished.output);
+    drop(read_only);
+    assert_eq!(kernel.finish(), [""; 0]);
+}
+
+fn names(at: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names.into_iter().map(|name| name.into_string().unwrap()).collect()
+}
+
+#[test]
+fn both_paths_of_a_command_are_on_one_filesystem() {
+    let Some(a) = filled("two_filesystems_a") else { return };
+    let Some(b) = filled("two_filesystems_b") else { return };
+    let inside = a.path("tmpfs");
+    fs::create_dir(&inside).unwrap();
+    shell("mount -t tmpfs none \"$inside\"", &[("inside", &inside)]);
+    let inside = Bound(inside);
+    fs::write(inside.0.join("f"), vec![7; 1 << 16]).unwrap();
+    let before = (names(&a.at), names(&b.at), names(&inside.0));
+    let both = (a.at.as_path(), b.at.as_path());
+    let elsewhere = ["another filesystem", "not on a butterfs mount"];
+    for line in [
+        "send -q -f /dev/null -p {b}/ro {a}/ro2",
+        "send -q -f /dev/null -c {b}/ro {a}/ro2",
+        "send -q -f /dev/null {a}/ro {b}/ro",
+        "dedupe {a}/f {b}/f",
+        "dedupe {a}/f {a}/tmpfs/f",
+        "reflink clone {a}/f {b}/new",
+        "reflink clone {a}/f {b}/g",
+        "reflink range {a}/f {b}/new",
+        "reflink clone {a}/f {a}/tmpfs/new",
+        "reflink clone {a}/tmpfs/f {a}/new",
+        "subvolume snapshot {a}/s {b}/new",
+        "subvolume snapshot {a}/s {b}/d",
+        "subvolume snapshot {a}/s {a}/tmpfs/new",
+        "subvolume create {a}/tmpfs/new",
+        "subvolume delete -q {a}/tmpfs",
+        "filesystem extents {a}/tmpfs/f",
+        "receive -q -f /dev/null -m {a} {b}/d",
+    ] {
+        refused(line, both, &elsewhere);
+        assert_eq!((names(&a.at), names(&b.at), names(&inside.0)), before, "{line}");
+    }
+    // One filesystem, however it is reached.
+    let again = bind(&a, "again", &a.at, "rw");
+    let both = (a.at.as_path(), again.0.as_path());
+    for line in [
+        "send -q -f /dev/null -p {b}/ro {a}/ro2",
+        "dedupe {a}/f {b}/g",
+        "reflink clone {a}/f {b}/new",
+        "subvolume snapshot -q {a}/s {b}/snapshot",
+    ] {
+        allowed(line, both);
+    }
+    drop((inside, again));
+    a.umount_ok();
+    b.umount_ok();
+}
+
+#[test]
+fn a_clone_that_fails_leaves_nothing() {
+    let Some(bed) = filled("failed_clone") else { return };
+    // What is made there has no checksums.
+    shell("chattr +C \"$d\"", &[("d", &bed.path("d"))]);
+    let both = (bed.at.as_path(), bed.at.as_path());
+    refused("reflink clone {a}/f {a}/d/new", both, &["checksums"]);
+    refused("reflink range -s 1 {a}/f {a}/new", both, &["whole sectors"]);
+    assert!(!bed.path("d/new").exists() && !bed.path("new").exists());
+    fs::write(bed.path("d/old"), "kept").unwrap();
+    refused("reflink clone {a}/f {a}/d/old", both, &["checksums"]);
+    assert_eq!(fs::read(bed.path("d/old")).unwrap(), b"kept");
+    bed.umount_ok();
+}
+
+/// A connection to the process that serves a mount, as of a program that keeps to no rules.
+struct Raw(BufReader<UnixStream>);
+
+impl Raw {
+    fn new(bed: &Bed) -> Raw {
+        let mut raw = Raw(BufReader::new(UnixStream::connect(socket(bed)).unwrap()));
+        raw.0.get_mut().write_all(b"hello 1\n").unwrap();
+        raw
+    }
+
+    fn ask(&mut self, line: &str, descriptors: &[BorrowedFd<'_>]) -> String {
+        self.send(line, descriptors);
+        self.line()
+    }
+
+    fn send(&mut self, line: &str, descriptors: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors)));
+        let bytes = format!("{line}\n");
+        let slices = [IoSlice::new(bytes.as_bytes())];
+        assert_eq!(sendmsg(self.0.get_ref(), &slices, &mut control, SendFlags::NOSIGNAL), Ok(bytes.len()));
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+}
+
+fn socket(bed: &Bed) -> PathBuf {
+    let device = fs::metadata(&bed.at).unwrap().dev();
+    PathBuf::from(format!("/run/butterfs/{}:{}.sock", rustix::fs::major(device), rustix::fs::minor(device)))
+}
+
+/// Runs `act` on a thread of a user without privileges.
+fn as_nobody(act: impl FnOnce() + Send) {
+    let become_nobody = || {
+        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        rustix::thread::set_thread_groups(&[]).unwrap();
+        rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            become_nobody();
+            act();
+        });
+    });
+}
+
+fn place(path: impl AsRef<Path>, flags: OFlags) -> std::os::fd::OwnedFd {
+    rustix::fs::open(path.as_ref(), flags | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}
+
+#[test]
+fn who_cannot_reach_a_mount_cannot_use_it() {
+    let Some(bed) = filled("unreachable") else { return };
+    let (folder, there) = (fs::metadata("/run/butterfs").unwrap(), fs::symlink_metadata(socket(&bed)).unwrap());
+    assert_eq!((folder.uid(), folder.mode() & 0o7777), (0, 0o755));
+    assert!(there.uid() == 0 && there.file_type().is_socket());
+    // Only root can get through it.
+    shell("chmod 700 \"$folder\"", &[("folder", bed.scratch.path())]);
+    as_nobody(|| {
+        assert!(fs::metadata(&bed.at).is_err());
+        let mut raw = Raw::new(&bed);
+        assert!(raw.line().starts_with("butterfs "));
+        for question in ["create 5:256 18 new", "create @0 18 new", "extents 5:257", "extents @0", "get-label", "sync"]
+        {
+            let answer = raw.ask(&format!("do 0 {question}"), &[]);
+            assert!(answer.starts_with("refused 1 ") || answer.starts_with("refused 22 "), "{question}: {answer}");
+        }
+        let (elsewhere, opened) = (place("/", OFlags::PATH), place("/", OFlags::RDONLY));
+        assert!(raw.ask("do 1 create @0 18 new", &[elsewhere.as_fd()]).starts_with("refused 18 "));
+        assert!(raw.ask("do 1 create @0 18 new", &[opened.as_fd()]).starts_with("refused 22 "));
+        assert!(raw.ask("with 1 send 1 % - 0", &[opened.as_fd()]).starts_with("refused 1 "));
+        assert_eq!(raw.ask("readonly", &[]), "failed not permitted\n");
+        assert_eq!(raw.ask("hello 77", &[]), "butterfs 1\n");
+        assert!(raw.ask("do 0 get-label", &[]).starts_with("refused 71 "));
+    });
+    // Whoever was handed the way may use it.
+    let mount = place(&bed.at, OFlags::PATH);
+    as_nobody(|| {
+        let mut raw = Raw::new(&bed);
+        raw.line();
+        assert!(raw.ask("do 1 create @0 18 new", &[mount.as_fd()]).starts_with("refused 13 "), "root's folder");
+        assert!(raw.ask("do 1 get-label", &[mount.as_fd()]).starts_with("record"));
+    });
+    assert!(!bed.path("new").exists());
+    drop(mount);
+    let socket = socket(&bed);
+    bed.umount_ok();
+    assert!(!socket.exists(), "the name goes with the mount");
+}
+
+#[test]
+fn a_user_has_few_connections() {
+    let Some(bed) = filled("few_connections") else { return };
+    as_nobody(|| {
+        let mut held: Vec<Raw> = (0..4).map(|_| Raw::new(&bed)).collect();
+        held.iter_mut().for_each(|raw| assert!(raw.line().starts_with("butterfs ")));
+        assert!(Raw::new(&bed).line().starts_with("refused 11 "));
+        held.pop();
+        eventually(|| Raw::new(&bed).line().starts_with("butterfs "));
+    });
+    butterfs_ok(&["subvolume", "list", text(&bed.at)]);
+    bed.umount_ok();
+}
+
+#[test]
+fn clients_that_do_not_read_cost_little() {
+    let Some(bed) = filled("silent_clients") else { return };
+    let extents = 20_000;
+    let file = File::create(bed.path("many")).unwrap();
+    for number in 0..extents {
+        file.write_all_at(&[1; 4096], number * 8192).unwrap();
+    }
+    file.sync_all().unwrap();
+    let listed = butterfs_ok(&["filesystem", "extents", text(&bed.path("many"))]);
+    assert!(listed.lines().count() as u64 > extents, "pieces come together");
+    let process = bed.serving_process().unwrap();
+    let before = (resident(process), threads(process));
+    let many = place(bed.path("many"), OFlags::PATH);
+    let mut clients: Vec<Raw> = (0..32).map(|_| Raw::new(&bed)).collect();
+    for client in &mut clients {
+        client.line();
+        client.send("do 1 extents @0", &[many.as_fd()]);
+    }
+    // All answers are under way; nobody reads on.
+    clients.iter_mut().for_each(|client| assert!(client.line().starts_with("record ")));
+    let grown = resident(process).saturating_sub(before.0);
+    assert!(grown < 64 << 20, "{grown} bytes for 32 clients");
+    drop(clients);
+    eventually(|| threads(process) <= before.1);
+    drop((many, file));
+    bed.umount_ok();
+}
+
+fn status(process: i32, field: &str) -> u64 {
+    let mut text = String::new();
+    File::open(format!("/proc/{process}/status")).unwrap().read_to_string(&mut text).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+}
+
+fn resident(process: i32) -> u64 {
+    status(process, "VmRSS:") * 1024
+}
+
+fn threads(process: i32) -> u64 {
+    status(process, "Threads:")
+}
+
+#[test]
+fn other_namespaces_reach_the_server_or_are_told_why_not() {
+    let Some(bed) = filled("namespaces") else { return };
+    let variables: [(&str, &Path); 2] = [("binary", Path::new(BINARY)), ("at", &bed.at)];
+    let listed = shell("unshare -n \"$binary\" subvolume list \"$at\"", &variables);
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    let script = "export binary at; unshare -m sh -c 'mount -t tmpfs none /run; \"$binary\" subvolume list \"$at\"' 2>&1 || true";
+    let said = shell(script, &variables);
+    assert!(said.contains("nobody answers") && said.contains("mount namespace"), "{said}");
+    shell("unshare -n \"$binary\" umount \"$at\"", &variables);
+    assert_eq!(bed.serving_process(), None);
+}
