@@ -119,6 +119,7 @@ fn nothing_changes_through_a_read_only_mount() {
     allowed("subvolume create -q {a}/new2", both);
     drop(read_only);
     bed.umount_ok();
+    bed.judge(|root| assert!(root.join("new2").is_dir()));
     the_kernel_refuses_the_same(&bed);
 }
 
@@ -128,7 +129,7 @@ fn the_kernel_refuses_the_same(bed: &Bed) {
     }
     let kernel = KernelMount::new(&bed.image, "");
     let read_only = bind(bed, "kernel", kernel.path(), "ro");
-    for line in ["subvolume create {b}/new", "subvolume snapshot {a}/s {b}/new", "property set {b}/s ro true"] {
+    for line in ["subvolume create {b}/k", "subvolume snapshot {a}/s {b}/k", "property set {b}/s ro true"] {
         let words = with_folders(line, kernel.path(), &read_only.0);
         let finished = run(20, "btrfs", &words.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(finished.code != Some(0) && finished.output.contains("Read-only"), "{line}: {}", finished.output);
@@ -215,8 +216,8 @@ fn a_clone_that_fails_leaves_nothing() {
 struct Raw(BufReader<UnixStream>);
 
 impl Raw {
-    fn new(bed: &Bed) -> Raw {
-        let mut raw = Raw(BufReader::new(UnixStream::connect(socket(bed)).unwrap()));
+    fn new(socket: &Path) -> Raw {
+        let mut raw = Raw(BufReader::new(UnixStream::connect(socket).unwrap()));
         raw.0.get_mut().write_all(b"hello 1\n").unwrap();
         raw
     }
@@ -270,14 +271,15 @@ fn place(path: impl AsRef<Path>, flags: OFlags) -> std::os::fd::OwnedFd {
 #[test]
 fn who_cannot_reach_a_mount_cannot_use_it() {
     let Some(bed) = filled("unreachable") else { return };
-    let (folder, there) = (fs::metadata("/run/butterfs").unwrap(), fs::symlink_metadata(socket(&bed)).unwrap());
+    let socket = socket(&bed);
+    let (folder, there) = (fs::metadata("/run/butterfs").unwrap(), fs::symlink_metadata(&socket).unwrap());
     assert_eq!((folder.uid(), folder.mode() & 0o7777), (0, 0o755));
     assert!(there.uid() == 0 && there.file_type().is_socket());
     // Only root can get through it.
     shell("chmod 700 \"$folder\"", &[("folder", bed.scratch.path())]);
     as_nobody(|| {
         assert!(fs::metadata(&bed.at).is_err());
-        let mut raw = Raw::new(&bed);
+        let mut raw = Raw::new(&socket);
         assert!(raw.line().starts_with("butterfs "));
         for question in ["create 5:256 18 new", "create @0 18 new", "extents 5:257", "extents @0", "get-label", "sync"]
         {
@@ -295,14 +297,13 @@ fn who_cannot_reach_a_mount_cannot_use_it() {
     // Whoever was handed the way may use it.
     let mount = place(&bed.at, OFlags::PATH);
     as_nobody(|| {
-        let mut raw = Raw::new(&bed);
+        let mut raw = Raw::new(&socket);
         raw.line();
         assert!(raw.ask("do 1 create @0 18 new", &[mount.as_fd()]).starts_with("refused 13 "), "root's folder");
         assert!(raw.ask("do 1 get-label", &[mount.as_fd()]).starts_with("record"));
     });
     assert!(!bed.path("new").exists());
     drop(mount);
-    let socket = socket(&bed);
     bed.umount_ok();
     assert!(!socket.exists(), "the name goes with the mount");
 }
@@ -310,12 +311,13 @@ fn who_cannot_reach_a_mount_cannot_use_it() {
 #[test]
 fn a_user_has_few_connections() {
     let Some(bed) = filled("few_connections") else { return };
+    let socket = socket(&bed);
     as_nobody(|| {
-        let mut held: Vec<Raw> = (0..4).map(|_| Raw::new(&bed)).collect();
+        let mut held: Vec<Raw> = (0..4).map(|_| Raw::new(&socket)).collect();
         held.iter_mut().for_each(|raw| assert!(raw.line().starts_with("butterfs ")));
-        assert!(Raw::new(&bed).line().starts_with("refused 11 "));
+        assert!(Raw::new(&socket).line().starts_with("refused 11 "));
         held.pop();
-        eventually(|| Raw::new(&bed).line().starts_with("butterfs "));
+        eventually(|| Raw::new(&socket).line().starts_with("butterfs "));
     });
     butterfs_ok(&["subvolume", "list", text(&bed.at)]);
     bed.umount_ok();
@@ -335,7 +337,8 @@ fn clients_that_do_not_read_cost_little() {
     let process = bed.serving_process().unwrap();
     let before = (resident(process), threads(process));
     let many = place(bed.path("many"), OFlags::PATH);
-    let mut clients: Vec<Raw> = (0..32).map(|_| Raw::new(&bed)).collect();
+    let socket = socket(&bed);
+    let mut clients: Vec<Raw> = (0..32).map(|_| Raw::new(&socket)).collect();
     for client in &mut clients {
         client.line();
         client.send("do 1 extents @0", &[many.as_fd()]);
@@ -376,4 +379,16 @@ fn other_namespaces_reach_the_server_or_are_told_why_not() {
     assert!(said.contains("nobody answers") && said.contains("mount namespace"), "{said}");
     shell("unshare -n \"$binary\" umount \"$at\"", &variables);
     assert_eq!(bed.serving_process(), None);
+}
+
+#[test]
+fn a_killed_server_s_name_is_in_nobody_s_way() {
+    let Some(bed) = filled("killed_server") else { return };
+    let left = socket(&bed);
+    bed.kill();
+    assert!(left.exists() && UnixStream::connect(&left).is_err());
+    bed.mount_ok("rw");
+    butterfs_ok(&["subvolume", "list", text(&bed.at)]);
+    bed.umount_ok();
+    assert!(!left.exists(), "removed, or taken over and removed");
 }

@@ -4,11 +4,9 @@ use super::Run;
 use crate::args;
 use crate::error::CliError;
 use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
+use butterfs_fuse::subvolumes::MOST_DEDUPED;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-/// Bytes for which one question is asked.
-const AT_ONCE: u64 = 64 << 20;
 
 /// Let files share what is equal in them.
 ///
@@ -60,7 +58,7 @@ impl Args {
         let what = format!("cannot dedupe '{}' with '{}'", path.display(), self.source.display());
         let (mut at, mut same) = (0, 0);
         while at < total {
-            let len = (total - at).min(AT_ONCE);
+            let len = (total - at).min(MOST_DEDUPED);
             let question = Question::new("dedupe").about(&source).number(self.source_offset + at);
             let question = question.about(&into).number(self.target_offset + at).number(len);
             let records = target.ask(&what, &question)?;

@@ -55,7 +55,18 @@ impl FileExtentRecord {
     }
 }
 
+/// Bytes that one question is about, so that work goes on only while somebody asks for more.
+pub const MOST_DEDUPED: u64 = 64 << 20;
+/// The same for defragmenting.
+pub const MOST_DEFRAGMENTED: u64 = 1 << 30;
+
 impl Asked<'_, '_> {
+    fn at_most(&mut self, most: u64) -> Result<u64, Refusal> {
+        let len = self.number()?;
+        let refuse = || Refusal::new(Errno::EINVAL.0, format!("one question is about at most {most} bytes"));
+        (len <= most).then_some(len).ok_or_else(refuse)
+    }
+
     fn readable(&mut self) -> Result<InodeId, Refusal> {
         let id = self.inode()?;
         self.access().must_read(&self.filesystem().getattr(id)?)?;
@@ -93,14 +104,14 @@ impl Asked<'_, '_> {
     pub(super) fn dedupe(&mut self) -> Answer {
         let source = (self.readable()?, self.number()?);
         let target = (self.writable()?, self.number()?);
-        let len = self.number()?;
+        let len = self.at_most(MOST_DEDUPED)?;
         let same = self.filesystem().dedupe_range(source, target, len)?;
         Ok(one(if same { "same" } else { "differs" }))
     }
 
     pub(super) fn defragment(&mut self) -> Answer {
         let id = self.writable()?;
-        let (start, len, threshold) = (self.number()?, self.number()?, self.number()?);
+        let (start, len, threshold) = (self.number()?, self.at_most(MOST_DEFRAGMENTED)?, self.number()?);
         let compress = match self.word()? {
             b"-" => None,
             text => {

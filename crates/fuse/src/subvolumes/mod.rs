@@ -47,7 +47,8 @@
 //! | `send VERSION OPTIONS PARENT SOURCES CLONE_SOURCE… SUBVOLUME…` | `begun` and a number; `progress`, bytes, commands, thousandths | bytes, commands |
 //!
 //! INODE, DIR and SUBVOLUME are `@INDEX`, one of the descriptors that come with the question; for an image `TREE:INO`. Where
-//! an id says what is changed, INODE says through which mount. Who is not privileged brings at least one place along.
+//! an id says what is changed, INODE says through which mount. Who is not privileged brings at least one place along. Work
+//! that can take long is asked for in pieces ([`MOST_DEDUPED`], [`MOST_DEFRAGMENTED`]), so that it ends with who asks.
 
 mod access;
 mod files;
@@ -57,7 +58,7 @@ mod records;
 mod words;
 
 pub use access::{Access, Peer};
-pub use files::FileExtentRecord;
+pub use files::{FileExtentRecord, MOST_DEDUPED, MOST_DEFRAGMENTED};
 pub use perform::{Stage, changed_inode_of, perform, subvolume_of};
 pub use place::{Place, Places};
 pub use records::{ExtentRecord, SubvolumeRecord, uuid_from_text, uuid_text};

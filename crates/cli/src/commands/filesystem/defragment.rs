@@ -5,11 +5,9 @@ use crate::commands::Run;
 use crate::error::CliError;
 use crate::target::{ImageArgument, Intent, Question, Target, cannot_access, nonsense};
 use butterfs_fs::Method;
+use butterfs_fuse::subvolumes::MOST_DEFRAGMENTED;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-/// Bytes for which one question is asked, so that the work ends soon after the command.
-const AT_ONCE: u64 = 1 << 30;
 
 /// Write fragments of files anew, as one.
 ///
@@ -101,7 +99,7 @@ impl Args {
         let end = self.start.saturating_add(self.length.unwrap_or(u64::MAX)).min(target.size(&object)?.max(1));
         let mut at = self.start;
         while at < end {
-            let len = (end - at).min(AT_ONCE);
+            let len = (end - at).min(MOST_DEFRAGMENTED);
             let question = Question::new("defragment").about(&object).number(at).number(len).number(self.threshold);
             target.ask(&what, &question.word(method))?.first().ok_or_else(nonsense)?;
             at += len;
