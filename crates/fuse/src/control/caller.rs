@@ -30,7 +30,9 @@ impl Caller {
         let peer = socket_peercred(&stream)?;
         let process = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
         let mut caller = Caller { stream: BufReader::new(stream), process, version: 0 };
-        let answer = caller.ask(&format!("hello {VERSION}"))?;
+        // A server that does not want to talk says so and closes, maybe before it is greeted.
+        let greeted = caller.send(&format!("hello {VERSION}\n"), &[]);
+        let answer = caller.line(LINE_BYTES).or_else(|error| greeted.and(Err(error)))?;
         caller.version = match answer.split_once(' ') {
             Some(("butterfs", version)) => version.parse().map_err(|_| malformed())?,
             Some(("refused", _)) => return Err(refused(&answer)),
