@@ -63,6 +63,7 @@ impl Filesystem {
 
     /// The first `most` living subvolumes from the id `from` on, by id.
     pub fn some_subvolumes(&self, from: TreeId, most: usize) -> Result<Vec<SubvolumeInfo>> {
+        let _alarm = self.0.core.alarm();
         subvolume::list_from(&self.0.core, from, most)
     }
 
