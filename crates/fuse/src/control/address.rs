@@ -14,7 +14,7 @@
 //!    still has its name removes it. Both happen under a lock in the folder.
 
 use super::is_trusted;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, statat};
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, statat};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -149,7 +149,8 @@ fn make(path: &Path, user: u32) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     match is_owned(path, user)? {
-        true => Ok(()),
+        // In a user namespace the system's folder is no longer root's own.
+        true => Ok(rustix::fs::access(path, Access::WRITE_OK)?),
         false => Err(io::Error::other(format!("{} is not this user's folder alone", path.display()))),
     }
 }
