@@ -32,6 +32,27 @@ pub struct Policies {
     pub log_behind_commit: bool,
     /// A log is written even where a commit is cheaper.
     pub log_at_any_cost: bool,
+    /// How many reference changes may wait for what.
+    #[doc(hidden)]
+    pub booking: Booking,
+}
+
+/// When reference changes are booked ahead of the commit, which books the rest while everybody waits.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Booking {
+    /// Beyond so many that wait, whoever begins an operation books some.
+    pub early: usize,
+    /// So many at once.
+    pub slice: usize,
+    /// A commit begins with so many at most.
+    pub left: usize,
+}
+
+impl Default for Booking {
+    fn default() -> Booking {
+        Booking { early: 8192, slice: 512, left: 1024 }
+    }
 }
 
 /// Bugs that the simulator must find.

@@ -4,7 +4,7 @@ use crate::faults::Faults;
 use crate::parts;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
-use butterfs_fs::options::{Canary, Policies};
+use butterfs_fs::options::{Booking, Canary, Policies};
 use butterfs_fs::{Env, Options};
 use butterfs_ondisk::ChecksumKind;
 use butterfs_ondisk::profile::Profile;
@@ -197,6 +197,11 @@ impl Plan {
                 canary: self.canary,
                 // Most fsyncs are cheaper as a commit when everything is small.
                 log_at_any_cost: !self.seed.is_multiple_of(4),
+                // References are booked ahead of the commit in two of three runs, a few at a time.
+                booking: match self.seed % 3 {
+                    0 => Booking::default(),
+                    more => Booking { early: 2 * more as usize, slice: more as usize, left: 1 },
+                },
                 ..Policies::default()
             },
             ..Options::default()

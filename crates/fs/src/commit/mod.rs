@@ -11,6 +11,7 @@
 //!    round before changed.
 //! 3. After an error nothing is written any more.
 
+mod ahead;
 mod retirement;
 mod superblock;
 
@@ -21,7 +22,7 @@ use crate::options::Canary;
 use crate::transaction::{Core, Handle};
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::Superblock;
-use butterfs_ondisk::{Generation, TreeId};
+use butterfs_ondisk::{Generation, Logical, TreeId};
 use butterfs_tree::Node;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,6 +60,7 @@ impl Core {
     }
 
     fn commit_in_turn(self: &Arc<Self>) -> Result<()> {
+        self.book_before_commit()?;
         let stopped = self.stop_handles()?;
         let generation = stopped.generation;
         // An error aborts before handles go on.
@@ -153,23 +155,28 @@ impl Core {
 
     /// One round: chunks, references, block groups, root items. True when there was anything.
     fn book(&self, handle: &Handle) -> Result<bool> {
-        let mut any = false;
         self.env().passes("a round of settling begins");
-        loop {
-            let chunks = std::mem::take(&mut *self.new_chunks.lock());
-            if chunks.is_empty() {
-                break;
-            }
-            any = true;
-            for chunk in &chunks {
-                extent::insert_chunk_items(handle, chunk)?;
-            }
-        }
+        let mut any = !self.book_chunks(handle)?.is_empty();
         any |= extent::write_device_stats(handle)?;
         any |= extent::run_refs(handle)?;
         any |= extent::write_block_groups(handle)?;
         any |= self.write_root_items(handle)?;
         Ok(any)
+    }
+
+    /// Inserts the items of new chunks, also of those that this takes; says where they begin.
+    fn book_chunks(&self, handle: &Handle) -> Result<Vec<Logical>> {
+        let mut booked = Vec::new();
+        loop {
+            let chunks = std::mem::take(&mut *self.new_chunks.lock());
+            if chunks.is_empty() {
+                return Ok(booked);
+            }
+            for chunk in &chunks {
+                extent::insert_chunk_items(handle, chunk)?;
+                booked.push(chunk.start);
+            }
+        }
     }
 
     fn write_root_items(&self, handle: &Handle) -> Result<bool> {

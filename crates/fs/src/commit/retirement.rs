@@ -34,6 +34,7 @@ impl Core {
         let most = (room / (NODES_PER_GROUP * u64::from(self.nodesize()))).min(MOST_GROUPS);
         let mut keep = self.groups_with_caches()?.clone();
         keep.extend(self.new_chunks.lock().iter().map(|chunk| chunk.start));
+        keep.extend(std::mem::take(&mut *self.chunks_booked_ahead.lock()));
         let retired = self.space.retire(cost + self.global_reserve(), most as usize, &keep);
         let map = self.volume.chunk_map();
         for group in retired {

@@ -11,23 +11,33 @@ use butterfs_ondisk::header::leaf_data_size;
 use butterfs_ondisk::items::{TreeBlockInfo, extent_flags};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::{Key, KeyType, Logical};
+use std::sync::atomic::Ordering;
 
 /// Applies everything that is queued. True when there was something.
 pub(crate) fn run_refs(handle: &Handle) -> Result<bool> {
+    let heads = handle.core().refs.take();
+    let any = !heads.is_empty();
+    run(handle, heads)?;
+    Ok(any)
+}
+
+/// Applies about `most` changes of those that are queued.
+pub(crate) fn run_some_refs(handle: &Handle, most: usize) -> Result<()> {
+    run(handle, handle.core().refs.take_some(most))
+}
+
+fn run(handle: &Handle, heads: impl IntoIterator<Item = (Logical, RefHead)>) -> Result<()> {
     if let Some(conflict) = handle.core().refs.conflict() {
         return Err(conflict);
     }
-    let heads = handle.core().refs.take();
-    if heads.is_empty() {
-        return Ok(false);
-    }
-    let mut ranges = Vec::new();
+    let (mut ranges, mut changes) = (Vec::new(), 0);
     for (at, head) in heads {
         handle.core().env().passes("references are applied");
+        changes += head.changes.len();
         ranges.extend(apply(handle, at, &head)?);
     }
-    free_space_tree::apply(handle, &ranges)?;
-    Ok(true)
+    handle.core().refs.most_at_once.fetch_max(changes, Ordering::Relaxed);
+    free_space_tree::apply(handle, &ranges)
 }
 
 fn apply(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<RangeChange>> {
@@ -42,13 +52,12 @@ fn apply(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<RangeCha
     if head.set_full {
         record.flags |= extent_flags::FULL_BACKREF;
     }
-    let (gains, losses): (Vec<_>, Vec<_>) = head.changes.iter().partition(|(_, count)| *count > 0);
-    for &(by, count) in &gains {
-        add(handle, at, key, &mut record, by, count)?;
+    let mut changes = Split::default();
+    for (by, count) in head.changes.iter() {
+        changes.put(at, by, count)?;
     }
-    for &(by, count) in &losses {
-        drop_refs(handle, at, &mut record, by, -count)?;
-    }
+    add(handle, at, key, &mut record, &changes.gains)?;
+    drop_refs(handle, at, &mut record, &changes.losses)?;
     let extent_tree = &handle.core().globals().extent;
     if record.refs > 0 {
         let payload = record.encode();
@@ -104,7 +113,7 @@ fn insert_new(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<Ran
     let generation = handle.generation().0;
     let mut record = ExtentRecord { refs: 0, generation, flags, block_info, owner: None, inline: Vec::new() };
     let mut keyed = Vec::new();
-    for &(by, count) in &head.changes {
+    for (by, count) in head.changes.iter() {
         let count = u32::try_from(count).map_err(|_| {
             Error::corrupt(format!("new extent {at}: reference {by:?} is dropped {} times more than added", -count))
         })?;
@@ -119,9 +128,7 @@ fn insert_new(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<Ran
     if !core.globals().extent.insert(handle, key, &record.encode())? {
         return Err(Error::corrupt(format!("extent {key} was just allocated, but has an extent item")));
     }
-    for reference in &keyed {
-        keyed_refs::add(handle, at, reference)?;
-    }
+    keyed_refs::add(handle, at, keyed)?;
     core.space.account_allocated(at, head.len);
     Ok(Some(RangeChange { at: at.0, len: head.len, allocated: true }))
 }
@@ -146,40 +153,69 @@ fn find(core: &Core, at: Logical, head: &RefHead) -> Result<(Key, ExtentRecord)>
     Err(Error::corrupt(format!("extent {at}+{} has no extent item, but {:?} are pending", head.len, head.changes)))
 }
 
-fn add(handle: &Handle, at: Logical, key: Key, record: &mut ExtentRecord, by: RefBy, count: i64) -> Result<()> {
-    let count =
-        u32::try_from(count).map_err(|_| Error::corrupt(format!("extent {at}: {count} references by {by:?}")))?;
-    record.refs = record.refs.checked_add(u64::from(count)).ok_or_else(|| too_many(at))?;
-    if let Some(existing) = record.inline.iter_mut().find(|existing| existing.by == by) {
-        if !matches!(by, RefBy::File { .. } | RefBy::Leaf(_)) {
-            return Err(Error::corrupt(format!("tree block {at} would be referenced twice by {by:?}")));
+/// What is added and what is dropped.
+#[derive(Default)]
+struct Split {
+    gains: Vec<CountedRef>,
+    losses: Vec<CountedRef>,
+}
+
+impl Split {
+    fn put(&mut self, at: Logical, by: RefBy, count: i64) -> Result<()> {
+        let side = if count > 0 { &mut self.gains } else { &mut self.losses };
+        let count = u32::try_from(count.unsigned_abs())
+            .map_err(|_| Error::corrupt(format!("extent {at}: {count} references by {by:?}")))?;
+        side.push(CountedRef { by, count });
+        Ok(())
+    }
+}
+
+fn add(handle: &Handle, at: Logical, key: Key, record: &mut ExtentRecord, gains: &[CountedRef]) -> Result<()> {
+    let core = handle.core();
+    let (mut keyed, mut any_keyed) = (Vec::new(), None);
+    for reference in gains {
+        record.refs = record.refs.checked_add(u64::from(reference.count)).ok_or_else(|| too_many(at))?;
+        if let Some(existing) = record.inline.iter_mut().find(|existing| existing.by == reference.by) {
+            if !matches!(reference.by, RefBy::File { .. } | RefBy::Leaf(_)) {
+                return Err(Error::corrupt(format!("tree block {at} would be referenced twice by {:?}", reference.by)));
+            }
+            existing.count = existing.count.checked_add(reference.count).ok_or_else(|| too_many(at))?;
+            continue;
         }
-        existing.count = existing.count.checked_add(count).ok_or_else(|| too_many(at))?;
-        return Ok(());
+        let has_keyed = match any_keyed {
+            Some(any) => any,
+            None => keyed_refs::any(core, at, key)?,
+        };
+        if has_keyed || !has_room(core, record, &reference.by) {
+            any_keyed = Some(true);
+            keyed.push(*reference);
+        } else {
+            any_keyed = Some(false);
+            record.insert_inline(*reference);
+        }
     }
-    let reference = CountedRef { by, count };
-    if keyed_refs::any(handle.core(), at, key)? || !has_room(handle.core(), record, &by) {
-        return keyed_refs::add(handle, at, &reference);
-    }
-    record.insert_inline(reference);
-    Ok(())
+    keyed_refs::add(handle, at, keyed)
 }
 
 fn too_many(at: Logical) -> Error {
     Error::corrupt(format!("extent {at} would have more than 2^32 references of one kind"))
 }
 
-fn drop_refs(handle: &Handle, at: Logical, record: &mut ExtentRecord, by: RefBy, count: i64) -> Result<()> {
-    let missing = || Error::corrupt(format!("extent {at}: {count} references by {by:?} are dropped, but do not exist"));
-    let count = u32::try_from(count).map_err(|_| missing())?;
-    record.refs = record.refs.checked_sub(u64::from(count)).ok_or_else(missing)?;
-    let Some(slot) = record.inline.iter().position(|existing| existing.by == by) else {
-        return keyed_refs::drop_refs(handle, at, by, count);
-    };
-    let existing = &mut record.inline[slot];
-    existing.count = existing.count.checked_sub(count).ok_or_else(missing)?;
-    if existing.count == 0 {
-        record.inline.remove(slot);
+fn drop_refs(handle: &Handle, at: Logical, record: &mut ExtentRecord, losses: &[CountedRef]) -> Result<()> {
+    let mut keyed = Vec::new();
+    for &CountedRef { by, count } in losses {
+        let missing =
+            || Error::corrupt(format!("extent {at}: {count} references by {by:?} are dropped, but do not exist"));
+        record.refs = record.refs.checked_sub(u64::from(count)).ok_or_else(missing)?;
+        let Some(slot) = record.inline.iter().position(|existing| existing.by == by) else {
+            keyed.push(CountedRef { by, count });
+            continue;
+        };
+        let existing = &mut record.inline[slot];
+        existing.count = existing.count.checked_sub(count).ok_or_else(missing)?;
+        if existing.count == 0 {
+            record.inline.remove(slot);
+        }
     }
-    Ok(())
+    keyed_refs::drop_refs(handle, at, keyed)
 }

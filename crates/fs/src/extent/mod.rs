@@ -13,7 +13,7 @@ pub mod items;
 mod keyed_refs;
 mod tree_items;
 
-pub(crate) use apply::run_refs;
+pub(crate) use apply::{run_refs, run_some_refs};
 pub(crate) use block_groups::write_block_groups;
 pub(crate) use chunk_items::{insert_chunk_items, remove_chunk_items};
 pub(crate) use device_stats::{load_device_stats, write_device_stats};

@@ -26,16 +26,16 @@ pub fn is_only_user(core: &Core, tree: &Tree, ino: Ino, extent: &FileExtent) -> 
     let Some(ours) = extent.data_ref(tree.id(), ino.0) else { return Ok(false) };
     let by = RefBy::File { tree: ours.tree, ino: ours.ino, offset: ours.offset };
     let key = Key::new(extent.at.0, KeyType::EXTENT_ITEM, extent.disk_len);
-    // What is pending is looked at last: a change that is booked in between is then seen twice, and refused.
+    // What is pending is looked at first: a change that is booked in between is then seen twice, not missed.
+    let pending = core.refs.look(extent.at, |head| (head.new, head.changes.is_only(by)));
     let stored = core.globals().extent.get(core, key)?;
     let stored = stored.map(|payload| ExtentRecord::parse(extent.at, key.kind, &payload)).transpose()?;
-    let pending = core.refs.pending(extent.at);
     let only_ours = |count: &CountedRef| count.by == by;
     let stored_ok = stored.as_ref().is_none_or(|record| {
         let weight: u64 = record.inline.iter().map(|reference| u64::from(reference.count)).sum();
         record.generation > last_snapshot && record.inline.iter().all(only_ours) && weight == record.refs
     });
-    let pending_ok = pending.as_ref().is_none_or(|head| head.changes.iter().all(|(other, _)| *other == by));
-    let known = stored.is_some() || pending.is_some_and(|head| head.new);
+    let pending_ok = pending.is_none_or(|(_, only_ours)| only_ours);
+    let known = stored.is_some() || pending.is_some_and(|(new, _)| new);
     Ok(known && stored_ok && pending_ok)
 }

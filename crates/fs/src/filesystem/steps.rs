@@ -5,6 +5,7 @@ use super::Filesystem;
 use crate::error::Result;
 use crate::inode::InodeId;
 use butterfs_ondisk::TreeId;
+use std::sync::atomic::Ordering;
 
 #[doc(hidden)]
 impl Filesystem {
@@ -21,6 +22,13 @@ impl Filesystem {
     pub fn commit_recorded(&self) -> Result<()> {
         let _alarm = self.0.core.alarm();
         self.0.core.commit()
+    }
+
+    /// What booking references has cost so far: items of the extent tree that were looked at for references outside of
+    /// extent items, and the most changes that were booked while everybody waited.
+    pub fn booking_cost(&self) -> (u64, usize) {
+        let refs = &self.0.core.refs;
+        (refs.looked_at.load(Ordering::Relaxed), refs.most_at_once.load(Ordering::Relaxed))
     }
 
     /// One step of dropping the deleted subvolume with the lowest number; false when there is none.

@@ -138,6 +138,7 @@ impl Filesystem {
             self.prepare_dropping(id)?;
         }
         let gone = subvolume::clean_step(&self.0.core, id)?;
+        self.0.core.book_what_is_too_much()?;
         *at = if gone { TreeId(id.0.saturating_add(1)) } else { id };
         Ok(true)
     }

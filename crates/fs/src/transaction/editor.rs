@@ -148,8 +148,10 @@ impl Editor<'_> {
             && self
                 .core
                 .refs
-                .pending(node.at())
-                .is_some_and(|head| head.new && head.changes == [(RefBy::Tree(self.tree.id()), 1)])
+                .look(node.at(), |head| {
+                    head.new && head.net() == 1 && head.changes.is_only(RefBy::Tree(self.tree.id()))
+                })
+                .unwrap_or(false)
             && node.owner() == self.tree.id()
     }
 

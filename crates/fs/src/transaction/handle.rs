@@ -1,7 +1,7 @@
 //! A handle: the right to change trees in one transaction, with the space that the change may need.
 
 use super::refs::{Changed, ExtentKind, RefBy};
-use super::{Core, Reserve};
+use super::{Core, Progress, Reserve};
 use crate::error::{Errno, Error, Result};
 use crate::options::Canary;
 use crate::space::Class;
@@ -46,6 +46,7 @@ impl Core {
             return Err(Error::refused(Errno::EROFS, "the filesystem is mounted read-only"));
         }
         self.relieve_memory()?;
+        self.book_one_slice()?;
         let reserved = self.reserve_metadata(reserve)?;
         self.join(reserved).inspect_err(|_| self.space.unreserve(Class::Metadata, reserved))
     }
@@ -66,8 +67,15 @@ impl Core {
     /// Joins without a reservation.
     pub(crate) fn join(self: &Arc<Self>, reserved: u64) -> Result<Handle> {
         let mut progress = self.progress.lock();
-        while progress.settling && progress.aborted.is_none() {
-            self.changed.wait(&mut progress);
+        if progress.settling && progress.aborted.is_none() {
+            progress.waiting += 1;
+            while progress.settling && progress.aborted.is_none() {
+                self.changed.wait(&mut progress);
+            }
+            progress.waiting -= 1;
+            if progress.waiting == 0 {
+                self.changed.notify_all();
+            }
         }
         if let Some(reason) = &progress.aborted {
             return Err(Error::Aborted(reason.clone()));
@@ -90,8 +98,17 @@ impl Core {
 
     /// Has new handles wait, and waits for the ones that are open. Not longer than until the filesystem is aborted.
     pub(crate) fn stop_handles(&self) -> Result<Stopped<'_>> {
+        self.stop_handles_when(|progress| !progress.settling)
+    }
+
+    /// The same, after all who wait to join have joined: for who does it again and again.
+    pub(crate) fn stop_handles_in_turn(&self) -> Result<Stopped<'_>> {
+        self.stop_handles_when(|progress| !progress.settling && progress.waiting == 0)
+    }
+
+    fn stop_handles_when(&self, may: impl Fn(&Progress) -> bool) -> Result<Stopped<'_>> {
         let mut progress = self.progress.lock();
-        while progress.settling && progress.aborted.is_none() {
+        while !may(&progress) && progress.aborted.is_none() {
             self.changed.wait(&mut progress);
         }
         let stops = progress.aborted.is_none();

@@ -3,6 +3,7 @@
 use super::Core;
 use super::editor::Reader;
 use super::extent_item::ExtentRecord;
+use super::refs::Pending;
 use super::tree::Fetched;
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Key, KeyType, Level, Logical};
@@ -28,9 +29,7 @@ impl Core {
     /// of the extent tree that is not in memory is `Error::Missing`.
     pub(crate) fn block_refs(&self, at: Logical, level: Level) -> Result<BlockRefs> {
         let stored = self.stored_refs(at, level)?;
-        let pending = self.refs.pending(at);
-        let (net, set_full) = pending.as_ref().map_or((0, false), |head| (head.net(), head.set_full));
-        let new = pending.as_ref().is_some_and(|head| head.new);
+        let Pending { net, new, set_full } = self.refs.pending(at).unwrap_or_default();
         let (refs, full) = match stored {
             Some(record) => (record.refs, record.is_full()),
             None if new => (0, false),

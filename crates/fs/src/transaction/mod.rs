@@ -3,7 +3,7 @@
 //! ```text
 //! Running ──► Settling ──► Writing ──► Durable
 //!              │             └ generation+1 is already Running: it edits and allocates
-//!              └ the only moment new handles wait: CPU only
+//!              └ new handles wait: CPU only. References that many have queued are settled in slices before
 //! ```
 //!
 //! # Invariants
@@ -25,6 +25,7 @@ mod free_space_load;
 mod handle;
 mod log_space;
 mod lookup;
+mod ref_changes;
 pub mod refs;
 mod reserve;
 mod subvolume_table;
@@ -83,6 +84,8 @@ pub(crate) struct Progress {
     pub durable: Generation,
     pub handles: usize,
     pub settling: bool,
+    /// How many wait for the end of settling to join.
+    pub waiting: usize,
     pub aborted: Option<Box<str>>,
 }
 
@@ -101,6 +104,10 @@ pub struct Core {
     pub(crate) refs: RefQueue,
     pub(crate) device_space: Mutex<DeviceSpace>,
     pub(crate) new_chunks: Mutex<Vec<Chunk>>,
+    /// Chunks of the running transaction whose items are in the trees already.
+    pub(crate) chunks_booked_ahead: Mutex<Vec<Logical>>,
+    /// Held by whoever books references ahead of the commit.
+    pub(crate) booking_turn: Mutex<()>,
     /// Chunks that the transaction which settles or is being written has removed: their place on the devices is free
     /// when it is durable.
     pub(crate) retired_chunks: Mutex<Vec<Chunk>>,
@@ -170,6 +177,8 @@ impl Core {
             refs: RefQueue::default(),
             device_space: Mutex::default(),
             new_chunks: Mutex::default(),
+            chunks_booked_ahead: Mutex::default(),
+            booking_turn: Mutex::new(()),
             retired_chunks: Mutex::default(),
             cached_groups: OnceLock::new(),
             retirement_wish: AtomicBool::new(false),
@@ -178,6 +187,7 @@ impl Core {
                 durable,
                 handles: 0,
                 settling: false,
+                waiting: 0,
                 aborted: None,
             }),
             changed: Condvar::new(),

@@ -10,13 +10,16 @@
 //! 3. Bytes from disk decide what is queued: file extent items may disagree about the length of their extent, and a
 //!    damaged tree may lead to a block that somebody else has just allocated. That is [`Changed::Conflict`]: nothing is
 //!    queued, and the transaction must not be committed ([`RefQueue::conflict`]).
+//! 4. A change costs about the same however many changes of one extent wait.
 
 use crate::error::Error;
 use butterfs_ondisk::{Level, Logical, TreeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+pub use super::ref_changes::Changes;
 
 /// Who refers to an extent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -68,31 +71,23 @@ pub struct RefHead {
     /// The block gets the FULL_BACKREF flag.
     pub set_full: bool,
     /// Net changes.
-    pub changes: Vec<(RefBy, i64)>,
+    pub changes: Changes,
 }
 
 impl RefHead {
+    fn new(len: u64, kind: ExtentKind, new: bool) -> RefHead {
+        RefHead { len, kind, new, set_full: false, changes: Changes::default() }
+    }
+
     /// Sum of all changes.
     pub fn net(&self) -> i64 {
-        self.changes.iter().map(|(_, count)| count).sum()
+        self.changes.net()
     }
 
     /// Whether more references to a new block would be dropped than it got.
     fn lacks(&self, by: &RefBy, count: i64) -> bool {
-        let has = || self.changes.iter().find(|(existing, _)| existing == by).map_or(0, |(_, count)| *count);
-        count < 0 && self.new && matches!(self.kind, ExtentKind::Block(_)) && has() + count < 0
-    }
-
-    fn change(&mut self, by: RefBy, count: i64) {
-        match self.changes.iter_mut().find(|(existing, _)| *existing == by) {
-            Some((_, total)) => {
-                *total += count;
-                if *total == 0 {
-                    self.changes.retain(|(_, total)| *total != 0);
-                }
-            }
-            None => self.changes.push((by, count)),
-        }
+        let of_new_block = count < 0 && self.new && matches!(self.kind, ExtentKind::Block(_));
+        of_new_block && self.changes.of(by) + count < 0
     }
 }
 
@@ -107,18 +102,46 @@ pub enum Changed {
     Conflict,
 }
 
+/// What waits for one block, for whoever asks about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pending {
+    /// Sum of all changes.
+    pub net: i64,
+    /// The block has no extent item yet.
+    pub new: bool,
+    /// The block gets the FULL_BACKREF flag.
+    pub set_full: bool,
+}
+
+#[derive(Default)]
+struct Heads {
+    by_address: BTreeMap<Logical, RefHead>,
+    /// Where [`RefQueue::take_some`] goes on.
+    next: Logical,
+}
+
 /// See the [module](self).
 #[derive(Default)]
 pub struct RefQueue {
-    heads: Mutex<BTreeMap<Logical, RefHead>>,
+    heads: Mutex<Heads>,
     count: AtomicUsize,
     conflict: Mutex<Option<String>>,
+    changes: AtomicUsize,
+    /// Items of the extent tree that were looked at for keyed references, for tests of the cost.
+    pub(crate) looked_at: AtomicU64,
+    /// The most changes that were booked at once, for the same.
+    pub(crate) most_at_once: AtomicUsize,
 }
 
 impl RefQueue {
     /// Number of extents with pending changes.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Number of pending changes; an extent without any counts as one.
+    pub fn weight(&self) -> usize {
+        self.changes.load(Ordering::Relaxed).max(self.len())
     }
 
     /// Whether nothing is pending.
@@ -128,25 +151,29 @@ impl RefQueue {
 
     /// Adds `count` references (negative: drops them). `new` says that the extent has no item yet.
     pub fn change(&self, at: Logical, len: u64, kind: ExtentKind, by: RefBy, count: i64, new: bool) -> Changed {
-        let mut heads = self.heads.lock();
+        let mut locked = self.heads.lock();
+        let heads = &mut locked.by_address;
         let head = heads.entry(at).or_insert_with(|| {
             self.count.fetch_add(1, Ordering::Relaxed);
-            RefHead { len, kind, new, set_full: false, changes: Vec::new() }
+            RefHead::new(len, kind, new)
         });
         if head.len != len || head.kind != kind {
             let (known, known_len) = (head.kind, head.len);
-            drop(heads);
+            drop(locked);
             return self.conflicts(|| {
                 format!("extent {at} is {known} of {known_len} bytes in one place, {kind} of {len} in another")
             });
         }
         if head.lacks(&by, count) {
-            drop(heads);
+            drop(locked);
             return self.conflicts(|| format!("{kind} {at} was just allocated, and {by:?} has had it for longer"));
         }
         head.new |= new;
-        head.change(by, count);
+        let before = head.changes.len();
+        head.changes.change(by, count);
+        self.count_changes(before, head.changes.len());
         if head.new && head.net() == 0 && matches!(kind, ExtentKind::Block(_)) {
+            self.count_changes(head.changes.len(), 0);
             heads.remove(&at);
             self.count.fetch_sub(1, Ordering::Relaxed);
             return Changed::Vanished;
@@ -164,26 +191,70 @@ impl RefQueue {
         self.conflict.lock().clone().map(Error::corrupt)
     }
 
+    fn count_changes(&self, before: usize, after: usize) {
+        if after >= before {
+            self.changes.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.changes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
     /// The block gets the FULL_BACKREF flag.
     pub fn set_full(&self, at: Logical, nodesize: u64, level: Level) {
-        let mut heads = self.heads.lock();
+        let heads = &mut self.heads.lock().by_address;
         let head = heads.entry(at).or_insert_with(|| {
             self.count.fetch_add(1, Ordering::Relaxed);
-            RefHead { len: nodesize, kind: ExtentKind::Block(level), new: false, set_full: false, changes: Vec::new() }
+            RefHead::new(nodesize, ExtentKind::Block(level), false)
         });
         head.set_full = true;
     }
 
-    /// Pending changes of `at`.
-    pub fn pending(&self, at: Logical) -> Option<RefHead> {
-        self.heads.lock().get(&at).cloned()
+    /// Looks at the pending changes of `at`, if there are any.
+    pub fn look<R>(&self, at: Logical, look: impl FnOnce(&RefHead) -> R) -> Option<R> {
+        self.heads.lock().by_address.get(&at).map(look)
+    }
+
+    /// What the pending changes of `at` come to.
+    pub fn pending(&self, at: Logical) -> Option<Pending> {
+        self.look(at, |head| Pending { net: head.net(), new: head.new, set_full: head.set_full })
     }
 
     /// Takes everything that is pending, by address.
     pub fn take(&self) -> BTreeMap<Logical, RefHead> {
         let mut heads = self.heads.lock();
         self.count.store(0, Ordering::Relaxed);
-        std::mem::take(&mut *heads)
+        self.changes.store(0, Ordering::Relaxed);
+        std::mem::take(&mut heads.by_address)
+    }
+
+    /// Takes at most about `most` changes, of extents by address from where the last call stopped. Of an extent with
+    /// more than that it takes some, additions first; the rest waits as changes of an extent that has its item.
+    pub fn take_some(&self, most: usize) -> Vec<(Logical, RefHead)> {
+        let Heads { by_address, next } = &mut *self.heads.lock();
+        let (mut taken, mut left) = (Vec::new(), most);
+        while left > 0 {
+            let Some((&at, head)) = by_address.range_mut(*next..).next() else { break };
+            let weight = head.changes.len().max(1);
+            if weight > left {
+                let changes = head.changes.split_off(left);
+                let set_full = std::mem::take(&mut head.set_full);
+                let new = std::mem::take(&mut head.new);
+                self.changes.fetch_sub(changes.len(), Ordering::Relaxed);
+                taken.push((at, RefHead { len: head.len, kind: head.kind, new, set_full, changes }));
+                return taken;
+            }
+            *next = Logical(at.0 + 1);
+            if let Some(head) = by_address.remove(&at) {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                self.changes.fetch_sub(head.changes.len(), Ordering::Relaxed);
+                taken.push((at, head));
+            }
+            left -= weight;
+        }
+        if left > 0 {
+            *next = Logical(0);
+        }
+        taken
     }
 }
 
@@ -222,6 +293,34 @@ mod tests {
         let by = RefBy::File { tree: TreeId::FS, ino: 257, offset: 0 };
         queue.change(Logical(4096), 4096, ExtentKind::Data, by, 1, false);
         queue.change(Logical(4096), 4096, ExtentKind::Data, by, -1, false);
-        assert_eq!(queue.take()[&Logical(4096)].changes, vec![]);
+        assert_eq!(queue.weight(), 1);
+        assert!(queue.take()[&Logical(4096)].changes.is_empty());
+        assert_eq!(queue.weight(), 0);
+    }
+
+    #[test]
+    fn some_is_taken_additions_first() {
+        let queue = RefQueue::default();
+        let by = |offset| RefBy::File { tree: TreeId::FS, ino: 257, offset };
+        let change = |at, offset, count, new| {
+            queue.change(Logical(at), 4096, ExtentKind::Data, by(offset), count, new);
+        };
+        (0..100).for_each(|n| change(8192, n, 1, true));
+        (100..110).for_each(|n| change(8192, n, -1, false));
+        change(4096, 0, 1, false);
+        assert_eq!((queue.len(), queue.weight()), (2, 111));
+        let first = queue.take_some(50);
+        assert_eq!(
+            first.iter().map(|(at, head)| (at.0, head.changes.len())).collect::<Vec<_>>(),
+            [(4096, 1), (8192, 49)]
+        );
+        assert!(first[1].1.new && first[1].1.net() == 49);
+        assert_eq!((queue.len(), queue.weight()), (1, 61));
+        // What comes meanwhile goes before what waits there already, or with it.
+        change(8192, 99, -1, false);
+        let second = queue.take_some(1000);
+        assert!(!second[0].1.new);
+        assert_eq!(second[0].1.net(), 51 - 10 - 1);
+        assert!(queue.is_empty() && queue.weight() == 0 && queue.take_some(10).is_empty());
     }
 }

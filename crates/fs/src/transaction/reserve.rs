@@ -35,15 +35,16 @@ impl Core {
     /// Bytes of tree blocks that committing now might allocate.
     pub(crate) fn commit_cost(&self) -> u64 {
         let nodesize = u64::from(self.nodesize());
-        let heads = self.refs.len() as u64;
+        let (heads, weight) = (self.refs.len() as u64, self.refs.weight() as u64);
         let globals = self.globals();
         let books =
             [Some(&globals.extent), Some(&globals.csum), globals.free_space.as_ref(), globals.block_group.as_ref()];
         let present: u64 = books.into_iter().flatten().map(|tree| tree.bytes_used(self.nodesize()) / nodesize).sum();
-        // A head changes a leaf of the extent tree and one of the free space tree, and a leaf is copied once. New
-        // items of up to 100 bytes fill new leaves, half full. The tail is the paths of the small trees.
-        let new_leaves = heads * 256 / nodesize;
-        let nodes = (heads * 2).min(present) + new_leaves + self.dirty_inodes() as u64 + 64;
+        // A head changes a leaf of the extent tree and one of the free space tree, each further change of it one of the
+        // extent tree; a leaf is copied once. New items of up to 100 bytes, or 53, fill new leaves, half full. The
+        // tail is the paths of the small trees.
+        let new_leaves = (heads * 256 + weight.saturating_sub(heads) * 128) / nodesize;
+        let nodes = (heads + weight).min(present) + new_leaves + self.dirty_inodes() as u64 + 64;
         nodes * nodesize
     }
 

@@ -1,0 +1,65 @@
+//! Booking references ahead of the commit, a slice at a time: what everybody waits for in one go stays small, however
+//! much is queued.
+//!
+//! # Invariants
+//! 1. A slice is a short settling: no handle is open meanwhile. So no operation is seen half-way, and whoever holds a
+//!    handle finds queue and trees as they were when the handle began.
+//! 2. Whoever waited for one slice comes before the next one.
+//! 3. What is booked ahead stays part of the running transaction; what it frees is pinned like everything else.
+
+use crate::error::Result;
+use crate::extent;
+use crate::transaction::{Core, Handle};
+use std::sync::Arc;
+
+impl Core {
+    /// Books a slice where many changes wait. For whoever is about to join; no handle may be held.
+    pub(crate) fn book_one_slice(self: &Arc<Self>) -> Result<()> {
+        if self.refs.weight() <= self.options().policies.booking.early {
+            return Ok(());
+        }
+        // One slice at a time is enough; whoever books it is not overtaken by many.
+        let Some(_turn) = self.booking_turn.try_lock() else { return Ok(()) };
+        self.book_slice()
+    }
+
+    /// Books until no more wait than others have to put up with. For whoever has queued very much at once.
+    pub(crate) fn book_what_is_too_much(self: &Arc<Self>) -> Result<()> {
+        self.book_down_to(self.options().policies.booking.early)
+    }
+
+    /// Books most of what waits, so that little is left for the moment in which a commit stops everybody.
+    pub(super) fn book_before_commit(self: &Arc<Self>) -> Result<()> {
+        self.book_down_to(self.options().policies.booking.left)
+    }
+
+    /// In a bounded number of slices: booking queues changes too, and others go on queuing.
+    fn book_down_to(self: &Arc<Self>, left: usize) -> Result<()> {
+        let _turn = self.booking_turn.lock();
+        let mut slices = 2 * self.refs.weight() / self.options().policies.booking.slice.max(1) + 8;
+        while self.refs.weight() > left && slices > 0 {
+            self.book_slice()?;
+            slices -= 1;
+        }
+        Ok(())
+    }
+
+    fn book_slice(self: &Arc<Self>) -> Result<()> {
+        let generation = self.stop_handles_in_turn();
+        let booked = match self.aborted() {
+            Some(aborted) => Err(aborted),
+            None => self.book_some(&self.settling_handle(generation)),
+        };
+        // A slice that failed half-way leaves a transaction that cannot be completed.
+        let booked = booked.inspect_err(|error| self.abort(error));
+        self.let_handles_begin();
+        booked
+    }
+
+    fn book_some(&self, handle: &Handle) -> Result<()> {
+        // The free space of a group must be there before anything in it is booked.
+        let chunks = self.book_chunks(handle)?;
+        self.chunks_booked_ahead.lock().extend(chunks);
+        extent::run_some_refs(handle, self.options().policies.booking.slice.max(1))
+    }
+}
