@@ -648,6 +648,29 @@ fn bad_data_is_told_with_device_and_file() {
         assert!(line.ends_with(&file), "{line}");
         assert_eq!(said.matches(outcome).count(), 1, "{profile}: not for each read: {said}");
     }
+
+/// What many files took is given back to the system soon after they are gone.
+#[test]
+fn memory_is_given_back() {
+    const TEST: &str = "memory_given_back";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    let server = bed.serving_process().unwrap();
+    let resident = || -> u64 {
+        let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+    };
+    let before = resident();
+    let names: Vec<PathBuf> = (0..30_000).map(|number| bed.path(&format!("file-number-{number}"))).collect();
+    names.iter().for_each(|name| drop(File::create(name).unwrap()));
+    let most = resident();
+    assert!(most > before + 24, "{before} MiB before, {most} with many files");
+    names.iter().for_each(|name| fs::remove_file(name).unwrap());
+    butterfs_ok(&["filesystem", "sync", text(&bed.at)]);
+    eventually(|| resident() < before + 16);
+    bed.umount_ok();
 }
 
 #[test]

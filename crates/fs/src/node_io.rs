@@ -105,6 +105,25 @@ impl Shard {
     }
 }
 
+impl Shard {
+    /// Gives each clean node up that nobody has asked for since the last time, as long as there are more than `least`.
+    fn age(&mut self, least: usize) {
+        for _ in 0..self.sweep.len() {
+            let Some((at, ticket)) = self.sweep.pop_front() else { return };
+            let Some(entry) = self.nodes.get_mut(&at) else { continue };
+            if entry.state != State::Clean || entry.ticket != ticket {
+                continue;
+            }
+            let needed = std::mem::take(&mut entry.touched) || Arc::strong_count(&entry.node) > 1;
+            if needed || self.clean <= least {
+                self.sweep.push_back((at, ticket));
+            } else {
+                self.remove(at);
+            }
+        }
+    }
+}
+
 /// See the [module](self).
 pub struct NodeCache {
     volume: Arc<Volume>,
@@ -264,6 +283,29 @@ impl NodeCache {
         }
     }
 
+    /// Forgets a node that no tree refers to any more since `generation` is durable. One that was made at its address
+    /// since then stays.
+    pub fn forget_dead(&self, at: Logical, generation: Generation) {
+        let mut shard = self.shard(at).lock();
+        let dead = |entry: &Entry| entry.state == State::Clean && entry.node.generation() <= generation;
+        if shard.nodes.get(&at.0).is_some_and(dead) {
+            shard.remove(at.0);
+        }
+    }
+
+    /// Evicts what nobody has asked for since the last call, as long as more than `floor_bytes` are clean.
+    pub fn age(&self, floor_bytes: usize) {
+        let least = (floor_bytes / self.nodesize as usize / SHARDS).max(LEAST_PER_SHARD);
+        for shard in &self.shards {
+            shard.lock().age(least);
+        }
+    }
+
+    /// Number of nodes in memory, whatever their state.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().nodes.len()).sum()
+    }
+
     /// Number of dirty nodes.
     pub fn dirty_count(&self) -> usize {
         self.dirty.load(Ordering::Relaxed)
@@ -350,6 +392,16 @@ mod tests {
         assert!(held(&shard).contains(&path.at().0), "{:?}", held(&shard));
         shard.evict(0);
         assert_eq!(held(&shard), [path.at().0]);
+    }
+
+    #[test]
+    fn what_nobody_asks_for_goes_with_time() {
+        let mut shard = Shard::default();
+        (1..=4).for_each(|number| shard.insert(node(number * 4096), State::Clean, number == 1));
+        shard.age(2);
+        assert_eq!(held(&shard), [4096, 16384]);
+        shard.age(0);
+        assert_eq!((held(&shard), shard.clean, shard.sweep.len()), (vec![], 0, 0));
     }
 
     #[test]

@@ -27,6 +27,7 @@
 pub mod adaptor;
 pub mod client;
 pub mod control;
+mod memory;
 pub mod mount;
 pub mod protocol;
 pub mod service;

@@ -10,6 +10,7 @@
 use crate::Log;
 use crate::adaptor::{Adaptor, Carrier, Reopen};
 use crate::control::{Carry, Desk, Order, Powers, Respond};
+use crate::memory::Tide;
 use crate::mount::{self, mountinfo};
 use crate::session::{End, Refusal, Session, connect};
 use crate::system;
@@ -159,11 +160,18 @@ fn open_desk(device: (u32, u32), for_all: bool, adaptor: &Arc<Adaptor>, carrier:
         .ok()
 }
 
-/// Tells of bad copies and failing devices, as long as the mount is served.
+/// Tells of bad copies and failing devices, and gives memory back, as long as the mount is served.
 fn watch_devices(adaptor: Weak<Adaptor>, log: Log) -> io::Result<()> {
+    let mut tide = Tide::default();
     let watch = move || {
         while let Some(adaptor) = adaptor.upgrade() {
             tell(&adaptor, &log);
+            if tide.ages() {
+                adaptor.age_caches();
+            }
+            if tide.ebbs(adaptor.memory_held()) {
+                system::give_memory_back();
+            }
             drop(adaptor);
             std::thread::sleep(LOOK);
         }

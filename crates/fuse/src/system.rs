@@ -117,6 +117,16 @@ pub fn wait_for_termination() {
     unsafe { libc::sigwait(&termination_set(), &mut signal) };
 }
 
+/// Gives memory that was freed back to the system. The C library keeps it otherwise: what is freed here and there is not
+/// at the end of its heaps.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call only changes what the C library keeps beyond what is allocated.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Has the filesystem that `file` is on commit, if it is a btrfs.
 pub fn sync_btrfs(file: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the command takes and returns nothing.

@@ -35,6 +35,9 @@ use std::sync::Arc;
 /// of other users are of type fuse: use 'butterfs filesystem sync' and 'butterfs umount'.
 ///
 /// Of a filesystem on several devices all are given, one after the other or with the option device=.
+///
+/// The process keeps at most 256 MiB of tree blocks, 320 MiB of changed ones, 256 MiB of file data that is not written
+/// yet, and some 50 bytes for each inode that the kernel remembers; what it does not need any more it gives back.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Mount options, separated by commas

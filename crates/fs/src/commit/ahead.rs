@@ -10,6 +10,8 @@
 use crate::error::Result;
 use crate::extent;
 use crate::transaction::{Core, Handle};
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Key, KeyType};
 use std::sync::Arc;
 
 impl Core {
@@ -30,7 +32,9 @@ impl Core {
 
     /// Books most of what waits, so that little is left for the moment in which a commit stops everybody.
     pub(super) fn book_before_commit(self: &Arc<Self>) -> Result<()> {
-        self.book_down_to(self.options().policies.booking.left)
+        let left = self.options().policies.booking.left;
+        self.book_down_to(left)?;
+        self.read_ahead_of_booking(left)
     }
 
     /// In a bounded number of slices: booking queues changes too, and others go on queuing.
@@ -45,6 +49,7 @@ impl Core {
     }
 
     fn book_slice(self: &Arc<Self>) -> Result<()> {
+        self.read_ahead_of_booking(self.options().policies.booking.slice.max(1))?;
         let generation = self.stop_handles_in_turn();
         let booked = match self.aborted() {
             Some(aborted) => Err(aborted),
@@ -54,6 +59,19 @@ impl Core {
         let booked = booked.inspect_err(|error| self.abort(error));
         self.let_handles_begin();
         booked
+    }
+
+    /// Reads the leaves that about `most` changes are going to be made in, while nobody waits.
+    pub(super) fn read_ahead_of_booking(&self, most: usize) -> Result<()> {
+        let (keys, going) = self.refs.next_keys(most);
+        let globals = self.globals();
+        for key in keys {
+            globals.extent.position(self, key)?;
+        }
+        for at in going {
+            globals.csum.position(self, Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, at.0))?;
+        }
+        Ok(())
     }
 
     fn book_some(&self, handle: &Handle) -> Result<()> {

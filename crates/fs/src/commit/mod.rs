@@ -95,7 +95,12 @@ impl Core {
         self.progress.lock().durable = generation;
         self.env().passes("the transaction is durable");
         self.env().reached(Point::Durable);
-        self.space.release(generation);
+        for (at, len) in self.space.release(generation) {
+            // Of what is no tree block there is nothing to forget.
+            if len == u64::from(self.nodesize()) {
+                self.nodes.forget_dead(at, generation);
+            }
+        }
         self.free_retired_chunks();
         if let Some(hook) = self.durable_hook.get() {
             hook(generation);

@@ -58,7 +58,8 @@ impl Files {
         (self.core.options().dirty_data_bytes as u64).max(1 << 20)
     }
 
-    fn buffered(&self) -> u64 {
+    /// Bytes that wait to be written back.
+    pub(crate) fn buffered(&self) -> u64 {
         self.buffered_bytes.load(Ordering::Relaxed)
     }
 

@@ -5,6 +5,7 @@
 
 mod data;
 mod durability;
+mod memory;
 mod namespace;
 mod receiving;
 mod reports;
@@ -17,6 +18,7 @@ mod subvolume_root;
 mod subvolume_tests;
 mod subvolumes;
 
+pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;
 

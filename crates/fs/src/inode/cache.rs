@@ -51,6 +51,25 @@ struct Shard {
     departures: u64,
 }
 
+impl Shard {
+    /// What is left over of inodes that were deleted must not grow while nothing is evicted.
+    fn tidy(&mut self) {
+        if self.sweep.len() > 2 * self.inodes.len() + 64 {
+            let mut seen = FxHashSet::default();
+            let inodes = &self.inodes;
+            self.sweep.retain(|id| inodes.contains_key(id) && seen.insert(*id));
+        }
+    }
+
+    /// Nobody outside refers to the inode any more. A table that has become nearly empty gives its room back.
+    fn drop_users(&mut self, id: InodeId) {
+        self.users.remove(&id);
+        if self.users.capacity() > 4 * self.users.len() + 256 {
+            self.users.shrink_to(2 * self.users.len());
+        }
+    }
+}
+
 /// See the [module](self).
 pub struct InodeCache {
     core: Arc<Core>,
@@ -145,6 +164,7 @@ impl InodeCache {
         let id = inode.id();
         shard.inodes.insert(id, Slot { inode: Arc::clone(inode), touched: false });
         shard.sweep.push_back(id);
+        shard.tidy();
         self.evict(shard);
     }
 
@@ -169,6 +189,12 @@ impl InodeCache {
     /// How many inodes are in memory.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
+    }
+
+    /// What the tables have room for beside the inodes: references from outside, and places in the order of eviction.
+    pub fn room(&self) -> (usize, usize) {
+        let shards = self.shards.iter().map(|shard| shard.lock());
+        shards.fold((0, 0), |(users, sweep), shard| (users + shard.users.capacity(), sweep + shard.sweep.capacity()))
     }
 
     /// Whether no inode is in memory.
@@ -217,7 +243,7 @@ impl InodeCache {
             let unused = users.lookups == 0 && users.opens == 0;
             let doomed = unused && users.orphan;
             if unused {
-                shard.users.remove(&id);
+                shard.drop_users(id);
             }
             doomed
         };

@@ -13,7 +13,7 @@
 //! 4. A change costs about the same however many changes of one extent wait.
 
 use crate::error::Error;
-use butterfs_ondisk::{Level, Logical, TreeId};
+use butterfs_ondisk::{Key, KeyType, Level, Logical, TreeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -217,6 +217,26 @@ impl RefQueue {
     /// What the pending changes of `at` come to.
     pub fn pending(&self, at: Logical) -> Option<Pending> {
         self.look(at, |head| Pending { net: head.net(), new: head.new, set_full: head.set_full })
+    }
+
+    /// Where in the extent tree about `most` changes that [`take_some`](Self::take_some) takes next are going to be made,
+    /// in order, and the extents of data that may go with them.
+    pub fn next_keys(&self, most: usize) -> (Vec<Key>, Vec<Logical>) {
+        let heads = self.heads.lock();
+        let (mut keys, mut going) = (Vec::new(), Vec::new());
+        for (&at, head) in heads.by_address.range(heads.next..) {
+            if keys.len() >= most {
+                break;
+            }
+            keys.push(Key::new(at.0, KeyType::EXTENT_ITEM, head.len));
+            going.extend((head.kind == ExtentKind::Data && head.net() < 0).then_some(at));
+            if head.changes.len() > 1 {
+                let by_key = |(by, _): (RefBy, i64)| Key::new(at.0, by.kind(), by.sequence());
+                keys.extend(head.changes.iter().take(most).map(by_key));
+            }
+        }
+        keys.sort_unstable();
+        (keys, going)
     }
 
     /// Takes everything that is pending, by address.

@@ -92,6 +92,16 @@ impl Adaptor {
         self.0.filesystem().take_messages()
     }
 
+    /// Bytes that the engine's caches and tables hold, about.
+    pub fn memory_held(&self) -> u64 {
+        self.0.filesystem().memory_held().bytes()
+    }
+
+    /// Gives up what is cached and nobody has asked for since the last call.
+    pub fn age_caches(&self) {
+        self.0.filesystem().age_caches();
+    }
+
     /// Forbids or allows changes; before they are forbidden, everything is made durable.
     pub fn set_read_only(&self, read_only: bool) -> Result<(), String> {
         if read_only {
