@@ -51,7 +51,7 @@ pub struct Booking {
 
 impl Default for Booking {
     fn default() -> Booking {
-        Booking { early: 8192, slice: 512, left: 1024 }
+        Booking { early: 4096, slice: 512, left: 1024 }
     }
 }
 

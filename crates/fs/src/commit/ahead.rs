@@ -22,7 +22,7 @@ impl Core {
         }
         // One slice at a time is enough; whoever books it is not overtaken by many.
         let Some(_turn) = self.booking_turn.try_lock() else { return Ok(()) };
-        self.book_slice()
+        self.book_slice(self.options().policies.booking.slice)
     }
 
     /// Books until no more wait than others have to put up with. For whoever has queued very much at once.
@@ -37,23 +37,24 @@ impl Core {
         self.read_ahead_of_booking(left)
     }
 
-    /// In a bounded number of slices: booking queues changes too, and others go on queuing.
+    /// In a bounded number of slices, larger ones where others queue as fast: booking queues changes too.
     fn book_down_to(self: &Arc<Self>, left: usize) -> Result<()> {
         let _turn = self.booking_turn.lock();
-        let mut slices = 2 * self.refs.weight() / self.options().policies.booking.slice.max(1) + 8;
+        let slice = self.options().policies.booking.slice.max(1);
+        let mut slices = 2 * self.refs.weight() / slice + 8;
         while self.refs.weight() > left && slices > 0 {
-            self.book_slice()?;
+            self.book_slice(slice.max((self.refs.weight() / 4).min(8 * slice)))?;
             slices -= 1;
         }
         Ok(())
     }
 
-    fn book_slice(self: &Arc<Self>) -> Result<()> {
-        self.read_ahead_of_booking(self.options().policies.booking.slice.max(1))?;
+    fn book_slice(self: &Arc<Self>, most: usize) -> Result<()> {
+        self.read_ahead_of_booking(most)?;
         let generation = self.stop_handles_in_turn();
         let booked = match self.aborted() {
             Some(aborted) => Err(aborted),
-            None => self.book_some(&self.settling_handle(generation)),
+            None => self.book_some(&self.settling_handle(generation), most),
         };
         // A slice that failed half-way leaves a transaction that cannot be completed.
         let booked = booked.inspect_err(|error| self.abort(error));
@@ -74,10 +75,10 @@ impl Core {
         Ok(())
     }
 
-    fn book_some(&self, handle: &Handle) -> Result<()> {
+    fn book_some(&self, handle: &Handle, most: usize) -> Result<()> {
         // The free space of a group must be there before anything in it is booked.
         let chunks = self.book_chunks(handle)?;
         self.chunks_booked_ahead.lock().extend(chunks);
-        extent::run_some_refs(handle, self.options().policies.booking.slice.max(1))
+        extent::run_some_refs(handle, most.max(1))
     }
 }
