@@ -648,6 +648,7 @@ fn bad_data_is_told_with_device_and_file() {
         assert!(line.ends_with(&file), "{line}");
         assert_eq!(said.matches(outcome).count(), 1, "{profile}: not for each read: {said}");
     }
+}
 
 /// What many files took is given back to the system soon after they are gone.
 #[test]

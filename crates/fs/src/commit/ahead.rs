@@ -51,15 +51,10 @@ impl Core {
 
     fn book_slice(self: &Arc<Self>, most: usize) -> Result<()> {
         self.read_ahead_of_booking(most)?;
-        let generation = self.stop_handles_in_turn();
-        let booked = match self.aborted() {
-            Some(aborted) => Err(aborted),
-            None => self.book_some(&self.settling_handle(generation), most),
-        };
-        // A slice that failed half-way leaves a transaction that cannot be completed.
-        let booked = booked.inspect_err(|error| self.abort(error));
-        self.let_handles_begin();
-        booked
+        let stopped = self.stop_handles_in_turn()?;
+        let handle = self.settling_handle(stopped.generation);
+        // A slice that failed half-way leaves a transaction that cannot be completed; an error aborts before handles go on.
+        self.book_some(&handle, most).inspect_err(|error| self.abort(error))
     }
 
     /// Reads the leaves that about `most` changes are going to be made in, while nobody waits.
