@@ -300,7 +300,7 @@ mod tests {
         assert!(queue.conflict().is_none());
         assert_eq!(queue.change(at, 8192, ExtentKind::Data, data, -1, false), Changed::Conflict);
         assert!(queue.conflict().is_some_and(|error| error.to_string().contains("extent 4096")));
-        assert_eq!(queue.pending(at).map(|head| head.changes), Some(vec![(data, -1)]));
+        assert_eq!(queue.look(at, |head| (head.changes.len(), head.changes.of(&data))), Some((1, -1)));
         let (block, kind) = (Logical(1 << 20), ExtentKind::Block(Level(0)));
         queue.change(block, 16384, kind, RefBy::Tree(TreeId::FS), 1, true);
         assert_eq!(queue.change(block, 16384, kind, RefBy::Tree(TreeId::CSUM), -1, false), Changed::Conflict);
