@@ -2,12 +2,15 @@
 
 mod common;
 
+use butterfs_device::{FileDevice, FileOptions};
 use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use common::butterfs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
@@ -78,4 +81,21 @@ fn several_devices() {
     let alone = butterfs(&["check", text(&one)]);
     assert_eq!(alone.code, Some(1), "{alone:?}");
     assert!(alone.stdout.contains("[cannot-open]"), "{alone:?}");
+}
+
+/// A device that is just being unmounted is in use for a moment longer.
+#[test]
+fn a_check_waits_for_who_is_about_to_let_go() {
+    let scratch = Scratch::new("check_waits");
+    let image = made(&scratch);
+    let held = FileDevice::open(&image, &FileOptions::read_write()).expect("nobody has it");
+    let mut check = Command::new(env!("CARGO_BIN_EXE_butterfs"))
+        .args(["check", "-q", text(&image)])
+        .spawn()
+        .expect("the command was built");
+    // Longer than it takes to be refused.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(check.try_wait().expect("our own child").is_none(), "it has not waited");
+    drop(held);
+    assert!(check.wait().expect("our own child").success());
 }

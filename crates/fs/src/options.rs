@@ -18,6 +18,18 @@ pub enum Subvolume {
     Path(Vec<u8>),
 }
 
+/// When an access moves the time of access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum AccessTimes {
+    /// Never (`noatime`).
+    Never,
+    /// With the first access after a change, and once a day (`relatime`).
+    #[default]
+    Relative,
+    /// Always (`strictatime`).
+    Always,
+}
+
 /// Policies with a "before" and an "after" that benchmarks compare; users never set them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Policies {
@@ -90,8 +102,8 @@ pub struct Options {
     pub max_inline: u32,
     /// How new data is stored; `Filesystem::set_data_policy` changes it later.
     pub data: DataPolicy,
-    /// Access times are never written (`noatime`).
-    pub noatime: bool,
+    /// When access times move (`relatime`, `strictatime`, `noatime`).
+    pub access_times: AccessTimes,
     /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
     pub no_log_replay: bool,
     /// Devices may be missing, as far as the profiles survive it (`degraded`).
@@ -120,7 +132,7 @@ impl Default for Options {
             commit_interval_secs: 30,
             max_inline: 2048,
             data: DataPolicy::default(),
-            noatime: false,
+            access_times: AccessTimes::Relative,
             no_log_replay: false,
             degraded: false,
             no_tree_log: false,

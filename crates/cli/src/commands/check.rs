@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+/// For how long a check waits for a device that is just being unmounted, as a mount does.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Check whether an unmounted filesystem is consistent. Nothing is changed.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -45,7 +48,8 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for path in &self.devices {
-            devices.push(Arc::new(FileDevice::open(path, &FileOptions::read_only())?));
+            let patient = FileOptions { wait: PATIENCE, ..FileOptions::read_only() };
+            devices.push(Arc::new(FileDevice::open(path, &patient)?));
         }
         let super_copy = usize::try_from(self.copy).unwrap_or(usize::MAX);
         let seed = RandomState::new().hash_one(std::process::id());

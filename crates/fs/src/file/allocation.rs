@@ -4,6 +4,7 @@ use super::extents::FileContext;
 use super::item::{ExtentKind, FileExtent};
 use super::recording::Booking;
 use super::{Files, buffer::MAX_FILE_SIZE};
+use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::inode::Inode;
@@ -66,7 +67,11 @@ impl Files {
             return Err(Error::refused(Errno::EPERM, "the file can only be appended to"));
         }
         let _mapping = inode.data.lock_mapping();
-        self.touch(inode, set_id)?;
+        let changes = what != Allocation::PunchHole || !self.is_hole(inode, &range)?;
+        self.note_allocation(inode, set_id, changes.then(|| self.core.env().now()))?;
+        if !changes {
+            return Ok(());
+        }
         match what {
             Allocation::Allocate { keep_size } => self.preallocate(inode, &range, keep_size, None)?,
             Allocation::PunchHole => self.punch(inode, &range)?,
@@ -81,13 +86,36 @@ impl Files {
         Ok(())
     }
 
-    fn touch(&self, inode: &Arc<Inode>, set_id: bool) -> Result<()> {
-        let now = self.core.env().now();
+    /// Takes privileges away and, where the file changes, sets its times.
+    fn note_allocation(&self, inode: &Arc<Inode>, set_id: bool, changed: Option<Time>) -> Result<()> {
         let handle = self.core.start(Reserve::items(3))?;
         let _guard = inode.lock_exclusive()?;
         inode.kill_privileges(&handle, set_id)?;
-        inode.change(|state| state.touch_content(now));
+        if let Some(now) = changed {
+            inode.change(|state| state.touch_content(now));
+        }
         Ok(())
+    }
+
+    /// Whether `range` has neither data nor space. Behind the end of the file a hole cannot be punched.
+    fn is_hole(&self, inode: &Inode, range: &Range<u64>) -> Result<bool> {
+        let _guard = inode.lock_shared()?;
+        let end = self.round_up(inode.size());
+        let span = self.sectors_of(range);
+        let span = span.start..span.end.min(end);
+        if span.is_empty() {
+            return Ok(true);
+        }
+        if inode.data.next_buffered(span.start).is_some_and(|buffered| buffered.start < span.end) {
+            return Ok(false);
+        }
+        let (context, items) = self.extents(inode);
+        let mut is_hole = true;
+        context.overlapping(&items, &span, &mut |extent, _| {
+            is_hole = extent.kind == ExtentKind::Regular && extent.is_hole();
+            Ok(if is_hole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        Ok(is_hole)
     }
 
     /// Makes `range` a hole as far as it is whole sectors, and zero at its ends.

@@ -36,9 +36,9 @@ impl Prepared<'_> {
 }
 
 impl Files {
-    /// Writes `data` at `offset`. The file loses its capabilities, and with `set_id` its set-id bits. What is written
-    /// reaches the disk with write-back.
-    pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], set_id: bool) -> Result<usize> {
+    /// Writes `data` at `offset`. With `kill` the file loses its capabilities, and with `Some(true)` its set-id bits.
+    /// What is written reaches the disk with write-back.
+    pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], kill: Option<bool>) -> Result<usize> {
         self.must_be_writable(inode)?;
         self.must_fit(offset, data.len() as u64)?;
         if data.is_empty() {
@@ -46,7 +46,7 @@ impl Files {
         }
         self.make_room(inode, data.len() as u64)?;
         let promise = self.promise(inode, offset, data.len() as u64)?;
-        self.put(inode, offset, data, promise, Some(set_id))?;
+        self.put(inode, offset, data, promise, kill)?;
         Ok(data.len())
     }
 

@@ -70,7 +70,7 @@ impl Files {
         if keep && self.can_hold(inode, offset, encoded) && self.store(inode, offset, encoded)? {
             return Ok(());
         }
-        self.write(inode, offset, encoded.window(&content), false).map(drop)
+        self.write(inode, offset, encoded.window(&content), Some(false)).map(drop)
     }
 
     /// Whether an extent of this form may be in the file at this place.

@@ -46,6 +46,7 @@ pub use defragment::Defragment;
 pub use encoded::Encoded;
 pub use pressure::Flusher;
 pub use seek::Whence;
+pub use size::Resized;
 
 use crate::extent::TreeItems;
 use crate::extent::checksums::Layout;

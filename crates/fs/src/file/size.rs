@@ -15,32 +15,43 @@ use crate::inode::Inode;
 use crate::transaction::{Handle, Reserve};
 use std::sync::Arc;
 
+/// What a new size brings with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Resized {
+    /// The file loses its set-id bits; its capabilities go in any case.
+    pub set_id: bool,
+    /// The times move, also where the size stays.
+    pub touch: bool,
+}
+
 /// Extents that one step of shrinking drops.
 const DROPS_PER_STEP: u64 = 24;
 
 impl Files {
-    /// Sets the size. The file loses its capabilities, and with `set_id` its set-id bits.
-    pub fn set_size(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<()> {
+    /// Sets the size. One that is the old one moves the times only where `effects` say so.
+    pub fn set_size(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<()> {
         self.must_be_writable(inode)?;
         self.must_fit(size, 0)?;
         let _mapping = inode.data.lock_mapping();
         while size > inode.size() {
-            if self.grow(inode, size, set_id)? {
+            if self.grow(inode, size, Resized { touch: true, ..effects })? {
                 return Ok(());
             }
         }
-        self.shrink(inode, size, set_id)
+        self.shrink(inode, size, effects)
     }
 
-    fn note_resize(&self, handle: &Handle, inode: &Arc<Inode>, set_id: bool) -> Result<()> {
+    fn note_resize(&self, handle: &Handle, inode: &Arc<Inode>, effects: Resized) -> Result<()> {
         let now = self.core.env().now();
-        inode.kill_privileges(handle, set_id)?;
-        inode.change(|state| state.touch_content(now));
+        inode.kill_privileges(handle, effects.set_id)?;
+        if effects.touch {
+            inode.change(|state| state.touch_content(now));
+        }
         Ok(())
     }
 
     /// False when the file has grown beyond `size` meanwhile.
-    fn grow(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<bool> {
+    fn grow(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<bool> {
         self.write_back(inode)?;
         self.rewrite_tail(inode)?;
         let handle = self.core.start(Reserve::items(6))?;
@@ -49,7 +60,7 @@ impl Files {
             return Ok(false);
         }
         let grown = self.grow_under(&handle, inode, size);
-        grown.and_then(|()| self.note_resize(&handle, inode, set_id)).inspect_err(|error| handle.failed(error))?;
+        grown.and_then(|()| self.note_resize(&handle, inode, effects)).inspect_err(|error| handle.failed(error))?;
         Ok(true)
     }
 
@@ -99,13 +110,13 @@ impl Files {
     }
 
     /// Shrinks the file, also by what is preallocated behind its end.
-    fn shrink(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<()> {
+    fn shrink(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<()> {
         self.unpack_inline(inode, size)?;
-        self.shrink_in_steps(inode, size, set_id)?;
+        self.shrink_in_steps(inode, size, effects)?;
         // Data that was to advance the recorded size may just have been forgotten.
         let (recorded, ahead) = (inode.with(|state| state.item.size.get()), self.is_buffered_up_to(inode, size));
         if recorded < size && !ahead {
-            self.grow(inode, size, set_id)?;
+            self.grow(inode, size, Resized { touch: false, ..effects })?;
         }
         Ok(())
     }
@@ -116,7 +127,7 @@ impl Files {
         !inode.data.is_idle() && inode.data.with(|buffer| buffer.dirty.iter().any(|run| end(run) >= size))
     }
 
-    fn shrink_in_steps(&self, inode: &Arc<Inode>, size: u64, set_id: bool) -> Result<()> {
+    fn shrink_in_steps(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<()> {
         let mut first = true;
         loop {
             let handle = self.core.start(Reserve::removal(DROPS_PER_STEP + 6))?;
@@ -124,8 +135,12 @@ impl Files {
             if std::mem::take(&mut first) {
                 // From here on everybody sees the new size, and may write behind it again.
                 self.cut_buffer(inode, size);
-                inode.change(|state| state.size = size);
-                self.note_resize(&handle, inode, set_id).inspect_err(|error| handle.failed(error))?;
+                let touch = effects.touch || inode.size() != size;
+                if touch {
+                    inode.change(|state| state.size = size);
+                }
+                self.note_resize(&handle, inode, Resized { touch, ..effects })
+                    .inspect_err(|error| handle.failed(error))?;
             }
             let result = self.shrink_step(&handle, inode, size);
             if result.inspect_err(|error| handle.failed(error))? {

@@ -35,21 +35,41 @@ impl Filesystem {
         Ok(read)
     }
 
+    /// As [`read`](Self::read), for whoever opened the file with `O_NOATIME`.
+    pub fn read_unnoticed(&self, id: InodeId, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
+        let _alarm = self.0.core.alarm();
+        let inode = self.regular(id)?;
+        self.0.files.read(&inode, offset, len, out)
+    }
+
+    /// A file was opened to be read, perhaps from a cache that asks nothing: where the first access after a change moves
+    /// the time of access, this one does. Says whether it moved.
+    pub fn note_coming_access(&self, id: InodeId) -> Result<bool> {
+        let _alarm = self.0.core.alarm();
+        Ok(self.0.names.note_coming_access(&self.regular(id)?))
+    }
+
     /// Writes `data` at `offset`. With `kill_suidgid` the file loses its set-id bits, as for an unprivileged writer. A
     /// file with the flag `SYNC` is durable then.
     pub fn write(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
+        self.write_as(id, offset, data, Some(kill_suidgid))
+    }
+
+    /// Writes what somebody wrote through a mapping: the file keeps its set-id bits and capabilities, as in the kernel's
+    /// btrfs.
+    pub fn write_mapped(&self, id: InodeId, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_as(id, offset, data, None)
+    }
+
+    fn write_as(&self, id: InodeId, offset: u64, data: &[u8], kill: Option<bool>) -> Result<usize> {
         let _alarm = self.0.core.alarm();
         let inode = self.regular(id)?;
         self.0.inodes.relieve()?;
-        let written = self.0.files.write(&inode, offset, data, kill_suidgid)?;
+        let written = self.0.files.write(&inode, offset, data, kill)?;
         if inode.with(|state| state.has(inode_flags::SYNC)) {
             self.fsync(id, false)?;
         }
         Ok(written)
-    }
-
-    pub(super) fn resize(&self, inode: &Arc<Inode>, size: u64, kill_suidgid: bool) -> Result<()> {
-        self.0.files.set_size(inode, size, kill_suidgid)
     }
 
     /// `fallocate(2)` with its `mode`; `EOPNOTSUPP` for modes that btrfs does not have.
@@ -69,9 +89,11 @@ impl Filesystem {
         self.0.files.seek(self.regular(id)?.as_ref(), offset, whence)
     }
 
-    /// `lseek(2)` with `SEEK_DATA` (3) or `SEEK_HOLE` (4).
+    /// `lseek(2)` with `SEEK_DATA` (3) or `SEEK_HOLE` (4). An offset below zero, which callers pass as a number beyond
+    /// [`i64::MAX`], is as good as zero.
     pub fn lseek(&self, id: InodeId, offset: u64, whence: u32) -> Result<u64> {
         let _alarm = self.0.core.alarm();
+        let offset = if i64::try_from(offset).is_ok() { offset } else { 0 };
         match whence {
             3 => self.seek(id, offset, Whence::Data),
             4 => self.seek(id, offset, Whence::Hole),
@@ -86,14 +108,15 @@ impl Filesystem {
         self.copy_range_as(source, target, len, true)
     }
 
-    /// As [`copy_range`](Self::copy_range); with `kill_suidgid` the target loses its set-id bits.
-    pub(super) fn copy_range_as(
+    /// As [`copy_range`](Self::copy_range); only with `kill_suidgid` the target loses its set-id bits.
+    pub fn copy_range_as(
         &self,
         (source, source_offset): (InodeId, u64),
         (target, target_offset): (InodeId, u64),
         len: u64,
         kill_suidgid: bool,
     ) -> Result<u64> {
+        let _alarm = self.0.core.alarm();
         let from = self.regular(source)?;
         let len = len.min(from.size().saturating_sub(source_offset));
         if source == target && source_offset.abs_diff(target_offset) < len {

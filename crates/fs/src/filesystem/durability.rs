@@ -1,7 +1,7 @@
 //! Making things durable: one inode by its subvolume's log, everything by a commit.
 
 use super::Filesystem;
-use crate::error::Result;
+use crate::error::{Errno, Error, Result};
 use crate::inode::attr::mode;
 use crate::inode::{Inode, InodeId};
 use crate::tree_log::{LogStats, Request, Synced, Ticket};
@@ -9,6 +9,17 @@ use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Generation, Ino};
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
+
+/// What is durable when a filesystem [goes down](Filesystem::go_down).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoingDown {
+    /// Everything.
+    Synced,
+    /// All changes but data that is still buffered.
+    Committed,
+    /// What was durable already.
+    AtOnce,
+}
 
 /// Inodes that an `fsync` looks for in memory before it makes a list of those that may be ahead of their tree.
 const ASKED_ONE_BY_ONE: usize = 256;
@@ -40,6 +51,20 @@ impl Filesystem {
             self.0.files.flush_all()?;
         }
         self.0.core.commit_through(generation)
+    }
+
+    /// Stops all writing for good, as after a power cut, for tests of what a crash leaves (`FS_IOC_SHUTDOWN`). What `how`
+    /// says is made durable before.
+    pub fn go_down(&self, how: GoingDown) -> Result<()> {
+        let _alarm = self.0.core.alarm();
+        match how {
+            GoingDown::Synced => self.sync()?,
+            GoingDown::Committed if self.is_read_only() => {}
+            GoingDown::Committed => self.0.core.commit()?,
+            GoingDown::AtOnce => {}
+        }
+        self.0.core.abort(&Error::refused(Errno::EIO, "it was shut down on request"));
+        Ok(())
     }
 
     /// Makes an inode durable: its content, its item, its attributes, its names; of a directory the entries, with the

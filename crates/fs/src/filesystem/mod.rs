@@ -18,6 +18,7 @@ mod subvolume_root;
 mod subvolume_tests;
 mod subvolumes;
 
+pub use durability::GoingDown;
 pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;

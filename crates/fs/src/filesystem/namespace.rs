@@ -2,10 +2,12 @@
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
-use crate::inode::InodeId;
-use crate::inode::attr::{Attr, Caller, SetAttr};
+use crate::file::Resized;
+use crate::inode::attr::{Attr, Caller, SetAttr, SetTime};
 use crate::inode::namespace::{DirEntry, RenameMode};
+use crate::inode::{Inode, InodeId};
 use butterfs_ondisk::items::inode_flags;
+use std::sync::Arc;
 
 /// Every call that returns an entry (lookup, create, mkdir, mknod, symlink, link, tmpfile, each entry of
 /// readdirplus) counts a reference to its inode, which [`forget`](Filesystem::forget) gives back. References and
@@ -195,10 +197,12 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Changes attributes.
+    /// Changes attributes. A size that stays changes no times, unless the time of modification is to be now.
     pub fn setattr(&self, caller: &Caller, id: InodeId, set: &SetAttr) -> Result<Attr> {
         let _alarm = self.0.core.alarm();
-        self.0.names.setattr(caller, id, set, &mut |inode, size| self.resize(inode, size, set.kill_suidgid))
+        let effects = Resized { set_id: set.kill_suidgid, touch: set.mtime == Some(SetTime::Now) };
+        let resize = &mut |inode: &Arc<Inode>, size| self.0.files.set_size(inode, size, effects);
+        self.0.names.setattr(caller, id, set, resize)
     }
 
     /// As `chattr`: sets those of the flags in `scope` that are in `wanted`, and clears the others. `EINVAL` for ways of

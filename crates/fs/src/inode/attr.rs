@@ -162,6 +162,8 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
     /// `security.capability` goes, as before a write.
     pub kill_capability: bool,
+    /// The set-id bits go, as before the write of somebody who may write without being the owner.
+    pub written_by_user: bool,
 }
 
 /// On whose behalf something is made or changed.

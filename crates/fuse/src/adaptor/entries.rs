@@ -1,6 +1,6 @@
 //! Answers that hand an inode to the kernel.
 
-use super::attributes::stat;
+use super::attributes::{stat, valid_secs};
 use super::{Outcome, Shared, VALID_SECS, errno};
 use crate::protocol::flags::open;
 use crate::protocol::wire::{AttrOut, EntryOut, OpenOut};
@@ -15,7 +15,7 @@ impl Shared {
             nodeid: self.nodes.node(attr.id),
             generation: attr.generation,
             entry_valid: VALID_SECS,
-            attr_valid: VALID_SECS,
+            attr_valid: valid_secs(attr),
             attr: stat(attr, self.nodes.ino(attr.id)),
             ..EntryOut::default()
         }
@@ -53,16 +53,16 @@ impl Shared {
         }
     }
 
-    /// Answers with an entry and a handle of a file that is open with these flags of open(2).
+    /// Answers with an entry and a handle of a file that a user has opened with these flags of open(2).
     pub(super) fn answer_open_entry(
         &self,
         made: butterfs_fs::Result<Attr>,
-        flags: u32,
+        (flags, user): (u32, u32),
         payload: &mut Vec<u8>,
     ) -> Outcome {
         let attr = made.map_err(errno)?;
         let entry = self.entry(&attr);
-        self.writers.opened(entry.nodeid, flags);
+        self.writers.opened(entry.nodeid, flags, user);
         payload.extend_from_slice(entry.as_bytes());
         answer_open(payload);
         Ok(())
@@ -72,7 +72,7 @@ impl Shared {
     pub(super) fn answer_attributes(&self, found: butterfs_fs::Result<Attr>, payload: &mut Vec<u8>) -> Outcome {
         let attr = found.map_err(errno)?;
         let answer =
-            AttrOut { attr_valid: VALID_SECS, attr: stat(&attr, self.nodes.ino(attr.id)), ..AttrOut::default() };
+            AttrOut { attr_valid: valid_secs(&attr), attr: stat(&attr, self.nodes.ino(attr.id)), ..AttrOut::default() };
         payload.extend_from_slice(answer.as_bytes());
         Ok(())
     }

@@ -1,19 +1,32 @@
 //! The ioctls that reach a FUSE server: those whose number says how much they carry.
 //!
-//! Here: making everything durable, and the attributes that chattr(1) shows. Not yet here: the rest of btrfs'.
+//! Here: making everything durable, stopping for good, the attributes that chattr(1) shows, the label. Free space is not
+//! trimmed, as on a device that cannot discard. Not yet here: the rest of btrfs'.
 //!
 //! The kernel has checked who may set attributes, and knows nothing of them itself: the engine sees to it that an
 //! immutable inode stays what it is.
 
+use super::administrator::{is_administrator, number_at};
 use super::{Outcome, Shared, errno};
-use crate::protocol::wire::{IoctlIn, IoctlOut};
-use butterfs_fs::{InodeId, inode_flags as on_disk};
+use crate::protocol::wire::{InHeader, IoctlIn, IoctlOut};
+use butterfs_fs::{GoingDown, InodeId, inode_flags as on_disk};
 use rustix::io::Errno;
+use std::sync::atomic::Ordering;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// BTRFS_IOC_SYNC: everything is durable when it returns. On mounts of type `fuse` it is the only call of that kind
 /// that reaches the server.
 pub const BTRFS_SYNC: u32 = 0x9408;
+
+/// FS_IOC_SHUTDOWN: nothing is written any more. Its number says that it returns a number, but it takes one.
+pub const SHUTDOWN: u32 = 0x8004_587d;
+/// FITRIM.
+const TRIM: u32 = 0xc018_5879;
+/// FS_IOC_GETFSLABEL and FS_IOC_SETFSLABEL.
+const GET_LABEL: u32 = 0x8100_9431;
+const SET_LABEL: u32 = 0x4100_9432;
+/// FS_IOC_GETVERSION.
+const GET_VERSION: u32 = 0x8008_7601;
 
 /// FS_IOC_GETFLAGS and FS_IOC_SETFLAGS. Their numbers say `long`, but they carry an `int`.
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -94,9 +107,21 @@ impl Form {
 }
 
 impl Shared {
-    pub(super) fn ioctl(&self, id: InodeId, arguments: &IoctlIn, data: &[u8], payload: &mut Vec<u8>) -> Outcome {
-        let flags = || Ok(self.filesystem().getattr(id).map_err(errno)?.flags);
+    pub(super) fn ioctl(
+        &self,
+        header: &InHeader,
+        id: InodeId,
+        (arguments, data): (&IoctlIn, &[u8]),
+        payload: &mut Vec<u8>,
+    ) -> Outcome {
+        let attr = || self.filesystem().getattr(id).map_err(errno);
+        let flags = || attr().map(|attr| attr.flags);
         let (form, wanted) = match arguments.cmd {
+            TRIM if !is_administrator(header) => return Err(Errno::PERM),
+            TRIM => return Err(Errno::OPNOTSUPP),
+            GET_LABEL => return answer(&self.filesystem().superblock().label, payload),
+            SET_LABEL => return self.set_label(header, data, payload),
+            GET_VERSION => return answer(&(attr()?.generation as u32), payload),
             GET_FLAGS => return answer(&Form::Plain.shown(flags()?), payload),
             GET_XFLAGS => {
                 let flags = Form::Extended.shown(flags()?);
@@ -114,6 +139,36 @@ impl Shared {
         };
         let (wanted, scope) = form.wanted(wanted)?;
         self.filesystem().set_flags(id, wanted, scope).map_err(errno)?;
+        // The kernel takes no notice of what an ioctl does to times and attributes.
+        let _ = self.device.forget_attributes(header.nodeid);
+        answer(&(), payload)
+    }
+
+    fn set_label(&self, header: &InHeader, data: &[u8], payload: &mut Vec<u8>) -> Outcome {
+        if !is_administrator(header) {
+            return Err(Errno::PERM);
+        }
+        let end = data.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+        self.filesystem().set_label(&data[..end]).map_err(errno)?;
+        answer(&(), payload)
+    }
+
+    /// Stops all writing, for tests of what a crash leaves.
+    pub(super) fn go_down(&self, header: &InHeader, arguments: &IoctlIn, payload: &mut Vec<u8>) -> Outcome {
+        if !is_administrator(header) {
+            return Err(Errno::PERM);
+        }
+        let how = match number_at(header, arguments.arg).ok_or(Errno::FAULT)? {
+            0 => GoingDown::Synced,
+            1 => GoingDown::Committed,
+            2 => GoingDown::AtOnce,
+            _ => return Err(Errno::INVAL),
+        };
+        if how == GoingDown::Synced {
+            self.write_back_all();
+        }
+        self.filesystem().go_down(how).map_err(errno)?;
+        self.is_down.store(true, Ordering::Release);
         answer(&(), payload)
     }
 

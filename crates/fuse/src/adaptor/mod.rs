@@ -19,6 +19,7 @@
 //! Only what is written through a mapping stays in its cache, until it is unmapped at the latest.
 //! Open directories: see [`directory`].
 
+mod administrator;
 mod attributes;
 mod directory;
 mod entries;
@@ -39,6 +40,7 @@ use butterfs_fs::inode::attr::Caller;
 use butterfs_fs::{Filesystem, InodeId};
 use nodes::Nodes;
 use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 pub use subvolumes::Carrier;
 pub use upgrade::Reopen;
@@ -59,6 +61,8 @@ struct Shared {
     being_read: directory::BeingRead,
     closed_entries: subvolumes::ClosedEntries,
     device: DevFuse,
+    /// Somebody had the filesystem stop writing.
+    is_down: AtomicBool,
     /// How the filesystem was closed, once it is.
     closed: OnceLock<Result<(), String>>,
 }
@@ -77,6 +81,7 @@ impl Adaptor {
             being_read: directory::BeingRead::default(),
             closed_entries: subvolumes::ClosedEntries::default(),
             device,
+            is_down: AtomicBool::new(false),
             closed: OnceLock::new(),
         }))
     }
@@ -141,6 +146,10 @@ impl Server for Adaptor {
                     shared.write_back_all();
                     reply(shared.sync_by_ioctl(payload))
                 }));
+            }
+            Operation::Ioctl { arguments, .. } if arguments.cmd == ioctl::SHUTDOWN => {
+                let (shared, header) = (Arc::clone(shared), request.header);
+                return Reply::Later(Box::new(move |payload| reply(shared.go_down(&header, &arguments, payload))));
             }
             _ => shared.serve_writably(request, payload),
         };
@@ -224,7 +233,12 @@ impl Shared {
     }
 
     fn close(&self) -> Result<(), String> {
-        self.closed.get_or_init(|| self.filesystem().shutdown().map_err(|error| error.to_string())).clone()
+        let close = || match self.filesystem().shutdown() {
+            // As it was asked for.
+            Err(_) if self.is_down.load(Ordering::Acquire) => Ok(()),
+            closed => closed.map_err(|error| error.to_string()),
+        };
+        self.closed.get_or_init(close).clone()
     }
 }
 

@@ -1,12 +1,12 @@
 //! The operations, one arm each.
 
-use super::attributes::{change, device, statx};
+use super::attributes::{Asking, change, device, statx};
 use super::entries::answer_open;
-use super::{Outcome, Shared, VALID_SECS, caller, errno, writers};
-use crate::protocol::flags::{OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID, WRITE_KILL_SUIDGID};
+use super::{Outcome, Shared, caller, errno, writers};
+use crate::protocol::flags::{OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID, WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::protocol::wire::*;
 use crate::protocol::{Operation, Request};
-use butterfs_fs::inode::attr::{Caller, SetAttr};
+use butterfs_fs::inode::attr::{Caller, SetAttr, SetTime};
 use butterfs_fs::{Filesystem, InodeId, RenameMode};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -41,7 +41,7 @@ impl Shared {
             Operation::Getattr {} => self.answer_attributes(fs.getattr(id), payload),
             Operation::Statx { .. } => self.answer_statx(id, payload),
             Operation::Setattr { arguments } => {
-                let change = change(&arguments, self.writers.contains(node));
+                let change = change(&arguments, self.asking(header));
                 self.answer_attributes(fs.setattr(&caller(request, 0), id, &change), payload)
             }
             Operation::Readlink {} => answer_bytes(fs.readlink(id), payload),
@@ -56,7 +56,7 @@ impl Shared {
             }
             Operation::Create { arguments, name } => self.create(request, id, &arguments, name, payload),
             Operation::Tmpfile { arguments: CreateIn { flags, mode, umask, .. } } => {
-                self.answer_open_entry(fs.tmpfile(&caller(request, umask), id, mode), flags, payload)
+                self.answer_open_entry(fs.tmpfile(&caller(request, umask), id, mode), (flags, header.uid), payload)
             }
             Operation::Link { node, new_name } => self.answer_entry(fs.link(self.inode(node)?, id, new_name), payload),
             Operation::Unlink { name } => fs.unlink(id, name).map_err(errno),
@@ -74,8 +74,10 @@ impl Shared {
             }
             Operation::Readdir { arguments } => self.read_directory(id, &arguments, payload),
             Operation::Readdirplus { arguments } => self.read_directory_plus(id, &arguments, payload),
-            Operation::Read { arguments: ReadIn { offset, size, .. } } => {
-                fs.read(id, offset, size as usize, payload).map(drop).map_err(errno)
+            Operation::Read { arguments: ReadIn { offset, size, flags, .. } } => {
+                let quiet = flags & libc::O_NOATIME as u32 != 0;
+                let read = if quiet { Filesystem::read_unnoticed } else { Filesystem::read };
+                read(fs, id, offset, size as usize, payload).map(drop).map_err(errno)
             }
             Operation::Write { arguments, data } => self.write(id, &arguments, data, payload),
             Operation::Lseek { arguments } => self.seek(node, &arguments, payload),
@@ -83,11 +85,11 @@ impl Shared {
                 fs.fallocate(id, mode, offset, length, header.uid != 0).map_err(errno)
             }
             Operation::CopyFileRange { arguments } => {
-                let size = self.copy(id, &arguments, MOST_COPIED)? as u32;
+                let size = self.copy(header, id, &arguments, MOST_COPIED)? as u32;
                 answer(&WriteOut { size, padding: 0 }, payload)
             }
             Operation::CopyFileRange64 { arguments } => {
-                let bytes_copied = self.copy(id, &arguments, u64::MAX)?;
+                let bytes_copied = self.copy(header, id, &arguments, u64::MAX)?;
                 answer(&CopyFileRangeOut { bytes_copied }, payload)
             }
             Operation::Fsync { data_only } | Operation::Fsyncdir { data_only } => {
@@ -101,7 +103,7 @@ impl Shared {
                 fs.set_xattr(&caller, id, name, value, flags).map_err(errno)
             }
             Operation::Removexattr { name } => fs.remove_xattr(&caller(request, 0), id, name).map_err(errno),
-            Operation::Ioctl { arguments, data } => self.ioctl(id, &arguments, data, payload),
+            Operation::Ioctl { arguments, data } => self.ioctl(header, id, (&arguments, data), payload),
             // The kernel decides (ACCESS), or there is nothing to say (FLUSH: errors of writing back belong to fsync) or
             // to prepare (OPENDIR).
             _ => Err(Errno::NOSYS),
@@ -118,7 +120,7 @@ impl Shared {
         payload: &mut Vec<u8>,
     ) -> Outcome {
         let made = self.filesystem().create(&caller(request, arguments.umask), parent, name, arguments.mode);
-        self.answer_open_entry(made, arguments.flags, payload)
+        self.answer_open_entry(made, (arguments.flags, request.header.uid), payload)
     }
 
     fn open(&self, request: &Request<'_>, id: InodeId, arguments: &OpenIn, payload: &mut Vec<u8>) -> Outcome {
@@ -128,17 +130,42 @@ impl Shared {
         }
         if flags & libc::O_TRUNC as u32 != 0 {
             let kill_suidgid = open_flags & OPEN_KILL_SUIDGID != 0;
-            let empty = SetAttr { size: Some(0), kill_suidgid, ..SetAttr::default() };
+            let empty = SetAttr { size: Some(0), mtime: Some(SetTime::Now), kill_suidgid, ..SetAttr::default() };
             self.filesystem().setattr(&caller(request, 0), id, &empty).map_err(errno)?;
         }
-        self.writers.opened(request.header.nodeid, flags);
+        let InHeader { nodeid, uid, .. } = request.header;
+        self.writers.opened(nodeid, flags, uid);
+        self.note_coming_access(nodeid, id, flags);
         answer_open(payload);
         Ok(())
     }
 
+    /// Who is read from the kernel's cache leaves no trace here. What was written lies there, so that the first read after a
+    /// write would be none that moves the time of access; opening the file to read it does instead.
+    fn note_coming_access(&self, node: u64, id: InodeId, flags: u32) {
+        let is_read = flags as i32 & (libc::O_ACCMODE | libc::O_NOATIME) == libc::O_RDONLY;
+        if is_read && self.filesystem().note_coming_access(id).unwrap_or(false) {
+            // Without a connection nobody shows the time either.
+            let _ = self.device.forget_attributes(node);
+        }
+    }
+
+    fn asking(&self, header: &InHeader) -> Asking {
+        let InHeader { nodeid, uid, .. } = *header;
+        match self.writers.contains(nodeid) {
+            false => Asking::NoWriter,
+            true if uid != 0 && self.writers.includes(nodeid, uid) => Asking::Writer,
+            true => Asking::Anybody,
+        }
+    }
+
     fn write(&self, id: InodeId, arguments: &WriteIn, data: &[u8], payload: &mut Vec<u8>) -> Outcome {
-        let kill_suidgid = arguments.write_flags & WRITE_KILL_SUIDGID != 0;
-        let size = self.filesystem().write(id, arguments.offset, data, kill_suidgid).map_err(errno)?;
+        let WriteIn { offset, write_flags, .. } = *arguments;
+        let written = match write_flags & WRITE_CACHE != 0 {
+            true => self.filesystem().write_mapped(id, offset, data),
+            false => self.filesystem().write(id, offset, data, write_flags & WRITE_KILL_SUIDGID != 0),
+        };
+        let size = written.map_err(errno)?;
         answer(&WriteOut { size: size as u32, padding: 0 }, payload)
     }
 
@@ -157,13 +184,14 @@ impl Shared {
         self.filesystem().rename(from.0, from.1, self.inode(to.0)?, to.1, mode).map_err(errno)
     }
 
-    fn copy(&self, from: InodeId, arguments: &CopyFileRangeIn, most: u64) -> Result<u64, Errno> {
+    fn copy(&self, header: &InHeader, from: InodeId, arguments: &CopyFileRangeIn, most: u64) -> Result<u64, Errno> {
         let CopyFileRangeIn { off_in, nodeid_out, off_out, len, flags, .. } = *arguments;
         if flags != 0 {
             return Err(Errno::INVAL);
         }
         let to = self.inode(nodeid_out)?;
-        self.filesystem().copy_range((from, off_in), (to, off_out), len.min(most)).map_err(errno)
+        let copied = self.filesystem().copy_range_as((from, off_in), (to, off_out), len.min(most), header.uid != 0);
+        copied.map_err(errno)
     }
 
     /// What the kernel has cached of the file has been written back.
@@ -175,7 +203,7 @@ impl Shared {
 
     fn answer_statx(&self, id: InodeId, payload: &mut Vec<u8>) -> Outcome {
         let attr = self.filesystem().getattr(id).map_err(errno)?;
-        answer(&statx(&attr, self.nodes.ino(id), VALID_SECS), payload)
+        answer(&statx(&attr, self.nodes.ino(id)), payload)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::Flags;
 use crate::transport::Transport;
-use butterfs_fs::{Options, Subvolume, TreeId};
+use butterfs_fs::{AccessTimes, Options, Subvolume, TreeId};
 use std::path::PathBuf;
 
 /// See the [module](self).
@@ -240,14 +240,8 @@ fn set_read_only(options: &mut MountOptions, on: bool) -> Result<(), String> {
     Ok(())
 }
 
-enum AccessTimes {
-    Never,
-    Relative,
-    Always,
-}
-
 fn access_times(options: &mut MountOptions, when: AccessTimes) -> Result<(), String> {
-    options.engine.noatime = matches!(when, AccessTimes::Never);
+    options.engine.access_times = when;
     options.flags.noatime = matches!(when, AccessTimes::Never);
     options.flags.strictatime = matches!(when, AccessTimes::Always);
     Ok(())
@@ -326,7 +320,7 @@ mod tests {
             subvolume: Subvolume::Path(b"/a/b".to_vec()),
             commit_interval_secs: 5,
             max_inline: 4096,
-            noatime: true,
+            access_times: AccessTimes::Never,
             no_log_replay: true,
             degraded: true,
             no_tree_log: true,
@@ -351,7 +345,8 @@ mod tests {
     fn the_last_one_counts() {
         assert_eq!(parsed("ro,noexec,sync,rw,exec,async"), MountOptions::default());
         assert!(parsed("rw,ro").engine.read_only);
-        assert!(!parsed("noatime,relatime").engine.noatime);
+        assert_eq!(parsed("noatime,relatime").engine.access_times, AccessTimes::Relative);
+        assert_eq!(parsed("relatime,strictatime").engine.access_times, AccessTimes::Always);
         let lists = MountOptions::parse(["ro", "", "rw,,nodev"]).unwrap();
         assert_eq!(lists.flags, Flags { nodev: true, ..Flags::default() });
     }

@@ -87,6 +87,8 @@ pub mod open {
 
 /// Bit of OPEN's `open_flags`: the truncation clears set-id bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+/// Bit of WRITE: from the kernel's cache, that is, from a mapping.
+pub const WRITE_CACHE: u32 = 1 << 0;
 /// Bit of WRITE: clear set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Bit of FSYNC: the content only.

@@ -81,7 +81,10 @@ impl DevFuse {
     }
 }
 
-/// fuse_notify_inval_inode_out, after its header.
+/// FUSE_NOTIFY_INVAL_INODE, sent where a reply has its error.
+const INVALIDATE_INODE: i32 = 2;
+
+/// fuse_notify_inval_inode_out, after its header. An offset below zero: attributes only.
 #[repr(C)]
 #[derive(IntoBytes, Immutable)]
 struct InvalidateInode {
@@ -94,8 +97,6 @@ impl DevFuse {
     /// Has the kernel write back and drop what it caches of a node's content, and waits for it: other threads must be
     /// serving. A node that the kernel does not know has nothing to drop.
     pub fn drop_cached_data(&self, node: u64) -> io::Result<()> {
-        /// FUSE_NOTIFY_INVAL_INODE, sent where a reply has its error.
-        const INVALIDATE_INODE: i32 = 2;
         let message = InvalidateInode { node, offset: 0, len: 0 };
         let len = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
         match self.send(&OutHeader { len, error: INVALIDATE_INODE, unique: 0 }, message.as_bytes())? {
@@ -118,15 +119,21 @@ impl DevFuse {
     /// directory's attributes. The kernel takes the directory's lock for it: not for threads that serve requests, and
     /// with no lock held that they need.
     pub fn forget_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        /// FUSE_NOTIFY_INVAL_ENTRY, and FUSE_NOTIFY_INVAL_INODE with an offset below zero: attributes only.
+        /// FUSE_NOTIFY_INVAL_ENTRY.
         const INVALIDATE_ENTRY: i32 = 3;
-        const INVALIDATE_INODE: i32 = 2;
         let head = InvalidateEntry { parent, name_len: name.len() as u32, flags: 0 };
         let message = [head.as_bytes(), name, b"\0"].concat();
         let header = |error, len: usize| OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: 0 };
         self.send(&header(INVALIDATE_ENTRY, message.len()), &message)?;
-        let message = InvalidateInode { node: parent, offset: -1, len: 0 };
-        self.send(&header(INVALIDATE_INODE, size_of::<InvalidateInode>()), message.as_bytes()).map(drop)
+        self.forget_attributes(parent)
+    }
+
+    /// Has the kernel ask again before it shows a node's attributes or decides by them. Waits for nothing, so threads
+    /// that serve a request about the node may call it.
+    pub fn forget_attributes(&self, node: u64) -> io::Result<()> {
+        let message = InvalidateInode { node, offset: -1, len: 0 };
+        let len = (size_of::<OutHeader>() + size_of::<InvalidateInode>()) as u32;
+        self.send(&OutHeader { len, error: INVALIDATE_INODE, unique: 0 }, message.as_bytes()).map(drop)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::expected::Json;
 use blake2::digest::{Update, VariableOutput};
-use butterfs_fs::{Filesystem, Options};
+use butterfs_fs::{AccessTimes, Filesystem, Options};
 use butterfs_testkit::engine::open;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{check_all, run_ok};
@@ -142,7 +142,7 @@ fn kernel_logs_beside_the_kernel() {
         let (ours, theirs) = (scratch.join(name), scratch.join("copy"));
         run_ok(60, "cp", &["--sparse=always", &ours.to_string_lossy(), &theirs.to_string_lossy()]);
         let expected = super::kernels_replay(&theirs);
-        let filesystem = open(&ours, Options { noatime: true, ..Options::default() });
+        let filesystem = open(&ours, Options { access_times: AccessTimes::Never, ..Options::default() });
         let shown = Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{name}: {error}"));
         filesystem.shutdown().unwrap_or_else(|error| panic!("{name}: {error}"));
         let found = differences(&expected, &shown, Compare::ALL);

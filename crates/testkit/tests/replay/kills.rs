@@ -5,7 +5,7 @@
 
 use super::{into_memory, kernels_replay, logs_in};
 use butterfs_device::{BlockDevice, Event, Kept, MemoryDevice, Recorder};
-use butterfs_fs::{Env, Filesystem, Options};
+use butterfs_fs::{AccessTimes, Env, Filesystem, Options};
 use butterfs_testkit::engine::{self, FORMATS, Format};
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::judge::{judge_memory, text};
@@ -60,7 +60,7 @@ fn cut(format: &Format, scratch: &Scratch) -> PathBuf {
 }
 
 fn open(device: Arc<dyn BlockDevice>) -> Filesystem {
-    let options = Options { noatime: true, commit_interval_secs: 3600, ..Options::default() };
+    let options = Options { access_times: AccessTimes::Never, commit_interval_secs: 3600, ..Options::default() };
     Filesystem::open(vec![device], options, Env::system()).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -129,7 +129,7 @@ macro_rules! formats {
             let image = logged(&FORMATS[$number], &scratch);
             let ours = scratch.join("ours");
             run_ok(60, "cp", &["--sparse=always", &image.to_string_lossy(), &ours.to_string_lossy()]);
-            let filesystem = engine::open(&ours, Options { noatime: true, ..Options::default() });
+            let filesystem = engine::open(&ours, Options { access_times: AccessTimes::Never, ..Options::default() });
             filesystem.shutdown().unwrap_or_else(|error| panic!("{error}"));
             check_all(&ours);
             replays_alike(&FORMATS[$number], &image, 7000 + $number);

@@ -4,7 +4,7 @@
 use super::scenarios::{broken, part};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
 use butterfs_fs::options::Policies;
-use butterfs_fs::{Env, Filesystem, Options};
+use butterfs_fs::{AccessTimes, Env, Filesystem, Options};
 use butterfs_testkit::engine::{FORMATS, Format};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::fsync_scenarios::{SCENARIOS, Scenario};
@@ -167,7 +167,8 @@ fn cut(format: &Format, scenarios: &[&Scenario], old_form: bool) -> Cut {
     let device = Arc::new(MemoryDevice::new(LEN));
     format.make(&(device.clone() as Arc<dyn BlockDevice>));
     let policies = Policies { log_at_any_cost: true, log_dir_items: old_form, ..Policies::default() };
-    let options = Options { noatime: true, commit_interval_secs: 3600, policies, ..Options::default() };
+    let options =
+        Options { access_times: AccessTimes::Never, commit_interval_secs: 3600, policies, ..Options::default() };
     let filesystem = Filesystem::open(vec![device.clone()], options, Env::system()).expect("just made");
     let mut whole = Library::new(&filesystem);
     // Chunks that are added mean a commit.
@@ -210,8 +211,11 @@ fn look(who: &str, scenarios: &[&Scenario], cut: &Cut, shown: &Fingerprint) -> V
 /// What is broken after our replay.
 fn judge(what: &str, scenarios: &[&Scenario], cut: &Cut) -> Vec<String> {
     let ours = Arc::new(cut.disk.snapshot());
-    let filesystem =
-        Filesystem::open(vec![ours.clone()], Options { noatime: true, ..Options::default() }, Env::system());
+    let filesystem = Filesystem::open(
+        vec![ours.clone()],
+        Options { access_times: AccessTimes::Never, ..Options::default() },
+        Env::system(),
+    );
     let filesystem = filesystem.unwrap_or_else(|error| panic!("{what}: {error}"));
     let shown = Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{what}: {error}"));
     filesystem.shutdown().unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -6,7 +6,7 @@
 //! Longer runs: `BUTTERFS_REPLAY_SEEDS=1000..1100`.
 
 use super::kernels_replay;
-use butterfs_fs::Options;
+use butterfs_fs::{AccessTimes, Options};
 use butterfs_testkit::engine::open;
 use butterfs_testkit::fingerprint::{Compare, Entry, Fingerprint, differences};
 use butterfs_testkit::judge::assert_clean;
@@ -121,7 +121,7 @@ fn compare(seed: u64) -> Vec<String> {
     let logs = super::logs_in(&ours);
     println!("seed {seed}: {logs} logs");
     let expected = kernels_replay(&theirs);
-    let filesystem = open(&ours, Options { noatime: true, ..Options::default() });
+    let filesystem = open(&ours, Options { access_times: AccessTimes::Never, ..Options::default() });
     let shown = Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     filesystem.shutdown().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     assert_clean(&ours);

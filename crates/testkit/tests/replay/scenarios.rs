@@ -3,7 +3,7 @@
 //!
 //! Several scenarios share an image, each in a subvolume of its own, so that each has a log of its own.
 
-use butterfs_fs::Options;
+use butterfs_fs::{AccessTimes, Options};
 use butterfs_testkit::engine::open;
 use butterfs_testkit::fingerprint::{Compare, Entry, Fingerprint, differences};
 use butterfs_testkit::fsync_scenarios::{SCENARIOS, Scenario};
@@ -141,7 +141,7 @@ fn judge(scenarios: &[&Scenario], live: &Fingerprint, image: &Path, scratch: &Sc
 
 /// What our replay shows. Afterwards there is room for new inodes and names.
 fn our_replay(image: &Path) -> Fingerprint {
-    let filesystem = open(image, Options { noatime: true, ..Options::default() });
+    let filesystem = open(image, Options { access_times: AccessTimes::Never, ..Options::default() });
     let shown = Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{error}"));
     let folders = shown.entries.iter().filter(|(path, _)| path.len() < 4 && path.starts_with(b"s"));
     for path in folders.map(|(path, _)| RelPath([path, &b"/new"[..]].concat())) {

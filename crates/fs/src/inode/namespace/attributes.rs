@@ -8,13 +8,14 @@ use crate::inode::attr::{Attr, Caller, InodeId, SetAttr, SetTime, mode, timespec
 use crate::inode::privilege::without_set_id;
 use crate::inode::xattr::{self, Demand};
 use crate::inode::{Inode, InodeState};
+use crate::options::AccessTimes;
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;
 use std::sync::Arc;
 
 impl Namespace {
     /// Changes attributes. A new size is given by `resize`, which runs first, holds no lock when it is called, and
-    /// sees to the times and set-id bits that go with the size.
+    /// sees to the times and set-id bits that go with the size, also to a time of modification that is to be now.
     pub fn setattr(
         &self,
         caller: &Caller,
@@ -27,7 +28,8 @@ impl Namespace {
         if let Some(size) = set.size {
             resize(&inode, size)?;
         }
-        let rest = SetAttr { size: None, kill_suidgid: set.kill_suidgid && set.size.is_none(), ..*set };
+        let mtime = set.mtime.filter(|time| set.size.is_none() || *time != SetTime::Now);
+        let rest = SetAttr { size: None, mtime, kill_suidgid: set.kill_suidgid && set.size.is_none(), ..*set };
         if rest != SetAttr::default() {
             self.run(Reserve::items(3), |handle| {
                 let _guard = inode.lock_exclusive()?;
@@ -38,17 +40,31 @@ impl Namespace {
         Ok(inode.attr())
     }
 
-    /// An inode was read: its access time follows, as `relatime` has it.
+    /// An inode was read: its access time follows, as the mount's options have it.
     pub fn note_access(&self, inode: &Arc<Inode>) {
+        let always = self.core().options().access_times == AccessTimes::Always;
+        self.move_access_time(inode, |state, now| always || access_is_due(state, now));
+    }
+
+    /// An inode is about to be read, and perhaps from a cache of somebody who does not tell: only a time that is due
+    /// under `relatime` follows. Says whether it did.
+    pub fn note_coming_access(&self, inode: &Arc<Inode>) -> bool {
+        self.move_access_time(inode, access_is_due)
+    }
+
+    fn move_access_time(&self, inode: &Arc<Inode>, is_due: impl Fn(&InodeState, Time) -> bool) -> bool {
         let core = self.core();
-        let off = core.options().noatime || core.is_read_only() || inode.tree.is_readonly();
+        let never = core.options().access_times == AccessTimes::Never;
+        let off = never || core.is_read_only() || inode.tree.is_readonly() || core.aborted().is_some();
         if off || inode.with(|state| state.has(inode_flags::NOATIME)) {
-            return;
+            return false;
         }
         let now = core.env().now();
-        if inode.with(|state| access_is_due(state, now)) {
+        let moves = inode.with(|state| is_due(state, now));
+        if moves {
             inode.change_uncounted(|state| state.item.atime = timespec(now));
         }
+        moves
     }
 }
 
@@ -91,6 +107,7 @@ fn change(handle: &Handle, caller: &Caller, inode: &Arc<Inode>, set: &SetAttr) -
     let mut new_mode = match set.mode {
         Some(new_mode) => kind | new_mode & mode::PERMISSIONS,
         None if owner_changes => without_set_id(old_mode),
+        None if set.written_by_user && !is_directory => without_set_id(old_mode),
         None => old_mode,
     };
     let gid = set.gid.unwrap_or(old_gid);
