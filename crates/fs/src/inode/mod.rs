@@ -15,6 +15,7 @@
 pub mod acl;
 pub mod attr;
 pub mod cache;
+mod capability;
 pub mod directory;
 pub mod entry;
 pub mod namespace;

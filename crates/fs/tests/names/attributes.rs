@@ -5,6 +5,9 @@ use butterfs_fs::env::Time;
 use butterfs_fs::{Caller, Errno, SetAttr, SetTime};
 use butterfs_ondisk::items::inode_flags;
 
+/// `CAP_NET_RAW`, effective.
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
 #[test]
 fn what_is_set_is_kept() {
     let world = World::new();
@@ -46,7 +49,7 @@ fn a_new_owner_takes_set_id_bits() {
     let dir = fs.mkdir(&ROOT, root, b"dir", 0o6755).unwrap();
     assert_eq!(fs.setattr(&ROOT, dir.id, &owner).unwrap().mode, 0o046755);
     let file = fs.create(&ROOT, root, b"caps", 0o755).unwrap();
-    fs.set_xattr(&ROOT, file.id, b"security.capability", b"value", 0).unwrap();
+    fs.set_xattr(&ROOT, file.id, b"security.capability", &CAPABILITY, 0).unwrap();
     fs.setattr(&ROOT, file.id, &owner).unwrap();
     assert_eq!(errno(fs.get_xattr(file.id, b"security.capability")), Some(Errno::ENODATA));
     world.finish();
@@ -62,7 +65,7 @@ fn a_chown_that_changes_nothing_takes_set_id_bits_from_the_owner_only() {
     assert_eq!(fs.getattr(file).unwrap().mode, 0o106755);
     assert_eq!(fs.setattr(&ROOT, file, &chown).unwrap().mode, 0o100755);
     assert_eq!(errno(fs.setattr(&USER, file, &chown)), None);
-    fs.set_xattr(&ROOT, file, b"security.capability", b"value", 0).unwrap();
+    fs.set_xattr(&ROOT, file, b"security.capability", &CAPABILITY, 0).unwrap();
     let write = SetAttr { kill_capability: true, ..SetAttr::default() };
     fs.setattr(&ROOT, file, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
     assert_eq!(fs.setattr(&USER, file, &write).unwrap().mode, 0o104755);

@@ -4,6 +4,7 @@ use super::{FIXED, Namespace};
 use crate::error::{Errno, Error, Result};
 use crate::inode::acl::{self, Acl};
 use crate::inode::attr::{Caller, InodeId, mode};
+use crate::inode::capability;
 use crate::inode::property::{self, COMPRESSION, Compression};
 use crate::inode::xattr::{self, CAPABILITY, Demand};
 use crate::inode::{Inode, Known};
@@ -70,6 +71,9 @@ impl Namespace {
     /// Sets an attribute; `flags` as for `setxattr`.
     pub fn set_xattr(&self, caller: &Caller, id: InodeId, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
         let (meaning, demand) = (Meaning::of(name)?, Demand::of_flags(flags)?);
+        if name == CAPABILITY {
+            capability::check(value)?;
+        }
         let inode = self.inode(id)?;
         self.run(Reserve::items(ITEMS), |handle| {
             let _guard = inode.lock_exclusive()?;
