@@ -106,7 +106,9 @@ pub fn change(
     }
     let flags = |item: &InodeItem| item.flags.get() & FLAGS_OF_USERS;
     let known = old.map_or(0, flags);
-    if out.version() >= Version::V2 && flags(new) != known && !(old.is_none() && flags(new) & !FLAGS_OF_DATA == 0) {
+    // Those of a new file's data were sent before the data.
+    let sent = old.is_none() && kind == mode::S_IFREG && flags(new) & !FLAGS_OF_DATA == 0;
+    if out.version() >= Version::V2 && flags(new) != known && !sent {
         out.put(&Command::Fileattr { path, flags: new.flags.get() })?;
     }
     Ok(chown)

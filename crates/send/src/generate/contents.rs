@@ -168,7 +168,7 @@ impl Contents<'_, '_, '_, '_, '_> {
             let (_, name) = name?;
             let directory = self.paths.directory(name.directory.0)?;
             let mut path = directory.to_vec();
-            push_name(&mut path, name.name);
+            push_name(&mut path, name.name)?;
             if file.made {
                 self.out.put(&Command::Link { path: &path, existing: &file.path })?;
                 continue;

@@ -9,6 +9,7 @@ use super::output::Output;
 use super::paths::Paths;
 use butterfs_fs::SnapshotReader;
 use butterfs_fs::inode::xattr::CAPABILITY;
+use butterfs_ondisk::items::InodeItem;
 
 /// Sends the attributes of the directories `inos`, which differ or were disturbed.
 pub fn finish(
@@ -51,9 +52,11 @@ fn finish_one(
     inherited.taken_from(ino).iter().for_each(|name| drop(known.remove(name)));
     let wanted = xattrs(new, ino)?;
     let sets_mode = change_xattrs(&path, &known, &wanted, out)?;
-    let unknown = (old.is_none() && ino == ROOT.ino) || inherited.is_marked(ino);
+    let unknown = inherited.is_marked(ino);
     let disturbed = Disturbed { owner: unknown, mode: unknown || sets_mode, entries: true, content: false };
-    let chown = attributes::change(&path, before.as_ref(), &now, disturbed, out)?;
+    // The root directory of a full stream got owner and mode in the beginning.
+    let begun = (old.is_none() && ino == ROOT.ino).then_some(InodeItem { flags: 0.into(), ..now });
+    let chown = attributes::change(&path, begun.as_ref().or(before.as_ref()), &now, disturbed, out)?;
     if let Some(value) = wanted.get(CAPABILITY).filter(|value| chown || known.get(CAPABILITY) != Some(*value)) {
         set_xattr(&path, CAPABILITY, value, out)?;
     }

@@ -3,15 +3,17 @@
 //! A directory of the old snapshot may hand down a default ACL, a compression property, and by its set-group-id bit its
 //! group. The first two are taken off the directory before something is made in it, and put back with the directory's
 //! other attributes at the end; of the third, whoever makes something is told, and sets owner and mode.
-//! Directories of the new snapshot get their attributes after their content, and hand down nothing.
+//! The root directory of a full stream has owner and mode from the beginning, as the kernel sends it. Other directories
+//! of the new snapshot get their attributes after their content, and hand down nothing.
 
-use super::changes::Object;
+use super::changes::{Object, ROOT};
 use super::error::{Error, Result};
 use super::output::Output;
 use crate::wire::Command;
 use butterfs_fs::SnapshotReader;
 use butterfs_fs::inode::attr::mode;
 use butterfs_fs::inode::entry;
+use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Key, KeyType};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::ControlFlow;
@@ -20,6 +22,7 @@ use std::ops::ControlFlow;
 const HANDED_DOWN: [&[u8]; 2] = [b"system.posix_acl_default", b"btrfs.compression"];
 
 /// See the [module](self).
+#[derive(Default)]
 pub struct Inherited<'r> {
     old: Option<&'r SnapshotReader>,
     /// Directories that were looked at, and whether they hand down their group.
@@ -31,8 +34,13 @@ pub struct Inherited<'r> {
 }
 
 impl<'r> Inherited<'r> {
-    pub fn new(old: Option<&'r SnapshotReader>) -> Inherited<'r> {
-        Inherited { old, seen: FxHashMap::default(), taken: FxHashMap::default(), marked: FxHashSet::default() }
+    /// `root` is the root directory as the receiver has it when the section begins.
+    pub fn new(old: Option<&'r SnapshotReader>, root: &InodeItem) -> Inherited<'r> {
+        let mut inherited = Inherited { old, ..Inherited::default() };
+        if old.is_none() {
+            inherited.seen.insert(ROOT.ino, root.mode.get() & mode::S_ISGID != 0);
+        }
+        inherited
     }
 
     /// Called before something is made in a directory that is at `path`. True when it gets the directory's group.
@@ -40,10 +48,10 @@ impl<'r> Inherited<'r> {
         if directory.fresh {
             return Ok(self.marked.contains(&directory.ino));
         }
-        let Some(old) = self.old else { return Ok(false) };
         if let Some(&hands_down) = self.seen.get(&directory.ino) {
             return Ok(hands_down);
         }
+        let Some(old) = self.old else { return Ok(false) };
         let item = super::changes::living_inode(old, directory.ino)?;
         let hands_down = item.is_some_and(|item| item.mode.get() & mode::S_ISGID != 0);
         self.seen.insert(directory.ino, hands_down);

@@ -26,6 +26,7 @@ mod error;
 mod extents;
 mod inherited;
 mod job;
+mod lengths;
 mod output;
 mod paths;
 mod places;
@@ -37,8 +38,10 @@ pub use output::{Output, Progress, Sink, Watch};
 
 use crate::wire::{Command, Uuid, Version};
 use butterfs_fs::SnapshotReader;
+use butterfs_fs::inode::attr::mode;
+use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Ino, Key, KeyType};
-use changes::Changes;
+use changes::{Changes, living_inode};
 use clones::Clones;
 use contents::Contents;
 use inherited::Inherited;
@@ -116,10 +119,12 @@ impl Output<'_, '_> {
     /// Sends one subvolume.
     pub fn section(&mut self, section: &Section<'_>, options: &Options) -> Result<()> {
         let Section { subvolume: new, parent: old, .. } = *section;
-        open(new, old, self)?;
         let remember = options.policies.remember_paths;
         let changes = Changes::collect(old, new)?;
-        let mut inherited = Inherited::new(old);
+        // Before anything is written: nobody receives half a stream.
+        lengths::check(&changes, new)?;
+        let root = open(new, old, self)?;
+        let mut inherited = Inherited::new(old, &root);
         let mut plan = Plan::new(&changes, old, new);
         plan.carry_out(&mut Places::new(old, remember), &mut inherited, self)?;
         let through_root = plan.passed_through_root();
@@ -148,20 +153,24 @@ impl Output<'_, '_> {
     }
 }
 
-/// The command that a section begins with.
-fn open(new: &SnapshotReader, old: Option<&SnapshotReader>, out: &mut Output<'_, '_>) -> Result<()> {
+/// The commands that a section begins with, as the kernel has them. Returns the root directory as it is at the receiver
+/// then.
+fn open(new: &SnapshotReader, old: Option<&SnapshotReader>, out: &mut Output<'_, '_>) -> Result<InodeItem> {
+    let lost = || Error::corrupt("the root directory has no inode item");
     let place = new.info().place.as_ref();
     let top = || butterfs_fs::Error::refused(butterfs_fs::Errno::ENOENT, "the top level cannot be sent");
     let path = place.map(|(_, _, name)| name.as_slice()).ok_or_else(top)?;
     let (uuid, transid) = identity(new);
     let Some(old) = old else {
         out.put(&Command::Subvol { path, uuid, transid })?;
-        // The directory that the receiver makes it in may have handed down a group.
-        out.put(&Command::Chown { path: b"", uid: 0, gid: 0 })?;
-        return out.put(&Command::Chmod { path: b"", mode: 0o700 });
+        let root = living_inode(new, Ino::ROOT_DIR.0)?.ok_or_else(lost)?;
+        out.put(&Command::Chown { path: b"", uid: root.uid.get().into(), gid: root.gid.get().into() })?;
+        out.put(&Command::Chmod { path: b"", mode: (root.mode.get() & mode::PERMISSIONS).into() })?;
+        return Ok(root);
     };
     let (parent_uuid, parent_transid) = identity(old);
-    out.put(&Command::Snapshot { path, uuid, transid, parent_uuid, parent_transid })
+    out.put(&Command::Snapshot { path, uuid, transid, parent_uuid, parent_transid })?;
+    living_inode(old, Ino::ROOT_DIR.0)?.ok_or_else(lost)
 }
 
 fn highest(reader: &SnapshotReader) -> Result<u64> {

@@ -1,18 +1,23 @@
 //! Paths inside one snapshot, found from the names that inodes record, and remembered for directories.
 //!
-//! Names come from disk and may form a loop: every walk has a limit and ends in an error. What is remembered is
+//! Names come from disk and may form a loop: every walk has a limit and ends in an error. So does a path that is longer
+//! than streams can have them. What is remembered is
 //! forgotten when it becomes more than `MOST_BYTES`.
 
 use super::error::{Error, Result};
-use butterfs_fs::SnapshotReader;
 use butterfs_fs::inode::reference;
+use butterfs_fs::{Errno, SnapshotReader};
 use butterfs_ondisk::{Ino, Key, KeyType};
 use rustc_hash::FxHashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+/// The longest path that a stream can have: no other receiver takes a longer one, and the kernel sends none.
+pub const PATH_MAX: usize = 4095;
 /// More directories than any path can have.
-pub const DEEPEST: usize = 1 << 16;
+pub const DEEPEST: usize = PATH_MAX / 2 + 1;
+/// Bytes of a path that an error shows, of its beginning and of its end.
+const SHOWN: usize = 40;
 /// Bytes of paths that are remembered.
 const MOST_BYTES: usize = 16 << 20;
 
@@ -43,7 +48,7 @@ impl<'a> Paths<'a> {
             let first = first_name(self.reader, at)?;
             let (parent, name) = first.ok_or_else(|| Error::corrupt(format!("directory {at} has no name")))?;
             if names.len() == DEEPEST {
-                return Err(Error::corrupt(format!("directory {ino} lies in a loop")));
+                return Err(too_deep(ino));
             }
             names.push((at, name));
             at = parent;
@@ -54,7 +59,7 @@ impl<'a> Paths<'a> {
             return Ok(Arc::clone(path));
         }
         for (at, name) in names.iter().rev() {
-            push_name(&mut path, name);
+            push_name(&mut path, name)?;
             self.put(*at, &path);
         }
         Ok(path.into())
@@ -76,17 +81,34 @@ impl<'a> Paths<'a> {
     pub fn first(&mut self, ino: u64) -> Result<Option<Vec<u8>>> {
         let Some((directory, name)) = first_name(self.reader, ino)? else { return Ok(None) };
         let mut path = self.directory(directory)?.to_vec();
-        push_name(&mut path, &name);
+        push_name(&mut path, &name)?;
         Ok(Some(path))
     }
 }
 
-/// Appends a name to a path.
-pub fn push_name(path: &mut Vec<u8>, name: &[u8]) {
+/// Appends a name to a path, which must not become too long.
+pub fn push_name(path: &mut Vec<u8>, name: &[u8]) -> Result<()> {
     if !path.is_empty() {
         path.push(b'/');
     }
     path.extend_from_slice(name);
+    if path.len() > PATH_MAX { Err(too_long(path)) } else { Ok(()) }
+}
+
+fn refused(sentence: String) -> Error {
+    Error::Filesystem(butterfs_fs::Error::refused_at(Errno::ENAMETOOLONG, sentence))
+}
+
+/// The refusal of a path.
+fn too_long(path: &[u8]) -> Error {
+    let (begin, end) = (&path[..SHOWN], &path[path.len() - SHOWN..]);
+    let [begin, end] = [begin, end].map(|part| String::from_utf8_lossy(part).into_owned());
+    refused(format!("a stream has paths of at most {PATH_MAX} bytes, and this one is longer: {begin}…{end}"))
+}
+
+/// The refusal of a directory that has more others above it than a path can have.
+pub fn too_deep(ino: u64) -> Error {
+    refused(format!("a stream has paths of at most {PATH_MAX} bytes, and directory {ino} lies deeper, or in a loop"))
 }
 
 /// The directory and the name that an inode records first.

@@ -5,10 +5,13 @@
 
 use super::changes::{Object, ROOT};
 use super::error::{Error, Result};
-use super::paths::{DEEPEST, first_name, push_name};
+use super::paths::{DEEPEST, first_name, push_name, too_deep};
 use butterfs_fs::SnapshotReader;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+/// Directories above one another, of which no path need be made; more are a loop.
+const LONGEST_WAY: usize = 1 << 16;
 
 /// A directory's directory and its name there.
 pub type Place = (Object, Arc<[u8]>);
@@ -79,14 +82,14 @@ impl<'a> Places<'a> {
                 break path.to_vec();
             }
             if names.len() == DEEPEST {
-                return Err(Error::corrupt(format!("directory {} lies in a loop", directory.ino)));
+                return Err(too_deep(directory.ino));
             }
             let (parent, name) = self.of(at)?;
             names.push((at, name));
             at = parent;
         };
         for (at, name) in names.iter().rev() {
-            push_name(&mut path, name);
+            push_name(&mut path, name)?;
             if self.remember {
                 self.paths.insert(*at, (self.moves, path.as_slice().into()));
             }
@@ -97,7 +100,7 @@ impl<'a> Places<'a> {
     /// The path of a name in a directory.
     pub fn path_of(&mut self, directory: Object, name: &[u8]) -> Result<Vec<u8>> {
         let mut path = self.path(directory)?.to_vec();
-        push_name(&mut path, name);
+        push_name(&mut path, name)?;
         Ok(path)
     }
 
@@ -109,7 +112,7 @@ impl<'a> Places<'a> {
             if at == ROOT {
                 return Ok(None);
             }
-            if way.len() == DEEPEST {
+            if way.len() == LONGEST_WAY {
                 return Err(Error::corrupt(format!("directory {} lies in a loop", from.ino)));
             }
             way.push(at);

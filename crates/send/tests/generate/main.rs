@@ -1,5 +1,6 @@
 //! Streams of ours, judged by a strict receiver in memory and by the kernel with `btrfs receive`.
 
+mod beginning;
 mod both_ways;
 mod kernel;
 mod kernel_made;
