@@ -32,7 +32,7 @@ pub use butterfs_tree::{Difference, Position};
 pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
-pub use filesystem::{Filesystem, GoingDown, SnapshotReader, StatFs};
+pub use filesystem::{Claim, Filesystem, GoingDown, SnapshotReader, StatFs};
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use inode::namespace::{DirEntry, RenameMode};

@@ -17,12 +17,14 @@ use std::path::{Path, PathBuf};
 
 const AFTER_HELP: &str = "\
 While it is received a subvolume is called NAME.partial; it gets its name when it is complete, is read-only, and knows \
-what it was received as. A receive that was interrupted leaves NAME.partial, which the next one refuses, or deletes with \
---remove-partial. When the command succeeds everything is durable.
+what it was received as. A receive that was interrupted leaves NAME.partial, writable and without what it would be \
+received as; the next receive of NAME deletes it. While a running receive works on NAME.partial, another one of the same \
+name is refused. When the command succeeds everything is durable.
 
 With --into-directory, owners, attributes and devices that the filesystem or the user cannot keep are told at the end, \
 each kind once with how often, and remembered in the file .NAME.butterfs-received, by which incremental streams find what they build on: the tree must not \
-be changed. Snapshots are copies that share content where the filesystem can.
+be changed. Snapshots are copies that share content where the filesystem can. PATH may belong to another user, who cannot \
+lead the receive elsewhere; but who can change a received tree changes what later increments build on.
 
 Memory does not depend on the length of the stream: a buffer of at most 17 MiB for one command, 100 MiB for changes that \
 are not committed yet, and what the engine caches, at most 256 MiB of blocks and as much of contents. Only inodes that are \
@@ -48,9 +50,9 @@ pub struct Args {
     /// Write compressed data decompressed
     #[arg(long)]
     force_decompress: bool,
-    /// Delete what an interrupted receive has left in the way
-    #[arg(long)]
-    remove_partial: bool,
+    /// Accepted for scripts: what an interrupted receive has left is deleted in any case
+    #[arg(long = "remove-partial", hide = true)]
+    _remove_partial: bool,
     /// Print the commands of the stream as text, and do nothing else
     #[arg(long, conflicts_with_all = ["image", "path"])]
     dump: bool,
@@ -114,7 +116,6 @@ impl Args {
             directory: question.name(&target.object(path)?),
             first_stream_only: self.first_stream_only,
             force_decompress: self.force_decompress,
-            remove_partial: self.remove_partial,
             max_errors: self.max_errors,
             verbosity: self.verbosity(),
         };
@@ -139,7 +140,6 @@ impl Args {
 
     fn fill_directory(&self, path: &Path, input: File, len: Option<u64>, out: &mut dyn Write) -> Result<(), CliError> {
         let mut directory = Directory::open(path).map_err(|error| cannot_access(path, error))?;
-        directory = directory.remove_partial(self.remove_partial);
         let received = self.receive(input, len, &mut directory, out);
         directory.losses().iter().for_each(|loss| report::warn(&format!("not kept: {loss}")));
         received

@@ -7,7 +7,8 @@ use butterfs_fs::Errno;
 use butterfs_fuse::control::Report;
 use butterfs_fuse::subvolumes::{Answer, Record, Refusal, Stage, changed_inode_of};
 use butterfs_send::apply::{self, Engine, Narrator, News, Options, Summary};
-use std::cell::Cell;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -17,7 +18,6 @@ const PIPE_BYTES: usize = 1 << 20;
 
 const FIRST_STREAM_ONLY: &str = "first-stream-only";
 const FORCE_DECOMPRESS: &str = "force-decompress";
-const REMOVE_PARTIAL: &str = "remove-partial";
 
 /// What `receive` is asked for.
 #[derive(Clone, Debug)]
@@ -26,7 +26,6 @@ pub struct Request {
     pub directory: Vec<u8>,
     pub first_stream_only: bool,
     pub force_decompress: bool,
-    pub remove_partial: bool,
     pub max_errors: u64,
     pub verbosity: i32,
 }
@@ -38,11 +37,7 @@ fn malformed() -> Refusal {
 impl Request {
     /// As a question.
     pub fn to_words(&self) -> Record {
-        let chosen = [
-            (self.first_stream_only, FIRST_STREAM_ONLY),
-            (self.force_decompress, FORCE_DECOMPRESS),
-            (self.remove_partial, REMOVE_PARTIAL),
-        ];
+        let chosen = [(self.first_stream_only, FIRST_STREAM_ONLY), (self.force_decompress, FORCE_DECOMPRESS)];
         let options: Vec<&str> = chosen.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
         let texts = ["receive".to_owned(), options.join(","), self.max_errors.to_string(), self.verbosity.to_string()];
         let [verb, options, errors, verbosity] = texts.map(String::into_bytes);
@@ -59,25 +54,44 @@ impl Request {
             directory: directory.clone(),
             first_stream_only: has(FIRST_STREAM_ONLY),
             force_decompress: has(FORCE_DECOMPRESS),
-            remove_partial: has(REMOVE_PARTIAL),
             max_errors: text(errors)?.parse().ok()?,
             verbosity: text(verbosity)?.parse().ok()?,
         })
     }
 }
 
-/// A stream that ends with an error when nobody wants it any more.
+/// While no stream comes, how often the asking command is looked for.
+const HEARTBEAT: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// A stream that ends with an error when the asking command is gone, also while nothing can be read: whoever writes the
+/// stream may keep a pipe open for ever that nobody wants to be read any more.
 struct Wanted<'a> {
     file: File,
     is_wanted: &'a Cell<bool>,
+    /// Tells the command that it is waited for the stream; false when the command is gone.
+    is_there: &'a dyn Fn() -> bool,
+}
+
+impl Wanted<'_> {
+    /// Whether there is something to read, now or soon.
+    fn has_come(&self) -> io::Result<bool> {
+        match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&HEARTBEAT)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 impl Read for Wanted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if !self.is_wanted.get() {
-            return Err(io::Error::other("whoever asked for it has gone"));
+        while self.is_wanted.get() {
+            if self.has_come()? {
+                return self.file.read(buffer);
+            }
+            self.is_wanted.set((self.is_there)());
         }
-        self.file.read(buffer)
+        Err(io::Error::other("the receiving command is gone"))
     }
 }
 
@@ -88,14 +102,15 @@ pub(super) fn receive(stage: &Stage<'_>, words: &[Vec<u8>], descriptor: OwnedFd,
     // Only pipes can be made larger, and only up to the user's limit.
     let _ = rustix::pipe::fcntl_setpipe_size(&descriptor, PIPE_BYTES);
     let is_wanted = Cell::new(true);
-    let input = Wanted { file: File::from(descriptor), is_wanted: &is_wanted };
+    let report = RefCell::new(report);
+    let is_there = || (*report.borrow_mut())(&[b"waiting".to_vec()]);
+    let input = Wanted { file: File::from(descriptor), is_wanted: &is_wanted, is_there: &is_there };
     let mut engine = Engine::new(stage.filesystem.clone(), destination)
         .force_decompress(request.force_decompress)
-        .remove_partial(request.remove_partial)
         .on_change(Box::new(|directory, name| (stage.changed)(directory, name)))
         .on_close(Box::new(|directory, name, is_closed| (stage.closed)(directory, name, is_closed)));
     let mut tell = |news: News| {
-        if !report(&to_words(news)) {
+        if !(*report.borrow_mut())(&to_words(news)) {
             is_wanted.set(false);
         }
     };
@@ -117,7 +132,7 @@ fn to_words(news: News) -> Record {
     }
 }
 
-/// What a report tells; none where it makes no sense.
+/// What a report tells; none where it tells nothing, or makes no sense.
 pub fn news_of(words: &[Vec<u8>]) -> Option<News> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let number = |word: &[u8]| text(word).parse().ok();
@@ -153,7 +168,6 @@ mod tests {
             directory: b"@0".to_vec(),
             first_stream_only: true,
             force_decompress: false,
-            remove_partial: true,
             max_errors: 3,
             verbosity: -1,
         };
@@ -164,5 +178,6 @@ mod tests {
             assert_eq!(news_of(&to_words(news.clone())), Some(news));
         }
         assert!(news_of(&[b"sing".to_vec(), Vec::new()]).is_none());
+        assert!(news_of(&[b"waiting".to_vec()]).is_none());
     }
 }

@@ -3,6 +3,7 @@
 //! Names and inodes are in [`namespace`](self), contents in `data`. Everything is safe to call from many threads.
 //! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
 
+mod claims;
 mod data;
 mod durability;
 mod memory;
@@ -18,6 +19,7 @@ mod subvolume_root;
 mod subvolume_tests;
 mod subvolumes;
 
+pub use claims::Claim;
 pub use durability::GoingDown;
 pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
@@ -60,6 +62,7 @@ pub(crate) struct Inner {
     upkeep: Mutex<()>,
     snapshots: Snapshots,
     told: Mutex<reports::Told>,
+    claims: claims::Claims,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -108,6 +111,7 @@ impl Filesystem {
             upkeep: Mutex::new(()),
             snapshots: Snapshots::default(),
             told: Mutex::default(),
+            claims: claims::Claims::default(),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);

@@ -21,7 +21,7 @@ mod narrator;
 mod paths;
 pub mod words;
 
-pub use directory::{Directory, Loss, marker};
+pub use directory::{Directory, Loss, Moment, marker};
 pub use engine::Engine;
 pub use narrator::{Narrator, News};
 pub use paths::partial_name;
@@ -83,6 +83,10 @@ pub type Outcome = Result<(), Failure>;
 pub trait Target {
     /// Begins a section under its partial name.
     fn begin(&mut self, section: &Section<'_>) -> Outcome;
+    /// What the user is to know of the section that was begun last; each sentence is returned once.
+    fn notices(&mut self) -> Vec<String> {
+        Vec::new()
+    }
     /// Carries out a command inside the section; its paths have been checked.
     fn command(&mut self, command: &Command<'_>) -> Outcome;
     /// Completes the section: it is marked as received, read-only where there is such a thing, and gets its name.
@@ -151,6 +155,8 @@ pub trait Observer {
     fn command(&mut self, _command: &Command<'_>, _offset: u64) {}
     /// A section is complete.
     fn finished(&mut self, _section: &Section<'_>) {}
+    /// Something that the user may want to know, and no error.
+    fn notice(&mut self, _sentence: &str) {}
     /// An error; there may be more.
     fn error(&mut self, error: &Error);
 }
@@ -290,6 +296,7 @@ impl Receiver<'_> {
 
     fn begin(&mut self, place: Place, command: &Command<'_>, section: &Section<'_>) -> bool {
         let begun = paths::check_name(section.name).and_then(|()| self.target.begin(section));
+        self.target.notices().iter().for_each(|sentence| self.observer.notice(sentence));
         let Section { name, uuid, transid, parent } = *section;
         let lost = begun.is_err();
         self.current = Some(Current { name: name.to_vec(), uuid, transid, parent, lost, failed: false });

@@ -72,6 +72,12 @@ impl Observer for Narrator<'_> {
         }
     }
 
+    fn notice(&mut self, sentence: &str) {
+        if self.verbosity >= 0 {
+            (self.tell)(News::Err(sentence.to_owned()));
+        }
+    }
+
     fn error(&mut self, error: &Error) {
         (self.tell)(News::Error(error.to_string()));
     }

@@ -1,9 +1,10 @@
 //! Sections: how they are marked, completed, left, found again; errors and where the program goes on.
 
+use crate::world::receive_into;
 use crate::world::{Stream, World};
 use butterfs_fs::InodeId;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
-use butterfs_send::apply::Options;
+use butterfs_send::apply::{Options, Section, Target};
 use butterfs_send::wire::{Command, Version};
 
 #[test]
@@ -23,8 +24,9 @@ fn a_received_subvolume_knows_what_it_is() {
     world.check("a_received_subvolume_knows_what_it_is");
 }
 
+/// What a tool must not take for a good copy: neither read-only nor received.
 #[test]
-fn what_was_interrupted_is_marked_and_refused_or_removed() {
+fn what_was_interrupted_is_marked_and_gives_way_to_the_next_receive() {
     let world = World::new();
     let whole = Stream::subvol("a", 1).file("f").end();
     let cut = Stream::subvol("a", 1).file("f").open_end();
@@ -32,19 +34,51 @@ fn what_was_interrupted_is_marked_and_refused_or_removed() {
     assert_eq!(world.names(), ["a.partial"]);
     assert_eq!(world.xattr("a.partial", "user.butterfs.partial"), Some(vec![1; 16]));
     assert!(world.fs.subvolumes_by_uuid(UuidKind::Received, &[1; 16]).unwrap().is_empty());
-    let refusal = world.refusal(&whole);
-    assert!(refusal.contains("a.partial was left by an interrupted receive"), "{refusal}");
-    let received = world.receive_with(&whole, &mut world.engine().remove_partial(true), &Options::default());
-    assert_eq!(received.errors, [""; 0]);
+    let left = world.fs.subvolume_info(world.attr("a.partial").id.tree).unwrap();
+    assert_eq!((left.is_readonly(), left.received_uuid), (false, [0; 16]));
+    let mut engine = world.engine();
+    assert_eq!(receive_into(&whole, &mut engine).errors, [""; 0]);
     assert_eq!(world.names(), ["a"]);
+    // The same for another subvolume of that name, and for a snapshot.
+    assert!(world.refusal(&Stream::subvol("b", 2).dir("d").file("d/f").open_end()).contains("no end command"));
+    world.receive_ok(&Stream::snapshot("b", 3, 1).file("g").end());
+    assert!(world.refusal(&Stream::snapshot("d", 4, 1).file("g").open_end()).contains("no end command"));
+    world.receive_ok(&Stream::snapshot("d", 4, 1).file("g").end());
+    assert_eq!(world.names(), ["a", "b", "d"]);
     // What is complete stays, and so does what only looks like a left-over.
     assert!(world.refusal(&whole).contains("File exists"));
     let mine = world.fs.create_subvolume(&Default::default(), crate::world::TOP, b"c.partial").unwrap();
     world.fs.create(&Default::default(), InodeId::root_of(mine), b"mine", 0o600).unwrap();
     let other = Stream::subvol("c", 3).end();
-    let received = world.receive_with(&other, &mut world.engine().remove_partial(true), &Options::default());
-    assert!(received.errors[0].contains("no interrupted receive has left it"), "{received:?}");
-    assert!(world.find("c.partial").is_some());
+    let refusal = world.refusal(&other);
+    assert!(refusal.contains("no interrupted receive has left it"), "{refusal}");
+    assert!(world.find("c.partial/mine").is_some());
+}
+
+#[test]
+fn a_running_receive_keeps_its_name() {
+    let world = World::new();
+    let section = Section { name: b"a", uuid: [1; 16], transid: 7, parent: None };
+    let mut running = world.engine();
+    running.begin(&section).unwrap();
+    running.command(&Command::Mkfile { path: b"mine", ino: 257 }).unwrap();
+    let refusal = world.refusal(&Stream::subvol("a", 2).end());
+    assert!(refusal.contains("another receive is at work on a.partial"), "{refusal}");
+    assert!(world.find("a.partial/mine").is_some());
+    // Others go on, and this one is completed as if nothing had been.
+    world.receive_ok(&Stream::subvol("b", 3).end());
+    running.finish().unwrap();
+    assert!(world.find("a/mine").is_some());
+    // One that ends while the next one waits for it hands the name over.
+    running.begin(&Section { name: b"c", ..section }).unwrap();
+    let fs = world.fs.clone();
+    let waiting = std::thread::spawn(move || {
+        let whole = Stream::subvol("c", 4).file("whole").end();
+        receive_into(&whole, &mut butterfs_send::apply::Engine::new(fs, crate::world::TOP)).errors
+    });
+    running.abandon();
+    assert_eq!(waiting.join().unwrap(), [""; 0]);
+    assert!(world.find("c/whole").is_some() && world.find("c.partial").is_none());
 }
 
 #[test]

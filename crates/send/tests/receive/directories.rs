@@ -74,22 +74,20 @@ fn trees_grow_from_each_other() {
 }
 
 #[test]
-fn what_was_interrupted_is_refused_or_removed() {
+fn what_was_interrupted_gives_way_to_the_next_receive() {
     let scratch = Scratch::new("what_was_interrupted");
     let at = scratch.path();
     let whole = Stream::subvol("a", 1).dir("d").dir("d/e").file("d/e/f").end();
     assert_eq!(receive(at, &whole[..whole.len() - 10]).errors.len(), 1);
     assert_eq!(names(at), ["a.partial"]);
-    let refusal = receive(at, &whole).errors.remove(0);
-    assert!(refusal.contains("was left by an interrupted receive"), "{refusal}");
-    let removed = receive_into(&whole, &mut Directory::open(at).unwrap().remove_partial(true));
-    assert_eq!(removed.errors, [""; 0]);
+    let mut target = Directory::open(at).unwrap();
+    assert_eq!(receive_into(&whole, &mut target).errors, [""; 0]);
     assert_eq!(names(at), [".a.butterfs-received", "a"]);
     assert!(receive(at, &whole).errors[0].contains("File exists"));
     fs::create_dir(at.join("b.partial")).unwrap();
     fs::write(at.join("b.partial/mine"), b"").unwrap();
     let other = Stream::subvol("b", 2).end();
-    let refused = receive_into(&other, &mut Directory::open(at).unwrap().remove_partial(true));
+    let refused = receive_into(&other, &mut Directory::open(at).unwrap());
     assert!(refused.errors[0].contains("no interrupted receive has left it"), "{refused:?}");
     assert!(at.join("b.partial/mine").exists());
 }
@@ -114,7 +112,7 @@ fn no_path_leads_out_of_the_tree() {
                 .add(Command::Symlink { path: b"abs", ino: 9, target: &victim })
                 .add(command)
                 .end();
-            let mut target = Directory::open(&at).unwrap().remove_partial(true);
+            let mut target = Directory::open(&at).unwrap();
             let received = receive_into(&stream, &mut target);
             assert!(received.errors.iter().all(|error| error.starts_with(command.name()) && error.contains("(byte ")));
             if received.errors.is_empty() {
@@ -140,7 +138,7 @@ fn a_device_that_a_stream_made_is_not_opened() {
             .add(Command::Mknod { path: b"n", ino: 1, rdev: 0x103, mode: kind })
             .write("n", 0, b"x")
             .end();
-        let mut target = Directory::open(scratch.path()).unwrap().remove_partial(true);
+        let mut target = Directory::open(scratch.path()).unwrap();
         let received = receive_into(&stream, &mut target);
         let as_root = rustix::process::geteuid().is_root();
         assert!(!as_root || received.errors[0].contains("not a regular file"), "{received:?}");
@@ -254,7 +252,7 @@ fn a_user_receives_what_permissions_forbid() {
     unprivileged(|| {
         assert_eq!(receive_into(&cut, &mut open()).errors.len(), 1);
         let whole = Stream::subvol("c", 3).file("f").end();
-        let removed = receive_into(&whole, &mut open().remove_partial(true));
+        let removed = receive_into(&whole, &mut open());
         assert_eq!(removed.errors, [""; 0]);
     });
     assert!(at.join("c/f").exists() && !at.join("c.partial").exists());
@@ -299,7 +297,7 @@ fn flags_live_in_directories_too() {
     fs::write(at.join("c.partial/tree/held"), b"").unwrap();
     run_ok(20, "chattr", &["+i", at.join("c.partial/tree/held").to_str().unwrap()]);
     let whole = Stream::subvol("c", 3).end();
-    let removed = receive_into(&whole, &mut Directory::open(at).unwrap().remove_partial(true));
+    let removed = receive_into(&whole, &mut Directory::open(at).unwrap());
     assert_eq!(removed.errors, [""; 0]);
     for tree in ["a", "b"] {
         let shown = |name: &str| {
@@ -357,7 +355,7 @@ fn hostile_streams_harm_nothing_beside_the_tree() {
             0 => whole[..rng.index(whole.len())].to_vec(),
             _ => butterfs_send::fuzz::mutated(&parts, &mut || rng.bits()),
         };
-        let mut target = Directory::open(&at).unwrap().remove_partial(true);
+        let mut target = Directory::open(&at).unwrap();
         butterfs_send::fuzz::apply(&stream, &mut target, seed % 3);
         assert_eq!(look(), before, "seed {seed}");
         // Names are whatever bytes the stream had.

@@ -237,7 +237,7 @@ fn streams_out_of_order_harm_nothing() {
             move || rng.bits()
         });
         let max_errors = seed % 3;
-        let mut engine = world.engine().remove_partial(true);
+        let mut engine = world.engine();
         fuzz::apply(&stream, &mut engine, max_errors);
         drop(engine);
         for info in world.fs.subvolumes().unwrap() {
@@ -259,7 +259,7 @@ fn every_truncation_is_an_error() {
     let mut whole = b"btrfs-stream\0\x02\0\0\0".to_vec();
     rich().iter().for_each(|part| whole.extend_from_slice(part));
     for len in (0..whole.len()).filter(|len| len % 97 == 0 || *len < 60) {
-        let mut engine = world.engine().remove_partial(true);
+        let mut engine = world.engine();
         let received = world.receive_with(&whole[..len], &mut engine, &Options::default());
         assert_eq!(received.summary.errors, 1, "{len}: {received:?}");
         assert!(world.find("s").is_none());

@@ -1,7 +1,18 @@
 //! What a directory could not keep of a stream: counted by kind, so that a million files whose owner cannot be set are
 //! one sentence; and remembered line by line, up to a limit, for the marker beside the tree.
 
-use super::super::Failure;
+use super::super::{Failure, Outcome};
+use butterfs_fs::Errno;
+use rustix::fs::{fstatfs, fstatvfs};
+use std::os::fd::BorrowedFd;
+
+/// What a filesystem or a user cannot keep, by the numbers with which that is refused. A full disk, a quota or a broken
+/// device is not among them: there something is lost that could have been kept.
+const REFUSALS: [Errno; 5] = [Errno::EPERM, Errno::EOPNOTSUPP, Errno::ENOTTY, Errno::EINVAL, Errno::E2BIG];
+/// The number of ext2, ext3 and ext4 in `statfs(2)`.
+const EXT_MAGIC: u64 = 0xef53;
+/// A disk with as much free space is not full.
+const ROOM: u64 = 1 << 20;
 
 /// Lines that are remembered.
 const MOST_LINES: usize = 1000;
@@ -60,6 +71,18 @@ impl Losses {
         }
     }
 
+    /// Notes what could not be done to something in the directory `at`, or returns it where that is an error.
+    pub fn take(&mut self, at: BorrowedFd<'_>, what: &str, failure: Failure) -> Outcome {
+        let is_full = failure.errno == Errno::ENOSPC.0;
+        let is_loss = REFUSALS.iter().any(|number| number.0 == failure.errno)
+            || is_full && what.starts_with("set_xattr ") && is_limit_of_attributes(at);
+        if !is_loss {
+            return Err(failure);
+        }
+        self.note(what, &failure);
+        Ok(())
+    }
+
     pub fn all(&self) -> &[Loss] {
         &self.kinds
     }
@@ -68,4 +91,11 @@ impl Losses {
     pub fn lines(&self) -> Vec<String> {
         self.lines.clone()
     }
+}
+
+/// Whether `ENOSPC` for an attribute means that it is too large: ext4 gives the attributes of a file one block, and has
+/// no other number for that.
+fn is_limit_of_attributes(at: BorrowedFd<'_>) -> bool {
+    let is_ext = fstatfs(at).is_ok_and(|disk| disk.f_type as u64 == EXT_MAGIC);
+    is_ext && fstatvfs(at).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) >= ROOM)
 }

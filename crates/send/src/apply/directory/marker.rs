@@ -15,8 +15,9 @@
 //! An incremental stream finds its parent by these files. They are a promise that nobody changes the tree.
 
 use super::super::words::uuid_text;
+use super::object::Object;
 use crate::wire::Uuid;
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{FileType, Mode, OFlags, openat};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::BorrowedFd;
@@ -80,24 +81,20 @@ impl Marker {
         (marker.uuid != [0; 16]).then_some(marker)
     }
 
-    /// Writes it durably.
+    /// Writes it durably, into a new file.
     pub(super) fn write(&self, directory: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(openat(directory, name, flags, Mode::from_raw_mode(0o644))?);
         file.write_all(self.to_text().as_bytes())?;
         file.sync_all()
     }
 
-    /// Reads one; `None` where there is none, or something else.
-    pub(super) fn read(directory: BorrowedFd<'_>, name: &[u8]) -> Option<Marker> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = File::from(openat(directory, name, flags, Mode::empty()).ok()?);
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
+    /// Reads one, and who owns it; `None` where there is none, or something else.
+    pub(super) fn read(directory: BorrowedFd<'_>, name: &[u8]) -> Option<(Marker, u32)> {
+        let found = Object::find(directory, name).ok().filter(|found| found.kind() == FileType::RegularFile)?;
         let mut text = String::new();
-        file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
-        Marker::parse(&text)
+        File::from(found.open(OFlags::RDONLY).ok()?).take(MOST_BYTES).read_to_string(&mut text).ok()?;
+        Some((Marker::parse(&text)?, found.stat.st_uid))
     }
 }
 

@@ -3,19 +3,29 @@
 //! A subvolume becomes a directory, a snapshot a copy of the tree that was received before, sharing content where the
 //! filesystem can. What was received is remembered [beside the tree](marker).
 //!
-//! 1. A tree grows in `NAME.partial/tree` and is renamed to `NAME` when it is complete.
-//! 2. Nothing outside of it is touched: see [`tree`].
+//! 1. A tree grows in `NAME.partial/tree` and is renamed to `NAME` when it is complete: see [`staging`]. What an
+//!    interrupted receive has left is deleted by the next one of that name.
+//! 2. Nothing outside of it is touched: see [`tree`]. That holds also where the folder belongs to another user, who
+//!    exchanges names meanwhile.
 //! 3. What is made inherits nothing: where a directory of the tree could hand something down, things are made outside of
 //!    it and moved there.
 //! 4. What this filesystem or this user cannot keep of the stream (owners, attributes, devices) is remembered in the
 //!    marker and told, not an error. What cannot be kept of names and contents is an error.
+//!    So is whatever fails because the disk is full or broken, or a quota is used up.
 //! 5. What this user has made it can change, whatever permissions it got: see [`permission`].
+//! 6. The number of open descriptors does not depend on the tree.
 
+mod content;
 mod copying;
+mod descent;
 mod flags;
+mod links;
 mod losses;
 pub mod marker;
+mod object;
 mod permission;
+mod removal;
+mod staging;
 mod tree;
 
 pub use losses::Loss;
@@ -23,16 +33,19 @@ pub use losses::Loss;
 use super::{Failure, Outcome, Section, Target, encoded, partial_name};
 use crate::wire::{Command, Timespec, Uuid};
 use butterfs_fs::Errno;
-use copying::{Copier, write_all};
+use content::write_all;
+use copying::{Copied, Listeners};
 use losses::Losses;
 use marker::Marker;
+use object::Object;
 use permission::{Lent, Needs};
 use rustix::fs::{
-    AtFlags, CWD, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags, chmodat,
-    chownat, fallocate, fstat, ftruncate, linkat, mkdirat, mknodat, openat, renameat, renameat_with, statat, symlinkat,
-    syncfs, unlinkat, utimensat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Timestamps, Uid, XattrFlags, chownat, fchmod, fstat,
+    ftruncate, linkat, mkdirat, mknodat, openat, renameat, renameat_with, statat, symlinkat, syncfs, unlinkat,
+    utimensat,
 };
 use rustix::io::Errno as Number;
+use staging::{Owner, Staging};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -60,12 +73,28 @@ fn is_handed_down(attribute: &[u8]) -> bool {
     attribute == b"system.posix_acl_default" || attribute.starts_with(b"btrfs.")
 }
 
+/// A moment at which somebody else may do something. For tests.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The staging directory was made, and not opened yet.
+    StagingMade,
+    /// An entry of the tree that is being copied was found, and nothing of it was read yet.
+    Found,
+    /// The tree is complete, and has not got its name yet.
+    Complete,
+    /// It has just got its name.
+    Named,
+}
+
 /// See the [module](self).
 pub struct Directory {
     destination: OwnedFd,
-    remove_partial: bool,
+    owner: Owner,
     open: Option<Open>,
     losses: Losses,
+    notices: Vec<String>,
+    meanwhile: Option<Box<dyn FnMut(Moment)>>,
 }
 
 /// The section that is being received.
@@ -73,7 +102,7 @@ struct Open {
     name: Vec<u8>,
     uuid: Uuid,
     transid: u64,
-    staging: OwnedFd,
+    staging: Staging,
     tree: Tree,
     root_times: Option<(Timespec, Timespec)>,
     /// Some directory of the tree could hand something down.
@@ -87,13 +116,21 @@ impl Directory {
     pub fn open(path: &Path) -> std::io::Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let destination = openat(CWD, path, flags, Mode::empty())?;
-        Ok(Directory { destination, remove_partial: false, open: None, losses: Losses::default() })
+        let (owner, losses) = (Owner::default(), Losses::default());
+        Ok(Directory { destination, owner, open: None, losses, notices: Vec::new(), meanwhile: None })
     }
 
-    /// What an interrupted receive left in the way is deleted.
-    pub fn remove_partial(mut self, remove: bool) -> Directory {
-        self.remove_partial = remove;
+    /// What somebody else does meanwhile. For tests.
+    #[doc(hidden)]
+    pub fn meanwhile(mut self, work: Box<dyn FnMut(Moment)>) -> Directory {
+        self.meanwhile = Some(work);
         self
+    }
+
+    fn reached(&mut self, moment: Moment) {
+        if let Some(work) = &mut self.meanwhile {
+            work(moment);
+        }
     }
 
     /// What could not be kept so far.
@@ -103,13 +140,9 @@ impl Directory {
 
     /// An outcome that may be a loss and no error.
     fn may_lose(&mut self, what: &str, outcome: Outcome) -> Outcome {
-        let losses = [Number::PERM, Number::OPNOTSUPP, Number::NOTTY, Number::INVAL, Number::NOSPC, Number::TOOBIG];
         match outcome {
-            Err(failure) if losses.iter().any(|number| number.raw_os_error() == failure.errno) => {
-                self.losses.note(what, &failure);
-                Ok(())
-            }
-            other => other,
+            Err(failure) => self.losses.take(self.destination.as_fd(), what, failure),
+            Ok(()) => Ok(()),
         }
     }
 
@@ -123,31 +156,29 @@ impl Directory {
 
     fn begin_section(&mut self, section: &Section<'_>) -> Outcome {
         self.open = None;
+        if marker::tree_of(section.name).is_some() {
+            let reason = "a subvolume cannot have a name that a marker beside a received tree would have";
+            return Err(Failure::new(Errno::EINVAL, reason));
+        }
         if statat(&self.destination, section.name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             return Err(Failure::new(Errno::EEXIST, "File exists"));
         }
         let parent = section.parent.map(|(uuid, _)| self.find_tree(&uuid, "the parent")).transpose()?;
         let partial = partial_name(section.name);
         self.clear_away(&partial)?;
-        mkdirat(&self.destination, &partial[..], Mode::RWXU).map_err(system)?;
-        let staging = openat(&self.destination, &partial[..], DIRECTORY, Mode::empty()).map_err(system)?;
-        disinherit(&staging)?;
+        let staging = self.make_staging(&partial)?;
         let marker = Marker { uuid: section.uuid, transid: section.transid, lost: Vec::new() };
-        marker.write(staging.as_fd(), marker::INSIDE.as_bytes()).map_err(of_io)?;
-        mkdirat(&staging, TREE, Mode::RWXU).map_err(system)?;
-        let root = openat(&staging, TREE, DIRECTORY, Mode::empty()).map_err(system)?;
-        chmodat(&staging, TREE, Mode::from_raw_mode(0o755), AtFlags::empty()).map_err(system)?;
+        marker.write(staging.directory.as_fd(), marker::INSIDE.as_bytes()).map_err(of_io)?;
+        mkdirat(&staging.directory, TREE, Mode::RWXU).map_err(system)?;
+        let root = openat(&staging.directory, TREE, DIRECTORY, Mode::empty()).map_err(system)?;
+        fchmod(&root, Mode::from_raw_mode(0o755)).map_err(system)?;
         self.losses.begin();
-        let (mut hands_down, mut root_times, mut fixed) = (false, None, Vec::new());
+        let (mut copied, mut root_times) = (Copied::default(), None);
         if let Some(parent) = parent {
             let stat = fstat(&parent).map_err(system)?;
             let time = |sec, nsec: u64| Timespec { sec, nsec: nsec as u32 };
             root_times = Some((time(stat.st_atime, stat.st_atime_nsec), time(stat.st_mtime, stat.st_mtime_nsec)));
-            let target = root.try_clone().map_err(of_io)?;
-            let mut note = |what: &str, failure: Failure| self.losses.note(what, &failure);
-            let mut copier = Copier::new(&mut note);
-            copier.directory(parent, target)?;
-            (hands_down, fixed) = (copier.hands_down, std::mem::take(&mut copier.fixed));
+            copied = self.copy_tree(parent, root.try_clone().map_err(of_io)?)?;
         }
         self.open = Some(Open {
             name: section.name.to_vec(),
@@ -156,20 +187,32 @@ impl Directory {
             staging,
             tree: Tree::new(root),
             root_times,
-            hands_down,
-            fixed,
+            hands_down: copied.hands_down,
+            fixed: copied.fixed,
         });
         Ok(())
     }
 
+    fn copy_tree(&mut self, parent: OwnedFd, root: OwnedFd) -> Result<Copied, Failure> {
+        let Directory { destination, losses, meanwhile, .. } = self;
+        let mut lost = |what: &str, failure| losses.take(destination.as_fd(), what, failure);
+        let mut reached = |moment| meanwhile.iter_mut().for_each(|work| work(moment));
+        copying::tree(parent, root, Listeners { lost: &mut lost, reached: &mut reached })
+    }
+
     /// The complete tree that was received as `uuid`.
-    fn find_tree(&self, uuid: &Uuid, what: &str) -> Result<OwnedFd, Failure> {
+    fn find_tree(&mut self, uuid: &Uuid, what: &str) -> Result<OwnedFd, Failure> {
+        let mut of_others = false;
         for entry in Dir::read_from(&self.destination).map_err(system)? {
             let entry = entry.map_err(system)?;
             let name = entry.file_name().to_bytes();
             let Some(tree) = marker::tree_of(name) else { continue };
-            let marker = Marker::read(self.destination.as_fd(), name);
-            if marker.is_none_or(|marker| marker.uuid != *uuid) {
+            let Some((marker, owner)) = Marker::read(self.destination.as_fd(), name) else { continue };
+            if marker.uuid != *uuid {
+                continue;
+            }
+            if !self.owner.is_us(&self.destination, owner)? {
+                of_others = true;
                 continue;
             }
             let tree = self.tree_name(tree, name)?;
@@ -180,7 +223,10 @@ impl Directory {
                 return Ok(tree);
             }
         }
-        let reason = format!("cannot find {what} {} among the trees received here", super::words::uuid_text(uuid));
+        let whose =
+            if of_others { ": its marker belongs to another user, who may have written anything there" } else { "" };
+        let uuid = super::words::uuid_text(uuid);
+        let reason = format!("cannot find {what} {uuid} among the trees received here{whose}");
         Err(Failure::new(Errno::ENOENT, reason))
     }
 
@@ -198,29 +244,6 @@ impl Directory {
         Ok(shown.to_vec())
     }
 
-    /// Sees to it that nothing has the partial name.
-    fn clear_away(&self, partial: &[u8]) -> Outcome {
-        let name = String::from_utf8_lossy(partial);
-        let left = match openat(&self.destination, partial, DIRECTORY, Mode::empty()) {
-            Err(Number::NOENT) => return Ok(()),
-            Err(_) => None,
-            Ok(left) => {
-                // A receive that was interrupted before it could mark what it had made leaves an empty directory.
-                let marked = Marker::read(left.as_fd(), marker::INSIDE.as_bytes()).is_some() || is_empty(&left)?;
-                marked.then_some(left)
-            }
-        };
-        let Some(left) = left else {
-            return Err(Failure::new(Errno::EEXIST, format!("{name} exists, and no interrupted receive has left it")));
-        };
-        if !self.remove_partial {
-            let reason = format!("{name} was left by an interrupted receive: delete it, or use --remove-partial");
-            return Err(Failure::new(Errno::EEXIST, reason));
-        }
-        remove_content(left)?;
-        unlinkat(&self.destination, partial, AtFlags::REMOVEDIR).map_err(system)
-    }
-
     /// Makes something, so that it inherits nothing.
     fn make(&mut self, path: &[u8], make: impl Fn(&OwnedFd, &[u8]) -> Result<(), Number>) -> Outcome {
         let open = self.open_section()?;
@@ -228,12 +251,12 @@ impl Directory {
         if !open.hands_down {
             return place.within(|| make(&place.directory, place.name)).map_err(system);
         }
-        make(&open.staging, NURSERY.as_bytes()).map_err(system)?;
+        make(&open.staging.directory, NURSERY.as_bytes()).map_err(system)?;
         let flags = RenameFlags::NOREPLACE;
-        let moved = || renameat_with(&open.staging, NURSERY, &*place.directory, place.name, flags);
+        let moved = || renameat_with(&open.staging.directory, NURSERY, &*place.directory, place.name, flags);
         place.within(moved).map_err(|error| {
             let flags = [AtFlags::empty(), AtFlags::REMOVEDIR];
-            let _ = flags.iter().any(|flags| unlinkat(&open.staging, NURSERY, *flags).is_ok());
+            let _ = flags.iter().any(|flags| unlinkat(&open.staging.directory, NURSERY, *flags).is_ok());
             system(error)
         })
     }
@@ -309,22 +332,16 @@ impl Directory {
         let owned = place.within(own).map_err(system);
         // A change of the owner is none of the permissions.
         if owned.is_ok() && mode & 0o6000 != 0 && FileType::from_raw_mode(mode) != FileType::Symlink {
-            let mode = Mode::from_raw_mode(mode & 0o7777);
-            place.within(|| chmodat(&*place.directory, place.name, mode, AtFlags::empty())).map_err(system)?;
+            Object::at(&place)?.set_mode(mode)?;
         }
         self.may_lose(&format!("chown {} {uid}:{gid}", String::from_utf8_lossy(path)), owned)
     }
 
     fn chmod(&mut self, path: &[u8], mode: u64) -> Outcome {
-        let place = self.place(path)?;
-        let kind = place.kind()?;
-        if kind == FileType::Symlink {
-            return Err(Failure::new(Errno::ELOOP, "it is a symbolic link, which has no permissions"));
-        }
+        let object = Object::at(&self.place(path)?)?;
         let mode = u32::try_from(mode).map_err(|_| Failure::new(Errno::EINVAL, "the mode has more than 32 bits"))?;
-        self.open_section()?.hands_down |= kind == FileType::Directory && mode & 0o2000 != 0;
-        let mode = Mode::from_raw_mode(mode & 0o7777);
-        place.within(|| chmodat(&*place.directory, place.name, mode, AtFlags::empty())).map_err(system)
+        self.open_section()?.hands_down |= object.kind() == FileType::Directory && mode & 0o2000 != 0;
+        object.set_mode(mode)
     }
 
     fn utimes(&mut self, path: &[u8], atime: Timespec, mtime: Timespec) -> Outcome {
@@ -358,69 +375,53 @@ impl Directory {
         if inode(&from)? == inode(&into)? && source_offset.abs_diff(offset) < len {
             return Err(Failure::new(Errno::EINVAL, "the ranges overlap"));
         }
-        copying::range(&from, source_offset, &into, offset, len)
+        content::range(&from, source_offset, &into, offset, len)
     }
 
     fn allocate(&mut self, path: &[u8], mode: u32, offset: u64, len: u64) -> Outcome {
         let file = self.open_section()?.tree.file(path)?;
-        let flags = FallocateFlags::from_bits(mode)
-            .filter(|_| [0, 1, 3, 16, 17].contains(&mode))
-            .ok_or_else(|| Failure::new(Errno::EOPNOTSUPP, format!("mode {mode} is not supported")))?;
-        let end = offset.checked_add(len).ok_or_else(|| Failure::new(Errno::EFBIG, "the range is too large"))?;
-        match fallocate(&*file, flags, offset, len) {
-            Err(Number::OPNOTSUPP) => {}
-            other => return other.map_err(system),
+        if ![0, 1, 3, 16, 17].contains(&mode) {
+            return Err(Failure::new(Errno::EOPNOTSUPP, format!("mode {mode} is not supported")));
         }
-        let size = fstat(&*file).map_err(system)?.st_size as u64;
-        match mode {
-            0 if end > size => ftruncate(&*file, end).map_err(system),
-            0 | 1 => Ok(()),
-            // What cannot be a hole is zeros, inside the file only.
-            _ => {
-                let end = if mode == 16 { end } else { end.min(size) };
-                let zeros = vec![0; 1 << 16];
-                let mut at = offset;
-                while at < end {
-                    let piece = zeros.len().min((end - at) as usize);
-                    write_all(&file, &zeros[..piece], at)?;
-                    at += piece as u64;
-                }
-                Ok(())
-            }
+        let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or_else(|| Failure::new(Errno::EFBIG, "the range ends behind the largest file size"))?;
+        if len == 0 {
+            return Err(Failure::new(Errno::EINVAL, "the range is empty"));
         }
+        if mode < 2 {
+            return content::preallocate(&file, offset..end, mode == 1);
+        }
+        // Zeros are holes, and need no room whatever the stream says.
+        content::empty(&file, offset..end)?;
+        if mode == 16 && end > content::size_of(&file)? {
+            return ftruncate(&*file, end).map_err(system);
+        }
+        Ok(())
     }
 
     fn finish_section(&mut self) -> Outcome {
         let Some(open) = &mut self.open else { return Ok(()) };
         open.tree.forget();
+        let root = Rc::new(open.tree.root().try_clone_to_owned().map_err(of_io)?);
         if let Some((atime, mtime)) = open.root_times {
-            let root = Place { directory: Rc::new(open.tree.root().try_clone_to_owned().map_err(of_io)?), name: b"." };
+            let place = Place { directory: Rc::clone(&root), name: b"." };
             let times = timestamps(atime, mtime);
-            root.within(|| utimensat(&*root.directory, ".", &times, AtFlags::empty())).map_err(system)?;
+            place.within(|| utimensat(&*root, ".", &times, AtFlags::empty())).map_err(system)?;
         }
         let of_root = self.set_fixed_flags()?;
         let Some(open) = self.open.take() else { return Ok(()) };
-        syncfs(&open.staging).map_err(system)?;
+        syncfs(&open.staging.directory).map_err(system)?;
         let marker = Marker { uuid: open.uuid, transid: open.transid, lost: self.losses.lines() };
-        marker.write(self.destination.as_fd(), &marker::name_beside(&open.name)).map_err(of_io)?;
-        self.name_tree(&open).map_err(system)?;
+        {
+            // A directory that moves is written to, because it says where it is.
+            let _lent = Lent::of(&*root).filter(|_| !rustix::process::geteuid().is_root());
+            let mut reached = |moment| self.meanwhile.iter_mut().for_each(|work| work(moment));
+            open.staging.publish(&self.destination, (TREE, &open.name), &marker, &mut reached)?;
+        }
         if let Some(flags) = of_root {
-            let root = openat(&self.destination, &open.name[..], DIRECTORY, Mode::empty()).map_err(system)?;
             self.may_lose("fileattr of the root", flags::change(&root, flags))?;
         }
-        unlinkat(&open.staging, marker::INSIDE, AtFlags::empty()).map_err(system)?;
-        unlinkat(&self.destination, &partial_name(&open.name)[..], AtFlags::REMOVEDIR).map_err(system)
-    }
-
-    /// Gives a complete tree its name.
-    fn name_tree(&self, open: &Open) -> Result<(), Number> {
-        // A directory that moves is written to, because it says where it is.
-        let _lent = Lent::of(open.tree.root()).filter(|_| !rustix::process::geteuid().is_root());
-        let flags = RenameFlags::NOREPLACE;
-        match renameat_with(&open.staging, TREE, &self.destination, &open.name[..], flags) {
-            Err(Number::INVAL | Number::NOSYS) => renameat(&open.staging, TREE, &self.destination, &open.name[..]),
-            other => other,
-        }
+        open.staging.remove(&self.destination)
     }
 }
 
@@ -448,65 +449,28 @@ fn disinherit(directory: &OwnedFd) -> Outcome {
 }
 
 fn is_empty(directory: &OwnedFd) -> Result<bool, Failure> {
-    let named = |name: &[u8]| name != b"." && name != b"..";
+    holds_only(directory, b".")
+}
+
+/// Whether a directory holds nothing, or nothing but this.
+fn holds_only(directory: &OwnedFd, wanted: &[u8]) -> Result<bool, Failure> {
     for entry in Dir::read_from(directory).map_err(system)? {
-        if named(entry.map_err(system)?.file_name().to_bytes()) {
+        let entry = entry.map_err(system)?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." && name != wanted {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Deletes everything in a directory, following nothing, whatever permissions and flags a stream has given.
-fn remove_content(directory: OwnedFd) -> Outcome {
-    let mut waiting = vec![Rc::new(directory)];
-    while let Some(directory) = waiting.pop() {
-        let mut inside = Vec::new();
-        let here = Place { directory: Rc::clone(&directory), name: b"." };
-        for entry in here.within(|| Dir::read_from(&*directory)).map_err(system)? {
-            let name = entry.map_err(system)?.file_name().to_bytes().to_vec();
-            if name != b"." && name != b".." && !remove_entry(&directory, &name)? {
-                inside.push(name);
-            }
-        }
-        if let Some(name) = inside.pop() {
-            let place = Place { directory: Rc::clone(&directory), name: &name };
-            let open = || openat(&*directory, &name[..], DIRECTORY, Mode::empty());
-            let next = place.with_object(open).map_err(system)?;
-            let _ = flags::unfix(&next);
-            // First what is in it, then this one again.
-            waiting.push(directory);
-            waiting.push(Rc::new(next));
-        }
-    }
-    Ok(())
-}
-
-/// Deletes an entry; false where it is a directory that is not empty.
-fn remove_entry(directory: &Rc<OwnedFd>, name: &[u8]) -> Result<bool, Failure> {
-    let place = Place { directory: Rc::clone(directory), name };
-    let kind = place.kind()?;
-    let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-    let remove = || place.within(|| unlinkat(&**directory, name, flags));
-    match remove() {
-        Ok(()) => Ok(true),
-        Err(Number::NOTEMPTY | Number::EXIST) => Ok(false),
-        Err(Number::PERM) if matches!(kind, FileType::RegularFile | FileType::Directory) => {
-            let access = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let open = || openat(&**directory, name, access, Mode::empty());
-            flags::unfix(&place.with_object(open).map_err(system)?)?;
-            match remove() {
-                Err(Number::NOTEMPTY | Number::EXIST) => Ok(false),
-                other => other.map(|()| true).map_err(system),
-            }
-        }
-        Err(error) => Err(system(error)),
-    }
-}
-
 impl Target for Directory {
     fn begin(&mut self, section: &Section<'_>) -> Outcome {
         self.begin_section(section)
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
     }
 
     fn command(&mut self, command: &Command<'_>) -> Outcome {

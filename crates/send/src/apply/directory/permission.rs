@@ -50,6 +50,16 @@ impl Drop for Lent {
     }
 }
 
+/// Does something to an object, again with permissions lent where they were missing.
+pub(super) fn of_object<R>(object: impl AsFd, call: impl Fn() -> Result<R, Number>) -> Result<R, Number> {
+    match call() {
+        Err(Number::ACCESS) => {}
+        other => return other,
+    }
+    let Some(_lent) = Lent::of(object) else { return Err(Number::ACCESS) };
+    call()
+}
+
 /// Which permissions a call needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {

@@ -6,6 +6,7 @@
 //! 4. Where permissions are in the owner's way, they are [lent](super::permission).
 
 use super::super::{Failure, paths};
+use super::object::Object;
 use super::permission::{self, Lent, Needs};
 use super::system;
 use butterfs_fs::Errno;
@@ -140,13 +141,11 @@ impl Tree {
 
 /// Opens a regular file and nothing else.
 pub(super) fn open_regular(place: &Place<'_>, access: OFlags) -> Result<OwnedFd, Failure> {
-    match place.kind()? {
-        FileType::RegularFile => {}
-        FileType::Symlink => return Err(Failure::new(Errno::ELOOP, "it is a symbolic link, which is not followed")),
-        _ => return Err(Failure::new(Errno::EINVAL, "it is not a regular file")),
+    let object = Object::at(place)?;
+    if object.kind() == FileType::Directory {
+        return Err(Failure::new(Errno::EINVAL, "it is not a regular file"));
     }
-    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    place.with_object(|| openat(&*place.directory, place.name, flags, Mode::empty())).map_err(system)
+    object.open(access)
 }
 
 fn through_link() -> Failure {

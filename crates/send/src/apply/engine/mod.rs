@@ -3,6 +3,8 @@
 //! 1. What is made inherits nothing: neither default ACLs, nor properties, nor groups. The stream says what it is to be.
 //! 2. A subvolume that is being received is called [`partial_name`](super::partial_name) and its root has the attribute
 //!    [`MARK`]; both go when it is complete.
+//!    What an interrupted receive has left is deleted by the next one of that name. A running receive holds a
+//!    [claim](butterfs_fs::Claim) on the name, and another one is refused.
 //! 3. The root's times are those of the last UTIMES, or the parent's, whatever temporary names passed through it.
 //! 4. Every [`COMMIT_AFTER`] commands are committed, so that memory does not grow with the stream: until a commit, the
 //!    blocks that a transaction has changed stay in memory.
@@ -17,7 +19,7 @@ use super::{Failure, Outcome, Section, Target, encoded};
 use crate::wire::{Command, Timespec, Uuid};
 use attributes::Gathered;
 use butterfs_fs::inode::attr::mode;
-use butterfs_fs::{Caller, Errno, Filesystem, InodeId, RenameMode, SetAttr, TreeId, inode_flags};
+use butterfs_fs::{Caller, Claim, Errno, Filesystem, InodeId, RenameMode, SetAttr, TreeId, inode_flags};
 use entries::{Entries, Found};
 use rustc_hash::FxHashMap;
 
@@ -48,7 +50,8 @@ pub struct Engine<'a> {
     filesystem: Filesystem,
     destination: InodeId,
     force_decompress: bool,
-    remove_partial: bool,
+    /// What the user is told of the section that begins.
+    notices: Vec<String>,
     changed: Changed<'a>,
     closed: Closed<'a>,
     entries: Entries,
@@ -70,6 +73,7 @@ struct Open {
     root_times: Option<(Timespec, Timespec)>,
     /// Flags of inodes that are set when everything else is done, where some are [`LATE`].
     flags: FxHashMap<InodeId, u64>,
+    _claim: Claim,
 }
 
 impl<'a> Engine<'a> {
@@ -79,7 +83,7 @@ impl<'a> Engine<'a> {
             filesystem,
             destination,
             force_decompress: false,
-            remove_partial: false,
+            notices: Vec::new(),
             changed: Box::new(|_, _| {}),
             closed: Box::new(|_, _, _| {}),
             entries: Entries::default(),
@@ -93,12 +97,6 @@ impl<'a> Engine<'a> {
     /// Encoded writes are decoded and written as plain data.
     pub fn force_decompress(mut self, force: bool) -> Engine<'a> {
         self.force_decompress = force;
-        self
-    }
-
-    /// What an interrupted receive left in the way is deleted.
-    pub fn remove_partial(mut self, remove: bool) -> Engine<'a> {
-        self.remove_partial = remove;
         self
     }
 
@@ -321,6 +319,10 @@ impl Drop for Engine<'_> {
 impl Target for Engine<'_> {
     fn begin(&mut self, section: &Section<'_>) -> Outcome {
         self.begin_section(section)
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
     }
 
     fn command(&mut self, command: &Command<'_>) -> Outcome {

@@ -4,8 +4,12 @@ use super::super::{Failure, Outcome, Section, partial_name};
 use super::{Engine, FIXED, MARK, Open, ROOT, SETTABLE};
 use crate::wire::Timespec;
 use butterfs_fs::env::Time;
-use butterfs_fs::{Errno, InodeId, SetAttr, SetTime, TreeId};
+use butterfs_fs::{Claim, Errno, InodeId, SetAttr, SetTime, TreeId};
 use rustc_hash::FxHashMap;
+use std::time::Duration;
+
+/// How long to wait for another receive of the same name: one whose connection is lost notices within this time.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 fn timespec(time: Time) -> Timespec {
     Timespec { sec: time.sec, nsec: time.nsec }
@@ -14,11 +18,12 @@ fn timespec(time: Time) -> Timespec {
 impl Engine<'_> {
     pub(super) fn begin_section(&mut self, section: &Section<'_>) -> Outcome {
         self.close();
+        let partial = partial_name(section.name);
+        let claim = self.claim(&partial)?;
         if self.exists(section.name)?.is_some() {
             return Err(Failure::new(Errno::EEXIST, "File exists"));
         }
         let parent = section.parent.map(|(uuid, transid)| self.find_parent(&uuid, transid)).transpose()?;
-        let partial = partial_name(section.name);
         self.clear_away(&partial, section, parent)?;
         (self.closed)(self.destination, &partial, true);
         let made = match parent {
@@ -37,6 +42,7 @@ impl Engine<'_> {
             root,
             root_times: parent.map(|_| (timespec(before.atime), timespec(before.mtime))),
             flags: FxHashMap::default(),
+            _claim: claim,
         });
         self.changing(&[root], |filesystem| filesystem.set_xattr(&ROOT, root, MARK, &section.uuid, 0))
     }
@@ -52,20 +58,29 @@ impl Engine<'_> {
         }
     }
 
-    /// Sees to it that nothing has the partial name: what an interrupted receive left goes if the caller wants that,
-    /// and nothing else ever does.
+    /// The partial name, for as long as the section is being received.
+    fn claim(&self, partial: &[u8]) -> Result<Claim, Failure> {
+        let busy = || {
+            let name = String::from_utf8_lossy(partial);
+            Failure::new(Errno::EBUSY, format!("another receive is at work on {name}: wait for it, or end it"))
+        };
+        self.filesystem.claim(self.destination, partial, PATIENCE).ok_or_else(busy)
+    }
+
+    /// Deletes the leftover of an interrupted receive that has the partial name, and refuses anything else there. The
+    /// caller holds the claim on the name, so no running receive works on it.
     fn clear_away(&mut self, partial: &[u8], section: &Section<'_>, parent: Option<TreeId>) -> Outcome {
         let Some(left) = self.exists(partial)? else { return Ok(()) };
         let name = String::from_utf8_lossy(partial);
         if !self.is_left_over(left, section, parent)? {
             return Err(Failure::new(Errno::EEXIST, format!("{name} exists, and no interrupted receive has left it")));
         }
-        if !self.remove_partial {
-            let reason = format!("{name} was left by an interrupted receive: delete it, or use --remove-partial");
-            return Err(Failure::new(Errno::EEXIST, reason));
-        }
-        self.filesystem.delete_expected_subvolume(self.destination, partial, left.tree)?;
+        self.filesystem.delete_expected_subvolume(self.destination, partial, left.tree).map_err(|error| {
+            let Failure { errno, reason } = Failure::from(error);
+            Failure { errno, reason: format!("{name}, left by an interrupted receive, cannot be deleted: {reason}") }
+        })?;
         (self.changed)(self.destination, partial);
+        self.notices.push(format!("deleted {name}, which an interrupted receive had left"));
         Ok(())
     }
 

@@ -1,0 +1,50 @@
+//! Names at which subvolumes are being received.
+//!
+//! Who receives one holds a claim on the name that it has until it is complete. The claim says that somebody is at work:
+//! a subvolume that is not complete, and that nobody has claimed, is what an interrupted receive has left.
+
+use super::Filesystem;
+use crate::inode::InodeId;
+use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
+
+/// All claims of a filesystem.
+#[derive(Default)]
+pub(super) struct Claims {
+    held: Mutex<Vec<(InodeId, Vec<u8>)>>,
+    released: Condvar,
+}
+
+/// A claim; dropping it releases the name.
+pub struct Claim {
+    filesystem: Filesystem,
+    directory: InodeId,
+    name: Vec<u8>,
+}
+
+impl Filesystem {
+    /// Claims a name in a directory. `None` when somebody else has it and does not release it within `patience`: a
+    /// receive whose connection is lost needs a moment to notice.
+    pub fn claim(&self, directory: InodeId, name: &[u8], patience: Duration) -> Option<Claim> {
+        let claims = &self.0.claims;
+        let mut held = claims.held.lock();
+        let taken =
+            |held: &mut Vec<(InodeId, Vec<u8>)>| held.iter().any(|(other, known)| *other == directory && known == name);
+        if claims.released.wait_while_for(&mut held, taken, patience).timed_out() && taken(&mut held) {
+            return None;
+        }
+        held.push((directory, name.to_vec()));
+        Some(Claim { filesystem: self.clone(), directory, name: name.to_vec() })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let claims = &self.filesystem.0.claims;
+        let mut held = claims.held.lock();
+        if let Some(at) = held.iter().position(|(other, known)| *other == self.directory && *known == self.name) {
+            held.swap_remove(at);
+        }
+        claims.released.notify_all();
+    }
+}
