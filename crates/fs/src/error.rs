@@ -134,6 +134,9 @@ impl From<VolumeError> for Error {
     fn from(error: VolumeError) -> Error {
         match error {
             VolumeError::Incomplete { .. } => Error::Incomplete(error.to_string().into_boxed_str()),
+            VolumeError::Refused { sentence, hint: Some(hint) } => {
+                Error::Device(format!("{sentence} ({hint})").into_boxed_str())
+            }
             _ => Error::Device(error.to_string().into_boxed_str()),
         }
     }

@@ -4,7 +4,7 @@ mod data;
 
 pub use data::{Algorithm, DataPolicy, Method};
 
-use butterfs_ondisk::TreeId;
+use butterfs_ondisk::{DeviceId, TreeId};
 
 /// Which subvolume is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -87,6 +87,8 @@ pub enum Canary {
     WriteErrorIgnored,
     /// Operations on subvolumes check before they lock, and do not look again.
     SubvolumeCheckedEarly,
+    /// A device that has missed writes counts as one that has everything.
+    StaleBelieved,
 }
 
 /// See the [module](self).
@@ -108,6 +110,9 @@ pub struct Options {
     pub no_log_replay: bool,
     /// Devices may be missing, as far as the profiles survive it (`degraded`).
     pub degraded: bool,
+    /// Devices whose content is given up for that of the others (`stale=`): they were written without each other, or nothing
+    /// tells whether they were.
+    pub stale: Vec<DeviceId>,
     /// fsync by commit (`notreelog`).
     pub no_tree_log: bool,
     /// Every commit covers all data that was written before it (`flushoncommit`).
@@ -135,6 +140,7 @@ impl Default for Options {
             access_times: AccessTimes::Relative,
             no_log_replay: false,
             degraded: false,
+            stale: Vec::new(),
             no_tree_log: false,
             flush_on_commit: false,
             rescan_uuid_tree: false,

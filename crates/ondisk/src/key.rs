@@ -197,6 +197,9 @@ pub mod objectid {
     pub const FIRST_CHUNK_TREE: u64 = 256;
     /// Device statistics in the device tree.
     pub const DEV_STATS: u64 = 0;
+    /// Devices that have missed writes, in the device tree: no number of the format but the letters "butterfs", so that other
+    /// writers keep such items and do not know them.
+    pub const STALE_DEVICE: u64 = u64::from_be_bytes(*b"butterfs");
     /// A paused or running balance (−4).
     pub const BALANCE: u64 = (-4i64) as u64;
     /// Orphan items (−5).

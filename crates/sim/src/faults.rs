@@ -114,6 +114,11 @@ pub struct Damaged {
 }
 
 impl Damaged {
+    /// A device that lacks what was written while it was away.
+    pub fn of_stale(device: usize) -> Damaged {
+        Damaged { device: DeviceId(device as u64 + 1), stale: true, ..Damaged::default() }
+    }
+
     /// Whether nothing was.
     pub fn is_empty(&self) -> bool {
         self.sectors.is_empty() && !self.stale

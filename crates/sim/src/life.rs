@@ -9,7 +9,7 @@ use crate::state;
 use crate::step::{Planned, Step};
 use crate::subject::Subject;
 use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
-use butterfs_fs::Filesystem;
+use butterfs_fs::{Filesystem, Options};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::operation::{Content, Op, Outcome, RelPath, Reply, agree};
@@ -86,7 +86,8 @@ impl Life {
         let recorded = parts::devices(&base, plan.devices).into_iter();
         let mut devices: Vec<_> =
             recorded.map(|part| Arc::new(recorder.record(part)) as Arc<dyn BlockDevice>).collect();
-        let faults = plan.faults.map(|faults| {
+        let absent = plan.absent(life);
+        let faults = plan.faults.filter(|_| absent.is_none()).map(|faults| {
             let chunks = state::chunks(plan, &base).unwrap_or_default();
             let device = &mut devices[faults.device];
             let faulty = Arc::new(FaultyLife::new(Arc::clone(device), faults, &chunks, plan, life as u64));
@@ -113,7 +114,11 @@ impl Life {
             numbers: Numbers::default(),
         };
         let world: Shared = Rc::new(RefCell::new(world));
-        match Filesystem::open(devices, plan.options(), env) {
+        if let Some(absent) = absent {
+            devices.remove(absent);
+        }
+        let options = Options { degraded: absent.is_some(), ..plan.options() };
+        match Filesystem::open(devices, options, env) {
             Ok(filesystem) => run(&world, &filesystem),
             // Opening may write.
             Err(_) if faults.as_ref().is_some_and(|faulty| faulty.struck().told > 0) => {}
@@ -131,7 +136,11 @@ impl Life {
             disagreement: world.disagreement.take(),
             numbers: std::mem::take(&mut world.numbers),
             first,
-            damaged: faults.as_ref().map(|faulty| faulty.damaged()).unwrap_or_default(),
+            damaged: match (&faults, absent) {
+                (Some(faulty), _) => faulty.damaged(),
+                (None, Some(absent)) => Damaged::of_stale(absent),
+                (None, None) => Damaged::default(),
+            },
             struck: faults.as_ref().map(|faulty| faulty.struck()).unwrap_or_default(),
             marks: std::mem::take(&mut world.marks),
         }
@@ -152,6 +161,8 @@ impl Life {
 
 /// Runs until the chooser has no more steps or something is wrong. The filesystem is dropped as by a power cut.
 fn run(world: &Shared, filesystem: &Filesystem) {
+    // What a thread in the background does after opening. A device that fails meanwhile stays as it is.
+    let _ = filesystem.resync();
     let subject = Subject::new(filesystem);
     world.borrow_mut().learn(&subject);
     let beside = (Rc::clone(world), subject.clone());

@@ -156,6 +156,15 @@ impl Plan {
         plan
     }
 
+    /// The device that is away in the first life, and back in the next one: the one that faults strike, where the profiles survive
+    /// The device that is away in the first life, and back in the next one: the one that faults strike, where the profiles
+    /// survive that.
+    pub fn absent(&self, life: usize) -> Option<usize> {
+        let survives = |name: &str| Profile::named(name).is_some_and(|profile| profile.tolerated_failures > 0);
+        let leaves = self.devices > 1 && survives(self.metadata) && survives(self.data) && self.seed.is_multiple_of(3);
+        self.faults.filter(|_| leaves && life == 0).map(|faults| faults.device)
+    }
+
     /// Whether the primary superblock may be torn: not where a secondary copy may be bad.
     pub fn tears_superblocks(&self) -> bool {
         self.has_second_superblock() && self.faults.is_none()

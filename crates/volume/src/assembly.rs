@@ -5,7 +5,8 @@
 //! 2. Of several devices the one with the highest generation rules. The others may be behind: by one generation after a
 //!    power cut between two devices' superblocks, by any number after they were away. Both are stale: only what checksum
 //!    and generation confirm is believed of them.
-//! 3. Devices that were written without each other are refused: of each block both have a version that looks right.
+//! 3. Devices that were written without each other are refused: of each block both have a version that looks right. Here only
+//!    what superblocks remember is compared; whoever has read the trees compares those (`fs::mount::histories`).
 //! 4. Foreign, doubled and truncated devices are refused by name; missing ones too, unless the caller wants to do without.
 
 use crate::chunk_map::ChunkMap;
@@ -26,6 +27,10 @@ pub struct OpenNotes {
     /// The sentences, without full stop.
     pub lines: Vec<String>,
 }
+
+/// What to do about devices that were written without each other.
+pub const SPLIT_HINT: &str = "look at each side alone (-o ro,degraded), save what only one of them has, and then open all of \
+                              them giving up what the devices of one side have (-o stale=DEVID)";
 
 /// A device and the superblock that counts on it.
 struct Candidate {
@@ -67,6 +72,16 @@ impl Volume {
         devices: Vec<Arc<dyn BlockDevice>>,
         degraded: bool,
     ) -> Result<(Volume, Superblock, OpenNotes), VolumeError> {
+        Volume::open_without(devices, degraded, &[])
+    }
+
+    /// Like [`open_some`](Self::open_some). What the devices `foreign` have is given up: the others rule, and nothing on
+    /// these is believed until they have been brought up to date.
+    pub fn open_without(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        degraded: bool,
+        foreign: &[DeviceId],
+    ) -> Result<(Volume, Superblock, OpenNotes), VolumeError> {
         let mut notes = OpenNotes::default();
         let mut candidates = Vec::new();
         for device in devices {
@@ -74,8 +89,9 @@ impl Volume {
             candidates.push(Candidate { device, sb });
         }
         candidates.sort_by_key(Candidate::id);
-        let sb = *ruling(&candidates)?;
-        check_members(&candidates, &sb, degraded, &mut notes)?;
+        let is_foreign = |candidate: &Candidate| foreign.contains(&candidate.id());
+        let sb = *ruling(candidates.iter().filter(|candidate| !is_foreign(candidate)))?;
+        check_members(&candidates, &sb, degraded, foreign, &mut notes)?;
         let stale: Vec<DeviceId> =
             candidates.iter().filter(|other| other.has_missed_something(&sb)).map(Candidate::id).collect();
         let absent = sb.num_devices.get() - candidates.len() as u64;
@@ -85,6 +101,8 @@ impl Volume {
         for (member, sb) in volume.members.iter().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
             member.know_superblock(Some(sb.as_bytes()));
         }
+        volume.members.iter().zip(&primaries).for_each(|(member, sb)| member.set_opened_as(*sb));
+        volume.set_foreign(&|id| foreign.contains(&id));
         volume.check_not_mounted(&sb)?;
         for member in volume.members.iter().filter(|member| stale.contains(&member.id)) {
             member.worsen(Condition::Stale);
@@ -104,12 +122,12 @@ fn bootstrap_map(volume: &Volume, sb: &Superblock) -> Result<ChunkMap, VolumeErr
 }
 
 /// The superblock that rules: highest generation, then one with a log, then the device that is written first.
-fn ruling(candidates: &[Candidate]) -> Result<&Superblock, VolumeError> {
+fn ruling<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Result<&'a Superblock, VolumeError> {
     let rank = |candidate: &&Candidate| {
         let has_log = candidate.sb.log_root.get() != 0;
         (candidate.generation(), has_log, std::cmp::Reverse(candidate.id()))
     };
-    let best = candidates.iter().max_by_key(rank);
+    let best = candidates.max_by_key(rank);
     best.map(|candidate| &candidate.sb).ok_or_else(|| VolumeError::refused("no device was given"))
 }
 
@@ -117,9 +135,10 @@ fn check_members(
     candidates: &[Candidate],
     sb: &Superblock,
     degraded: bool,
+    foreign: &[DeviceId],
     notes: &mut OpenNotes,
 ) -> Result<(), VolumeError> {
-    candidates.iter().try_for_each(|candidate| check_member(candidate, sb, notes))?;
+    candidates.iter().try_for_each(|candidate| check_member(candidate, sb, foreign, notes))?;
     if let Some(pair) = candidates.windows(2).find(|pair| pair[0].id() == pair[1].id()) {
         let (a, b) = (pair[0].device.name(), pair[1].device.name());
         let sentence = format!("{a} and {b} are both device {} of one filesystem", pair[0].id());
@@ -128,17 +147,27 @@ fn check_members(
     check_count(candidates, sb.num_devices.get(), degraded, notes)
 }
 
-fn check_member(candidate: &Candidate, sb: &Superblock, notes: &mut OpenNotes) -> Result<(), VolumeError> {
+fn check_member(
+    candidate: &Candidate,
+    sb: &Superblock,
+    foreign: &[DeviceId],
+    notes: &mut OpenNotes,
+) -> Result<(), VolumeError> {
     let (name, own) = (candidate.name(), &candidate.sb);
     if own.fsid != sb.fsid || own.block_fsid() != sb.block_fsid() {
         return Err(VolumeError::refused(format!("{name} belongs to another filesystem than the other devices")));
     }
-    check_history(candidate, sb)?;
+    let is_foreign = foreign.contains(&candidate.id());
+    if is_foreign {
+        notes.lines.push(format!("what {name} has is given up; it is brought up to date from the other devices"));
+    } else {
+        check_history(candidate, sb)?;
+    }
     let (has, newest) = (candidate.generation(), sb.generation.get());
-    if has < newest {
+    if has < newest && !is_foreign {
         notes.lines.push(format!(
-            "{name} has missed commits: its generation is {has}, the newest is {newest}; what it lacks is repaired when it \
-             is read"
+            "{name} has missed commits: its generation is {has}, the newest is {newest}; what it lacks is copied from the \
+             other devices"
         ));
     }
     let (len, total) = (candidate.device.len(), own.dev_item.total_bytes.get());
@@ -165,7 +194,7 @@ fn check_history(candidate: &Candidate, sb: &Superblock) -> Result<(), VolumeErr
         candidate.name(),
         own.generation
     );
-    Err(VolumeError::refused_with(sentence, "open one side alone (-o degraded), and give up what the other one has"))
+    Err(VolumeError::refused_with(sentence, SPLIT_HINT))
 }
 
 fn check_count(

@@ -30,17 +30,20 @@ mod member;
 mod ownership;
 mod parity;
 mod repair;
+mod resync;
 mod signatures;
+mod staleness;
 mod stripe_read;
 mod stripe_write;
 mod superblocks;
 mod volume;
 
-pub use assembly::OpenNotes;
+pub use assembly::{OpenNotes, SPLIT_HINT};
 pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
 pub use layout::{Layout, Piece, Place};
 pub use member::DeviceStats;
+pub use resync::{Confirmed, Resynced};
 pub use signatures::recognise;
 pub use volume::{MIRROR_TURN, Report, Volume};
 

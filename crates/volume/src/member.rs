@@ -1,13 +1,13 @@
-//! One device of the filesystem: its identity, its counters, and what the last errors were.
+//! One device of the filesystem: its identity, its counters, and how far its content is believed.
 
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::items::DevItem;
-use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
 use butterfs_ondisk::{DeviceId, Physical};
 use parking_lot::Mutex;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The counters of a device, as the device tree keeps them.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -25,9 +25,10 @@ pub struct DeviceStats {
 }
 
 impl DeviceStats {
-    /// Whether something has gone wrong that may have left old or wrong bytes on the device.
-    pub fn casts_doubt(&self) -> bool {
-        self.write_errors + self.flush_errors + self.corruption_errors + self.generation_errors > 0
+    /// How often something went wrong that may have left old or wrong bytes on the device.
+    pub fn doubt(&self) -> u64 {
+        let errors = [self.write_errors, self.flush_errors, self.corruption_errors, self.generation_errors];
+        errors.into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -36,16 +37,17 @@ impl DeviceStats {
 pub enum Condition {
     /// It has what was written.
     #[default]
-    Good,
-    /// It has missed commits before it was opened. It is written and read, but only what checksum and generation confirm
-    /// is believed.
+    Whole,
+    /// It has missed writes, before it was opened or since. It is written as ever, and what was written to it stays on it;
+    /// but nothing counts on it until it has been brought up to date: it is read last, and only where a checksum or a
+    /// generation confirms what is read.
     Stale,
     /// It failed while it was in use, and every chunk survives without it: nothing is written to it any more, its
     /// superblock neither, by which the next mount knows what it has missed.
     GivenUp,
 }
 
-const CONDITIONS: [Condition; 3] = [Condition::Good, Condition::Stale, Condition::GivenUp];
+const CONDITIONS: [Condition; 3] = [Condition::Whole, Condition::Stale, Condition::GivenUp];
 
 #[derive(Default, Debug)]
 struct Counters {
@@ -69,12 +71,55 @@ pub struct Member {
     condition: AtomicU8,
     /// The primary superblock that this process last read or wrote, if it knows.
     known_superblock: Mutex<Option<Box<[u8]>>>,
+    /// The trees that the next superblock leads to say that this device is stale.
+    is_recorded: AtomicBool,
+    /// It did not take a superblock since it was opened.
+    refuses_superblocks: AtomicBool,
+    /// Writes that it has missed since it was opened.
+    missed: AtomicU64,
+    /// It was written without the others: nothing on it is believed.
+    is_foreign: AtomicBool,
+    /// Its superblock as it was when the device was opened.
+    opened_as: OnceLock<Box<Superblock>>,
 }
 
 impl Member {
     pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
+        let (id, item) = (DeviceId(item.devid.get()), Mutex::new(item));
         let (counters, condition, known_superblock) = Default::default();
-        Member { id: DeviceId(item.devid.get()), device, item: Mutex::new(item), counters, condition, known_superblock }
+        let (is_recorded, refuses_superblocks, missed, is_foreign, opened_as) = Default::default();
+        Member {
+            id,
+            device,
+            item,
+            counters,
+            condition,
+            known_superblock,
+            is_recorded,
+            refuses_superblocks,
+            missed,
+            is_foreign,
+            opened_as,
+        }
+    }
+
+    /// Its superblock as it was when the device was opened; `None` for a filesystem that is being made.
+    pub fn opened_as(&self) -> Option<&Superblock> {
+        self.opened_as.get().map(|sb| &**sb)
+    }
+
+    pub fn set_opened_as(&self, sb: Superblock) {
+        self.opened_as.get_or_init(|| Box::new(sb));
+    }
+
+    /// Nothing on it is believed until it has been brought up to date.
+    pub fn make_foreign(&self) {
+        self.is_foreign.store(true, Ordering::Release);
+        self.worsen(Condition::Stale);
+    }
+
+    pub fn is_foreign(&self) -> bool {
+        self.is_stale() && self.is_foreign.load(Ordering::Acquire)
     }
 
     /// The primary superblock as this process last read or wrote it.
@@ -90,9 +135,56 @@ impl Member {
         CONDITIONS[usize::from(self.condition.load(Ordering::Acquire))]
     }
 
-    /// A condition only gets worse. True when this one is new.
+    /// A condition only gets worse, but for [`recover`](Self::recover). True when this one is new.
     pub fn worsen(&self, condition: Condition) -> bool {
         self.condition.fetch_max(condition as u8, Ordering::AcqRel) < condition as u8
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.condition() == Condition::Whole
+    }
+
+    pub fn is_stale(&self) -> bool {
+        self.condition() == Condition::Stale
+    }
+
+    /// Writes that it has missed since it was opened.
+    pub fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Acquire)
+    }
+
+    /// It has missed a write. True when it was whole before.
+    pub fn miss(&self) -> bool {
+        self.missed.fetch_add(1, Ordering::AcqRel);
+        self.worsen(Condition::Stale)
+    }
+
+    /// A stale device has been brought up to date, unless it has missed more than `missed` writes. Says whether it is whole.
+    pub fn recover(&self, missed: u64) -> bool {
+        let (stale, whole) = (Condition::Stale as u8, Condition::Whole as u8);
+        if self.missed() == missed {
+            self.is_foreign.store(false, Ordering::Release);
+            let _ = self.condition.compare_exchange(stale, whole, Ordering::AcqRel, Ordering::Acquire);
+            // Whoever counts a miss in between makes it stale again behind it.
+            if self.missed() != missed {
+                self.worsen(Condition::Stale);
+            }
+        }
+        self.is_whole()
+    }
+
+    pub fn set_recorded(&self, is_recorded: bool) {
+        self.is_recorded.store(is_recorded, Ordering::Release);
+    }
+
+    pub fn refuse_superblocks(&self) {
+        self.refuses_superblocks.store(true, Ordering::Release);
+    }
+
+    /// Whether superblocks may be written to it: whoever opens it later must learn what it lacks.
+    pub fn takes_superblocks(&self) -> bool {
+        let is_told = self.is_recorded.load(Ordering::Acquire) && !self.refuses_superblocks.load(Ordering::Acquire);
+        self.is_whole() || self.is_stale() && is_told
     }
 
     /// Whether it is written and read.

@@ -2,7 +2,7 @@
 
 use crate::error::{CopyFailure, FailureReason};
 use crate::layout::{Layout, Piece, Place};
-use crate::member::Condition;
+use crate::member::Member;
 use crate::parity;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
@@ -12,7 +12,7 @@ use butterfs_ondisk::Logical;
 pub(crate) enum Trust {
     /// By a checksum or a generation.
     Verified,
-    /// Nobody does, so only devices that have missed nothing are read, where there is a choice.
+    /// Nobody does, so only devices that have missed nothing are read.
     Blind,
 }
 
@@ -41,8 +41,8 @@ impl Volume {
             let part = &mut buf[piece.range.clone()];
             match source(layout, &piece, copy) {
                 None if layout.parity() > 0 => self.fetch_or_compute(layout, &piece, trust, part),
-                None => self.fetch_place(layout, copy, self.mirror_place(layout, &piece, copy, trust), part),
-                Some(source) => self.compute(layout, &piece, copy, source, part),
+                None => self.fetch_place(layout, copy, self.mirror_place(layout, &piece, copy, trust), trust, part),
+                Some(source) => self.compute(layout, &piece, copy, source, trust, part),
             }
         })
     }
@@ -51,16 +51,24 @@ impl Volume {
     fn mirror_place(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, trust: Trust) -> Place {
         let mirrors = layout.mirrors();
         let places = (0..mirrors).map(|turn| layout.place(piece, (copy + turn) % mirrors));
-        let usable = |place: &Place| self.is_trusted(layout, *place, trust);
+        let usable = |place: &Place| self.is_readable(layout, *place, trust);
         places.clone().find(usable).unwrap_or_else(|| layout.place(piece, copy % mirrors))
     }
 
-    fn is_trusted(&self, layout: &Layout<'_>, place: Place, trust: Trust) -> bool {
-        let member = self.member(layout.chunk().stripes[place.stripe].device);
-        member.is_some_and(|member| match trust {
-            Trust::Verified => member.is_in_use(),
-            Trust::Blind => member.condition() == Condition::Good,
-        })
+    fn is_readable(&self, layout: &Layout<'_>, place: Place, trust: Trust) -> bool {
+        self.readable(layout, place, trust).is_ok()
+    }
+
+    /// The device of a place, or why it is not read.
+    fn readable(&self, layout: &Layout<'_>, place: Place, trust: Trust) -> Result<&Member, &'static str> {
+        match self.member(layout.chunk().stripes[place.stripe].device).filter(|member| member.is_in_use()) {
+            None => Err("the device is missing"),
+            Some(member) if member.is_foreign() => Err("the device was written without the others"),
+            Some(_) if trust == Trust::Blind && self.lacks_something(layout, place) => {
+                Err("the device has missed writes, and no checksum says whether this is one of them")
+            }
+            Some(member) => Ok(member),
+        }
     }
 
     /// A piece of a parity profile: where it lies, or computed where that device cannot be used.
@@ -72,27 +80,35 @@ impl Volume {
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
         let place = layout.place(piece, 0);
-        let direct = |buf: &mut [u8]| self.fetch_place(layout, 0, place, buf);
-        if self.is_trusted(layout, place, trust) {
+        let direct = |buf: &mut [u8]| self.fetch_place(layout, 0, place, trust, buf);
+        if self.is_readable(layout, place, trust) {
             return direct(buf);
         }
         let computed = (1..layout.copies()).find_map(|copy| {
             let source = source(layout, piece, copy)?;
-            self.compute(layout, piece, copy, source, buf).ok()
+            self.compute(layout, piece, copy, source, trust, buf).ok()
         });
         computed.map_or_else(|| direct(buf), Ok)
     }
 
     /// Fills `buf` with a piece of a parity profile, computed if it cannot be read.
     pub(crate) fn fetch_piece(&self, layout: &Layout<'_>, piece: &Piece, buf: &mut [u8]) -> Result<(), CopyFailure> {
-        let direct = self.fetch_place(layout, 0, layout.place(piece, 0), buf);
-        direct.or_else(|failure| self.compute(layout, piece, 1, Source::P, buf).map_err(|_| failure))
+        let trust = Trust::Verified;
+        let direct = self.fetch_place(layout, 0, layout.place(piece, 0), trust, buf);
+        direct.or_else(|failure| self.compute(layout, piece, 1, Source::P, trust, buf).map_err(|_| failure))
     }
 
-    fn fetch_place(&self, layout: &Layout<'_>, copy: usize, place: Place, buf: &mut [u8]) -> Result<(), CopyFailure> {
-        let read = match self.member(layout.chunk().stripes[place.stripe].device) {
-            Some(member) if member.is_in_use() => member.read(place.physical, buf).map_err(|error| error.to_string()),
-            Some(_) | None => Err("the device is missing".to_owned()),
+    pub(crate) fn fetch_place(
+        &self,
+        layout: &Layout<'_>,
+        copy: usize,
+        place: Place,
+        trust: Trust,
+        buf: &mut [u8],
+    ) -> Result<(), CopyFailure> {
+        let read = match self.readable(layout, place, trust) {
+            Ok(member) => member.read(place.physical, buf).map_err(|error| error.to_string()),
+            Err(why) => Err(why.to_owned()),
         };
         read.map_err(|error| self.failure_at(layout, copy, place, FailureReason::Unreadable(error)))
     }
@@ -104,6 +120,7 @@ impl Volume {
         piece: &Piece,
         copy: usize,
         source: Source,
+        trust: Trust,
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
         let also_without = match source {
@@ -112,15 +129,15 @@ impl Volume {
         };
         let (mut p, mut q) = (vec![0; buf.len()], vec![0; buf.len()]);
         if !matches!(source, Source::Q) {
-            self.fetch_place(layout, copy, layout.parity_place(piece, 0), &mut p)?;
+            self.fetch_place(layout, copy, layout.parity_place(piece, 0), trust, &mut p)?;
         }
         if !matches!(source, Source::P) {
-            self.fetch_place(layout, copy, layout.parity_place(piece, 1), &mut q)?;
+            self.fetch_place(layout, copy, layout.parity_place(piece, 1), trust, &mut q)?;
         }
         let mut other = vec![0; buf.len()];
         let present = |column: &usize| *column != piece.column && Some(*column) != also_without;
         for column in (0..layout.columns()).filter(present) {
-            self.fetch_place(layout, copy, layout.column_place(piece, column), &mut other)?;
+            self.fetch_place(layout, copy, layout.column_place(piece, column), trust, &mut other)?;
             parity::add(&mut p, &other);
             parity::add_scaled(&mut q, &other, column);
         }

@@ -6,7 +6,7 @@
 //!
 //! Invariant: a write is attempted everywhere, and is an error when it failed in more places than the profile survives.
 //! So a device that fails does not stop a mirror, and DUP, which survives no device, wants both of its copies, as in the
-//! kernel. What a device does not have, its checksum or generation tells to the reader, and reading repairs.
+//! kernel. A device that has missed a write is stale from then on, and what is written to a stale device is not counted.
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, Place};
@@ -22,26 +22,40 @@ impl Volume {
         for piece in layout.pieces(at, data.len()) {
             let part = &data[piece.range.clone()];
             let written = (0..layout.mirrors()).map(|mirror| {
-                self.store_place(layout, at.plus(piece.range.start as u64), layout.place(&piece, mirror), part)
+                let place = layout.place(&piece, mirror);
+                (place, self.store_place(layout, at.plus(piece.range.start as u64), place, part))
             });
-            self.tolerate(written, survivable(layout))?;
+            self.tolerate(layout, written)?;
         }
         Ok(())
     }
 
-    /// The first error, if there are more than so many; those that are fewer are told.
-    pub(crate) fn tolerate(
+    /// The first error of a write, if it was not stored in as many places as the profile demands, of which those on stale
+    /// devices do not count. Else a device that failed is told, and is stale from now on.
+    fn tolerate(
         &self,
-        outcomes: impl Iterator<Item = Result<(), VolumeError>>,
-        tolerated: usize,
+        layout: &Layout<'_>,
+        outcomes: impl Iterator<Item = (Place, Result<(), VolumeError>)>,
     ) -> Result<(), VolumeError> {
-        let mut errors: Vec<VolumeError> = outcomes.filter_map(Result::err).collect();
-        if errors.len() > tolerated {
-            return Err(errors.swap_remove(0));
+        let (mut errors, mut uncounted) = (Vec::new(), 0);
+        for (place, outcome) in outcomes {
+            match outcome {
+                Ok(()) => uncounted += usize::from(self.lacks_something(layout, place)),
+                Err(error) => errors.push((place, error)),
+            }
         }
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let survives = errors.len() + uncounted <= survivable(layout);
         // That a device is gone was told once.
-        let news = errors.iter().filter(|error| !error.is_absence());
-        news.for_each(|error| self.tell(format!("{error}; the other devices go on")));
+        let device = |place: &Place| layout.chunk().stripes[place.stripe].device;
+        let news: Vec<_> = errors.iter().filter(|(_, error)| !error.is_absence()).collect();
+        let failed: Vec<_> = news.iter().filter_map(|(place, _)| self.member(device(place))).collect();
+        if !survives || !self.miss(&failed) {
+            return Err(errors.swap_remove(0).1);
+        }
+        news.iter().for_each(|(_, error)| self.tell(format!("{error}; the other devices go on")));
         Ok(())
     }
 
@@ -75,14 +89,14 @@ impl Volume {
         let RowWrite { layout, at, .. } = row;
         let parities = self.future_parity(row)?;
         let data = row.pieces.iter().map(|piece| {
-            let part = &row.data[piece.range.clone()];
-            self.store_place(layout, at.plus(piece.range.start as u64), layout.place(piece, 0), part)
+            let (part, place) = (&row.data[piece.range.clone()], layout.place(piece, 0));
+            (place, self.store_place(layout, at.plus(piece.range.start as u64), place, part))
         });
         let parities = parities.iter().enumerate().map(|(which, bytes)| {
             let place = layout.parity_place(&row.whole, which);
-            self.store_place(layout, *at, place, bytes)
+            (place, self.store_place(layout, *at, place, bytes))
         });
-        self.tolerate(data.chain(parities), survivable(layout))
+        self.tolerate(layout, data.chain(parities))
     }
 
     /// P, and Q if there is one, of what the row will hold.

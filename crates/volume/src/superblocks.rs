@@ -2,15 +2,19 @@
 //!
 //! Never are both kinds of copies on their way at once: either all secondary copies go first and are flushed, then all
 //! primaries, then a flush; or the primaries and a flush, and the secondary ones follow, durable with the flush before the
-//! next primaries. What a power cut tore is mended before anything else is written. So whatever a power cut leaves, each device has a valid copy of the old or of the new generation.
+//! next primaries. What a power cut tore is mended before anything else is written. So whatever a power cut leaves, each device
+//! has a valid copy of the old or of the new generation.
+//!
+//! A stale device gets a superblock only when the trees that it leads to say that the device is stale, and after the whole
+//! devices: so whoever opens the devices later, all or some of them, never takes it for one that has everything.
 
 use crate::error::VolumeError;
 use crate::member::Member;
 use crate::ownership::Look;
 use crate::volume::Volume;
-use butterfs_ondisk::Physical;
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, super_flags};
+use butterfs_ondisk::{DeviceId, Physical};
 use zerocopy::IntoBytes;
 
 impl Volume {
@@ -91,35 +95,79 @@ impl Volume {
         self.write_primaries(sb, items)
     }
 
+    /// The whole devices first.
     fn write_primaries(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
-        let mut failures = Vec::new();
-        let mut taken = 0;
-        for (member, item) in self.with_items(items) {
-            match write_copy(member, sb, item, OFFSETS[0]) {
-                Ok(()) => taken += 1,
-                Err(error) if self.give_up(member, &error) => {}
-                Err(error) => failures.push(error),
+        let (stale, whole): (Vec<_>, Vec<_>) = self.with_items(items).partition(|(member, _)| member.is_stale());
+        if whole.is_empty() {
+            return self.write_primaries_of(sb, stale);
+        }
+        self.write_primaries_of(sb, whole)?;
+        if stale.is_empty() {
+            return Ok(());
+        }
+        self.flush()?;
+        for (member, item) in stale {
+            if let Err(error) = write_copy(member, sb, item, OFFSETS[0]) {
+                self.lose_superblock(member, &error);
             }
         }
-        // One device that takes it is enough for the next mount.
-        let tolerated = if taken > 0 { failures.len() } else { 0 };
-        self.tolerate(failures.into_iter().map(Err), tolerated)
+        Ok(())
     }
 
-    /// Each device in use with its item among `items`, or its current one.
+    /// One device that takes it is enough for the next mount; the others are behind then.
+    fn write_primaries_of(&self, sb: &Superblock, members: Vec<(&Member, DevItem)>) -> Result<(), VolumeError> {
+        let count = members.len();
+        let write = |(member, item): (&'_ Member, DevItem)| {
+            let failed = write_copy(member, sb, item, OFFSETS[0]).err()?;
+            Some((member.id, failed))
+        };
+        let mut failures: Vec<_> = members.into_iter().filter_map(write).collect();
+        if failures.len() == count {
+            let nobody = || VolumeError::refused("no device can take the superblock");
+            return Err(failures.pop().map_or_else(nobody, |(_, error)| error));
+        }
+        for (id, error) in failures {
+            let is_survived = self.member(id).is_some_and(|member| self.lose_superblock(member, &error));
+            if !is_survived {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A device that did not take a superblock that others have taken: the next mount will call it stale, so it is so now.
+    fn lose_superblock(&self, member: &Member, error: &VolumeError) -> bool {
+        member.refuse_superblocks();
+        if self.give_up(member, error) {
+            return true;
+        }
+        let is_survived = self.miss(&[member]);
+        if is_survived {
+            self.tell(format!("{error}; the other devices go on"));
+        }
+        is_survived
+    }
+
+    /// Each device that superblocks are written to, with its item among `items`, or its current one.
     fn with_items(&self, items: &[DevItem]) -> impl Iterator<Item = (&Member, DevItem)> {
-        self.members.iter().filter(|member| member.is_in_use()).map(|member| {
+        self.members.iter().filter(|member| member.takes_superblocks()).map(|member| {
             let item = items.iter().find(|item| item.devid.get() == member.id.0).copied();
             (member, item.unwrap_or_else(|| member.item()))
         })
     }
 
-    /// The primary superblock that is on the first device in use now, to compare with what we last wrote.
+    /// Says which devices the trees call stale that the next superblock of a commit leads to: they may take superblocks.
+    pub fn set_recorded_stale(&self, recorded: &dyn Fn(DeviceId) -> bool) {
+        self.members.iter().for_each(|member| member.set_recorded(recorded(member.id)));
+    }
+
+    /// The primary superblock that is on the first device that superblocks are written to now, to compare with what we last
+    /// wrote.
     pub fn read_superblock(&self) -> Result<Superblock, VolumeError> {
         let member = self
             .members
             .iter()
-            .find(|member| member.is_in_use())
+            .find(|member| member.takes_superblocks())
             .ok_or_else(|| VolumeError::refused("there are no devices"))?;
         let name = || member.device.name();
         let mut bytes = vec![0; SUPERBLOCK_LEN];

@@ -3,7 +3,7 @@
 use crate::chunk_map::{ChunkMap, ChunkMapError};
 use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, Place};
-use crate::member::{Condition, DeviceStats, Member};
+use crate::member::{DeviceStats, Member};
 use crate::stripe_read::Trust;
 use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
@@ -12,7 +12,7 @@ use butterfs_ondisk::{DeviceId, Logical};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Messages that are kept for [`Volume::take_messages`].
 const MAX_MESSAGES: usize = 256;
@@ -38,7 +38,13 @@ pub struct Volume {
     pub(crate) gate: RwLock<()>,
     messages: Mutex<VecDeque<Report>>,
     /// Devices of the filesystem that were not given.
-    absent: u64,
+    pub(crate) absent: u64,
+    /// How often a device has got worse or missed a write.
+    pub(crate) losses: AtomicU64,
+    /// Reading repairs nothing: it is not yet known whether the devices belong together.
+    pub(crate) repairs_held: AtomicBool,
+    /// A bug on purpose: what is stale counts as whole.
+    pub(crate) believes_stale: AtomicBool,
     /// Nothing is written any more.
     halted: Arc<AtomicBool>,
 }
@@ -48,8 +54,8 @@ impl Volume {
     pub fn of_devices(devices: Vec<(DevItem, Arc<dyn BlockDevice>)>) -> Volume {
         let mut members: Vec<Member> = devices.into_iter().map(|(item, device)| Member::new(item, device)).collect();
         members.sort_by_key(|member| member.id);
-        let (map, gate, messages, halted) = Default::default();
-        Volume { members, map, gate, messages, absent: 0, halted }
+        let (map, gate, messages, losses, repairs_held, believes_stale, halted) = Default::default();
+        Volume { members, map, gate, messages, absent: 0, losses, repairs_held, believes_stale, halted }
     }
 
     pub(crate) fn with_absent(self, absent: u64) -> Volume {
@@ -92,60 +98,9 @@ impl Volume {
         Ok(())
     }
 
-    /// How many devices are there and have not been given up.
-    pub fn devices_in_use(&self) -> usize {
-        self.members.iter().filter(|member| member.is_in_use()).count()
-    }
-
     /// Whether every device can be written.
     pub fn is_writable(&self) -> bool {
         self.members.iter().all(|member| !member.device.is_read_only())
-    }
-
-    /// Whether some device is missing or given up.
-    pub fn is_incomplete(&self) -> bool {
-        self.absent > 0 || self.members.iter().any(|member| !member.is_in_use())
-    }
-
-    /// Whether a device is there and new chunks may lie on it.
-    pub fn is_usable(&self, id: DeviceId) -> bool {
-        self.member(id).is_some_and(Member::is_in_use)
-    }
-
-    /// Whether a device has missed commits.
-    pub fn is_stale(&self, id: DeviceId) -> bool {
-        self.member(id).is_some_and(|member| member.condition() == Condition::Stale)
-    }
-
-    /// Whether every chunk of `map` can be written without the devices that are missing. The error names one that cannot.
-    pub fn check_survivable(&self, map: &ChunkMap) -> Result<(), VolumeError> {
-        self.check_survives(map, &|id| !self.is_usable(id))
-    }
-
-    fn check_survives(&self, map: &ChunkMap, is_lost: &dyn Fn(DeviceId) -> bool) -> Result<(), VolumeError> {
-        for chunk in map.iter() {
-            let (lost, profile) = (lost_devices(chunk, is_lost), chunk.profile());
-            if lost > profile.tolerated_failures {
-                let (start, name, most) = (chunk.start, profile.name, profile.tolerated_failures);
-                return Err(VolumeError::refused(format!(
-                    "chunk {start} lacks {lost} of its devices, and {name} survives {most}; only reading is possible"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Stops using a device that failed, if every chunk survives without it. Says whether it did.
-    pub(crate) fn give_up(&self, failed: &Member, why: &VolumeError) -> bool {
-        let is_lost = |id| id == failed.id || !self.is_usable(id);
-        let others = self.members.iter().any(|member| member.id != failed.id && member.is_in_use());
-        if !others || self.check_survives(&self.chunk_map(), &is_lost).is_err() {
-            return false;
-        }
-        if failed.worsen(Condition::GivenUp) {
-            self.tell(format!("{why}; devid {} is not used any more, the other devices go on", failed.id));
-        }
-        true
     }
 
     /// The devices' numbers and names, ascending by number.
@@ -216,7 +171,8 @@ impl Volume {
         messages.push_back(report);
     }
 
-    pub(crate) fn tell(&self, message: String) {
+    /// Keeps a sentence that is about no address.
+    pub fn tell(&self, message: String) {
         self.report(None, message);
     }
 
@@ -259,8 +215,20 @@ impl Volume {
         result.inspect_err(|_| buf.fill(0))
     }
 
+    /// Like [`read`](Self::read), but what is bad is neither counted nor repaired: for bytes that need not be there.
+    pub fn peek(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), VolumeError> {
+        let len = buf.len() as u64;
+        let found = (0..self.copies(at)).any(|copy| self.read_copy(at, copy, buf).is_ok() && verify(buf).is_ok());
+        if found { Ok(()) } else { Err(VolumeError::NoGoodCopy { at, len, failures: Vec::new() }) }
+    }
+
     /// Like [`read`](Self::read), for bytes that nothing can be compared with: they come from devices that have missed
-    /// nothing, where there is a choice.
+    /// nothing, or it is an error.
     pub fn read_unverified(&self, at: Logical, buf: &mut [u8]) -> Result<(), VolumeError> {
         let len = buf.len();
         let read = |layout: Layout<'_>| {
@@ -286,7 +254,7 @@ impl Volume {
             let unit_end = (at.0 / READ_AHEAD_UNIT + 1) * READ_AHEAD_UNIT;
             let unit = unit_end.min(end) - at.0;
             for piece in layout.pieces(at, unit as usize) {
-                let copy = self.reading_order(&layout, at, Trust::Verified)[0];
+                let copy = self.reading_order(&layout, at, 1, Trust::Verified)[0];
                 let place = layout.place(&piece, copy);
                 let member = self.member(chunk.stripes[place.stripe].device);
                 member.inspect(|member| member.begin_read(place.physical, piece.range.len() as u64));
@@ -304,10 +272,10 @@ impl Volume {
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), VolumeError> {
         let mut failures = Vec::new();
-        for copy in self.reading_order(layout, at, trust) {
+        for copy in self.reading_order(layout, at, buf.len(), trust) {
             match self.read_verified(layout, at, copy, buf, trust, verify) {
                 Ok(()) => {
-                    self.repair_all(layout, at, &failures, buf);
+                    self.repair_all(layout, at, trust, &failures, buf);
                     return Ok(());
                 }
                 Err(failure) => failures.push(failure),
@@ -316,23 +284,35 @@ impl Volume {
         Err(VolumeError::NoGoodCopy { at, len: buf.len() as u64, failures })
     }
 
-    /// All copies; the first is another one for other addresses where that spreads reads over devices. Where nobody
-    /// checks, a copy on a device that had errors comes last.
-    fn reading_order(&self, layout: &Layout<'_>, at: Logical, trust: Trust) -> Vec<usize> {
+    /// All copies; the first is another one for other addresses where that spreads reads over devices. What lies on a stale
+    /// device comes last. Where nobody checks, mirrors take turns only if none of them has ever counted an error: a kernel
+    /// that had been without a device remembers no more than that.
+    fn reading_order(&self, layout: &Layout<'_>, at: Logical, len: usize, trust: Trust) -> Vec<usize> {
         let copies = layout.copies();
         let spreads = layout.mirrors() > 1 && layout.chunk().stripes[0].device != layout.chunk().stripes[1].device;
         let first = if spreads { (at.0 / MIRROR_TURN % copies as u64) as usize } else { 0 };
         let mut order: Vec<usize> = (0..copies).map(|turn| (first + turn) % copies).collect();
         if trust == Trust::Blind && layout.mirrors() > 1 {
-            order.sort_by_key(|&copy| self.is_doubtful(layout, at, copy));
+            let doubts: Vec<u64> = (0..copies).map(|copy| self.doubt(layout, at, copy)).collect();
+            if doubts.iter().any(|doubt| *doubt > 0) {
+                order.sort_by_key(|&copy| (doubts[copy], copy));
+            }
+        }
+        if layout.mirrors() > 1 && self.members.iter().any(Member::is_stale) {
+            let is_stale: Vec<bool> = (0..copies).map(|copy| self.touches_stale(layout, at, len, copy)).collect();
+            order.sort_by_key(|&copy| is_stale[copy]);
+            if trust == Trust::Blind && is_stale.contains(&false) {
+                order.retain(|&copy| !is_stale[copy]);
+            }
         }
         order
     }
 
-    fn is_doubtful(&self, layout: &Layout<'_>, at: Logical, copy: usize) -> bool {
+    /// The errors that the device of a copy has counted.
+    fn doubt(&self, layout: &Layout<'_>, at: Logical, copy: usize) -> u64 {
         let place = layout.pieces(at, 1).next().map(|piece| layout.place(&piece, copy));
         let member = place.and_then(|place| self.member(layout.chunk().stripes[place.stripe].device));
-        member.is_none_or(|member| member.stats().casts_doubt())
+        member.map_or(u64::MAX, |member| member.stats().doubt())
     }
 
     fn read_verified(
@@ -482,14 +462,6 @@ impl Volume {
             Some(member) => Err(VolumeError::ReadOnly { device: member.device.name() }),
         }
     }
-}
-
-/// Devices of a chunk that are lost, each counted once.
-fn lost_devices(chunk: &Chunk, is_lost: &dyn Fn(DeviceId) -> bool) -> usize {
-    let mut lost: Vec<DeviceId> = chunk.stripes.iter().map(|stripe| stripe.device).filter(|id| is_lost(*id)).collect();
-    lost.sort_unstable();
-    lost.dedup();
-    lost.len()
 }
 
 fn flush_member(member: &Member) -> Result<(), VolumeError> {

@@ -105,6 +105,9 @@ impl Core {
         if let Some(hook) = self.durable_hook.get() {
             hook(generation);
         }
+        if !self.volume.stale_devices().is_empty() {
+            self.want_cleaning();
+        }
         Ok(())
     }
 
@@ -156,6 +159,7 @@ impl Core {
             || !self.refs.is_empty()
             || !self.new_chunks.lock().is_empty()
             || self.has_unrecorded()
+            || extent::stale_devices_changed(self)
     }
 
     /// One round: chunks, references, block groups, root items. True when there was anything.
@@ -163,6 +167,7 @@ impl Core {
         self.env().passes("a round of settling begins");
         let mut any = !self.book_chunks(handle)?.is_empty();
         any |= extent::write_device_stats(handle)?;
+        any |= extent::write_stale_devices(handle)?;
         any |= extent::run_refs(handle)?;
         any |= extent::write_block_groups(handle)?;
         any |= self.write_root_items(handle)?;

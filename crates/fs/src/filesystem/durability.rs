@@ -96,8 +96,8 @@ impl Filesystem {
     fn log(&self, inode: &Arc<Inode>) -> Result<Ticket> {
         let core = &self.0.core;
         let policies = &self.options().policies;
-        // A device that comes back could bring a log with it that is older than what the others have.
-        if self.options().no_tree_log || core.volume().is_incomplete() {
+        // A device that lacks the newest log, or comes back later, could bring an older one of the same generation with it.
+        if self.options().no_tree_log || !core.volume().is_whole() {
             return Ok(Ticket::Commit(core.generation()));
         }
         if let Some(generation) = core.placed_in(inode.tree_id()).filter(|_| inode.ino == Ino::ROOT_DIR) {

@@ -10,6 +10,7 @@ mod memory;
 mod namespace;
 mod receiving;
 mod reports;
+mod resync;
 mod snapshot_reader;
 mod statfs;
 mod steps;

@@ -162,12 +162,12 @@ impl Filesystem {
         subvolume::mend_uuid_tree(&self.0.core, &|| !self.is_stopping())
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         self.0.stopping.load(Ordering::Relaxed)
     }
 
-    /// The background thread: first the UUID tree if somebody left it behind, then deleted subvolumes, now and
-    /// whenever another one is deleted.
+    /// The background thread: first the UUID tree if somebody left it behind, then deleted subvolumes and devices that have
+    /// missed writes, now and whenever there is another one.
     pub(super) fn start_cleaner(&self) {
         if self.is_read_only() || !self.0.core.env().background() {
             return;
@@ -182,12 +182,14 @@ impl Filesystem {
                 let _ = Filesystem(inner).mend_uuid_tree();
             }
             let mut at = TreeId(0);
+            let mut resync = super::resync::Resync::default();
             loop {
                 // Nothing is held from one step to the next: whoever drops the filesystem is not kept waiting.
                 let Some(inner) = weak.upgrade() else { return };
                 let filesystem = Filesystem(inner);
                 // An error has stopped the filesystem, or is met again at the next mount.
                 let more = filesystem.clean_step(&mut at).unwrap_or(false);
+                let more = filesystem.resync_step(&mut resync).unwrap_or(false) || more;
                 if filesystem.is_stopping() {
                     return;
                 }

@@ -11,12 +11,13 @@
 mod admission;
 mod chunks;
 mod groups;
+mod histories;
 
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::node_io::NodeCache;
-use crate::options::Options;
+use crate::options::{Canary, Options};
 use crate::replay;
 use crate::transaction::{Core, GlobalTrees, Tree};
 use admission::Log;
@@ -30,24 +31,30 @@ use std::sync::Arc;
 
 /// Opens the filesystem on `devices`. The strings are what a user should be told about the way it was opened.
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<(Arc<Core>, Vec<String>)> {
-    let (volume, superblock, notes) = Volume::open_some(devices, options.degraded)?;
+    let (volume, superblock, notes) = Volume::open_without(devices, options.degraded, &options.stale)?;
+    // Until it is known that the devices belong together.
+    volume.hold_repairs(true);
     let mut notes: Vec<String> = notes.lines;
     let superblock = without_foreign_log(superblock);
     let log = admission::admit(&superblock, &options, &mut notes)?;
-    let volume = Arc::new(volume);
-    let mut identity = identity_of(&superblock, !options.read_only || log == Log::Replay);
-    let bootstrap = NodeCache::new(Arc::clone(&volume), identity, 0);
-    identity.chunk_tree_uuid = chunks::chunk_tree_uuid(&bootstrap, &superblock)?;
-    let nodes = NodeCache::new(Arc::clone(&volume), identity, options.node_cache_bytes);
-    let core = Arc::new(Core::new(volume, superblock, nodes, options, env));
-    let chunk = Arc::new(Tree::from_superblock(TreeId::CHUNK, superblock.chunk_tree_root()));
-    chunks::load(&core, &chunk, &superblock)?;
+    let identity = identity_of(&superblock, !options.read_only || log == Log::Replay);
+    let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
+    let core = Arc::new(core);
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(&core)?;
     }
     open_global_trees(&core, chunk, &superblock)?;
     groups::load(&core)?;
     extent::load_device_stats(&core)?;
+    extent::load_stale_devices(&core)?;
+    if !core.is_read_only() || log == Log::Replay {
+        admission::refuse_unwritable_chunks(&core)?;
+    }
+    if core.has_canary(Canary::StaleBelieved) {
+        core.volume.believe_stale();
+    }
+    histories::check(&core, &superblock)?;
+    core.volume.hold_repairs(false);
     if log == Log::Replay {
         admission::must_be_writable(&core)?;
         admission::refuse_unfinished_work(&core)?;
@@ -61,6 +68,24 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
         notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());
     }
     Ok((core, notes))
+}
+
+/// From the superblock to the chunk tree, which is returned too.
+fn open_chunks(
+    volume: Volume,
+    superblock: &Superblock,
+    mut identity: BlockIdentity,
+    options: Options,
+    env: Env,
+) -> Result<(Core, Arc<Tree>)> {
+    let volume = Arc::new(volume);
+    let bootstrap = NodeCache::new(Arc::clone(&volume), identity, 0);
+    identity.chunk_tree_uuid = chunks::chunk_tree_uuid(&bootstrap, superblock)?;
+    let nodes = NodeCache::new(Arc::clone(&volume), identity, options.node_cache_bytes);
+    let core = Core::new(volume, *superblock, nodes, options, env);
+    let chunk = Arc::new(Tree::from_superblock(TreeId::CHUNK, superblock.chunk_tree_root()));
+    chunks::load(&core, &chunk, superblock)?;
+    Ok((core, chunk))
 }
 
 /// Whether the filesystem on `devices` has a log.

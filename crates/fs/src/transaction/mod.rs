@@ -48,7 +48,7 @@ use crate::options::{Canary, DataPolicy, Options};
 use crate::space::Space;
 use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::features::{compat_ro, incompat};
-use butterfs_ondisk::items::{DevItem, RootItem};
+use butterfs_ondisk::items::{DevItem, RootItem, StaleDevice};
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Generation, Ino, Key, KeyType, Logical, TreeId};
 use butterfs_volume::{DeviceStats, Volume};
@@ -96,6 +96,14 @@ pub type SettleHook = Box<dyn Fn(&Handle) -> Result<()> + Send + Sync>;
 /// It refuses before it changes anything; an error it returns ends the transaction.
 pub type SettleTask = Box<dyn FnOnce(&Handle) -> Result<()> + Send>;
 
+/// What the device tree says about a device that has missed writes.
+pub(crate) struct StaleItem {
+    /// Its item.
+    pub item: StaleDevice,
+    /// It was written since the filesystem was opened.
+    pub is_written: bool,
+}
+
 /// See the [module](self).
 pub struct Core {
     pub(crate) volume: Arc<Volume>,
@@ -137,6 +145,8 @@ pub struct Core {
     pub(crate) committed_devices: Mutex<Vec<DevItem>>,
     /// The error counters of the devices as the device tree has them.
     pub(crate) recorded_stats: Mutex<BTreeMap<DeviceId, DeviceStats>>,
+    /// The devices that the device tree calls stale.
+    pub(crate) stale_items: Mutex<BTreeMap<DeviceId, StaleItem>>,
     /// Runs when a transaction is durable: forgets its logs.
     pub(crate) durable_hook: OnceLock<Box<dyn Fn(Generation) + Send + Sync>>,
     /// Held between looking up the references of a block that may be shared and changing them.
@@ -202,6 +212,7 @@ impl Core {
             order: crate::superblock_order::SuperblockOrder::new(durable.0, true),
             committed_devices: Mutex::new(volume.device_items()),
             recorded_stats: Mutex::default(),
+            stale_items: Mutex::default(),
             durable_hook: OnceLock::new(),
             sharing: Mutex::new(()),
             subvolume_table: Default::default(),

@@ -64,6 +64,8 @@ pub(crate) enum Ticket {
     Commit(Generation),
 }
 
+const LOST_A_DEVICE: &str = "a device has missed something";
+
 /// The logs of one transaction.
 struct LogSet {
     store: LogStore,
@@ -71,8 +73,8 @@ struct LogSet {
     trees: BTreeMap<TreeId, TreeLog>,
     point: u64,
     broken: bool,
-    /// Devices that were written when it began.
-    devices: usize,
+    /// What the devices had missed when it began, none of them then.
+    losses: u64,
 }
 
 /// What is to be written for one sync.
@@ -81,7 +83,7 @@ struct Frozen {
     root: NodePtr,
     generation: Generation,
     point: u64,
-    devices: usize,
+    losses: u64,
 }
 
 /// What logging has done since the filesystem was opened.
@@ -137,8 +139,9 @@ impl Logs {
         let point = slot.as_ref().map_or(0, |set| set.point).max(self.group.durable());
         if slot.as_ref().is_none_or(|set| set.store.generation() != generation) {
             let (root, trees, store) = (None, BTreeMap::new(), LogStore::new(generation));
-            let devices = self.core.volume.devices_in_use();
-            *slot = Some(LogSet { store, root, trees, point, broken: false, devices });
+            let losses = self.core.volume.losses();
+            let broken = !self.core.volume.is_whole();
+            *slot = Some(LogSet { store, root, trees, point, broken, losses });
         }
         let set = slot.as_mut().expect("just made");
         if set.broken || self.must_commit(handle, request.tree) {
@@ -288,9 +291,16 @@ impl Logs {
         };
         let identity = core.nodes.identity();
         core.env().passes("a log is frozen");
+        // A device that has missed something may lead to an earlier log, with a superblock as new as the others'. So what is
+        // acknowledged is a log that every device leads to.
+        let is_everywhere = || core.volume.losses() == frozen.losses;
         let write_blocks = || -> Planned<()> {
-            let flush =
-                || if core.has_canary(Canary::LogSuperblockEarly) { Ok(()) } else { Ok(core.volume.flush()?) };
+            let flush = || -> Result<()> {
+                if !core.has_canary(Canary::LogSuperblockEarly) {
+                    core.volume.flush()?;
+                }
+                if is_everywhere() { Ok(()) } else { Err(Error::Device(LOST_A_DEVICE.into())) }
+            };
             let written = core.write_nodes(&frozen.nodes, &identity).and_then(|()| self.group.flush(flush));
             written.map_err(|_| {
                 self.give_up();
@@ -303,6 +313,10 @@ impl Logs {
             let mut superblock = core.superblock();
             superblock.log_root = frozen.root.at.0.into();
             superblock.log_root_level = frozen.root.level.0;
+            if !is_everywhere() {
+                self.give_up();
+                return Err(Stop::Commit(LOST_A_DEVICE));
+            }
             let devices = core.committed_devices.lock().clone();
             let written = core.volume.write_unflushed_primary_superblock(&superblock, &devices);
             left_to_others.set(written.is_ok() && self.group.others_wait(frozen.point));
@@ -312,10 +326,9 @@ impl Logs {
         };
         match core.order.log(frozen.generation.0, write_blocks, write_superblock)? {
             Turn::Committed => Ok(Reached::Durable(frozen.point)),
-            // A device that was given up may lead to an earlier log, and its superblock is as new as the others'.
-            Turn::Written if core.volume.devices_in_use() != frozen.devices => {
+            Turn::Written if !is_everywhere() => {
                 self.give_up();
-                Err(Stop::Commit("a device was given up"))
+                Err(Stop::Commit(LOST_A_DEVICE))
             }
             Turn::Written => {
                 let mut stats = self.stats.lock();
@@ -378,7 +391,7 @@ impl LogSet {
             }
         }
         self.root = Some(root);
-        Ok(Frozen { nodes: self.store.freeze(), root, generation, point: self.point, devices: self.devices })
+        Ok(Frozen { nodes: self.store.freeze(), root, generation, point: self.point, losses: self.losses })
     }
 }
 

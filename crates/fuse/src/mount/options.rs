@@ -5,7 +5,7 @@
 
 use super::Flags;
 use crate::transport::Transport;
-use butterfs_fs::{AccessTimes, Options, Subvolume, TreeId};
+use butterfs_fs::{AccessTimes, DeviceId, Options, Subvolume, TreeId};
 use std::path::PathBuf;
 
 /// See the [module](self).
@@ -95,6 +95,10 @@ const TABLE: &[(&str, Value, Effect)] = &[
     }),
     ("degraded", Bare, |options, _| {
         options.engine.degraded = true;
+        Ok(())
+    }),
+    ("stale", Required, |options, value| {
+        options.engine.stale.push(DeviceId(number(value)?));
         Ok(())
     }),
     ("rescue", Required, rescue),

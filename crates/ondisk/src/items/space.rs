@@ -148,6 +148,34 @@ pub struct DevStats {
     pub values: [U64; 5],
 }}
 
+layout! { 48,
+/// A state of the filesystem that a device can have been left in.
+pub struct LeftState {
+    /// The commit; 0 in places that are not used.
+    pub generation: U64,
+    /// The tree of tree roots.
+    pub root: U64,
+    /// The checksum in that block's header.
+    pub checksum: [u8; 32],
+}}
+
+layout! { 208,
+/// (`STALE_DEVICE`, `PERSISTENT_ITEM`, device): the device has missed writes. Not of the kernel's format: it keeps such items and
+/// gives them no meaning, and so does `btrfs check`.
+pub struct StaleDevice {
+    /// The first transaction of which it may lack something.
+    pub since: U64,
+    /// See [`StaleDevice::FOREIGN`].
+    pub flags: U64,
+    /// The last commits before it was left behind, newest first; nothing while it is written again.
+    pub left: [LeftState; 4],
+}}
+
+impl StaleDevice {
+    /// It was written without the other devices, and that is given up: no block of it is believed, whatever it says.
+    pub const FOREIGN: u64 = 1;
+}
+
 layout! { 41,
 /// `btrfs_free_space_header`: a group's version 1 space cache.
 pub struct FreeSpaceHeader {

@@ -7,4 +7,6 @@ mod judging;
 mod lost;
 mod lost_beside_the_kernel;
 mod rig;
+mod split;
+mod stale;
 mod vanishing;

@@ -1,6 +1,7 @@
 //! Several devices for one filesystem, and what a test does with all of them.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_fs::env::{Source, Time};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Env, Filesystem, Options};
 use butterfs_ondisk::profile::Profile;
@@ -51,6 +52,33 @@ pub fn shared<D: BlockDevice + 'static>(devices: &[Arc<D>]) -> Vec<Arc<dyn Block
 
 pub fn open(devices: &[Arc<dyn BlockDevice>], options: Options) -> Filesystem {
     Filesystem::open(devices.to_vec(), options, Env::system()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Nothing runs in the background.
+struct Quiet;
+
+impl Source for Quiet {
+    fn now(&self) -> Time {
+        Env::system().now()
+    }
+    fn random(&self) -> [u8; 16] {
+        Env::system().uuid()
+    }
+    fn threads(&self) -> usize {
+        2
+    }
+    fn background(&self) -> bool {
+        false
+    }
+}
+
+pub fn quiet_env() -> Env {
+    Env::new(Quiet)
+}
+
+/// Opened without threads in the background.
+pub fn quiet(devices: &[Arc<dyn BlockDevice>], options: Options) -> Filesystem {
+    Filesystem::open(devices.to_vec(), options, quiet_env()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A workload that goes on from where it was, on the engine and in the model.

@@ -1,0 +1,161 @@
+//! Bringing stale devices up to date in the background: everything in chunks that lie on other devices too is compared with what
+//! those hold, and overwritten where it differs. A crash in between begins anew.
+//!
+//! Tree blocks are confirmed by their headers and checksums, data by the checksum tree. What has no checksum is what a whole
+//! device holds.
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::extent::TreeItems;
+use crate::extent::checksums::{self, Checksums, Layout};
+use butterfs_ondisk::header::Header;
+use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::{DeviceId, Logical};
+use butterfs_volume::{ChunkMap, Confirmed, Resynced};
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// Bytes that are compared in one go, while writes wait.
+const STEP: u64 = 256 << 10;
+/// How often a device is tried in one mount.
+const TRIES: u32 = 3;
+
+/// How far it has come.
+#[derive(Default)]
+pub(super) struct Resync {
+    device: Option<Progress>,
+    /// Devices that were tried, and how often.
+    tried: Vec<(DeviceId, u32)>,
+}
+
+struct Progress {
+    id: DeviceId,
+    /// Writes that the device had missed when it began.
+    missed: u64,
+    map: Arc<ChunkMap>,
+    at: Logical,
+    written: u64,
+    unreadable: u64,
+}
+
+impl Filesystem {
+    /// Brings all stale devices up to date. Says whether none is left.
+    #[doc(hidden)]
+    pub fn resync(&self) -> Result<bool> {
+        let mut resync = Resync::default();
+        while self.resync_step(&mut resync)? {}
+        Ok(self.0.core.volume().stale_devices().is_empty())
+    }
+
+    /// Compares the next bytes. False when there is nothing more to do.
+    pub(super) fn resync_step(&self, resync: &mut Resync) -> Result<bool> {
+        let (core, volume) = (&self.0.core, self.0.core.volume());
+        if self.is_stopping() || self.is_read_only() || core.aborted().is_some() {
+            return Ok(false);
+        }
+        let Some(progress) = &mut resync.device else { return Ok(self.begin_resync(resync)) };
+        if !volume.is_stale(progress.id) {
+            resync.device = None;
+            return Ok(true);
+        }
+        let next = progress.map.iter().find(|chunk| chunk.end() > progress.at);
+        let Some(chunk) = next else {
+            let progress = resync.device.take().expect("it is the one that ends");
+            return self.end_resync(&progress).map(|()| true);
+        };
+        let at = progress.at.max(chunk.start);
+        if !volume.can_be_resynced(progress.id, at) {
+            progress.at = chunk.end();
+            return Ok(true);
+        }
+        let len = STEP.min(chunk.end().0 - at.0);
+        progress.at = at.plus(len);
+        let done = if chunk.kind & bits::DATA == 0 {
+            self.resync_blocks(progress.id, at, len)
+        } else {
+            self.resync_data(progress.id, at, len, chunk.kind & bits::METADATA != 0)
+        };
+        match done {
+            Ok(done) => {
+                (progress.written, progress.unreadable) =
+                    (progress.written + done.written, progress.unreadable + done.unreadable)
+            }
+            Err(error) => {
+                volume.tell(format!("devid {} cannot be brought up to date at logical {at}: {error}", progress.id));
+                progress.unreadable += len;
+            }
+        }
+        Ok(true)
+    }
+
+    fn begin_resync(&self, resync: &mut Resync) -> bool {
+        let volume = self.0.core.volume();
+        for id in volume.stale_devices() {
+            let tries = match resync.tried.iter_mut().find(|(tried, _)| *tried == id) {
+                Some((_, tries)) => tries,
+                None => {
+                    resync.tried.push((id, 0));
+                    &mut resync.tried.last_mut().expect("just added").1
+                }
+            };
+            if *tries < TRIES {
+                *tries += 1;
+                let (missed, map) = (volume.missed_writes(id), volume.chunk_map());
+                resync.device = Some(Progress { id, missed, map, at: Logical(0), written: 0, unreadable: 0 });
+                return true;
+            }
+        }
+        false
+    }
+
+    fn resync_blocks(&self, id: DeviceId, at: Logical, len: u64) -> Result<Resynced> {
+        let core = &self.0.core;
+        let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
+        let confirm = |at: Logical, bytes: &[u8]| confirm_block(kind, &fsid, at, bytes);
+        let unit = core.nodesize() as usize;
+        Ok(core.volume().resync(id, at, len as usize, unit, &confirm)?)
+    }
+
+    fn resync_data(&self, id: DeviceId, at: Logical, len: u64, is_mixed: bool) -> Result<Resynced> {
+        let core = &self.0.core;
+        let csum_tree = TreeItems::reading(core, &core.globals().csum);
+        let sums: Checksums = checksums::lookup(&csum_tree, Layout::of(core), at, len)?;
+        let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
+        let sector = u64::from(core.sectorsize());
+        let start = at;
+        let confirm = |at: Logical, bytes: &[u8]| match sums.get(((at.0 - start.0) / sector) as usize) {
+            Some(stored) if kind.matches(bytes, stored) => Confirmed::Yes(0),
+            Some(_) => Confirmed::No,
+            // In mixed groups a node is no larger than a sector.
+            None if is_mixed && confirm_block(kind, &fsid, at, bytes) != Confirmed::No => {
+                confirm_block(kind, &fsid, at, bytes)
+            }
+            None => Confirmed::Unknown,
+        };
+        Ok(core.volume().resync(id, at, len as usize, sector as usize, &confirm)?)
+    }
+
+    fn end_resync(&self, progress: &Progress) -> Result<()> {
+        let volume = self.0.core.volume();
+        volume.flush()?;
+        let Progress { id, missed, written, unreadable, .. } = *progress;
+        if unreadable > 0 {
+            let what = format!("{unreadable} bytes without checksums could not be read from the other devices");
+            volume.tell(format!("devid {id} is not up to date: {what}"));
+            return Ok(());
+        }
+        if volume.recover(id, missed) {
+            volume.tell(format!("devid {id} has been brought up to date: {written} bytes differed"));
+            self.0.core.commit()?;
+        }
+        Ok(())
+    }
+}
+
+/// A block that could be a tree block of this address.
+fn confirm_block(kind: butterfs_ondisk::ChecksumKind, fsid: &[u8; 16], at: Logical, bytes: &[u8]) -> Confirmed {
+    let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Confirmed::No };
+    let is_block =
+        header.bytenr.get() == at.0 && header.fsid == *fsid && kind.matches(&bytes[32..], &header.csum[..kind.len()]);
+    if is_block { Confirmed::Yes(header.generation.get()) } else { Confirmed::No }
+}

@@ -1,0 +1,270 @@
+//! Whether the devices have one history: a device that is behind was away, or it was written without the others, who were
+//! written without it. In the second case both sides have things that the other lacks, and of each address both have a block
+//! that looks right; such devices are refused.
+//!
+//! The *side* of a device is all that its superblock leads to on it and on those that are as old. With `newest` the generation
+//! that rules and `last` that of the side:
+//!
+//! 1. `last == newest`: two copies of a block of the last commit that are both sound and differ are of two histories.
+//! 2. The side cannot be opened by itself: it has nothing that the others lack, so it was away.
+//! 3. The device tree of the newest says in which states a device was left behind (`extent::stale_devices`): the side is one of
+//!    them, to the checksum of its root, or it is of another history.
+//! 4. A block that the side wrote in its last commit is found on the others: the same one, of that subvolume commit, and it was
+//!    away; another one of the same commit or an older one, and it is of another history. An inode that the side changed last
+//!    in that commit is found in the others' trees: the same, or another one of that commit or before.
+//! 5. What nothing of this tells is refused too, because the others have overwritten everything: only whoever moved the devices
+//!    knows.
+//!
+//! In 4 only what people write counts, subvolumes, because it carries times in nanoseconds: blocks of the extent tree, the free
+//! space tree and others may well be alike in two histories. A side whose last commits changed no subvolume has nothing to lose
+//! in them, so its last commit is the last one that changed one.
+//!
+//! The answer to a refusal is `stale=DEVID`: what those devices have is given up.
+
+use super::{identity_of, open_chunks};
+use crate::env::Env;
+use crate::error::{Errno, Error, Result};
+use crate::options::Options;
+use crate::transaction::{Core, Tree};
+use butterfs_device::{BlockDevice, ReadOnlyDevice};
+use butterfs_ondisk::header::Header;
+use butterfs_ondisk::items::{InodeItem, LeftState, RootItem};
+use butterfs_ondisk::superblock::Superblock;
+use butterfs_ondisk::{DeviceId, Generation, Key, KeyType, Logical, TreeId};
+use butterfs_tree::{Node, NodePtr};
+use butterfs_volume::{SPLIT_HINT, Volume};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// Blocks of one tree that are looked at.
+const MOST_BLOCKS: usize = 256;
+/// Clean tree blocks of a side that are kept in memory.
+const SIDE_CACHE: usize = 8 << 20;
+
+type Side = Vec<(DeviceId, Superblock, Arc<dyn BlockDevice>)>;
+
+/// What a comparison says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// The side is an earlier state of what the others have.
+    Away,
+    /// The side has something that the others never had.
+    Split,
+    /// Nothing tells.
+    Unknown,
+}
+
+/// Refuses devices that were written without each other, and those of which nobody can tell.
+pub(super) fn check(core: &Core, newest: &Superblock) -> Result<()> {
+    let mut sides: BTreeMap<u64, Side> = BTreeMap::new();
+    for member in core.volume.opened_as() {
+        sides.entry(member.1.generation.get()).or_default().push(member);
+    }
+    let Some(leading) = sides.remove(&newest.generation.get()) else { return Ok(()) };
+    check_leading(core, newest, &leading)?;
+    let leading: Vec<DeviceId> = leading.iter().map(|(id, ..)| *id).collect();
+    for side in sides.values() {
+        let what = match judge(core, &leading, side)? {
+            Verdict::Away => continue,
+            Verdict::Split => "was written without the other devices, and they without it",
+            Verdict::Unknown => {
+                "has missed so many commits that nothing tells whether it was away or was written without the other devices"
+            }
+        };
+        return Err(refused(format!("{} {what}", names(side))));
+    }
+    Ok(())
+}
+
+fn refused(sentence: String) -> Error {
+    Error::refused_at(Errno::EINVAL, format!("{sentence} ({SPLIT_HINT})"))
+}
+
+fn names(side: &Side) -> String {
+    let names: Vec<String> = side.iter().map(|(id, _, device)| format!("{} (devid {id})", device.name())).collect();
+    names.join(", ")
+}
+
+/// 1: the devices that have the newest generation.
+fn check_leading(core: &Core, newest: &Superblock, leading: &Side) -> Result<()> {
+    if leading.len() < 2 {
+        return Ok(());
+    }
+    let generation = newest.generation();
+    let root = core.globals().root.root();
+    let mut differing = None;
+    visit(core, root, generation, &mut |node| {
+        let mut seen: Option<(DeviceId, [u8; 32])> = None;
+        for (id, ..) in leading {
+            let Some(header) = block_on(core, node.at(), *id).filter(|header| header.generation.get() == generation.0)
+            else {
+                continue;
+            };
+            match seen {
+                Some((other, checksum)) if checksum != header.csum => differing = Some((other, *id)),
+                _ => seen = Some((*id, header.csum)),
+            }
+        }
+        if differing.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let Some((one, other)) = differing else { return Ok(()) };
+    let pair: Side = leading.iter().filter(|(id, ..)| [one, other].contains(id)).cloned().collect();
+    Err(refused(format!("{} were written without each other: their last commits differ", names(&pair))))
+}
+
+fn judge(core: &Core, leading: &[DeviceId], side: &Side) -> Result<Verdict> {
+    let superblock = side[0].1;
+    if side.iter().any(|(_, other, _)| other.root != superblock.root) {
+        return Ok(Verdict::Split);
+    }
+    let Ok(lone) = open_side(side, core.env().clone()) else { return Ok(Verdict::Away) };
+    let root = lone.globals_root();
+    let Ok(block) = lone.core.nodes.load(&root.root()) else { return Ok(Verdict::Away) };
+    if let Some(verdict) = left_behind(core, side, &superblock, &block) {
+        return Ok(verdict);
+    }
+    compare(core, leading, &lone, &root)
+}
+
+/// 3: what the newest's device tree says.
+fn left_behind(core: &Core, side: &Side, superblock: &Superblock, root: &Node) -> Option<Verdict> {
+    let stale = core.stale_items.lock();
+    let known: Vec<LeftState> =
+        side.iter().filter_map(|(id, ..)| stale.get(id)).flat_map(|known| known.item.left).collect();
+    let same = known.into_iter().find(|state| state.generation == superblock.generation)?;
+    let is_it = same.root == superblock.root && same.checksum == root.header().csum;
+    Some(if is_it { Verdict::Away } else { Verdict::Split })
+}
+
+/// A side, opened by itself.
+struct Lone {
+    core: Core,
+    root: Arc<Tree>,
+}
+
+impl Lone {
+    fn globals_root(&self) -> Arc<Tree> {
+        Arc::clone(&self.root)
+    }
+}
+
+fn open_side(side: &Side, env: Env) -> Result<Lone> {
+    let alone =
+        |device: &Arc<dyn BlockDevice>| Arc::new(ReadOnlyDevice::new(Arc::clone(device))) as Arc<dyn BlockDevice>;
+    let devices = side.iter().map(|(.., device)| alone(device)).collect();
+    let (volume, superblock, _) = Volume::open_some(devices, true)?;
+    let options = Options { read_only: true, degraded: true, no_log_replay: true, ..Options::default() };
+    let options = Options { node_cache_bytes: SIDE_CACHE, ..options };
+    let (core, _) = open_chunks(volume, &superblock, identity_of(&superblock, false), options, env)?;
+    let root = Arc::new(Tree::from_superblock(TreeId::ROOT, superblock.tree_root()));
+    Ok(Lone { core, root })
+}
+
+/// 4: blocks and inodes of the side's last commit that changed a subvolume.
+fn compare(core: &Core, leading: &[DeviceId], lone: &Lone, root: &Tree) -> Result<Verdict> {
+    let mut subvolumes: Vec<(TreeId, RootItem)> = Vec::new();
+    let listed = root.scan(&lone.core, Key::MIN, Key::MAX, &mut |key, data| {
+        let is_subvolume = key.objectid == TreeId::FS.0 || (256..=u64::MAX - 256).contains(&key.objectid);
+        if let Some(item) = RootItem::parse(data).filter(|_| key.kind == KeyType::ROOT_ITEM && is_subvolume) {
+            subvolumes.push((TreeId(key.objectid), item));
+        }
+        Ok(ControlFlow::Continue(()))
+    });
+    if listed.is_err() {
+        // Parts of it are gone, so it cannot be mounted by itself.
+        return Ok(Verdict::Away);
+    }
+    let last = Generation(subvolumes.iter().map(|(_, item)| item.generation.get()).max().unwrap_or(0));
+    let mut verdict = Verdict::Unknown;
+    for (id, item) in subvolumes.iter().filter(|(_, item)| item.generation.get() == last.0) {
+        let ptr = root_of(*id, item);
+        let compared = visit(&lone.core, ptr, last, &mut |node| {
+            let found = match blocks(core, leading, node, last) {
+                Verdict::Unknown if node.is_leaf() => inodes(core, *id, node, last),
+                found => found,
+            };
+            match (verdict, found) {
+                (_, Verdict::Split) => verdict = Verdict::Split,
+                (Verdict::Unknown, found) => verdict = found,
+                _ => {}
+            }
+            if verdict == Verdict::Split { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        // What of it is gone says nothing.
+        drop(compared);
+        if verdict == Verdict::Split {
+            break;
+        }
+    }
+    Ok(verdict)
+}
+
+fn root_of(id: TreeId, item: &RootItem) -> NodePtr {
+    let tree = Tree::from_item(id, 0, *item);
+    tree.root()
+}
+
+/// Calls `each` for the blocks of a tree that were written in `since` or later, parents first.
+fn visit(core: &Core, root: NodePtr, since: Generation, each: &mut dyn FnMut(&Node) -> ControlFlow<()>) -> Result<()> {
+    let (mut next, mut seen) = (vec![root], 0);
+    while let Some(ptr) = next.pop() {
+        if ptr.generation < since || seen == MOST_BLOCKS {
+            continue;
+        }
+        seen += 1;
+        let node = core.nodes.load(&ptr)?;
+        if each(&node).is_break() {
+            return Ok(());
+        }
+        if !node.is_leaf() {
+            next.extend((0..node.nritems()).map(|slot| node.child_ptr(slot, ptr.tree)));
+        }
+    }
+    Ok(())
+}
+
+/// The header of a sound block at `at` on a device.
+fn block_on(core: &Core, at: Logical, on: DeviceId) -> Option<Header> {
+    let bytes = core.volume.read_on(at, core.nodesize() as usize, on)?;
+    let (header, _) = Header::read_from_prefix(&bytes).ok()?;
+    let kind = core.checksum_kind();
+    let is_block = header.bytenr.get() == at.0 && header.fsid == core.superblock().block_fsid();
+    (is_block && kind.matches(&bytes[32..], &header.csum[..kind.len()])).then_some(header)
+}
+
+/// What the others have where the side has `node`, which is of its commit `last`.
+fn blocks(core: &Core, leading: &[DeviceId], node: &Node, last: Generation) -> Verdict {
+    let own = node.header();
+    if own.generation.get() != last.0 {
+        return Verdict::Unknown;
+    }
+    let found: Vec<Header> = leading.iter().filter_map(|id| block_on(core, node.at(), *id)).collect();
+    if found.iter().any(|header| header.csum == own.csum) {
+        // A node holds no times.
+        return if node.is_leaf() { Verdict::Away } else { Verdict::Unknown };
+    }
+    let is_of_then = |header: &Header| header.generation.get() <= last.0;
+    if found.iter().any(is_of_then) { Verdict::Split } else { Verdict::Unknown }
+}
+
+/// What the others have of the inodes that the side changed last in its commit `last`.
+fn inodes(core: &Core, id: TreeId, leaf: &Node, last: Generation) -> Verdict {
+    let Ok(tree) = core.tree(id) else { return Verdict::Unknown };
+    let mut verdict = Verdict::Unknown;
+    for (key, data) in leaf.items().filter(|(key, _)| key.kind == KeyType::INODE_ITEM) {
+        let Ok((own, _)) = InodeItem::read_from_prefix(data) else { continue };
+        if own.transid.get() != last.0 {
+            continue;
+        }
+        let Ok(Some(found)) = tree.get(core, key) else { continue };
+        let Ok((found, _)) = InodeItem::read_from_prefix(&found) else { continue };
+        if found == own {
+            verdict = Verdict::Away;
+        } else if found.transid.get() <= last.0 {
+            return Verdict::Split;
+        }
+    }
+    verdict
+}
