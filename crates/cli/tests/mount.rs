@@ -668,7 +668,7 @@ fn memory_is_given_back() {
     let names: Vec<PathBuf> = (0..30_000).map(|number| bed.path(&format!("file-number-{number}"))).collect();
     names.iter().for_each(|name| drop(File::create(name).unwrap()));
     let most = resident();
-    assert!(most > before + 24, "{before} MiB before, {most} with many files");
+    assert!(most > before + 18, "{before} MiB before, {most} with many files");
     names.iter().for_each(|name| fs::remove_file(name).unwrap());
     butterfs_ok(&["filesystem", "sync", text(&bed.at)]);
     eventually(|| resident() < before + 16);
