@@ -165,6 +165,9 @@ pub fn images(paths: &[PathBuf]) -> Result<Target, CliError> {
 
 /// The failure to get at a path.
 pub fn cannot_access(path: &Path, error: io::Error) -> CliError {
+    if client::left_alone(&error) {
+        return CliError::failed(format!("{}: {}", path.display(), client::LEFT_ALONE));
+    }
     CliError::failed(format!("cannot access '{}': {}", path.display(), os_message(&error)))
 }
 

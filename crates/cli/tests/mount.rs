@@ -702,3 +702,34 @@ fn mount_helpers_are_found_by_their_names() {
     let checked = butterfs(&["check", text(&ext4)]);
     assert!(checked.code == Some(1) && !checked.stdout.contains("[1/"), "{checked:?}");
 }
+
+#[test]
+fn a_mount_without_a_server_says_what_helps() {
+    const TEST: &str = "mount_left_alone";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    let process = rustix::process::Pid::from_raw(bed.serving_process().unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    eventually(|| bed.serving_process().is_none());
+    let (image, at, new) = (text(&bed.image), text(&bed.at), bed.path("new"));
+    let commands: [&[&str]; 5] = [
+        &["subvolume", "list", at],
+        &["subvolume", "create", text(&new)],
+        &["filesystem", "sync", at],
+        &["device", "stats", at],
+        &["mount", image, at],
+    ];
+    for command in commands {
+        let ran = butterfs(command);
+        assert!(
+            ran.code == Some(1) && ran.stderr.contains("'butterfs umount' takes the mount away"),
+            "{command:?}: {ran:?}"
+        );
+    }
+    let unmounted = butterfs(&["umount", at]);
+    assert!(
+        unmounted.code == Some(1) && !bed.is_mounted(),
+        "nobody knows whether everything is durable: {unmounted:?}"
+    );
+}

@@ -135,7 +135,18 @@ fn find_server(mount: &Mount) -> Result<Caller, String> {
 }
 
 fn cannot_open(path: &Path, error: io::Error) -> String {
-    format!("cannot open {}: {error}", path.display())
+    match left_alone(&error) {
+        true => format!("{}: {LEFT_ALONE}", path.display()),
+        false => format!("cannot open {}: {error}", path.display()),
+    }
+}
+
+/// Why nothing can be done on a mount without a server, and what helps.
+pub const LEFT_ALONE: &str = "the process that served this mount has ended; 'butterfs umount' takes the mount away";
+
+/// Whether a path could not be used because the server of its mount is gone.
+pub fn left_alone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
 /// The mount at `path`, if it is one of ours.

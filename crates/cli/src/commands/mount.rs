@@ -148,7 +148,13 @@ impl Args {
             }
             _ => CliError::failed(format!("{shown}: {}", os_message(&error))),
         })?;
-        if path.is_dir() { Ok(path) } else { Err(CliError::failed(format!("{shown} is not a directory"))) }
+        match std::fs::metadata(&path) {
+            Ok(found) if found.is_dir() => Ok(path),
+            Err(error) if client::left_alone(&error) => {
+                Err(CliError::failed(format!("{shown}: {}", client::LEFT_ALONE)))
+            }
+            _ => Err(CliError::failed(format!("{shown} is not a directory"))),
+        }
     }
 
     /// Why the filesystem cannot be opened; the sentence names the device.
