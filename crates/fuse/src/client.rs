@@ -146,7 +146,7 @@ pub const LEFT_ALONE: &str = "the process that served this mount has ended; 'but
 
 /// Whether a path could not be used because the server of its mount is gone.
 pub fn left_alone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }
 
 /// The mount at `path`, if it is one of ours.

@@ -3,8 +3,9 @@
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::target::{self, Question, nonsense};
+use butterfs_fuse::client;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The exit code where something was counted, as of btrfs.
 const COUNTED: u8 = 64;
@@ -24,10 +25,18 @@ pub struct Args {
     paths: Vec<PathBuf>,
 }
 
+/// Whether a path is on a mount, be it one that nobody serves any more, and not storage.
+fn is_mounted(path: &Path) -> bool {
+    match std::fs::metadata(path) {
+        Ok(found) => found.is_dir(),
+        Err(error) => client::left_alone(&error),
+    }
+}
+
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut target = match &self.paths[..] {
-            [mount] if mount.is_dir() => target::mounted(mount)?,
+            [mount] if is_mounted(mount) => target::mounted(mount)?,
             images => target::images(images)?,
         };
         let mut any = false;
