@@ -47,7 +47,7 @@ fn together() -> Vec<Arc<MemoryDevice>> {
 fn alone(disk: &MemoryDevice, side: &str, commits: usize, remount: bool) -> Vec<Arc<MemoryDevice>> {
     let disk = Arc::new(disk.snapshot());
     let mut states = vec![Arc::new(disk.snapshot())];
-    let open = || quiet(&shared(&[disk.clone()]), degraded());
+    let open = || quiet(&shared(std::slice::from_ref(&disk)), degraded());
     let mut filesystem = open();
     for number in 1..=commits {
         file(&filesystem, &format!("{side} {number}"));
