@@ -4,6 +4,7 @@
 //! - [`MemoryDevice`]: sparse memory, with snapshots that cost nothing
 //! - [`Recorder`] and [`RecordingDevice`]: an ordered log of writes and flushes, and every disk a crash could leave
 //! - [`FaultyDevice`]: reads, writes and flushes that go wrong on purpose
+//! - [`GateDevice`]: holds chosen writes back until a test lets them through
 //! - [`ReadOnlyDevice`]: refuses to be changed
 //!
 //! Wrappers hold an `Arc<dyn BlockDevice>` and are devices themselves, so they stack.
@@ -23,6 +24,7 @@ mod begin_flush;
 mod block_ioctl;
 mod faulty;
 mod file;
+mod gate;
 mod in_use;
 mod memory;
 mod open_error;
@@ -32,6 +34,7 @@ mod recording;
 
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
 pub use file::{FileDevice, FileOptions};
+pub use gate::GateDevice;
 pub use memory::MemoryDevice;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use read_only::ReadOnlyDevice;

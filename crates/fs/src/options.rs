@@ -89,6 +89,8 @@ pub enum Canary {
     SubvolumeCheckedEarly,
     /// A device that has missed writes counts as one that has everything.
     StaleBelieved,
+    /// An extent that is being written in place can be freed and used again meanwhile.
+    InPlaceUnprotected,
 }
 
 /// See the [module](self).

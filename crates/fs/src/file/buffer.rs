@@ -104,7 +104,11 @@ impl Files {
             };
             let mut prepared = Prepared { offset, data, reserved };
             let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.core, set_id))?;
-            let handle = self.core.start(Reserve::items(if privileged { 3 } else { 1 }))?;
+            let items = if privileged { 3 } else { 1 };
+            // Space that a file has already never fails for data: for want of other space, the reserve serves.
+            let in_place = prepared.reserved.is_none();
+            let handle =
+                if in_place { self.start_recording(items)? } else { self.core.start(Reserve::items(items))? };
             let _guard = inode.lock_exclusive()?;
             if !self.put_locked(inode, &mut prepared)? {
                 continue;
@@ -226,20 +230,13 @@ impl Files {
 
     /// Space for `bytes` of new data in `span`: `None` when there is none, but all of it lies in preallocated space.
     fn reserve(&self, inode: &Inode, span: &Range<u64>, bytes: u64) -> Result<Option<DataReservation>> {
-        let refused = match self.core.reserve_data(bytes) {
-            Ok(reserved) => return Ok(Some(reserved)),
-            Err(error) if error.is(Errno::ENOSPC) => error,
-            Err(error) => return Err(error),
-        };
+        if let Some(reserved) = self.core.try_reserve_data(bytes)? {
+            return Ok(Some(reserved));
+        }
         let unbuffered = inode.data.with(|buffer| buffer.dirty.gaps(span.clone()));
         if self.all_in_place(inode, &unbuffered)? {
             return Ok(None);
         }
-        self.write_back_idle();
-        self.core.commit()?;
-        let unbuffered = inode.data.with(|buffer| buffer.dirty.gaps(span.clone()));
-        let needed: u64 = unbuffered.iter().map(|gap| gap.end - gap.start).sum();
-        // What was given up for the data that is overwritten comes back only with a commit; hence the second try.
-        self.core.reserve_data(needed).map(Some).map_err(|_| refused)
+        self.core.reserve_data(bytes).map(Some)
     }
 }

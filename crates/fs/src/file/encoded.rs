@@ -107,9 +107,7 @@ impl Files {
         };
         let mut padded = encoded.data.to_vec();
         padded.resize(disk_len as usize, 0);
-        // A device that loses data cannot be trusted with the next commit either.
-        let written = self.core.volume().write(chunk.at, &padded).map_err(Error::from);
-        written.inspect_err(|error| self.core.abort(error))?;
+        self.core.volume().write(chunk.at, &padded)?;
         let digests = self.layout().digests(&padded);
         self.record_encoded(inode, offset..end, encoded, &digests, &mut chunk)?;
         Ok(true)

@@ -1,8 +1,8 @@
 //! Whether data may be overwritten in place: nobody but one file extent item (or several of one file, at one
 //! distance) may refer to it, in any tree, now or in the past of a snapshot.
 //!
-//! The answer errs on the side of "no". It stays right until the caller lets go of the file's mapping lock: a clone
-//! takes that lock, and a snapshot that comes in between sees the range as it was recorded when it was taken.
+//! The answer errs on the side of "no". It is right under the caller's handle; whoever writes without one holds the
+//! extent before the handle ends ([`in_place`](super::in_place)).
 
 use super::item::FileExtent;
 use crate::error::Result;

@@ -2,9 +2,13 @@
 //! (`NODATACOW`), as long as nobody else can see it.
 //!
 //! # Invariants
-//! 1. Data that a snapshot or another file shows is never overwritten. No snapshot is taken between the moment when
-//!    data is found to be nobody else's and the end of writing it: a handle is held meanwhile. (What a snapshot shows
-//!    of preallocated space is zeros, whatever is written there.)
+//! 1. Data that a snapshot or another file shows is never overwritten. The extents are asked for and held under one
+//!    handle ([`InPlaceWrite`]), and held until the data is written and recorded. Meanwhile:
+//!    - a commit does not wait: no handle is held;
+//!    - truncating, punching, cloning and deduplicating wait for the mapping lock, which the writer holds;
+//!    - unlinking and dropping a deleted subvolume do not wait, and what they free is not used again;
+//!    - a snapshot of the subvolume waits, and other writers copy their data until it is made;
+//!    - an `fsync` of the same file waits for the mapping lock; its log never refers to data that is not written.
 //! 2. Data with checksums is never overwritten.
 //! 3. Overwriting changes no item but the inode's, which changes always: so a commit that makes the data durable has
 //!    something to commit.
@@ -13,17 +17,40 @@ use super::Files;
 use super::exclusive::is_exclusive;
 use super::item::{ExtentKind, FileExtent};
 use super::placement::Placed;
+use super::recording::Progress;
 use crate::error::Result;
 use crate::extent::TreeItems;
 use crate::extent::checksums;
 use crate::file_buffer::DirtyRuns;
 use crate::inode::Inode;
+use crate::transaction::InPlaceWrite;
+use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-/// Bytes that are overwritten under one handle: a commit waits for them.
-const OVERWRITTEN_AT_ONCE: u64 = 1 << 20;
+/// Extents that are held at once.
+const HELD_AT_ONCE: usize = 16;
+
+/// An extent that may be written in place as long as this lives.
+pub(super) struct HeldExtent {
+    pub extent: FileExtent,
+    _write: InPlaceWrite,
+}
+
+/// The extents that may be written in place in a part of a file.
+pub(super) struct HeldExtents {
+    pub extents: Vec<HeldExtent>,
+    /// Up to here in the file these are all.
+    pub through: u64,
+}
+
+impl HeldExtent {
+    /// Where `range` of the file, which lies in the extent, is on disk.
+    fn place(&self, range: &Range<u64>) -> Logical {
+        self.extent.at.plus(self.extent.offset + (range.start - self.extent.start))
+    }
+}
 
 impl Files {
     /// Whether all of `ranges` may be written in place.
@@ -43,25 +70,48 @@ impl Files {
         Ok(true)
     }
 
-    /// The extents in `range` that may be written in place now; data only for the moment.
-    pub(super) fn in_place_extents(&self, inode: &Inode, range: &Range<u64>) -> Result<Vec<FileExtent>> {
-        if !inode.with(|state| state.has(inode_flags::PREALLOC | inode_flags::NODATACOW)) {
+    /// The extents in `range` that may be written in place now.
+    fn in_place_extents(&self, inode: &Inode, range: &Range<u64>) -> Result<Vec<FileExtent>> {
+        if !Files::may_have_own_space(inode) {
             return Ok(Vec::new());
         }
         // Nothing settles while a handle is held, so references are either pending or booked.
         let _handle = self.core.join(0)?;
-        self.in_place_now(inode, range)
+        Ok(self.in_place_now(inode, range, usize::MAX)?.0)
     }
 
-    /// The same, by somebody who holds a handle.
-    fn in_place_now(&self, inode: &Inode, range: &Range<u64>) -> Result<Vec<FileExtent>> {
+    /// Holds the first few extents in `range` that may be written in place. The mapping lock is held.
+    pub(super) fn hold_in_place(&self, inode: &Inode, range: &Range<u64>) -> Result<HeldExtents> {
+        if !Files::may_have_own_space(inode) {
+            return Ok(HeldExtents { extents: Vec::new(), through: range.end });
+        }
+        let handle = self.core.join(0)?;
+        let (found, through) = self.in_place_now(inode, range, HELD_AT_ONCE)?;
+        let hold = |extent: FileExtent| {
+            let write = self.core.begin_in_place(&handle, inode.tree_id(), extent.at, extent.disk_len)?;
+            Some(HeldExtent { extent, _write: write })
+        };
+        Ok(HeldExtents { extents: found.into_iter().filter_map(hold).collect(), through })
+    }
+
+    fn may_have_own_space(inode: &Inode) -> bool {
+        inode.with(|state| state.has(inode_flags::PREALLOC | inode_flags::NODATACOW))
+    }
+
+    /// Of the first `limit` candidates in `range` those that may be written in place, and up to where these are all. The
+    /// caller holds a handle.
+    fn in_place_now(&self, inode: &Inode, range: &Range<u64>, limit: usize) -> Result<(Vec<FileExtent>, u64)> {
         let overwrites = inode.with(|state| state.has(inode_flags::NODATACOW));
         let (context, items) = self.extents(inode);
-        let mut found = Vec::new();
+        let (mut found, mut through) = (Vec::new(), range.end);
         context.overlapping(&items, range, &mut |extent, _| {
             let is_data = extent.kind == ExtentKind::Regular && extent.is_on_disk();
             found.extend((extent.kind == ExtentKind::Prealloc || overwrites && is_data).then_some(extent));
-            Ok(ControlFlow::Continue(()))
+            if found.len() < limit {
+                return Ok(ControlFlow::Continue(()));
+            }
+            through = extent.end().min(range.end);
+            Ok(ControlFlow::Break(()))
         })?;
         let mut allowed = Vec::new();
         let mut known: Option<(FileExtent, bool)> = None;
@@ -82,7 +132,7 @@ impl Files {
                 allowed.push(extent);
             }
         }
-        Ok(allowed)
+        Ok((allowed, through))
     }
 
     fn has_no_checksums(&self, extent: &FileExtent) -> Result<bool> {
@@ -90,23 +140,29 @@ impl Files {
         Ok(checksums::lookup(&csum_tree, self.layout(), extent.at, extent.disk_len)?.none_present())
     }
 
-    /// Writes `range`, which lies in one extent of data, over what is there. Returns how far that was allowed.
-    pub(super) fn overwrite(&self, inode: &Arc<Inode>, runs: &DirtyRuns, range: &Range<u64>) -> Result<u64> {
-        let mut at = range.start;
-        while at < range.end {
-            let part = at..range.end.min(at + OVERWRITTEN_AT_ONCE);
-            let _handle = self.core.join(0)?;
-            let found = self.in_place_now(inode, &part)?;
-            let covering = found.iter().find(|extent| extent.start <= part.start && part.end <= extent.end());
-            let Some(extent) = covering.filter(|extent| extent.kind == ExtentKind::Regular) else { break };
-            let place = extent.at.plus(extent.offset + (part.start - extent.start));
-            self.write_data(inode, runs, &[Placed::new(part.clone(), place, true)])?;
-            at = part.end;
-        }
-        if at > range.start {
-            self.note_overwritten(inode, at)?;
-        }
-        Ok(at)
+    /// Writes `range`, which lies in `held`, over the data that is there.
+    pub(super) fn overwrite(
+        &self,
+        inode: &Arc<Inode>,
+        runs: &DirtyRuns,
+        held: &HeldExtent,
+        range: &Range<u64>,
+    ) -> Result<()> {
+        self.write_data(inode, runs, &[Placed::new(range.clone(), held.place(range), true)])?;
+        self.note_overwritten(inode, range.end)
+    }
+
+    /// Writes `range`, which lies in `held`, to the preallocated space that is there.
+    pub(super) fn write_prealloc(
+        &self,
+        inode: &Arc<Inode>,
+        runs: &DirtyRuns,
+        held: &HeldExtent,
+        range: &Range<u64>,
+    ) -> Result<()> {
+        let mut placed = [Placed::new(range.clone(), held.place(range), true)];
+        let digests = self.write_data(inode, runs, &placed)?;
+        self.record(inode, &mut placed, &digests, Progress { chunk: None, done: &mut 0 })
     }
 
     fn note_overwritten(&self, inode: &Arc<Inode>, end: u64) -> Result<()> {

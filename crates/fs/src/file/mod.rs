@@ -11,7 +11,7 @@
 //! 4. Locks, in this order: the mapping lock (held by whoever changes which extents a file has, write-back
 //!    included), a handle, the inode, the buffer for a moment. A reader holds the inode shared while it reads the
 //!    device, so that no extent it reads is given up and reused meanwhile.
-//! 5. Buffered data is never dropped because of an error: it stays, and `fsync` reports the error.
+//! 5. Buffered data stays after an error, as long as memory allows, and `fsync` reports the error.
 //!
 //! # Not here
 //! Names, permissions, the transaction.

@@ -6,7 +6,7 @@
 use super::Files;
 use super::compression::{Piece, Stored};
 use super::item::{ExtentKind, FileExtent};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::file_buffer::DirtyRuns;
 use crate::inode::Inode;
 use crate::transaction::DataReservation;
@@ -38,6 +38,10 @@ pub(super) struct Placed {
 impl Placed {
     pub fn new(file: Range<u64>, at: Logical, in_place: bool) -> Placed {
         Placed { recorded: file.start, file, at, in_place, stored: None }
+    }
+
+    pub fn is_unrecorded(&self) -> bool {
+        self.recorded == self.file.start
     }
 
     pub fn len(&self) -> u64 {
@@ -79,6 +83,14 @@ impl Chunk<'_> {
             self.files.core.unallocate_data(self.at.plus(len), self.len - len, promise);
             self.len = len;
         }
+    }
+}
+
+impl Chunk<'_> {
+    /// The device did not take the data: next time it goes elsewhere, if there is another place.
+    pub fn avoid(&mut self, promise: &mut DataReservation) {
+        self.files.core.avoid_data(self.at, self.len, promise);
+        self.len = 0;
     }
 }
 
@@ -150,9 +162,7 @@ impl Files {
         let mut next = placed[0].at;
         let write = |from: Logical, bytes: &[u8]| -> Result<Logical> {
             if !bytes.is_empty() {
-                // A device that loses data cannot be trusted with the next commit either.
-                let written = self.core.volume().write(from, bytes).map_err(Error::from);
-                written.inspect_err(|error| self.core.abort(error))?;
+                self.core.volume().write(from, bytes)?;
                 if bytes.len() >= BEGIN_FLUSH_BYTES {
                     self.core.volume().begin_flush(from, bytes.len());
                 }

@@ -1,7 +1,7 @@
 //! Bounds on buffered data: per file and in total, and the thread that writes back before writers have to.
 
 use super::Files;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::Inode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,6 +114,11 @@ impl Files {
             let Some(_mapping) = lock else { return false };
             match self.write_back(inode) {
                 Ok(()) => *done += bytes,
+                // What a device refuses is an error of its file, and no reason to stop others.
+                Err(error @ Error::Device(_)) => {
+                    self.drop_unwritable(inode, &error);
+                    *done += bytes;
+                }
                 failed => first = std::mem::replace(&mut first, Ok(())).and(failed),
             }
             true

@@ -89,26 +89,34 @@ impl Files {
         digests: &[u8],
         mut progress: Progress<'_, '_>,
     ) -> Result<()> {
-        let (mut rest, mut digests) = (placed, digests);
+        let (mut from, mut digests) = (0, digests);
         let per_sector = if digests.is_empty() { 0 } else { self.core.checksum_kind().len() as u64 };
-        while !rest.is_empty() {
-            let (count, items) = self.step(inode, rest)?;
-            let (now, later) = rest.split_at_mut(count);
+        let mut most_items = ITEMS_PER_STEP;
+        while from < placed.len() {
+            let (count, items) = self.step(inode, &placed[from..], most_items)?;
+            let now = &mut placed[from..from + count];
             let bytes: u64 = now.iter().map(Placed::disk_len).sum();
             let (own, others) = digests.split_at((bytes / self.sector() * per_sector) as usize);
-            self.record_step(inode, now, own, items, &mut progress)?;
-            (rest, digests) = (later, others);
+            match self.record_step(inode, now, own, items, &mut progress) {
+                // Where little space is left, it is enough for a small step at a time.
+                Err(error) if error.is(Errno::ENOSPC) && count > 1 && now.iter().all(Placed::is_unrecorded) => {
+                    most_items = 1;
+                    continue;
+                }
+                recorded => recorded?,
+            }
+            (from, digests) = (from + count, others);
         }
         Ok(())
     }
 
-    /// How many of `placed` are recorded together, and how many items that may change.
-    fn step(&self, inode: &Inode, placed: &[Placed]) -> Result<(usize, u64)> {
+    /// How many of `placed` are recorded together, and how many items that may change: about `most_items`.
+    fn step(&self, inode: &Inode, placed: &[Placed], most_items: u64) -> Result<(usize, u64)> {
         let (context, tree) = self.extents(inode);
         let (mut count, mut items, mut bytes) = (0, 0, 0);
         for piece in placed {
             let dropped = context.list(&tree, &piece.file, DROPS_PER_EXTENT)?.len() as u64;
-            if count > 0 && items + dropped + 3 > ITEMS_PER_STEP {
+            if count > 0 && items + dropped + 3 > most_items {
                 break;
             }
             (count, items, bytes) = (count + 1, items + dropped + 3, bytes + piece.disk_len());

@@ -6,18 +6,25 @@
 //!   └──── an error ──┘
 //! ```
 //!
+//! # Errors
+//! A device error is an error of its file, not of the filesystem: data that is not recorded makes no tree wrong. The data
+//! stays dirty, the message log names the file, each `fsync` and `sync` tries again and reports what it meets. Only when
+//! writers need the memory, such data is dropped, and the next `fsync` or `close` of the file reports that it is lost.
+//! (The kernel drops it at once.) Other files, commits and snapshots of other subvolumes go on.
+//!
 //! Not here: the places ([`placement`](super::placement)), the trees ([`recording`](super::recording)), files in
 //! their items ([`inline`](super::inline)).
 
 use super::compression::{BATCH_BYTES, Piece, Wish, take_batch};
-use super::item::{ExtentKind, FileExtent};
+use super::item::ExtentKind;
 use super::placement::Placed;
 use super::recording::Progress;
 use super::{Files, Waiting};
 use crate::error::{Errno, Error, Result};
-use crate::file_buffer::DirtyRuns;
+use crate::file_buffer::{Buffer, DirtyRuns};
 use crate::inode::Inode;
 use crate::transaction::DataReservation;
+use butterfs_ondisk::TreeId;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +34,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const CHUNK_BYTES: u64 = 32 << 20;
 
 impl Files {
-    /// Writes back what is buffered of an inode. On an error it stays buffered.
+    /// Writes back what is buffered of an inode. After an error it stays buffered.
     pub fn flush(&self, inode: &Arc<Inode>) -> Result<()> {
         if inode.data.is_idle() {
             self.forget_waiting(inode);
@@ -37,30 +44,43 @@ impl Files {
         self.write_back(inode)
     }
 
-    /// Why an earlier write-back failed, once.
+    /// Why data was lost or could not be written back yet, once.
     pub fn take_error(&self, inode: &Inode) -> Option<Error> {
-        if inode.data.is_idle() { None } else { inode.data.with(|buffer| buffer.failed.take()) }
+        let take = |buffer: &mut Buffer| {
+            let failed = buffer.failed.take();
+            buffer.lost.take().or(failed)
+        };
+        if inode.data.is_idle() { None } else { inode.data.with(take) }
     }
 
-    /// Writes back what is buffered, and tells of an error of an earlier attempt, once.
+    /// Writes back what is buffered. Reports data that was lost since the last report, once, and data that cannot be
+    /// written, each time.
     pub fn flush_for_sync(&self, inode: &Arc<Inode>) -> Result<()> {
-        let earlier = self.take_error(inode);
         let result = self.flush(inode);
-        if result.is_err() {
-            inode.data.with(|buffer| buffer.failed = None);
-        }
+        let earlier = self.take_error(inode);
         result.and(earlier.map_or(Ok(()), Err))
     }
 
-    /// Writes back all inodes, several at once. Returns the first error, after having tried all.
+    /// Writes back all inodes. Returns the first error, after having tried all.
     pub fn flush_all(&self) -> Result<()> {
+        self.flush_all_of(|_| true)
+    }
+
+    /// Writes back all inodes for somebody who needs those of a subvolume: errors of others stay with them.
+    pub fn flush_all_for(&self, tree: TreeId) -> Result<()> {
+        self.flush_all_of(|inode| inode.tree_id() == tree)
+    }
+
+    /// Writes back all inodes, several at once. Returns the first error that `counts`, after having tried all.
+    fn flush_all_of(&self, counts: impl Fn(&Inode) -> bool + Sync) -> Result<()> {
         let inodes = self.oldest(usize::MAX);
         let threads = if self.core.env().background() { self.core.env().threads().min(inodes.len()) } else { 1 };
         let next = AtomicUsize::new(0);
         let work = || {
             let mut first = Ok(());
             while let Some(inode) = inodes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                first = first.and(self.flush(inode));
+                let result = self.flush(inode);
+                first = first.and(if counts(inode) { result } else { Ok(()) });
             }
             first
         };
@@ -77,14 +97,16 @@ impl Files {
         })
     }
 
-    /// Writes back all inodes whose mapping nobody holds. Errors stay with their inodes.
-    pub(super) fn write_back_idle(&self) {
-        let inodes: Vec<Arc<Inode>> = self.waiting.lock().inodes.values().cloned().collect();
+    /// Writes back all inodes whose mapping nobody holds. Errors stay with their inodes. False when there were none.
+    pub(crate) fn write_back_idle(&self) -> bool {
+        let inodes = self.oldest(usize::MAX);
+        let mut any = false;
         for inode in inodes {
             if let Some(_mapping) = inode.data.mapping.try_lock() {
-                let _ = self.write_back(&inode);
+                any |= self.write_back(&inode).is_ok();
             }
         }
+        any
     }
 
     /// Notes that an inode has something to write back.
@@ -130,11 +152,14 @@ impl Files {
         let result = self.write_runs(inode, &runs, &mut reserved, &mut done);
         // Of a deleted subvolume even the blocks may be gone that were read to find where to record.
         let deleted = matches!(&result, Err(error) if error.is(Errno::ESTALE) || inode.is_in_deleted_subvolume());
-        inode.data.with(|buffer| {
+        let news = inode.data.with(|buffer| {
             buffer.writing = None;
-            let Err(error) = &result else { return };
+            let Err(error) = &result else {
+                (buffer.failed, buffer.failure_told) = (None, false);
+                return false;
+            };
             if deleted {
-                return;
+                return false;
             }
             runs.iter().for_each(|(at, data)| {
                 let skip = done.clamp(at, at + data.len() as u64) - at;
@@ -145,9 +170,30 @@ impl Files {
             }
             buffer.trim_reservation();
             buffer.failed = Some(error.clone());
+            !std::mem::replace(&mut buffer.failure_told, true)
         });
         self.forget_waiting(inode);
+        if let (true, Err(error @ Error::Device(_))) = (news, &result) {
+            self.tell_of(inode, &format!("data cannot be written: {error}; it is kept in memory and tried again"));
+        }
         if deleted { Ok(()) } else { result }
+    }
+
+    /// Forgets what is buffered and cannot be written, because somebody needs the memory. The mapping lock is held.
+    pub(super) fn drop_unwritable(&self, inode: &Arc<Inode>, error: &Error) {
+        let dropped = inode.data.with(|buffer| {
+            let dropped = std::mem::take(&mut buffer.dirty).bytes();
+            (buffer.reserved, buffer.failed, buffer.failure_told) = (None, None, false);
+            buffer.lost = Some(error.clone());
+            dropped
+        });
+        self.forget_waiting(inode);
+        self.tell_of(inode, &format!("{dropped} bytes of data are lost, because memory is needed and {error}"));
+    }
+
+    fn tell_of(&self, inode: &Inode, what: &str) {
+        let text = format!("inode {} of subvolume {}: {what}", inode.ino, inode.tree_id());
+        self.core.volume().report(None, text);
     }
 
     /// Brings `runs` to disk; `done` is how far in the file everything is recorded.
@@ -164,37 +210,26 @@ impl Files {
         let mut new: Vec<Range<u64>> = Vec::new();
         for run in joined(runs) {
             let mut at = run.start;
-            for extent in self.in_place_extents(inode, &run)? {
-                let part = extent.start.max(at)..extent.end().min(run.end);
-                push_range(&mut new, at..part.start);
-                self.write_new(inode, runs, &mut new, reserved, done)?;
-                if extent.kind == ExtentKind::Prealloc {
-                    self.write_prealloc(inode, runs, &extent, &part, done)?;
-                } else {
-                    let overwritten = self.overwrite(inode, runs, &part)?;
-                    *done = overwritten.max(*done);
-                    push_range(&mut new, overwritten..part.end);
+            while at < run.end {
+                let held = self.hold_in_place(inode, &(at..run.end))?;
+                for held in &held.extents {
+                    let part = held.extent.start.max(at)..held.extent.end().min(run.end);
+                    if part.is_empty() {
+                        continue;
+                    }
+                    push_range(&mut new, at..part.start);
+                    self.write_new(inode, runs, &mut new, reserved, done)?;
+                    match held.extent.kind {
+                        ExtentKind::Prealloc => self.write_prealloc(inode, runs, held, &part)?,
+                        _ => self.overwrite(inode, runs, held, &part)?,
+                    }
+                    (at, *done) = (part.end, part.end);
                 }
-                at = part.end;
+                push_range(&mut new, at..held.through);
+                at = held.through;
             }
-            push_range(&mut new, at..run.end);
         }
         self.write_new(inode, runs, &mut new, reserved, done)
-    }
-
-    /// Brings `part` to the preallocated space of `extent`.
-    fn write_prealloc(
-        &self,
-        inode: &Arc<Inode>,
-        runs: &DirtyRuns,
-        extent: &FileExtent,
-        part: &Range<u64>,
-        done: &mut u64,
-    ) -> Result<()> {
-        let place = extent.at.plus(extent.offset + (part.start - extent.start));
-        let mut placed = [Placed::new(part.clone(), place, true)];
-        let digests = self.write_data(inode, runs, &placed)?;
-        self.record(inode, &mut placed, &digests, Progress { chunk: None, done })
     }
 
     /// Gives `ranges` new places, and empties the list.
@@ -254,7 +289,13 @@ impl Files {
             if let Some(reserved) = reserved {
                 chunk.trim(placed.iter().map(Placed::disk_len).sum(), reserved);
             }
-            let digests = self.write_data(inode, runs, &placed)?;
+            let digests = match (self.write_data(inode, runs, &placed), reserved.as_mut()) {
+                (Err(error), Some(reserved)) => {
+                    chunk.avoid(reserved);
+                    return Err(error);
+                }
+                (written, _) => written?,
+            };
             self.record(inode, &mut placed, &digests, Progress { chunk: Some(&mut chunk), done })?;
         }
         Ok(())

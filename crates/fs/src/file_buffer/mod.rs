@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //! 1. A sector in the buffer is whole and correct.
-//! 2. Buffered data is dropped only when it is recorded, cut off, or its inode deleted; never because of an error.
+//! 2. Buffered data is dropped only when it is recorded, cut off, its inode deleted, or when a device refuses it and
+//!    writers need the memory; then `lost` says so.
 //!
 //! When data is buffered, and how it becomes extents, is the business of `file`.
 
@@ -35,8 +36,12 @@ pub(crate) struct Buffer {
     pub(crate) writing: Option<Arc<DirtyRuns>>,
     /// Promised for `dirty`.
     pub(crate) reserved: Option<DataReservation>,
-    /// Why data could not be written back, until somebody has been told.
+    /// Why `dirty` could not be written back, until somebody has been told.
     pub(crate) failed: Option<Error>,
+    /// The message log knows that `dirty` cannot be written.
+    pub(crate) failure_told: bool,
+    /// Why data was dropped, until somebody has been told.
+    pub(crate) lost: Option<Error>,
     /// This buffer's share of the filesystem's total.
     pub(crate) counted: Counted,
 }
@@ -65,7 +70,7 @@ impl Drop for Counted {
 impl Buffer {
     /// Whether there is nothing to keep.
     pub(crate) fn is_idle(&self) -> bool {
-        self.dirty.is_empty() && self.writing.is_none() && self.failed.is_none()
+        self.dirty.is_empty() && self.writing.is_none() && self.failed.is_none() && self.lost.is_none()
     }
 
     /// Bytes that wait for write-back, or that it is busy with.

@@ -25,14 +25,15 @@ pub enum GoingDown {
 const ASKED_ONE_BY_ONE: usize = 256;
 
 impl Filesystem {
-    /// Makes everything durable that was done before the call.
+    /// Makes everything durable that was done before the call. Where data of a file cannot be written, everything else
+    /// is durable, and the error is that file's.
     pub fn sync(&self) -> Result<()> {
         let _alarm = self.0.core.alarm();
         if self.is_read_only() {
             return Ok(());
         }
-        self.0.files.flush_all()?;
-        self.0.core.commit()
+        let written = self.0.files.flush_all();
+        self.0.core.commit().and(written)
     }
 
     /// The same now and then: also gives empty block groups back.
@@ -48,7 +49,8 @@ impl Filesystem {
 
     fn commit_through(&self, generation: Generation) -> Result<()> {
         if self.options().flush_on_commit {
-            self.0.files.flush_all()?;
+            // An error stays with its file, for whoever syncs that.
+            let _ = self.0.files.flush_all();
         }
         self.0.core.commit_through(generation)
     }

@@ -97,6 +97,8 @@ impl Filesystem {
             None => Ok(()),
         }));
         let files = Arc::new(Files::new(Arc::clone(&core)));
+        let for_hook = Arc::downgrade(&files);
+        core.on_shortage(Box::new(move || for_hook.upgrade().is_some_and(|files| files.write_back_idle())));
         let filesystem = Filesystem(Arc::new(Inner {
             logs: Logs::new(&core),
             core,
@@ -202,12 +204,16 @@ impl Filesystem {
         }
         self.0.flusher.lock().stop();
         self.0.inodes.delete_orphans();
-        self.sync()?;
+        let synced = self.sync();
+        if let Some(aborted) = self.0.core.aborted() {
+            return synced.and(Err(aborted));
+        }
         self.0.core.commit_retirement()?;
         // The secondary superblocks of the last commit wait for a flush.
         self.0.core.volume().flush()?;
         self.0.core.set_read_only(true);
-        Ok(())
+        // Only data of files could not be written, and is lost now.
+        synced
     }
 
     /// Commits every `commit=` seconds, and when memory asks for it.

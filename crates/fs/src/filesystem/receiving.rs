@@ -36,7 +36,7 @@ impl Filesystem {
     /// written to it before the call. The attribute `mark` of its root goes in the same transaction.
     pub fn finish_received(&self, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
         let _alarm = self.0.core.alarm();
-        self.0.files.flush_all()?;
+        self.0.files.flush_all_for(id)?;
         subvolume::finish_received(&self.0.core, id, uuid, stransid, mark)?;
         self.end_changes(id)
     }

@@ -77,6 +77,8 @@ impl Filesystem {
         // As in the kernel, what lies under copies of the superblock is counted.
         let here = core.space.totals(Class::Data);
         let available = (here.length - here.used).saturating_sub(here.reserved) + unallocated;
+        // As in the kernel, data that could not be recorded has no room.
+        let available = if core.are_trees_full() { 0 } else { available };
         let free = total.saturating_sub(used);
         // What only a commit may use is not free, as long as there is more.
         let reserve = core.global_reserve();

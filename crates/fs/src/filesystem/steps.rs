@@ -4,6 +4,7 @@
 use super::Filesystem;
 use crate::error::Result;
 use crate::inode::InodeId;
+use crate::subvolume;
 use butterfs_ondisk::TreeId;
 use std::sync::atomic::Ordering;
 
@@ -29,6 +30,16 @@ impl Filesystem {
     pub fn booking_cost(&self) -> (u64, usize) {
         let refs = &self.0.core.refs;
         (refs.looked_at.load(Ordering::Relaxed), refs.most_at_once.load(Ordering::Relaxed))
+    }
+
+    /// A snapshot without what is buffered.
+    pub fn snapshot_recorded(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
+        subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)
+    }
+
+    /// Whether a snapshot of a subvolume waits for writes in place, or is being made.
+    pub fn is_in_place_stopped(&self, tree: TreeId) -> bool {
+        self.0.core.in_place.is_stopped(tree)
     }
 
     /// One step of dropping the deleted subvolume with the lowest number; false when there is none.

@@ -20,7 +20,7 @@ impl Filesystem {
     /// durable. Files without a name, which others have open in the source, are deleted from the snapshot.
     pub fn snapshot(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         let _alarm = self.0.core.alarm();
-        self.0.files.flush_all()?;
+        self.0.files.flush_all_for(source)?;
         let id = subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)?;
         // In the next transaction. The snapshot is durable, so an error is not one of making it; the first lookup of the
         // next mount tries again.
@@ -100,7 +100,7 @@ impl Filesystem {
             return subvolume::set_readonly(&self.0.core, id, false);
         }
         // Most of it is written now, so that little is left for later.
-        self.0.files.flush_all()?;
+        self.0.files.flush_all_for(id)?;
         subvolume::set_readonly(&self.0.core, id, true)?;
         self.end_changes(id)
     }
@@ -109,7 +109,7 @@ impl Filesystem {
     pub(super) fn end_changes(&self, id: TreeId) -> Result<()> {
         self.0.inodes.await_operations(id);
         self.0.core.let_handles_end()?;
-        self.0.files.flush_all()
+        self.0.files.flush_all_for(id)
     }
 
     /// Deleted subvolumes whose space has not come back yet.

@@ -3,7 +3,8 @@
 //! # Invariants
 //! 1. A byte of a group is exactly one of: allocated, free (in `free`, once the group is loaded), pinned, or
 //!    excluded (under a superblock copy).
-//! 2. Space freed in generation N is pinned until N's superblock is durable ([`Space::release`]).
+//! 2. Space freed in generation N is pinned until N's superblock is durable ([`Space::release`]), and longer while
+//!    somebody writes there ([`holds`]).
 //! 3. `used` is what the group's item will say at the end of the running commit.
 //! 4. `free_in_class` is the sum over the class's groups of what could be allocated.
 //!
@@ -11,6 +12,7 @@
 //! [`Space::unloaded`] names it.
 
 mod free_extents;
+mod holds;
 mod retirement;
 
 pub use free_extents::FreeExtents;
@@ -112,6 +114,7 @@ struct State {
     reserved: [u64; 4],
     hint: [u64; 4],
     pins: BTreeMap<Generation, Vec<(u64, u64)>>,
+    holds: holds::Holds,
     dirty: BTreeSet<u64>,
     mixed: bool,
     /// A group of data or trees became empty since groups last retired.
@@ -133,6 +136,27 @@ impl State {
         group.free.as_mut().expect("allocated from a loaded group").insert(at.0, len);
         self.free[class] += len;
         class
+    }
+
+    /// A run that was pinned becomes free.
+    fn free_pinned(&mut self, (at, len): (u64, u64)) {
+        // A group can be gone by now (removed when empty).
+        let Some((&start, group)) = self.groups.range_mut(..=at).next_back() else { return };
+        if at >= start + group.length {
+            return;
+        }
+        let (class, before) = (group.class as usize, group.allocatable());
+        group.pinned -= len;
+        if let Some(free) = &mut group.free {
+            // Of extents that overlap on a damaged disk, one may have come back already.
+            free.remove(at, len);
+            free.insert(at, len);
+            group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
+        }
+        let gained = group.allocatable() - before;
+        let emptied = group.used == 0 && group.pinned == 0 && matches!(group.class, Class::Data | Class::Metadata);
+        self.free[class] += gained;
+        self.emptied |= emptied;
     }
 
     fn resolve(&self, class: Class) -> Class {
@@ -225,7 +249,7 @@ impl Space {
     /// is taken out here.
     pub fn load(&self, start: Logical, runs: &[(u64, u64)]) {
         let mut state = self.state.lock();
-        let pins: Vec<(u64, u64)> = state.pins.values().flatten().copied().collect();
+        let pins: Vec<(u64, u64)> = state.pins.values().flatten().chain(&state.holds.waiting).copied().collect();
         let Some(group) = state.groups.get_mut(&start.0) else { return };
         if group.free.is_some() {
             return;
@@ -384,31 +408,18 @@ impl Space {
         self.state.lock().pins.values().flatten().map(|(_, len)| len).sum()
     }
 
-    /// `generation` is durable: what it and earlier ones freed may be used again. Returns the runs, for discard.
+    /// `generation` is durable: what it and earlier ones freed may be used again. Returns the runs that are free now, for
+    /// discard.
     pub fn release(&self, generation: Generation) -> Vec<(Logical, u64)> {
         let mut state = self.state.lock();
         let later = state.pins.split_off(&generation.next());
         let released = std::mem::replace(&mut state.pins, later);
         let mut runs = Vec::new();
-        for (at, len) in released.into_values().flatten() {
-            runs.push((Logical(at), len));
-            // A group can be gone by now (removed when empty).
-            let Some((&start, group)) = state.groups.range_mut(..=at).next_back() else { continue };
-            if at >= start + group.length {
-                continue;
+        for run in released.into_values().flatten() {
+            if !state.keep_if_held(run) {
+                runs.push((Logical(run.0), run.1));
+                state.free_pinned(run);
             }
-            let (class, before) = (group.class as usize, group.allocatable());
-            group.pinned -= len;
-            if let Some(free) = &mut group.free {
-                // Of extents that overlap on a damaged disk, one may have come back already.
-                free.remove(at, len);
-                free.insert(at, len);
-                group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
-            }
-            let gained = group.allocatable() - before;
-            let emptied = group.used == 0 && group.pinned == 0 && matches!(group.class, Class::Data | Class::Metadata);
-            state.free[class] += gained;
-            state.emptied |= emptied;
         }
         state.steer_trees();
         runs

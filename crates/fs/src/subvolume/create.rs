@@ -140,6 +140,8 @@ pub fn snapshot(
     let source = core.tree(source)?;
     let parent = inodes.get(parent)?;
     check_place(&parent, name)?;
+    // Until the snapshot is made: it must not share data that still changes.
+    let _stopped = core.stop_in_place(source.id());
     // Space is found while nothing settles; the handle ends before the commit that the task is part of.
     let reservation = core.start(Reserve::items(ITEMS))?;
     parent.must_hold_subvolumes(core, name)?;

@@ -101,6 +101,11 @@ impl DeviceSpace {
         self.usable().map(|(_, device)| device.total_bytes).sum()
     }
 
+    /// Bytes of the usable devices that are in no chunk.
+    pub fn unallocated_bytes(&self) -> u64 {
+        self.usable().map(|(_, device)| device.unallocated()).sum()
+    }
+
     /// Bytes that new chunks of `profile` could hold, about: what is in no extent, laid out over the devices.
     pub fn unallocated(&self, profile: &Profile) -> u64 {
         let per_device = profile.stripes_per_device as u64;

@@ -23,6 +23,7 @@ mod editor;
 pub mod extent_item;
 mod free_space_load;
 mod handle;
+mod in_place;
 mod log_space;
 mod lookup;
 mod ref_changes;
@@ -36,6 +37,7 @@ pub use chunk_allocation::DeviceSpace;
 pub(crate) use difference::{Committed, merge_leaves};
 pub(crate) use editor::Loading;
 pub use handle::{DataRef, Handle};
+pub(crate) use in_place::{InPlaceWrite, InPlaceWrites};
 pub use reserve::{DataReservation, Reserve};
 pub(crate) use subvolume_table::Readers;
 pub use tree::{ItemRef, Tree};
@@ -110,6 +112,7 @@ pub struct Core {
     pub(crate) nodes: NodeCache,
     pub(crate) space: Space,
     pub(crate) refs: RefQueue,
+    pub(crate) in_place: InPlaceWrites,
     pub(crate) device_space: Mutex<DeviceSpace>,
     pub(crate) new_chunks: Mutex<Vec<Chunk>>,
     /// Chunks of the running transaction whose items are in the trees already.
@@ -154,6 +157,16 @@ pub struct Core {
     /// Held by whoever changes the set of subvolumes.
     pub(crate) subvolume_table: subvolume_table::SubvolumeTable,
     pub(crate) settle_hook: OnceLock<SettleHook>,
+    /// Writes data back when space is short; false when there is none.
+    pub(crate) shortage_hook: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+    /// Held by whoever does that.
+    pub(crate) shortage: Mutex<()>,
+    /// Held by whoever waits for the last of the reserve.
+    pub(crate) scarcity: Mutex<()>,
+    /// How many do.
+    pub(crate) in_turn: AtomicUsize,
+    /// The last operation that needed tree space found none.
+    pub(crate) trees_full: AtomicBool,
     pub(crate) settle_tasks: Mutex<Vec<SettleTask>>,
     pub(crate) commit_wish: (Mutex<bool>, Condvar),
     pub(crate) cleaning_wish: (Mutex<bool>, Condvar),
@@ -185,6 +198,7 @@ impl Core {
         Core {
             space: Space::new(superblock.nodesize.get()),
             refs: RefQueue::default(),
+            in_place: InPlaceWrites::default(),
             device_space: Mutex::default(),
             new_chunks: Mutex::default(),
             chunks_booked_ahead: Mutex::default(),
@@ -217,6 +231,11 @@ impl Core {
             sharing: Mutex::new(()),
             subvolume_table: Default::default(),
             settle_hook: OnceLock::new(),
+            shortage_hook: OnceLock::new(),
+            shortage: Mutex::new(()),
+            scarcity: Mutex::new(()),
+            in_turn: AtomicUsize::new(0),
+            trees_full: AtomicBool::new(false),
             settle_tasks: Mutex::default(),
             commit_wish: (Mutex::new(false), Condvar::new()),
             cleaning_wish: (Mutex::new(false), Condvar::new()),
@@ -482,6 +501,11 @@ impl Core {
     /// What runs first when a transaction settles. Set once.
     pub fn on_settle(&self, hook: SettleHook) {
         assert!(self.settle_hook.set(hook).is_ok(), "the settle hook is set once");
+    }
+
+    /// What writes data back when space is short. Set once.
+    pub(crate) fn on_shortage(&self, hook: Box<dyn Fn() -> bool + Send + Sync>) {
+        assert!(self.shortage_hook.set(hook).is_ok(), "the hook is set once");
     }
 
     /// What runs when a transaction is durable. Set once.

@@ -7,7 +7,9 @@ use super::Core;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, Found};
 use butterfs_ondisk::Logical;
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What an operation may need.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,52 @@ impl Reserve {
     }
 }
 
+/// What can be done when a promise of space fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Remedy {
+    /// Another chunk of trees, where the devices have room for many.
+    SpareChunk,
+    /// Another chunk of trees.
+    Chunk,
+    /// Writing data back: what was promised for recording it is far more than it takes.
+    WriteBack,
+    /// A commit: it frees what is pinned, and settles what is only estimated.
+    Commit,
+    /// A commit that gives back what data does not need any more.
+    Retirement,
+}
+
+impl Remedy {
+    fn repeats(self) -> bool {
+        matches!(self, Remedy::SpareChunk | Remedy::Chunk)
+    }
+}
+
+/// In this order. A chunk of trees is lost for data, so on a small filesystem estimates are settled first.
+const REMEDIES: &[Remedy] = &[
+    Remedy::SpareChunk,
+    Remedy::WriteBack,
+    Remedy::Commit,
+    Remedy::Chunk,
+    Remedy::WriteBack,
+    Remedy::Commit,
+    Remedy::Chunk,
+    Remedy::Retirement,
+    Remedy::Chunk,
+    Remedy::Retirement,
+];
+
+thread_local! {
+    /// This thread writes data back because space is short: it waits for nobody who does so too.
+    static WRITING_BACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// With so much unallocated, another chunk of trees is not missed.
+const SPARE_BYTES: u64 = 4 << 30;
+
+/// More dirty inodes than this are compared with the leaves that there are.
+const MANY_INODES: u64 = 256;
+
 impl Core {
     /// Bytes of tree blocks that committing now might allocate.
     pub(crate) fn commit_cost(&self) -> u64 {
@@ -44,8 +92,20 @@ impl Core {
         // extent tree; a leaf is copied once. New items of up to 100 bytes, or 53, fill new leaves, half full. The
         // tail is the paths of the small trees.
         let new_leaves = (heads * 256 + weight.saturating_sub(heads) * 128) / nodesize;
-        let nodes = (heads + weight).min(present) + new_leaves + self.dirty_inodes() as u64 + 64;
+        let nodes = (heads + weight).min(present) + new_leaves + self.inode_leaves() + 64;
         nodes * nodesize
+    }
+
+    /// Leaves that writing the dirty inodes may copy or add. Many inodes share a leaf; where a snapshot shares it too, its
+    /// references take as much again.
+    fn inode_leaves(&self) -> u64 {
+        let dirty = self.dirty_inodes() as u64;
+        if dirty <= MANY_INODES {
+            return dirty;
+        }
+        let trees = self.trees.lock();
+        let bytes: u64 = trees.values().map(|tree| tree.bytes_used(self.nodesize())).sum();
+        dirty.min(2 * bytes / u64::from(self.nodesize()) + dirty / 8)
     }
 
     /// Bytes that only the commit, and operations that free space, may use.
@@ -71,25 +131,93 @@ impl Core {
 
     pub(super) fn reserve_metadata(self: &Arc<Self>, reserve: Reserve) -> Result<u64> {
         let bytes = reserve.items * NODES_PER_ITEM * u64::from(self.nodesize());
-        if self.promise(bytes, reserve.frees) {
-            return Ok(bytes);
-        }
-        // A chunk if the devices have room for one; else a commit, which frees what is pinned and settles what is
-        // only estimated; then one that gives back what data does not need any more.
-        for attempt in 0..4 {
-            while self.grow(Class::Metadata).is_ok() {
-                if self.promise(bytes, reserve.frees) {
-                    return Ok(bytes);
+        self.await_turn();
+        let mut promised = self.promise(bytes, reserve.frees);
+        for remedy in REMEDIES {
+            while !promised && self.apply(*remedy)? {
+                promised = self.promise(bytes, reserve.frees);
+                if !remedy.repeats() {
+                    break;
                 }
             }
-            if attempt < 2 || self.can_retire() {
-                self.commit_for_space()?;
-            }
-            if self.promise(bytes, reserve.frees) {
-                return Ok(bytes);
-            }
         }
-        Err(Error::refused(Errno::ENOSPC, "no space left for metadata"))
+        if !reserve.frees {
+            self.note_trees_full(!promised);
+        } else if !promised {
+            promised = self.promise_in_turn(bytes)?;
+        }
+        if promised { Ok(bytes) } else { Err(Error::refused(Errno::ENOSPC, "no space left for metadata")) }
+    }
+
+    /// Promises from the reserve what others hold only for the moment: one at a time, when their handles have ended, and
+    /// while nobody else is promised anything.
+    fn promise_in_turn(self: &Arc<Self>, bytes: u64) -> Result<bool> {
+        const TRIES: usize = 4;
+        if WRITING_BACK.get() {
+            return Ok(false);
+        }
+        self.in_turn.fetch_add(1, Ordering::Relaxed);
+        let turn = self.scarcity.lock();
+        let mut result = Ok(self.promise(bytes, true));
+        for _ in 0..TRIES {
+            if !matches!(result, Ok(false)) {
+                break;
+            }
+            // What others have buffered is promised more than it takes.
+            self.write_back_for_space();
+            result = self.commit().map(|()| self.promise(bytes, true));
+        }
+        self.in_turn.fetch_sub(1, Ordering::Relaxed);
+        drop(turn);
+        result
+    }
+
+    /// Waits while somebody is promised what is left of the reserve. No handle may be held.
+    fn await_turn(&self) {
+        if self.in_turn.load(Ordering::Relaxed) > 0 && !WRITING_BACK.get() {
+            drop(self.scarcity.lock());
+        }
+    }
+
+    /// Does what may let a promise succeed. False when there is nothing of that kind to do.
+    fn apply(self: &Arc<Self>, remedy: Remedy) -> Result<bool> {
+        match remedy {
+            Remedy::SpareChunk => Ok(self.has_spare_chunks() && self.grow(Class::Metadata).is_ok()),
+            Remedy::Chunk => Ok(self.grow(Class::Metadata).is_ok()),
+            Remedy::WriteBack => Ok(self.write_back_for_space()),
+            Remedy::Commit => self.commit_for_space().map(|()| true),
+            Remedy::Retirement if self.can_retire() => self.commit_for_space().map(|()| true),
+            Remedy::Retirement => Ok(false),
+        }
+    }
+
+    /// Whether the devices have room for so many chunks that one more of trees is not missed where data should be.
+    fn has_spare_chunks(&self) -> bool {
+        let devices = self.device_space.lock();
+        devices.unallocated_bytes() >= SPARE_BYTES.max(devices.total_bytes() / 10)
+    }
+
+    /// Whether the last operation that needed tree space found none.
+    pub(crate) fn are_trees_full(&self) -> bool {
+        self.trees_full.load(Ordering::Relaxed)
+    }
+
+    fn note_trees_full(&self, full: bool) {
+        if self.are_trees_full() != full {
+            self.trees_full.store(full, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes data back, as far as nobody works on it, so that its promises come back. False when there is none, or this
+    /// thread is doing so. No handle and no lock but a mapping lock may be held.
+    fn write_back_for_space(&self) -> bool {
+        let Some(write_back) = self.shortage_hook.get().filter(|_| !WRITING_BACK.get()) else { return false };
+        // Others wait and find what it brought, instead of doing the same beside it.
+        let _turn = self.shortage.lock();
+        WRITING_BACK.set(true);
+        let done = write_back();
+        WRITING_BACK.set(false);
+        done
     }
 
     /// Half of the global reserve is the commit's alone: what an operation does adds to the commit's cost.
@@ -99,43 +227,62 @@ impl Core {
         self.space.reserve(Class::Metadata, bytes, floor)
     }
 
-    /// Promises what recording the data will take, with another chunk if need be.
-    fn promise_recording(&self, bytes: u64) -> bool {
+    /// Promises what recording the data will take, with another chunk where that is allowed.
+    fn promise_recording(&self, bytes: u64, any_chunk: bool) -> bool {
         while !self.promise(bytes, false) {
-            if self.grow(Class::Metadata).is_err() {
+            let allowed = any_chunk || self.has_spare_chunks();
+            if !allowed || self.grow(Class::Metadata).is_err() {
                 return false;
             }
         }
         true
     }
 
-    /// Promises `bytes` of data space.
-    pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation> {
+    /// Promises `bytes` of data space if that needs neither writing nor waiting.
+    pub fn try_reserve_data(self: &Arc<Self>, bytes: u64) -> Result<Option<DataReservation>> {
         if self.is_read_only() {
             return Err(Error::refused(Errno::EROFS, "the filesystem is mounted read-only"));
         }
         if let Some(aborted) = self.aborted() {
             return Err(aborted);
         }
+        self.await_turn();
+        Ok(self.promise_data(bytes.next_multiple_of(u64::from(self.sectorsize())), false))
+    }
+
+    /// Promises `bytes` of data space. No handle may be held.
+    pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation> {
+        if let Some(reserved) = self.try_reserve_data(bytes)? {
+            return Ok(reserved);
+        }
         let bytes = bytes.next_multiple_of(u64::from(self.sectorsize()));
-        let floor = if self.space.is_mixed() { self.commit_cost() + self.global_reserve() } else { 0 };
-        for attempt in 0..4 {
-            let mut promised = self.space.reserve(Class::Data, bytes, floor);
-            while !promised && self.grow(Class::Data).is_ok() {
-                promised = self.space.reserve(Class::Data, bytes, floor);
-            }
-            if promised {
-                let recording = recording_cost(bytes);
-                if self.promise_recording(recording) {
-                    return Ok(DataReservation { core: Arc::clone(self), bytes, recording });
-                }
-                self.space.unreserve(Class::Data, bytes);
-            }
-            if attempt < 3 && (self.space.pinned_bytes() + self.refs.len() as u64 > 0 || self.can_retire()) {
-                self.commit_for_space()?;
+        for remedy in REMEDIES.iter().filter(|remedy| !remedy.repeats()) {
+            if self.apply(*remedy)?
+                && let Some(reserved) = self.promise_data(bytes, *remedy != Remedy::WriteBack)
+            {
+                return Ok(reserved);
             }
         }
         Err(Error::refused(Errno::ENOSPC, "no space left for data"))
+    }
+
+    fn promise_data(self: &Arc<Self>, bytes: u64, any_chunk: bool) -> Option<DataReservation> {
+        let floor = self.data_floor();
+        while !self.space.reserve(Class::Data, bytes, floor) {
+            self.grow(Class::Data).ok()?;
+        }
+        let recording = recording_cost(bytes);
+        let promised = self.promise_recording(recording, any_chunk);
+        self.note_trees_full(!promised);
+        if !promised {
+            self.space.unreserve(Class::Data, bytes);
+        }
+        promised.then(|| DataReservation { core: Arc::clone(self), bytes, recording })
+    }
+
+    /// Bytes that must stay free beside all promises of data.
+    fn data_floor(&self) -> u64 {
+        if self.space.is_mixed() { self.commit_cost() + self.global_reserve() } else { 0 }
     }
 
     /// Allocates up to `want` contiguous bytes of data space out of `reservation`, at least `min`; both multiples of
@@ -170,6 +317,17 @@ impl Core {
     pub(crate) fn unallocate_data(&self, at: Logical, len: u64, reservation: &mut DataReservation) {
         self.space.give_back_promised(at, len);
         reservation.bytes += len;
+    }
+
+    /// Takes back an allocation that the device did not take data for, and promises as much space again, elsewhere where
+    /// there is some: the place stays unused until the next commit.
+    pub(crate) fn avoid_data(&self, at: Logical, len: u64, reservation: &mut DataReservation) {
+        if self.space.reserve(Class::Data, len, self.data_floor()) {
+            self.space.pin(at, len, self.generation());
+            reservation.bytes += len;
+        } else {
+            self.unallocate_data(at, len, reservation);
+        }
     }
 
     /// Gives back data space that was allocated and is not going to be recorded.

@@ -123,3 +123,91 @@ fn a_nearly_full_disk_agrees_with_byte_arrays() {
         world.finish("nearly-full");
     }
 }
+
+/// Fills a filesystem of `mib` MiB with files of `len` bytes; how many it took, and the MiB that `statfs` called available
+/// then.
+fn filled(made: &MkfsOptions, mib: u64, len: usize) -> (usize, u64) {
+    let world = World::with(made, Options::default(), mib << 20);
+    let (fs, data) = (&world.fs, pattern(1, len));
+    let put = |number: usize| -> Result<()> {
+        let id = fs.create(&ROOT, fs.root(), format!("file{number}").as_bytes(), 0o644)?.id;
+        fs.write(id, 0, &data, false).map(drop)
+    };
+    let error = |number: &usize| put(*number).err();
+    let (count, refused) = (0..).find_map(|number| error(&number).map(|error| (number, error))).unwrap();
+    assert!(refused.is(Errno::ENOSPC), "{refused}");
+    fs.sync().unwrap();
+    let left = fs.statfs().blocks_available * 4096 >> 20;
+    // What was taken is there, and can be deleted.
+    assert!(world.content(world.id(&format!("file{}", count - 1))) == data);
+    (count, left)
+}
+
+/// Without background threads, so with all buffered data unwritten. The kernel's counts are those of Linux 6.18, which
+/// `mkfs.btrfs` with default options or `-M` made the filesystem for.
+#[test]
+fn a_filesystem_takes_as_much_as_the_kernels() {
+    let cases = [
+        (256, 20_000, true, 12_332),
+        (120, 20_000, true, 5_586),
+        (256, 20_000, false, 8_960),
+        (120, 20_000, false, 1_996),
+        (512, 600_000, false, 750),
+        (512, 20_000, false, 22_067),
+        (1024, 600_000, true, 1_767),
+        (1024, 20_000, false, 46_316),
+    ];
+    let most = if std::env::var_os("BUTTERFS_FILL_ALL").is_some() { cases.len() } else { 4 };
+    let mut short = Vec::new();
+    for (mib, len, mixed, kernel) in cases.into_iter().take(most) {
+        let mut made = MkfsOptions::default();
+        if mixed {
+            made.features.set_mixed();
+        }
+        let (count, left) = filled(&made, mib, len);
+        let what = format!("{mib} MiB, files of {len}, mixed {mixed}: {count} of {kernel}, {left} MiB left");
+        println!("{what}");
+        if count * 100 < kernel * 95 || left > 3 {
+            short.push(what);
+        }
+    }
+    assert!(short.is_empty(), "{short:#?}");
+}
+
+const PIECE: usize = 4096;
+
+/// Many threads write small pieces into preallocated space, while what they and others have buffered is promised more
+/// than there is.
+#[test]
+fn preallocated_space_never_fails_for_data() {
+    const FILES: usize = 64;
+    let mut made = MkfsOptions::default();
+    made.features.set_mixed();
+    let world = World::with(&made, Options::default(), 120 << 20);
+    let (fs, each) = (&world.fs, (84 << 20) / FILES / PIECE * PIECE);
+    let files: Vec<InodeId> = (0..FILES).map(|number| world.file(&format!("file{number}"))).collect();
+    files.iter().for_each(|&id| fs.fallocate(id, 0, 0, each as u64, false).unwrap());
+    fs.sync().unwrap();
+    let other = world.file("other");
+    (0..256).for_each(|at| world.write(other, at << 16, &pattern(1, 65536)));
+    let write = |file: usize| {
+        let mut pieces: Vec<usize> = (0..each / PIECE).collect();
+        let mut rng = Rng::new(file as u64);
+        (0..pieces.len()).for_each(|at| pieces.swap(at, rng.index(each / PIECE)));
+        for piece in pieces {
+            let data = pattern((file * 100_000 + piece) as u64, PIECE);
+            let written = fs.write(files[file], (piece * PIECE) as u64, &data, false);
+            written.unwrap_or_else(|error| panic!("file {file}, piece {piece}: {error}"));
+        }
+        fs.fsync(files[file], false).unwrap_or_else(|error| panic!("fsync of file {file}: {error}"));
+    };
+    std::thread::scope(|scope| (0..FILES).for_each(|file| drop(scope.spawn(move || write(file)))));
+    fs.sync().unwrap();
+    let world = world.reopen();
+    for file in (0..FILES).step_by(7) {
+        let content = world.content(world.id(&format!("file{file}")));
+        let right = |(piece, data): (usize, &[u8])| data == pattern((file * 100_000 + piece) as u64, PIECE);
+        assert!(content.chunks(PIECE).enumerate().all(right), "file {file}");
+    }
+    world.finish("preallocated-full");
+}

@@ -10,5 +10,6 @@ mod random;
 mod rounds;
 mod scenarios;
 mod sharing;
+mod slow_device;
 mod threads;
 mod world;

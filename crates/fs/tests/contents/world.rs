@@ -91,6 +91,17 @@ impl World {
         World::open(self.device, self.options, self.env)
     }
 
+    /// The filesystem of this device, with default options.
+    pub fn on(device: Arc<MemoryDevice>) -> World {
+        World::open(device, Options::default(), quiet_env())
+    }
+
+    /// The same filesystem, closed before, opened by way of a wrapper around its device.
+    pub fn over(self, wrapper: Arc<dyn BlockDevice>, options: Options) -> World {
+        let fs = Filesystem::open(vec![wrapper], options.clone(), self.env.clone()).expect("open");
+        World { fs, options, ..self }
+    }
+
     /// Opens what a power cut now would leave.
     pub fn after_power_cut(&self) -> World {
         World::open(Arc::new(self.device.snapshot()), self.options.clone(), self.env.clone())
@@ -98,9 +109,16 @@ impl World {
 
     /// The same filesystem once more, over a copy of the device behind a wrapper that can fail.
     pub fn behind_faults(&self) -> (Filesystem, Arc<FaultyDevice>) {
-        let faulty = Arc::new(FaultyDevice::new(Arc::new(self.device.snapshot())));
+        let (fs, faulty, _) = self.behind_faults_on();
+        (fs, faulty)
+    }
+
+    /// The same, with the copy.
+    pub fn behind_faults_on(&self) -> (Filesystem, Arc<FaultyDevice>, Arc<MemoryDevice>) {
+        let memory = Arc::new(self.device.snapshot());
+        let faulty = Arc::new(FaultyDevice::new(memory.clone()));
         let devices = vec![faulty.clone() as Arc<dyn BlockDevice>];
-        (Filesystem::open(devices, self.options.clone(), self.env.clone()).expect("open"), faulty)
+        (Filesystem::open(devices, self.options.clone(), self.env.clone()).expect("open"), faulty, memory)
     }
 
     /// Makes an empty file in the root.

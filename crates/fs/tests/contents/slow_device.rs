@@ -1,0 +1,200 @@
+//! Writes in place that a slow device holds back, while their extents lose their owner, commits pass, and others write
+//! and take snapshots.
+
+use super::world::{ROOT, World, pattern};
+use butterfs_device::{BlockDevice, GateDevice, Kept, MemoryDevice, Recorder};
+use butterfs_fs::options::{Canary, Policies};
+use butterfs_fs::{Filesystem, InodeId, Options, TreeId, inode_flags};
+use butterfs_testkit::watchdog::Watchdog;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+const LEN: usize = 1 << 20;
+
+/// How a file's space is written in place.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Space {
+    Preallocated,
+    Nodatacow,
+}
+
+/// How a file goes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Loss {
+    Unlink,
+    DeletedSubvolume,
+}
+
+/// A filesystem on a device whose writes can be held back, and recorded.
+struct Slow {
+    world: World,
+    gate: Arc<GateDevice>,
+    recorder: Recorder,
+    /// The device as it was when the recording began.
+    base: MemoryDevice,
+}
+
+impl Slow {
+    fn new(canary: Option<Canary>) -> Slow {
+        let made = World::new();
+        made.fs.shutdown().unwrap();
+        let (base, recorder) = (made.device.snapshot(), Recorder::new());
+        let gate = Arc::new(GateDevice::new(Arc::new(recorder.record(made.device.clone()))));
+        let options = Options { policies: Policies { canary, ..Policies::default() }, ..Options::default() };
+        Slow { world: made.over(gate.clone(), options), gate, recorder, base }
+    }
+
+    fn fs(&self) -> &Filesystem {
+        &self.world.fs
+    }
+
+    /// A file in `parent` whose space is durable, and whose next content is [`old_data`] in the buffer.
+    fn buffered(&self, parent: InodeId, space: Space) -> InodeId {
+        let id = self.fs().create(&ROOT, parent, b"old", 0o644).unwrap().id;
+        match space {
+            Space::Preallocated => self.fs().fallocate(id, 0, 0, LEN as u64, false).unwrap(),
+            Space::Nodatacow => {
+                self.fs().set_flags(id, inode_flags::NODATACOW, inode_flags::NODATACOW).unwrap();
+                self.world.write(id, 0, &pattern(8, LEN));
+            }
+        }
+        self.fs().sync().unwrap();
+        self.world.write(id, 0, &old_data());
+        id
+    }
+
+    /// Begins to write the file back, and returns when its data waits at the device.
+    fn write_back(&self, id: InodeId) -> JoinHandle<butterfs_fs::Result<()>> {
+        let start = old_data()[..64].to_vec();
+        self.gate.close(move |_, data| data.starts_with(&start));
+        let fs = self.fs().clone();
+        let thread = std::thread::spawn(move || fs.write_back(id));
+        self.gate.wait_for(1);
+        thread
+    }
+
+    /// Every state that a power cut leaves from event `from` on, with all or nothing of what was not durable.
+    fn after_power_cuts(&self, from: usize, check: impl Fn(World)) {
+        for prefix in from..=self.recorder.len() {
+            for kept in [Kept::Whole, Kept::Nothing] {
+                let device = self.base.snapshot();
+                self.recorder.crash(prefix, &[&device as &dyn BlockDevice], &mut |_, _| kept.clone()).unwrap();
+                check(World::on(Arc::new(device)));
+            }
+        }
+    }
+}
+
+fn old_data() -> Vec<u8> {
+    pattern(1, LEN)
+}
+
+fn new_data() -> Vec<u8> {
+    pattern(2, LEN)
+}
+
+/// Frees an extent while it is written in place, and writes another file; whether that one is intact.
+fn other_file_is_intact(space: Space, loss: Loss, canary: Option<Canary>) -> bool {
+    let slow = Slow::new(canary);
+    let (fs, root) = (slow.fs(), slow.fs().root());
+    let parent = match loss {
+        Loss::Unlink => root,
+        Loss::DeletedSubvolume => InodeId::root_of(fs.create_subvolume(&ROOT, root, b"subvolume").unwrap()),
+    };
+    let id = slow.buffered(parent, space);
+    let thread = slow.write_back(id);
+    match loss {
+        Loss::Unlink => fs.unlink(root, b"old").unwrap(),
+        Loss::DeletedSubvolume => drop(fs.delete_subvolume(root, b"subvolume").unwrap()),
+    }
+    fs.forget(id, 1);
+    while fs.clean_once().unwrap() {}
+    fs.commit_recorded().unwrap();
+    let new = slow.world.file("new");
+    slow.world.write(new, 0, &new_data());
+    fs.fsync(new, false).unwrap();
+    let synced = slow.recorder.len();
+    slow.gate.open();
+    thread.join().unwrap().unwrap();
+    let mut out = Vec::new();
+    let intact = fs.read(new, 0, LEN, &mut out).is_ok() && out == new_data();
+    if canary.is_none() {
+        slow.after_power_cuts(synced, |world| assert!(world.content(world.id("new")) == new_data()));
+        slow.world.finish("freed-in-place");
+    }
+    intact
+}
+
+#[test]
+fn an_extent_that_is_freed_while_it_is_written_is_not_used_again() {
+    let _watchdog = Watchdog::new("freed in place", 300);
+    for space in [Space::Preallocated, Space::Nodatacow] {
+        for loss in [Loss::Unlink, Loss::DeletedSubvolume] {
+            assert!(other_file_is_intact(space, loss, None), "{space:?} {loss:?}");
+        }
+        assert!(
+            !other_file_is_intact(space, Loss::Unlink, Some(Canary::InPlaceUnprotected)),
+            "the test sees {space:?}"
+        );
+    }
+}
+
+#[test]
+fn a_commit_does_not_wait_for_data_that_is_written_in_place() {
+    let _watchdog = Watchdog::new("commits beside writes in place", 300);
+    for space in [Space::Preallocated, Space::Nodatacow] {
+        let slow = Slow::new(None);
+        let id = slow.buffered(slow.fs().root(), space);
+        let thread = slow.write_back(id);
+        slow.world.file("other");
+        slow.fs().commit_recorded().unwrap();
+        assert!(!thread.is_finished());
+        slow.gate.open();
+        thread.join().unwrap().unwrap();
+        slow.fs().sync().unwrap();
+        let cut = World::on(Arc::new(slow.world.device.snapshot()));
+        assert!(cut.content(cut.id("old")) == old_data());
+        cut.id("other");
+        cut.finish("commit-beside-in-place");
+    }
+}
+
+#[test]
+fn a_snapshot_waits_for_data_that_is_written_in_place() {
+    let _watchdog = Watchdog::new("a snapshot of data that changes", 300);
+    for space in [Space::Preallocated, Space::Nodatacow] {
+        snapshot_beside(space);
+    }
+}
+
+fn snapshot_beside(space: Space) {
+    let slow = Slow::new(None);
+    let (fs, root) = (slow.fs().clone(), slow.fs().root());
+    let other = slow.world.file("other");
+    fs.fallocate(other, 0, 0, LEN as u64, false).unwrap();
+    let id = slow.buffered(root, space);
+    let thread = slow.write_back(id);
+    let taking = std::thread::spawn({
+        let fs = fs.clone();
+        // What is buffered before is written back first: it waits there, unless somebody else has it in hand.
+        move || fs.snapshot_recorded(TreeId::FS, fs.root(), b"snapshot", true)
+    });
+    while !fs.is_in_place_stopped(TreeId::FS) && !taking.is_finished() {
+        std::thread::yield_now();
+    }
+    let early = taking.is_finished();
+    // Others do not wait for the snapshot: their data is copied.
+    slow.world.write(other, 0, &new_data());
+    fs.write_back(other).unwrap();
+    slow.gate.open();
+    let snapshot = taking.join().unwrap().unwrap();
+    let shown = slow.world.content(InodeId::new(snapshot, id.ino));
+    thread.join().unwrap().unwrap();
+    assert!(!early, "the snapshot waits for the data ({space:?})");
+    assert!(shown == old_data(), "all of it was written before");
+    slow.world.write(id, 0, &new_data());
+    fs.sync().unwrap();
+    assert!(slow.world.content(InodeId::new(snapshot, id.ino)) == shown, "and it does not change any more");
+    assert!(slow.world.content(other) == new_data());
+    slow.world.finish("snapshot-beside-in-place");
+}
