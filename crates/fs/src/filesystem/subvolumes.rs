@@ -20,7 +20,7 @@ impl Filesystem {
     /// durable. Files without a name, which others have open in the source, are deleted from the snapshot.
     pub fn snapshot(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         let _alarm = self.0.core.alarm();
-        self.0.files.flush_all_for(source)?;
+        self.0.files.flush_all()?;
         let id = subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)?;
         // In the next transaction. The snapshot is durable, so an error is not one of making it; the first lookup of the
         // next mount tries again.
