@@ -137,7 +137,7 @@ fn filled(made: &MkfsOptions, mib: u64, len: usize) -> (usize, u64) {
     let (count, refused) = (0..).find_map(|number| error(&number).map(|error| (number, error))).unwrap();
     assert!(refused.is(Errno::ENOSPC), "{refused}");
     fs.sync().unwrap();
-    let left = fs.statfs().blocks_available * 4096 >> 20;
+    let left = (fs.statfs().blocks_available * 4096) >> 20;
     // What was taken is there, and can be deleted.
     assert!(world.content(world.id(&format!("file{}", count - 1))) == data);
     (count, left)
