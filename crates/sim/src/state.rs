@@ -135,6 +135,8 @@ fn repaired(plan: &Plan, disk: &Arc<MemoryDevice>, damaged: &Damaged) -> Result<
     for _ in 0..2 {
         let filesystem = Filesystem::open(plan.parts(disk), recovering(plan), environment(plan.seed));
         let filesystem = filesystem.map_err(|error| format!("it does not open again: {error}"))?;
+        // What only a stale device holds is not copied from it.
+        filesystem.resync().map_err(|error| format!("it cannot be brought up to date: {error}"))?;
         Fingerprint::of_damaged_library(&filesystem).map_err(|what| format!("it cannot be read again: {what}"))?;
         told = filesystem.take_messages();
     }

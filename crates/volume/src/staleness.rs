@@ -128,6 +128,25 @@ impl Volume {
         self.check_survives(map, &|id| !self.is_usable(id), &|id| self.is_stale(id))
     }
 
+    /// Whether the devices of `map` without these could have been written alone.
+    pub fn can_do_without(&self, map: &ChunkMap, lost: &[DeviceId]) -> bool {
+        self.check_survives(map, &|id| lost.contains(&id) || !self.is_usable(id), &|_| false).is_ok()
+    }
+
+    /// Takes devices for whole that are behind by the last commit or log only, where chunks have too few copies without them: so
+    /// many cannot have failed in a commit that ended, so a power cut came between the superblocks of the devices, and what
+    /// they lead to was durable on all of them before.
+    pub fn forgive_interrupted(&self, map: &ChunkMap, newest: &Superblock) {
+        if self.check_survivable(map).is_ok() {
+            return;
+        }
+        let is_close = |sb: &Superblock| sb.generation.get() + 1 >= newest.generation.get();
+        let members = self.members.iter().filter(|member| member.is_stale() && !member.is_foreign());
+        for member in members.filter(|member| member.opened_as().is_some_and(is_close)) {
+            member.recover(member.missed());
+        }
+    }
+
     fn check_survives(
         &self,
         map: &ChunkMap,

@@ -56,7 +56,12 @@ impl Core {
             return Err(aborted);
         }
         let _alarm = self.alarm();
-        self.commit_in_turn().inspect_err(|error| self.abort(error))
+        self.commit_in_turn().inspect_err(|error| self.abort(error))?;
+        if extent::stale_devices_changed(self) {
+            // A device has missed something of this commit, which must be on disk before anybody relies on the commit.
+            self.commit_in_turn().inspect_err(|error| self.abort(error))?;
+        }
+        Ok(())
     }
 
     fn commit_in_turn(self: &Arc<Self>) -> Result<()> {
@@ -105,6 +110,7 @@ impl Core {
         if let Some(hook) = self.durable_hook.get() {
             hook(generation);
         }
+        extent::remember_state(self);
         if !self.volume.stale_devices().is_empty() {
             self.want_cleaning();
         }

@@ -16,10 +16,10 @@ use crate::transaction::{Core, Handle, StaleItem};
 use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::{LeftState, StaleDevice};
 use butterfs_ondisk::key::objectid;
-use butterfs_ondisk::superblock::RootBackup;
 use butterfs_ondisk::{DeviceId, Key, KeyType, Logical};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
 fn key(device: DeviceId) -> Key {
@@ -28,6 +28,7 @@ fn key(device: DeviceId) -> Key {
 
 /// Reads the items. What they say about devices that are there is so.
 pub(crate) fn load_stale_devices(core: &Core) -> Result<()> {
+    remember_states(core);
     let mut stale = core.stale_items.lock();
     core.globals().dev.scan(core, key(DeviceId(0)), key(DeviceId(u64::MAX)), &mut |key, data| {
         if let Ok((item, _)) = StaleDevice::read_from_prefix(data) {
@@ -69,7 +70,7 @@ pub(crate) fn write_stale_devices(handle: &Handle) -> Result<bool> {
             continue;
         }
         let known = stale.get(&id);
-        let item = stale_item(core, handle, id, known.map(|known| known.item));
+        let item = stale_item(core, handle, id, known);
         if known.is_none_or(|known| !known.is_written || known.item != item) {
             any = true;
             core.globals().dev.put(handle, key(id), item.as_bytes())?;
@@ -80,30 +81,76 @@ pub(crate) fn write_stale_devices(handle: &Handle) -> Result<bool> {
     Ok(any)
 }
 
-fn stale_item(core: &Core, handle: &Handle, id: DeviceId, known: Option<StaleDevice>) -> StaleDevice {
-    let mut item = known.unwrap_or(StaleDevice { since: handle.generation().0.into(), ..StaleDevice::default() });
-    if core.volume.is_foreign(id) {
-        item.flags = (item.flags.get() | StaleDevice::FOREIGN).into();
+fn stale_item(core: &Core, handle: &Handle, id: DeviceId, known: Option<&StaleItem>) -> StaleDevice {
+    let new = || StaleDevice { since: handle.generation().0.into(), ..StaleDevice::default() };
+    let mut item = known.map_or_else(new, |known| known.item);
+    let (is_in_use, was_in_use) = (core.volume.is_usable(id), item.flags.get() & StaleDevice::IN_USE != 0);
+    let is_first = known.is_none_or(|known| !known.is_written);
+    let foreign =
+        if core.volume.is_foreign(id) { StaleDevice::FOREIGN } else { item.flags.get() & StaleDevice::FOREIGN };
+    let states = |list: &[LeftState]| -> [LeftState; 4] {
+        let mut used = list.iter().filter(|state| state.generation.get() > 0).copied();
+        std::array::from_fn(|_| used.next().unwrap_or_default())
+    };
+    if is_in_use && is_first {
+        // Until it takes a superblock of this mount it is what it was when it was opened.
+        let opened = opened_state(core, id, &item.left);
+        item.left = states(&[&[opened.unwrap_or_default()][..], &left_states(core)].concat());
+    } else if !is_in_use && (known.is_none() || was_in_use) {
+        item.left = states(&[&left_states(core)[..2], &item.left[..2]].concat());
     }
-    if core.volume.is_usable(id) {
-        item.left = Default::default();
-    } else if item.left[0].generation.get() == 0 {
-        item.left = left_states(core);
-    }
+    item.flags = (foreign | if is_in_use { StaleDevice::IN_USE } else { 0 }).into();
     item
+}
+
+/// The state that a device was opened in, where it was behind then.
+fn opened_state(core: &Core, id: DeviceId, known: &[LeftState]) -> Option<LeftState> {
+    let (.., opened, _) = core.volume.opened_as().into_iter().find(|(device, ..)| *device == id)?;
+    let (generation, root) = (opened.generation, opened.root);
+    if let Some(state) = known.iter().find(|state| state.generation == generation) {
+        return Some(*state);
+    }
+    let block = core.volume.read_on(Logical(root.get()), core.nodesize() as usize, id)?;
+    let (header, _) = Header::read_from_prefix(&block).ok()?;
+    (header.generation == generation && header.bytenr == root).then_some(LeftState {
+        generation,
+        root,
+        checksum: header.csum,
+    })
 }
 
 /// The last commits, newest first.
 fn left_states(core: &Core) -> [LeftState; 4] {
-    let mut backups = core.superblock().super_roots.to_vec();
-    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_gen.get()));
-    std::array::from_fn(|index| backups.get(index).and_then(|backup| left_state(core, backup)).unwrap_or_default())
+    *core.last_states.lock()
+}
+
+/// The commits that the superblock remembers, as far as their roots are still on disk.
+fn remember_states(core: &Core) {
+    let superblock = core.superblock();
+    let backups = superblock.super_roots.iter().map(|backup| (backup.tree_root_gen, backup.tree_root));
+    let mut commits: Vec<_> = backups.chain([(superblock.generation, superblock.root)]).collect();
+    commits.sort_by_key(|(generation, _)| std::cmp::Reverse(generation.get()));
+    commits.dedup();
+    let mut found = commits.into_iter().filter_map(|commit| left_state(core, commit));
+    *core.last_states.lock() = std::array::from_fn(|_| found.next().unwrap_or_default());
+}
+
+/// A commit is durable: a device that fails from now on may have been left with it. Its root may be overwritten by then.
+pub(crate) fn remember_state(core: &Core) {
+    if core.volume.devices().len() < 2 {
+        return;
+    }
+    let superblock = core.superblock();
+    if let Some(state) = left_state(core, (superblock.generation, superblock.root)) {
+        let mut last = core.last_states.lock();
+        last.rotate_right(1);
+        last[0] = state;
+    }
 }
 
 /// `None` for one whose root is not on disk any more: a device that was left with it is told by other means.
-fn left_state(core: &Core, backup: &RootBackup) -> Option<LeftState> {
+fn left_state(core: &Core, (generation, root): (U64, U64)) -> Option<LeftState> {
     let mut block = vec![0; core.nodesize() as usize];
-    let (generation, root) = (backup.tree_root_gen, backup.tree_root);
     let verify = &mut |bytes: &[u8]| match Header::read_from_prefix(bytes) {
         Ok((header, _)) if header.generation == generation && header.bytenr == root => Ok(()),
         _ => Err("the block is another one".to_owned()),

@@ -6,8 +6,8 @@
 
 use super::Filesystem;
 use crate::error::Result;
-use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums, Layout};
+use crate::extent::{self, TreeItems};
 use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::{DeviceId, Logical};
@@ -144,6 +144,10 @@ impl Filesystem {
             volume.tell(format!("devid {id} is not up to date: {what}"));
             return Ok(());
         }
+        // It takes a superblock while the trees still say that it is stale: a power cut before the one that takes that back leaves
+        // it no more than a commit behind.
+        self.0.core.when_settling(Box::new(|handle| extent::write_stale_devices(handle).map(drop)));
+        self.0.core.commit()?;
         if volume.recover(id, missed) {
             volume.tell(format!("devid {id} has been brought up to date: {written} bytes differed"));
             self.0.core.commit()?;

@@ -6,12 +6,13 @@
 //! that rules and `last` that of the side:
 //!
 //! 1. `last == newest`: two copies of a block of the last commit that are both sound and differ are of two histories.
-//! 2. The side cannot be opened by itself: it has nothing that the others lack, so it was away.
+//! 2. The others could not have been written without the side, or the side cannot be opened by itself: it was away, or a power
+//!    cut came between superblocks.
 //! 3. The device tree of the newest says in which states a device was left behind (`extent::stale_devices`): the side is one of
 //!    them, to the checksum of its root, or it is of another history.
-//! 4. A block that the side wrote in its last commit is found on the others: the same one, of that subvolume commit, and it was
-//!    away; another one of the same commit or an older one, and it is of another history. An inode that the side changed last
-//!    in that commit is found in the others' trees: the same, or another one of that commit or before.
+//! 4. A block that the side wrote in its last commit is found on the others: the same one, and it was away, whatever else is
+//!    found; another one of the same commit or an older one, and it is of another history. An inode that the side changed
+//!    last in that commit is found in the others' trees: the same, or another one of that commit or before.
 //! 5. What nothing of this tells is refused too, because the others have overwritten everything: only whoever moved the devices
 //!    knows.
 //!
@@ -116,6 +117,10 @@ fn check_leading(core: &Core, newest: &Superblock, leading: &Side) -> Result<()>
 
 fn judge(core: &Core, leading: &[DeviceId], side: &Side) -> Result<Verdict> {
     let superblock = side[0].1;
+    let ids: Vec<DeviceId> = side.iter().map(|(id, ..)| *id).collect();
+    if !core.volume.can_do_without(&core.volume.chunk_map(), &ids) {
+        return Ok(Verdict::Away);
+    }
     if side.iter().any(|(_, other, _)| other.root != superblock.root) {
         return Ok(Verdict::Split);
     }
@@ -125,7 +130,16 @@ fn judge(core: &Core, leading: &[DeviceId], side: &Side) -> Result<Verdict> {
     if let Some(verdict) = left_behind(core, side, &superblock, &block) {
         return Ok(verdict);
     }
-    compare(core, leading, &lone, &root)
+    if lone.core.volume.check_survivable(&lone.core.volume.chunk_map()).is_err() {
+        // Nobody could have written it alone.
+        return Ok(Verdict::Away);
+    }
+    let newest = core.superblock().generation.get();
+    match compare(core, leading, &lone, &root)? {
+        // The others still have all blocks of the commit before their last one. What contradicts would be there.
+        Verdict::Unknown if superblock.generation.get() + 1 == newest => Ok(Verdict::Away),
+        verdict => Ok(verdict),
+    }
 }
 
 /// 3: what the newest's device tree says.
@@ -166,8 +180,7 @@ fn open_side(side: &Side, env: Env) -> Result<Lone> {
 fn compare(core: &Core, leading: &[DeviceId], lone: &Lone, root: &Tree) -> Result<Verdict> {
     let mut subvolumes: Vec<(TreeId, RootItem)> = Vec::new();
     let listed = root.scan(&lone.core, Key::MIN, Key::MAX, &mut |key, data| {
-        let is_subvolume = key.objectid == TreeId::FS.0 || (256..=u64::MAX - 256).contains(&key.objectid);
-        if let Some(item) = RootItem::parse(data).filter(|_| key.kind == KeyType::ROOT_ITEM && is_subvolume) {
+        if let Some(item) = RootItem::parse(data).filter(|_| key.kind == KeyType::ROOT_ITEM && is_subvolume(&key)) {
             subvolumes.push((TreeId(key.objectid), item));
         }
         Ok(ControlFlow::Continue(()))
@@ -177,28 +190,58 @@ fn compare(core: &Core, leading: &[DeviceId], lone: &Lone, root: &Tree) -> Resul
         return Ok(Verdict::Away);
     }
     let last = Generation(subvolumes.iter().map(|(_, item)| item.generation.get()).max().unwrap_or(0));
-    let mut verdict = Verdict::Unknown;
-    for (id, item) in subvolumes.iter().filter(|(_, item)| item.generation.get() == last.0) {
-        let ptr = root_of(*id, item);
-        let compared = visit(&lone.core, ptr, last, &mut |node| {
-            let found = match blocks(core, leading, node, last) {
-                Verdict::Unknown if node.is_leaf() => inodes(core, *id, node, last),
-                found => found,
-            };
-            match (verdict, found) {
-                (_, Verdict::Split) => verdict = Verdict::Split,
-                (Verdict::Unknown, found) => verdict = found,
-                _ => {}
-            }
-            if verdict == Verdict::Split { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        // What of it is gone says nothing.
-        drop(compared);
-        if verdict == Verdict::Split {
-            break;
+    let mut evidence = Evidence::default();
+    // What is gone says nothing.
+    let _ = visit(&lone.core, root.root(), last, &mut |node| {
+        let lists = |(key, data): (Key, &[u8])| {
+            let item = RootItem::parse(data).filter(|_| key.kind == KeyType::ROOT_ITEM && is_subvolume(&key));
+            item.is_some_and(|item| item.generation.get() == last.0)
+        };
+        if node.is_leaf() && node.items().any(lists) {
+            evidence.add(blocks(core, leading, node, node.generation()));
         }
+        evidence.is_enough()
+    });
+    for (id, item) in subvolumes.iter().filter(|(_, item)| item.generation.get() == last.0) {
+        let _ = visit(&lone.core, root_of(*id, item), last, &mut |node| {
+            evidence.add(blocks(core, leading, node, last));
+            if node.is_leaf() {
+                evidence.add(inodes(core, *id, node, last));
+            }
+            evidence.is_enough()
+        });
     }
-    Ok(verdict)
+    Ok(evidence.verdict)
+}
+
+/// What all comparisons say together. The same block or inode on both sides cannot come from two histories; another one may also
+/// be a write that a device has lost.
+struct Evidence {
+    verdict: Verdict,
+}
+
+impl Default for Evidence {
+    fn default() -> Evidence {
+        Evidence { verdict: Verdict::Unknown }
+    }
+}
+
+impl Evidence {
+    fn add(&mut self, found: Verdict) {
+        self.verdict = match (self.verdict, found) {
+            (Verdict::Away, _) | (_, Verdict::Away) => Verdict::Away,
+            (Verdict::Split, _) | (_, Verdict::Split) => Verdict::Split,
+            _ => Verdict::Unknown,
+        };
+    }
+
+    fn is_enough(&self) -> ControlFlow<()> {
+        if self.verdict == Verdict::Away { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn is_subvolume(key: &Key) -> bool {
+    key.objectid == TreeId::FS.0 || (256..=u64::MAX - 256).contains(&key.objectid)
 }
 
 fn root_of(id: TreeId, item: &RootItem) -> NodePtr {

@@ -40,6 +40,7 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
     let identity = identity_of(&superblock, !options.read_only || log == Log::Replay);
     let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
     let core = Arc::new(core);
+    core.volume.forgive_interrupted(&core.volume.chunk_map(), &superblock);
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(&core)?;
     }

@@ -50,7 +50,7 @@ use crate::options::{Canary, DataPolicy, Options};
 use crate::space::Space;
 use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::features::{compat_ro, incompat};
-use butterfs_ondisk::items::{DevItem, RootItem, StaleDevice};
+use butterfs_ondisk::items::{DevItem, LeftState, RootItem, StaleDevice};
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Generation, Ino, Key, KeyType, Logical, TreeId};
 use butterfs_volume::{DeviceStats, Volume};
@@ -150,6 +150,8 @@ pub struct Core {
     pub(crate) recorded_stats: Mutex<BTreeMap<DeviceId, DeviceStats>>,
     /// The devices that the device tree calls stale.
     pub(crate) stale_items: Mutex<BTreeMap<DeviceId, StaleItem>>,
+    /// The last commits, newest first, in which devices may have been left behind.
+    pub(crate) last_states: Mutex<[LeftState; 4]>,
     /// Runs when a transaction is durable: forgets its logs.
     pub(crate) durable_hook: OnceLock<Box<dyn Fn(Generation) + Send + Sync>>,
     /// Held between looking up the references of a block that may be shared and changing them.
@@ -227,6 +229,7 @@ impl Core {
             committed_devices: Mutex::new(volume.device_items()),
             recorded_stats: Mutex::default(),
             stale_items: Mutex::default(),
+            last_states: Mutex::default(),
             durable_hook: OnceLock::new(),
             sharing: Mutex::new(()),
             subvolume_table: Default::default(),

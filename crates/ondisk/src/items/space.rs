@@ -167,13 +167,15 @@ pub struct StaleDevice {
     pub since: U64,
     /// See [`StaleDevice::FOREIGN`].
     pub flags: U64,
-    /// The last commits before it was left behind, newest first; nothing while it is written again.
+    /// Commits that it can have been left with.
     pub left: [LeftState; 4],
 }}
 
 impl StaleDevice {
     /// It was written without the other devices, and that is given up: no block of it is believed, whatever it says.
     pub const FOREIGN: u64 = 1;
+    /// It was written, with superblocks too, in the transaction that wrote this item.
+    pub const IN_USE: u64 = 2;
 }
 
 layout! { 41,
