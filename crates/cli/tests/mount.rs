@@ -565,7 +565,7 @@ const INTRUSIONS: [(&str, &str); 3] = [
     ("mkfs.btrfs -q -f \"$image\"", "another program or machine"),
     ("truncate -s 100M \"$image\"", "was truncated"),
     (
-        "node=$(losetup --find --show \"$image\"); mount \"$node\" \"$other\"; touch \"$other/kernel\"; umount \"$other\"; losetup -d \"$node\"",
+        "node=$(losetup --find --show \"$image\"); mount \"$node\" \"$other\"; head -c 5000000 /dev/urandom > \"$other/kernel\"; sync -f \"$other\"; umount \"$other\"; losetup -d \"$node\"",
         "another program or machine",
     ),
 ];

@@ -99,7 +99,7 @@ impl Volume {
         let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
         let volume = Volume::of_devices(members).with_absent(absent);
         for (member, sb) in volume.members.iter().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
-            member.know_superblock(Some(sb.as_bytes()));
+            member.know_superblock(sb.as_bytes());
         }
         volume.members.iter().zip(&primaries).for_each(|(member, sb)| member.set_opened_as(*sb));
         volume.set_foreign(&|id| foreign.contains(&id));

@@ -122,13 +122,19 @@ impl Member {
         self.is_stale() && self.is_foreign.load(Ordering::Acquire)
     }
 
-    /// The primary superblock as this process last read or wrote it.
-    pub fn known_superblock(&self) -> Option<Box<[u8]>> {
-        self.known_superblock.lock().clone()
+    /// What the primary superblock was when this process read it.
+    pub fn know_superblock(&self, bytes: &[u8]) {
+        *self.known_superblock.lock() = Some(bytes.into());
     }
 
-    pub fn know_superblock(&self, bytes: Option<&[u8]>) {
-        *self.known_superblock.lock() = bytes.map(Box::from);
+    /// Whether the primary superblock is the one that this process last read or wrote, as `read` finds it. One that nobody
+    /// knows, or that cannot be read, is no sign of anything.
+    pub fn superblock_is_known(&self, read: impl FnOnce(&mut [u8]) -> io::Result<()>) -> bool {
+        // Held while it is read: nobody writes it meanwhile.
+        let known = self.known_superblock.lock();
+        let Some(known) = known.as_deref() else { return true };
+        let mut found = [0; SUPERBLOCK_LEN];
+        read(&mut found).is_err() || found == *known
     }
 
     pub fn condition(&self) -> Condition {
@@ -242,7 +248,15 @@ impl Member {
     }
 
     pub fn write_superblock(&self, at: Physical, bytes: &[u8]) -> io::Result<()> {
-        self.device.write_at(at.0, bytes).inspect_err(|_| count(&self.counters.write))
+        let write = || self.device.write_at(at.0, bytes).inspect_err(|_| count(&self.counters.write));
+        if at != OFFSETS[0] {
+            return write();
+        }
+        let mut known = self.known_superblock.lock();
+        let written = write();
+        // After a failed write nobody knows what is there.
+        *known = written.is_ok().then(|| bytes.into());
+        written
     }
 
     pub fn flush(&self) -> io::Result<()> {

@@ -1,21 +1,22 @@
-//! Whether the devices are still ours: asked before a superblock is written.
+//! Whether the devices are still ours: asked before anything is written, because what is free for this process may hold
+//! what the other one has written.
 //!
 //! Locks and claims keep out whoever asks for them. A loop device over an image file, `mkfs` on an image file, another
 //! machine on the same disk, and `truncate` do not ask. Their traces are a primary superblock that this process has
 //! neither read nor written, and a device that has become shorter. Writing a superblock then would destroy what the other
-//! side has, so nothing is written any more.
+//! side has, so nothing is written any more. Between looking and writing somebody can still come; nothing prevents that.
 
 use crate::error::VolumeError;
 use crate::member::Member;
 use crate::volume::Volume;
-use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
+use butterfs_ondisk::superblock::{OFFSETS, Superblock};
 
 /// How closely to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// Past the caches of block devices, whose storage others may reach too: for commits.
     Fresh,
-    /// Where it costs nothing: for logs.
+    /// Where it costs little: for logs and all other writes.
     Cached,
 }
 
@@ -27,6 +28,11 @@ impl Volume {
             Some(format!("{} is {usage}", member.device.name()))
         });
         used.map_or(Ok(()), |sentence| Err(VolumeError::refused_with(sentence, "unmount it first")))
+    }
+
+    /// Like the check before each write, but past the caches of block devices: for the beginning of a commit.
+    pub fn check_ownership(&self) -> Result<(), VolumeError> {
+        self.check_still_ours(Look::Fresh)
     }
 
     /// Refuses when a device in use is shorter than it was, or its primary superblock is not the one that this process
@@ -42,13 +48,11 @@ fn check_member(member: &Member, look: Look) -> Result<(), VolumeError> {
         let sentence = format!("{name} has shrunk while it was in use: it had {opened_len} bytes, now {len}");
         return Err(VolumeError::refused_with(sentence, "what lay behind its end is lost; restore it from a copy"));
     }
-    let Some(known) = member.known_superblock() else { return Ok(()) };
-    let mut found = vec![0; SUPERBLOCK_LEN];
-    let read = match look {
-        Look::Fresh => member.device.read_fresh(OFFSETS[0].0, &mut found),
-        Look::Cached => member.device.read_at(OFFSETS[0].0, &mut found),
-    };
-    if read.is_err() || *found == *known {
+    let is_known = member.superblock_is_known(|found| match look {
+        Look::Fresh => member.device.read_fresh(OFFSETS[0].0, found),
+        Look::Cached => member.device.read_at(OFFSETS[0].0, found),
+    });
+    if is_known {
         return Ok(());
     }
     let sentence = format!(
@@ -63,6 +67,7 @@ mod tests {
     use crate::fixture::{device_with, superblock};
     use crate::volume::Volume;
     use butterfs_device::{BlockDevice, MemoryDevice};
+    use butterfs_ondisk::Logical;
     use butterfs_ondisk::superblock::{OFFSETS, Superblock};
     use std::io;
     use std::sync::Arc;
@@ -154,7 +159,10 @@ mod tests {
             assert!(error.to_string().contains("another program or machine has written to the device"), "{error}");
         }
         assert!(device.storage.to_bytes() == foreign, "nothing was written, the secondary superblocks neither");
+        volume.check_ownership().unwrap_err();
         device.cached.write_at(OFFSETS[0].0 + 72, &[77]).unwrap();
+        let error = volume.write(Logical(22 << 20), &[0; 4096]).unwrap_err();
+        assert!(error.to_string().contains("another program or machine"), "{error}");
         volume.write_unflushed_primary_superblock(&sb, &written).unwrap_err();
         assert!(device.storage.to_bytes() == foreign);
     }

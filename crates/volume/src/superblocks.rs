@@ -186,12 +186,7 @@ fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> 
     own.seal();
     let fail = |error| VolumeError::Write { at: None, device: member.device.name(), physical: at, error };
     own.validate(at).map_err(|error| fail(std::io::Error::other(error)))?;
-    let written = member.write_superblock(at, own.as_bytes());
-    if at == OFFSETS[0] {
-        // After a failed write nobody knows what is there.
-        member.know_superblock(written.is_ok().then(|| own.as_bytes()));
-    }
-    written.map_err(fail)
+    member.write_superblock(at, own.as_bytes()).map_err(fail)
 }
 
 #[cfg(test)]

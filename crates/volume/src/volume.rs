@@ -4,6 +4,7 @@ use crate::chunk_map::{ChunkMap, ChunkMapError};
 use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, Place};
 use crate::member::{DeviceStats, Member};
+use crate::ownership::Look;
 use crate::stripe_read::Trust;
 use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
@@ -379,6 +380,7 @@ impl Volume {
     /// Devices that fail are told, and an error when they are more than the profile survives.
     pub fn write(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
         self.check_writable()?;
+        self.check_still_ours(Look::Cached)?;
         self.located(at, data.len(), |layout| {
             if layout.parity() == 0 {
                 let _gate = self.gate.read();

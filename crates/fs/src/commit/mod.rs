@@ -86,6 +86,7 @@ impl Core {
             self.space.release(generation);
         }
         self.env().reached(Point::WritingNodes);
+        self.volume.check_ownership()?;
         let written = self.write_nodes(&frozen, &identity);
         if !self.has_canary(Canary::WriteErrorIgnored) {
             written?;
