@@ -53,7 +53,7 @@ impl HeldExtent {
 }
 
 impl Files {
-    /// Whether all of `ranges` may be written in place.
+    /// Whether all of `ranges` may be written in place. The inode is not locked.
     pub(super) fn all_in_place(&self, inode: &Inode, ranges: &[Range<u64>]) -> Result<bool> {
         for range in ranges {
             let mut at = range.start;
@@ -77,6 +77,8 @@ impl Files {
         }
         // Nothing settles while a handle is held, so references are either pending or booked.
         let _handle = self.core.join(0)?;
+        // Write-back splits extents meanwhile, item by item, with the inode locked.
+        let _guard = inode.lock_shared()?;
         Ok(self.in_place_now(inode, range, usize::MAX)?.0)
     }
 
