@@ -264,7 +264,16 @@ impl Editor {
 
     /// Writes bytes as they are, on all copies.
     pub fn write_raw(&self, at: Logical, bytes: &[u8]) {
-        self.volume.write(at, bytes).expect("the devices can be written");
+        if self.volume.write(at, bytes).is_ok() {
+            return;
+        }
+        // Where a superblock was changed beneath it, the volume writes no more.
+        let devices = self.volume.present_devices();
+        for (id, offset) in self.copies(at) {
+            let found = devices.iter().find(|(item, _)| item.devid.get() == id);
+            let (_, device) = found.expect("the copies are on devices that are there");
+            device.write_at(offset, bytes).expect("the devices can be written");
+        }
     }
 
     /// Changes the superblock and stamps it, on all copies of all devices.

@@ -26,6 +26,7 @@ impl Filesystem {
     /// Claims a name in a directory. `None` when somebody else has it and does not release it within `patience`: a
     /// receive whose connection is lost needs a moment to notice.
     pub fn claim(&self, directory: InodeId, name: &[u8], patience: Duration) -> Option<Claim> {
+        let _alarm = self.0.core.alarm();
         let claims = &self.0.claims;
         let mut held = claims.held.lock();
         let taken =

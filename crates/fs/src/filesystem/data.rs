@@ -52,12 +52,14 @@ impl Filesystem {
     /// Writes `data` at `offset`. With `kill_suidgid` the file loses its set-id bits, as for an unprivileged writer. A
     /// file with the flag `SYNC` is durable then.
     pub fn write(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
+        let _alarm = self.0.core.alarm();
         self.write_as(id, offset, data, Some(kill_suidgid))
     }
 
     /// Writes what somebody wrote through a mapping: the file keeps its set-id bits and capabilities, as in the kernel's
     /// btrfs.
     pub fn write_mapped(&self, id: InodeId, offset: u64, data: &[u8]) -> Result<usize> {
+        let _alarm = self.0.core.alarm();
         self.write_as(id, offset, data, None)
     }
 
@@ -178,6 +180,7 @@ impl Filesystem {
     /// The extents of a file that overlap `range`, in order, after writing back what is buffered. Holes without an item
     /// are left out.
     pub fn extents(&self, id: InodeId, range: Range<u64>) -> Result<Vec<FileExtent>> {
+        let _alarm = self.0.core.alarm();
         self.some_extents(id, range, usize::MAX)
     }
 

@@ -43,6 +43,7 @@ impl MemoryHeld {
 impl Filesystem {
     /// What the tables and caches hold now.
     pub fn memory_held(&self) -> MemoryHeld {
+        let _alarm = self.0.core.alarm();
         let (users, places) = self.0.inodes.room();
         let nodes = &self.0.core.nodes;
         MemoryHeld {
@@ -56,6 +57,7 @@ impl Filesystem {
 
     /// Gives up what was read and nobody has asked for since the last call. For whoever calls now and then.
     pub fn age_caches(&self) {
+        let _alarm = self.0.core.alarm();
         self.0.core.nodes.age(KEPT_NODE_BYTES);
     }
 }

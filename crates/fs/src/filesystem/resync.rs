@@ -42,6 +42,7 @@ impl Filesystem {
     /// Brings all stale devices up to date. Says whether none is left.
     #[doc(hidden)]
     pub fn resync(&self) -> Result<bool> {
+        let _alarm = self.0.core.alarm();
         let mut resync = Resync::default();
         while self.resync_step(&mut resync)? {}
         Ok(self.0.core.volume().stale_devices().is_empty())

@@ -28,17 +28,20 @@ impl Filesystem {
     /// What booking references has cost so far: items of the extent tree that were looked at for references outside of
     /// extent items, and the most changes that were booked while everybody waited.
     pub fn booking_cost(&self) -> (u64, usize) {
+        let _alarm = self.0.core.alarm();
         let refs = &self.0.core.refs;
         (refs.looked_at.load(Ordering::Relaxed), refs.most_at_once.load(Ordering::Relaxed))
     }
 
     /// A snapshot without what is buffered.
     pub fn snapshot_recorded(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
+        let _alarm = self.0.core.alarm();
         subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)
     }
 
     /// Whether a snapshot of a subvolume waits for writes in place, or is being made.
     pub fn is_in_place_stopped(&self, tree: TreeId) -> bool {
+        let _alarm = self.0.core.alarm();
         self.0.core.in_place.is_stopped(tree)
     }
 
