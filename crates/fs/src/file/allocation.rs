@@ -67,18 +67,23 @@ impl Files {
             return Err(Error::refused(Errno::EPERM, "the file can only be appended to"));
         }
         let _mapping = inode.data.lock_mapping();
-        let changes = what != Allocation::PunchHole || !self.is_hole(inode, &range)?;
-        self.note_allocation(inode, set_id, changes.then(|| self.core.env().now()))?;
-        if !changes {
-            return Ok(());
-        }
+        let now = || Some(self.core.env().now());
+        // What is refused for want of space changes no times; what changes content takes privileges away before.
         match what {
-            Allocation::Allocate { keep_size } => self.preallocate(inode, &range, keep_size, None)?,
-            Allocation::PunchHole => self.punch(inode, &range)?,
+            Allocation::Allocate { keep_size } => {
+                self.preallocate(inode, &range, keep_size, None)?;
+                self.note_allocation(inode, set_id, now())?;
+            }
+            Allocation::PunchHole if self.is_hole(inode, &range)? => self.note_allocation(inode, set_id, None)?,
+            Allocation::PunchHole => {
+                self.note_allocation(inode, set_id, now())?;
+                self.punch(inode, &range)?;
+            }
             Allocation::ZeroRange { keep_size } => {
                 // What is refused for want of space must be refused before the content is gone.
                 let span = self.sectors_of(&range);
                 let reserved = self.core.reserve_data(span.end - span.start)?;
+                self.note_allocation(inode, set_id, now())?;
                 self.punch(inode, &range)?;
                 self.preallocate(inode, &range, keep_size, Some(reserved))?;
             }
@@ -88,7 +93,7 @@ impl Files {
 
     /// Takes privileges away and, where the file changes, sets its times.
     fn note_allocation(&self, inode: &Arc<Inode>, set_id: bool, changed: Option<Time>) -> Result<()> {
-        let handle = self.core.start(Reserve::items(3))?;
+        let handle = self.start_recording(3)?;
         let _guard = inode.lock_exclusive()?;
         inode.kill_privileges(&handle, set_id)?;
         if let Some(now) = changed {

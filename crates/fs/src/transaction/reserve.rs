@@ -125,8 +125,10 @@ impl Core {
             trees += 1;
         }
         // As the kernel's, to which `statfs` owes it.
-        let least = trees + if globals.free_space.is_some() { 18 } else { 12 };
-        bytes.max(16 * nodesize * least).min(512 << 20)
+        let least = 16 * nodesize * (trees + if globals.free_space.is_some() { 18 } else { 12 });
+        // Leaves that deletion has left half empty are no reason to refuse new names for ever.
+        let most = (self.space.totals(Class::Metadata).length / 4).max(least);
+        bytes.max(least).min(most).min(512 << 20)
     }
 
     pub(super) fn reserve_metadata(self: &Arc<Self>, reserve: Reserve) -> Result<u64> {

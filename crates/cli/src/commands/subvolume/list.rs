@@ -168,7 +168,8 @@ impl Run for Args {
 
 impl Args {
     fn living(&self, target: &mut Target) -> Result<Vec<Line>, CliError> {
-        let forest = Forest::ask(target, &target.place())?;
+        let place = target.object(&self.path)?;
+        let forest = Forest::ask(target, &place)?;
         let shown = |record: &&SubvolumeRecord| {
             record.id != TOP_LEVEL
                 && (!self.only_below || record.parent == forest.asked_in)
