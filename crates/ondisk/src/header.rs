@@ -11,9 +11,8 @@ use crate::key::DiskKey;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+layout! { HEADER_LEN,
 /// `btrfs_header`: the first 101 bytes of every tree block.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Debug)]
-#[repr(C)]
 pub struct Header {
     /// Checksum of bytes 32 to the end of the block, in its first bytes; the rest is zero.
     pub csum: [u8; 32],
@@ -33,8 +32,7 @@ pub struct Header {
     pub nritems: U32,
     /// 0 for a leaf.
     pub level: u8,
-}
-const _: () = assert!(size_of::<Header>() == HEADER_LEN);
+}}
 
 /// Bytes of [`Header`].
 pub const HEADER_LEN: usize = 101;
@@ -52,9 +50,8 @@ impl Header {
     pub const BACKREF_REV: u64 = 1 << 56;
 }
 
+layout! { ITEM_LEN,
 /// `btrfs_item`: where a leaf item's data lies.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Debug)]
-#[repr(C)]
 pub struct ItemHeader {
     /// The item's key.
     pub key: DiskKey,
@@ -62,12 +59,10 @@ pub struct ItemHeader {
     pub offset: U32,
     /// Length of the data in bytes.
     pub size: U32,
-}
-const _: () = assert!(size_of::<ItemHeader>() == ITEM_LEN);
+}}
 
+layout! { KEY_POINTER_LEN,
 /// `btrfs_key_ptr`: a node's pointer to a child.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Debug)]
-#[repr(C)]
 pub struct KeyPointer {
     /// The child's first key.
     pub key: DiskKey,
@@ -75,8 +70,7 @@ pub struct KeyPointer {
     pub blockptr: U64,
     /// The child's generation.
     pub generation: U64,
-}
-const _: () = assert!(size_of::<KeyPointer>() == KEY_POINTER_LEN);
+}}
 
 /// Bytes that a leaf of `nodesize` has for item headers and data.
 pub const fn leaf_data_size(nodesize: u32) -> usize {

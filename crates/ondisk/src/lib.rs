@@ -8,6 +8,7 @@
 //! - [`key`]: keys and key types
 //! - [`header`]: tree block header, item headers, key pointers
 //! - [`items`]: item payloads
+//! - [`layout`]: the fields of every structure, as a table
 //! - [`superblock`]: the superblock and where its copies are
 //! - [`checksum`]: checksums and name hashes
 //! - [`features`]: feature bits, and what a filesystem that has them allows us to do
@@ -27,6 +28,9 @@ macro_rules! ensure {
         }
     };
 }
+
+#[macro_use]
+pub mod layout;
 
 pub mod admission;
 pub mod checksum;

@@ -24,9 +24,8 @@ pub const SYS_CHUNK_ARRAY_LEN: usize = 2048;
 /// Backup root slots.
 pub const BACKUP_ROOTS: usize = 4;
 
+layout! { 168,
 /// `btrfs_root_backup`: the roots of a recent commit.
-#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Debug)]
-#[repr(C)]
 pub struct RootBackup {
     /// Tree of tree roots.
     pub tree_root: U64,
@@ -74,12 +73,10 @@ pub struct RootBackup {
     pub csum_root_level: u8,
     /// Zero.
     pub unused_8: [u8; 10],
-}
-const _: () = assert!(size_of::<RootBackup>() == 168);
+}}
 
+layout! { SUPERBLOCK_LEN,
 /// `btrfs_super_block`.
-#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Debug)]
-#[repr(C)]
 pub struct Superblock {
     /// Checksum of bytes 32 to 4095.
     pub csum: [u8; 32],
@@ -155,8 +152,7 @@ pub struct Superblock {
     pub super_roots: [RootBackup; BACKUP_ROOTS],
     /// Zero.
     pub padding: [u8; 565],
-}
-const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_LEN);
+}}
 const _: () = assert!(std::mem::offset_of!(Superblock, label) == 0x12b);
 const _: () = assert!(std::mem::offset_of!(Superblock, sys_chunk_array) == 0x32b);
 

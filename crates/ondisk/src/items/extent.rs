@@ -46,3 +46,20 @@ pub struct ExtentDataRef {
     /// File extent items that make up this reference.
     pub count: U32,
 }}
+
+layout! { 9,
+/// `btrfs_extent_inline_ref`, behind an [`ExtentItem`]. One to data by its owner is the type and an [`ExtentDataRef`]; one to
+/// data by its leaf is followed by a [`SharedDataRef`].
+pub struct InlineRef {
+    /// The key type of the reference.
+    pub kind: u8,
+    /// The tree, or the address of the parent block.
+    pub offset: U64,
+}}
+
+layout! { 4,
+/// `btrfs_shared_data_ref`.
+pub struct SharedDataRef {
+    /// File extent items in the leaf that make up this reference.
+    pub count: U32,
+}}
