@@ -5,10 +5,11 @@ use crate::{tools, workspace};
 use std::process::Command;
 
 /// A word, the package and test program, the test, and what makes it longer.
-const RUNS: [(&str, &str, &str, &str); 4] = [
+const RUNS: [(&str, &str, &str, &str); 5] = [
     ("stress-ng", "butterfs-testkit", "soak", "every_stressor_beside_the_kernel"),
     ("fsx", "butterfs-testkit", "soak", "fsx_in_each_mode"),
     ("random", "butterfs-fs", "contents", "random::soak"),
+    ("mutants", "butterfs-testkit", "mutants", "soak"),
     ("full-disk", "butterfs-testkit", "full_disk_kills", "killed_on_a_full_disk"),
 ];
 

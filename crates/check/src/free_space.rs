@@ -31,6 +31,12 @@ pub(crate) fn check(session: &Session<'_>, root: NodePtr, scan: &ExtentScan) {
         let group = group
             .filter(|(start, group)| key.objectid.saturating_add(key.offset) <= start.saturating_add(group.length));
         match group {
+            // A summary is found by the whole key.
+            Some((&start, group))
+                if key.kind == KeyType::FREE_SPACE_INFO && (key.objectid, key.offset) != (start, group.length) =>
+            {
+                session.report(Finding::FreeSpaceStray { key });
+            }
             Some((&start, _)) => add(listed.entry(start).or_default(), key, data, session.sectorsize()),
             None => session.report(Finding::FreeSpaceStray { key }),
         }

@@ -6,6 +6,7 @@ use crate::session::Session;
 use crate::walk::items;
 use butterfs_ondisk::chunk::{Chunk, ChunkLimits, parse_sys_chunk_array};
 use butterfs_ondisk::items::{DevExtent, DevItem, block_group_flags as bits};
+use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{DeviceId, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::NodePtr;
 use butterfs_volume::ChunkMap;
@@ -38,6 +39,10 @@ pub(crate) fn read_chunks(session: &Session<'_>) -> BTreeMap<u64, DevItem> {
 
 fn add_chunk(session: &Session<'_>, map: &mut ChunkMap, key: Key, data: &[u8], limits: &ChunkLimits) {
     let chunk = Logical(key.offset);
+    if key.objectid != objectid::FIRST_CHUNK_TREE {
+        let rule = format!("the object of its key is {}", key.objectid);
+        return session.report(Finding::ChunkBad { chunk, rule });
+    }
     let added = Chunk::parse(chunk, data, limits).and_then(|chunk| {
         let alone = ChunkMap::from_chunks([chunk.clone()]).map_err(|error| error.to_string())?;
         session.volume.check_chunk_map(&alone).map_err(|error| error.to_string())?;
@@ -52,7 +57,7 @@ fn add_chunk(session: &Session<'_>, map: &mut ChunkMap, key: Key, data: &[u8], l
 fn check_system_chunks(session: &Session<'_>, map: &mut ChunkMap, complete: bool) {
     for chunk in parse_sys_chunk_array(&session.sb).unwrap_or_default() {
         let start = chunk.start;
-        if map.get(start).is_some_and(|other| other.start == start && other.stripes == chunk.stripes) {
+        if map.get(start).is_some_and(|other| other.maps_like(&chunk)) {
             continue;
         }
         if complete {

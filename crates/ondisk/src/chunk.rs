@@ -82,6 +82,13 @@ impl Chunk {
         }
     }
 
+    /// Whether both say the same about where addresses lie. The other fields have no meaning, and those of the superblock
+    /// and of the chunk tree may differ.
+    pub fn maps_like(&self, other: &Chunk) -> bool {
+        let said = |chunk: &Chunk| (chunk.start, chunk.length, chunk.kind);
+        said(self) == said(other) && self.stripes == other.stripes
+    }
+
     /// Parses and checks the payload of a chunk item. The error is the broken rule.
     pub fn parse(start: Logical, payload: &[u8], limits: &ChunkLimits) -> Result<Chunk, String> {
         let (head, stripes) = check(start, payload, limits)?;

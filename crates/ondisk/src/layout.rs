@@ -78,7 +78,8 @@ impl<T: Layout, const COUNT: usize> Layout for [T; COUNT] {
             [number] if number.name == name => number.count *= COUNT,
             _ => {
                 into.truncate(first);
-                (0..COUNT).for_each(|index| T::describe(&format!("{name}[{index}]"), at + index * size_of::<T>(), into));
+                (0..COUNT)
+                    .for_each(|index| T::describe(&format!("{name}[{index}]"), at + index * size_of::<T>(), into));
             }
         }
     }

@@ -17,6 +17,7 @@ pub mod library;
 pub mod memory;
 pub mod model;
 pub mod mounted;
+pub mod mutants;
 pub mod names;
 pub mod operation;
 pub mod promise;

@@ -1,11 +1,12 @@
 //! Items that are each well-formed and contradict one another: an error that names the rule, never a panic or a loop.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
-use butterfs_fs::{Caller, Env, Error, Filesystem, InodeId, Options, TreeId};
-use butterfs_ondisk::items::FileExtent;
+use butterfs_fs::{Caller, Env, Errno, Error, Filesystem, InodeId, Options, TreeId};
+use butterfs_ondisk::items::{ChunkHead, FileExtent, InodeItem};
 use butterfs_ondisk::{Ino, Key, KeyType};
-use butterfs_testkit::editor::Editor;
+use butterfs_testkit::editor::{Editor, Place};
 use butterfs_testkit::engine::FORMATS;
+use butterfs_testkit::judge::judge_memory;
 use std::sync::Arc;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
@@ -77,4 +78,71 @@ fn a_directory_that_lies_in_itself_has_no_path() {
         let said = filesystem.directory_path(InodeId::new(TreeId::FS, Ino(ino))).expect_err("a loop").to_string();
         assert!(said.contains("loop"), "{said}");
     }
+}
+
+#[test]
+fn a_size_without_a_next_block_can_be_looked_at() {
+    let (editor, disk) = image(|filesystem, root| drop(filesystem.mkdir(&ROOT, root, b"folder", 0o755)));
+    let of_folder = |key: Key| key.objectid == 257 && key.kind == KeyType::INODE_ITEM;
+    editor.change(TreeId::FS, |item| of_folder(item.key()), |inode: &mut InodeItem| inode.size = (u64::MAX - 2).into());
+    let filesystem = open(&disk, true).expect("each item is well-formed");
+    let found = filesystem.lookup(filesystem.root(), b"folder").expect("an inode of any size");
+    assert_eq!(found.size, u64::MAX - 2);
+}
+
+#[test]
+fn two_root_items_of_one_subvolume_are_no_loop() {
+    let (editor, disk) = image(|filesystem, root| {
+        filesystem.create_subvolume(&ROOT, root, b"twice").expect("room");
+    });
+    let place = editor.find(TreeId::ROOT, |item| item.is(KeyType::ROOT_ITEM) && item.key().objectid == 256);
+    let mut payload = editor.node(place.leaf).item(place.slot).to_vec();
+    // Its UUID.
+    payload[247] ^= 1;
+    editor.insert(TreeId::ROOT, Key::new(256, KeyType::ROOT_ITEM, 1), &payload);
+    let filesystem = open(&disk, false).expect("each item is well-formed");
+    let _ = filesystem.mend_uuid_tree();
+}
+
+#[test]
+fn fields_of_chunks_without_a_meaning_may_differ() {
+    let (editor, disk) = image(|_, _| {});
+    let is_system =
+        |key: Key| key.kind == KeyType::CHUNK_ITEM && key.offset == editor.sb.chunk_root.get() / (1 << 20) * (1 << 20);
+    editor.change(
+        TreeId::CHUNK,
+        |item| is_system(item.key()),
+        |chunk: &mut ChunkHead| {
+            (chunk.io_align, chunk.owner) = (4096.into(), 7.into());
+        },
+    );
+    assert!(judge_memory(&disk).is_clean());
+    open(&disk, false).expect("the kernel mounts it too");
+}
+
+#[test]
+fn a_removed_folder_that_is_open_has_no_path() {
+    let (_, disk) = image(|filesystem, root| drop(filesystem.mkdir(&ROOT, root, b"folder", 0o755)));
+    let filesystem = open(&disk, false).expect("a sound image");
+    let folder = filesystem.lookup(filesystem.root(), b"folder").expect("it was made").id;
+    filesystem.rmdir(filesystem.root(), b"folder").expect("it is empty");
+    let refused = filesystem.directory_path(folder).expect_err("it has no name");
+    assert!(refused.is(Errno::ENOENT), "{refused}");
+}
+
+#[test]
+fn the_judge_finds_keys_that_nobody_looks_up() {
+    let (editor, disk) = image(|_, _| {});
+    let summary = editor.find(TreeId::FREE_SPACE, |item| item.is(KeyType::FREE_SPACE_INFO));
+    editor.set_key(summary, |key| Key { offset: key.offset / 2, ..key });
+    assert!(!judge_memory(&disk).is_clean(), "a summary of half a group");
+    let (editor, disk) = image(|_, _| {});
+    let mut last = None;
+    editor.each_leaf(TreeId::CHUNK, &mut |leaf| {
+        let slots = (0..leaf.nritems()).filter(|slot| leaf.key(*slot).kind == KeyType::CHUNK_ITEM);
+        last = slots.last().map(|slot| Place { leaf: leaf.at(), slot });
+        false
+    });
+    editor.set_key(last.expect("there are chunks"), |key| Key { objectid: 257, ..key });
+    assert!(!judge_memory(&disk).is_clean(), "a chunk of another object");
 }

@@ -39,7 +39,7 @@ macro_rules! smokes {
     };
 }
 
-smokes! { superblock items nodes image fields trees filesystem }
+smokes! { superblock items nodes image mutants trees filesystem }
 
 #[test]
 fn what_failed_once_does_not_fail_again() {

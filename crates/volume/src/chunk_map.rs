@@ -40,11 +40,11 @@ impl ChunkMap {
         ChunkMap::default()
     }
 
-    /// A map of these chunks, in any order. A chunk that is there twice, alike, counts once.
+    /// A map of these chunks, in any order. A chunk that is there twice and maps alike counts once.
     pub fn from_chunks(chunks: impl IntoIterator<Item = Chunk>) -> Result<ChunkMap, ChunkMapError> {
         let mut sorted: Vec<Arc<Chunk>> = chunks.into_iter().map(Arc::new).collect();
         sorted.sort_by_key(|chunk| chunk.start);
-        sorted.dedup();
+        sorted.dedup_by(|second, first| first.maps_like(second));
         sorted.iter().try_for_each(|chunk| check_shape(chunk))?;
         match sorted.windows(2).find(|pair| pair[0].end() > pair[1].start) {
             None => Ok(ChunkMap { chunks: sorted }),

@@ -268,7 +268,8 @@ impl Inode {
             let mut attr = Attr::of_item(self.id(), &state.item, self.dirty.core().sectorsize());
             attr.size = state.size;
             // What replaces recorded data does not come on top of it.
-            let room = state.size.next_multiple_of(4096).saturating_sub(state.item.nbytes.get());
+            let whole = state.size.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
+            let room = whole.saturating_sub(state.item.nbytes.get());
             attr.blocks = attr.blocks.saturating_add(coming.min(room).div_ceil(512));
             attr
         })

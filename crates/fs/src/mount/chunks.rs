@@ -37,7 +37,7 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
             KeyType::CHUNK_ITEM if key.objectid == objectid::FIRST_CHUNK_TREE => {
                 let chunk = Chunk::parse(Logical(key.offset), data, &limits)
                     .map_err(|rule| Error::corrupt(format!("chunk {}: {rule}", key.offset)))?;
-                if map.get(chunk.start).is_none_or(|known| *known != chunk) {
+                if map.get(chunk.start).is_none_or(|known| !known.maps_like(&chunk)) {
                     map.insert(chunk).map_err(|error| Error::corrupt(error.to_string()))?;
                 }
             }

@@ -5,14 +5,14 @@
 //! Paths have no slash at their ends.
 
 use super::info;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::reference;
 use crate::transaction::Core;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use rustc_hash::FxHashSet;
 use std::ops::ControlFlow;
 
-/// The path of a directory inside its subvolume; empty for the root directory.
+/// The path of a directory inside its subvolume; empty for the root directory. `ENOENT` when it has no name.
 pub fn of_directory(core: &Core, tree: TreeId, directory: Ino) -> Result<Vec<u8>> {
     let (mut names, mut seen) = (Vec::new(), FxHashSet::default());
     let mut at = directory;
@@ -21,8 +21,11 @@ pub fn of_directory(core: &Core, tree: TreeId, directory: Ino) -> Result<Vec<u8>
             return Err(Error::corrupt(format!("directory {directory} of tree {tree} lies in a loop")));
         }
         let first = names_of(core, tree, at, true)?.pop();
-        let (parent, name) =
-            first.ok_or_else(|| Error::corrupt(format!("directory {at} of tree {tree} has no name")))?;
+        let (parent, name) = first.ok_or_else(|| match at == directory {
+            // It was removed while somebody has it open, or stands in for a subvolume.
+            true => Error::refused(Errno::ENOENT, "the directory has no name"),
+            false => Error::corrupt(format!("directory {at} of tree {tree} has no name")),
+        })?;
         names.push(name);
         at = parent;
     }

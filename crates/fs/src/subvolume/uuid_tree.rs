@@ -205,7 +205,8 @@ fn bears(core: &Core, kind: UuidKind, uuid: &[u8; 16], id: TreeId) -> Result<boo
     }
 }
 
-/// Mends one flaw, if it still is one. False for an entry that has no room.
+/// Mends one flaw, if it still is one. False where nothing was done: it is none any more, a second root item of the same
+/// number has it, or an entry has no room.
 pub fn mend(handle: &Handle, flaw: Flaw) -> Result<bool> {
     let core = handle.core();
     match flaw {
@@ -220,7 +221,7 @@ pub fn mend(handle: &Handle, flaw: Flaw) -> Result<bool> {
                 tree.remove(handle, key)?;
             }
         }
-        Flaw::Stale(..) | Flaw::Missing(..) => {}
+        Flaw::Stale(..) | Flaw::Missing(..) => return Ok(false),
     }
     Ok(true)
 }

@@ -5,10 +5,10 @@
 //!
 //! Invariant: a target's run depends on its bytes alone.
 
-mod fields;
 mod filesystem;
 mod image;
 mod items;
+mod mutants;
 mod mutation;
 mod nodes;
 mod superblock;
@@ -38,7 +38,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "items", run: items::run, seeds: items::seeds, smoke_runs: 20_000 },
     Target { name: "nodes", run: nodes::run, seeds: nodes::seeds, smoke_runs: 6_000 },
     Target { name: "image", run: image::run, seeds: image::seeds, smoke_runs: 600 },
-    Target { name: "fields", run: fields::run, seeds: fields::seeds, smoke_runs: 300 },
+    Target { name: "mutants", run: mutants::run, seeds: mutants::seeds, smoke_runs: 300 },
     Target { name: "trees", run: trees::run, seeds: trees::seeds, smoke_runs: 1_500 },
     Target { name: "filesystem", run: filesystem::run, seeds: filesystem::seeds, smoke_runs: 150 },
 ];

@@ -1,0 +1,124 @@
+//! Mutants by the thousand: see `butterfs_testkit::mutants` for what is asked of each.
+//!
+//! `BUTTERFS_FUZZ=100` makes a hundred times as many, `BUTTERFS_FUZZ_SEED` begins elsewhere; `BUTTERFS_MUTANT=7` runs
+//! this one seed and says everything about it.
+
+use butterfs_ondisk::layout::STRUCTURES;
+use butterfs_testkit::mutants::operations::{ELSEWHERE, OPERATIONS};
+use butterfs_testkit::mutants::{Outcome, campaign, run, run_in, shapes};
+use butterfs_testkit::rng::Rng;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+/// In a test run.
+const IMAGES: u64 = 2500;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+#[test]
+fn mutants_are_worked_in() {
+    if let Some(seed) = number("BUTTERFS_MUTANT") {
+        let mut outcome = Outcome::default();
+        let result = run(&mut Rng::new(seed), &mut outcome);
+        println!("{outcome:#?}\n{result:?}");
+        return assert!(result.is_ok());
+    }
+    let images = IMAGES * number("BUTTERFS_FUZZ").unwrap_or(1);
+    many(images, number("BUTTERFS_SOAK_SECONDS").map(Duration::from_secs));
+}
+
+/// Millions: as many as there is time for.
+#[test]
+#[ignore = "takes as long as BUTTERFS_SOAK_SECONDS says, 20 minutes if it says nothing"]
+fn soak() {
+    many(u64::MAX >> 1, Some(Duration::from_secs(number("BUTTERFS_SOAK_SECONDS").unwrap_or(1200))));
+}
+
+fn many(images: u64, limit: Option<Duration>) {
+    let first = number("BUTTERFS_FUZZ_SEED").unwrap_or(1);
+    let tally = campaign(first..first + images, limit, &mut |failure| eprintln!("{failure}"));
+    println!("{}", tally.summary());
+    assert!(tally.failures.is_empty(), "{} failures, the first one:\n{}", tally.failures.len(), tally.failures[0]);
+    if tally.images >= IMAGES {
+        assert!(
+            tally.clean > tally.images / 20 && tally.opened > tally.images / 4 && tally.noticed > tally.images / 20
+        );
+        every_operation_was_called(&tally.operations.keys().copied().collect());
+        every_structure_was_changed(&tally.places.keys().filter_map(|place| place.split(' ').nth(1)).collect());
+    }
+}
+
+fn every_operation_was_called(called: &BTreeSet<&str>) {
+    let missing: Vec<&str> = OPERATIONS
+        .iter()
+        .flat_map(|table| table.iter())
+        .map(|(name, _)| *name)
+        .filter(|name| !called.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "never called: {missing:?}");
+}
+
+/// Structures that are parts of others, or lie in no tree.
+const PARTS: [&str; 7] =
+    ["RootBackup", "ItemHeader", "Timespec", "FileExtentBody", "LeftState", "BalanceArgs", "BalanceItem"];
+/// Only the kernel writes them, where it and its tools are there.
+const OF_THE_KERNEL: [&str; 4] = ["FreeSpaceHeader", "QgroupStatus", "QgroupInfo", "QgroupLimit"];
+
+fn every_structure_was_changed(changed: &BTreeSet<&str>) {
+    let with_the_kernel = shapes().iter().any(|shape| shape.name.starts_with("kernel:"));
+    let asked = |name: &str| !PARTS.contains(&name) && (with_the_kernel || !OF_THE_KERNEL.contains(&name));
+    let missing: Vec<&str> =
+        STRUCTURES.iter().map(|one| one.name).filter(|name| asked(name) && !changed.contains(name)).collect();
+    assert!(missing.is_empty(), "never changed: {missing:?}");
+}
+
+#[test]
+fn without_changes_nothing_speaks_of_damage() {
+    for shape in shapes() {
+        for seed in 0..6 {
+            let mut outcome = Outcome::default();
+            let result = run_in(shape, 0, &mut Rng::new(seed), &mut outcome);
+            assert!(outcome.is_clean == shape.is_clean && outcome.is_opened, "{}: {outcome:?}", shape.name);
+            assert!(
+                result.is_ok() && outcome.noticed.is_empty(),
+                "{}, seed {seed}: {result:?} {outcome:?}",
+                shape.name
+            );
+        }
+    }
+}
+
+#[test]
+fn everything_that_can_be_called_is_called() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fs/src/filesystem");
+    let mut known: BTreeSet<&str> = OPERATIONS.iter().flat_map(|table| table.iter()).map(|(name, _)| *name).collect();
+    known.extend(ELSEWHERE);
+    let (mut missing, mut met) = (Vec::new(), 0);
+    for entry in std::fs::read_dir(folder).expect("the sources are there").flatten() {
+        for name in public(&std::fs::read_to_string(entry.path()).expect("a source file")) {
+            met += 1;
+            if !known.contains(&name[..]) {
+                missing.push(name);
+            }
+        }
+    }
+    assert!(met > 80 && missing.is_empty(), "not in the table of operations: {missing:?}");
+}
+
+/// Public functions of what is open.
+fn public(text: &str) -> Vec<String> {
+    let mut of_ours = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("impl") {
+            of_ours = line == "impl Filesystem {" || line == "impl SnapshotReader {";
+        }
+        if let Some(rest) = line.strip_prefix("    pub fn ").filter(|_| of_ours) {
+            found.push(rest.split(['(', '<']).next().unwrap_or_default().to_owned());
+        }
+    }
+    found
+}

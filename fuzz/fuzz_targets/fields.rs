@@ -1,6 +1,0 @@
-//! The target `fields` of `butterfs_testkit::fuzz`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    (butterfs_testkit::fuzz::target("fields").expect("it is in the table").run)(input);
-});
