@@ -87,11 +87,6 @@ pub fn superblock(base: &Base) -> Vec<u8> {
     bytes
 }
 
-/// A copy of its content.
-pub fn disk(base: &Base) -> MemoryDevice {
-    base.disk.snapshot()
-}
-
 /// All tree blocks.
 pub fn blocks(base: &Base) -> Vec<Node> {
     let editor = Editor::open(vec![base.disk.clone()]);
