@@ -76,9 +76,9 @@ impl Physical {
 }
 
 impl Generation {
-    /// The generation after this one.
+    /// The generation after this one. The last one stays: no filesystem is written that has it.
     pub const fn next(self) -> Generation {
-        Generation(self.0 + 1)
+        Generation(self.0.saturating_add(1))
     }
 }
 

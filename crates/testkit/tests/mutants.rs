@@ -23,7 +23,8 @@ fn mutants_are_worked_in() {
     if let Some(seed) = number("BUTTERFS_MUTANT") {
         let mut outcome = Outcome::default();
         let result = run(&mut Rng::new(seed), &mut outcome);
-        println!("{outcome:#?}\n{result:?}");
+        let shape = shapes().iter().find(|shape| shape.name == outcome.shape).expect("it was chosen");
+        println!("{outcome:#?}\nnotes of the shape: {:?}\n{result:?}", shape.notes);
         return assert!(result.is_ok());
     }
     let images = IMAGES * number("BUTTERFS_FUZZ").unwrap_or(1);

@@ -15,7 +15,7 @@ use crate::file_buffer::DirtyRuns;
 use crate::inode::Inode;
 use crate::options::Method;
 use butterfs_ondisk::items::inode_flags;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// Bytes that are read and written anew together.
@@ -54,13 +54,27 @@ impl Files {
             if at >= end {
                 return Ok(moved);
             }
-            let window = at..end.min(at + 4 * CLUSTER_BYTES);
+            // A file may be as long as numbers go and hold one sector.
+            let Some(data) = self.first_data(inode, &(at..end))? else { return Ok(moved) };
+            let at_data = at.max(self.round_down(data));
+            let window = at_data..end.min(at_data.saturating_add(4 * CLUSTER_BYTES));
             at = window.end;
             for cluster in self.clusters(inode, &window, &how)? {
                 moved += cluster.end - cluster.start;
                 self.write_anew(inode, cluster, how.compress)?;
             }
         }
+    }
+
+    /// Where the first extent with data in `range` begins, or `range` where that lies before it.
+    fn first_data(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<u64>> {
+        let (context, items) = self.extents(inode);
+        let mut first = None;
+        context.overlapping(&items, range, &mut |extent, _| {
+            first = extent.is_on_disk().then_some(extent.start);
+            Ok(if first.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(first)
     }
 
     /// Ranges of at most [`CLUSTER_BYTES`] that are worth it.

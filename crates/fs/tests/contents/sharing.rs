@@ -1,10 +1,11 @@
 //! Sharing extents: clones of compressed and small files, within one file, dedupe; and defragmenting, which ends it.
 
-use super::world::{World, pattern, text};
+use super::world::{ROOT, World, pattern, text};
 use butterfs_fs::file::Defragment;
 use butterfs_fs::file::item::{ExtentKind, FileExtent};
 use butterfs_fs::mkfs::MkfsOptions;
 use butterfs_fs::{DataPolicy, Errno, InodeId, Method, Options, SetAttr, TreeId};
+use butterfs_testkit::watchdog::Watchdog;
 
 fn extents(world: &World, id: InodeId) -> Vec<FileExtent> {
     world.fs.extents(id, 0..u64::MAX / 2).unwrap()
@@ -231,4 +232,16 @@ fn a_label_is_durable_when_it_is_set() {
     assert!(world.fs.set_label(&[b'x'; 256]).is_err_and(|error| error.is(Errno::EINVAL)));
     world.fs.set_label(b"").unwrap();
     assert_eq!(world.reopen().fs.superblock().label(), b"");
+}
+
+/// Nobody waits for holes: the file is as long as files can be.
+#[test]
+fn defragmenting_a_long_sparse_file_ends() {
+    let _watchdog = Watchdog::new("defragmenting_a_long_sparse_file_ends", 60);
+    let world = World::new();
+    let id = world.file("long");
+    world.fs.write(id, 1 << 61, &[7; 9000], false).unwrap();
+    let size = SetAttr { size: Some(i64::MAX as u64), ..SetAttr::default() };
+    world.fs.setattr(&ROOT, id, &size).unwrap();
+    assert_eq!(world.fs.defragment(id, &Defragment::default()).unwrap(), 0);
 }

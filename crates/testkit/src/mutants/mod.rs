@@ -240,6 +240,6 @@ fn judged(disks: &[Arc<MemoryDevice>]) -> Report {
 
 /// What a report says besides errors.
 fn remarks(report: &Report) -> BTreeSet<String> {
-    let warnings = report.findings.iter().map(|finding| format!("{}", finding.id()));
+    let warnings = report.findings.iter().map(|finding| format!("{finding}"));
     warnings.chain(report.notes.iter().cloned()).collect()
 }
