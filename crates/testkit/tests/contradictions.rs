@@ -145,8 +145,8 @@ fn the_judge_finds_keys_that_nobody_looks_up() {
     let (editor, disk) = image(|_, _| {});
     let mut last = None;
     editor.each_leaf(TreeId::CHUNK, &mut |leaf| {
-        let slots = (0..leaf.nritems()).filter(|slot| leaf.key(*slot).kind == KeyType::CHUNK_ITEM);
-        last = slots.last().map(|slot| Place { leaf: leaf.at(), slot });
+        let mut slots = (0..leaf.nritems()).filter(|slot| leaf.key(*slot).kind == KeyType::CHUNK_ITEM);
+        last = slots.next_back().map(|slot| Place { leaf: leaf.at(), slot });
         false
     });
     editor.set_key(last.expect("there are chunks"), |key| Key { objectid: 257, ..key });
