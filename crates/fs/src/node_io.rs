@@ -9,9 +9,9 @@
 
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Generation, Key, Logical};
+use butterfs_sync::{Mutex, RwLock};
 use butterfs_tree::{BlockIdentity, Node, NodePtr};
-use butterfs_volume::Volume;
-use parking_lot::{Mutex, RwLock};
+use butterfs_volume::{Volume, VolumeError};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -184,18 +184,39 @@ impl NodeCache {
         if let Some(node) = self.get(ptr) {
             return Ok(node);
         }
-        let node = Arc::new(self.read(ptr)?);
+        self.read(ptr).map(|node| self.keep(ptr, node))
+    }
+
+    /// The same; none where the first copy on disk is another block. A tree that changes meanwhile explains that: who still
+    /// finds the pointer in it loads the node.
+    pub fn load_unless_doubtful(&self, ptr: &NodePtr) -> Result<Option<Arc<Node>>> {
+        if let Some(node) = self.get(ptr) {
+            return Ok(Some(node));
+        }
+        let mut bytes = vec![0; self.nodesize as usize];
+        // Whatever it is, it is no bad copy yet.
+        match self.volume.read(ptr.at, &mut bytes, &mut |_| Ok(())) {
+            Err(VolumeError::Unmapped { .. }) => return Ok(None),
+            read => read?,
+        }
+        let node = butterfs_tree::verify(bytes.into_boxed_slice(), ptr, &self.identity()).ok();
+        Ok(node.map(|node| self.keep(ptr, node)))
+    }
+
+    /// Puts what was read into the cache.
+    fn keep(&self, ptr: &NodePtr, node: Node) -> Arc<Node> {
+        let node = Arc::new(node);
         let mut shard = self.shard(ptr.at).lock();
         if let Some(entry) = shard.nodes.get(&ptr.at.0)
             && entry.state != State::Clean
         {
             // Only a stale pointer can name an address that is being written under another generation.
             let same = entry.node.generation() == ptr.generation;
-            return if same { Ok(Arc::clone(&entry.node)) } else { Ok(node) };
+            return if same { Arc::clone(&entry.node) } else { node };
         }
         shard.insert(Arc::clone(&node), State::Clean, false);
         shard.evict(self.clean_per_shard);
-        Ok(node)
+        node
     }
 
     fn read(&self, ptr: &NodePtr) -> Result<Node> {

@@ -79,7 +79,7 @@ impl SuperblockOrder {
     pub fn commit<E>(&self, generation: u64, write: impl FnOnce(bool) -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
         while state.busy || state.logs.iter().any(|log| *log <= generation) {
-            state = self.changed.wait(state);
+            self.changed.wait(&mut state);
         }
         state.busy = true;
         let log_on_disk = state.log_on_disk;
@@ -105,7 +105,7 @@ impl SuperblockOrder {
     ) -> Result<Turn, E> {
         let mut state = self.state.lock();
         while state.busy && state.durable + 1 == generation {
-            state = self.changed.wait(state);
+            self.changed.wait(&mut state);
         }
         if state.durable >= generation {
             return Ok(Turn::Committed);
@@ -124,7 +124,7 @@ impl SuperblockOrder {
             if state.stopped {
                 return Ok(Turn::Stopped);
             }
-            state = self.changed.wait(state);
+            self.changed.wait(&mut state);
         }
         if state.stopped {
             return Ok(Turn::Stopped);
@@ -141,7 +141,7 @@ impl SuperblockOrder {
     pub fn wait_durable(&self, generation: u64) -> bool {
         let mut state = self.state.lock();
         while state.durable < generation && !state.stopped {
-            state = self.changed.wait(state);
+            self.changed.wait(&mut state);
         }
         state.durable >= generation
     }

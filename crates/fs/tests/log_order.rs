@@ -8,8 +8,26 @@
 mod sync_primitives {
     //! The engine's primitives, scheduled by the test.
 
+    use std::ops::{Deref, DerefMut};
+
     pub struct Mutex<T>(shuttle::sync::Mutex<T>);
-    pub type Guard<'a, T> = shuttle::sync::MutexGuard<'a, T>;
+
+    /// Empty only while its thread waits.
+    pub struct Guard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+
+    impl<T> Deref for Guard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("its thread does not wait")
+        }
+    }
+
+    impl<T> DerefMut for Guard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("its thread does not wait")
+        }
+    }
 
     impl<T: Default> Default for Mutex<T> {
         fn default() -> Mutex<T> {
@@ -23,7 +41,7 @@ mod sync_primitives {
         }
 
         pub fn lock(&self) -> Guard<'_, T> {
-            self.0.lock().expect("nobody panics while holding it")
+            Guard(Some(self.0.lock().expect("nobody panics while holding it")))
         }
     }
 
@@ -31,8 +49,9 @@ mod sync_primitives {
     pub struct Condvar(shuttle::sync::Condvar);
 
     impl Condvar {
-        pub fn wait<'a, T>(&self, guard: Guard<'a, T>) -> Guard<'a, T> {
-            self.0.wait(guard).expect("nobody panics while holding it")
+        pub fn wait<T>(&self, guard: &mut Guard<'_, T>) {
+            let held = guard.0.take().expect("its thread does not wait");
+            guard.0 = Some(self.0.wait(held).expect("nobody panics while holding it"));
         }
 
         pub fn notify_all(&self) {

@@ -58,6 +58,15 @@ impl<'a> Disks<'a> {
 
     /// The disk of a cut, which is not before the last one. `whole_superblocks`: the primary superblock is not torn.
     pub fn at(&mut self, cut: &Cut, whole_superblocks: bool) -> MemoryDevice {
+        self.make(cut, |event| !whole_superblocks || !is_primary_superblock(event))
+    }
+
+    /// The same, where every write is kept whole or not at all.
+    pub fn untorn_at(&mut self, cut: &Cut) -> MemoryDevice {
+        self.make(cut, |_| false)
+    }
+
+    fn make(&mut self, cut: &Cut, may_tear: impl Fn(&Event) -> bool) -> MemoryDevice {
         assert!(cut.prefix >= self.looked_at, "cuts are taken in order");
         for index in self.looked_at..cut.prefix {
             match &self.events[index] {
@@ -95,7 +104,7 @@ impl<'a> Disks<'a> {
             }
             let torn = rng.chance(percent_torn).then(|| sectors(event, &mut rng)).flatten();
             match torn {
-                Some(_) if whole_superblocks && is_primary_superblock(event) => {}
+                Some(_) if !may_tear(event) => {}
                 torn => write(&disk, devices, event, torn),
             }
         }

@@ -23,8 +23,10 @@
 //!    step of the workload, and what other threads do while a commit writes is run inside the commit ([`meanwhile`]).
 //! 2. A run changes nothing outside of its memory but the images that it exports.
 //!
+//! [`interleave`] runs operations of several threads inside each other, and judges what comes of them alike.
+//!
 //! # Not here
-//! Which threads run when between two steps of one operation; devices that are missing or fail for good while others go on.
+//! Threads that the engine starts by itself.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +35,7 @@ pub mod choice;
 pub mod cut;
 pub mod explore;
 pub mod faults;
+pub mod interleave;
 pub mod kernel;
 pub mod life;
 pub mod meanwhile;

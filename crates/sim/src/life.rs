@@ -332,7 +332,7 @@ impl World {
 }
 
 /// What stands in for a subvolume looks like its folder did when it was first looked at.
-fn forget_placeholders(shown: &mut Fingerprint, model: &ModelFs) {
+pub(crate) fn forget_placeholders(shown: &mut Fingerprint, model: &ModelFs) {
     for (path, entry) in &mut shown.entries {
         let path = RelPath(path.clone());
         let node = model.resolve(&path).ok().filter(|id| model.node(*id).placeholder);
@@ -369,7 +369,7 @@ fn shortened(step: &Step, expected: &Outcome, actual: &Outcome) -> Option<Step> 
     }
 }
 
-fn digest_event(digest: &mut Xxh64, event: &Event) {
+pub(crate) fn digest_event(digest: &mut Xxh64, event: &Event) {
     match event {
         Event::Write { device, offset, data } => {
             digest.update(&[0, *device as u8]);

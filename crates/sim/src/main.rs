@@ -4,6 +4,7 @@ use butterfs_fs::options::Canary;
 use butterfs_sim::campaign::{Campaign, Totals};
 use butterfs_sim::explore::{Exploration, Explored};
 use butterfs_sim::faults::Struck;
+use butterfs_sim::interleave::weaving::{Weaving, Woven};
 use butterfs_sim::plan::Plan;
 use butterfs_sim::run::Manner;
 use std::process::ExitCode;
@@ -12,18 +13,22 @@ use std::time::{Duration, Instant};
 const HELP: &str = "\
 usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
+                       [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
   --seed S           the first seed (default 1)
   --runs N           so many seeds (default 1 with --seed, else 1000)
   --hours H          until this time is over, instead of a number of runs (0.5 is half an hour)
   --kernel-every N   one state of N is also mounted by the kernel and checked by btrfs check (needs root)
   --explore 1|2      instead of seeds, every sequence of one or two operations
+  --interleave N     instead of seeds, all pairs of operations inside each other, with at most N interruptions
+  --interleave random
+                     instead of seeds, three threads with one or two operations each, in random turns
   --shard I/N        of that the part I, from 0, of N
   --from U           and of that only from this unit of work on
   --threads N        seeds at one time (default: all cores)
   --faults           the device goes wrong too, not only the power
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
-                     checksum-ignored, error-ignored";
+                     checksum-ignored, error-ignored, checked-early, in-place-unprotected";
 
 struct Arguments {
     seed: u64,
@@ -33,6 +38,8 @@ struct Arguments {
     threads: usize,
     faults: bool,
     explore: usize,
+    /// Pairs with so many interruptions at most, or none for random threads.
+    interleave: Option<Option<usize>>,
     shard: (u64, u64),
     from: u64,
     canary: Option<Canary>,
@@ -48,6 +55,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         threads,
         faults: false,
         explore: 0,
+        interleave: None,
         shard: (0, 1),
         from: 0,
         canary: None,
@@ -71,6 +79,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
             "--explore" => {
                 arguments.explore = value.parse().ok().filter(|length| (1..=2).contains(length)).ok_or_else(bad)?;
             }
+            "--interleave" if value == "random" => arguments.interleave = Some(None),
+            "--interleave" => arguments.interleave = Some(Some(value.parse().map_err(|_| bad())?)),
             "--shard" => arguments.shard = shard(value).ok_or_else(bad)?,
             "--from" => arguments.from = value.parse().map_err(|_| bad())?,
             "--threads" => arguments.threads = value.parse().map_err(|_| bad())?,
@@ -83,6 +93,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "checksum-ignored" => Canary::ChecksumIgnored,
                     "error-ignored" => Canary::WriteErrorIgnored,
                     "log-early" => Canary::LogSuperblockEarly,
+                    "checked-early" => Canary::SubvolumeCheckedEarly,
+                    "in-place-unprotected" => Canary::InPlaceUnprotected,
                     _ => return Err(bad()),
                 });
             }
@@ -102,6 +114,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match parse(&words) {
         Ok(arguments) if arguments.explore > 0 => explore(&arguments),
+        Ok(arguments) if arguments.interleave.is_some() => interleave(&arguments),
         Ok(arguments) => run(&arguments),
         Err(sentence) => {
             eprintln!("{sentence}\n\n{HELP}");
@@ -172,6 +185,37 @@ fn explore(arguments: &Arguments) -> ExitCode {
         }
     }
     if explored.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn interleave(arguments: &Arguments) -> ExitCode {
+    let started = Instant::now();
+    let weaving = Weaving {
+        pairs: arguments.interleave.flatten(),
+        shard: arguments.shard,
+        from: arguments.from,
+        most: arguments.runs.unwrap_or(u64::MAX),
+        until: arguments.hours.map(|hours| started + Duration::from_secs_f64(hours * 3600.0)),
+        threads: arguments.threads,
+        canary: arguments.canary,
+    };
+    let told = std::sync::Mutex::new(started);
+    let woven = weaving.run(|woven| {
+        let mut told = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if told.elapsed() > Duration::from_secs(10) {
+            *told = Instant::now();
+            report_woven(woven, started);
+        }
+    });
+    report_woven(&woven, started);
+    woven.failures.iter().for_each(|failure| println!("FAILED\n{failure}"));
+    if woven.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn report_woven(woven: &Woven, started: Instant) {
+    let Woven { units, done, runs, states, failures } = woven;
+    let of = if *units > 0 { format!(" of {units} pairs") } else { " seeds".to_owned() };
+    let seconds = started.elapsed().as_secs_f64();
+    println!("{done}{of}: {runs} runs, {states} crash states, {} failed, in {seconds:.0} s", failures.len());
 }
 
 fn report_explored(explored: &Explored, started: Instant) {

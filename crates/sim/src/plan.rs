@@ -5,7 +5,7 @@ use crate::parts;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::options::{Booking, Canary, Policies};
-use butterfs_fs::{AccessTimes, Env, Options};
+use butterfs_fs::{AccessTimes, Env, Options, Subvolume, TreeId};
 use butterfs_ondisk::ChecksumKind;
 use butterfs_ondisk::profile::Profile;
 use butterfs_testkit::rng::Rng;
@@ -198,6 +198,8 @@ impl Plan {
     /// How the filesystem is opened: with caches so small that what is rare happens.
     pub fn options(&self) -> Options {
         Options {
+            // Whatever becomes the default.
+            subvolume: Subvolume::Id(TreeId::FS),
             access_times: AccessTimes::Never,
             no_tree_log: !self.logs,
             node_cache_bytes: 128 << 10,

@@ -52,6 +52,11 @@ impl Library {
         self.at(path, |_, id| Ok(id))
     }
 
+    /// The inode at `path`, retained once unless it is the root.
+    pub fn retain(&self, path: &RelPath) -> Answer<InodeId> {
+        self.walk(path)
+    }
+
     /// The inode that an operation on `object` would be about.
     pub fn find_object(&self, object: &Object) -> Answer<InodeId> {
         self.on(object, |_, id| Ok(id))

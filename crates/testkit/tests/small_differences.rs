@@ -335,3 +335,32 @@ fn a_shut_down_filesystem_keeps_what_was_asked_for() {
         served.unmount();
     }
 }
+
+/// A read-only snapshot can be renamed where it is; another parent directory would change it.
+#[test]
+fn a_read_only_subvolume_keeps_its_parent_directory() {
+    let Some(pair) = Pair::new("read-only-parent", "rw") else { return };
+    let ours = serve::binary();
+    let [our_path, kernels_path] = [pair.ours.path().to_owned(), pair.kernels.path().to_owned()];
+    for (program, at) in [(&*ours.to_string_lossy(), &our_path), ("btrfs", &kernels_path)] {
+        let path = |name: &str| at.join(name).to_string_lossy().into_owned();
+        run_ok(20, program, &["subvolume", "create", &path("s")]);
+        run_ok(20, program, &["subvolume", "snapshot", "-r", &path("s"), &path("r")]);
+        run_ok(20, program, &["subvolume", "create", &path("t")]);
+        std::fs::create_dir(at.join("d")).expect("room");
+    }
+    let rename = |from: &str, to: &str, flags| {
+        let rename =
+            |at: &Path| rustix::fs::renameat_with(rustix::fs::CWD, at.join(from), rustix::fs::CWD, at.join(to), flags);
+        let [ours, kernels] = pair.both(rename);
+        assert_eq!(ours, kernels, "{from} to {to}");
+        kernels
+    };
+    use rustix::fs::RenameFlags;
+    assert_eq!(rename("r", "d/r", RenameFlags::empty()), Err(rustix::io::Errno::ROFS));
+    assert_eq!(rename("r", "r2", RenameFlags::empty()), Ok(()));
+    assert_eq!(rename("t", "d/t", RenameFlags::empty()), Ok(()));
+    assert_eq!(rename("r2", "d/t", RenameFlags::EXCHANGE), Err(rustix::io::Errno::ROFS));
+    assert_eq!(rename("d/t", "r2", RenameFlags::EXCHANGE), Err(rustix::io::Errno::ROFS));
+    pair.finish();
+}

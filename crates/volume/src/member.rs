@@ -4,7 +4,7 @@ use butterfs_device::BlockDevice;
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
 use butterfs_ondisk::{DeviceId, Physical};
-use parking_lot::Mutex;
+use butterfs_sync::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -10,7 +10,7 @@ use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::{DeviceId, Logical};
-use parking_lot::{Mutex, RwLock};
+use butterfs_sync::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

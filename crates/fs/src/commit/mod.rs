@@ -270,7 +270,8 @@ impl Core {
         let deadline = Instant::now() + interval;
         let mut wanted = self.commit_wish.0.lock();
         while !*wanted {
-            if self.commit_wish.1.wait_until(&mut wanted, deadline).timed_out() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.commit_wish.1.wait_for(&mut wanted, left) {
                 break;
             }
         }

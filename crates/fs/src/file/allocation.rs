@@ -66,6 +66,8 @@ impl Files {
         if append_only && !matches!(what, Allocation::Allocate { .. }) {
             return Err(Error::refused(Errno::EPERM, "the file can only be appended to"));
         }
+        // What changes content in several steps does so between two writes.
+        let _whole = (!matches!(what, Allocation::Allocate { .. })).then(|| inode.data.whole.write());
         let _mapping = inode.data.lock_mapping();
         let now = || Some(self.core.env().now());
         // What is refused for want of space changes no times; what changes content takes privileges away before.

@@ -44,6 +44,7 @@ impl Files {
         if data.is_empty() {
             return Ok(0);
         }
+        let _whole = inode.data.whole.read();
         self.make_room(inode, data.len() as u64)?;
         let promise = self.promise(inode, offset, data.len() as u64)?;
         self.put(inode, offset, data, promise, kill)?;

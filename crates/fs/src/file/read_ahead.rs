@@ -11,7 +11,7 @@
 
 use crate::transaction::Core;
 use butterfs_ondisk::Logical;
-use parking_lot::{Condvar, Mutex};
+use butterfs_sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;

@@ -11,8 +11,8 @@ use crate::inode::Inode;
 use crate::options::Canary;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
+use butterfs_sync::Mutex;
 use butterfs_volume::{MIRROR_TURN, VolumeError};
-use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use crate::extent::TreeItems;
 use crate::inode::Inode;
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;
-use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+use butterfs_sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 

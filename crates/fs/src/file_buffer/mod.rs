@@ -14,7 +14,7 @@ pub(crate) use dirty::DirtyRuns;
 
 use crate::error::Error;
 use crate::transaction::DataReservation;
-use parking_lot::{Mutex, MutexGuard};
+use butterfs_sync::{Mutex, MutexGuard, RwLock};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct FileData {
     /// Held by whoever changes which extents the file has.
     pub(crate) mapping: Mutex<()>,
+    /// Shared by writes, and held alone by a change of content that takes several steps. Taken before `mapping`.
+    pub(crate) whole: RwLock<()>,
     buffer: Mutex<Option<Box<Buffer>>>,
 }
 

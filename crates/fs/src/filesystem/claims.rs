@@ -5,8 +5,8 @@
 
 use super::Filesystem;
 use crate::inode::InodeId;
-use parking_lot::{Condvar, Mutex};
-use std::time::Duration;
+use butterfs_sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 /// All claims of a filesystem.
 #[derive(Default)]
@@ -29,10 +29,13 @@ impl Filesystem {
         let _alarm = self.0.core.alarm();
         let claims = &self.0.claims;
         let mut held = claims.held.lock();
-        let taken =
-            |held: &mut Vec<(InodeId, Vec<u8>)>| held.iter().any(|(other, known)| *other == directory && known == name);
-        if claims.released.wait_while_for(&mut held, taken, patience).timed_out() && taken(&mut held) {
-            return None;
+        let deadline = Instant::now() + patience;
+        let mut late = false;
+        while held.iter().any(|(other, known)| *other == directory && known == name) {
+            if late {
+                return None;
+            }
+            late = claims.released.wait_for(&mut held, deadline.saturating_duration_since(Instant::now()));
         }
         held.push((directory, name.to_vec()));
         Some(Claim { filesystem: self.clone(), directory, name: name.to_vec() })

@@ -38,7 +38,7 @@ use crate::tree_log::Logs;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Ino, TreeId};
-use parking_lot::Mutex;
+use butterfs_sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;

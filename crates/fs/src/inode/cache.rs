@@ -14,7 +14,7 @@ use crate::inode::{DirtyInodes, Inode, InodeId, Orphan, orphan};
 use crate::transaction::{Core, Handle, Reserve, Tree};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
-use parking_lot::Mutex;
+use butterfs_sync::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;

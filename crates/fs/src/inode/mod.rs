@@ -35,7 +35,7 @@ use crate::tree_log::Changed;
 use attr::{Attr, timespec};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Generation, Ino, TreeId};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use butterfs_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 
 pub use attr::InodeId;
@@ -249,7 +249,8 @@ impl Inode {
         self.must_exist().map(|()| guard)
     }
 
-    fn must_exist(&self) -> Result<()> {
+    /// Refuses an inode that is gone.
+    pub fn must_exist(&self) -> Result<()> {
         if self.with(|state| state.deleted) {
             return Err(Error::refused(Errno::ESTALE, "the inode was deleted"));
         }

@@ -26,7 +26,7 @@ use crate::inode::{Inode, InodeCache, InodeId, subvolume_entry};
 use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::TreeId;
 use butterfs_ondisk::items::inode_flags;
-use parking_lot::{Mutex, RwLockWriteGuard};
+use butterfs_sync::{Mutex, RwLockWriteGuard};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ pub use free_extents::FreeExtents;
 
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::{Generation, Logical};
-use parking_lot::Mutex;
+use butterfs_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

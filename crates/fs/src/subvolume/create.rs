@@ -10,11 +10,10 @@ use crate::inode::entry::Entry;
 use crate::inode::subvolume_entry::{self, Place};
 use crate::inode::{Inode, InodeCache};
 use crate::options::Canary;
-use crate::sync_primitives::Guard;
 use crate::transaction::{Core, Handle, Readers, Reserve, Tree};
 use butterfs_ondisk::items::{InodeItem, InodeRef, RootItem, inode_flags};
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
-use parking_lot::Mutex;
+use butterfs_sync::{Mutex, MutexGuard};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -31,7 +30,7 @@ fn check_place(parent: &Inode, name: &[u8]) -> Result<()> {
 }
 
 /// Locks the table of subvolumes, and then finds out whether `check` refuses what is about to be done.
-pub(super) fn check_under_lock(core: &Core, check: impl Fn() -> Result<()>) -> Result<Option<Guard<'_, Readers>>> {
+pub(super) fn check_under_lock(core: &Core, check: impl Fn() -> Result<()>) -> Result<Option<MutexGuard<'_, Readers>>> {
     // The canary's check comes before the lock, and nobody looks again.
     let early = core.has_canary(Canary::SubvolumeCheckedEarly);
     let table = (!early).then(|| core.subvolume_table.lock());

@@ -21,11 +21,9 @@ pub fn of_directory(core: &Core, tree: TreeId, directory: Ino) -> Result<Vec<u8>
             return Err(Error::corrupt(format!("directory {directory} of tree {tree} lies in a loop")));
         }
         let first = names_of(core, tree, at, true)?.pop();
-        let (parent, name) = first.ok_or_else(|| match at == directory {
-            // It was removed while somebody has it open, or stands in for a subvolume.
-            true => Error::refused(Errno::ENOENT, "the directory has no name"),
-            false => Error::corrupt(format!("directory {at} of tree {tree} has no name")),
-        })?;
+        // It was removed, also while somebody has it open, or stands in for a subvolume.
+        let removed = || Error::refused_at(Errno::ENOENT, format!("directory {at} of tree {tree} has no name"));
+        let (parent, name) = first.ok_or_else(removed)?;
         names.push(name);
         at = parent;
     }
@@ -50,14 +48,23 @@ pub fn of_subvolume(core: &Core, id: TreeId) -> Result<Vec<u8>> {
         if !seen.insert(at) {
             return Err(Error::corrupt(format!("subvolume {id} lies in a loop")));
         }
-        let Some((parent, directory, name)) = info::info(core, at)?.place else {
-            return Err(Error::corrupt(format!("subvolume {at} has no place")));
-        };
+        let (parent, directory, name) = place_of(core, at)?;
         parts.push(joined(of_directory(core, parent, directory)?, &name));
         at = parent;
     }
     parts.reverse();
     Ok(parts.join(&b'/'))
+}
+
+/// The directory that holds a subvolume, and its name there.
+fn place_of(core: &Core, id: TreeId) -> Result<(TreeId, Ino, Vec<u8>)> {
+    if let Some(place) = info::info(core, id)?.place {
+        return Ok(place);
+    }
+    // Somebody who holds the table may be in the midst of deleting it.
+    let _table = core.subvolume_table.lock();
+    let place = info::info(core, id)?.place;
+    place.ok_or_else(|| Error::corrupt(format!("subvolume {id} has no place")))
 }
 
 /// A path and what comes after it.

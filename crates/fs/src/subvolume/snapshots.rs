@@ -13,7 +13,7 @@ use super::info::{self, SubvolumeInfo};
 use crate::error::Result;
 use crate::transaction::Core;
 use butterfs_ondisk::{Ino, TreeId};
-use parking_lot::Mutex;
+use butterfs_sync::Mutex;
 use std::collections::BTreeSet;
 
 /// See the [module](self). Takes 24 bytes and some more for each snapshot of the filesystem.

@@ -15,7 +15,7 @@
 use super::{Core, Handle};
 use crate::options::Canary;
 use butterfs_ondisk::{Logical, TreeId};
-use parking_lot::{Condvar, Mutex};
+use butterfs_sync::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 

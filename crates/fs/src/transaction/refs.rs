@@ -14,7 +14,7 @@
 
 use crate::error::Error;
 use butterfs_ondisk::{Key, KeyType, Level, Logical, TreeId};
-use parking_lot::Mutex;
+use butterfs_sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

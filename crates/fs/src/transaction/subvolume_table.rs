@@ -9,8 +9,8 @@
 
 use super::{Core, Tree};
 use crate::error::{Errno, Error, Result};
-use crate::sync_primitives::{Guard, Mutex};
 use butterfs_ondisk::TreeId;
+use butterfs_sync::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
 /// See the [module](self).
@@ -23,7 +23,7 @@ pub(crate) struct Readers(FxHashMap<TreeId, usize>);
 
 impl SubvolumeTable {
     /// Locks the table.
-    pub fn lock(&self) -> Guard<'_, Readers> {
+    pub fn lock(&self) -> MutexGuard<'_, Readers> {
         self.0.lock()
     }
 }
@@ -56,7 +56,7 @@ impl Readers {
 impl Core {
     /// Lets the engine change a subvolume for reasons of its own: at once if it is writable; a read-only one under the
     /// lock, and not while somebody reads it.
-    pub(crate) fn maintain(&self, tree: &Tree) -> Result<Option<Guard<'_, Readers>>> {
+    pub(crate) fn maintain(&self, tree: &Tree) -> Result<Option<MutexGuard<'_, Readers>>> {
         if !tree.is_readonly() {
             return Ok(None);
         }

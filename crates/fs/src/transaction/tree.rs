@@ -9,11 +9,11 @@
 use super::editor::{Editor, Reader};
 use super::{Core, Handle, Watch};
 use crate::env::Time;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use butterfs_ondisk::items::{RootItem, Timespec};
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
+use butterfs_sync::{Mutex, RwLock};
 use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource, Since};
-use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ impl Deref for ItemRef {
 pub(crate) struct Fetched {
     held: Vec<Arc<Node>>,
     times: FxHashMap<Logical, u32>,
+    /// Pointers that led to something else on disk.
+    doubtful: Vec<NodePtr>,
 }
 
 impl Fetched {
@@ -54,7 +56,16 @@ impl Fetched {
                 ptr.tree, ptr.at, ptr.generation
             )));
         }
-        self.held.push(core.nodes.load(ptr)?);
+        // The tree may have changed, and the block been used again, since it was found missing. Who finds it once more
+        // before it reads it makes sure of that.
+        let node = match self.doubtful.contains(ptr) {
+            true => Some(core.nodes.load(ptr)?),
+            false => core.nodes.load_unless_doubtful(ptr)?,
+        };
+        match node {
+            Some(node) => self.held.push(node),
+            None => self.doubtful.push(*ptr),
+        }
         Ok(())
     }
 }
@@ -245,9 +256,17 @@ impl Tree {
                 look(&Reader { core }, &root)
             };
             match result {
-                Err(Error::Missing(ptr)) => fetched.load(core, &ptr)?,
+                Err(Error::Missing(ptr)) => fetched.load(core, &ptr).map_err(|error| self.excused(error))?,
                 other => return other,
             }
+        }
+    }
+
+    /// What an error in reading the tree means: one that is being dropped has lost blocks.
+    fn excused(&self, error: Error) -> Error {
+        match self.is_dropping() {
+            true => Error::refused(Errno::ESTALE, "the subvolume was deleted"),
+            false => error,
         }
     }
 

@@ -5,7 +5,7 @@
 //! pays for one load of a flag.
 
 use butterfs_ondisk::{Ino, Key, KeyType};
-use parking_lot::Mutex;
+use butterfs_sync::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -73,7 +73,7 @@ impl Group {
             }
             if state.leading || state.written >= point && state.others_wait(state.written) {
                 state.waiting.push(point);
-                state = self.changed.wait(state);
+                self.changed.wait(&mut state);
                 let own = state.waiting.iter().position(|waiting| *waiting == point).expect("it was added");
                 state.waiting.swap_remove(own);
                 continue;

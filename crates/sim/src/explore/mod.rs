@@ -98,7 +98,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The filesystem that all workloads begin with.
-fn plan(canary: Option<Canary>) -> Plan {
+pub(crate) fn plan(canary: Option<Canary>) -> Plan {
     Plan {
         nodesize: 16384,
         checksum: butterfs_ondisk::ChecksumKind::Crc32c,

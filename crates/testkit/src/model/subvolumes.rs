@@ -21,6 +21,15 @@ impl ModelFs {
         self.read_only.contains(&self.node(id).subvolume)
     }
 
+    /// Makes a subvolume read-only or writable.
+    pub fn set_read_only(&mut self, root: NodeId, read_only: bool) {
+        if read_only {
+            self.read_only.insert(root);
+        } else {
+            self.read_only.remove(&root);
+        }
+    }
+
     /// Root folders of all subvolumes, the top level included.
     pub fn subvolumes(&self) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().filter(|(id, node)| node.subvolume == **id).map(|(id, _)| *id)

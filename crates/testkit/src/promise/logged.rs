@@ -120,7 +120,17 @@ impl Window<'_> {
                 let unnumbered = self.node(**id).is_some_and(|node| node.placeholder);
                 unnumbered || numbers.0.get(*id).is_none_or(|known| Some(known) == number)
             };
-            let Some(id) = once.iter().find(same).copied() else {
+            // All subvolumes' root folders have one number; what is in them tells them apart.
+            let has_what_is_shown = |id: &&NodeId| {
+                let inside =
+                    shown.entries.keys().filter_map(|other| other.strip_prefix(&[&path.0[..], b"/"].concat()[..]));
+                let mut names = inside.filter(|rest| !rest.contains(&b'/'));
+                names.all(|name| self.places.iter().any(|places| places.contains_key(&(**id, name.to_vec()))))
+            };
+            // Known numbers first; of what has none, the newest.
+            let is_known = |id: &&NodeId| numbers.0.contains_key(*id);
+            let candidates = || once.iter().filter(same).filter(is_known).chain(once.iter().rev().filter(same));
+            let Some(id) = candidates().find(has_what_is_shown).or_else(|| candidates().next()).copied() else {
                 return Err(format!("{path:?}: inode {number:?} never had this name; the name was of nodes {once:?}"));
             };
             self.nodes.insert(path.0.clone(), id);

@@ -55,6 +55,8 @@ impl Namespace {
             self.note_access(&directory);
         }
         let (from, to) = (index_key(id.ino, offset.max(FIRST_INDEX)), index_key(id.ino, last));
+        // A rename is in the midst of two changes while it has the directory.
+        let _guard = directory.lock_shared()?;
         directory.tree.scan(self.core(), from, to, &mut |key, payload| {
             for found in entry::entries(payload) {
                 let (_, entry) = found?;

@@ -68,6 +68,7 @@ impl Namespace {
             Target::Inode(ino) => {
                 let child = self.inodes.get(InodeId::new(directory.tree_id(), ino));
                 child.map(Object::Inode).map_err(|error| match error {
+                    refused @ Error::Refused { .. } if directory.tree.is_deleted() => refused,
                     // The name is there, the inode is not: damage, not absence.
                     Error::Refused { what, .. } => Error::corrupt(format!("directory {}: {what}", directory.ino)),
                     other => other,

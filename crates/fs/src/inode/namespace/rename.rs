@@ -144,7 +144,16 @@ impl Namespace {
     ) -> Result<Attempt> {
         let inodes: Vec<Arc<Inode>> = [&old, &new].into_iter().filter_map(Side::inode).cloned().collect();
         let locked: Vec<&Arc<Inode>> = [old.directory, new.directory].into_iter().chain(&inodes).collect();
-        let _guards = lock_all(&locked)?;
+        let _guards = match lock_all(&locked) {
+            // What a name led to is gone: so is the name.
+            Err(error)
+                if error.is(Errno::ESTALE)
+                    && [old.directory, new.directory].iter().all(|side| side.must_exist().is_ok()) =>
+            {
+                return Ok(Attempt::Again);
+            }
+            guards => guards?,
+        };
         if !self.refresh(&mut old)? || !self.refresh(&mut new)? {
             return Ok(Attempt::Again);
         }
@@ -168,6 +177,12 @@ impl Namespace {
             }
         }
         check_ends(&old, &new, &source, target.as_ref().map(|(_, object)| object))?;
+        if old.directory.id() != new.directory.id() {
+            self.must_change_parent(&source)?;
+            if let (RenameMode::Exchange, Some((_, target))) = (how, &target) {
+                self.must_change_parent(target)?;
+            }
+        }
         let moved = Moved { found, object: source };
         match (how, target) {
             (RenameMode::Exchange, None) => Err(Error::refused(Errno::ENOENT, "there is nothing to exchange with")),
@@ -191,6 +206,16 @@ impl Namespace {
             }
         }
         Ok(same)
+    }
+
+    /// A read-only subvolume keeps its parent directory, as in the kernel.
+    fn must_change_parent(&self, object: &Object) -> Result<()> {
+        match object {
+            Object::Subvolume(id, _) if self.core().tree(*id)?.is_readonly() => {
+                Err(Error::refused(Errno::EROFS, "a read-only subvolume cannot move to another directory"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn replace(

@@ -1,0 +1,44 @@
+//! Operations that make something durable, and the work that a mounted filesystem does by itself.
+
+use super::{Operation, done};
+use crate::interleave::scene::View;
+use butterfs_testkit::promise::Promise;
+
+fn logged(view: &View, name: &str) -> Option<Promise> {
+    view.node(name).map(Promise::Logged)
+}
+
+macro_rules! fsync {
+    ($label:literal, $name:literal, $data_only:literal) => {
+        Operation::asks($label, &["fsync"], |s| done(s.fs.fsync(s.id($name), $data_only)))
+            .promises(|v| logged(v, $name))
+    };
+}
+
+macro_rules! write_back {
+    ($label:literal, $name:literal) => {
+        Operation::asks($label, &["write_back"], |s| done(s.fs.write_back(s.id($name))))
+    };
+}
+
+pub(super) fn all() -> Vec<Operation> {
+    vec![
+        fsync!("fsync A/foo", "A/foo", false),
+        fsync!("fsync A/bar", "A/bar", false),
+        fsync!("fsync S/pre", "S/pre", false),
+        fsync!("fdatasync S/nocow", "S/nocow", true),
+        fsync!("fsync A", "A", false),
+        fsync!("fsync A/C", "A/C", false),
+        fsync!("fsync B", "B", false),
+        Operation::asks("sync", &["sync"], |s| done(s.fs.sync())).promises(|_| Some(Promise::All)),
+        Operation::asks("commit", &["commit_recorded"], |s| done(s.fs.commit_recorded()))
+            .promises(|_| Some(Promise::Names)),
+        Operation::asks("flush A/bar", &["flush"], |s| done(s.fs.flush(s.id("A/bar")))),
+        write_back!("write back A/bar", "A/bar"),
+        write_back!("write back S/pre", "S/pre"),
+        write_back!("write back S/nocow", "S/nocow"),
+        Operation::asks("clean once", &["clean_once"], |s| done(s.fs.clean_once())),
+        Operation::asks("clean", &["clean_subvolumes"], |s| done(s.fs.clean_subvolumes())),
+        Operation::asks("resync", &["resync"], |s| done(s.fs.resync())),
+    ]
+}

@@ -1,0 +1,73 @@
+//! A mutex.
+
+use crate::scheduler::{Object, Released, is_scheduled, take, try_take};
+use std::ops::{Deref, DerefMut};
+
+/// A mutex without poisoning.
+#[derive(Default, Debug)]
+pub struct Mutex<T> {
+    raw: parking_lot::Mutex<T>,
+}
+
+/// Holds a [`Mutex`] until it is dropped.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T> {
+    pub(crate) raw: parking_lot::MutexGuard<'a, T>,
+    /// Dropped behind the guard.
+    released: Released,
+}
+
+impl<T> Mutex<T> {
+    /// Not locked.
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex { raw: parking_lot::Mutex::new(value) }
+    }
+
+    /// Waits for the lock and takes it.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let object = Object::of(self);
+        let raw = if is_scheduled() { take(object, false, || self.raw.try_lock()) } else { self.raw.lock() };
+        MutexGuard { raw, released: Released(object) }
+    }
+
+    /// Takes the lock unless somebody has it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let object = Object::of(self);
+        let raw = if is_scheduled() { try_take(object, || self.raw.try_lock()) } else { self.raw.try_lock() };
+        raw.map(|raw| MutexGuard { raw, released: Released(object) })
+    }
+
+    /// The value of a mutex that nobody else can lock.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.raw.get_mut()
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        self.raw.into_inner()
+    }
+}
+
+impl<T> MutexGuard<'_, T> {
+    pub(crate) fn object(&self) -> Object {
+        self.released.0
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.raw
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.raw
+    }
+}
