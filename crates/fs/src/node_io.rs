@@ -15,7 +15,7 @@ use butterfs_volume::{Volume, VolumeError};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 64;
 /// More than all nodes on the way to a leaf and one edit's neighbours: what was just read must stay until it is used.
@@ -46,6 +46,8 @@ struct Shard {
     /// Clean nodes.
     clean: usize,
     last_ticket: u64,
+    /// How often a node was asked for or changed.
+    visits: u64,
 }
 
 impl Shard {
@@ -124,6 +126,29 @@ impl Shard {
     }
 }
 
+/// Counts of work with nodes, for tests of the cost: the same calls make the same counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Nodes that were asked for or changed, in memory or not.
+    pub nodes: u64,
+    /// Items that scans have shown.
+    pub items: u64,
+    /// Nodes that were read from a device.
+    pub reads: u64,
+}
+
+impl Work {
+    /// The work since `earlier`.
+    pub fn since(&self, earlier: &Work) -> Work {
+        Work { nodes: self.nodes - earlier.nodes, items: self.items - earlier.items, reads: self.reads - earlier.reads }
+    }
+
+    /// Nodes and items together.
+    pub fn steps(&self) -> u64 {
+        self.nodes + self.items
+    }
+}
+
 /// See the [module](self).
 pub struct NodeCache {
     volume: Arc<Volume>,
@@ -132,6 +157,8 @@ pub struct NodeCache {
     clean_per_shard: usize,
     nodesize: u32,
     dirty: AtomicUsize,
+    items: AtomicU64,
+    reads: AtomicU64,
 }
 
 impl NodeCache {
@@ -145,6 +172,8 @@ impl NodeCache {
             clean_per_shard: (capacity_bytes / nodesize as usize / SHARDS).max(LEAST_PER_SHARD),
             nodesize,
             dirty: AtomicUsize::new(0),
+            items: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
         }
     }
 
@@ -168,9 +197,24 @@ impl NodeCache {
         &self.shards[(hash >> 58) as usize]
     }
 
+    /// The work that was done with nodes so far.
+    pub fn work(&self) -> Work {
+        Work {
+            nodes: self.shards.iter().map(|shard| shard.lock().visits).sum(),
+            items: self.items.load(Ordering::Relaxed),
+            reads: self.reads.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Somebody has looked at `count` items of a leaf, one after the other.
+    pub fn count_items(&self, count: usize) {
+        self.items.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
     /// The node, if it is in memory and is the one that `ptr` promises.
     pub fn get(&self, ptr: &NodePtr) -> Option<Arc<Node>> {
         let mut shard = self.shard(ptr.at).lock();
+        shard.visits += 1;
         let entry = shard.nodes.get_mut(&ptr.at.0)?;
         if entry.node.generation() != ptr.generation || entry.node.level() != ptr.level {
             return None;
@@ -220,6 +264,7 @@ impl NodeCache {
     }
 
     fn read(&self, ptr: &NodePtr) -> Result<Node> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         let identity = self.identity();
         if !ptr.at.0.is_multiple_of(u64::from(identity.sectorsize)) {
             return Err(Error::corrupt(format!("tree {}: block address {} is not aligned", ptr.tree, ptr.at)));
@@ -259,6 +304,7 @@ impl NodeCache {
     pub fn insert_dirty(&self, node: Node) {
         let at = node.at();
         let mut shard = self.shard(at).lock();
+        shard.visits += 1;
         if shard.dirty.insert(at.0) {
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
@@ -268,6 +314,7 @@ impl NodeCache {
     /// Changes a dirty node; it is copied first when somebody else holds it.
     pub fn edit<R>(&self, at: Logical, change: impl FnOnce(&mut Node) -> R) -> R {
         let mut shard = self.shard(at).lock();
+        shard.visits += 1;
         let entry = shard.nodes.get_mut(&at.0).expect("a writable node is in memory");
         assert!(entry.state == State::Dirty, "node {at} is edited, but it is not of the running generation");
         change(Arc::make_mut(&mut entry.node))

@@ -91,6 +91,10 @@ pub enum Canary {
     StaleBelieved,
     /// An extent that is being written in place can be freed and used again meanwhile.
     InPlaceUnprotected,
+    /// All references of an extent are looked at for each change of one.
+    ReferencesScanned,
+    /// All reference changes are booked by the commit, while everybody waits.
+    BookedAtOnce,
 }
 
 /// See the [module](self).

@@ -4,6 +4,7 @@
 use super::Filesystem;
 use crate::error::Result;
 use crate::inode::InodeId;
+use crate::node_io::Work;
 use crate::subvolume;
 use butterfs_ondisk::TreeId;
 use std::sync::atomic::Ordering;
@@ -31,6 +32,19 @@ impl Filesystem {
         let _alarm = self.0.core.alarm();
         let refs = &self.0.core.refs;
         (refs.looked_at.load(Ordering::Relaxed), refs.most_at_once.load(Ordering::Relaxed))
+    }
+
+    /// The work with tree blocks so far.
+    pub fn work(&self) -> Work {
+        let _alarm = self.0.core.alarm();
+        self.0.core.nodes.work()
+    }
+
+    /// The most steps, and the most reads of tree blocks, for which everybody waited in one go since the last call.
+    pub fn take_longest_stop(&self) -> (u64, u64) {
+        let _alarm = self.0.core.alarm();
+        let (steps, reads) = &self.0.core.longest_stop;
+        (steps.swap(0, Ordering::Relaxed), reads.swap(0, Ordering::Relaxed))
     }
 
     /// A snapshot without what is buffered.

@@ -12,6 +12,7 @@ use crate::inode::entry::{self, NAME_MAX};
 use crate::inode::orphan;
 use crate::inode::reference::{self, Reference};
 use butterfs_ondisk::Ino;
+use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
@@ -81,21 +82,21 @@ impl Subvolume<'_> {
             return Ok(());
         }
         let committed = self.names_in(&self.log.committed, ino)?;
-        let all_old = logged.iter().all(|(_, name)| committed.iter().any(|(_, old)| old == name));
+        let committed: FxHashSet<_> = committed.into_iter().map(|(_, name)| name).collect();
+        let all_old = logged.iter().all(|(_, name)| committed.contains(name));
         if all_old {
             return Ok(());
         }
         let tree = std::sync::Arc::clone(&self.tree);
         let now = self.names_in(&tree, ino)?;
-        let has = |(directory, _, name): &super::subvolume::Name| {
-            logged.iter().any(|(_, other)| (other.0, &other.2) == (*directory, name))
-        };
+        let places: FxHashSet<_> = logged.iter().map(|(_, (directory, _, name))| (*directory, name)).collect();
+        let has = |(directory, _, name): &super::subvolume::Name| places.contains(&(*directory, name));
+        let keys: FxHashSet<_> = logged.iter().map(|(key, _)| key).collect();
         if !now.iter().any(|(_, name)| has(name)) {
             return Ok(());
         }
         for (key, name) in &now {
-            let spoken_of = logged.iter().any(|(other, _)| other == key);
-            if !spoken_of && !has(name) && name.0 != ino {
+            if !keys.contains(key) && !has(name) && name.0 != ino {
                 self.unlink(name.0, &name.2, Target::Inode(ino).location())?;
             }
         }

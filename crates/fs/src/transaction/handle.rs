@@ -3,6 +3,7 @@
 use super::refs::{Changed, ExtentKind, RefBy};
 use super::{Core, Progress, Reserve};
 use crate::error::{Errno, Error, Result};
+use crate::node_io::Work;
 use crate::options::Canary;
 use crate::space::Class;
 use butterfs_ondisk::{Generation, Logical, TreeId};
@@ -118,11 +119,18 @@ impl Core {
         }
         let (generation, aborted) = (progress.running, progress.aborted.clone());
         drop(progress);
-        let stopped = stops.then_some(Stopped { core: self, generation });
+        let stopped = stops.then(|| Stopped { core: self, generation, before: self.nodes.work() });
         match (stopped, aborted) {
             (Some(stopped), None) => Ok(stopped),
             (_, reason) => Err(Error::Aborted(reason.unwrap_or_default())),
         }
+    }
+
+    /// Remembers the most work that was done while everybody waited.
+    fn count_stop(&self, before: &Work) {
+        let work = self.nodes.work().since(before);
+        self.longest_stop.0.fetch_max(work.steps(), Ordering::Relaxed);
+        self.longest_stop.1.fetch_max(work.reads, Ordering::Relaxed);
     }
 
     /// The handle that settling works with; every other one has ended.
@@ -136,6 +144,7 @@ pub(crate) struct Stopped<'a> {
     core: &'a Core,
     /// The running transaction.
     pub generation: Generation,
+    before: Work,
 }
 
 impl Stopped<'_> {
@@ -152,6 +161,7 @@ impl Drop for Stopped<'_> {
         if std::thread::panicking() {
             self.core.abort_after_panic();
         }
+        self.core.count_stop(&self.before);
         self.core.progress.lock().settling = false;
         self.core.changed.notify_all();
     }

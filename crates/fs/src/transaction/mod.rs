@@ -127,6 +127,8 @@ pub struct Core {
     /// The next commit is to give empty groups back, even if nothing else has changed.
     pub(crate) retirement_wish: AtomicBool,
     pub(crate) progress: Mutex<Progress>,
+    /// The most steps, and the most reads of nodes, of one stop of all handles since somebody asked.
+    pub(crate) longest_stop: (AtomicU64, AtomicU64),
     pub(crate) changed: Condvar,
     pub(crate) commit_lock: Mutex<()>,
     pub(crate) superblock: Mutex<Superblock>,
@@ -217,6 +219,7 @@ impl Core {
                 aborted: None,
             }),
             changed: Condvar::new(),
+            longest_stop: Default::default(),
             commit_lock: Mutex::new(()),
             log_blocks: Mutex::default(),
             log_places: Mutex::default(),

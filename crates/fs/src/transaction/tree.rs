@@ -322,13 +322,12 @@ impl Tree {
             };
             for slot in at.slot..at.leaf.nritems() {
                 let key = at.leaf.key(slot);
-                if key > to {
-                    return Ok(());
-                }
-                if visit(key, at.leaf.item(slot))?.is_break() {
+                if key > to || visit(key, at.leaf.item(slot))?.is_break() {
+                    core.nodes.count_items(slot - at.slot);
                     return Ok(());
                 }
             }
+            core.nodes.count_items(at.leaf.nritems().saturating_sub(at.slot));
             next = at.upper;
         }
         Ok(())

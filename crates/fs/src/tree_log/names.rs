@@ -5,11 +5,12 @@ use crate::transaction::{Committed, Core, Tree};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::items::{DirItem, InodeExtref, InodeRef};
 use butterfs_ondisk::{Ino, Key, KeyType};
+use rustc_hash::FxHashSet;
 use std::ops::ControlFlow;
 use zerocopy::FromBytes;
 
 /// One name of an inode.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     /// The item that records it.
     pub key: Key,
@@ -65,6 +66,15 @@ pub(super) fn names_of(ino: Ino, scan: impl FnOnce(Key, Key, &mut VisitItem<'_>)
     })?;
     names.retain(|name| name.directory != ino);
     Ok(names)
+}
+
+/// Those of `names` that are not among `others`, in their order. An inode can have 65,535 names.
+pub(super) fn missing_in<'a>(names: &'a [Name], others: &[Name]) -> Vec<&'a Name> {
+    if names == others {
+        return Vec::new();
+    }
+    let others: FxHashSet<&Name> = others.iter().collect();
+    names.iter().filter(|name| !others.contains(name)).collect()
 }
 
 /// Where the entry at a DIR_INDEX leads, and its name.

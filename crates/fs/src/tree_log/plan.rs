@@ -266,11 +266,13 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
         if want == Want::Full && had != has && alive.is_some_and(|item| !is_directory(item)) {
             self.queue.extend(had.iter().map(|name| (name.directory, Want::Full)));
         }
-        for name in has.iter().filter(|name| !had.contains(name)) {
+        let gained = names::missing_in(&has, &had);
+        for name in &gained {
             self.gained(ino, name)?;
         }
-        for name in had.iter().filter(|name| !has.contains(name)) {
-            self.lost(ino, name, has.iter().any(|other| other.key == name.key && !had.contains(other)))?;
+        let replaced: FxHashSet<Key> = gained.iter().map(|name| name.key).collect();
+        for name in names::missing_in(&had, &has) {
+            self.lost(ino, name, replaced.contains(&name.key))?;
         }
         self.write_names(ino, had != has, &has, alive)
     }
@@ -324,7 +326,7 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
             return Ok(());
         }
         let logged = names::names_of(ino, |from, to, visit| self.log_items.scan(from, to, visit))?;
-        for name in logged.iter().filter(|name| !has.contains(name)) {
+        for name in names::missing_in(&logged, has) {
             self.forget_entry(ino, name)?;
         }
         if logged != has && (changed || !logged.is_empty()) {

@@ -1,0 +1,165 @@
+//! Cost has a bound: each public operation beside many of the things that a user can make many of.
+//!
+//! A scene has `n` of one thing (`scene`): references to an extent, entries, extents, snapshots, links, levels, attributes,
+//! open files, unwritten files, block groups, pieces of free space. Every operation (`names`, `contents`, `subvolumes`,
+//! `whole`) runs in every scene in three sizes, each four times the one before. The judge (`judge`) compares:
+//!
+//! 1. Steps: tree blocks and items that were looked at. The same calls make the same count, so a machine's load changes
+//!    nothing. An operation on one thing may cost as much in the largest scene as in the smallest, and twice that for a
+//!    deeper tree; an operation on all of them may cost `n log n`.
+//! 2. Time on the processor, for what happens in memory: wide margins, and several tries.
+//! 3. The most steps, and reads of tree blocks, for which everybody waited in one go.
+//!
+//! Two bugs on purpose must be found: `Canary::ReferencesScanned` and `Canary::BookedAtOnce`. `BUTTERFS_COSTS` is a factor for
+//! all sizes.
+
+mod contents;
+mod judge;
+mod meter;
+mod names;
+mod scene;
+mod subvolumes;
+mod waits;
+mod whole;
+#[allow(dead_code)]
+#[path = "../contents/world.rs"]
+mod world;
+
+use butterfs_fs::options::Canary;
+use judge::{Report, judge};
+use meter::{Operation, measure};
+use scene::{Kind, Scene};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Public functions that do nothing but look at single values or turn a switch, and those that end a filesystem.
+const WITHOUT_COST: [&str; 18] = [
+    "root",
+    "notes",
+    "options",
+    "superblock",
+    "is_read_only",
+    "take_messages",
+    "info",
+    "sectorsize",
+    "halt_switch",
+    "abort",
+    "chunks",
+    "bytes",
+    "data_policy",
+    "set_data_policy",
+    "log_stats",
+    "go_down",
+    // The same as functions of the table, with one difference that is decided at once.
+    "copy_range_as",
+    "readdir_until",
+];
+
+fn all_operations() -> Vec<Operation> {
+    [names::OPERATIONS, contents::OPERATIONS, subvolumes::OPERATIONS, whole::OPERATIONS].concat()
+}
+
+/// How many times larger than in a test run scenes are.
+fn factor() -> usize {
+    std::env::var("BUTTERFS_COSTS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
+}
+
+/// The three sizes of a scene.
+fn sizes(kind: Kind) -> [usize; 3] {
+    let least = kind.least() * factor();
+    [least, 4 * least, 16 * least]
+}
+
+/// Runs all `operations` in the scenes of one kind.
+fn run(kind: Kind, operations: &[Operation]) -> Report {
+    let rows = sizes(kind).map(|size| measure(&Scene::new(kind, size, None), operations));
+    judge(kind, sizes(kind), &rows)
+}
+
+/// The same, again where only time on the processor was too long: others need the caches too.
+fn faults(kind: Kind, operations: &[Operation]) -> Vec<String> {
+    let mut report = run(kind, operations);
+    for _ in 0..3 {
+        if report.slow.is_empty() {
+            break;
+        }
+        let again = run(kind, operations).slow;
+        report.slow.retain(|(what, _)| again.iter().any(|(other, _)| other == what));
+    }
+    if std::env::var_os("BUTTERFS_COSTS_SHOW").is_some() {
+        report.table.iter().for_each(|line| println!("{line}"));
+    }
+    report.faults.into_iter().chain(report.slow.into_iter().map(|(_, sentence)| sentence)).collect()
+}
+
+fn expect_none(kinds: &[Kind]) {
+    let operations = all_operations();
+    let found: Vec<String> = kinds.iter().flat_map(|kind| faults(*kind, &operations)).collect();
+    assert!(found.is_empty(), "{} costs are too high:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn beside_many_names() {
+    expect_none(&[Kind::Entries, Kind::Links, Kind::Levels, Kind::Attributes]);
+}
+
+#[test]
+fn beside_much_content() {
+    expect_none(&[Kind::References, Kind::Extents, Kind::Groups, Kind::Fragments]);
+}
+
+#[test]
+fn beside_many_files() {
+    expect_none(&[Kind::Open, Kind::Changed]);
+}
+
+#[test]
+fn beside_many_snapshots() {
+    expect_none(&[Kind::Snapshots]);
+}
+
+/// What is found with a bug on purpose by one operation beside many references.
+fn found_with(canary: Canary, (function, how): (&str, &str), size: usize) -> Vec<String> {
+    let all = all_operations().into_iter();
+    let operations: Vec<Operation> =
+        all.filter(|operation| (operation.function, operation.how) == (function, how)).collect();
+    assert_eq!(operations.len(), 1);
+    let sizes = [size / 16, size / 4, size];
+    let rows = sizes.map(|size| measure(&Scene::new(Kind::References, size, Some(canary)), &operations));
+    judge(Kind::References, sizes, &rows).faults
+}
+
+#[test]
+fn references_that_are_all_looked_at_are_found() {
+    let found = found_with(Canary::ReferencesScanned, ("clone_range", "all"), 4000);
+    assert!(found.iter().any(|line| line.contains("(all)") && line.contains("n log n")), "{found:?}");
+}
+
+#[test]
+fn a_commit_that_books_everything_is_found() {
+    let found = found_with(Canary::BookedAtOnce, ("unlink", "of a whole copy"), 20_000);
+    assert!(found.iter().any(|line| line.contains("everybody waited")), "{found:?}");
+}
+
+/// The names of the public functions in the sources.
+fn public_functions() -> BTreeSet<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/filesystem");
+    let files = std::fs::read_dir(folder).expect("the sources are there").flatten();
+    // Steps in the background are there for tests.
+    let texts = files.filter(|file| file.file_name() != "steps.rs").map(|file| file.path());
+    let texts: String = texts.map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
+    let functions = texts.lines().filter_map(|line| line.strip_prefix("    pub fn "));
+    functions.filter_map(|rest| rest.split(['(', '<']).next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_public_function_is_measured() {
+    let measured: BTreeSet<String> = all_operations().iter().map(|operation| operation.function.to_owned()).collect();
+    let exempt: BTreeSet<String> = WITHOUT_COST.iter().map(|name| (*name).to_owned()).collect();
+    let functions = public_functions();
+    let missing: Vec<_> =
+        functions.iter().filter(|name| !measured.contains(*name) && !exempt.contains(*name)).collect();
+    assert!(functions.len() > 80 && missing.is_empty(), "no row in the tables of costs for {missing:?}");
+    let unknown: Vec<_> = measured.union(&exempt).filter(|name| !functions.contains(*name)).collect();
+    assert!(unknown.is_empty(), "the tables of costs have rows for {unknown:?}, which do not exist");
+}
