@@ -5,16 +5,26 @@ use crate::{tools, workspace};
 use std::process::Command;
 
 /// A word, the package and test program, the test, and what makes it longer.
-const RUNS: [(&str, &str, &str, &str); 5] = [
+const RUNS: &[(&str, &str, &str, &str)] = &[
     ("stress-ng", "butterfs-testkit", "soak", "every_stressor_beside_the_kernel"),
     ("fsx", "butterfs-testkit", "soak", "fsx_in_each_mode"),
     ("random", "butterfs-fs", "contents", "random::soak"),
     ("mutants", "butterfs-testkit", "mutants", "soak"),
     ("full-disk", "butterfs-testkit", "full_disk_kills", "killed_on_a_full_disk"),
+    ("costs", "butterfs-fs", "costs", "beside_everything"),
+    ("waits", "butterfs-fs", "costs", "waits::others_do_not_wait_anywhere"),
+    ("fio", "butterfs-testkit", "neighbours", "scripts::fio_with_every_engine_and_flag"),
+    ("rsync", "butterfs-testkit", "neighbours", "scripts::rsync_twice"),
+    ("git", "butterfs-testkit", "neighbours", "scripts::git_in_parallel"),
+    ("sqlite", "butterfs-testkit", "neighbours", "sqlite::sqlite_in_each_journal_mode"),
+    ("overlay", "butterfs-testkit", "neighbours", "overlay::overlayfs_on_top"),
+    ("server", "butterfs-testkit", "neighbours", "server::memory_and_descriptors_come_back"),
+    ("pjdfstest", "butterfs-testkit", "posix", "pjdfstest"),
+    ("btrbk", "butterfs", "backup_tool", "the_next_run_of_btrbk_succeeds"),
 ];
 
-/// Kills on a full disk, unless `BUTTERFS_TORTURE` says otherwise.
-const KILLS: &str = "200";
+/// Kills on a full disk, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
+const LONGER: [(&str, &str); 3] = [("BUTTERFS_TORTURE", "200"), ("BUTTERFS_COSTS", "4"), ("BUTTERFS_NEIGHBOURS", "5")];
 
 /// Runs what `words` name, everything without a word.
 pub fn run(words: &[&str]) -> Result<bool, String> {
@@ -36,8 +46,10 @@ pub fn run(words: &[&str]) -> Result<bool, String> {
         command.args(["--include-ignored", "--nocapture", "--exact", test]);
         command.current_dir(workspace::root()).envs(tools::environment()).env("BUTTERFS_SCRATCH", &scratch);
         command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs"));
-        if std::env::var_os("BUTTERFS_TORTURE").is_none() {
-            command.env("BUTTERFS_TORTURE", KILLS);
+        for (name, value) in LONGER {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
         }
         good &= start(&mut command)?.success();
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 17] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -24,6 +24,9 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("losetup", "mount"),
     ("prlimit", "util-linux"),
     ("rsync", "rsync"),
+    ("sqlite3", "sqlite3"),
+    ("git", "git"),
+    ("btrbk", "btrbk"),
 ];
 
 /// Programs from crates.io, with the versions that the lists of expected results were made with.

@@ -3,7 +3,7 @@
 use crate::meter::{Cost, Meter};
 use crate::world::{ROOT, World, pattern, quiet_env};
 use butterfs_fs::options::{Canary, Policies};
-use butterfs_fs::{InodeId, Options, SetAttr, TreeId};
+use butterfs_fs::{Ino, InodeId, Options, SetAttr, TreeId};
 use std::cell::Cell;
 
 /// Bytes of a block.
@@ -158,10 +158,7 @@ impl Scene {
             Kind::Changed => (0..self.size).for_each(|n| {
                 self.create(fs.root(), &numbered(n));
             }),
-            Kind::Snapshots => (0..self.size).for_each(|n| {
-                self.world.write(self.file, 0, &pattern(n as u64, BLOCK as usize));
-                fs.snapshot(self.tree, fs.root(), &numbered(n), true).expect("snapshot");
-            }),
+            Kind::Snapshots => self.fill_snapshots(),
             _ => (1..=self.size as u64).for_each(|n| self.one_more(n)),
         }
         fs.sync().expect("sync");
@@ -194,6 +191,17 @@ impl Scene {
         fs.acquire(id);
         if n.is_multiple_of(2) {
             fs.unlink(fs.root(), &numbered(n)).expect("unlink");
+        }
+    }
+
+    /// In a subvolume of their own: the tree that they share stays as small as it is.
+    fn fill_snapshots(&self) {
+        let fs = &self.world.fs;
+        let shelf = fs.create_subvolume(&ROOT, fs.root(), b"shelf").expect("create_subvolume");
+        let shelf = InodeId { tree: shelf, ino: Ino::ROOT_DIR };
+        for n in 0..self.size {
+            self.world.write(self.file, 0, &pattern(n as u64, BLOCK as usize));
+            fs.snapshot(self.tree, shelf, &numbered(n), true).expect("snapshot");
         }
     }
 
