@@ -89,6 +89,8 @@ pub const SCENARIOS: &[Scenario] = scenarios! {
     // Attributes.
     "mode": "touch f; mkdir d; chmod f 777; chmod d 777; sync; chmod f 755; chmod d 755; fsync f; fsync d", keep = "f d";
     "attributes removed": "touch f; setx f user.a 1; setx f user.b 2; sync; rmx f user.a; fsync f", keep = "f";
+    "attribute removed, then a new name": "mkdir d; touch d/f; setx d/f user.a 1; setx d/f user.b 2; setx d/f user.c 3; sync; rmx d/f user.b; fsync d/f; ln d/f d/g; fsync d/g", keep = "d/f d/g";
+    "attribute removed after fsync, then a new name": "mkdir d; touch d/f; setx d/f user.a 1; setx d/f user.b 2; sync; fill d/f 0 4K 1; fsync d/f; rmx d/f user.a; ln d/f d/g; fsync d/f", keep = "d/f d/g";
     "attributes of a folder": "mkdir d; setx d user.a 1; setx d user.b 2; sync; rmx d user.a; setx d user.c 3; fsync d", keep = "d";
     "2000 attributes": "touch f; xattrs f 1 2000; sync; fill f 0 32K 1; fsync f", keep = "f";
     "owner": "touch f; sync; chown f 1000; chmod f 4755; fsync f", keep = "f";

@@ -51,6 +51,9 @@ impl Subvolume<'_> {
         if extent.is_on_disk() && extent.compression != 0 && extent.ram_bytes.max(extent.disk_len) > PACKED_BYTES {
             return Err(self.bad(key, "more is compressed in one piece than can be"));
         }
+        if extent.is_on_disk() && extent.offset.checked_add(extent.len).is_none_or(|end| end > extent.ram_bytes) {
+            return Err(self.bad(key, &format!("it shows more than the {} bytes of its extent", extent.ram_bytes)));
+        }
         if extent.generation > context.generation {
             return Err(self.bad(key, &format!("generation {} is still to come", extent.generation)));
         }

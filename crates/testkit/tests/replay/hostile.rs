@@ -112,6 +112,11 @@ const CASES: &[Case] = &[
         plant: |e, _| raw_byte(e, e.root(TreeId::TREE_LOG)),
         refusal: "checksum mismatch",
     },
+    Case {
+        name: "extent that shows more than it has",
+        plant: |e, log| extent(e, log, |extent| extent.head.ram_bytes = 4096.into()),
+        refusal: "shows more than the 4096 bytes",
+    },
     Case { name: "bad checksum of a log", plant: raw_byte, refusal: "checksum mismatch" },
     Case {
         name: "log root of an older generation",
