@@ -14,7 +14,7 @@ const PATIENCE_SECS: u64 = 120;
 /// So many failures are collected.
 const MOST_FAILURES: usize = 20;
 /// One image may make the process so much larger.
-pub const MOST_MEMORY_KIB: u64 = 32 << 10;
+pub const MOST_MEMORY_KIB: u64 = 96 << 10;
 
 /// What came of many runs.
 #[derive(Clone, Debug, Default)]

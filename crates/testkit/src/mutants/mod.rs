@@ -39,9 +39,9 @@ use std::sync::Arc;
 use surroundings::{Meter, MeteredDevice};
 
 /// Calls of the devices in one run.
-pub const MOST_CALLS: u64 = 20_000;
+pub const MOST_CALLS: u64 = 100_000;
 /// Bytes written to the devices in one run.
-pub const MOST_WRITTEN: u64 = 64 << 20;
+pub const MOST_WRITTEN: u64 = 128 << 20;
 /// Operations before the crash, and behind it.
 const OPERATIONS_EACH: usize = 16;
 
