@@ -25,6 +25,8 @@ pub const OPERATIONS: &[Operation] = &[
     ("memory_held", |w| quiet(w.filesystem.memory_held())),
     ("take_messages", |w| quiet(w.filesystem.take_messages())),
     ("booking_cost", |w| quiet(w.filesystem.booking_cost())),
+    ("work", |w| quiet(w.filesystem.work())),
+    ("take_longest_stop", |w| quiet(w.filesystem.take_longest_stop())),
     ("block_groups", |w| quiet(w.filesystem.block_groups())),
     ("device_stats", |w| quiet(w.filesystem.device_stats())),
     ("statfs", |w| quiet(w.filesystem.statfs())),
