@@ -56,7 +56,8 @@ pub use session::MAX_FINDINGS;
 
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::features::compat_ro;
-use butterfs_ondisk::{Admission, TreeId, admission};
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Admission, DeviceId, KeyType, TreeId, admission};
 use butterfs_tree::NodePtr;
 use butterfs_volume::Volume;
 use extents::ExtentScan;
@@ -196,6 +197,7 @@ pub fn check(devices: Vec<Arc<dyn BlockDevice>>, options: &Options, progress: &(
         let first = usize::from(options.super_copy != 0);
         superblocks::check_copies(&*device, item.total_bytes.get(), first, &mut sink);
     }
+    let volume = if volume.devices().len() > 1 { knowing_stale_devices(volume, sb, options) } else { volume };
     let session = Session::new(volume, sb, sink, options, progress);
     let used = Judge::new(&session).run();
     report(session.into_sink(), sb.fsid, used)
@@ -230,6 +232,24 @@ fn open(
         }
         Admission::ReadWrite => Ok((volume, sb)),
     }
+}
+
+/// The volume, told which devices the device tree calls stale. That item is found on all devices that can be read first: each
+/// mount's first commit writes it anew.
+fn knowing_stale_devices(volume: Volume, sb: butterfs_ondisk::Superblock, options: &Options) -> Volume {
+    let session = Session::new(volume, sb, Sink::default(), options, &|_| {});
+    space::read_chunks(&session);
+    let roots = roots::read(&session);
+    let mut stale = Vec::new();
+    if let Some(root) = roots.get(TreeId::DEV) {
+        walk::items(&session, root.ptr(), &mut |key, _| {
+            if key.objectid == objectid::STALE_DEVICE && key.kind == KeyType::PERSISTENT_ITEM {
+                stale.push(DeviceId(key.offset));
+            }
+        });
+    }
+    session.volume.set_stale(&|id| stale.contains(&id));
+    session.volume
 }
 
 /// The passes and what they hand to each other.

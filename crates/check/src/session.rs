@@ -196,9 +196,9 @@ impl<'a> Session<'a> {
 
     /// Reads all copies, or those up to the first good one. A copy that has the same bytes as a good one is good.
     fn read(&self, ptr: &NodePtr, all: bool) -> Result<Arc<Node>, String> {
-        let copies = self.volume.copies(ptr.at);
         let (mut good, mut bad): (Option<Node>, Vec<_>) = (None, Vec::new());
-        for copy in 0..copies {
+        // What a device has that missed writes can be of a commit that a crash cut off, and look right.
+        for copy in self.volume.preferred_copies(ptr.at, self.identity.nodesize as usize) {
             let mut bytes = vec![0; self.identity.nodesize as usize].into_boxed_slice();
             let read = self.volume.read_copy(ptr.at, copy, &mut bytes).map_err(|error| error.to_string());
             let alike = read.is_ok() && good.as_ref().is_some_and(|good| *good.bytes() == *bytes);

@@ -89,12 +89,36 @@ pub enum Canary {
     SubvolumeCheckedEarly,
     /// A device that has missed writes counts as one that has everything.
     StaleBelieved,
+    /// Devices that were written without each other are told by what superblocks remember alone.
+    HistoriesNotCompared,
+    /// Data without checksums is read from all mirrors in turn, stale or not.
+    MirrorsTakeTurns,
+    /// Nothing remembers which devices are stale.
+    StaleForgotten,
+    /// A log is written although devices lack something.
+    LogOnTooFew,
+    /// A device that lacks the last superblock counts as whole although another one is missing.
+    InterruptedForgiven,
     /// An extent that is being written in place can be freed and used again meanwhile.
     InPlaceUnprotected,
     /// All references of an extent are looked at for each change of one.
     ReferencesScanned,
     /// All reference changes are booked by the commit, while everybody waits.
     BookedAtOnce,
+}
+
+impl Canary {
+    /// Whether a filesystem that is only looked at shows the bug.
+    pub fn is_about_opening(self) -> bool {
+        matches!(
+            self,
+            Canary::StaleBelieved
+                | Canary::HistoriesNotCompared
+                | Canary::MirrorsTakeTurns
+                | Canary::StaleForgotten
+                | Canary::InterruptedForgiven
+        )
+    }
 }
 
 /// See the [module](self).

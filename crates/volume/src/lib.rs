@@ -45,6 +45,7 @@ pub use layout::{Layout, Piece, Place};
 pub use member::DeviceStats;
 pub use resync::{Confirmed, Resynced};
 pub use signatures::recognise;
+pub use staleness::Bug;
 pub use volume::{MIRROR_TURN, Report, Volume};
 
 pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

@@ -289,6 +289,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-fn touched_superblock(at: Physical, len: u64) -> Option<Physical> {
+/// The place of a superblock copy in a range.
+pub(crate) fn touched_superblock(at: Physical, len: u64) -> Option<Physical> {
     OFFSETS.into_iter().find(|copy| at.0 < copy.0 + SUPERBLOCK_LEN as u64 && copy.0 < at.0.saturating_add(len))
 }

@@ -3,10 +3,11 @@
 //!
 //! The bytes of a range do not change meanwhile, because writes wait. What was written since the device was back is on it. Where
 //! a checksum or a block's header confirms what the stale device holds and not what the whole one holds, it stays: it is the only
-//! good copy.
+//! good copy. Superblock copies lie in chunks, too, where nothing else is stored: they are left alone.
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, Place};
+use crate::member::touched_superblock;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_ondisk::{DeviceId, Logical};
@@ -88,6 +89,9 @@ impl Volume {
             let ahead = (index * unit) as u64;
             let at = start.plus(ahead);
             let own = Place { physical: own.physical.plus(ahead), ..own };
+            if touched_superblock(own.physical, part.len() as u64).is_some() {
+                continue;
+            }
             let own_rank =
                 if is_read || self.fetch_place(layout, 0, own, Trust::Verified, &mut good[..part.len()]).is_ok() {
                     confirm(at, if is_read { part } else { &good[..part.len()] })

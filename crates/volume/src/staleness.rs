@@ -24,6 +24,18 @@ use butterfs_ondisk::{DeviceId, Logical};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Bugs that the simulator must find.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// What is stale counts as whole.
+    StaleBelieved,
+    /// Reading asks all mirrors in turn, stale or not.
+    MirrorsTakeTurns,
+    /// A device that lacks the last superblock counts as whole although another one is missing.
+    InterruptedForgiven,
+}
+
 impl Volume {
     /// Whether some device is missing or given up.
     pub fn is_incomplete(&self) -> bool {
@@ -116,10 +128,14 @@ impl Volume {
         self.member(id).is_some_and(|member| member.recover(missed))
     }
 
-    /// A bug on purpose, for tests of the tests: what is stale counts as whole.
+    /// A bug on purpose, for tests of the tests.
     #[doc(hidden)]
-    pub fn believe_stale(&self) {
-        self.believes_stale.store(true, Ordering::Relaxed);
+    pub fn plant(&self, bug: Bug) {
+        self.bug.get_or_init(|| bug);
+    }
+
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        self.bug.get() == Some(&bug)
     }
 
     /// Whether every chunk of `map` can be written without the devices that are missing or stale. The error names one that
@@ -135,9 +151,11 @@ impl Volume {
 
     /// Takes devices for whole that are behind by the last commit or log only, where chunks have too few copies without them: so
     /// many cannot have failed in a commit that ended, so a power cut came between the superblocks of the devices, and what
-    /// they lead to was durable on all of them before.
+    /// they lead to was durable on all of them before. That holds only where no device is missing: others may have committed
+    /// without this one, which still has blocks of the same generation from a commit that a crash cut off.
     pub fn forgive_interrupted(&self, map: &ChunkMap, newest: &Superblock) {
-        if self.check_survivable(map).is_ok() {
+        let may_have_missed = self.absent > 0 && !self.has_bug(Bug::InterruptedForgiven);
+        if may_have_missed || self.check_survivable(map).is_ok() {
             return;
         }
         let is_close = |sb: &Superblock| sb.generation.get() + 1 >= newest.generation.get();
@@ -175,7 +193,7 @@ impl Volume {
     /// Stops using a device that failed, if every chunk survives without it. Says whether it did.
     pub(crate) fn give_up(&self, failed: &Member, why: &VolumeError) -> bool {
         let is_lost = |id| id == failed.id || !self.is_usable(id);
-        let is_stale = |id| self.is_stale(id) && !self.believes_stale.load(Ordering::Relaxed);
+        let is_stale = |id| self.is_stale(id) && !self.has_bug(Bug::StaleBelieved);
         let others = self.members.iter().any(|member| member.id != failed.id && member.is_in_use());
         if !others || self.check_survives(&self.chunk_map(), &is_lost, &is_stale).is_err() {
             return false;
@@ -213,7 +231,7 @@ impl Volume {
     pub(crate) fn lacks_something(&self, layout: &Layout<'_>, place: Place) -> bool {
         layout.chunk().profile().tolerated_failures > 0
             && self.is_stale(layout.chunk().stripes[place.stripe].device)
-            && !self.believes_stale.load(Ordering::Relaxed)
+            && !self.has_bug(Bug::StaleBelieved)
     }
 
     /// Whether some of a copy lies on stale devices. Computed copies do as soon as one of the row's devices is stale.

@@ -4,6 +4,7 @@ use crate::error::{CopyFailure, FailureReason};
 use crate::layout::{Layout, Piece, Place};
 use crate::member::Member;
 use crate::parity;
+use crate::staleness::Bug;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
 
@@ -47,12 +48,16 @@ impl Volume {
         })
     }
 
-    /// Where mirror `copy` of a piece is, or the next one on a device that can be used.
+    /// Where mirror `copy` of a piece is. Where that device cannot be used: the next one on a device that can, one that has
+    /// missed nothing before one that has.
     fn mirror_place(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, trust: Trust) -> Place {
         let mirrors = layout.mirrors();
         let places = (0..mirrors).map(|turn| layout.place(piece, (copy + turn) % mirrors));
         let usable = |place: &Place| self.is_readable(layout, *place, trust);
-        places.clone().find(usable).unwrap_or_else(|| layout.place(piece, copy % mirrors))
+        let own = places.clone().next().filter(usable);
+        let whole = |place: &Place| usable(place) && !self.lacks_something(layout, *place);
+        let found = own.or_else(|| places.clone().find(whole)).or_else(|| places.clone().find(usable));
+        found.unwrap_or_else(|| layout.place(piece, copy % mirrors))
     }
 
     fn is_readable(&self, layout: &Layout<'_>, place: Place, trust: Trust) -> bool {
@@ -64,7 +69,11 @@ impl Volume {
         match self.member(layout.chunk().stripes[place.stripe].device).filter(|member| member.is_in_use()) {
             None => Err("the device is missing"),
             Some(member) if member.is_foreign() => Err("the device was written without the others"),
-            Some(_) if trust == Trust::Blind && self.lacks_something(layout, place) => {
+            Some(_)
+                if trust == Trust::Blind
+                    && self.lacks_something(layout, place)
+                    && !self.has_bug(Bug::MirrorsTakeTurns) =>
+            {
                 Err("the device has missed writes, and no checksum says whether this is one of them")
             }
             Some(member) => Ok(member),

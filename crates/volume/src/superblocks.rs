@@ -54,14 +54,17 @@ impl Volume {
     }
 
     /// Makes `sb` durable in every copy that is not valid: a power cut may have torn it, and another one may tear those of
-    /// the other kind, which are written next. `sb` is the one that the filesystem was opened with, without a log.
+    /// the other kind, which are written next. The same for the primary copies that a power cut kept from the last commit, on
+    /// devices that count as whole nevertheless: without that the loss of another device would make them doubtful again. `sb` is the one that the filesystem was opened with, without a log.
     pub fn mend_superblocks(&self, sb: &Superblock) -> Result<(), VolumeError> {
         let items = self.device_items();
         let mut mended = false;
         for (member, item) in self.with_items(&items) {
             for at in Superblock::copies_on(item.total_bytes.get()) {
                 let mut bytes = vec![0; SUPERBLOCK_LEN];
-                if member.read(at, &mut bytes).is_ok() && Superblock::parse(&bytes, at).is_ok() {
+                let found = member.read(at, &mut bytes).ok().and_then(|()| Superblock::parse(&bytes, at).ok());
+                let is_late = |found: &Superblock| found.generation.get() < sb.generation.get() && member.is_whole();
+                if found.is_some_and(|found| at != OFFSETS[0] || !is_late(&found)) {
                     continue;
                 }
                 self.check_writable()?;

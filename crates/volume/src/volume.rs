@@ -5,6 +5,7 @@ use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, Place};
 use crate::member::{DeviceStats, Member};
 use crate::ownership::Look;
+use crate::staleness::Bug;
 use crate::stripe_read::Trust;
 use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
@@ -12,8 +13,8 @@ use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::{DeviceId, Logical};
 use butterfs_sync::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Messages that are kept for [`Volume::take_messages`].
 const MAX_MESSAGES: usize = 256;
@@ -44,8 +45,8 @@ pub struct Volume {
     pub(crate) losses: AtomicU64,
     /// Reading repairs nothing: it is not yet known whether the devices belong together.
     pub(crate) repairs_held: AtomicBool,
-    /// A bug on purpose: what is stale counts as whole.
-    pub(crate) believes_stale: AtomicBool,
+    /// A bug on purpose.
+    pub(crate) bug: OnceLock<Bug>,
     /// Nothing is written any more.
     halted: Arc<AtomicBool>,
 }
@@ -55,8 +56,8 @@ impl Volume {
     pub fn of_devices(devices: Vec<(DevItem, Arc<dyn BlockDevice>)>) -> Volume {
         let mut members: Vec<Member> = devices.into_iter().map(|(item, device)| Member::new(item, device)).collect();
         members.sort_by_key(|member| member.id);
-        let (map, gate, messages, losses, repairs_held, believes_stale, halted) = Default::default();
-        Volume { members, map, gate, messages, absent: 0, losses, repairs_held, believes_stale, halted }
+        let (map, gate, messages, losses, repairs_held, bug, halted) = Default::default();
+        Volume { members, map, gate, messages, absent: 0, losses, repairs_held, bug, halted }
     }
 
     pub(crate) fn with_absent(self, absent: u64) -> Volume {
@@ -293,6 +294,9 @@ impl Volume {
         let spreads = layout.mirrors() > 1 && layout.chunk().stripes[0].device != layout.chunk().stripes[1].device;
         let first = if spreads { (at.0 / MIRROR_TURN % copies as u64) as usize } else { 0 };
         let mut order: Vec<usize> = (0..copies).map(|turn| (first + turn) % copies).collect();
+        if self.has_bug(Bug::MirrorsTakeTurns) {
+            return order;
+        }
         if trust == Trust::Blind && layout.mirrors() > 1 {
             let doubts: Vec<u64> = (0..copies).map(|copy| self.doubt(layout, at, copy)).collect();
             if doubts.iter().any(|doubt| *doubt > 0) {
@@ -331,6 +335,16 @@ impl Volume {
             self.member(failure.device).inspect(|member| member.count_corruption());
             failure
         })
+    }
+
+    /// The copies of the bytes at `at`, those on devices that have missed writes last.
+    pub fn preferred_copies(&self, at: Logical, len: usize) -> Vec<usize> {
+        let order = |layout: Layout<'_>| {
+            let mut order: Vec<usize> = (0..layout.copies()).collect();
+            order.sort_by_key(|copy| self.touches_stale(&layout, at, len, *copy));
+            Ok(order)
+        };
+        self.located(at, len, order).unwrap_or_default()
     }
 
     /// Reads one copy as it is: the bytes are not verified by anyone. For readers that check parts of a large read

@@ -12,6 +12,7 @@
 //!    one that was away is told from one that was written without the others.
 
 use crate::error::Result;
+use crate::options::Canary;
 use crate::transaction::{Core, Handle, StaleItem};
 use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::{LeftState, StaleDevice};
@@ -29,6 +30,9 @@ fn key(device: DeviceId) -> Key {
 /// Reads the items. What they say about devices that are there is so.
 pub(crate) fn load_stale_devices(core: &Core) -> Result<()> {
     remember_states(core);
+    if core.has_canary(Canary::StaleForgotten) {
+        return Ok(());
+    }
     let mut stale = core.stale_items.lock();
     core.globals().dev.scan(core, key(DeviceId(0)), key(DeviceId(u64::MAX)), &mut |key, data| {
         if let Ok((item, _)) = StaleDevice::read_from_prefix(data) {
@@ -47,6 +51,9 @@ pub(crate) fn load_stale_devices(core: &Core) -> Result<()> {
 /// date.
 pub(crate) fn stale_devices_changed(core: &Core) -> bool {
     let stale = core.stale_items.lock();
+    if core.has_canary(Canary::StaleForgotten) {
+        return false;
+    }
     let has_changed = |id: DeviceId| match stale.contains_key(&id) {
         true => core.volume.is_whole_device(id),
         false => core.volume.missed_writes(id) > 0 && !core.volume.is_whole_device(id),
@@ -57,6 +64,10 @@ pub(crate) fn stale_devices_changed(core: &Core) -> bool {
 /// Brings the items up to date, and lets superblocks go to the stale devices that they name. True when there was one to write.
 pub(crate) fn write_stale_devices(handle: &Handle) -> Result<bool> {
     let core = handle.core();
+    if core.has_canary(Canary::StaleForgotten) {
+        core.volume.set_recorded_stale(&|_| true);
+        return Ok(false);
+    }
     let devices: BTreeSet<DeviceId> = core.device_space.lock().devices.keys().copied().collect();
     let mut stale = core.stale_items.lock();
     let mut any = false;

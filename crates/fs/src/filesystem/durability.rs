@@ -4,6 +4,7 @@ use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::mode;
 use crate::inode::{Inode, InodeId};
+use crate::options::Canary;
 use crate::tree_log::{LogStats, Request, Synced, Ticket};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Generation, Ino};
@@ -99,7 +100,8 @@ impl Filesystem {
         let core = &self.0.core;
         let policies = &self.options().policies;
         // A device that lacks the newest log, or comes back later, could bring an older one of the same generation with it.
-        if self.options().no_tree_log || !core.volume().is_whole() {
+        let may_log = core.volume().is_whole() || core.has_canary(Canary::LogOnTooFew);
+        if self.options().no_tree_log || !may_log {
             return Ok(Ticket::Commit(core.generation()));
         }
         if let Some(generation) = core.placed_in(inode.tree_id()).filter(|_| inode.ino == Ino::ROOT_DIR) {

@@ -5,7 +5,8 @@
 //! The *side* of a device is all that its superblock leads to on it and on those that are as old. With `newest` the generation
 //! that rules and `last` that of the side:
 //!
-//! 1. `last == newest`: two copies of a block of the last commit that are both sound and differ are of two histories.
+//! 1. `last == newest`: two copies of a block of the last commit that are both sound and differ are of two histories. So they
+//!    are where a device counts as whole although a power cut kept its superblock from the last commit.
 //! 2. The others could not have been written without the side, or the side cannot be opened by itself: it was away, or a power
 //!    cut came between superblocks.
 //! 3. The device tree of the newest says in which states a device was left behind (`extent::stale_devices`): the side is one of
@@ -64,7 +65,8 @@ pub(super) fn check(core: &Core, newest: &Superblock) -> Result<()> {
         sides.entry(member.1.generation.get()).or_default().push(member);
     }
     let Some(leading) = sides.remove(&newest.generation.get()) else { return Ok(()) };
-    check_leading(core, newest, &leading)?;
+    let forgiven = sides.values().flatten().filter(|(id, ..)| core.volume.is_whole_device(*id)).cloned();
+    check_leading(core, newest, &forgiven.chain(leading.iter().cloned()).collect())?;
     let leading: Vec<DeviceId> = leading.iter().map(|(id, ..)| *id).collect();
     for side in sides.values() {
         let what = match judge(core, &leading, side)? {
@@ -88,7 +90,7 @@ fn names(side: &Side) -> String {
     names.join(", ")
 }
 
-/// 1: the devices that have the newest generation.
+/// 1: the devices that have the newest generation, or count as if they had.
 fn check_leading(core: &Core, newest: &Superblock, leading: &Side) -> Result<()> {
     if leading.len() < 2 {
         return Ok(());

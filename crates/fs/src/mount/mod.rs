@@ -1,7 +1,7 @@
 //! Opening a filesystem: from the superblock to trees that can be used.
 //!
 //! ```text
-//! superblock ─► system chunks ─► chunk tree: all chunks, devices ─► tree of tree roots ─► global trees
+//! superblock ─► system chunks ─► chunk tree: all chunks, devices ─► tree of tree roots ─► global trees ─► stale devices
 //!            ─► block groups, device extents checked against the chunks ─► admission for writing ─► replay of the log
 //! ```
 //!
@@ -22,16 +22,35 @@ use crate::replay;
 use crate::transaction::{Core, GlobalTrees, Tree};
 use admission::Log;
 use butterfs_device::BlockDevice;
-use butterfs_ondisk::TreeId;
 use butterfs_ondisk::features::compat_ro;
 use butterfs_ondisk::superblock::{OFFSETS, Superblock};
+use butterfs_ondisk::{DeviceId, TreeId};
 use butterfs_tree::BlockIdentity;
-use butterfs_volume::Volume;
+use butterfs_volume::{Bug, Volume};
 use std::sync::Arc;
 
 /// Opens the filesystem on `devices`. The strings are what a user should be told about the way it was opened.
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<(Arc<Core>, Vec<String>)> {
+    let mut stale = Vec::new();
+    loop {
+        match open_knowing(&stale, devices.clone(), options.clone(), env.clone())? {
+            Opened::Whole(core, notes) => return Ok((core, notes)),
+            Opened::FoundStale(found) => stale = found,
+        }
+    }
+}
+
+enum Opened {
+    Whole(Arc<Core>, Vec<String>),
+    /// The device tree says that these devices have missed writes, so what was read so far may come from them.
+    FoundStale(Vec<DeviceId>),
+}
+
+/// Opens the filesystem, knowing that the devices `stale` have missed writes.
+fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<Opened> {
     let (volume, superblock, notes) = Volume::open_without(devices, options.degraded, &options.stale)?;
+    volume.set_stale(&|id| stale.contains(&id));
+    let known = volume.stale_devices();
     // Until it is known that the devices belong together.
     volume.hold_repairs(true);
     let mut notes: Vec<String> = notes.lines;
@@ -40,21 +59,31 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
     let identity = identity_of(&superblock, !options.read_only || log == Log::Replay);
     let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
     let core = Arc::new(core);
+    let bug = match core.options().policies.canary {
+        Some(Canary::StaleBelieved) => Some(Bug::StaleBelieved),
+        Some(Canary::MirrorsTakeTurns) => Some(Bug::MirrorsTakeTurns),
+        Some(Canary::InterruptedForgiven) => Some(Bug::InterruptedForgiven),
+        _ => None,
+    };
+    bug.into_iter().for_each(|bug| core.volume.plant(bug));
     core.volume.forgive_interrupted(&core.volume.chunk_map(), &superblock);
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(&core)?;
     }
     open_global_trees(&core, chunk, &superblock)?;
+    extent::load_stale_devices(&core)?;
+    let found = core.volume.stale_devices();
+    if found.iter().any(|id| !known.contains(id)) {
+        return Ok(Opened::FoundStale(found));
+    }
     groups::load(&core)?;
     extent::load_device_stats(&core)?;
-    extent::load_stale_devices(&core)?;
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(&core)?;
     }
-    if core.has_canary(Canary::StaleBelieved) {
-        core.volume.believe_stale();
+    if !core.has_canary(Canary::HistoriesNotCompared) {
+        histories::check(&core, &superblock)?;
     }
-    histories::check(&core, &superblock)?;
     core.volume.hold_repairs(false);
     if log == Log::Replay {
         admission::must_be_writable(&core)?;
@@ -68,7 +97,7 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
     if !core.is_read_only() && admission::give_up_quotas(&core)? {
         notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());
     }
-    Ok((core, notes))
+    Ok(Opened::Whole(core, notes))
 }
 
 /// From the superblock to the chunk tree, which is returned too.

@@ -140,7 +140,7 @@ impl Logs {
         if slot.as_ref().is_none_or(|set| set.store.generation() != generation) {
             let (root, trees, store) = (None, BTreeMap::new(), LogStore::new(generation));
             let losses = self.core.volume.losses();
-            let broken = !self.core.volume.is_whole();
+            let broken = !self.core.volume.is_whole() && !self.core.has_canary(Canary::LogOnTooFew);
             *slot = Some(LogSet { store, root, trees, point, broken, losses });
         }
         let set = slot.as_mut().expect("just made");
@@ -293,7 +293,8 @@ impl Logs {
         core.env().passes("a log is frozen");
         // A device that has missed something may lead to an earlier log, with a superblock as new as the others'. So what is
         // acknowledged is a log that every device leads to.
-        let is_everywhere = || core.volume.losses() == frozen.losses;
+        let anywhere = core.has_canary(Canary::LogOnTooFew);
+        let is_everywhere = || anywhere || core.volume.losses() == frozen.losses;
         let write_blocks = || -> Planned<()> {
             let flush = || -> Result<()> {
                 if !core.has_canary(Canary::LogSuperblockEarly) {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::fixture::{Rig, SHAPES, START, noise, rig};
 use crate::member::Condition;
+use crate::resync::Confirmed;
 use butterfs_device::{Fault, FaultRule, Operation, ReadOnlyDevice};
 use butterfs_ondisk::Physical;
 use butterfs_ondisk::chunk::STRIPE_LEN;
@@ -277,6 +278,46 @@ fn a_stale_device_is_not_believed_blindly() {
             assert!(rig.volume.read_unverified(START, &mut found[..4096]).is_err());
         }
     }
+}
+
+/// A copy on a device that is not there comes from one that has missed nothing, where there is one: blocks of a commit that a
+/// crash cut off pass every check.
+#[test]
+fn a_missing_copy_comes_from_a_whole_device() {
+    for (missing, stale) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        let (rig, content) = filled("RAID1C3", 3);
+        let all = rig.memory[stale].len() as usize;
+        rig.memory[stale].write_at(1 << 20, &vec![0xee; all - (1 << 20)]).unwrap();
+        rig.volume.members[stale].worsen(Condition::Stale);
+        rig.volume.members[missing].worsen(Condition::GivenUp);
+        for copy in (0..3).filter(|copy| *copy != stale) {
+            let mut found = vec![0; content.len()];
+            rig.volume.read_copy(START, copy, &mut found).unwrap();
+            assert!(found == content, "without {missing}, {stale} is stale: copy {copy}");
+        }
+        let mut found = vec![0; content.len()];
+        rig.volume.read(START, &mut found, &mut any).unwrap();
+        assert!(found == content, "without {missing}, {stale} is stale");
+    }
+}
+
+/// Superblock copies lie inside of chunks, and differ from device to device.
+#[test]
+fn a_resync_leaves_superblock_copies_alone() {
+    let rig = rig("RAID1", 2);
+    let mut chunk = rig.chunk.clone();
+    chunk.stripes.iter_mut().for_each(|stripe| stripe.physical = Physical(0));
+    let len = chunk.length as usize;
+    rig.volume.set_chunk_map(ChunkMap::from_chunks([chunk]).unwrap());
+    for (number, memory) in rig.memory.iter().enumerate() {
+        memory.write_at(0, &vec![number as u8 + 1; len]).unwrap();
+    }
+    rig.volume.set_stale(&|id| id.0 == 1);
+    let done = rig.volume.resync(DeviceId(1), START, len, 4096, &|_, _| Confirmed::Unknown).unwrap();
+    assert_eq!((done.written, done.unreadable), (len as u64 - 4096, 0));
+    let found = rig.memory[0].to_bytes();
+    let differs = (0..len).step_by(4096).filter(|at| found[*at] != 2).collect::<Vec<_>>();
+    assert_eq!(differs, [OFFSETS[0].0 as usize]);
 }
 
 /// What nothing confirms is an error when only a stale device can be read, and the stale bytes go nowhere.
