@@ -42,7 +42,7 @@ impl Seeded {
     fn choose(&mut self, model: &ModelFs) -> Step {
         loop {
             let copies = |step: &Step| matches!(step, Step::Op(Op::CopyRange { .. }));
-            let whole = !self.plan.fills && self.plan.faults.is_none();
+            let whole = !self.plan.fills && self.plan.faults.is_none() && !self.plan.members;
             let step = self.propose(model).filter(|step| step.is_certain(model));
             // A copy that fails half-way has copied half.
             if let Some(step) = step.filter(|step| whole || !copies(step)) {
@@ -54,6 +54,9 @@ impl Seeded {
     fn propose(&mut self, model: &ModelFs) -> Option<Step> {
         if self.rng.chance(self.plan.subvolume_percent) {
             return self.about_subvolumes(model);
+        }
+        if self.plan.members && self.rng.chance(4) {
+            return Some(Step::Resync);
         }
         match self.rng.below(100) {
             0..8 => self.generator.object_of_kind(model, Kind::File).map(|object| Step::WriteBack { object }),

@@ -109,30 +109,31 @@ enum Kind {
 pub struct Damaged {
     device: DeviceId,
     sectors: BTreeSet<u64>,
-    /// The others went on without the device, so it lacks what was written since.
-    stale: bool,
+    /// Devices without which the others went on, so that they lack what was written since.
+    stale: BTreeSet<DeviceId>,
 }
 
 impl Damaged {
-    /// A device that lacks what was written while it was away.
-    pub fn of_stale(device: usize) -> Damaged {
-        Damaged { device: DeviceId(device as u64 + 1), stale: true, ..Damaged::default() }
+    /// Devices that lack what was written while they were away.
+    pub fn of_stale(devices: &BTreeSet<usize>) -> Damaged {
+        let stale = devices.iter().map(|device| DeviceId(*device as u64 + 1)).collect();
+        Damaged { stale, ..Damaged::default() }
     }
 
     /// Whether nothing was.
     pub fn is_empty(&self) -> bool {
-        self.sectors.is_empty() && !self.stale
+        self.sectors.is_empty() && self.stale.is_empty()
     }
 
-    /// Whether the device was given up.
+    /// Whether a device was given up or away.
     pub fn is_stale(&self) -> bool {
-        self.stale
+        !self.stale.is_empty()
     }
 
     /// Together with what was damaged of the same device later.
     pub fn add(&mut self, later: &Damaged) {
         self.device = later.device;
-        self.stale |= later.stale;
+        self.stale.extend(&later.stale);
         self.sectors.extend(&later.sectors);
     }
 
@@ -140,17 +141,17 @@ impl Damaged {
         self.sectors.extend(at / SECTOR..(at + len).div_ceil(SECTOR));
     }
 
-    /// Whether some of these bytes lie in a damaged sector, in this copy or, for none, in any.
+    /// Whether some of these bytes lie in a damaged sector, in this copy or, for none, in all.
     pub fn holds(&self, chunks: &ChunkMap, at: Logical, len: u64, copy: Option<usize>) -> bool {
         let Some(Ok(layout)) = chunks.get(at).map(Layout::of) else { return false };
         let touches = |place: Place, len: u64| {
             let sectors = place.physical.0 / SECTOR..(place.physical.0 + len).div_ceil(SECTOR);
-            let is_there = layout.chunk().stripes[place.stripe].device == self.device;
-            is_there && (self.stale || self.sectors.range(sectors).next().is_some())
+            let device = layout.chunk().stripes[place.stripe].device;
+            self.stale.contains(&device) || device == self.device && self.sectors.range(sectors).next().is_some()
         };
         layout.pieces(at, len as usize).any(|piece| {
-            let copies = (0..layout.mirrors()).filter(|mirror| copy.is_none_or(|copy| copy == *mirror));
-            copies.into_iter().any(|mirror| touches(layout.place(&piece, mirror), piece.range.len() as u64))
+            let mut copies = (0..layout.mirrors()).filter(|mirror| copy.is_none_or(|copy| copy == *mirror));
+            copies.all(|mirror| touches(layout.place(&piece, mirror), piece.range.len() as u64))
         })
     }
 }
@@ -164,6 +165,18 @@ pub struct Struck {
     pub data: usize,
     /// Told ones.
     pub told: usize,
+    /// Lives without some device.
+    pub absences: usize,
+    /// Times that too few devices were given, and refused.
+    pub refusals: usize,
+    /// Resyncs that ended.
+    pub resyncs: usize,
+    /// Panics.
+    pub panics: usize,
+    /// Sides of a split that were refused together.
+    pub splits: usize,
+    /// Those that were accepted.
+    pub joined: usize,
 }
 
 impl Struck {
@@ -172,6 +185,12 @@ impl Struck {
         self.mirrors += more.mirrors;
         self.data += more.data;
         self.told += more.told;
+        self.absences += more.absences;
+        self.refusals += more.refusals;
+        self.resyncs += more.resyncs;
+        self.panics += more.panics;
+        self.splits += more.splits;
+        self.joined += more.joined;
     }
 }
 
@@ -246,7 +265,10 @@ impl FaultyLife {
                 false => state.struck.told += 1,
             }
             state.damaged.add_bytes(range.start, range.end - range.start);
-            state.damaged.stale |= !self.alone;
+            if !self.alone {
+                let device = state.damaged.device;
+                state.damaged.stale.insert(device);
+            }
         }
         strikes
     }

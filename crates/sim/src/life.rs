@@ -2,14 +2,15 @@
 
 use crate::choice::Choose;
 use crate::faults::{Damaged, FaultyLife, Struck};
-use crate::meanwhile::{during_commits, environment};
+use crate::meanwhile::{during_commits, hide_planted_panics, is_planted, panicking};
+use crate::members::{Attendance, Devices, Member, Watch};
 use crate::parts;
 use crate::plan::Plan;
 use crate::state;
 use crate::step::{Planned, Step};
 use crate::subject::Subject;
 use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
-use butterfs_fs::{Filesystem, Options};
+use butterfs_fs::{Env, Filesystem, Options};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::operation::{Content, Op, Outcome, RelPath, Reply, agree};
@@ -17,6 +18,7 @@ use butterfs_testkit::promise::logged::Numbers;
 use butterfs_testkit::promise::{History, Promise, State};
 use rustix::io::Errno;
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use xxhash_rust::xxh64::Xxh64;
@@ -49,11 +51,28 @@ pub struct Life {
     pub numbers: Numbers,
     /// What it began with.
     pub first: Arc<State>,
-    /// Sectors that faults damaged.
+    /// Sectors that faults damaged, where they are no [members](crate::members).
     pub damaged: Damaged,
     /// Faults.
     pub struck: Struck,
+    watch: Watch,
+    /// Some files are written in place.
+    in_place: bool,
     marks: Vec<Mark>,
+}
+
+/// What a life begins with.
+pub struct Start<'a> {
+    /// Which life, counted from 0.
+    pub life: usize,
+    /// The disk.
+    pub base: MemoryDevice,
+    /// What it shows.
+    pub model: &'a ModelFs,
+    /// Devices that are given, and what happens to them.
+    pub attendance: &'a Attendance,
+    /// Devices that lack something.
+    pub behind: &'a Devices,
 }
 
 /// What the main thread and the others share.
@@ -70,8 +89,14 @@ struct World {
     fills: bool,
     logs: bool,
     faults: Option<Arc<FaultyLife>>,
-    /// What a step that failed would have led to.
-    perhaps: Option<ModelFs>,
+    /// What happens to members, where something does.
+    watch: Option<Watch>,
+    /// Some files have no checksums.
+    unsummed: bool,
+    /// Steps that are under way: their marks, and what they would lead to.
+    pending: Vec<(usize, ModelFs)>,
+    /// What the steps that failed would have led to.
+    perhaps: Vec<ModelFs>,
     /// What the filesystem shows at the end is not known.
     unknown: bool,
     numbers: Numbers,
@@ -80,21 +105,30 @@ struct World {
 type Shared = Rc<RefCell<World>>;
 
 impl Life {
-    /// Lives on `base`, which shows `model`.
-    pub fn live(plan: &Plan, life: usize, base: MemoryDevice, model: &ModelFs, chooser: Box<dyn Choose>) -> Life {
+    /// Lives.
+    pub fn live(plan: &Plan, start: Start<'_>, chooser: Box<dyn Choose>) -> Life {
+        let Start { life, base, model, attendance, behind } = start;
         let recorder = Recorder::new();
         let recorded = parts::devices(&base, plan.devices).into_iter();
         let mut devices: Vec<_> =
             recorded.map(|part| Arc::new(recorder.record(part)) as Arc<dyn BlockDevice>).collect();
-        let absent = plan.absent(life);
-        let faults = plan.faults.filter(|_| absent.is_none()).map(|faults| {
-            let chunks = state::chunks(plan, &base).unwrap_or_default();
+        let given = &attendance.given;
+        let watch = Watch::new(plan, &recorder, given, behind);
+        if plan.members {
+            let chunks = state::chunks(plan, &base, given).unwrap_or_default();
+            let member = |(number, device)| -> Arc<dyn BlockDevice> {
+                Arc::new(Member::new(device, number, &attendance.troubles, &chunks, &watch))
+            };
+            devices = devices.into_iter().enumerate().map(member).collect();
+        }
+        let faults = plan.faults.filter(|_| given.away.is_empty()).map(|faults| {
+            let chunks = state::chunks(plan, &base, given).unwrap_or_default();
             let device = &mut devices[faults.device];
             let faulty = Arc::new(FaultyLife::new(Arc::clone(device), faults, &chunks, plan, life as u64));
             *device = Arc::clone(&faulty) as Arc<dyn BlockDevice>;
             faulty
         });
-        let env = environment(plan.seed.rotate_left(17) ^ life as u64);
+        let env = panicking(plan.seed.rotate_left(17) ^ life as u64, attendance.panics_at);
         let first = State::new(model);
         let world = World {
             model: model.clone(),
@@ -109,21 +143,18 @@ impl Life {
             fills: plan.fills,
             logs: plan.logs,
             faults: faults.clone(),
-            perhaps: None,
+            watch: plan.members.then(|| watch.clone()),
+            unsummed: plan.members,
+            pending: Vec::new(),
+            perhaps: Vec::new(),
             unknown: false,
             numbers: Numbers::default(),
         };
         let world: Shared = Rc::new(RefCell::new(world));
-        if let Some(absent) = absent {
-            devices.remove(absent);
-        }
-        let options = Options { degraded: absent.is_some(), ..plan.options() };
-        match Filesystem::open(devices, options, env) {
-            Ok(filesystem) => run(&world, &filesystem),
-            // Opening may write.
-            Err(_) if faults.as_ref().is_some_and(|faulty| faulty.struck().told > 0) => {}
-            Err(error) => world.borrow_mut().disagreement = Some(format!("cannot open: {error}")),
-        }
+        let mut number = 0..;
+        devices.retain(|_| !given.away.contains(&number.next().expect("endless")));
+        let options = given.options(Options { data: attendance.data, ..plan.options() });
+        let panics = live_through(&world, devices, options, env, attendance);
         let mut world = world.borrow_mut();
         let events = recorder.events(0..recorder.len());
         let mut digest = world.digest.clone();
@@ -136,19 +167,30 @@ impl Life {
             disagreement: world.disagreement.take(),
             numbers: std::mem::take(&mut world.numbers),
             first,
-            damaged: match (&faults, absent) {
-                (Some(faulty), _) => faulty.damaged(),
-                (None, Some(absent)) => Damaged::of_stale(absent),
-                (None, None) => Damaged::default(),
+            damaged: faults.as_ref().map_or_else(|| Damaged::of_stale(&given.away), |faulty| faulty.damaged()),
+            struck: Struck {
+                absences: usize::from(plan.members && !given.away.is_empty()),
+                resyncs: watch.resyncs(),
+                panics,
+                ..faults.as_ref().map(|faulty| faulty.struck()).unwrap_or_else(|| watch.struck())
             },
-            struck: faults.as_ref().map(|faulty| faulty.struck()).unwrap_or_default(),
+            watch,
+            in_place: plan.members,
             marks: std::mem::take(&mut world.marks),
         }
+    }
+
+    /// The devices that lacked something after so many events.
+    pub fn behind(&self, prefix: usize) -> Devices {
+        self.watch.behind(prefix)
     }
 
     /// What a cut after `prefix` events may show.
     pub fn allowed(&self, prefix: usize) -> History {
         let mut history = History::of(Arc::clone(&self.first));
+        if self.in_place {
+            history.tears_blocks();
+        }
         let begun = |mark: &&Mark| mark.began <= prefix;
         self.marks.iter().filter(begun).filter_map(|mark| mark.state.clone()).for_each(|state| history.add(state));
         let kept = self.marks.iter().filter(|mark| mark.ended.is_some_and(|ended| ended <= prefix));
@@ -159,11 +201,46 @@ impl Life {
     }
 }
 
+/// Opens and runs; returns how many panics ended it.
+fn live_through(
+    world: &Shared,
+    devices: Vec<Arc<dyn BlockDevice>>,
+    options: Options,
+    env: Env,
+    attendance: &Attendance,
+) -> usize {
+    if attendance.panics_at.is_some() {
+        hide_planted_panics();
+    }
+    let opened = catch_unwind(AssertUnwindSafe(|| Filesystem::open(devices, options, env)));
+    let filesystem = match opened {
+        Ok(Ok(filesystem)) => filesystem,
+        // Opening may write.
+        Ok(Err(_)) if world.borrow().was_told() => return 0,
+        Ok(Err(error)) => {
+            world.borrow_mut().disagreement = Some(format!("cannot open: {error}"));
+            return 0;
+        }
+        Err(panic) if is_planted(&*panic) => return 1,
+        Err(panic) => resume_unwind(panic),
+    };
+    match catch_unwind(AssertUnwindSafe(|| run(world, &filesystem, !attendance.resync_is_a_step))) {
+        Ok(()) => 0,
+        Err(panic) if is_planted(&*panic) => {
+            world.borrow_mut().end_by_panic(&filesystem);
+            1
+        }
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
 /// Runs until the chooser has no more steps or something is wrong. The filesystem is dropped as by a power cut.
-fn run(world: &Shared, filesystem: &Filesystem) {
-    // What a thread in the background does after opening. A device that fails meanwhile stays as it is.
-    let _ = filesystem.resync();
-    let subject = Subject::new(filesystem);
+fn run(world: &Shared, filesystem: &Filesystem, resync: bool) {
+    let subject = Subject::new(filesystem).watched(world.borrow().watch.clone());
+    if resync {
+        // What a thread in the background does after opening. A device that fails meanwhile stays as it is.
+        let _ = subject.resync();
+    }
     world.borrow_mut().learn(&subject);
     let beside = (Rc::clone(world), subject.clone());
     let _meanwhile = during_commits(move |_| {
@@ -191,11 +268,10 @@ fn run(world: &Shared, filesystem: &Filesystem) {
         perform(world, &subject, &step);
     }
     let mut world = world.borrow_mut();
-    if let Some(faulty) = world.faults.clone()
-        && world.disagreement.is_none()
-        && !world.unknown
-    {
-        world.disagreement = world.wrong_reading(filesystem, &faulty).err();
+    let goes_wrong = world.faults.is_some() || world.watch.is_some();
+    let is_readable = !world.watch.as_ref().is_some_and(Watch::may_be_unreadable);
+    if goes_wrong && is_readable && world.disagreement.is_none() && !world.unknown {
+        world.disagreement = world.wrong_reading(filesystem).err();
     }
 }
 
@@ -228,6 +304,9 @@ impl World {
         let mut other = self.model.clone();
         let expected = step.apply(&mut other);
         let mut begun = Begun { mark: self.marks.len(), expected, other };
+        if self.watch.is_some() && !step.commits() && begun.expected.is_ok() {
+            self.pending.push((begun.mark, begun.other.clone()));
+        }
         self.marks.push(Mark { began: self.recorder.len(), ended: None, state: None, promise: None });
         if step.commits() && begun.expected.is_ok() {
             std::mem::swap(&mut self.model, &mut begun.other);
@@ -254,6 +333,7 @@ impl World {
 
     fn end(&mut self, step: &Step, mut begun: Begun, actual: &Outcome, said: &str) {
         self.digest.update(format!("{step:?} {actual:?}").as_bytes());
+        self.pending.retain(|(mark, _)| *mark != begun.mark);
         if self.fills && matches!(actual, Err(Errno::NOSPC)) {
             self.take_back(step, begun);
             return;
@@ -263,6 +343,10 @@ impl World {
         {
             begun.other = self.model.clone();
             begun.expected = shorter.apply(&mut begun.other);
+        }
+        // Extents with and without checksums are not shared.
+        if self.unsummed && matches!((step, actual), (Step::CloneRange { .. }, Err(Errno::INVAL))) {
+            return;
         }
         if self.may_fail(actual) && !agree(&begun.expected, actual) {
             self.fail(step, begun, actual);
@@ -285,11 +369,31 @@ impl World {
 
     /// Whether faults that struck explain an error.
     fn may_fail(&self, actual: &Outcome) -> bool {
-        let Some(struck) = self.faults.as_ref().map(|faulty| faulty.struck()) else { return false };
+        let (watch, struck) = (self.watch.as_ref(), self.faults.as_ref().map(|faulty| faulty.struck()));
         match actual {
-            Err(Errno::IO) => struck.told > 0 || struck.data > 0,
-            Err(Errno::ROFS) => struck.told > 0,
+            Err(Errno::IO) => {
+                watch.is_some_and(Watch::may_fail) || struck.is_some_and(|struck| struck.told > 0 || struck.data > 0)
+            }
+            Err(Errno::ROFS) => self.was_told(),
             _ => false,
+        }
+    }
+
+    /// Whether told faults were more than the profiles survive.
+    fn was_told(&self) -> bool {
+        let told = self.faults.as_ref().is_some_and(|faulty| faulty.struck().told > 0);
+        told || self.watch.as_ref().is_some_and(Watch::may_stop)
+    }
+
+    /// A panic has ended the life: what was under way may show, and nothing is written any more.
+    fn end_by_panic(&mut self, filesystem: &Filesystem) {
+        let before = self.recorder.len();
+        for (mark, model) in std::mem::take(&mut self.pending) {
+            self.marks[mark].state = Some(State::new(&model));
+        }
+        let synced = filesystem.sync();
+        if synced.is_ok() || self.recorder.len() != before {
+            self.disagreement = Some(format!("after a panic: sync says {synced:?}"));
         }
     }
 
@@ -301,22 +405,30 @@ impl World {
             (self.over, self.unknown) = (true, true);
         }
         if !step.commits() {
-            self.perhaps = Some(begun.other);
+            self.perhaps.push(begun.other);
+        }
+        let only_data = self.watch.as_ref().is_some_and(|watch| !watch.may_stop());
+        if only_data && matches!(step, Step::Op(Op::Sync)) && *actual == Err(Errno::IO) {
+            // What cannot be written is an error of its files: everything else is committed.
+            let mark = &mut self.marks[begun.mark];
+            mark.promise = mark.promise.map(|(state, _)| (state, Promise::Names));
+            mark.ended = Some(self.recorder.len());
         }
     }
 
     /// Reading goes on whatever happened, and shows what was done.
-    fn wrong_reading(&self, filesystem: &Filesystem, faulty: &FaultyLife) -> Result<(), String> {
-        let stopped = self.over;
+    fn wrong_reading(&self, filesystem: &Filesystem) -> Result<(), String> {
+        let stopped = self.over || self.was_told();
         let mut shown =
             Fingerprint::of_damaged_library(filesystem).map_err(|what| format!("reading at the end: {what}"))?;
         forget_placeholders(&mut shown, &self.model);
         let mut allowed = History::new(&self.model);
-        if let Some(perhaps) = self.perhaps.as_ref().filter(|_| stopped) {
-            allowed.push(perhaps);
-        }
-        let damaged = faulty.damaged();
-        let read = state::tolerant(filesystem, &damaged, faulty.struck().data > 0);
+        self.perhaps.iter().filter(|_| stopped).for_each(|perhaps| allowed.push(perhaps));
+        let (damaged, reads_go_wrong) = match &self.faults {
+            Some(faulty) => (faulty.damaged(), faulty.struck().data > 0),
+            None => Default::default(),
+        };
+        let read = state::tolerant(filesystem, &damaged, reads_go_wrong);
         allowed.explain(&shown, &read).map(drop).map_err(|what| format!("reading at the end: {what}"))
     }
 
@@ -351,7 +463,7 @@ fn changes(step: &Step) -> bool {
     };
     match step {
         Step::Op(op) => !asks(op),
-        other => !matches!(other, Step::WriteBack { .. } | Step::Clean),
+        other => !matches!(other, Step::WriteBack { .. } | Step::Clean | Step::Resync),
     }
 }
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults]
+usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--split]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
                        [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
@@ -19,6 +19,7 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --runs N           so many seeds (default 1 with --seed, else 1000)
   --hours H          until this time is over, instead of a number of runs (0.5 is half an hour)
   --kernel-every N   one state of N is also mounted by the kernel and checked by btrfs check (needs root)
+  --split            two sides live on without each other, and are given together then
   --explore 1|2      instead of seeds, every sequence of one or two operations
   --interleave N     instead of seeds, all pairs of operations inside each other, with at most N interruptions
   --interleave random
@@ -27,8 +28,11 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --from U           and of that only from this unit of work on
   --threads N        seeds at one time (default: all cores)
   --faults           the device goes wrong too, not only the power
+  --members          devices leave, return and fail, and data may have no checksums
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
-                     checksum-ignored, error-ignored, checked-early, in-place-unprotected";
+                     checksum-ignored, error-ignored; with --interleave checked-early, in-place-unprotected; with --members
+                     stale-believed, stale-forgotten, mirrors-take-turns, log-on-too-few, interrupted-forgiven; with --split
+                     histories-not-compared";
 
 struct Arguments {
     seed: u64,
@@ -37,6 +41,8 @@ struct Arguments {
     kernel_every: usize,
     threads: usize,
     faults: bool,
+    members: bool,
+    split: bool,
     explore: usize,
     /// Pairs with so many interruptions at most, or none for random threads.
     interleave: Option<Option<usize>>,
@@ -54,6 +60,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         kernel_every: 0,
         threads,
         faults: false,
+        members: false,
+        split: false,
         explore: 0,
         interleave: None,
         shard: (0, 1),
@@ -62,8 +70,14 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        if word == "--faults" {
-            arguments.faults = true;
+        let flag = match word.as_str() {
+            "--faults" => Some(&mut arguments.faults),
+            "--members" => Some(&mut arguments.members),
+            "--split" => Some(&mut arguments.split),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            *flag = true;
             continue;
         }
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
@@ -92,6 +106,12 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "item-left-out" => Canary::LoggedItemLeftOut,
                     "checksum-ignored" => Canary::ChecksumIgnored,
                     "error-ignored" => Canary::WriteErrorIgnored,
+                    "stale-believed" => Canary::StaleBelieved,
+                    "stale-forgotten" => Canary::StaleForgotten,
+                    "histories-not-compared" => Canary::HistoriesNotCompared,
+                    "mirrors-take-turns" => Canary::MirrorsTakeTurns,
+                    "log-on-too-few" => Canary::LogOnTooFew,
+                    "interrupted-forgiven" => Canary::InterruptedForgiven,
                     "log-early" => Canary::LogSuperblockEarly,
                     "checked-early" => Canary::SubvolumeCheckedEarly,
                     "in-place-unprotected" => Canary::InPlaceUnprotected,
@@ -138,7 +158,12 @@ fn run(arguments: &Arguments) -> ExitCode {
             report(totals, started);
         }
     };
-    let plan = |seed| if arguments.faults { Plan::with_faults(seed) } else { Plan::of(seed) };
+    let plan = |seed| match arguments {
+        Arguments { faults: true, .. } => Plan::with_faults(seed),
+        Arguments { members: true, .. } => Plan::with_members(seed),
+        Arguments { split: true, .. } => Plan::with_split(seed),
+        _ => Plan::of(seed),
+    };
     let totals = campaign.run(|seed| Plan { canary: arguments.canary, ..plan(seed) }, progress);
     report(&totals, started);
     let Some(failure) = totals.failure else { return ExitCode::SUCCESS };
@@ -150,8 +175,13 @@ fn run(arguments: &Arguments) -> ExitCode {
         Ok(path) => println!("the disk is in {}", path.display()),
         Err(error) => println!("the disk could not be exported: {error}"),
     }
-    let faults = if arguments.faults { " --faults" } else { "" };
-    println!("again: cargo xtask sim --seed {}{faults}", failure.plan.seed);
+    let kind = match arguments {
+        Arguments { faults: true, .. } => " --faults",
+        Arguments { members: true, .. } => " --members",
+        Arguments { split: true, .. } => " --split",
+        _ => "",
+    };
+    println!("again: cargo xtask sim --seed {}{kind}", failure.plan.seed);
     ExitCode::FAILURE
 }
 

@@ -1,7 +1,9 @@
 //! What follows from a seed before anything runs: the format, the sizes, the kind of workload.
 
 use crate::faults::Faults;
+use crate::members::{Attendance, Given};
 use crate::parts;
+use crate::split;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::options::{Booking, Canary, Policies};
@@ -45,6 +47,10 @@ pub struct Plan {
     pub logs: bool,
     /// What goes wrong besides crashes.
     pub faults: Option<Faults>,
+    /// Devices leave, return and fail, and keep data without checksums.
+    pub members: bool,
+    /// Two sides live on without each other.
+    pub split: bool,
     pub canary: Option<Canary>,
 }
 
@@ -79,6 +85,27 @@ const SEVERAL: &[(usize, &str, &str)] = &[
     (4, "raid10", "raid10"),
     (4, "raid1c4", "raid1"),
 ];
+
+/// Filesystems whose members leave, return and fail: all profiles that survive it, and some that survive less.
+const MEMBERS: &[(usize, &str, &str)] = &[
+    (2, "raid1", "raid1"),
+    (2, "raid1", "raid1"),
+    (2, "raid1", "single"),
+    (3, "raid1", "raid1"),
+    (3, "raid1c3", "raid1"),
+    (3, "raid1c3", "raid1c3"),
+    (3, "raid1", "raid0"),
+    (4, "raid10", "raid10"),
+    (4, "raid1c4", "raid1c3"),
+    (4, "raid1c4", "raid1c4"),
+    (4, "raid1", "raid10"),
+    (1, "dup", "single"),
+    (1, "single", "single"),
+];
+
+/// Those of which two parts can live without each other.
+const SPLIT: &[(usize, &str, &str)] =
+    &[(2, "raid1", "raid1"), (2, "raid1", "raid1"), (3, "raid1c3", "raid1c3"), (4, "raid1c4", "raid1c4")];
 
 /// A few dozen inodes and small files, so that a state is judged in milliseconds.
 const SHAPE: Shape = Shape {
@@ -128,6 +155,8 @@ impl Plan {
             fills,
             logs: rng.chance(50),
             faults: None,
+            members: false,
+            split: false,
             canary: None,
         }
     }
@@ -156,18 +185,62 @@ impl Plan {
         plan
     }
 
-    /// The device that is away in the first life, and back in the next one: the one that faults strike, where the profiles survive
     /// The device that is away in the first life, and back in the next one: the one that faults strike, where the profiles
     /// survive that.
-    pub fn absent(&self, life: usize) -> Option<usize> {
+    fn absent(&self, life: usize) -> Option<usize> {
         let survives = |name: &str| Profile::named(name).is_some_and(|profile| profile.tolerated_failures > 0);
         let leaves = self.devices > 1 && survives(self.metadata) && survives(self.data) && self.seed.is_multiple_of(3);
         self.faults.filter(|_| leaves && life == 0).map(|faults| faults.device)
     }
 
+    /// The plan that follows from `seed`, with members that leave, return and fail.
+    pub fn with_members(seed: u64) -> Plan {
+        let mut plan = Plan::of(seed);
+        let mut rng = Rng::new(seed ^ 0x3e3b_0f00_0000_0000);
+        plan.fills = false;
+        if plan.features.contains("mixed-bg") {
+            plan.features = "";
+        }
+        (plan.devices, plan.metadata, plan.data) = *rng.pick(MEMBERS);
+        plan.bytes = (160 + rng.below(64)) * MIB;
+        plan.shape = Shape { inodes_max: plan.shape.inodes_max, ..SHAPE };
+        plan.lives = 2 + rng.index(3);
+        (plan.steps, plan.cuts) = (20 + rng.index(40), 6);
+        plan.members = true;
+        plan
+    }
+
+    /// The plan that follows from `seed`, with two sides that live on without each other.
+    pub fn with_split(seed: u64) -> Plan {
+        let mut plan = Plan::with_members(seed);
+        let mut rng = Rng::new(seed ^ 0x5b11_0f00_0000_0000);
+        (plan.devices, plan.metadata, plan.data) = *rng.pick(SPLIT);
+        (plan.steps, plan.lives) = (5 + rng.index(25), usize::MAX);
+        plan.split = true;
+        plan
+    }
+
+    /// What becomes of the devices in a life.
+    pub fn attendance(&self, life: usize) -> Attendance {
+        if self.split {
+            let whole = Attendance::of(self, life);
+            return Attendance {
+                given: split::given(self, life),
+                troubles: Vec::new(),
+                panics_at: whole.panics_at.filter(|_| life == 0),
+                ..whole
+            };
+        }
+        if self.members {
+            return Attendance::of(self, life);
+        }
+        let away = self.absent(life).into_iter().collect();
+        Attendance { given: Given::without(&away), ..Attendance::default() }
+    }
+
     /// Whether the primary superblock may be torn: not where a secondary copy may be bad.
     pub fn tears_superblocks(&self) -> bool {
-        self.has_second_superblock() && self.faults.is_none()
+        self.has_second_superblock() && self.faults.is_none() && !self.members
     }
 
     /// Whether the device has a second superblock.
@@ -203,7 +276,8 @@ impl Plan {
             access_times: AccessTimes::Never,
             no_tree_log: !self.logs,
             node_cache_bytes: 128 << 10,
-            dirty_data_bytes: 1 << 20,
+            // Data that a device refuses is dropped when writers need the memory, which nobody here expects.
+            dirty_data_bytes: if self.members { 64 << 20 } else { 1 << 20 },
             policies: Policies {
                 canary: self.canary,
                 // Most fsyncs are cheaper as a commit when everything is small.

@@ -3,14 +3,14 @@
 use crate::choice::{Choose, Given, Seeded};
 use crate::cut::{Cut, Disks};
 use crate::faults::{Damaged, Struck};
-use crate::life::Life;
+use crate::left::Left;
+use crate::life::{Life, Start};
 use crate::meanwhile::environment;
-use crate::parts;
+use crate::members::{Attendance, Devices};
 use crate::plan::Plan;
-use crate::state::{self, Expected, Thorough};
+use crate::state::{self, Thorough};
 use crate::step::Planned;
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
-use butterfs_fs::Filesystem;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::workload::shrink;
@@ -60,10 +60,7 @@ pub struct Failure {
     pub what: String,
     /// The life's steps.
     pub steps: Vec<Planned>,
-    /// What the life began with.
-    base: Arc<MemoryDevice>,
-    model: ModelFs,
-    damaged: Damaged,
+    beginning: Beginning,
     disk: Option<Arc<MemoryDevice>>,
 }
 
@@ -71,6 +68,10 @@ impl std::fmt::Debug for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "seed {}: {}", self.plan.seed, self.what)?;
         writeln!(f, "  {:?}", self.plan)?;
+        let Beginning { attendance, behind, forked, .. } = &self.beginning;
+        if self.plan.members {
+            writeln!(f, "  {attendance:?}, behind {behind:?}, forked {forked:?}")?;
+        }
         writeln!(f, "  life {}, {:?}, {} steps:", self.life, self.cut, self.steps.len())?;
         for Planned { step, meanwhile } in &self.steps {
             writeln!(f, "    {step:?}")?;
@@ -81,17 +82,35 @@ impl std::fmt::Debug for Failure {
 }
 
 /// What a life begins with.
-struct Beginning {
-    base: MemoryDevice,
-    model: ModelFs,
-    damaged: Damaged,
+#[derive(Clone)]
+pub(crate) struct Beginning {
+    pub base: Arc<MemoryDevice>,
+    pub model: ModelFs,
+    pub damaged: Damaged,
+    /// Devices that are given, and what happens to them.
+    pub attendance: Attendance,
+    /// Devices that lack something.
+    pub behind: Devices,
+    /// Devices that have something that the others never had, which nobody was promised: a crash cut a commit off.
+    pub forked: Devices,
+}
+
+impl Beginning {
+    pub(crate) fn of(plan: &Plan, base: MemoryDevice, model: ModelFs) -> Beginning {
+        let (attendance, base) = (plan.attendance(0), Arc::new(base));
+        let (damaged, behind, forked) = Default::default();
+        Beginning { base, model, damaged, attendance, behind, forked }
+    }
 }
 
 /// Runs a plan until the first failure.
 pub fn run(plan: &Plan, manner: Manner) -> Outcome {
+    if plan.split {
+        return crate::split::run(plan, manner);
+    }
     let mut outcome = Outcome::default();
     let env = environment(plan.seed);
-    let mut beginning = Beginning { base: plan.make(&env), model: ModelFs::default(), damaged: Damaged::default() };
+    let mut beginning = Beginning::of(plan, plan.make(&env), ModelFs::default());
     for life in 0..plan.lives {
         let chooser = Box::new(Seeded::new(plan, life));
         match one_life(plan, manner, life, beginning, chooser, &mut outcome) {
@@ -107,7 +126,7 @@ pub fn run(plan: &Plan, manner: Manner) -> Outcome {
 }
 
 /// Runs one life and judges the states its cuts leave; returns what the next one begins with.
-fn one_life(
+pub(crate) fn one_life(
     plan: &Plan,
     manner: Manner,
     number: usize,
@@ -115,19 +134,20 @@ fn one_life(
     chooser: Box<dyn Choose>,
     outcome: &mut Outcome,
 ) -> Result<Option<Beginning>, Box<Failure>> {
-    let Beginning { base, model, mut damaged } = beginning;
-    let (base, before) = (Arc::new(base), damaged.clone());
     let failed = |what: String, steps: &[Planned], cut: Option<Cut>, disk: Option<MemoryDevice>| {
-        let (plan, steps, base, model) = (plan.clone(), steps.to_vec(), Arc::clone(&base), model.clone());
-        let damaged = before.clone();
-        Box::new(Failure { plan, life: number, cut, what, steps, base, model, damaged, disk: disk.map(Arc::new) })
+        let (plan, steps, beginning) = (plan.clone(), steps.to_vec(), beginning.clone());
+        Box::new(Failure { plan, life: number, cut, what, steps, beginning, disk: disk.map(Arc::new) })
     };
-    let lived = catch_unwind(AssertUnwindSafe(|| Life::live(plan, number, base.snapshot(), &model, chooser)));
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        let Beginning { base, model, attendance, behind, .. } = &beginning;
+        Life::live(plan, Start { life: number, base: base.snapshot(), model, attendance, behind }, chooser)
+    }));
     let life = lived.map_err(|panic| failed(format!("panic in a step: {}", words(&*panic)), &[], None, None))?;
     outcome.digest = outcome.digest.rotate_left(1) ^ life.digest;
     outcome.events += life.events.len();
     outcome.steps += life.steps.len();
     outcome.struck.add(life.struck);
+    let mut damaged = beginning.damaged.clone();
     damaged.add(&life.damaged);
     if let Some(what) = life.disagreement.clone() {
         return Err(failed(what, &life.steps, None, None));
@@ -145,12 +165,13 @@ fn one_life(
         // The life before may have ended with a torn primary, which only a commit of this one replaces.
         let for_kernel = for_kernel && plan.devices == 1 && state::has_primary(plan, &disk);
         let how = Thorough { recovered: index % 4 == 0 };
+        let left = Left::new(plan, &life, &beginning, &damaged, (cut, &disk));
         let judged = catch_unwind(AssertUnwindSafe(|| {
-            let allowed = life.allowed(cut.prefix);
-            let beginning = (&life.base, &life.first);
-            let expected = Expected { allowed: &allowed, numbers: &life.numbers, beginning, damaged: &damaged };
-            state::judge(plan, &disk, expected, how)?;
-            if for_kernel { crate::kernel::judge(plan, &disk, expected) } else { Ok(()) }
+            outcome.struck.refusals += left.judge(how)?;
+            if index % 3 == 0 {
+                outcome.struck.refusals += left.judge_some(seed ^ cut.prefix as u64)?;
+            }
+            if for_kernel { left.judge_by_kernel() } else { Ok(()) }
         }));
         let verdict = judged.unwrap_or_else(|panic| Err(format!("panic while judging: {}", words(&*panic))));
         verdict.map_err(|what| failed(what, &life.steps, Some(*cut), Some(disk.snapshot())))?;
@@ -158,22 +179,12 @@ fn one_life(
         outcome.kernel_states += usize::from(for_kernel);
         outcome.log_states += usize::from(state::has_log(plan, &disk));
         if index == going_on && number + 1 < plan.lives {
-            next = begin_again(plan, disk, &damaged).map_err(|what| failed(what, &life.steps, Some(*cut), None))?;
+            let begun = catch_unwind(AssertUnwindSafe(|| left.begin_again(plan.attendance(number + 1))));
+            let begun = begun.unwrap_or_else(|panic| Err(format!("panic while going on: {}", words(&*panic))));
+            next = begun.map_err(|what| failed(what, &life.steps, Some(*cut), Some(disk.snapshot())))?;
         }
     }
     Ok(next)
-}
-
-/// A life on what a crash left: the disk, and the model of what it shows; none when that is not known any more.
-fn begin_again(plan: &Plan, disk: MemoryDevice, damaged: &Damaged) -> Result<Option<Beginning>, String> {
-    let devices = parts::devices(&disk, plan.devices);
-    let filesystem = Filesystem::open(devices, state::recovering(plan), environment(plan.seed))
-        .map_err(|error| error.to_string())?;
-    match ModelFs::of_library(&filesystem) {
-        Ok(model) => Ok(Some(Beginning { base: disk, model, damaged: damaged.clone() })),
-        Err(error) if error.errno() == butterfs_fs::Errno::EIO && !damaged.is_empty() => Ok(None),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 pub(crate) fn words(panic: &(dyn std::any::Any + Send)) -> String {
@@ -190,18 +201,16 @@ impl Failure {
         (what, cut, disk): (String, Option<Cut>, Option<MemoryDevice>),
         steps: &[Planned],
     ) -> Failure {
-        let (plan, steps, base, model) = (plan.clone(), steps.to_vec(), Arc::new(base.snapshot()), model.clone());
-        let (damaged, disk) = (Damaged::default(), disk.map(Arc::new));
-        Failure { plan, life: 0, cut, what, steps, base, model, damaged, disk }
+        let beginning = Beginning::of(plan, base.snapshot(), model.clone());
+        let (plan, steps, disk) = (plan.clone(), steps.to_vec(), disk.map(Arc::new));
+        Failure { plan, life: 0, cut, what, steps, beginning, disk }
     }
 
     /// The same failure with as few steps as were found to be enough: leaving out any more, nothing fails.
     pub fn shrunk(&self) -> Failure {
         let mut smallest = self.clone();
         let mut fails = |steps: &[Planned]| {
-            let (base, model, damaged) = (self.base.snapshot(), self.model.clone(), self.damaged.clone());
-            let beginning = Beginning { base, model, damaged };
-            let chooser = Box::new(Given::new(steps));
+            let (beginning, chooser) = (self.beginning.clone(), Box::new(Given::new(steps)));
             let ended = one_life(&self.plan, Manner::default(), self.life, beginning, chooser, &mut Outcome::default());
             ended.is_err_and(|failure| {
                 let same = failure.cut.is_some() == self.cut.is_some();
@@ -221,7 +230,7 @@ impl Failure {
     /// devices lie in it one behind the other.
     pub fn export(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let path = folder.join(format!("sim-{}.img", self.plan.seed));
-        let disk = self.disk.as_ref().unwrap_or(&self.base);
+        let disk = self.disk.as_ref().unwrap_or(&self.beginning.base);
         std::fs::create_dir_all(folder)?;
         std::fs::File::create(&path)?.set_len(disk.len())?;
         let file = FileDevice::open(&path, &FileOptions::read_write()).map_err(std::io::Error::other)?;

@@ -2,10 +2,11 @@
 
 use crate::faults::Damaged;
 use crate::meanwhile::environment;
+use crate::members::{Given, tolerance};
 use crate::parts;
 use crate::plan::Plan;
 use butterfs_check::{Finding, Report};
-use butterfs_device::MemoryDevice;
+use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::options::Policies;
 use butterfs_fs::{Filesystem, Options};
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
@@ -37,6 +38,21 @@ pub struct Expected<'a> {
     pub beginning: (&'a MemoryDevice, &'a Arc<State>),
     /// Sectors that faults have damaged in this run.
     pub damaged: &'a Damaged,
+    /// Those of them of which nobody has another copy.
+    pub unreadable: &'a Damaged,
+    /// The devices that are given.
+    pub given: &'a Given,
+    /// Too few devices are given, or some that were written apart, so it may be refused.
+    pub may_refuse: bool,
+}
+
+/// What became of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It shows what is allowed.
+    Shown,
+    /// It was refused, which was allowed.
+    Refused,
 }
 
 impl Expected<'_> {
@@ -53,11 +69,12 @@ impl Expected<'_> {
         }
         // Until its first commit a life that began with a log still has that one, and nothing else.
         let (before, first) = self.beginning;
-        if has_log(plan, disk) && ruling(plan, disk) == ruling(plan, before) {
+        let given = self.given;
+        if has_log(plan, disk) && ruling(plan, disk, given) == ruling(plan, before, given) {
             return History::of(Arc::clone(first)).explain(shown, read).map(drop);
         }
         let options = Options { read_only: true, no_log_replay: true, ..recovering(plan) };
-        let without_log = open(disk, options, plan)?;
+        let without_log = open(disk, options, plan, given)?;
         let base = Fingerprint::of_damaged_library(&without_log).map_err(|what| format!("without its log: {what}"))?;
         self.allowed.explain_logged(&base, shown, self.numbers, read)
     }
@@ -68,15 +85,26 @@ pub fn recovering(plan: &Plan) -> Options {
     Options { policies: Policies::default(), ..plan.options() }
 }
 
-fn open(disk: &MemoryDevice, options: Options, plan: &Plan) -> Result<Filesystem, String> {
-    let opened = Filesystem::open(parts::devices(disk, plan.devices), options, environment(plan.seed));
+/// The engine that opens what is judged: it has bugs on purpose where they are about opening.
+pub fn judging(plan: &Plan) -> Options {
+    let canary = plan.canary.filter(|canary| canary.is_about_opening());
+    Options { policies: Policies { canary, ..Policies::default() }, ..plan.options() }
+}
+
+/// Opens the given devices of a copy of a disk.
+pub fn open(disk: &MemoryDevice, options: Options, plan: &Plan, given: &Given) -> Result<Filesystem, String> {
+    open_given(&Arc::new(disk.snapshot()), options, plan, given)
+}
+
+fn open_given(disk: &Arc<MemoryDevice>, options: Options, plan: &Plan, given: &Given) -> Result<Filesystem, String> {
+    let opened = Filesystem::open(given.devices(plan, disk), given.options(options), environment(plan.seed));
     opened.map_err(|error| format!("it does not open: {error}"))
 }
 
 /// Where the chunks of a disk lie.
-pub fn chunks(plan: &Plan, disk: &MemoryDevice) -> Result<ChunkMap, String> {
+pub fn chunks(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Result<ChunkMap, String> {
     let options = Options { read_only: true, no_log_replay: true, ..recovering(plan) };
-    Ok((*open(disk, options, plan)?.chunks()).clone())
+    Ok((*open(disk, options, plan, given)?.chunks()).clone())
 }
 
 /// Reads an open filesystem; what lies in a damaged sector may be lost, and anything for a moment when reads go wrong.
@@ -98,7 +126,15 @@ pub fn tolerant(
         let library = library.borrow();
         let id = library.find(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let extents = filesystem.extents(id, offset..offset + len as u64);
-        let extents = extents.unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let extents = match extents {
+            Ok(extents) => extents,
+            // Asking for extents writes data back, which a filesystem that has stopped does not.
+            Err(_) if filesystem.sync().is_err_and(|error| error.errno() == butterfs_fs::Errno::EROFS) => {
+                assert!(reads_go_wrong || !damaged.is_empty(), "{path:?} at {offset}: nothing is damaged");
+                return None;
+            }
+            Err(error) => panic!("{path:?}: {error}"),
+        };
         let lost =
             extents.iter().any(|extent| extent.at.0 != 0 && damaged.holds(&chunks, extent.at, extent.disk_len, None));
         assert!(lost || reads_go_wrong, "{path:?} at {offset}: nothing damaged it: {}", library.said());
@@ -107,20 +143,56 @@ pub fn tolerant(
 }
 
 /// Judges a disk, or says what is wrong with it.
-pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thorough) -> Result<(), String> {
-    let damaged = expected.damaged;
-    clean_but(plan, disk, damaged).map_err(|what| format!("as the crash left it: {what}"))?;
+pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thorough) -> Result<Verdict, String> {
+    let (damaged, given) = (expected.damaged, expected.given);
+    if *given == Given::default() && !expected.may_refuse {
+        clean_but(plan, disk, damaged).map_err(|what| format!("as the crash left it: {what}"))?;
+    }
     let recovered = Arc::new(disk.snapshot());
-    let filesystem = Filesystem::open(plan.parts(&recovered), recovering(plan), environment(plan.seed));
-    let filesystem = filesystem.map_err(|error| format!("it does not open: {error}"))?;
+    let filesystem = match open_given(&recovered, judging(plan), plan, given) {
+        Ok(filesystem) => filesystem,
+        Err(_) if expected.may_refuse => return Ok(Verdict::Refused),
+        Err(what) => return Err(what),
+    };
     let shown = Fingerprint::of_damaged_library(&filesystem).map_err(|what| format!("it cannot be read: {what}"))?;
-    let read = tolerant(&filesystem, damaged, false);
+    let read = tolerant(&filesystem, expected.unreadable, false);
     expected.explain(plan, disk, &shown, &read)?;
     if how.recovered {
+        let is_whole =
+            plan.members && filesystem.resync().map_err(|error| format!("it cannot be brought up to date: {error}"))?;
         while filesystem.clean_once().map_err(|error| format!("cleaning fails: {error}"))? {}
         filesystem.shutdown().map_err(|error| format!("it cannot be closed: {error}"))?;
-        clean_but(plan, &recovered, damaged).map_err(|what| format!("after recovery: {what}"))?;
-        repaired(plan, &recovered, damaged)?;
+        drop(read);
+        drop(filesystem);
+        if is_whole && given.away.is_empty() {
+            clean(&recovered, plan.devices).map_err(|what| format!("after a resync: {what}"))?;
+            return shown_without_any(plan, disk, &recovered, expected).map(|()| Verdict::Shown);
+        }
+        if given.away.is_empty() {
+            clean_but(plan, &recovered, damaged).map_err(|what| format!("after recovery: {what}"))?;
+        }
+        if *given == Given::default() {
+            repaired(plan, &recovered, damaged)?;
+        }
+    }
+    Ok(Verdict::Shown)
+}
+
+/// After a resync every device counts: whichever may be away is away, and the others show the same.
+fn shown_without_any(
+    plan: &Plan,
+    disk: &MemoryDevice,
+    recovered: &MemoryDevice,
+    expected: Expected<'_>,
+) -> Result<(), String> {
+    for device in (0..plan.devices).filter(|_| tolerance(plan) > 0) {
+        let given = Given::without(&[device].into());
+        let look = || {
+            let filesystem = open(recovered, judging(plan), plan, &given)?;
+            let shown = Fingerprint::of_damaged_library(&filesystem)?;
+            expected.explain(plan, disk, &shown, &tolerant(&filesystem, &Damaged::default(), false))
+        };
+        look().map_err(|what| format!("after a resync, without device {device}: {what}"))?;
     }
     Ok(())
 }
@@ -144,10 +216,11 @@ fn repaired(plan: &Plan, disk: &Arc<MemoryDevice>, damaged: &Damaged) -> Result<
     if told.is_empty() { Ok(()) } else { Err(format!("read before, and still bad: {told:#?}")) }
 }
 
-/// The primary superblocks' bytes, of all devices.
-fn superblocks(plan: &Plan, disk: &MemoryDevice) -> Vec<u8> {
+/// The bytes of the primary superblocks that may rule.
+fn superblocks(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Vec<u8> {
     let mut all = Vec::new();
-    for device in parts::devices(disk, plan.devices) {
+    let devices = parts::devices(disk, plan.devices).into_iter().enumerate();
+    for (_, device) in devices.filter(|(number, _)| given.believes(*number)) {
         let mut bytes = vec![0; SUPERBLOCK_LEN];
         device.read_at(OFFSETS[0].0, &mut bytes).expect("it is in memory");
         all.extend(bytes);
@@ -155,27 +228,34 @@ fn superblocks(plan: &Plan, disk: &MemoryDevice) -> Vec<u8> {
     all
 }
 
-/// Generation and log of the superblock that counts.
-fn ruling(plan: &Plan, disk: &MemoryDevice) -> Option<(u64, u64)> {
-    let all = superblocks(plan, disk);
+/// Generation, log and root of the superblock that counts.
+pub fn ruling(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Option<(u64, u64, u64)> {
+    let all = superblocks(plan, disk, given);
     let valid = all.chunks(SUPERBLOCK_LEN).filter_map(|bytes| Superblock::parse(bytes, OFFSETS[0]).ok());
-    valid.map(|found| (found.generation.get(), found.log_root.get())).max()
+    valid.map(|found| (found.generation.get(), found.log_root.get(), found.root.get())).max()
 }
 
 /// Whether the primary superblock is whole: Linux and btrfs-progs look at no other.
 pub fn has_primary(plan: &Plan, disk: &MemoryDevice) -> bool {
-    superblocks(plan, disk).chunks(SUPERBLOCK_LEN).all(|bytes| Superblock::parse(bytes, OFFSETS[0]).is_ok())
+    superblocks(plan, disk, &Given::default())
+        .chunks(SUPERBLOCK_LEN)
+        .all(|bytes| Superblock::parse(bytes, OFFSETS[0]).is_ok())
 }
 
 /// Whether a primary superblock leads to a log.
 pub fn has_log(plan: &Plan, disk: &MemoryDevice) -> bool {
     let leads = |bytes: &[u8]| Superblock::parse(bytes, OFFSETS[0]).is_ok_and(|found| found.log_root.get() != 0);
-    superblocks(plan, disk).chunks(SUPERBLOCK_LEN).any(leads)
+    superblocks(plan, disk, &Given::default()).chunks(SUPERBLOCK_LEN).any(leads)
 }
 
 /// Asks the judge about a disk, all data checksums included.
 pub fn clean(disk: &MemoryDevice, devices: usize) -> Result<(), String> {
-    verdict(disk, devices, &|_| true)
+    clean_devices(parts::devices(disk, devices))
+}
+
+/// Asks the judge about devices, all data checksums included.
+pub fn clean_devices(devices: Vec<Arc<dyn BlockDevice>>) -> Result<(), String> {
+    verdict(devices, &|_| true)
 }
 
 /// Asks the judge about a disk of which these sectors were damaged.
@@ -183,7 +263,7 @@ fn clean_but(plan: &Plan, disk: &MemoryDevice, damaged: &Damaged) -> Result<(), 
     if damaged.is_empty() {
         return clean(disk, plan.devices);
     }
-    let chunks = chunks(plan, disk)?;
+    let chunks = chunks(plan, disk, &Given::default())?;
     let explained = |finding: &Finding| match finding {
         Finding::BlockCopyBad { at, copy, .. } => {
             damaged.holds(&chunks, *at, u64::from(plan.nodesize), Some(*copy as usize))
@@ -191,10 +271,10 @@ fn clean_but(plan: &Plan, disk: &MemoryDevice, damaged: &Damaged) -> Result<(), 
         Finding::DataBad { at, copy, .. } => damaged.holds(&chunks, *at, 1, Some(*copy as usize)),
         _ => false,
     };
-    verdict(disk, plan.devices, &|finding| !explained(finding))
+    verdict(parts::devices(disk, plan.devices), &|finding| !explained(finding))
 }
 
-fn verdict(disk: &MemoryDevice, devices: usize, counts: &dyn Fn(&Finding) -> bool) -> Result<(), String> {
+fn verdict(devices: Vec<Arc<dyn BlockDevice>>, counts: &dyn Fn(&Finding) -> bool) -> Result<(), String> {
     let options = butterfs_check::Options {
         check_data: true,
         reference_budget: 1 << 16,
@@ -202,7 +282,7 @@ fn verdict(disk: &MemoryDevice, devices: usize, counts: &dyn Fn(&Finding) -> boo
         threads: 1,
         ..butterfs_check::Options::default()
     };
-    let report: Report = butterfs_check::check(parts::devices(disk, devices), &options, &|_| {});
+    let report: Report = butterfs_check::check(devices, &options, &|_| {});
     // A torn primary superblock is what the second copy is for.
     let bad = |finding: &&Finding| is_error(finding) && !is_torn_superblock(finding) && counts(finding);
     let said: Vec<String> = report.findings.iter().filter(bad).take(8).map(ToString::to_string).collect();

@@ -43,6 +43,8 @@ pub enum Step {
     Commit,
     /// The cleaner does one step.
     Clean,
+    /// Stale devices are brought up to date.
+    Resync,
 }
 
 /// A step, and what other threads do while its commits write.
@@ -56,7 +58,8 @@ pub struct Planned {
 impl Step {
     /// Whether the step is there to commit.
     pub fn commits(&self) -> bool {
-        matches!(self, Step::Op(Op::Sync | Op::Fsync { .. }) | Step::Snapshot { .. } | Step::Commit)
+        let background = matches!(self, Step::Commit | Step::Resync);
+        background || matches!(self, Step::Op(Op::Sync | Op::Fsync { .. }) | Step::Snapshot { .. })
     }
 
     /// What the step promises when it returns; asked before it is applied to `model`.
@@ -84,7 +87,7 @@ impl Step {
                 model.apply(&copy).map(|_| Reply::Done)
             }
             Step::WriteBack { object } => model.find(object).map(|_| Reply::Done).ok_or(Errno::NOENT),
-            Step::Commit | Step::Clean => Ok(Reply::Done),
+            Step::Commit | Step::Clean | Step::Resync => Ok(Reply::Done),
         }
     }
 
@@ -99,7 +102,7 @@ impl Step {
             Step::LinkHandle { to, .. } => free(model, to),
             Step::CloneRange { from, to, .. } => !frozen(model, from) && !frozen(model, to),
             Step::WriteBack { object } => model.find(object).is_some(),
-            Step::Commit | Step::Clean => true,
+            Step::Commit | Step::Clean | Step::Resync => true,
         }
     }
 }

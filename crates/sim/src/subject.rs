@@ -2,6 +2,7 @@
 //!
 //! Invariant: a step that commits holds nothing of this while it runs, because the steps of other threads run inside it.
 
+use crate::members::Watch;
 use crate::step::Step;
 use butterfs_fs::{Error, Filesystem, InodeId};
 use butterfs_testkit::library::{Library, ROOT};
@@ -15,13 +16,27 @@ use std::rc::Rc;
 pub struct Subject {
     filesystem: Filesystem,
     library: Rc<RefCell<Library>>,
+    watch: Option<Watch>,
 }
 
 impl Subject {
     /// An open filesystem.
     pub fn new(filesystem: &Filesystem) -> Subject {
         let library = Rc::new(RefCell::new(Library::new(filesystem)));
-        Subject { filesystem: filesystem.clone(), library }
+        Subject { filesystem: filesystem.clone(), library, watch: None }
+    }
+
+    /// The same, where `watch` learns of resyncs.
+    pub fn watched(self, watch: Option<Watch>) -> Subject {
+        Subject { watch, ..self }
+    }
+
+    /// Brings stale devices up to date.
+    pub fn resync(&self) -> butterfs_fs::Result<()> {
+        if self.filesystem.resync()? {
+            self.watch.iter().for_each(Watch::resynced);
+        }
+        Ok(())
     }
 
     /// The sentence of the last error of an operation.
@@ -80,6 +95,7 @@ impl Subject {
             Step::WriteBack { object } => done(fs.write_back(self.find_object(object)?)),
             Step::Commit => done(fs.commit_recorded()),
             Step::Clean => done(fs.clean_once().map(drop)),
+            Step::Resync => done(self.resync()),
         }
     }
 }

@@ -11,6 +11,9 @@ use std::ops::Range;
 
 const SEEDS: Range<u64> = 1..301;
 const FAULTY_SEEDS: Range<u64> = 1..201;
+const MEMBER_SEEDS: Range<u64> = 1..25;
+const SPLIT_SEEDS: Range<u64> = 1..41;
+const MIN_SPLITS: usize = 1;
 const STATES: usize = 20_000;
 const KERNEL_STATES: usize = 500;
 const LOG_STATES: usize = 1_000;
@@ -52,9 +55,35 @@ fn every_fault_is_survived() {
 }
 
 #[test]
+fn members_leave_return_and_fail() {
+    let _watchdog = Watchdog::new("members_leave_return_and_fail", 500);
+    let totals = campaign(MEMBER_SEEDS, 0).run(Plan::with_members, |_| {});
+    let Totals { runs, states, struck, .. } = totals;
+    println!("{runs} runs, {states} crash states, {struck:?}");
+    expect_none_failed(&totals);
+    assert!(states >= 1500 && struck.absences >= 10 && struck.resyncs >= 50, "{states} states, {struck:?}");
+    assert!(struck.mirrors >= 3 && struck.told >= 1 && struck.panics >= 4 && struck.refusals >= 20, "{struck:?}");
+}
+
+#[test]
+fn sides_that_lived_apart_are_told_apart() {
+    let _watchdog = Watchdog::new("sides_that_lived_apart_are_told_apart", 500);
+    let totals = campaign(SPLIT_SEEDS, 0).run(Plan::with_split, |_| {});
+    let Totals { runs, states, struck, .. } = totals;
+    println!("{runs} runs, {states} crash states, {struck:?}");
+    expect_none_failed(&totals);
+    assert!(struck.splits >= MIN_SPLITS && struck.joined >= 5, "{struck:?}");
+}
+
+#[test]
 fn the_same_seed_is_the_same_run() {
     let _watchdog = Watchdog::new("the_same_seed_is_the_same_run", 300);
-    let plan = |seed: u64| if seed.is_multiple_of(3) { Plan::with_faults(seed) } else { Plan::of(seed) };
+    let plan = |seed: u64| match seed % 4 {
+        0 => Plan::with_faults(seed),
+        1 => Plan::with_members(seed),
+        2 => Plan::with_split(seed),
+        _ => Plan::of(seed),
+    };
     let once = || (1000..1012).map(|seed| run(&plan(seed), Manner::default()).digest).collect::<Vec<_>>();
     let first = once();
     // On another thread too.
@@ -110,4 +139,24 @@ fn a_checksum_ignored_is_found() {
 #[test]
 fn a_failed_write_ignored_is_found() {
     caught_in(Canary::WriteErrorIgnored, 80, Plan::with_faults);
+}
+
+#[test]
+fn a_stale_member_believed_is_found() {
+    caught_in(Canary::StaleBelieved, 20, Plan::with_members);
+}
+
+#[test]
+fn an_interrupted_member_forgiven_is_found() {
+    caught_in(Canary::InterruptedForgiven, 20, Plan::with_members);
+}
+
+#[test]
+fn histories_not_compared_are_found() {
+    caught_in(Canary::HistoriesNotCompared, 40, Plan::with_split);
+}
+
+#[test]
+fn a_stale_member_forgotten_is_found() {
+    caught_in(Canary::StaleForgotten, 20, Plan::with_members);
 }

@@ -18,7 +18,7 @@ pub mod workload;
 use crate::choice::Given;
 use crate::cut::{Cut, Disks};
 use crate::faults::Damaged;
-use crate::life::Life;
+use crate::life::{Life, Start};
 use crate::meanwhile::environment;
 use crate::plan::Plan;
 use crate::run::Failure;
@@ -217,7 +217,10 @@ impl Explorer<'_> {
             Box::new(Failure::of_base(&self.plan, &base.0, &base.1, (what, cut, disk), &steps))
         };
         let chooser = Box::new(Given::new(&steps));
-        let live = || Life::live(&self.plan, 0, base.0.snapshot(), &base.1, chooser);
+        let (attendance, behind) = Default::default();
+        let (base_disk, model) = (base.0.snapshot(), &base.1);
+        let start = Start { life: 0, base: base_disk, model, attendance: &attendance, behind: &behind };
+        let live = || Life::live(&self.plan, start, chooser);
         let lived = catch_unwind(AssertUnwindSafe(live));
         let life = lived.map_err(|panic| failed(format!("panic: {}", crate::run::words(&*panic)), None, None))?;
         if let Some(what) = life.disagreement.clone() {
@@ -229,9 +232,16 @@ impl Explorer<'_> {
             let for_kernel = self.what.kernel_every > 0 && number.is_multiple_of(self.what.kernel_every);
             let disk = disks.at(&cut, true);
             let judged = catch_unwind(AssertUnwindSafe(|| {
-                let (allowed, damaged) = (life.allowed(cut.prefix), Damaged::default());
-                let beginning = (&life.base, &life.first);
-                let expected = Expected { allowed: &allowed, numbers: &life.numbers, beginning, damaged: &damaged };
+                let (allowed, damaged, given) = (life.allowed(cut.prefix), Damaged::default(), Default::default());
+                let expected = Expected {
+                    allowed: &allowed,
+                    numbers: &life.numbers,
+                    beginning: (&life.base, &life.first),
+                    damaged: &damaged,
+                    unreadable: &damaged,
+                    given: &given,
+                    may_refuse: false,
+                };
                 state::judge(&self.plan, &disk, expected, Thorough { recovered: number.is_multiple_of(4) })?;
                 if for_kernel { crate::kernel::judge(&self.plan, &disk, expected) } else { Ok(()) }
             }));

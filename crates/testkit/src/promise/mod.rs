@@ -20,6 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 const BLOCK: u64 = 4096;
+/// What is never torn.
+const SECTOR: u64 = 512;
 
 /// Up to so many bytes of a shown file from an offset; files with holes are too large to be read whole. None where the
 /// device has lost them and the reader was told so.
@@ -70,6 +72,8 @@ pub struct History {
     content_from: BTreeMap<NodeId, usize>,
     /// What was logged, as of which state.
     logged: Vec<(usize, NodeId)>,
+    /// A block of a file may be torn, at sectors: files are written in place.
+    torn_blocks: bool,
 }
 
 /// What a returned operation promises.
@@ -104,7 +108,19 @@ impl History {
 
     /// Starts with a state that is durable.
     pub fn of(durable: Arc<State>) -> History {
-        History { states: vec![durable], first: 0, names_from: 0, content_from: BTreeMap::new(), logged: Vec::new() }
+        History {
+            states: vec![durable],
+            first: 0,
+            names_from: 0,
+            content_from: BTreeMap::new(),
+            logged: Vec::new(),
+            torn_blocks: false,
+        }
+    }
+
+    /// From now on each sector of 512 bytes of a file may be of another state, as where it is written in place.
+    pub fn tears_blocks(&mut self) {
+        self.torn_blocks = true;
     }
 
     /// An operation was started whose result would be this state.
@@ -191,7 +207,8 @@ impl History {
         if versions.iter().any(|file| is_whole(file, entry)) {
             return None;
         }
-        let what = unmixed(&versions, entry, &|offset| read(path, offset, BLOCK as usize));
+        let unit = if self.torn_blocks { SECTOR } else { BLOCK };
+        let what = unmixed(&versions, entry, unit as usize, &|offset| read(path, offset, BLOCK as usize));
         what.map(|what| format!("{path:?}: size {} and content are of no state: {what}", entry.size))
     }
 }
@@ -216,11 +233,11 @@ fn is_whole(file: &Sparse, shown: &Entry) -> bool {
     file.size() == shown.size && Some(hash.finish()) == shown.content
 }
 
-/// Each block is that of some version, cut off at the shown size; zeros are allowed where a version has none. What is
+/// Each unit is that of some version, cut off at the shown size; zeros are allowed where a version has none. What is
 /// not so, otherwise.
 ///
 /// Only blocks that a version or the shown file has data in are looked at: the others are holes in all of them.
-fn unmixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Option<Vec<u8>>) -> Option<String> {
+fn unmixed(versions: &[&Sparse], shown: &Entry, unit: usize, read: &dyn Fn(u64) -> Option<Vec<u8>>) -> Option<String> {
     let sizes = || versions.iter().map(|file| file.size());
     // A large write reaches the disk in pieces that end at blocks.
     let part_of_write =
@@ -228,11 +245,15 @@ fn unmixed(versions: &[&Sparse], shown: &Entry, read: &dyn Fn(u64) -> Option<Vec
     if !part_of_write && !sizes().any(|size| size == shown.size) {
         return Some(format!("sizes were {:?}", sizes().collect::<BTreeSet<u64>>()));
     }
-    let block_known = |offset: u64| {
-        let Some(block) = read(offset) else { return true };
+    let is_known = |offset: u64, block: &[u8]| {
         let zeros = block.iter().all(|byte| *byte == 0);
         zeros && versions.iter().any(|file| file.size() <= offset)
-            || versions.iter().any(|file| is_version(file, offset, &block))
+            || versions.iter().any(|file| is_version(file, offset, block))
+    };
+    let block_known = |offset: u64| {
+        let Some(block) = read(offset) else { return true };
+        let mut units = block.chunks(unit).enumerate();
+        units.all(|(number, part)| is_known(offset + (number * unit) as u64, part))
     };
     let written = versions.iter().flat_map(|file| file.written().map(|(offset, _)| offset));
     let data =

@@ -1,0 +1,214 @@
+//! What a crash left: judged with all devices and with some, and what the next life begins with.
+
+use crate::cut::Cut;
+use crate::faults::Damaged;
+use crate::life::Life;
+use crate::members::{Attendance, Devices, Given, can_show, must_open, some_away, tolerance};
+use crate::plan::Plan;
+use crate::run::Beginning;
+use crate::state::{self, Expected, Thorough, Verdict};
+use butterfs_device::MemoryDevice;
+use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
+use butterfs_testkit::model::ModelFs;
+use butterfs_testkit::promise::History;
+use butterfs_testkit::rng::Rng;
+use std::sync::Arc;
+
+/// The disk of a cut, and what is known about it.
+pub(crate) struct Left<'a> {
+    plan: &'a Plan,
+    life: &'a Life,
+    disk: &'a MemoryDevice,
+    allowed: History,
+    damaged: Damaged,
+    /// Devices that lack something.
+    behind: Devices,
+    /// See [`Beginning`].
+    forked: Devices,
+    /// Devices that were not there in the life.
+    away: Devices,
+}
+
+impl<'a> Left<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        life: &'a Life,
+        beginning: &Beginning,
+        damaged: &Damaged,
+        (cut, disk): (&Cut, &'a MemoryDevice),
+    ) -> Left<'a> {
+        let behind = if plan.members { life.behind(cut.prefix) } else { Devices::new() };
+        let damaged = if plan.members { Damaged::of_stale(&behind) } else { damaged.clone() };
+        let forked = beginning.forked.intersection(&behind).copied().collect();
+        Left {
+            plan,
+            life,
+            disk,
+            allowed: life.allowed(cut.prefix),
+            damaged,
+            behind,
+            forked,
+            away: beginning.attendance.given.away.clone(),
+        }
+    }
+
+    /// Devices that may have something that the others do not know.
+    fn doubtful(&self) -> Devices {
+        self.forked.union(&self.away).copied().collect()
+    }
+
+    /// Judges the state with all devices; how often it was refused.
+    pub(crate) fn judge(&self, how: Thorough) -> Result<usize, String> {
+        if self.judge_given(&Given::default(), how)? == Verdict::Shown {
+            return Ok(0);
+        }
+        // What refuses says how to go on.
+        let given = Given { given_up: self.doubtful(), ..Given::default() };
+        match self.judge_given(&given, how)? {
+            Verdict::Shown => Ok(1),
+            Verdict::Refused => Err("it is refused although one side is given up".to_owned()),
+        }
+    }
+
+    /// Judges it with some devices away, if that can be; how often it was refused.
+    pub(crate) fn judge_some(&self, seed: u64) -> Result<usize, String> {
+        if !self.plan.members || tolerance(self.plan) == 0 {
+            return Ok(0);
+        }
+        let given = Given::without(&some_away(self.plan, &mut Rng::new(seed ^ 0xa3a1)));
+        if !can_show(self.plan, &given, &self.behind) {
+            return Ok(0);
+        }
+        let verdict = self.judge_given(&given, Thorough::default());
+        let verdict = verdict.map_err(|what| format!("without {:?}: {what}", given.away))?;
+        Ok(usize::from(verdict == Verdict::Refused))
+    }
+
+    fn judge_given(&self, given: &Given, how: Thorough) -> Result<Verdict, String> {
+        let lacking: Devices = given.away.union(&self.behind).copied().collect();
+        let must_open = must_open(self.plan, given, &self.behind);
+        let unreadable = match (self.plan.members, must_open) {
+            (false, _) => self.damaged.clone(),
+            (true, true) => Damaged::default(),
+            (true, false) => Damaged::of_stale(&lacking),
+        };
+        let is_forked = self.forked.iter().any(|device| given.believes(*device));
+        if self.is_undecided(given) {
+            return Ok(Verdict::Refused);
+        }
+        state::judge(
+            self.plan,
+            self.disk,
+            self.expected(given, &unreadable, !must_open || is_forked || self.is_torn(given)),
+            how,
+        )
+    }
+
+    /// Whether a crash came between the superblocks of devices while others were away, or are now: nothing tells the blocks of
+    /// the last commit from those of one that was cut off, on a device that lacks the superblock.
+    fn is_torn(&self, given: &Given) -> bool {
+        let newest = state::ruling(self.plan, self.disk, given);
+        let lags = |device: usize| state::ruling(self.plan, self.disk, &Given::only(self.plan, device)) != newest;
+        let (there, away): (Vec<_>, Vec<_>) = (0..self.plan.devices)
+            .filter(|device| given.believes(*device))
+            .partition(|device| !self.away.contains(device) && !self.forked.contains(device));
+        !(away.is_empty() && given.away.is_empty()) && there.into_iter().any(lags)
+    }
+
+    /// Whether none of the given devices took part in a commit of the life, and they do not agree with those that led when it
+    /// began: then they show something else, and nobody was promised anything since.
+    fn is_undecided(&self, given: &Given) -> bool {
+        let lived = Given::without(&given.away.union(&self.forked).copied().collect());
+        let ruling = |disk: &MemoryDevice, given: &Given| state::ruling(self.plan, disk, given);
+        let at_first = ruling(&self.life.base, &lived);
+        let has_committed = ruling(self.disk, &lived) != at_first;
+        let agreed = at_first == ruling(&self.life.base, &Given::without(&self.away));
+        let is_forked = self.forked.iter().any(|device| given.believes(*device));
+        !has_committed && (is_forked || !agreed)
+    }
+
+    fn expected<'b>(&'b self, given: &'b Given, unreadable: &'b Damaged, may_refuse: bool) -> Expected<'b> {
+        Expected {
+            allowed: &self.allowed,
+            numbers: &self.life.numbers,
+            beginning: (&self.life.base, &self.life.first),
+            damaged: &self.damaged,
+            unreadable,
+            given,
+            may_refuse,
+        }
+    }
+
+    pub(crate) fn judge_by_kernel(&self) -> Result<(), String> {
+        let given = Given::default();
+        crate::kernel::judge(self.plan, self.disk, self.expected(&given, &self.damaged, false))
+    }
+
+    /// A life on what a crash left: the disk, and the model of what it shows; none when that is not known any more. Where the
+    /// devices that should come are refused, all of them come.
+    pub(crate) fn begin_again(&self, attendance: Attendance) -> Result<Option<Beginning>, String> {
+        let all = Given::default();
+        let without_forked = Given { given_up: self.doubtful(), ..Given::default() };
+        let wanted = attendance.given.clone();
+        let usable = |given: &&Given| given.away.is_empty() || can_show(self.plan, given, &self.behind);
+        for given in [&wanted, &all, &without_forked].into_iter().filter(usable) {
+            if self.judge_given(given, Thorough::default())? == Verdict::Refused {
+                continue;
+            }
+            let filesystem = state::open(self.disk, state::recovering(self.plan), self.plan, given)?;
+            let model = match ModelFs::of_library(&filesystem) {
+                Ok(model) => model,
+                Err(error) if error.errno() == butterfs_fs::Errno::EIO && !self.damaged.is_empty() => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            };
+            if self.plan.members && !self.mirrors_agree(given, &Fingerprint::of_damaged_library(&filesystem)?)? {
+                return Ok(None);
+            }
+            return Ok(Some(Beginning {
+                base: Arc::new(self.disk.snapshot()),
+                model,
+                damaged: self.damaged.clone(),
+                attendance: Attendance { given: given.clone(), ..attendance },
+                behind: self.behind.clone(),
+                forked: self.forked_without(given),
+            }));
+        }
+        Ok(None)
+    }
+
+    /// Whether it does not matter which device is read: data without checksums that was on its way at a crash may differ
+    /// from mirror to mirror, and nothing in the format tells which is newer.
+    fn mirrors_agree(&self, given: &Given, shown: &Fingerprint) -> Result<bool, String> {
+        for device in 0..self.plan.devices {
+            let mut less = given.clone();
+            less.away.insert(device);
+            let may_open = must_open(self.plan, &less, &self.behind) && can_show(self.plan, &less, &self.behind);
+            if !may_open || self.is_torn(&less) {
+                continue;
+            }
+            let filesystem = state::open(self.disk, state::recovering(self.plan), self.plan, &less)?;
+            let found = Fingerprint::of_damaged_library(&filesystem)?;
+            if !differences(shown, &found, Compare::MODEL).is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Devices that the next life forks off, and those that were forked before.
+    fn forked_without(&self, given: &Given) -> Devices {
+        forked(self.plan, self.disk, given).union(&self.forked).copied().collect()
+    }
+}
+
+/// Devices that are as new as those that go on without them, and lead to something else.
+pub(crate) fn forked(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Devices {
+    let newest = state::ruling(plan, disk, given);
+    let is_forked = |device: &&usize| {
+        let own = state::ruling(plan, disk, &Given::only(plan, **device));
+        own.is_some()
+            && own != newest
+            && own.map(|(generation, ..)| generation) >= newest.map(|(generation, ..)| generation)
+    };
+    given.away.iter().filter(is_forked).copied().collect()
+}
