@@ -7,6 +7,7 @@ use super::turns::{self, Decide, Ended, Entry, Work};
 use crate::cut::{Cut, Disks};
 use crate::faults::Damaged;
 use crate::life::{digest_event, forget_placeholders};
+use crate::members::Given;
 use crate::state::{self, Expected, Thorough};
 use butterfs_device::{Event, MemoryDevice};
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
@@ -226,9 +227,17 @@ impl Judge<'_> {
             let damaged = Damaged::default();
             let beginning = (&self.base.disk, &self.base.states[0]);
             let numbers = numbers.get(&order.calls).unwrap_or(&self.base.numbers);
-            let expected = Expected { allowed: &allowed, numbers, beginning, damaged: &damaged };
+            let expected = Expected {
+                allowed: &allowed,
+                numbers,
+                beginning,
+                damaged: &damaged,
+                unreadable: &damaged,
+                given: &Given::default(),
+                may_refuse: false,
+            };
             match state::judge(&self.base.plan, disk, expected, Thorough::default()) {
-                Ok(()) => return Ok(()),
+                Ok(_) => return Ok(()),
                 Err(what) => wrong.push(format!("in the order {:?}: {what}", order.calls)),
             }
         }
