@@ -43,6 +43,8 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("release", "each run ends with it"),
     ("forget", "each thread ends with it"),
     ("booking_cost", "a count for tests"),
+    ("work", "a count for tests"),
+    ("take_longest_stop", "a count for tests"),
     ("snapshot_recorded", "a snapshot without its commit, for tests"),
     ("is_in_place_stopped", "for tests"),
     ("set_data_policy", "an option"),
