@@ -176,6 +176,8 @@ impl Core {
         any |= extent::write_device_stats(handle)?;
         any |= extent::write_stale_devices(handle)?;
         any |= extent::run_refs(handle)?;
+        // References may have needed one more chunk, whose block group has no item yet.
+        any |= !self.book_chunks(handle)?.is_empty();
         any |= extent::write_block_groups(handle)?;
         any |= self.write_root_items(handle)?;
         Ok(any)
