@@ -31,6 +31,7 @@ fn finish(fresh: Fresh) {
     assert_eq!(mount.finish(), [""; 0]);
 }
 
+/// With the length of its naps, after which programs that it starts end too.
 const PJDFSTEST_SETTINGS: &str = r#"
 [features]
 posix_fallocate = {}
@@ -39,7 +40,7 @@ stat_st_birthtime = {}
 utime_now = {}
 utimensat = {}
 [settings]
-naptime = 0.02
+naptime = NAP
 allow_remount = false
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
@@ -64,21 +65,32 @@ fn pjdfstest() {
     let root = fresh.served.path();
     std::fs::set_permissions(root, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("our own mount");
     let settings = fresh.scratch.join("settings.toml");
-    std::fs::write(&settings, PJDFSTEST_SETTINGS).expect("scratch space");
+    let set_nap = |nap: &str| std::fs::write(&settings, PJDFSTEST_SETTINGS.replace("NAP", nap)).expect("scratch space");
+    set_nap("0.02");
     let second = fresh.scratch.folder("second");
     let program = requirement::program(TEST).expect("it was required");
     // A socket's address has room for 107 bytes of path: the mount is reached by a short one.
     let short = std::env::temp_dir().join(format!("bpj-{}", std::process::id()));
     std::os::unix::fs::symlink(root, &short).expect("nothing of this name is there");
     let text = |path: &std::path::Path| path.to_str().expect("test paths are text").to_owned();
-    let finished = run(200, program, &["-c", &text(&settings), "-p", &text(&short), "-s", &text(&second)]);
+    let [config, path, other] = [&settings, &short, &second].map(|path| text(path));
+    let arguments = ["-c", &config, "-p", &path, "-s", &other];
+    let finished = run(200, &program, &arguments);
+    let expected = verdicts(include_str!("pjdfstest-expected.txt"));
+    let mut found = verdicts(&finished.output);
+    // A program that has ended by the time that it is looked at (`etxtbsy`) says more of the machine than of the filesystem.
+    set_nap("1");
+    found.retain(|name, verdict| {
+        verdict == "skipped"
+            || expected.contains_key(name)
+            || run(100, &program, &[&arguments[..], &["-e", name]].concat()).code != Some(0)
+    });
     std::fs::remove_file(&short).expect("it was made above");
     let summary = finished.output.lines().rev().find(|line| line.starts_with("Summary"));
     let summary = summary.unwrap_or_else(|| panic!("no summary: {}", finished.output));
     println!("{summary}");
     assert!(summary.contains("398 total"), "{summary}");
-    let expected = verdicts(include_str!("pjdfstest-expected.txt"));
-    assert_eq!(verdicts(&finished.output), expected, "{}", finished.output);
+    assert_eq!(found, expected, "{}", finished.output);
     finish(fresh);
 }
 
