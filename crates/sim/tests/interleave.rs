@@ -4,9 +4,9 @@
 use butterfs_fs::options::Canary;
 use butterfs_sim::interleave::operations::{LEFT_OUT, all};
 use butterfs_sim::interleave::weaving::{Weaving, Woven, pair_of};
+use butterfs_testkit::public_functions;
 use butterfs_testkit::watchdog::Watchdog;
 use std::collections::BTreeSet;
-use std::path::Path;
 
 fn weaving(pairs: Option<usize>) -> Weaving {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -17,27 +17,10 @@ fn must_be_good(woven: &Woven) {
     assert!(woven.failures.is_empty(), "{}", woven.failures.join("\n"));
 }
 
-/// The public functions of an open filesystem, from its sources.
-fn public_functions() -> BTreeSet<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fs/src/filesystem");
-    let mut found = BTreeSet::new();
-    for file in std::fs::read_dir(folder).expect("the sources are there").flatten() {
-        let text = std::fs::read_to_string(file.path()).expect("a source file");
-        let mut of_filesystem = false;
-        for line in text.lines() {
-            if line.starts_with("impl") {
-                of_filesystem = line == "impl Filesystem {";
-            }
-            let name = line.strip_prefix("    pub fn ").filter(|_| of_filesystem);
-            found.extend(name.map(|rest| rest.split(['(', '<']).next().unwrap_or_default().to_owned()));
-        }
-    }
-    found
-}
-
 #[test]
 fn every_public_function_is_run_or_left_out_with_a_reason() {
-    let public = public_functions();
+    let functions = public_functions::all().into_iter().filter(|function| function.is_of("Filesystem"));
+    let public: BTreeSet<String> = functions.map(|function| function.name).collect();
     assert!(public.len() > 90, "{public:?}");
     let operations = all();
     let run: BTreeSet<&str> = operations.iter().flat_map(|operation| operation.functions.iter().copied()).collect();
@@ -91,7 +74,7 @@ fn pairs_that_went_wrong() {
         (&["rename S A/moved"], &["set_readonly S"]),
         // A listing while a rename is between its two changes.
         (&["exchange A/foo A/bar"], &["readdir A"]),
-        // What a name led to is gone when it is locked.
+        // The inode that a name led to is gone when it is locked.
         (&["symlink A/new"], &["rename A/foo A/new"]),
         // An entry that is there before the subvolume says that it is right.
         (&["finish_received T"], &["mend_uuid_tree"]),

@@ -21,6 +21,7 @@ pub mod mutants;
 pub mod names;
 pub mod operation;
 pub mod promise;
+pub mod public_functions;
 pub mod requirement;
 pub mod rng;
 pub mod scratch;

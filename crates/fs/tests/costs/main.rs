@@ -30,7 +30,6 @@ use judge::{Report, judge};
 use meter::{Operation, measure};
 use scene::{Kind, Scene};
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// Public functions that do nothing but look at single values or turn a switch, and those that end a filesystem.
 const WITHOUT_COST: [&str; 18] = [
@@ -125,7 +124,7 @@ fn beside_many_snapshots() {
     expect_none(&[Kind::Snapshots]);
 }
 
-/// What is found with a bug on purpose by one operation beside many references.
+/// The findings about one operation beside many references, with a bug on purpose.
 fn found_with(canary: Canary, (function, how): (&str, &str), size: usize) -> Vec<String> {
     let all = all_operations().into_iter();
     let operations: Vec<Operation> =
@@ -148,15 +147,10 @@ fn a_commit_that_books_everything_is_found() {
     assert!(found.iter().any(|line| line.contains("everybody waited")), "{found:?}");
 }
 
-/// The names of the public functions in the sources.
+/// The names of the public functions. Steps in the background are there for tests.
 fn public_functions() -> BTreeSet<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/filesystem");
-    let files = std::fs::read_dir(folder).expect("the sources are there").flatten();
-    // Steps in the background are there for tests.
-    let texts = files.filter(|file| file.file_name() != "steps.rs").map(|file| file.path());
-    let texts: String = texts.map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
-    let functions = texts.lines().filter_map(|line| line.strip_prefix("    pub fn "));
-    functions.filter_map(|rest| rest.split(['(', '<']).next()).map(str::to_owned).collect()
+    let all = butterfs_testkit::public_functions::all().into_iter();
+    all.filter(|function| function.file != "steps.rs").map(|function| function.name).collect()
 }
 
 #[test]
