@@ -197,7 +197,7 @@ impl<'a> Session<'a> {
     /// Reads all copies, or those up to the first good one. A copy that has the same bytes as a good one is good.
     fn read(&self, ptr: &NodePtr, all: bool) -> Result<Arc<Node>, String> {
         let (mut good, mut bad): (Option<Node>, Vec<_>) = (None, Vec::new());
-        // What a device has that missed writes can be of a commit that a crash cut off, and look right.
+        // A device that missed writes can hold blocks of a commit that a crash cut off. They look right.
         for copy in self.volume.preferred_copies(ptr.at, self.identity.nodesize as usize) {
             let mut bytes = vec![0; self.identity.nodesize as usize].into_boxed_slice();
             let read = self.volume.read_copy(ptr.at, copy, &mut bytes).map_err(|error| error.to_string());

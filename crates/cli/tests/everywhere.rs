@@ -18,7 +18,7 @@ use std::path::Path;
 const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
 
 /// The act, our command line, and the kernel's; `{t}` stands for `butterfs` or `btrfs`. An empty one: the same line.
-/// Where the kernel's tools have no such command, it is what needs the same rights.
+/// Where the kernel's tools lack the command, another one that needs the same rights stands beside it.
 const ACTS: &[(&str, &str, &str)] = &[
     ("subvolume create", "{t} subvolume create new1", ""),
     ("subvolume snapshot", "{t} subvolume snapshot s new2", ""),

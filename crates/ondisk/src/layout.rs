@@ -44,7 +44,7 @@ macro_rules! layout {
 pub struct Field {
     /// Its name, with those of the structures that it lies in: `inode.ctime.sec`.
     pub name: String,
-    /// Where it begins.
+    /// Its offset in bytes.
     pub at: usize,
     /// Bytes of one number.
     pub width: usize,

@@ -66,11 +66,11 @@ impl Files {
         if append_only && !matches!(what, Allocation::Allocate { .. }) {
             return Err(Error::refused(Errno::EPERM, "the file can only be appended to"));
         }
-        // What changes content in several steps does so between two writes.
+        // Holes and zeros are made in several steps, and no write may come between them.
         let _whole = (!matches!(what, Allocation::Allocate { .. })).then(|| inode.data.whole.write());
         let _mapping = inode.data.lock_mapping();
         let now = || Some(self.core.env().now());
-        // What is refused for want of space changes no times; what changes content takes privileges away before.
+        // A call that is refused for want of space changes no times. Privileges go before the content changes.
         match what {
             Allocation::Allocate { keep_size } => {
                 self.preallocate(inode, &range, keep_size, None)?;

@@ -66,7 +66,7 @@ impl Files {
         }
     }
 
-    /// Where the first extent with data in `range` begins, or `range` where that lies before it.
+    /// The start of the first extent with data in `range`. The extent may begin before `range`.
     fn first_data(&self, inode: &Inode, range: &Range<u64>) -> Result<Option<u64>> {
         let (context, items) = self.extents(inode);
         let mut first = None;

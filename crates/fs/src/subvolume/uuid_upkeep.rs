@@ -59,7 +59,7 @@ fn mend_pass(
             continue;
         }
         let handle = core.start(Reserve::items(flaws.len() as u64))?;
-        // Whoever gives a subvolume a UUID changes the tree before the root item says so.
+        // An operation that gives a subvolume a UUID inserts the entry first and changes the root item later, under this lock.
         let _table = core.subvolume_table.lock();
         for flaw in flaws {
             mended += usize::from(mend(&handle, flaw).inspect_err(|error| handle.failed(error))?);

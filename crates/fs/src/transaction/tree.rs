@@ -262,7 +262,7 @@ impl Tree {
         }
     }
 
-    /// What an error in reading the tree means: one that is being dropped has lost blocks.
+    /// The error to return for a failed read: a tree that is being dropped has lost blocks, which is no damage.
     fn excused(&self, error: Error) -> Error {
         match self.is_dropping() {
             true => Error::refused(Errno::ESTALE, "the subvolume was deleted"),

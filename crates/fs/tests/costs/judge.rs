@@ -36,7 +36,7 @@ fn free_steps(name: &str) -> u64 {
     FREE_STEPS + if shares_a_root { CHILDREN_OF_A_ROOT } else { 0 }
 }
 
-/// What was found in the scenes of one kind.
+/// The findings in the scenes of one kind.
 #[derive(Default)]
 pub struct Report {
     /// Costs that are too high, each time.

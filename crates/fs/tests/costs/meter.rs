@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Times that an operation runs in a scene; the cheapest counts.
 const ROUNDS: usize = 3;
 
-/// What an operation has to do with the many things of its scene.
+/// How many of the objects of its scene an operation works with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// It touches one of them.
@@ -40,7 +40,7 @@ impl Operation {
     }
 }
 
-/// What something has cost.
+/// The cost of one or several calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     pub work: Work,
@@ -67,7 +67,7 @@ fn processor_time() -> Duration {
 }
 
 impl Meter {
-    /// What was measured.
+    /// The measured cost.
     pub fn cost(&self) -> Cost {
         self.cost
     }

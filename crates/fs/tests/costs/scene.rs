@@ -9,7 +9,7 @@ use std::cell::Cell;
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;
 
-/// What there are many of.
+/// The objects that a scene has many of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// References to the one extent of the file.

@@ -7,7 +7,7 @@ use crate::key::{Key, KeyType, objectid};
 /// A structure in a payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Where it begins.
+    /// Its offset in bytes.
     pub at: usize,
     /// What it is.
     pub structure: &'static Structure,

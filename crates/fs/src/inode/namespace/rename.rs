@@ -145,7 +145,7 @@ impl Namespace {
         let inodes: Vec<Arc<Inode>> = [&old, &new].into_iter().filter_map(Side::inode).cloned().collect();
         let locked: Vec<&Arc<Inode>> = [old.directory, new.directory].into_iter().chain(&inodes).collect();
         let _guards = match lock_all(&locked) {
-            // What a name led to is gone: so is the name.
+            // The inode is gone, and so is the name that led to it.
             Err(error)
                 if error.is(Errno::ESTALE)
                     && [old.directory, new.directory].iter().all(|side| side.must_exist().is_ok()) =>
@@ -178,9 +178,9 @@ impl Namespace {
         }
         check_ends(&old, &new, &source, target.as_ref().map(|(_, object)| object))?;
         if old.directory.id() != new.directory.id() {
-            self.must_change_parent(&source)?;
+            self.must_be_movable(&source)?;
             if let (RenameMode::Exchange, Some((_, target))) = (how, &target) {
-                self.must_change_parent(target)?;
+                self.must_be_movable(target)?;
             }
         }
         let moved = Moved { found, object: source };
@@ -208,8 +208,8 @@ impl Namespace {
         Ok(same)
     }
 
-    /// A read-only subvolume keeps its parent directory, as in the kernel.
-    fn must_change_parent(&self, object: &Object) -> Result<()> {
+    /// Refuses to move a read-only subvolume to another directory, as the kernel does.
+    fn must_be_movable(&self, object: &Object) -> Result<()> {
         match object {
             Object::Subvolume(id, _) if self.core().tree(*id)?.is_readonly() => {
                 Err(Error::refused(Errno::EROFS, "a read-only subvolume cannot move to another directory"))
