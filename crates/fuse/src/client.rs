@@ -31,7 +31,7 @@ pub fn unmount(path: &Path) -> Result<Unmounted, String> {
     let shown = mount.mountpoint.display();
     let asking = |error: io::Error| format!("cannot ask the process that serves {shown}: {error}");
     let waiter = match find(&mount)? {
-        Some(caller) => Some(caller.wait().map_err(asking)?),
+        Some(caller) => caller.wait().map_err(asking)?,
         None => None,
     };
     mount::unmount(&mount.mountpoint, false).map_err(|error| match error.kind() {
@@ -40,6 +40,8 @@ pub fn unmount(path: &Path) -> Result<Unmounted, String> {
     })?;
     match waiter {
         Some(waiter) => wait_for_end(&mount, waiter),
+        // Who may unmount in a namespace of her own, and no more.
+        None if is_serving(&mount) => Ok(Unmounted::MountedElsewhere),
         None => Err(format!("{shown} is unmounted, but nobody could be asked whether everything is durable")),
     }
 }

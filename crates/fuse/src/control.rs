@@ -17,10 +17,11 @@
 //!
 //! # Invariants
 //! 1. Both sides check whose process the other end is: root, or the user who made the mount. Where other users may enter
-//!    the mount, they may ask questions, each of which has its own conditions, but give no orders.
+//!    the mount, they may ask questions, each of which has its own conditions, but give no orders; so may root without
+//!    CAP_SYS_ADMIN, or of another user namespace (see `credentials`).
 //! 2. Questions are answered only between equals in version; orders are the same in every version.
 //! 3. An answer is never whole in memory, and ends when nobody reads it any more.
-//! 4. A user who is not trusted holds at most [`MOST_OF_ONE_GUEST`] connections, all of them [`MOST_GUESTS`], each of
+//! 4. A user who is not privileged holds at most [`MOST_OF_ONE_GUEST`] connections, all of them [`MOST_GUESTS`], each of
 //!    which is given up when it says or takes nothing for [`GUEST_PATIENCE`].
 
 mod address;
@@ -47,7 +48,7 @@ const LINE_BYTES: u64 = 4096;
 const RECORD_BYTES: u64 = 1 << 24;
 /// Descriptors that one question may bring along; the kernel passes 253 at once.
 pub const MOST_DESCRIPTORS: usize = 250;
-/// Connections of users who are not trusted, at a time.
+/// Connections of users who are not privileged, at a time.
 const MOST_GUESTS: usize = 32;
 /// Connections of one such user.
 const MOST_OF_ONE_GUEST: usize = 4;
@@ -170,7 +171,7 @@ mod tests {
     fn the_end_reaches_those_who_wait() {
         let (desk, device) = desk(2, |_| Ok(()));
         let mut asker = caller(device);
-        let mut waiter = caller(device).wait().unwrap();
+        let mut waiter = caller(device).wait().unwrap().unwrap();
         assert!(!asker.is_ending().unwrap());
         assert_eq!(waiter.end_within(Duration::from_millis(1)).unwrap(), None);
         desk.ending();

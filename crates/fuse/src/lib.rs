@@ -6,6 +6,7 @@
 //! mount       makes, changes and ends mounts: types fuse and fuseblk, fusermount3
 //! control     finds the process that serves a mount, asks it to commit, waits for its end
 //! subvolumes  questions about subvolumes and their answers, over the control socket or on an image
+//! credentials capabilities of the process that asks
 //! adaptor     FUSE operation <-> engine: node ids, attributes, directories
 //! session     INIT by whitelist, one request -> one reply, what a panic means
 //! transport   where requests come from: /dev/fuse with a descriptor per thread, or io_uring with a ring per thread
@@ -27,6 +28,7 @@
 pub mod adaptor;
 pub mod client;
 pub mod control;
+mod credentials;
 mod memory;
 pub mod mount;
 pub mod protocol;

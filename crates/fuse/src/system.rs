@@ -8,7 +8,7 @@
 use rustix::ioctl::{NoArg, Opcode, Setter, Updater, ioctl, opcode};
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const FUSE_DEV_IOC_CLONE: Opcode = opcode::read::<u32>(229, 0);
 /// BTRFS_IOC_SYNC.
@@ -131,6 +131,44 @@ pub fn give_memory_back() {
 pub fn sync_btrfs(file: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the command takes and returns nothing.
     Ok(unsafe { ioctl(file, NoArg::<BTRFS_SYNC>::new()) }?)
+}
+
+/// The process at the other end of a socket, as it was when it connected.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerCredentials {
+    /// Its number; 0 where it is not visible in the process namespace of this one.
+    pub process: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+/// The credentials of a socket's peer. (That of `rustix` cannot express that there is no process number.)
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    let out = (&raw mut credentials).cast::<c_void>();
+    // SAFETY: `out` has room for the `bytes` bytes of the structure.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, out, &mut bytes) };
+    match result {
+        0 => Ok(PeerCredentials { process: credentials.pid, uid: credentials.uid, gid: credentials.gid }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A descriptor of the process at the other end of a socket, as it was when it connected. Linux 6.5 and later.
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const SO_PEERPIDFD: c_int = 77;
+    let (mut process, mut bytes): (c_int, _) = (-1, size_of::<c_int>() as libc::socklen_t);
+    let out = (&raw mut process).cast::<c_void>();
+    // SAFETY: `out` has room for the `bytes` bytes of a descriptor's number.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, out, &mut bytes) };
+    match result {
+        // SAFETY: the call has made the descriptor, and nobody else has it.
+        0 => Ok(unsafe { OwnedFd::from_raw_fd(process) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The supplementary groups that the process at the other end of a socket had when it connected.

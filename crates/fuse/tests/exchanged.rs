@@ -3,7 +3,7 @@
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::env::{Point, Source, Time};
 use butterfs_fs::{Caller, Env, Errno, Filesystem, InodeId, Options, RenameMode, TreeId};
-use butterfs_fuse::subvolumes::{Answer, Peer, Places, Stage, perform};
+use butterfs_fuse::subvolumes::{Answer, Capabilities, Peer, Places, Stage, perform};
 use butterfs_testkit::engine::FORMATS;
 use std::sync::{Arc, Mutex};
 
@@ -41,7 +41,7 @@ impl Source for Meanwhile {
 }
 
 fn delete(fs: &Filesystem, directory: InodeId, name: &str) -> Answer {
-    let peer = Peer { uid: USER.uid, gid: USER.gid, groups: Vec::new(), privileged: false };
+    let peer = Peer { uid: USER.uid, gid: USER.gid, groups: Vec::new(), capabilities: Capabilities::NONE };
     let places = Places::Numbered;
     let stage = Stage { filesystem: fs, peer: &peer, places, changed: &|_, _| {}, closed: &|_, _, _| {} };
     let directory = format!("{}:{}", directory.tree.0, directory.ino.0);

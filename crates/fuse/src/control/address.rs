@@ -14,12 +14,13 @@
 //!    still has its name removes it. Both happen under a lock in the folder.
 
 use super::is_trusted;
+use crate::system::peer_credentials;
 use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, statat};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::{File, Permissions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ pub fn connect(device: (u32, u32), user: u32) -> io::Result<Option<UnixStream>> 
     for folder in folders(user).into_iter().chain(shared_folders(user)).filter(is_safe) {
         match UnixStream::connect(folder.join(name(device))) {
             Ok(stream) => {
-                let server = socket_peercred(&stream)?.uid.as_raw();
+                let server = peer_credentials(stream.as_fd())?.uid;
                 if is_trusted(server, user) || is_outside(server) && folder == system_folder() {
                     return Ok(Some(stream));
                 }
@@ -272,7 +273,7 @@ mod tests {
         let (bound, listener) = as_user(user, || Bound::bind(device, true)).unwrap();
         assert!(bound.path.starts_with(SHARED) && !bound.path.starts_with(&taken), "{}", bound.path.display());
         let connected = connect(device, user).unwrap().expect("root finds it");
-        assert_eq!(socket_peercred(&connected).unwrap().uid.as_raw(), user);
+        assert_eq!(peer_credentials(connected.as_fd()).unwrap().uid, user);
         assert!(as_user(other, || connect(device, user)).unwrap().is_some(), "others find the same");
         drop((listener, squatter));
         let folder = bound.folder.clone();

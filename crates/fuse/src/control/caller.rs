@@ -1,10 +1,9 @@
 //! The asking side: a connection to the process that serves a mount.
 
 use super::{LINE_BYTES, ORDERS, Order, RECORD_BYTES, VERSION, address, parcel, read_line};
+use crate::credentials::process_of_peer;
 use crate::subvolumes::{self, Answer, Record, Refusal};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
 use std::io::{self, BufReader};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -14,7 +13,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Caller {
     stream: BufReader<UnixStream>,
-    /// The process; none where its number means nothing here.
+    /// The process; none where it cannot be had.
     process: Option<OwnedFd>,
     /// The version that the process speaks.
     version: u32,
@@ -27,8 +26,7 @@ impl Caller {
     /// Finds the process that serves the mount with this device number, made by `user`. `None`: nobody listens.
     pub fn find(device: (u32, u32), user: u32) -> io::Result<Option<Caller>> {
         let Some(stream) = address::connect(device, user)? else { return Ok(None) };
-        let peer = socket_peercred(&stream)?;
-        let process = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
+        let process = process_of_peer(&stream).ok();
         let mut caller = Caller { stream: BufReader::new(stream), process, version: 0 };
         // A server that does not want to talk says so and closes, maybe before it is greeted.
         let greeted = caller.send(&format!("hello {VERSION}\n"), &[]);
@@ -52,10 +50,10 @@ impl Caller {
         self.ask(name).map(|answer| outcome(&answer))
     }
 
-    /// Begins to wait for the end. From here on the process does not end without telling.
-    pub fn wait(mut self) -> io::Result<Waiter> {
-        self.ask("wait")?;
-        Ok(Waiter(self))
+    /// Begins to wait for the end. From here on the process does not end without telling. `None`: it does not tell us.
+    pub fn wait(mut self) -> io::Result<Option<Waiter>> {
+        let answer = self.ask("wait")?;
+        Ok((answer == "waiting").then_some(Waiter(self)))
     }
 
     pub(super) fn ask(&mut self, line: &str) -> io::Result<String> {

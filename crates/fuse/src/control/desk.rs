@@ -7,11 +7,11 @@ use super::{
     MOST_OF_ONE_GUEST, ORDERS, Powers, RECORD_BYTES, VERSION, is_trusted,
 };
 use crate::Log;
-use crate::subvolumes::{self, Peer, Record, Refusal};
-use crate::system;
+use crate::credentials;
+use crate::subvolumes::{self, Capabilities, Peer, Record, Refusal};
+use crate::system::{self, PeerCredentials};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::sockopt::socket_peercred;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,7 +42,7 @@ struct State {
     outcome: Option<Result<(), String>>,
     /// Those who wait for the outcome and have not been told.
     waiting: usize,
-    /// Connections of users who are not trusted, by user.
+    /// Connections of users who are not privileged, by user.
     guests: HashMap<u32, usize>,
 }
 
@@ -71,7 +71,7 @@ impl Desk {
     }
 }
 
-/// One of the connections that a user who is not trusted may have.
+/// One of the connections that a user who is not privileged may have.
 struct Guest {
     shared: Arc<Shared>,
     uid: u32,
@@ -99,9 +99,8 @@ impl Shared {
 
     /// Serves a connection on a thread of its own, if whoever made it may have one more.
     fn admit(self: &Arc<Self>, stream: UnixStream) -> io::Result<()> {
-        let peer = socket_peercred(&stream)?;
-        let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
-        let guest = match is_trusted(uid, rustix::process::geteuid().as_raw()) {
+        let (PeerCredentials { uid, gid, .. }, capabilities) = credentials::of_peer(&stream)?;
+        let guest = match capabilities.include(Capabilities::ADMINISTRATION) {
             true => None,
             false => match self.guest(uid) {
                 Ok(guest) => Some(guest),
@@ -116,10 +115,11 @@ impl Shared {
         };
         let shared = Arc::clone(self);
         let serve = move || {
-            let peer = match &guest {
-                None => Ok(Peer::privileged(uid, gid)),
-                Some(_) => shared.prepare_for_guest(&stream, uid, gid),
-            };
+            let is_ready = if guest.is_some() { set_patience(&stream) } else { Ok(()) };
+            let peer = is_ready.and_then(|()| {
+                let groups = system::peer_groups(stream.as_fd())?;
+                Ok(Peer { uid, gid, groups, capabilities })
+            });
             // An error is the peer's: it went, or took too long.
             let _ = peer.and_then(|peer| shared.talk(&stream, &peer));
             drop(guest);
@@ -128,7 +128,7 @@ impl Shared {
     }
 
     fn guest(self: &Arc<Self>, uid: u32) -> Result<Guest, Refusal> {
-        if !self.powers.for_all {
+        if !self.powers.for_all && !is_trusted(uid, rustix::process::geteuid().as_raw()) {
             let sentence = "only root and the user who mounted the filesystem may ask";
             return Err(Refusal::new(libc::EACCES, sentence));
         }
@@ -141,15 +141,8 @@ impl Shared {
         Ok(Guest { shared: Arc::clone(self), uid })
     }
 
-    fn prepare_for_guest(&self, stream: &UnixStream, uid: u32, gid: u32) -> io::Result<Peer> {
-        let groups = system::peer_groups(stream.as_fd())?;
-        stream.set_read_timeout(Some(GUEST_PATIENCE))?;
-        stream.set_write_timeout(Some(GUEST_PATIENCE))?;
-        Ok(Peer { uid, gid, groups, privileged: false })
-    }
-
     fn talk(&self, stream: &UnixStream, peer: &Peer) -> io::Result<()> {
-        let (bytes, descriptors) = match peer.privileged {
+        let (bytes, descriptors) = match peer.has(Capabilities::ADMINISTRATION) {
             true => (RECORD_BYTES, MOST_DESCRIPTORS),
             false => (LINE_BYTES, MOST_OF_GUESTS_DESCRIPTORS),
         };
@@ -188,7 +181,7 @@ impl Shared {
         let (verb, count) = (parts.next(), parts.next().and_then(|count| count.parse().ok()));
         let Some((words, count)) = parts.next().and_then(subvolumes::split).zip(count) else { return Ok(malformed()) };
         let Some(mut places) = lines.descriptors(count) else { return Ok(malformed()) };
-        let mut reader = Reader::new(stream, !peer.privileged);
+        let mut reader = Reader::new(stream, !peer.has(Capabilities::ADMINISTRATION));
         if verb == Some("do") {
             let asked = Asked { peer, words: &words, places };
             let end = (self.powers.respond)(asked, &mut |record| reader.record(&record));
@@ -217,9 +210,9 @@ impl Shared {
     fn order(&self, line: &str, peer: &Peer, mut stream: &UnixStream) -> io::Result<()> {
         let order = ORDERS.iter().find(|(name, _)| *name == line);
         match (line, order) {
-            _ if !peer.privileged => stream.write_all(b"failed not permitted\n"),
-            (_, Some((_, order))) => stream.write_all(outcome_line(&(self.powers.obey)(*order)).as_bytes()),
             ("state", _) => stream.write_all(if self.state.lock().ending { b"ending\n" } else { b"serving\n" }),
+            _ if !peer.has(Capabilities::ADMINISTRATION) => stream.write_all(b"failed not permitted\n"),
+            (_, Some((_, order))) => stream.write_all(outcome_line(&(self.powers.obey)(*order)).as_bytes()),
             ("wait", _) => self.report_end(stream),
             _ => stream.write_all(b"failed unknown order\n"),
         }
@@ -238,6 +231,11 @@ impl Shared {
         self.changed.notify_all();
         told
     }
+}
+
+fn set_patience(stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(GUEST_PATIENCE))?;
+    stream.set_write_timeout(Some(GUEST_PATIENCE))
 }
 
 /// Whoever reads an answer, which goes out in pieces. Once they are gone or too slow, nothing more is wanted.

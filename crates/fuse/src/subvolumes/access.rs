@@ -2,6 +2,7 @@
 //! Whether the user can get to them, the descriptors of a question have shown.
 
 use super::Refusal;
+use super::perform::must_be_subvolume;
 use butterfs_fs::inode::acl::{self, Acl, Asker};
 use butterfs_fs::{Attr, Errno, Filesystem, InodeId};
 
@@ -9,6 +10,8 @@ const READ: u32 = 4;
 const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
 const STICKY: u32 = 0o1000;
+
+const NOT_PRIVILEGED: &str = "only root with CAP_SYS_ADMIN, or the user who mounted the filesystem, may do this";
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,14 +22,50 @@ pub struct Peer {
     pub gid: u32,
     /// More groups.
     pub groups: Vec<u32>,
-    /// May do everything.
-    pub privileged: bool,
+    /// What it may do beyond that.
+    pub capabilities: Capabilities,
+}
+
+/// Those of capabilities(7), in the user namespace that the filesystem is mounted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities(u64);
+
+impl Capabilities {
+    /// An ordinary user.
+    pub const NONE: Capabilities = Capabilities(0);
+    /// Root, or whoever has opened the image itself.
+    pub const ALL: Capabilities = Capabilities(u64::MAX);
+    /// CAP_DAC_OVERRIDE: permissions do not count.
+    pub const OVERRIDE: Capabilities = Capabilities(1 << 1);
+    /// CAP_DAC_READ_SEARCH: permissions to read do not count.
+    pub const READ: Capabilities = Capabilities(1 << 2);
+    /// CAP_FOWNER: as if it owned everything.
+    pub const OWNER: Capabilities = Capabilities(1 << 3);
+    /// CAP_FSETID: may make programs that lend their group.
+    pub const SET_ID: Capabilities = Capabilities(1 << 4);
+    /// CAP_SYS_ADMIN.
+    pub const ADMINISTRATION: Capabilities = Capabilities(1 << 21);
+
+    /// From the bits of the kernel.
+    pub fn from_bits(bits: u64) -> Capabilities {
+        Capabilities(bits)
+    }
+
+    /// Whether all of `others` are among them.
+    pub fn include(self, others: Capabilities) -> bool {
+        self.0 & others.0 == others.0
+    }
 }
 
 impl Peer {
-    /// Root, or whoever has opened the image itself.
+    /// Whoever may do everything.
     pub fn privileged(uid: u32, gid: u32) -> Peer {
-        Peer { uid, gid, groups: Vec::new(), privileged: true }
+        Peer { uid, gid, groups: Vec::new(), capabilities: Capabilities::ALL }
+    }
+
+    /// Whether it has all of these capabilities.
+    pub fn has(&self, capabilities: Capabilities) -> bool {
+        self.capabilities.include(capabilities)
     }
 
     fn in_group(&self, gid: u32) -> bool {
@@ -45,10 +84,18 @@ pub struct Access<'a> {
 impl Access<'_> {
     /// Refuses those who are not privileged.
     pub fn must_be_privileged(&self) -> Result<(), Refusal> {
-        if self.peer.privileged {
+        if self.peer.has(Capabilities::ADMINISTRATION) {
             return Ok(());
         }
-        Err(Refusal::new(Errno::EPERM.0, "only root, or the user who mounted the filesystem, may do this"))
+        Err(Refusal::new(Errno::EPERM.0, NOT_PRIVILEGED))
+    }
+
+    /// Refuses those who may not search every directory.
+    pub fn must_see_all_paths(&self) -> Result<(), Refusal> {
+        if self.peer.has(Capabilities::READ) {
+            return Ok(());
+        }
+        Err(Refusal::new(Errno::EPERM.0, "only root with CAP_DAC_READ_SEARCH may do this"))
     }
 
     /// Refuses when the peer cannot make or remove entries in a directory.
@@ -60,32 +107,43 @@ impl Access<'_> {
 
     /// Refuses those who do not own the inode.
     pub fn must_own(&self, attr: &Attr) -> Result<(), Refusal> {
-        if self.peer.privileged || self.peer.uid == attr.uid {
+        if self.peer.has(Capabilities::OWNER) || self.peer.uid == attr.uid {
             return Ok(());
         }
         Err(Refusal::new(Errno::EPERM.0, "only its owner and root may do this"))
     }
 
-    /// Refuses when the peer may not delete a subvolume from a directory.
-    pub fn must_delete(&self, directory: InodeId, subvolume: InodeId) -> Result<(), Refusal> {
-        let holder = self.must_change_entries(directory)?;
-        if self.peer.privileged {
-            return Ok(());
-        }
-        if !self.filesystem.options().user_subvol_rm_allowed {
+    /// Refuses when the peer may not delete from a directory what a lookup found in it. The order is the kernel's.
+    pub fn must_delete(&self, directory: InodeId, found: InodeId) -> Result<(), Refusal> {
+        let is_administrator = self.peer.has(Capabilities::ADMINISTRATION);
+        if !is_administrator && !self.filesystem.options().user_subvol_rm_allowed {
             let sentence = "only root deletes subvolumes, unless the mount has the option user_subvol_rm_allowed";
             return Err(Refusal::new(Errno::EPERM.0, sentence));
         }
-        let attr = self.filesystem.getattr(subvolume)?;
-        if holder.mode & STICKY != 0 && ![attr.uid, holder.uid].contains(&self.peer.uid) {
+        must_be_subvolume(found)?;
+        let attr = self.filesystem.getattr(found)?;
+        if !is_administrator {
+            if self.filesystem.subvolume_info(found.tree)?.is_readonly() {
+                return Err(Refusal::new(Errno::EROFS.0, "only root deletes subvolumes that are read-only"));
+            }
+            self.must_allow(&attr, WRITE | SEARCH)?;
+        }
+        let holder = self.must_change_entries(directory)?;
+        let owns_one = [attr.uid, holder.uid].contains(&self.peer.uid) || self.peer.has(Capabilities::OWNER);
+        if holder.mode & STICKY != 0 && !owns_one {
             return Err(Refusal::new(Errno::EPERM.0, "the directory is sticky and the subvolume another user's"));
         }
-        self.must_allow(&attr, WRITE | SEARCH)
+        Ok(())
     }
 
     /// Refuses those who may not read the inode.
     pub fn must_read(&self, attr: &Attr) -> Result<(), Refusal> {
         self.must_allow(attr, READ)
+    }
+
+    /// Refuses those who may not search a directory.
+    pub fn must_search(&self, directory: InodeId) -> Result<(), Refusal> {
+        self.must_allow(&self.filesystem.getattr(directory)?, SEARCH)
     }
 
     /// Refuses those who may not write to the inode.
@@ -94,7 +152,8 @@ impl Access<'_> {
     }
 
     fn must_allow(&self, attr: &Attr, want: u32) -> Result<(), Refusal> {
-        if self.peer.privileged || self.permissions(attr, want)? {
+        let reads_all = want & WRITE == 0 && self.peer.has(Capabilities::READ);
+        if reads_all || self.peer.has(Capabilities::OVERRIDE) || self.permissions(attr, want)? {
             return Ok(());
         }
         Err(Refusal::new(Errno::EACCES.0, "permission denied"))

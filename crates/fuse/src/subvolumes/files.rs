@@ -80,6 +80,20 @@ impl Asked<'_, '_> {
         Ok(id)
     }
 
+    /// A file to be stored anew. Its content stays, so that the kernel takes a lack of permission for a lack of privilege.
+    fn rewritable(&mut self) -> Result<InodeId, Refusal> {
+        let id = self.changed()?;
+        self.filesystem().check_writable(id, false)?;
+        let attr = self.filesystem().getattr(id)?;
+        let may = self.access().must_be_privileged().or_else(|_| self.access().must_write(&attr));
+        may.map(|()| id).map_err(|refusal| match refusal.errno {
+            errno if errno == Errno::EACCES.0 => {
+                Refusal::new(Errno::EPERM.0, "only those who may write the file may do this")
+            }
+            _ => refusal,
+        })
+    }
+
     pub(super) fn extents(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
         let id = self.readable()?;
         let mut at = 0;
@@ -110,7 +124,7 @@ impl Asked<'_, '_> {
     }
 
     pub(super) fn defragment(&mut self) -> Answer {
-        let id = self.writable()?;
+        let id = self.rewritable()?;
         let (start, len, threshold) = (self.number()?, self.at_most(MOST_DEFRAGMENTED)?, self.number()?);
         let compress = match self.word()? {
             b"-" => None,

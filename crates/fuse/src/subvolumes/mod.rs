@@ -8,8 +8,9 @@
 //!
 //! What the kernel would check is checked here. A [`Place`] is a descriptor of the peer's: it shows that the peer could get
 //! there, that it is on this filesystem, and whether the mount that it was reached through may be written to. Whether
-//! the peer may write in a directory, or owns a subvolume, [`Access`] says. A peer that is root, or the user whose
-//! process serves the mount (who could open the image as well), may do everything that the mount allows.
+//! the peer may write in a directory, or owns a subvolume, [`Access`] says. Root with CAP_SYS_ADMIN, and the
+//! user whose process serves the mount (who could open the image as well), may do everything that the mount allows. Other
+//! capabilities count as in the kernel: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID.
 //!
 //! # Words
 //! A question is a list of words, an answer a list of records of words; each word is bytes.
@@ -57,7 +58,7 @@ mod place;
 mod records;
 mod words;
 
-pub use access::{Access, Peer};
+pub use access::{Access, Capabilities, Peer};
 pub use files::{FileExtentRecord, MOST_DEDUPED, MOST_DEFRAGMENTED};
 pub use perform::{Stage, changed_inode_of, perform, subvolume_of};
 pub use place::{Place, Places};

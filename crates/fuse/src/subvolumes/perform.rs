@@ -1,7 +1,7 @@
 //! Answering a question with the engine.
 
 use super::records::{ExtentRecord, SubvolumeRecord, uuid_from_text};
-use super::{Access, Answer, Peer, Place, Places, Record, Refusal, Sink};
+use super::{Access, Answer, Capabilities, Peer, Place, Places, Record, Refusal, Sink};
 use butterfs_fs::subvolume::SubvolumeInfo;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
 use butterfs_fs::{Caller, DeviceId, DeviceStats, Errno, Filesystem, Generation, Ino, InodeId, Logical, TreeId};
@@ -65,7 +65,7 @@ pub fn subvolume_of(stage: &Stage<'_>, word: &[u8]) -> Result<TreeId, Refusal> {
     asked.subvolume().map(|id| id.tree)
 }
 
-fn must_be_subvolume(id: InodeId) -> Result<InodeId, Refusal> {
+pub(super) fn must_be_subvolume(id: InodeId) -> Result<InodeId, Refusal> {
     if id.ino != Ino::ROOT_DIR || !id.tree.is_subvolume() {
         return Err(Refusal::new(Errno::EINVAL.0, "not a subvolume"));
     }
@@ -135,7 +135,7 @@ impl Asked<'_, '_> {
             b"defragment" => self.defragment(),
             b"get-label" => self.get_label(),
             b"set-label" => self.set_label(),
-            b"device-stats" => Ok(self.filesystem().device_stats().iter().map(device_record).collect()),
+            b"device-stats" => self.device_stats(),
             b"sync" => self.filesystem().sync().map(|()| Vec::new()).map_err(Refusal::from),
             _ => Err(malformed()),
         }
@@ -189,8 +189,8 @@ impl Asked<'_, '_> {
         let umask = self.number()? as u32 & 0o777;
         let name = self.word()?.to_vec();
         self.access().must_change_entries(parent)?;
-        let Peer { uid, gid, privileged, .. } = *self.stage.peer;
-        let caller = Caller { uid, gid, umask, privileged };
+        let Peer { uid, gid, .. } = *self.stage.peer;
+        let caller = Caller { uid, gid, umask, privileged: self.stage.peer.has(Capabilities::SET_ID) };
         let id = self.filesystem().create_subvolume(&caller, parent, &name)?;
         (self.stage.changed)(parent, &name);
         Ok(one(id.0))
@@ -227,14 +227,11 @@ impl Asked<'_, '_> {
     /// Deletes the subvolume whose permissions it has looked at, and no other; `ESTALE` when the name has got another
     /// one meanwhile.
     fn delete_found(&self, parent: InodeId, name: &[u8]) -> Result<TreeId, Refusal> {
-        self.access().must_change_entries(parent)?;
+        self.access().must_search(parent)?;
         let found = self.filesystem().lookup(parent, name)?.id;
         let allowed = self.access().must_delete(parent, found);
         self.filesystem().forget(found, 1);
         allowed?;
-        if found != InodeId::root_of(found.tree) {
-            return Err(Refusal::new(Errno::EINVAL.0, "not a subvolume"));
-        }
         self.filesystem().delete_expected_subvolume(parent, name, found.tree)?;
         Ok(found.tree)
     }
@@ -283,6 +280,11 @@ impl Asked<'_, '_> {
         }
     }
 
+    fn device_stats(&self) -> Answer {
+        self.access().must_be_privileged()?;
+        Ok(self.filesystem().device_stats().iter().map(device_record).collect())
+    }
+
     fn deleted(&mut self) -> Answer {
         self.access().must_be_privileged()?;
         let deleted = self.filesystem().deleted_subvolumes()?;
@@ -297,13 +299,18 @@ impl Asked<'_, '_> {
 
     fn info(&mut self) -> Answer {
         let id = self.subvolume()?;
-        self.described(id.tree)
+        let mut info = self.filesystem().subvolume_info(id.tree)?;
+        if self.access().must_be_privileged().is_err() {
+            // The path has names of directories that others may not read.
+            info.place = None;
+        }
+        self.described(&info)
     }
 
     fn info_by_id(&mut self) -> Answer {
         let id = self.tree()?;
         self.access().must_be_privileged()?;
-        self.described(id)
+        self.described(&self.filesystem().subvolume_info(id)?)
     }
 
     fn info_by_uuid(&mut self) -> Answer {
@@ -311,7 +318,7 @@ impl Asked<'_, '_> {
         self.access().must_be_privileged()?;
         let found = self.filesystem().subvolumes_by_uuid(UuidKind::Subvolume, &uuid)?;
         let none = || Refusal::new(Errno::ENOENT.0, "there is no subvolume with this UUID");
-        self.described(*found.first().ok_or_else(none)?)
+        self.described(&self.filesystem().subvolume_info(*found.first().ok_or_else(none)?)?)
     }
 
     /// The path of a subvolume from the top level, then those of its snapshots.
@@ -326,13 +333,12 @@ impl Asked<'_, '_> {
         Ok(records)
     }
 
-    fn described(&self, id: TreeId) -> Answer {
-        let info: SubvolumeInfo = self.filesystem().subvolume_info(id)?;
+    fn described(&self, info: &SubvolumeInfo) -> Answer {
         let path = match &info.place {
             Some((tree, ino, _)) => self.filesystem().directory_path(InodeId { tree: *tree, ino: *ino })?,
             None => Vec::new(),
         };
-        Ok(vec![SubvolumeRecord::of(&info, path).to_words()])
+        Ok(vec![SubvolumeRecord::of(info, path).to_words()])
     }
 
     fn rootid(&mut self) -> Answer {
@@ -423,7 +429,7 @@ impl Asked<'_, '_> {
 
     fn paths_of(&mut self, tree: TreeId) -> Answer {
         let ino = Ino(self.number()?);
-        self.access().must_be_privileged()?;
+        self.access().must_see_all_paths()?;
         let found = self.filesystem().inode_paths(InodeId { tree, ino }, usize::MAX)?;
         Ok(found.into_iter().map(|path| vec![path]).collect())
     }

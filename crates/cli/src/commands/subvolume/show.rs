@@ -5,12 +5,14 @@ use super::local_date::with_zone;
 use crate::commands::Run;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
+use crate::target::{ImageArgument, Intent, Question, nonsense};
 use butterfs_fuse::subvolumes::{SubvolumeRecord, uuid_from_text, uuid_text};
 use std::io::Write;
 use std::path::PathBuf;
 
 /// Show more about a subvolume
+///
+/// For root, and the user who mounted the filesystem: it shows names of folders that others may not read.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// The subvolume with this id, of the filesystem that the path is on
@@ -41,25 +43,17 @@ impl Run for Args {
             }
         }?;
         let record = records.first().and_then(|words| SubvolumeRecord::from_words(words)).ok_or_else(nonsense)?;
-        let paths = paths(&mut target, &record);
-        write_record(out, &record, paths.as_deref())?;
+        let snapshots = target.ask(&what, &Question::new("snapshots-of").number(record.id))?;
+        let paths: Vec<_> = snapshots.into_iter().filter_map(|mut words| words.pop()).collect();
+        write_record(out, &record, &paths)?;
         target.close()
     }
 }
 
-/// The path of the subvolume from the top level, then those of its snapshots. None for users who may not see all
-/// subvolumes; they are shown their own all the same.
-fn paths(target: &mut Target, record: &SubvolumeRecord) -> Option<Vec<Vec<u8>>> {
-    let records = target.ask("cannot list snapshots", &Question::new("snapshots-of").number(record.id)).ok()?;
-    records.into_iter().map(|mut words| words.pop()).collect()
-}
-
-fn write_record(out: &mut dyn Write, record: &SubvolumeRecord, paths: Option<&[Vec<u8>]>) -> Result<(), CliError> {
+/// `paths`: that of the subvolume from the top level, then those of its snapshots.
+fn write_record(out: &mut dyn Write, record: &SubvolumeRecord, paths: &[Vec<u8>]) -> Result<(), CliError> {
     let top = record.id == TOP_LEVEL;
-    let (path, snapshots) = match paths.and_then(<[_]>::split_first) {
-        Some((path, snapshots)) => (path, snapshots),
-        None => (&record.name, [].as_slice()),
-    };
+    let (path, snapshots) = paths.split_first().ok_or_else(nonsense)?;
     let path = if top { b"/" } else { path.as_slice() };
     out.write_all(&[path, b"\n"].concat())?;
     let zone = Zone::of_system();
