@@ -9,6 +9,7 @@ mod layering;
 mod process;
 mod sim;
 mod soak;
+mod suites;
 mod summary;
 mod test;
 mod tools;

@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: long runs that a test run has no time for. Builds the command with full optimisation, then runs
 //! the ignored tests that the words stand for; what they print is shown as it comes.
 
-use crate::{tools, workspace};
+use crate::{suites, tools, workspace};
 use std::process::Command;
 
 /// A word, the package and test program, the test, and what makes it longer.
@@ -16,11 +16,16 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("fio", "butterfs-testkit", "neighbours", "scripts::fio_with_every_engine_and_flag"),
     ("rsync", "butterfs-testkit", "neighbours", "scripts::rsync_twice"),
     ("git", "butterfs-testkit", "neighbours", "scripts::git_in_parallel"),
+    ("fio-kills", "butterfs-testkit", "neighbours", "killed::fio_killed_with_each_engine"),
+    ("git-kills", "butterfs-testkit", "neighbours", "killed::git_killed_while_it_packs"),
+    ("git-suite", "butterfs-testkit", "neighbours", "suites::the_suite_of_git"),
+    ("sqlite-suite", "butterfs-testkit", "neighbours", "suites::the_suite_of_sqlite"),
+    ("containers", "butterfs-testkit", "neighbours", "containers::containers_with_each_driver"),
     ("sqlite", "butterfs-testkit", "neighbours", "sqlite::sqlite_in_each_journal_mode"),
     ("overlay", "butterfs-testkit", "neighbours", "overlay::overlayfs_on_top"),
     ("server", "butterfs-testkit", "neighbours", "server::memory_and_descriptors_come_back"),
     ("pjdfstest", "butterfs-testkit", "posix", "pjdfstest"),
-    ("btrbk", "butterfs", "backup_tool", "the_next_run_of_btrbk_succeeds"),
+    ("btrbk", "butterfs", "backup_tool", "btrbk_with_kills"),
 ];
 
 /// Kills on a full disk, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
@@ -40,7 +45,12 @@ pub fn run(words: &[&str]) -> Result<bool, String> {
     let scratch = workspace::scratch();
     std::fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
     let mut good = true;
-    for (_, package, program, test) in RUNS.iter().filter(|(name, ..)| words.is_empty() || words.contains(name)) {
+    for (word, package, program, test) in RUNS.iter().filter(|(name, ..)| words.is_empty() || words.contains(name)) {
+        if let Err(why) = suites::ensure(word) {
+            println!("{word}: {why}");
+            good = false;
+            continue;
+        }
         let mut command = Command::new("cargo");
         command.args(["test", "-p", package, "--test", program, "--"]);
         command.args(["--include-ignored", "--nocapture", "--exact", test]);

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 17] = [
+const PROGRAMS: [(&str, &str); 18] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -27,6 +27,7 @@ const PROGRAMS: [(&str, &str); 17] = [
     ("sqlite3", "sqlite3"),
     ("git", "git"),
     ("btrbk", "btrbk"),
+    ("podman", "podman"),
 ];
 
 /// Programs from crates.io, with the versions that the lists of expected results were made with.
@@ -97,33 +98,49 @@ fn newer_btrfs_progs() -> Result<(), String> {
         return Ok(());
     }
     println!("fetching a btrfs-progs that knows the block group tree");
-    let apt = folder.join("apt");
-    for sub in ["lists/partial", "cache/archives/partial", "download"] {
-        std::fs::create_dir_all(apt.join(sub)).map_err(|error| format!("cannot create {}: {error}", apt.display()))?;
-    }
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or("stable");
-    let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
-    let source = format!("deb [signed-by={keys}] http://deb.debian.org/debian {codename}-backports main\n");
-    let list = apt.join("sources.list");
-    std::fs::write(&list, source).map_err(|error| format!("cannot write {}: {error}", list.display()))?;
-    let options = [
-        format!("Dir::Etc::SourceList={}", list.display()),
-        "Dir::Etc::SourceParts=/dev/null".to_owned(),
-        format!("Dir::State::Lists={}", apt.join("lists").display()),
-        format!("Dir::Cache={}", apt.join("cache").display()),
-    ];
-    let with_options = || {
+    let apt = Apt::new(&folder.join("apt"), "deb", &format!("{codename}-backports"))?;
+    limited(apt.get().args(["download", "btrfs-progs"]).current_dir(apt.download()), "backports-download", 300)?;
+    unpack(&package_in(&apt.download())?, &folder)
+}
+
+/// apt-get with a folder and one source of its own; the system's lists stay as they are.
+pub struct Apt {
+    folder: PathBuf,
+}
+
+impl Apt {
+    /// `kind` is `deb` or `deb-src`; `suite` a release of Debian. Fetches the lists.
+    pub fn new(folder: &Path, kind: &str, suite: &str) -> Result<Apt, String> {
+        let failed = |path: &Path, error| format!("cannot create {}: {error}", path.display());
+        for sub in ["lists/partial", "cache/archives/partial", "download"] {
+            std::fs::create_dir_all(folder.join(sub)).map_err(|error| failed(folder, error))?;
+        }
+        let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
+        let list = folder.join("sources.list");
+        let line = format!("{kind} [signed-by={keys}] http://deb.debian.org/debian {suite} main\n");
+        std::fs::write(&list, line).map_err(|error| failed(&list, error))?;
+        let apt = Apt { folder: folder.to_owned() };
+        limited(apt.get().arg("update"), "own-apt-update", 300)?;
+        Ok(apt)
+    }
+
+    /// Where packages are downloaded to.
+    pub fn download(&self) -> PathBuf {
+        self.folder.join("download")
+    }
+
+    /// apt-get, without its words.
+    pub fn get(&self) -> Command {
+        let at = |name: &str| self.folder.join(name).display().to_string();
         let mut command = Command::new("apt-get");
-        options.iter().for_each(|option| {
-            command.args(["-o", option]);
-        });
+        command.args(["-o", &format!("Dir::Etc::SourceList={}", at("sources.list"))]);
+        command.args(["-o", "Dir::Etc::SourceParts=/dev/null"]);
+        command.args(["-o", &format!("Dir::State::Lists={}", at("lists"))]);
+        command.args(["-o", &format!("Dir::Cache={}", at("cache"))]);
         command
-    };
-    limited(with_options().arg("update"), "backports-update", 300)?;
-    let download = apt.join("download");
-    limited(with_options().args(["download", "btrfs-progs"]).current_dir(&download), "backports-download", 300)?;
-    unpack(&package_in(&download)?, &folder)
+    }
 }
 
 /// Debian's Linux source package: the real tree that the interop test and the benchmark unpack.
@@ -156,7 +173,7 @@ fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
     limited(Command::new("dpkg-deb").arg("-x").args([package, folder]), "unpack", 120)
 }
 
-fn limited(command: &mut Command, name: &str, seconds: u64) -> Result<(), String> {
+pub fn limited(command: &mut Command, name: &str, seconds: u64) -> Result<(), String> {
     let log = workspace::target().join("xtask-logs").join(format!("{name}.log"));
     let ended = process::run(command, &log, Duration::from_secs(seconds))?;
     match (ended.success, ended.timed_out) {

@@ -128,3 +128,68 @@ fn the_next_run_of_btrbk_succeeds() {
     bed.umount_ok();
     butterfs_ok(&["check", "-q", text(&bed.image)]);
 }
+
+/// Kills the server at any moment of a run, again and again: what then looks like a backup is one, and the next run
+/// succeeds.
+#[test]
+#[ignore = "long: cargo xtask soak btrbk"]
+fn btrbk_with_kills() {
+    let factor: u64 = std::env::var("BUTTERFS_NEIGHBOURS").map_or(1, |text| text.parse().expect("a number"));
+    (0..factor).for_each(|part| six_kills(10 * part));
+}
+
+fn six_kills(first_delay: u64) {
+    let Some(backup) = Backup::new("btrbk_with_kills") else { return };
+    let bed = &backup.bed;
+    let variables = [("at", bed.at.as_path()), ("butterfs", Path::new(BINARY))];
+    bed.mount_ok("noatime");
+    shell(
+        r#"cd "$at"; mkdir snaps backup; "$butterfs" subvolume create src; seq 90000 > src/first; sync -f ."#,
+        &variables,
+    );
+    backup.how("");
+    let settings = fs::read_to_string(&backup.settings).unwrap();
+    fs::write(&backup.settings, format!("timestamp_format long-iso\n{settings}")).unwrap();
+    let mut unfinished = 0;
+    for round in 0..6 {
+        shell(CHANGE, &variables);
+        let server = bed.serving_process().unwrap();
+        let delay = std::time::Duration::from_millis(20 + first_delay + round * 60);
+        std::thread::scope(|scope| {
+            let run = scope.spawn(|| backup.btrbk("run"));
+            std::thread::sleep(delay);
+            assert_eq!(bed.serving_process(), Some(server));
+            bed.kill();
+            unfinished += u64::from(run.join().unwrap().code != Some(0));
+        });
+        bed.mount_ok("noatime");
+        shell(COMPARE, &variables);
+        // Two snapshots of one second would have one name.
+        std::thread::sleep(std::time::Duration::from_millis(1000));
+        let next = backup.btrbk("run");
+        assert_eq!(next.code, Some(0), "round {round}: {}", next.output);
+        let left = backup.backups();
+        assert!(!left.iter().any(|name| name.ends_with(".partial")), "round {round}: {left:?}");
+        shell(COMPARE, &variables);
+    }
+    println!("6 kills, {unfinished} in the middle of a run");
+    assert!(unfinished > 1);
+    bed.umount_ok();
+    butterfs_ok(&["check", "-q", text(&bed.image)]);
+}
+
+/// A change of every kind in the source.
+const CHANGE: &str = r#"
+cd "$at/src"; n=$RANDOM$RANDOM; mkdir "d$n"; seq $RANDOM > "d$n/f"; ln "d$n/f" "link$n"; head -c 300000 /dev/urandom > "big$((n % 7))"
+mv "d$n" "moved$((n % 50))" 2> /dev/null || true; ls -d link* | sort -R | tail -n +20 | xargs -r rm
+"#;
+
+/// Each snapshot and its backup are the same, and so is what belongs to them.
+const COMPARE: &str = r#"
+cd "$at/backup"
+for one in *; do
+  case $one in "*" | *.partial) continue ;; esac
+  [ "$("$butterfs" property get -ts "$one" ro)" = ro=true ]
+  [ ! -d "../snaps/$one" ] || rsync -aHAXnci --delete "../snaps/$one/" "$one/" | { ! grep .; }
+done
+"#;

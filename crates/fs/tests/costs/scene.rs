@@ -88,7 +88,8 @@ impl Scene {
     pub fn new(kind: Kind, size: usize, canary: Option<Canary>) -> Scene {
         let policies = Policies { canary, ..Policies::default() };
         let options = Options { policies, ..Options::default() };
-        let len = if kind == Kind::Groups { (size as u64 + 4) << 30 } else { 16 << 30 };
+        // Metadata has groups of a gibibyte, twice, on large devices.
+        let len = if kind == Kind::Groups { (size as u64 * 9 / 8 + 8) << 30 } else { 16 << 30 };
         let world = World::of_env(options, len, quiet_env());
         let (root, tree) = (world.fs.root(), world.fs.root().tree);
         let mut scene = Scene {

@@ -4,10 +4,13 @@
 //! is not). It fails with the first command that fails, and prints what must be the same on both sides. Long runs are
 //! behind `cargo xtask soak NAME`; `BUTTERFS_NEIGHBOURS` is a factor for how long they take.
 
+mod containers;
+mod killed;
 mod overlay;
 mod scripts;
 mod server;
 mod sqlite;
+mod suites;
 
 use butterfs_testkit::kernel::{Finished, KernelMount, check_all, run};
 use butterfs_testkit::requirement;
