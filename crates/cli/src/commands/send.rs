@@ -9,6 +9,7 @@ use butterfs_send::wire::Version;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -121,7 +122,9 @@ impl Args {
         let opened = match &self.file {
             Some(path) => {
                 let cannot = |error| CliError::failed(format!("cannot create '{}': {error}", path.display()));
-                return File::create(path).map(OwnedFd::from).map_err(cannot);
+                // It contains what only the owners of the files may read.
+                let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+                return opened.map(OwnedFd::from).map_err(cannot);
             }
             None => std::io::stdout().as_fd().try_clone_to_owned(),
         };

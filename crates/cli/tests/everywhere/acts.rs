@@ -9,7 +9,7 @@ pub const ACTS: &[(&str, &str, &str)] = &[
     ("subvolume list", "{t} subvolume list .", ""),
     ("subvolume show", "{t} subvolume show s", ""),
     ("subvolume get-default", "{t} subvolume get-default .", ""),
-    ("subvolume set-default", "{t} subvolume set-default 5 .", ""),
+    ("subvolume set-default", "{t} subvolume set-default s", ""),
     ("subvolume find-new", "{t} subvolume find-new s 0", ""),
     ("subvolume sync", "{t} subvolume sync .", ""),
     ("property get", "{t} property get -t subvol s ro", ""),
@@ -32,14 +32,28 @@ pub const ACTS: &[(&str, &str, &str)] = &[
     ("rename", "mv from to", ""),
     ("setxattr", "setfattr -n user.a -v b f", ""),
     ("chattr", "chattr +d f", ""),
+    ("remount", "{ro} && {rw}", ""),
+    ("mount", "{mount} $aside/more.img mp && {umount} mp", ""),
+    ("umount", "cd /; {umount} {top}", ""),
 ];
+
+/// Whether an act is asked in a situation. Unmounting one of several places takes seconds.
+pub fn is_asked(act: &str, situation: &str) -> bool {
+    const UMOUNT: [&str; 6] = [
+        "plain",
+        "user",
+        "root without CAP_SYS_ADMIN",
+        "root in a user namespace",
+        "chroot",
+        "covered by another mount",
+    ];
+    act != "umount" || UMOUNT.contains(&situation)
+}
 
 /// Subcommands that are asked elsewhere.
 pub const ELSEWHERE: &[(&str, &str)] = &[
     ("check", "of devices that are not mounted"),
     ("mkfs", "of devices that are not mounted"),
-    ("mount", "tests/mount.rs"),
-    ("umount", "tests/mount.rs"),
     ("inspect-internal dump-super", "of devices"),
     ("inspect-internal dump-tree", "of devices"),
     ("inspect-internal logical-resolve", "needs an address: tests/inspect_internal.rs"),
