@@ -57,7 +57,8 @@ impl Args {
         let total = if self.length == 0 { longest } else { self.length };
         let what = format!("cannot dedupe '{}' with '{}'", path.display(), self.source.display());
         let (mut at, mut same) = (0, 0);
-        while at < total {
+        // Asked once about nothing too: the answer may be that the target is no file.
+        loop {
             let len = (total - at).min(MOST_DEDUPED);
             let question = Question::new("dedupe").about(&source).number(self.source_offset + at);
             let question = question.about(&into).number(self.target_offset + at).number(len);
@@ -68,7 +69,9 @@ impl Args {
                 _ => return Err(nonsense()),
             }
             at += len;
+            if at >= total {
+                return Ok((same, total));
+            }
         }
-        Ok((same, total))
     }
 }

@@ -9,9 +9,9 @@ use crate::error::{CliError, os_message};
 use crate::target::{ImageArgument, Intent, Question, Target, parent_and_name};
 use butterfs_fs::Filesystem;
 use clap::Subcommand;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 subcommands! {
@@ -103,7 +103,7 @@ impl Sharing {
 
     fn on_mount(&self, mut mount: Target) -> Result<(), CliError> {
         let failed = |error: std::io::Error| self.failed(&os_message(&error));
-        let source = File::open(&self.source).map_err(failed)?;
+        let source = without_waiting().read(true).open(&self.source).map_err(failed)?;
         if mount.is_directory(&self.target)?.is_none() {
             // Before something is made where it cannot be a clone.
             mount.object(&parent_and_name(&self.target)?.0)?;
@@ -151,9 +151,16 @@ impl Sharing {
     }
 }
 
+/// Opens no FIFO that somebody has put there to make others wait.
+fn without_waiting() -> OpenOptions {
+    let mut options = File::options();
+    options.custom_flags(libc::O_NONBLOCK);
+    options
+}
+
 /// Opens a file for writing; the flag says that it was made.
 fn open_or_make(path: &Path) -> std::io::Result<(File, bool)> {
-    let open = || File::options().write(true).open(path).map(|file| (file, false));
+    let open = || without_waiting().write(true).open(path).map(|file| (file, false));
     match open() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let made = File::options().write(true).create_new(true).open(path).map(|file| (file, true));

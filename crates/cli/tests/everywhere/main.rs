@@ -11,6 +11,7 @@ mod acts;
 mod common;
 mod deletions;
 mod differences;
+mod hostile;
 #[allow(dead_code)] // other tests of mounts need the rest
 #[path = "../mounted/mod.rs"]
 mod mounted;

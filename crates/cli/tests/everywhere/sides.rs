@@ -12,6 +12,16 @@ const ERRORS: &[(&str, &str)] = &[
     ("is busy", "EBUSY"),
     ("is in use", "EBUSY"),
     ("does not exist", "ENOENT"),
+    ("not a directory", "ENOTDIR"),
+    ("is a directory", "EISDIR"),
+    ("a directory has no content", "EISDIR"),
+    ("omitting directory", "EISDIR"),
+    ("cannot overwrite directory", "EISDIR"),
+    ("only regular files", "EINVAL"),
+    ("dangling symlink", "ENOENT"),
+    ("symbolic link to nowhere", "ENOENT"),
+    ("no such device or address", "ENXIO"),
+    ("system call failed: no such file", "ENOENT"),
     ("no mount point specified", "ENOENT"),
     ("failed to setup loop device", "EPERM"),
     // mount(8) calls it a permission that is denied.
@@ -43,6 +53,7 @@ const ERRORS: &[(&str, &str)] = &[
     ("unable to resolve", "ENOENT"),
     ("file exists", "EEXIST"),
     ("inappropriate ioctl", "ENOTTY"),
+    ("can't access", "EINVAL"),
     ("must be superuser", "EPERM"),
     ("nobody answers", "unreachable"),
 ];
@@ -50,6 +61,9 @@ const ERRORS: &[(&str, &str)] = &[
 pub fn answer(code: Option<i32>, output: &str) -> String {
     if code == Some(0) {
         return "done".into();
+    }
+    if code == Some(124) {
+        return "waits".into();
     }
     let lower = output.to_lowercase();
     let known = ERRORS.iter().find(|(words, _)| lower.contains(words));
@@ -117,7 +131,7 @@ impl Side {
         let script = "mkdir -p $top/$folder/mp; cd $top/$folder
             for name in s p victim; do $tool subvolume create $name; done >/dev/null
             $tool subvolume snapshot -r s ro >/dev/null
-            for name in f g h f2; do head -c 65536 /dev/zero | tr '\\0' x > $name; done; touch gone from; sync -f .";
+            for name in f g h f2; do head -c 65536 /dev/zero | tr '\\0' x > $name; done; touch gone from";
         shell(script, &[("tool", Path::new(self.tool)), ("top", &self.top), ("folder", Path::new(folder))]);
     }
 

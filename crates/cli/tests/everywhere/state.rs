@@ -20,7 +20,7 @@ pub struct State {
     tree: Fingerprint,
     /// Paths from the folder, and whether they are read-only.
     subvolumes: BTreeSet<(String, bool)>,
-    /// The path of the default subvolume from the top level.
+    /// The path of the default subvolume from the top level, or from the folder.
     default: String,
     label: String,
     /// Names beside the folder.
@@ -39,7 +39,13 @@ impl State {
             true => ours(&side.top, folder),
             false => kernels(&side.top, folder, &tree),
         };
+        let default = default.strip_prefix(&format!("{folder}/")).map_or(default.clone(), |path| format!("./{path}"));
         State { tree, subvolumes, default, label, names }
+    }
+
+    /// Of the folder alone.
+    pub fn without_names(self) -> State {
+        State { names: BTreeSet::new(), ..self }
     }
 
     /// One sentence for each difference of ours from the kernel's.
