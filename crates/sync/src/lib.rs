@@ -1,8 +1,8 @@
 //! Mutexes, reader-writer locks and condition variables, and the seam at which a test decides which thread goes on.
 //!
-//! The types are those of `parking_lot`. A thread that runs [`under`] a [`Scheduler`] asks it before each access to one
-//! of them, waits through it, and tells it what it has released. Every other thread pays for one look at a value of its
-//! own.
+//! The types are those of `parking_lot`. A thread that runs `under` a [`Scheduler`] asks it before each access to one of
+//! them, waits through it, and tells it what it has released. Every other thread looks at a thread-local flag. Only the
+//! simulator builds this crate with the feature `scheduler`; without it the locks compile to those of `parking_lot`.
 //!
 //! # Invariants
 //! 1. Under a scheduler one thread runs at a time, from one access to the next, so the same decisions give the same run.
@@ -23,4 +23,6 @@ mod scheduler;
 pub use condvar::Condvar;
 pub use mutex::{Mutex, MutexGuard};
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use scheduler::{Access, Object, Scheduler, access, under};
+#[cfg(feature = "scheduler")]
+pub use scheduler::under;
+pub use scheduler::{Access, Object, Scheduler, access};

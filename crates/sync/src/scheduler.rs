@@ -1,6 +1,8 @@
 //! The seam: which accesses a scheduler is asked about, and how a thread comes under one.
 
-use std::cell::{Cell, RefCell};
+#[cfg(feature = "scheduler")]
+use std::cell::Cell;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Something that threads share, told from all others that exist at the same time.
@@ -37,11 +39,13 @@ pub trait Scheduler: Send + Sync {
 
 thread_local! {
     /// Apart from the scheduler, so that threads without one look at a plain value.
+    #[cfg(feature = "scheduler")]
     static SCHEDULED: Cell<bool> = const { Cell::new(false) };
     static SCHEDULER: RefCell<Option<Arc<dyn Scheduler>>> = const { RefCell::new(None) };
 }
 
 /// Does `work` in this thread under a scheduler.
+#[cfg(feature = "scheduler")]
 pub fn under<T>(scheduler: Arc<dyn Scheduler>, work: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
@@ -65,7 +69,10 @@ pub fn access(access: Access) {
 
 #[inline]
 pub(crate) fn is_scheduled() -> bool {
-    SCHEDULED.get()
+    #[cfg(feature = "scheduler")]
+    return SCHEDULED.get();
+    #[cfg(not(feature = "scheduler"))]
+    false
 }
 
 /// Asks the scheduler of this thread, which has one.
