@@ -13,6 +13,8 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("full-disk", "butterfs-testkit", "full_disk_kills", "killed_on_a_full_disk"),
     ("costs", "butterfs-fs", "costs", "beside_everything"),
     ("waits", "butterfs-fs", "costs", "waits::others_do_not_wait_anywhere"),
+    ("growth", "butterfs", "growth", "through_a_mount_beside_everything"),
+    ("growth-waits", "butterfs", "growth", "others_do_not_wait_and_memory_comes_back"),
     ("fio", "butterfs-testkit", "neighbours", "scripts::fio_with_every_engine_and_flag"),
     ("rsync", "butterfs-testkit", "neighbours", "scripts::rsync_twice"),
     ("git", "butterfs-testkit", "neighbours", "scripts::git_in_parallel"),

@@ -39,6 +39,7 @@
 //! | `store-data OPTION...` | none; mount options that say how new data is stored |
 //! | `device-stats` | of each device its number, its name, and errors: write, read, flush, corruption, generation |
 //! | `sync` | none, when everything is durable |
+//! | `work` | counts for tests of the cost: tree blocks asked for, items looked at, tree blocks read; the most of the first two, and of the third, for which everybody waited in one go since the last such question |
 //!
 //! Questions that come with a descriptor are answered by whoever makes and applies streams:
 //!

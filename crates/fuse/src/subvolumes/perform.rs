@@ -137,8 +137,16 @@ impl Asked<'_, '_> {
             b"set-label" => self.set_label(),
             b"device-stats" => self.device_stats(),
             b"sync" => self.filesystem().sync().map(|()| Vec::new()).map_err(Refusal::from),
+            b"work" => self.work(),
             _ => Err(malformed()),
         }
+    }
+
+    fn work(&self) -> Answer {
+        self.access().must_be_privileged()?;
+        let (work, (steps, reads)) = (self.filesystem().work(), self.filesystem().take_longest_stop());
+        let numbers = [work.nodes, work.items, work.reads, steps, reads];
+        Ok(vec![numbers.iter().map(|number| number.to_string().into_bytes()).collect()])
     }
 
     fn tree(&mut self) -> Result<TreeId, Refusal> {
