@@ -3,6 +3,7 @@
 //! `send VERSION OPTIONS PARENT SOURCES CLONE_SOURCE… SUBVOLUME…`: the version's number; options by name, separated by
 //! commas; `-` for no parent; how many clone sources follow; subvolumes as [`subvolumes`] names inodes.
 
+mod outlet;
 pub mod receiving;
 
 use butterfs_fs::{Errno, Filesystem};
@@ -11,9 +12,10 @@ use butterfs_fuse::control::Report;
 use butterfs_fuse::subvolumes::{self, Access, Answer, Record, Refusal, Stage};
 use butterfs_send::generate::{self, Job, Options, Progress};
 use butterfs_send::wire::Version;
-use std::fs::File;
+use outlet::Outlet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the progress is told.
@@ -92,7 +94,8 @@ pub fn carry(stage: &Stage<'_>, question: &[Vec<u8>], descriptor: OwnedFd, repor
 fn send(filesystem: &Filesystem, job: &Job, descriptor: OwnedFd, report: Report<'_>) -> Answer {
     // Only pipes can be made larger, and only up to the user's limit.
     let _ = rustix::pipe::fcntl_setpipe_size(&descriptor, PIPE_BYTES);
-    let mut file = File::from(descriptor);
+    let is_wanted = AtomicBool::new(true);
+    let mut outlet = Outlet::new(descriptor, &is_wanted);
     let report = std::cell::RefCell::new(report);
     let mut told = Instant::now();
     let mut watch = |progress: &Progress| {
@@ -103,14 +106,16 @@ fn send(filesystem: &Filesystem, job: &Job, descriptor: OwnedFd, report: Report<
         let Progress { bytes, commands, permille } = *progress;
         let numbers = [bytes, commands, permille.into()].map(|number| number.to_string().into_bytes());
         let words = [&[b"progress".to_vec()][..], &numbers].concat();
-        (*report.borrow_mut())(&words)
+        let is_there = (*report.borrow_mut())(&words);
+        is_wanted.fetch_and(is_there, Ordering::Relaxed);
+        is_there
     };
     let mut begun = |number: usize| {
         let words = [b"begun".to_vec(), number.to_string().into_bytes()];
         // Whoever does not listen any more is noticed when the progress is told.
         let _ = (*report.borrow_mut())(&words);
     };
-    let done = generate::run(filesystem, job, &mut file, &mut watch, &mut begun);
+    let done = generate::run(filesystem, job, &mut outlet, &mut watch, &mut begun);
     match done {
         Ok(Progress { bytes, commands, .. }) => {
             Ok(vec![[bytes, commands].map(|n| n.to_string().into_bytes()).to_vec()])

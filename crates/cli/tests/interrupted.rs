@@ -11,8 +11,10 @@ use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use common::{Ran, butterfs, butterfs_ok};
 use mounted::{Bed, eventually, text};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::fs;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -234,4 +236,59 @@ fn a_terminal_shows_how_far_it_is() {
     // Where nobody looks, nothing is shown.
     let quiet = on_a_terminal(&format!("'{BINARY}' send -q --image '{image}' /s | {drain}"));
     assert_eq!(quiet.trim(), "");
+}
+
+/// Who sends is killed while the reader of the stream hangs: the serving process lets go of the subvolume, and closes.
+#[test]
+fn a_killed_send_ends_although_nobody_reads() {
+    let Some(bed) = Bed::for_root("killed_send") else { return };
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    // More than the pipe and all buffers hold, and more than a socket holds while it is less than a buffer.
+    for (name, len) in [("large", 16 << 20), ("small", 400 << 10)] {
+        let path = bed.path(name);
+        butterfs_ok(&["subvolume", "create", "-q", text(&path)]);
+        fs::write(path.join("f"), vec![7; len]).unwrap();
+        butterfs_ok(&["property", "set", "-t", "subvol", text(&path), "ro", "true"]);
+    }
+    let pipe = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        (OwnedFd::from(reader), OwnedFd::from(writer))
+    };
+    let socket = || {
+        let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        (OwnedFd::from(reader), OwnedFd::from(writer))
+    };
+    for (name, (reader, writer)) in [("large", pipe()), ("small", socket())] {
+        let path = bed.path(name);
+        let mut command = Command::new(BINARY);
+        let child = command.args(["send", "-q", text(&path)]).stdout(writer).spawn().unwrap();
+        // The command's own copy of the writing end is not needed.
+        drop(command);
+        eventually(|| is_full(&reader));
+        let delete = ["subvolume", "delete", "-q", text(&path)];
+        let refused = butterfs(&delete);
+        // The small one has been read to its end, and only waits to be written.
+        assert_eq!(refused.code, Some(if name == "large" { 1 } else { 0 }), "{refused:?}");
+        assert!(!is_left(&reader));
+        kill(child);
+        eventually(|| is_left(&reader));
+        assert!(name == "small" || butterfs(&delete).code == Some(0));
+    }
+    bed.umount_ok();
+    check_all(&bed.image);
+}
+
+/// Whether nobody has the other end of a pipe or socket any more, whatever still lies in it.
+fn is_left(reader: &OwnedFd) -> bool {
+    let mut state = [PollFd::new(reader, PollFlags::empty())];
+    poll(&mut state, Some(&Default::default())).unwrap() > 0
+}
+
+/// Whether much lies in a pipe or socket, and no more comes.
+fn is_full(reader: &OwnedFd) -> bool {
+    let waiting = || rustix::io::ioctl_fionread(reader).unwrap();
+    let before = waiting();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    before > 0 && waiting() == before
 }

@@ -2,18 +2,22 @@
 //!
 //! # Invariants
 //! 1. The stream is never held: there are at most `BUFFERS` buffers of about `BUFFER_BYTES`.
-//! 2. A stream that fits into one buffer is written by its maker, without a thread.
+//! 2. The maker never waits for the sink without asking its watch now and then whether the stream is still wanted. A
+//!    sink that can wait for ever must end by itself once it is not.
 
 use super::error::{Error, Result};
 use crate::wire::{Command, Version, encode, encode_filled, encode_header};
 use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
 
 /// A buffer this full is written.
 const BUFFER_BYTES: usize = 512 << 10;
 /// Buffers that wait to be written or are being filled.
 const BUFFERS: usize = 4;
+/// How often the watch is asked while the sink takes nothing.
+const HEARTBEAT: Duration = Duration::from_millis(200);
 
 /// How far a stream has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +30,7 @@ pub struct Progress {
     pub permille: u32,
 }
 
-/// Told of the progress now and then; `false` ends the work.
+/// Told of the progress now and then, also while the sink takes nothing; `false` ends the work.
 pub type Watch<'a> = &'a mut dyn FnMut(&Progress) -> bool;
 
 /// Takes the bytes of a stream.
@@ -117,7 +121,11 @@ impl<'scope, 'env> Output<'scope, 'env> {
             self.start();
         }
         let Writer::Running(running) = &mut self.writer else { return Err(Error::Stopped) };
-        let next = running.empty.recv().unwrap_or_default();
+        let next = match next_buffer(&running.empty, &self.progress, self.watch)? {
+            Some(empty) => empty,
+            // The thread has failed, and says why.
+            None => return self.finish(),
+        };
         let full = std::mem::replace(&mut self.buffer, next);
         self.written += full.len() as u64;
         self.buffer.clear();
@@ -146,22 +154,33 @@ impl<'scope, 'env> Output<'scope, 'env> {
     pub(super) fn finish(&mut self) -> Result<()> {
         let rest = std::mem::take(&mut self.buffer);
         self.written += rest.len() as u64;
-        match std::mem::replace(&mut self.writer, Writer::Failed) {
-            Writer::Idle(sink) => {
-                sink.write_all(&rest)?;
-                sink.flush()?;
-            }
-            Writer::Running(Running { full, empty, thread }) => {
-                // Refused only by a thread that has failed, and says why when it is joined.
-                let _ = full.send(rest);
-                drop((full, empty));
-                thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))?;
-            }
-            Writer::Failed => return Err(Error::Stopped),
+        if let Writer::Idle(_) = self.writer {
+            self.start();
         }
+        let Writer::Running(running) = std::mem::replace(&mut self.writer, Writer::Failed) else {
+            return Err(Error::Stopped);
+        };
+        let Running { full, empty, thread } = running;
+        // Refused only by a thread that has failed, and says why when it is joined.
+        let _ = full.send(rest);
+        drop(full);
         self.progress = self.progress();
+        while next_buffer(&empty, &self.progress, self.watch)?.is_some() {}
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))?;
         let progress = self.progress;
         let _ = (self.watch)(&progress);
         Ok(())
+    }
+}
+
+/// Waits for a buffer that has been written. `None`: the thread has ended.
+fn next_buffer(empty: &Receiver<Vec<u8>>, progress: &Progress, watch: Watch<'_>) -> Result<Option<Vec<u8>>> {
+    loop {
+        match empty.recv_timeout(HEARTBEAT) {
+            Ok(buffer) => return Ok(Some(buffer)),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if watch(progress) => {}
+            Err(RecvTimeoutError::Timeout) => return Err(Error::Stopped),
+        }
     }
 }
