@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 18] = [
+const PROGRAMS: [(&str, &str); 19] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -28,6 +28,7 @@ const PROGRAMS: [(&str, &str); 18] = [
     ("git", "git"),
     ("btrbk", "btrbk"),
     ("podman", "podman"),
+    ("snapper", "snapper"),
 ];
 
 /// Programs from crates.io, with the versions that the lists of expected results were made with.

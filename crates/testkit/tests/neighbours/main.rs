@@ -9,6 +9,7 @@ mod killed;
 mod overlay;
 mod scripts;
 mod server;
+mod snapper;
 mod sqlite;
 mod suites;
 
