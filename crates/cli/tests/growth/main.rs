@@ -40,6 +40,12 @@ fn factor() -> usize {
     std::env::var("BUTTERFS_COSTS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
 
+/// The scenes of a long run: the one whose name is `BUTTERFS_COSTS_SCENE`, or all.
+fn kinds() -> Vec<Kind> {
+    let asked = std::env::var("BUTTERFS_COSTS_SCENE");
+    Kind::ALL.into_iter().filter(|kind| asked.as_ref().map_or(true, |name| *name == format!("{kind:?}"))).collect()
+}
+
 fn sizes(kind: Kind) -> [usize; 3] {
     let least = kind.least() * factor();
     [least, 4 * least, 16 * least]
@@ -81,7 +87,7 @@ fn through_a_mount() {
 #[test]
 #[ignore = "long: cargo xtask soak growth"]
 fn through_a_mount_beside_everything() {
-    expect_none(&Kind::ALL);
+    expect_none(&kinds());
 }
 
 /// The longest wait of another user, and the memory that stays.
@@ -89,7 +95,7 @@ fn through_a_mount_beside_everything() {
 #[ignore = "long: cargo xtask soak growth-waits"]
 fn others_do_not_wait_and_memory_comes_back() {
     let mut found = Vec::new();
-    for kind in Kind::ALL {
+    for kind in kinds() {
         let Some(scene) = Scene::new(kind, sizes(kind)[2]) else { return };
         for operation in all() {
             let tries = (0..4).map(|_| scene.longest_wait(&operation));

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 pub const BLOCK: u64 = 4096;
 
-/// Memory that may stay: 32 MiB of tree blocks and 16 MiB that the allocator keeps.
-const MAY_STAY_KIB: u64 = 48 << 10;
+/// Memory that may stay: 32 MiB of tree blocks, 16 MiB that the allocator keeps, 16 MiB for a scene's inodes that are unused and
+/// still remembered.
+const MAY_STAY_KIB: u64 = 64 << 10;
 /// Caches are given up after a minute in which nobody asks.
 const PATIENCE: Duration = Duration::from_secs(100);
 

@@ -62,8 +62,11 @@ impl Server {
         Duration::from_nanos(tasks.filter_map(|task| of_task(task.path())).sum())
     }
 
+    /// Its descriptors, without those of `/dev/fuse`: each thread that waits for requests has one, and a few of them stay.
     pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.id)).expect("it runs").count()
+        let all = std::fs::read_dir(format!("/proc/{}/fd", self.id)).expect("it runs").flatten();
+        let shown = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        shown.filter(|path| *path != Path::new("/dev/fuse")).count()
     }
 
     pub fn resident_kib(&self) -> u64 {
