@@ -141,7 +141,7 @@ fn what_a_user_plants_is_met_as_by_the_kernel() {
         return;
     }
     let Some(bed) = Bed::for_root(TEST) else { return };
-    let bed = bed.with_image();
+    let bed = bed.slow(TEST).with_image();
     bed.mount_ok("rw,allow_other");
     let image = bed.scratch.sparse_file("kernel.img", 512 << 20);
     mkfs(&image, &[]);

@@ -15,6 +15,7 @@ mod hostile;
 #[allow(dead_code)] // other tests of mounts need the rest
 #[path = "../mounted/mod.rs"]
 mod mounted;
+mod remounts;
 mod sides;
 mod situations;
 mod state;
@@ -78,7 +79,7 @@ fn every_act_in_every_situation_is_answered_as_by_the_kernel() {
         return;
     }
     let Some(bed) = Bed::for_root(TEST) else { return };
-    let bed = bed.with_image();
+    let bed = bed.slow(TEST).with_image();
     bed.mount_ok("rw,allow_other");
     let image = bed.scratch.sparse_file("kernel.img", 512 << 20);
     mkfs(&image, &[]);

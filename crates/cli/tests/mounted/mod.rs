@@ -39,6 +39,13 @@ impl Bed {
         Bed::new(test)
     }
 
+    /// For tests of hundreds of commands, which a busy machine makes slow.
+    #[allow(dead_code)] // only some tests are
+    pub fn slow(mut self, test: &str) -> Bed {
+        self._watchdog = Watchdog::new(test, 600);
+        self
+    }
+
     /// With a new filesystem on the image.
     pub fn with_image(self) -> Bed {
         butterfs_ok(&["mkfs", "-q", "-b", "512M", text(&self.image)]);

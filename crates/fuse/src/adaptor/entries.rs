@@ -3,7 +3,7 @@
 use super::attributes::{stat, valid_secs};
 use super::{Outcome, Shared, VALID_SECS, errno};
 use crate::protocol::flags::open;
-use crate::protocol::wire::{AttrOut, EntryOut, OpenOut};
+use crate::protocol::wire::{AttrOut, AttrWire, EntryOut, OpenOut};
 use butterfs_fs::{Attr, InodeId};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -76,6 +76,14 @@ impl Shared {
         payload.extend_from_slice(answer.as_bytes());
         Ok(())
     }
+}
+
+/// Answers with a file that is nothing: whoever opens it holds the mount writable. Its node is unknown to all other requests.
+pub(super) fn answer_hold(node: u64, payload: &mut Vec<u8>) {
+    let attr = AttrWire { ino: node, mode: libc::S_IFREG, ..AttrWire::default() };
+    payload
+        .extend_from_slice(EntryOut { nodeid: node, attr_valid: VALID_SECS, attr, ..EntryOut::default() }.as_bytes());
+    answer_open(payload);
 }
 
 /// Answers with an empty handle of a file. Closing it asks nothing: what was written is here already.

@@ -35,6 +35,7 @@ use crate::protocol::directory::nodes_of_plus;
 use crate::protocol::request::{Operation, opcode};
 use crate::protocol::wire::EntryOut;
 use crate::session::{Reply, Server};
+use crate::subvolumes::Holds;
 use crate::transport::DevFuse;
 use butterfs_fs::inode::attr::Caller;
 use butterfs_fs::{Filesystem, InodeId};
@@ -60,6 +61,7 @@ struct Shared {
     writers: Writers,
     being_read: directory::BeingRead,
     closed_entries: subvolumes::ClosedEntries,
+    holds: Arc<Holds>,
     device: DevFuse,
     /// Somebody had the filesystem stop writing.
     is_down: AtomicBool,
@@ -80,6 +82,7 @@ impl Adaptor {
             writers: Writers::default(),
             being_read: directory::BeingRead::default(),
             closed_entries: subvolumes::ClosedEntries::default(),
+            holds: Arc::default(),
             device,
             is_down: AtomicBool::new(false),
             closed: OnceLock::new(),

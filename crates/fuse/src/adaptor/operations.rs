@@ -1,7 +1,7 @@
 //! The operations, one arm each.
 
 use super::attributes::{Asking, change, device, statx};
-use super::entries::answer_open;
+use super::entries::{answer_hold, answer_open};
 use super::{Outcome, Shared, caller, errno, writers};
 use crate::protocol::flags::{OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID, WRITE_CACHE, WRITE_KILL_SUIDGID};
 use crate::protocol::wire::*;
@@ -56,6 +56,10 @@ impl Shared {
             }
             Operation::Create { arguments, name } => self.create(request, id, &arguments, name, payload),
             Operation::Tmpfile { arguments: CreateIn { flags, mode, umask, .. } } => {
+                if let Some(node) = self.holds.node_for(header.pid) {
+                    answer_hold(node, payload);
+                    return Ok(());
+                }
                 self.answer_open_entry(fs.tmpfile(&caller(request, umask), id, mode), (flags, header.uid), payload)
             }
             Operation::Link { node, new_name } => self.answer_entry(fs.link(self.inode(node)?, id, new_name), payload),

@@ -41,7 +41,7 @@ impl Adaptor {
     ) -> Result<T, Refusal> {
         let shared = &self.0;
         let device = shared.engine.device().ok_or_else(|| Refusal::new(libc::ENODEV, "nothing is mounted yet"))?;
-        let place = |descriptor| Place::of(descriptor, device, |shown| shared.nodes.inode(shown));
+        let place = |descriptor| Place::of(descriptor, (device, &shared.holds), |shown| shared.nodes.inode(shown));
         let places: Vec<Place> = places.into_iter().map(place).collect::<Result<_, _>>()?;
         if words.first().is_some_and(|verb| ABOUT_CONTENTS.contains(&verb.as_slice())) {
             shared.write_back_all();

@@ -54,6 +54,7 @@
 
 mod access;
 mod files;
+mod hold;
 mod perform;
 mod place;
 mod records;
@@ -61,6 +62,7 @@ mod words;
 
 pub use access::{Access, Capabilities, Peer};
 pub use files::{FileExtentRecord, MOST_DEDUPED, MOST_DEFRAGMENTED};
+pub use hold::Holds;
 pub use perform::{Stage, changed_inode_of, perform, subvolume_of};
 pub use place::{Place, Places};
 pub use records::{ExtentRecord, SubvolumeRecord, uuid_from_text, uuid_text};

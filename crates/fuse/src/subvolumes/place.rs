@@ -6,9 +6,12 @@
 //! 2. Places are held while their question is answered, so the kernel keeps their inodes.
 
 use super::Refusal;
-use butterfs_fs::{Errno, InodeId};
+use super::hold::Holds;
+use butterfs_fs::InodeId;
 use rustix::fs::{AtFlags, OFlags, StatVfsMountFlags, StatxFlags, fcntl_getfl, fstatvfs, statx};
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
 
 /// An inode, and how it was reached.
 #[derive(Debug)]
@@ -16,6 +19,9 @@ pub struct Place {
     /// The inode.
     pub id: InodeId,
     descriptor: OwnedFd,
+    holds: Arc<Holds>,
+    /// Keeps the mount writable.
+    hold: OnceLock<OwnedFd>,
 }
 
 /// What the words of a question name places by.
@@ -32,29 +38,44 @@ impl Place {
     /// that `stat` shows to the inode.
     pub fn of(
         descriptor: OwnedFd,
-        device: (u32, u32),
+        (device, holds): ((u32, u32), &Arc<Holds>),
         find: impl Fn(u64) -> Option<InodeId>,
     ) -> Result<Place, Refusal> {
         let failed = |error: rustix::io::Errno| Refusal::new(error.raw_os_error(), error.to_string());
         // Others have to be closed, and their owners asked about that.
         if !fcntl_getfl(&descriptor).map_err(failed)?.contains(OFlags::PATH) {
-            return Err(Refusal::new(Errno::EINVAL.0, "the question makes no sense"));
+            return Err(Refusal::new(libc::EINVAL, "the question makes no sense"));
         }
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = statx(&descriptor, c"", flags, StatxFlags::INO).map_err(failed)?;
         if (stat.stx_dev_major, stat.stx_dev_minor) != device {
-            return Err(Refusal::new(Errno::EXDEV.0, "it is on another filesystem"));
+            return Err(Refusal::new(libc::EXDEV, "it is on another filesystem"));
         }
-        let gone = || Refusal::new(Errno::ENOENT.0, "there is no such inode");
-        Ok(Place { id: find(stat.stx_ino).ok_or_else(gone)?, descriptor })
+        let gone = || Refusal::new(libc::ENOENT, "there is no such inode");
+        let id = find(stat.stx_ino).ok_or_else(gone)?;
+        Ok(Place { id, descriptor, holds: Arc::clone(holds), hold: OnceLock::new() })
     }
 
-    /// Refuses changes through a mount, bind mount or remount that is read-only, as the kernel does.
+    /// Refuses changes through a mount, bind mount or remount that is read-only, as the kernel does. A directory's mount
+    /// stays writable as long as the place is held; that of a file is only looked at, and so is that of a directory in
+    /// which this process may not make files.
     pub fn must_be_writable(&self) -> Result<(), Refusal> {
-        let failed = |error: rustix::io::Errno| Refusal::new(error.raw_os_error(), error.to_string());
-        if fstatvfs(&self.descriptor).map_err(failed)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            return Err(Refusal::new(Errno::EROFS.0, "it is mounted read-only here"));
+        let failed = |error: Errno| Refusal::new(error.raw_os_error(), error.to_string());
+        let is_read_only = || Refusal::new(Errno::ROFS.raw_os_error(), "it is mounted read-only here");
+        if self.hold.get().is_some() {
+            return Ok(());
         }
-        Ok(())
+        match self.holds.on(&self.descriptor) {
+            Ok(hold) => {
+                // Nobody else sets it.
+                let _ = self.hold.set(hold);
+                Ok(())
+            }
+            Err(Errno::ROFS) => Err(is_read_only()),
+            Err(_) => {
+                let flags = fstatvfs(&self.descriptor).map_err(failed)?.f_flag;
+                if flags.contains(StatVfsMountFlags::RDONLY) { Err(is_read_only()) } else { Ok(()) }
+            }
+        }
     }
 }
