@@ -4,7 +4,7 @@
 use crate::common::butterfs_ok;
 use crate::differences::{Difference, place_of, unseen};
 use crate::mounted::{Bed, shell, text};
-use crate::sides::{Side, is_unknown};
+use crate::sides::{Side, is_unknown, umount};
 use crate::state::State;
 use crate::{BINARY, on_both};
 use butterfs_testkit::kernel::{KernelMount, check_all, mkfs, run_ok};
@@ -172,7 +172,7 @@ fn commands_about_two_places_do_as_with_the_kernel() {
     assert!(wrong.is_empty(), "{table}\n{wrong}");
     for bed in &beds {
         butterfs_ok(&["subvolume", "set-default", "5", text(&bed.at)]);
-        bed.umount_ok();
+        umount(bed);
         check_all(&bed.image);
     }
     kernels.into_iter().for_each(|kernel| assert_eq!(kernel.finish(), [""; 0]));

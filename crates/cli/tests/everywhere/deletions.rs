@@ -2,7 +2,7 @@
 
 use crate::BINARY;
 use crate::mounted::{Bed, shell, text};
-use crate::sides::answer;
+use crate::sides::{answer, umount};
 use butterfs_testkit::kernel::{KernelMount, mkfs, run};
 use butterfs_testkit::requirement;
 use std::path::Path;
@@ -62,7 +62,7 @@ fn deletions_are_permitted_as_by_the_kernel() {
         assert!(wrong.is_empty(), "{option}: {wrong:#?}");
         let done = ours.iter().filter(|answer| answer.ends_with(": done")).count();
         assert_eq!(done > 0, option == "user_subvol_rm_allowed", "{ours:#?}");
-        bed.umount_ok();
+        umount(&bed);
         assert_eq!(kernel.finish(), [""; 0]);
     }
 }

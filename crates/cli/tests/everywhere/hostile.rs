@@ -8,7 +8,7 @@
 use crate::common::butterfs_ok;
 use crate::differences::{Difference, place_of, unseen};
 use crate::mounted::{Bed, shell, text};
-use crate::sides::{Side, is_unknown};
+use crate::sides::{Side, is_unknown, umount};
 use crate::state::State;
 use crate::{BINARY, make_image, on_both};
 use butterfs_testkit::kernel::{KernelMount, mkfs};
@@ -186,7 +186,7 @@ fn what_a_user_plants_is_met_as_by_the_kernel() {
     let wrong = found.wrong + &unseen(DIFFERENCES, &found.used);
     assert!(wrong.is_empty(), "{}\n{wrong}", found.table);
     butterfs_ok(&["subvolume", "set-default", "5", text(&bed.at)]);
-    bed.umount_ok();
+    umount(&bed);
     bed.judge(|root| assert!(root.join("f1/roots").is_dir()));
     assert_eq!(kernel.finish(), [""; 0]);
 }

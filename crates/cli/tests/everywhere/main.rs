@@ -22,7 +22,7 @@ mod state;
 
 use acts::{ACTS, ELSEWHERE, is_asked};
 use differences::{DIFFERENCES, place_of, unseen};
-use sides::{Side, is_unknown};
+use sides::{Side, is_unknown, umount};
 use situations::SITUATIONS;
 use state::State;
 use std::os::unix::fs::PermissionsExt;
@@ -115,7 +115,7 @@ fn every_act_in_every_situation_is_answered_as_by_the_kernel() {
     wrong += &unseen(DIFFERENCES, &used);
     assert!(wrong.is_empty(), "{table}\n{wrong}");
     butterfs_ok(&["subvolume", "set-default", "5", mounted::text(&bed.at)]);
-    bed.umount_ok();
+    umount(&bed);
     bed.judge(|root| assert!(root.join("w0/new1").is_dir()));
     assert_eq!(kernel.finish(), [""; 0]);
 }

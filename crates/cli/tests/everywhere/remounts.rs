@@ -3,7 +3,7 @@
 
 use crate::BINARY;
 use crate::mounted::{Bed, eventually, shell, text};
-use crate::sides::answer;
+use crate::sides::{answer, umount};
 use butterfs_fuse::client;
 use butterfs_send::wire::{Command as Do, Version, encode, encode_header};
 use butterfs_testkit::kernel::{KernelMount, mkfs, run};
@@ -68,7 +68,7 @@ fn a_command_at_work_keeps_its_mount_writable() {
         let refused = run(20, tool, &["subvolume", "create", text(&other.0.join("new"))]);
         assert_eq!(answer(refused.code, &refused.output), "EROFS");
     }
-    bed.umount_ok();
+    umount(&bed);
     assert_eq!(kernel.finish(), [""; 0]);
 }
 
@@ -137,6 +137,6 @@ fn nothing_changes_behind_a_remount() {
     assert!(changed.is_empty(), "{changed:?} changed after it had been made read-only {quiet} times");
     assert!(quiet > 10, "it was read-only only {quiet} times");
     drop(other);
-    bed.umount_ok();
+    umount(&bed);
     bed.judge(|_| ());
 }

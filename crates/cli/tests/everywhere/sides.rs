@@ -1,7 +1,8 @@
 //! The two sides, ours and the kernel's: how they are filled, asked, and what their answers mean.
 
 use crate::BINARY;
-use crate::mounted::{shell, text};
+use crate::common::butterfs;
+use crate::mounted::{Bed, eventually, shell, text};
 use butterfs_testkit::kernel::run;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +74,13 @@ pub fn answer(code: Option<i32>, output: &str) -> String {
 /// Whether an answer is in no table, so that equal ones may mean different things.
 pub fn is_unknown(answer: &str) -> bool {
     answer.starts_with('(')
+}
+
+/// Unmounts, and waits for the serving process: for a moment the mount is also in the mount namespaces of other tests.
+pub fn umount(bed: &Bed) {
+    let ran = butterfs(&["umount", text(&bed.at)]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    eventually(|| bed.serving_process().is_none());
 }
 
 /// One of the two.
