@@ -99,6 +99,10 @@ pub enum Canary {
     LogOnTooFew,
     /// A device that lacks the last superblock counts as whole although another one is missing.
     InterruptedForgiven,
+    /// Data is overwritten in place although the last commit shows it to a file that has lost it since.
+    UnsharedEarly,
+    /// A bad copy is overwritten with what only a stale device holds, without a checksum that confirms it.
+    RepairsFromStale,
     /// An extent that is being written in place can be freed and used again meanwhile.
     InPlaceUnprotected,
     /// All references of an extent are looked at for each change of one.

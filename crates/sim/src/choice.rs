@@ -1,5 +1,6 @@
 //! Who says what the next step is: a seed, or a list of steps from an earlier run.
 
+use crate::members::Aim;
 use crate::plan::Plan;
 use crate::step::{Planned, Step};
 use butterfs_testkit::model::{ModelFs, ROOT};
@@ -57,6 +58,10 @@ impl Seeded {
         }
         if self.plan.members && self.rng.chance(4) {
             return Some(Step::Resync);
+        }
+        if self.plan.aim == Some(Aim::Logs) && self.rng.chance(30) {
+            let object = self.generator.object_of_kind(model, Kind::File)?;
+            return Some(Step::Op(Op::Fsync { object, data_only: false }));
         }
         match self.rng.below(100) {
             0..8 => self.generator.object_of_kind(model, Kind::File).map(|object| Step::WriteBack { object }),
@@ -120,7 +125,11 @@ impl Choose for Seeded {
         }
         self.left -= 1;
         // What is left at the end is durable in most lives, so that the last crash has something to keep.
-        let step = if self.left == 0 && self.rng.chance(70) { Step::Op(Op::Sync) } else { self.choose(model) };
+        let step = if self.left == 0 && (self.plan.split || self.rng.chance(70)) {
+            Step::Op(Op::Sync)
+        } else {
+            self.choose(model)
+        };
         let beside = step.commits() && !self.plan.fills && self.rng.chance(self.plan.meanwhile_percent);
         self.beside = if beside { 1 + self.rng.below(MEANWHILE_MAX) } else { 0 };
         Some(step)

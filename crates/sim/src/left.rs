@@ -8,6 +8,7 @@ use crate::plan::Plan;
 use crate::run::Beginning;
 use crate::state::{self, Expected, Thorough, Verdict};
 use butterfs_device::MemoryDevice;
+use butterfs_fs::Options;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::promise::History;
@@ -27,6 +28,8 @@ pub(crate) struct Left<'a> {
     forked: Devices,
     /// Devices that were not there in the life.
     away: Devices,
+    /// The devices that led when it began.
+    led: Given,
 }
 
 impl<'a> Left<'a> {
@@ -49,6 +52,7 @@ impl<'a> Left<'a> {
             behind,
             forked,
             away: beginning.attendance.given.away.clone(),
+            led: beginning.attendance.given.clone(),
         }
     }
 
@@ -107,12 +111,12 @@ impl<'a> Left<'a> {
     /// Whether a crash came between the superblocks of devices while others were away, or are now: nothing tells the blocks of
     /// the last commit from those of one that was cut off, on a device that lacks the superblock.
     fn is_torn(&self, given: &Given) -> bool {
-        let newest = state::ruling(self.plan, self.disk, given);
-        let lags = |device: usize| state::ruling(self.plan, self.disk, &Given::only(self.plan, device)) != newest;
-        let (there, away): (Vec<_>, Vec<_>) = (0..self.plan.devices)
+        let (there, away): (Devices, Devices) = (0..self.plan.devices)
             .filter(|device| given.believes(*device))
             .partition(|device| !self.away.contains(device) && !self.forked.contains(device));
-        !(away.is_empty() && given.away.is_empty()) && there.into_iter().any(lags)
+        let lagging = lagging(self.plan, self.disk, given);
+        let some_away = !away.is_empty() || !given.away.is_empty();
+        some_away && !there.is_disjoint(&lagging)
     }
 
     /// Whether none of the given devices took part in a commit of the life, and they do not agree with those that led when it
@@ -122,7 +126,7 @@ impl<'a> Left<'a> {
         let ruling = |disk: &MemoryDevice, given: &Given| state::ruling(self.plan, disk, given);
         let at_first = ruling(&self.life.base, &lived);
         let has_committed = ruling(self.disk, &lived) != at_first;
-        let agreed = at_first == ruling(&self.life.base, &Given::without(&self.away));
+        let agreed = at_first == ruling(&self.life.base, &self.led);
         let is_forked = self.forked.iter().any(|device| given.believes(*device));
         !has_committed && (is_forked || !agreed)
     }
@@ -176,18 +180,29 @@ impl<'a> Left<'a> {
         Ok(None)
     }
 
-    /// Whether it does not matter which device is read: data without checksums that was on its way at a crash may differ
+    /// Whether it does not matter which device is read, of the given ones and of all: data without checksums that was on its way at a crash may differ
     /// from mirror to mirror, and nothing in the format tells which is newer.
     fn mirrors_agree(&self, given: &Given, shown: &Fingerprint) -> Result<bool, String> {
-        for device in 0..self.plan.devices {
-            let mut less = given.clone();
-            less.away.insert(device);
-            let may_open = must_open(self.plan, &less, &self.behind) && can_show(self.plan, &less, &self.behind);
-            if !may_open || self.is_torn(&less) {
+        let without = |device: usize| {
+            [Given::without(&[device].into()), given.clone()].map(|mut less| {
+                less.away.insert(device);
+                less.given_up = given.given_up.clone();
+                less
+            })
+        };
+        for less in (0..self.plan.devices).flat_map(without) {
+            let is_forked = self.forked_without(given).iter().any(|device| less.believes(*device));
+            if is_forked || self.is_torn(&less) || !can_show(self.plan, &less, &self.behind) {
                 continue;
             }
-            let filesystem = state::open(self.disk, state::recovering(self.plan), self.plan, &less)?;
-            let found = Fingerprint::of_damaged_library(&filesystem)?;
+            // Where too few devices are left to write, reading is possible.
+            let must_open = must_open(self.plan, &less, &self.behind);
+            let options = Options { read_only: !must_open, ..state::recovering(self.plan) };
+            let opened = state::open(self.disk, options, self.plan, &less);
+            if opened.is_err() && !must_open {
+                continue;
+            }
+            let found = Fingerprint::of_damaged_library(&opened?)?;
             if !differences(shown, &found, Compare::MODEL).is_empty() {
                 return Ok(false);
             }
@@ -199,6 +214,13 @@ impl<'a> Left<'a> {
     fn forked_without(&self, given: &Given) -> Devices {
         forked(self.plan, self.disk, given).union(&self.forked).copied().collect()
     }
+}
+
+/// Devices of those given that lead to something else than the one that rules.
+pub(crate) fn lagging(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Devices {
+    let newest = state::ruling(plan, disk, given);
+    let lags = |device: &usize| state::ruling(plan, disk, &Given::only(plan, *device)) != newest;
+    (0..plan.devices).filter(|device| given.believes(*device)).filter(lags).collect()
 }
 
 /// Devices that are as new as those that go on without them, and lead to something else.

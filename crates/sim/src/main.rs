@@ -31,7 +31,8 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --members          devices leave, return and fail, and data may have no checksums
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
                      checksum-ignored, error-ignored; with --interleave checked-early, in-place-unprotected; with --members
-                     stale-believed, stale-forgotten, mirrors-take-turns, log-on-too-few, interrupted-forgiven; with --split
+                     stale-believed, stale-forgotten, mirrors-take-turns, log-on-too-few, interrupted-forgiven,
+                     repairs-from-stale, unshared-early; with --split
                      histories-not-compared";
 
 struct Arguments {
@@ -111,6 +112,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "histories-not-compared" => Canary::HistoriesNotCompared,
                     "mirrors-take-turns" => Canary::MirrorsTakeTurns,
                     "log-on-too-few" => Canary::LogOnTooFew,
+                    "repairs-from-stale" => Canary::RepairsFromStale,
+                    "unshared-early" => Canary::UnsharedEarly,
                     "interrupted-forgiven" => Canary::InterruptedForgiven,
                     "log-early" => Canary::LogSuperblockEarly,
                     "checked-early" => Canary::SubvolumeCheckedEarly,

@@ -1,7 +1,7 @@
 //! What follows from a seed before anything runs: the format, the sizes, the kind of workload.
 
 use crate::faults::Faults;
-use crate::members::{Attendance, Given};
+use crate::members::{Aim, Attendance, Given};
 use crate::parts;
 use crate::split;
 use butterfs_device::{BlockDevice, MemoryDevice};
@@ -49,6 +49,8 @@ pub struct Plan {
     pub faults: Option<Faults>,
     /// Devices leave, return and fail, and keep data without checksums.
     pub members: bool,
+    /// What their faults are aimed at.
+    pub aim: Option<Aim>,
     /// Two sides live on without each other.
     pub split: bool,
     pub canary: Option<Canary>,
@@ -103,6 +105,9 @@ const MEMBERS: &[(usize, &str, &str)] = &[
     (1, "single", "single"),
 ];
 
+/// Those on which a device can fail to take superblocks while fsyncs go on.
+const LOGS: &[(usize, &str, &str)] = &[(2, "raid1", "single"), (2, "raid1", "single"), (2, "raid1", "raid1")];
+
 /// Those of which two parts can live without each other.
 const SPLIT: &[(usize, &str, &str)] =
     &[(2, "raid1", "raid1"), (2, "raid1", "raid1"), (3, "raid1c3", "raid1c3"), (4, "raid1c4", "raid1c4")];
@@ -156,6 +161,7 @@ impl Plan {
             logs: rng.chance(50),
             faults: None,
             members: false,
+            aim: None,
             split: false,
             canary: None,
         }
@@ -207,7 +213,20 @@ impl Plan {
         plan.lives = 2 + rng.index(3);
         (plan.steps, plan.cuts) = (20 + rng.index(40), 6);
         plan.members = true;
+        plan.aim_at(*rng.pick(&[None, None, None, None, Some(Aim::Logs), Some(Aim::Repair)]), &mut rng);
         plan
+    }
+
+    /// What an aim needs.
+    fn aim_at(&mut self, aim: Option<Aim>, rng: &mut Rng) {
+        self.aim = aim;
+        let profiles = match aim {
+            None => return,
+            Some(Aim::Logs) => LOGS,
+            Some(Aim::Repair) => SPLIT,
+        };
+        (self.devices, self.metadata, self.data) = *rng.pick(profiles);
+        self.logs |= aim == Some(Aim::Logs);
     }
 
     /// The plan that follows from `seed`, with two sides that live on without each other.
@@ -215,7 +234,7 @@ impl Plan {
         let mut plan = Plan::with_members(seed);
         let mut rng = Rng::new(seed ^ 0x5b11_0f00_0000_0000);
         (plan.devices, plan.metadata, plan.data) = *rng.pick(SPLIT);
-        (plan.steps, plan.lives) = (5 + rng.index(25), usize::MAX);
+        (plan.steps, plan.lives, plan.aim) = (5 + rng.index(25), usize::MAX, None);
         plan.split = true;
         plan
     }

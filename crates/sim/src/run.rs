@@ -154,7 +154,7 @@ pub(crate) fn one_life(
     }
     let seed = plan.seed.wrapping_mul(31).wrapping_add(number as u64);
     let cuts = Cut::choose(&life.events, plan.cuts, seed);
-    let going_on = Rng::new(seed ^ 0x90e5).index(cuts.len().max(1));
+    let going_on = goes_on(plan, number, cuts.len(), seed);
     let mut disks = Disks::new(&life.base, plan.devices, &life.events);
     let mut next = None;
     for (index, cut) in cuts.iter().enumerate() {
@@ -185,6 +185,14 @@ pub(crate) fn one_life(
         }
     }
     Ok(next)
+}
+
+/// The cut from which the next life goes on. A side of a split mostly ends when it has done all that it does.
+fn goes_on(plan: &Plan, life: usize, cuts: usize, seed: u64) -> usize {
+    let mut rng = Rng::new(seed ^ 0x90e5);
+    let any = rng.index(cuts.max(1));
+    let is_side = plan.split && life > 0;
+    if is_side && rng.chance(90) { cuts.saturating_sub(1) } else { any }
 }
 
 pub(crate) fn words(panic: &(dyn std::any::Any + Send)) -> String {

@@ -56,6 +56,8 @@ struct Side {
     model: ModelFs,
     /// It has committed something since the split.
     has_committed: bool,
+    /// And more than what the log of before the split says, which both sides may commit alike.
+    has_own: bool,
     /// It shows something else than before.
     has_changed: bool,
 }
@@ -112,18 +114,20 @@ fn live_apart(
     let mut now = Beginning { model: model.map_err(failed)?, attendance: plan.attendance(first), ..common.clone() };
     now.forked = forked(plan, &common.base, &given);
     let before = Fingerprint::of_model(&now.model);
-    for life in 0..*rng.pick(&[0, 1, 1, 1, LIVES]) {
-        let plan = Plan { steps: *rng.pick(&[0, 1, 2, 2, 3, 5, 10, 25]), ..plan.clone() };
+    for life in 0..*rng.pick(&[0, 1, 1, 1, 1, 1, 1, LIVES]) {
+        let plan = Plan { steps: *rng.pick(&[0, 2, 3, 5, 5, 10, 10, 25]), ..plan.clone() };
         let chooser = Box::new(Seeded::new(&plan, first + life));
         match one_life(&plan, manner, first + life, now, chooser, outcome)? {
             Some(next) => now = Beginning { attendance: plan.attendance(first), ..next },
             None => return Ok(None),
         }
     }
-    let ruling = |disk: &MemoryDevice| state::ruling(plan, disk, &given);
+    let (ruling, led) = (state::ruling(plan, &now.base, &given), state::ruling(plan, &common.base, &given));
+    let replayed = led.map(|(generation, log, _)| generation + u64::from(log != 0));
     Ok(Some(Side {
         devices,
-        has_committed: ruling(&now.base) != ruling(&common.base),
+        has_committed: ruling != led,
+        has_own: ruling.map(|(generation, ..)| generation) > replayed,
         has_changed: !differences(&before, &Fingerprint::of_model(&now.model), Compare::MODEL).is_empty(),
         disk: now.base,
         model: now.model,
@@ -170,12 +174,12 @@ fn join(plan: &Plan, common: &Beginning, sides: [&Side; 2], outcome: &mut Outcom
 
 /// What is accepted shows the side that has committed.
 fn accepted(sides: [&Side; 2], filesystem: &Filesystem) -> Result<(), String> {
-    if sides.iter().all(|side| side.has_committed && side.has_changed) {
+    if sides.iter().all(|side| side.has_own && side.has_changed) {
         return Err("both sides have something, and they are opened together".to_owned());
     }
     let shown = sides.map(|side| side.explain(filesystem));
     let is_shown = |side: usize| shown[side].is_ok();
-    let good = match (sides[0].has_committed, sides[1].has_committed) {
+    let good = match (sides[0].has_own, sides[1].has_own) {
         (true, false) => is_shown(0),
         (false, true) => is_shown(1),
         _ => is_shown(0) || is_shown(1),

@@ -70,7 +70,9 @@ impl Expected<'_> {
         // Until its first commit a life that began with a log still has that one, and nothing else.
         let (before, first) = self.beginning;
         let given = self.given;
-        if has_log(plan, disk) && ruling(plan, disk, given) == ruling(plan, before, given) {
+        let rules = ruling(plan, disk, given);
+        let leads_to_log = rules.is_some_and(|(_, log, _)| log != 0);
+        if leads_to_log && rules == ruling(plan, before, given) {
             return History::of(Arc::clone(first)).explain(shown, read).map(drop);
         }
         let options = Options { read_only: true, no_log_replay: true, ..recovering(plan) };

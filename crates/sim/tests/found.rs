@@ -1,13 +1,16 @@
 //! What the simulator found, each as the shortest sequence that showed it.
 
 use butterfs_device::{BlockDevice, Event, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation, Recorder};
-use butterfs_fs::options::Policies;
+use butterfs_fs::env::Point;
+use butterfs_fs::options::{Canary, DataPolicy, Policies};
 use butterfs_fs::{Caller, Filesystem, InodeId, Options, RenameMode, SetAttr};
 use butterfs_ondisk::superblock::OFFSETS;
-use butterfs_sim::meanwhile::environment;
+use butterfs_sim::meanwhile::{during_commits, environment};
 use butterfs_sim::plan::Plan;
 use butterfs_sim::state::{clean, has_log};
 use butterfs_testkit::watchdog::Watchdog;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
@@ -216,4 +219,79 @@ fn a_log_that_cannot_be_written_becomes_a_commit() {
         filesystem.lookup(filesystem.root(), b"file").expect("it was fsynced");
         clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
     }
+}
+
+/// A file lost data that another one shares, and that one wrote in place before the loss was durable: after a power cut the
+/// first file had the other's new data.
+#[test]
+fn what_a_commit_unshares_is_not_overwritten_before_it_is_durable() {
+    let first_byte = |canary: Option<Canary>| {
+        let disk = made();
+        let device: Arc<dyn BlockDevice> = disk.clone();
+        let policies = Policies { canary, ..Policies::default() };
+        let data = DataPolicy { nodatacow: true, nodatasum: true, ..DataPolicy::default() };
+        let options = Options { data, policies, ..Plan::of(1).options() };
+        let filesystem = Filesystem::open(vec![device], options, environment(2)).expect("a good disk");
+        let make = |name: &[u8]| filesystem.create(&ROOT, filesystem.root(), name, 0o644).expect("room").id;
+        let (loser, owner) = (make(b"loser"), make(b"owner"));
+        filesystem.write(loser, 0, &[7; 65536], false).expect("room");
+        filesystem.sync().expect("a good disk");
+        filesystem.clone_range((loser, 0), (owner, 0), 65536).expect("room");
+        filesystem.sync().expect("a good disk");
+        let changes = SetAttr { size: Some(0), ..SetAttr::default() };
+        filesystem.setattr(&ROOT, loser, &changes).expect("room");
+        filesystem.write(owner, 0, &[8; 65536], false).expect("room");
+        let left = Rc::new(RefCell::new(None));
+        let cut = (Rc::clone(&left), filesystem.clone(), disk.clone());
+        let _meanwhile = during_commits(move |point| {
+            let (left, filesystem, disk) = &cut;
+            if point == Point::WritingNodes {
+                filesystem.write_back(owner).expect("room");
+                *left.borrow_mut() = Some(disk.snapshot());
+            }
+        });
+        filesystem.commit_recorded().expect("a good disk");
+        let left = Arc::new(left.take().expect("the commit wrote nodes"));
+        let crashed = open(&left);
+        let found = crashed.lookup(crashed.root(), b"loser").expect("it was synced");
+        assert_eq!(found.size, 65536, "the truncation was not durable");
+        let mut content = Vec::new();
+        crashed.read(found.id, 0, 65536, &mut content).expect("a good disk");
+        content[0]
+    };
+    assert_eq!(first_byte(None), 7);
+    assert_eq!(first_byte(Some(Canary::UnsharedEarly)), 8, "the test would not notice");
+}
+
+/// Devices that were written without each other are refused, whichever has more commits. Being one commit behind passes for having
+/// been away only where the other side does not say that it left the device earlier.
+#[test]
+fn sides_of_few_commits_are_told_apart() {
+    let opened = |canary: Option<Canary>| {
+        let pairs = (1..4).flat_map(|one| (1..6).map(move |other| [one, other]));
+        pairs.filter(|commits| opens_after(*commits, canary)).collect::<Vec<_>>()
+    };
+    assert_eq!(opened(None), [[0; 2]; 0]);
+    assert!(!opened(Some(Canary::HistoriesNotCompared)).is_empty(), "the test would not notice");
+}
+
+/// Whether two devices open together that have had so many commits without each other.
+fn opens_after(commits: [usize; 2], canary: Option<Canary>) -> bool {
+    let plan = Plan { devices: 2, bytes: 160 << 20, metadata: "raid1", data: "raid1", features: "", ..Plan::of(1) };
+    let options = Options { degraded: true, ..plan.options() };
+    let disk = Arc::new(plan.make(&environment(1)));
+    let all = Filesystem::open(plan.parts(&disk), options.clone(), environment(2)).expect("a good disk");
+    let file = all.create(&ROOT, all.root(), b"file", 0o644).expect("room").id;
+    all.sync().expect("a good disk");
+    drop(all);
+    for (device, commits) in commits.into_iter().enumerate() {
+        let alone = vec![Arc::clone(&plan.parts(&disk)[device])];
+        let alone = Filesystem::open(alone, options.clone(), environment(3 + device as u64)).expect("one is enough");
+        for _ in 0..commits {
+            alone.write(file, 0, &[device as u8 + 1; 100], false).expect("room");
+            alone.sync().expect("a good disk");
+        }
+    }
+    let policies = Policies { canary, ..Policies::default() };
+    Filesystem::open(plan.parts(&disk), Options { policies, ..options }, environment(5)).is_ok()
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{CopyFailure, VolumeError};
 use crate::layout::Layout;
+use crate::staleness::Bug;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
@@ -28,7 +29,7 @@ impl Volume {
         for failure in failures.iter().filter(|_| !self.repairs_held.load(Ordering::Acquire)) {
             let outcome = match self.check_writable() {
                 // Two copies that differ, and nothing says which is right.
-                Ok(()) if trust == Trust::Blind => Ok(false),
+                Ok(()) if trust == Trust::Blind && !self.has_bug(Bug::RepairsFromStale) => Ok(false),
                 Ok(()) => self.repair_copy(layout, at, failure.copy, good),
                 Err(error) => Err(error),
             };
@@ -57,7 +58,8 @@ impl Volume {
         }
         // What lacks nothing is never written from what may.
         let is_stale = |copy| self.touches_stale(layout, at, good.len(), copy);
-        let is_source = |other: usize| other != copy && (is_stale(copy) || !is_stale(other));
+        let believed = self.has_bug(Bug::RepairsFromStale);
+        let is_source = |other: usize| other != copy && (is_stale(copy) || !is_stale(other) || believed);
         if !(0..layout.copies()).any(|other| is_source(other) && holds_good(other)) {
             return Ok(false);
         }

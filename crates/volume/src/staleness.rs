@@ -32,6 +32,8 @@ pub enum Bug {
     StaleBelieved,
     /// Reading asks all mirrors in turn, stale or not.
     MirrorsTakeTurns,
+    /// What no checksum confirms is read from stale devices where whole ones fail, and those are repaired from it.
+    RepairsFromStale,
     /// A device that lacks the last superblock counts as whole although another one is missing.
     InterruptedForgiven,
 }

@@ -72,7 +72,8 @@ impl Volume {
             Some(_)
                 if trust == Trust::Blind
                     && self.lacks_something(layout, place)
-                    && !self.has_bug(Bug::MirrorsTakeTurns) =>
+                    && !self.has_bug(Bug::MirrorsTakeTurns)
+                    && !self.has_bug(Bug::RepairsFromStale) =>
             {
                 Err("the device has missed writes, and no checksum says whether this is one of them")
             }

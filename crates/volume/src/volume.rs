@@ -217,7 +217,8 @@ impl Volume {
         result.inspect_err(|_| buf.fill(0))
     }
 
-    /// Like [`read`](Self::read), but what is bad is neither counted nor repaired: for bytes that need not be there.
+    /// Like [`read`](Self::read), but what is bad is neither counted nor repaired: for bytes that need not be there. Devices
+    /// that have missed writes are asked last.
     pub fn peek(
         &self,
         at: Logical,
@@ -225,7 +226,8 @@ impl Volume {
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), VolumeError> {
         let len = buf.len() as u64;
-        let found = (0..self.copies(at)).any(|copy| self.read_copy(at, copy, buf).is_ok() && verify(buf).is_ok());
+        let mut copies = self.preferred_copies(at, buf.len()).into_iter();
+        let found = copies.any(|copy| self.read_copy(at, copy, buf).is_ok() && verify(buf).is_ok());
         if found { Ok(()) } else { Err(VolumeError::NoGoodCopy { at, len, failures: Vec::new() }) }
     }
 
@@ -306,7 +308,7 @@ impl Volume {
         if layout.mirrors() > 1 && self.members.iter().any(Member::is_stale) {
             let is_stale: Vec<bool> = (0..copies).map(|copy| self.touches_stale(layout, at, len, copy)).collect();
             order.sort_by_key(|&copy| is_stale[copy]);
-            if trust == Trust::Blind && is_stale.contains(&false) {
+            if trust == Trust::Blind && is_stale.contains(&false) && !self.has_bug(Bug::RepairsFromStale) {
                 order.retain(|&copy| !is_stale[copy]);
             }
         }

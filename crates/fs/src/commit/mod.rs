@@ -99,6 +99,7 @@ impl Core {
         self.order.commit(generation.0, |log_on_disk| self.write_superblock(superblock, devices, log_on_disk))?;
         self.nodes.written(&frozen);
         self.progress.lock().durable = generation;
+        self.unshared.forget(generation);
         self.env().passes("the transaction is durable");
         self.env().reached(Point::Durable);
         for (at, len) in self.space.release(generation) {

@@ -60,6 +60,7 @@ fn apply(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<RangeCha
     drop_refs(handle, at, &mut record, &changes.losses)?;
     let extent_tree = &handle.core().globals().extent;
     if record.refs > 0 {
+        note_unshared(handle, at, head.kind, &record, &changes.losses);
         let payload = record.encode();
         let written = if payload.len() == stored_len {
             extent_tree.update(handle, key, |data| data.copy_from_slice(&payload))?.is_some()
@@ -82,6 +83,14 @@ fn apply(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<RangeCha
         return Err(Error::corrupt(format!("extent {at}+{} is freed, but its block group has no such use", head.len)));
     }
     Ok(Some(RangeChange { at: at.0, len: head.len, allocated: false }))
+}
+
+/// Remembers data that somebody in particular does not use any more.
+fn note_unshared(handle: &Handle, at: Logical, kind: ExtentKind, left: &ExtentRecord, losses: &[CountedRef]) {
+    let is_gone = |loss: &CountedRef| left.inline.iter().all(|reference| reference.by != loss.by);
+    if kind == ExtentKind::Data && losses.iter().any(is_gone) {
+        handle.core().unshared.note(at, handle.generation());
+    }
 }
 
 fn delete_checksums(handle: &Handle, at: Logical, len: u64) -> Result<()> {

@@ -99,19 +99,25 @@ fn stale_item(core: &Core, handle: &Handle, id: DeviceId, known: Option<&StaleIt
     let is_first = known.is_none_or(|known| !known.is_written);
     let foreign =
         if core.volume.is_foreign(id) { StaleDevice::FOREIGN } else { item.flags.get() & StaleDevice::FOREIGN };
-    let states = |list: &[LeftState]| -> [LeftState; 4] {
-        let mut used = list.iter().filter(|state| state.generation.get() > 0).copied();
-        std::array::from_fn(|_| used.next().unwrap_or_default())
-    };
     if is_in_use && is_first {
         // Until it takes a superblock of this mount it is what it was when it was opened.
         let opened = opened_state(core, id, &item.left);
         item.left = states(&[&[opened.unwrap_or_default()][..], &left_states(core)].concat());
     } else if !is_in_use && (known.is_none() || was_in_use) {
-        item.left = states(&[&left_states(core)[..2], &item.left[..2]].concat());
+        item.left = states(&[&left_states(core)[..2], &item.left[..]].concat());
     }
     item.flags = (foreign | if is_in_use { StaleDevice::IN_USE } else { 0 }).into();
     item
+}
+
+/// The first four different ones.
+fn states(list: &[LeftState]) -> [LeftState; 4] {
+    let is_first = |&(number, state): &(usize, &LeftState)| {
+        let same = |other: &LeftState| (other.generation, other.root) == (state.generation, state.root);
+        state.generation.get() > 0 && !list[..number].iter().any(same)
+    };
+    let mut used = list.iter().enumerate().filter(is_first).map(|(_, state)| *state);
+    std::array::from_fn(|_| used.next().unwrap_or_default())
 }
 
 /// The state that a device was opened in, where it was behind then.

@@ -2,7 +2,7 @@
 //! (`NODATACOW`), as long as nobody else can see it.
 //!
 //! # Invariants
-//! 1. Data that a snapshot or another file shows is never overwritten. The extents are asked for and held under one
+//! 1. Data that a snapshot or another file shows, or showed in the last commit, is never overwritten. The extents are asked for and held under one
 //!    handle ([`InPlaceWrite`]), and held until the data is written and recorded. Meanwhile:
 //!    - a commit does not wait: no handle is held;
 //!    - truncating, punching, cloning and deduplicating wait for the mapping lock, which the writer holds;
@@ -23,6 +23,7 @@ use crate::extent::TreeItems;
 use crate::extent::checksums;
 use crate::file_buffer::DirtyRuns;
 use crate::inode::Inode;
+use crate::options::Canary;
 use crate::transaction::InPlaceWrite;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
@@ -126,7 +127,7 @@ impl Files {
                 Some((_, writable)) => writable,
                 None => {
                     is_exclusive(&self.core, &inode.tree, inode.ino, &extent)?
-                        && (extent.kind == ExtentKind::Prealloc || self.has_no_checksums(&extent)?)
+                        && (extent.kind == ExtentKind::Prealloc || self.may_overwrite(&extent)?)
                 }
             };
             known = Some((extent, writable));
@@ -135,6 +136,13 @@ impl Files {
             }
         }
         Ok((allowed, through))
+    }
+
+    /// Whether data of which this is the only user may be overwritten: it has no checksums, and the last commit shows it to
+    /// nobody else either.
+    fn may_overwrite(&self, extent: &FileExtent) -> Result<bool> {
+        let is_shown = self.core.unshared.is_recent(extent.at) && !self.core.has_canary(Canary::UnsharedEarly);
+        Ok(!is_shown && self.has_no_checksums(extent)?)
     }
 
     fn has_no_checksums(&self, extent: &FileExtent) -> Result<bool> {

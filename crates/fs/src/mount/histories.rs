@@ -14,6 +14,8 @@
 //! 4. A block that the side wrote in its last commit is found on the others: the same one, and it was away, whatever else is
 //!    found; another one of the same commit or an older one, and it is of another history. An inode that the side changed
 //!    last in that commit is found in the others' trees: the same, or another one of that commit or before.
+//!    Where neither is found, the device tree may say that the side was left with an older state than it has: then it is of
+//!    another history, too.
 //! 5. What nothing of this tells is refused too, because the others have overwritten everything: only whoever moved the devices
 //!    knows.
 //!
@@ -30,7 +32,7 @@ use crate::options::Options;
 use crate::transaction::{Core, Tree};
 use butterfs_device::{BlockDevice, ReadOnlyDevice};
 use butterfs_ondisk::header::Header;
-use butterfs_ondisk::items::{InodeItem, LeftState, RootItem};
+use butterfs_ondisk::items::{InodeItem, LeftState, RootItem, StaleDevice};
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{DeviceId, Generation, Key, KeyType, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
@@ -138,6 +140,7 @@ fn judge(core: &Core, leading: &[DeviceId], side: &Side) -> Result<Verdict> {
     }
     let newest = core.superblock().generation.get();
     match compare(core, leading, &lone, &root)? {
+        Verdict::Unknown if was_left_earlier(core, side, &superblock) => Ok(Verdict::Split),
         // The others still have all blocks of the commit before their last one. What contradicts would be there.
         Verdict::Unknown if superblock.generation.get() + 1 == newest => Ok(Verdict::Away),
         verdict => Ok(verdict),
@@ -152,6 +155,16 @@ fn left_behind(core: &Core, side: &Side, superblock: &Superblock, root: &Node) -
     let same = known.into_iter().find(|state| state.generation == superblock.generation)?;
     let is_it = same.root == superblock.root && same.checksum == root.header().csum;
     Some(if is_it { Verdict::Away } else { Verdict::Split })
+}
+
+/// Whether the newest's device tree says that the side was not written any more before it reached its last commit, which the
+/// others have not made with it then.
+fn was_left_earlier(core: &Core, side: &Side, superblock: &Superblock) -> bool {
+    let stale = core.stale_items.lock();
+    side.iter().filter_map(|(id, ..)| stale.get(id)).any(|known| {
+        let is_before = |state: &LeftState| state.generation.get() < superblock.generation.get();
+        known.item.flags.get() & StaleDevice::IN_USE == 0 && known.item.left.iter().all(is_before)
+    })
 }
 
 /// A side, opened by itself.

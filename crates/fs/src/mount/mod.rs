@@ -62,6 +62,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     let bug = match core.options().policies.canary {
         Some(Canary::StaleBelieved) => Some(Bug::StaleBelieved),
         Some(Canary::MirrorsTakeTurns) => Some(Bug::MirrorsTakeTurns),
+        Some(Canary::RepairsFromStale) => Some(Bug::RepairsFromStale),
         Some(Canary::InterruptedForgiven) => Some(Bug::InterruptedForgiven),
         _ => None,
     };

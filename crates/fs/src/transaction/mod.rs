@@ -31,6 +31,7 @@ pub mod refs;
 mod reserve;
 mod subvolume_table;
 mod tree;
+mod unshared;
 mod watch;
 
 pub use chunk_allocation::DeviceSpace;
@@ -41,6 +42,7 @@ pub(crate) use in_place::{InPlaceWrite, InPlaceWrites};
 pub use reserve::{DataReservation, Reserve};
 pub(crate) use subvolume_table::Readers;
 pub use tree::{ItemRef, Tree};
+pub(crate) use unshared::Unshared;
 pub(crate) use watch::Watch;
 
 use crate::env::Env;
@@ -113,6 +115,7 @@ pub struct Core {
     pub(crate) space: Space,
     pub(crate) refs: RefQueue,
     pub(crate) in_place: InPlaceWrites,
+    pub(crate) unshared: Unshared,
     pub(crate) device_space: Mutex<DeviceSpace>,
     pub(crate) new_chunks: Mutex<Vec<Chunk>>,
     /// Chunks of the running transaction whose items are in the trees already.
@@ -203,6 +206,7 @@ impl Core {
             space: Space::new(superblock.nodesize.get()),
             refs: RefQueue::default(),
             in_place: InPlaceWrites::default(),
+            unshared: Unshared::default(),
             device_space: Mutex::default(),
             new_chunks: Mutex::default(),
             chunks_booked_ahead: Mutex::default(),

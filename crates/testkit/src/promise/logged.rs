@@ -6,7 +6,8 @@
 //! 2. Attributes, and extended attributes, of an inode are those of one of these states; not before its last `fsync`.
 //!    Contents are as [`History`] allows.
 //! 3. What an inode's `fsync` promised and nobody changed since is there: its names, the absence of those it had lost, and
-//!    of a folder the entries, with those of folders that are new in it when it is logged for the first time.
+//!    of a folder the entries, with those of folders that are new in it when it is logged for the first time, be it because
+//!    something that was in it is synced.
 //! 4. What had a name in every state has one; and the names of an inode are among those of one state, so that nothing that
 //!    was moved is in two places.
 //!
@@ -186,6 +187,7 @@ impl Window<'_> {
         let mut brought = BTreeSet::new();
         for (number, id) in self.history.logged.iter().filter(|(number, _)| *number > self.base) {
             self.broken_names(*number, *id, &mut found);
+            self.brings_old_folders(*number, *id, &mut brought);
             self.broken_entries(*number, *id, &mut brought, &mut found);
         }
         found.into_iter().collect()
@@ -203,6 +205,22 @@ impl Window<'_> {
             let gone = self.places[number - self.base..].iter().all(|places| places.get(place) != Some(&id));
             if gone && self.shown.get(place) == Some(&id) {
                 found.insert(format!("node {id}, fsynced at state {number}, is still at {}", self.told(place)));
+            }
+        }
+    }
+
+    /// The fsync of what has lost a name logs the folder that it was in, with the new folders there.
+    fn brings_old_folders(&self, number: usize, id: NodeId, brought: &mut BTreeSet<NodeId>) {
+        let at = &self.places[number - self.base];
+        let old = self.places[0].iter().filter(|(_, child)| **child == id).map(|(place, _)| place.0);
+        let mut folders: Vec<NodeId> = old.collect();
+        while let Some(folder) = folders.pop() {
+            for (_, child) in at.iter().filter(|(place, _)| place.0 == folder) {
+                let is_new_folder = self.states[0].model.get(*child).is_none()
+                    && self.node(*child).is_some_and(|node| node.kind == Kind::Folder);
+                if is_new_folder && brought.insert(*child) {
+                    folders.push(*child);
+                }
             }
         }
     }
@@ -405,5 +423,28 @@ mod tests {
         assert_eq!(scene.explain(&base, &without), Ok(()), "an earlier fsync brought the folder");
         scene.fsync("d");
         assert!(scene.explain(&base, &without).is_err());
+    }
+
+    #[test]
+    fn a_moved_file_brings_the_new_folders_beside_it() {
+        let scene = |syncs_the_file: bool| {
+            let mut scene = Scene::new();
+            scene.run(Op::Mkdir { path: path("d"), mode: 0o755 });
+            scene.run(create("d/f"));
+            scene.history.promise(Promise::All);
+            let base = scene.model.clone();
+            scene.run(Op::Mkdir { path: path("d/new"), mode: 0o755 });
+            scene.run(renamed("d/f", "f"));
+            if syncs_the_file {
+                scene.fsync("f");
+            }
+            let without = scene.model.clone();
+            scene.run(create("d/new/x"));
+            scene.fsync("d");
+            assert_eq!(scene.explain(&base, &scene.model), Ok(()));
+            scene.explain(&base, &without)
+        };
+        assert!(scene(false).is_err(), "the first log of a folder has its new folders");
+        assert_eq!(scene(true), Ok(()), "the file's log had the folder already");
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::choice::Choose;
 use crate::faults::{Damaged, FaultyLife, Struck};
+use crate::left::lagging;
 use crate::meanwhile::{during_commits, hide_planted_panics, is_planted, panicking};
 use crate::members::{Attendance, Devices, Member, Watch};
 use crate::parts;
@@ -113,7 +114,10 @@ impl Life {
         let mut devices: Vec<_> =
             recorded.map(|part| Arc::new(recorder.record(part)) as Arc<dyn BlockDevice>).collect();
         let given = &attendance.given;
-        let watch = Watch::new(plan, &recorder, given, behind);
+        // A crash between superblocks left some devices without the last one: until a resync has compared them nothing tells
+        // them from devices that were away, or that others went on with meanwhile.
+        let lagging = if plan.members { lagging(plan, &base, given) } else { Devices::new() };
+        let watch = Watch::new(plan, &recorder, given, &behind.union(&lagging).copied().collect());
         if plan.members {
             let chunks = state::chunks(plan, &base, given).unwrap_or_default();
             let member = |(number, device)| -> Arc<dyn BlockDevice> {
@@ -426,7 +430,7 @@ impl World {
         self.perhaps.iter().filter(|_| stopped).for_each(|perhaps| allowed.push(perhaps));
         let (damaged, reads_go_wrong) = match &self.faults {
             Some(faulty) => (faulty.damaged(), faulty.struck().data > 0),
-            None => Default::default(),
+            None => (Damaged::default(), self.watch.as_ref().is_some_and(Watch::reads_failed)),
         };
         let read = state::tolerant(filesystem, &damaged, reads_go_wrong);
         allowed.explain(&shown, &read).map(drop).map_err(|what| format!("reading at the end: {what}"))
