@@ -6,6 +6,7 @@ use crate::operations::Operation;
 use crate::server::{Counts, Server, connection};
 use butterfs_fuse::control::Caller;
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -77,6 +78,9 @@ impl Scene {
     /// `None`, said: this machine cannot do it.
     pub fn new(kind: Kind, size: usize) -> Option<Scene> {
         let bed = Bed::for_root("growth")?.with_image();
+        // A scene of open files has more than the usual limit allows.
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("within the limit");
         fs::File::options().write(true).open(&bed.image).and_then(|file| file.set_len(4 << 30)).expect("scratch space");
         crate::common::butterfs_ok(&["mkfs", "-q", "-f", crate::mounted::text(&bed.image)]);
         bed.mount_ok("noatime,commit=300");
