@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Runs the tests in `$tests` of a suite, with `one` (which runs test `$1`), and prints the names of those that fail.
 const EACH: &str = r#"
 export -f one; export suite at
-echo "$tests" | xargs -P4 -I{} bash -c 'one {} > "$at/{}.log" 2>&1 < /dev/null || echo "failed {}"'
+echo "$tests" | xargs -P4 -I{} bash -c 'name={}; one {} > "$at/${name//\//-}.log" 2>&1 < /dev/null || echo "failed {}"'
 "#;
 
 /// A suite: how its tests are listed, and how one is run in `$at`.
@@ -26,7 +26,7 @@ struct Suite {
 const GIT: Suite = Suite {
     name: "git",
     list: "cd \"$suite/t\"; ls t[0-8]*.sh",
-    one: "one() { cd \"$suite/t\"; TEST_OUTPUT_DIRECTORY=\"$at/out-$1\" timeout 900 bash \"$1\" --root=\"$at/trash-$1\" && rm -rf \"$at/trash-$1\"; }",
+    one: "one() { cd \"$suite/t\"; TEST_OUTPUT_DIRECTORY=\"$at/out-$1\" timeout 3600 bash \"$1\" --root=\"$at/trash-$1\" && rm -rf \"$at/trash-$1\"; }",
 };
 
 /// The multi-process tester, whose clients are killed and change journal modes, and those test files that are about files.
@@ -37,8 +37,8 @@ const SQLITE: Suite = Suite {
            savepoint*.test shared*.test temptable*.test symlink*.test notify*.test multiplex*.test superlock*.test",
     one: "one() { mkdir -m 777 \"$at/d-${1##*/}\"; cd \"$at/d-${1##*/}\"
           case $1 in
-            mptest/*) timeout 900 \"$suite/mptester\" db \"$suite/$1\" --timeout 300000 ;;
-            *) timeout 900 setpriv --reuid 65534 --regid 65534 --clear-groups \"$suite/testfixture\" \"$suite/test/$1\" ;;
+            mptest/*) timeout 3600 \"$suite/mptester\" db \"$suite/$1\" --timeout 300000 ;;
+            *) timeout 3600 setpriv --reuid 65534 --regid 65534 --clear-groups \"$suite/testfixture\" \"$suite/test/$1\" ;;
           esac; }",
 };
 
