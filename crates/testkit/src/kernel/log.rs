@@ -36,8 +36,14 @@ fn is_about(line: &str, device: &str) -> bool {
     }
     match line.split_once("(device ") {
         Some((_, rest)) => rest.split([')', ' ', ':']).next() == Some(device),
-        None => is_complaint(line),
+        None => is_complaint(line) && node_named_in(line).is_none_or(|name| name == device),
     }
+}
+
+/// The device node that a line about no mount names (`duplicate device /dev/loop3 devid 1`).
+fn node_named_in(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("/dev/")?;
+    rest.split(|letter: char| !letter.is_alphanumeric() && letter != '-').next()
 }
 
 fn is_complaint(line: &str) -> bool {
@@ -83,6 +89,9 @@ mod tests {
             ("BTRFS error (device loop31): x", false, true),
             ("BTRFS info (device loop3): using crc32c", true, false),
             ("BTRFS: device fsid 1 devid 1 transid 7 /dev/loop3", false, false),
+            ("BTRFS warning: duplicate device /dev/loop3 devid 1 generation 7 scanned by mount (1)", true, true),
+            ("BTRFS warning: duplicate device /dev/loop31 devid 1 generation 7 scanned by mount (1)", false, true),
+            ("BTRFS error: device fsid 1 changed", true, true),
             ("WARNING: CPU: 1 PID: 2 at fs/btrfs/extent-tree.c:1 btrfs_free", true, true),
             ("EXT4-fs error (device loop3)", false, false),
         ] {
