@@ -190,9 +190,14 @@ impl<'a> Left<'a> {
                 less
             })
         };
+        // A device that is behind by what was written in place since the last commit is not known to be.
+        let newest = state::ruling(self.plan, self.disk, given);
+        let is_told =
+            |device: &&usize| state::ruling(self.plan, self.disk, &Given::only(self.plan, **device)) != newest;
+        let known: Devices = self.behind.iter().filter(is_told).copied().collect();
         for less in (0..self.plan.devices).flat_map(without) {
             let is_forked = self.forked_without(given).iter().any(|device| less.believes(*device));
-            if is_forked || self.is_torn(&less) || !can_show(self.plan, &less, &self.behind) {
+            if is_forked || self.is_torn(&less) || !can_show(self.plan, &less, &known) {
                 continue;
             }
             // Where too few devices are left to write, reading is possible.
