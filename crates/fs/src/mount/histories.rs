@@ -11,9 +11,10 @@
 //!    cut came between superblocks.
 //! 3. The device tree of the newest says in which states a device was left behind (`extent::stale_devices`): the side is one of
 //!    them, to the checksum of its root, or it is of another history.
-//! 4. A block that the side wrote in its last commit is found on the others: the same one, and it was away, whatever else is
-//!    found; another one of the same commit or an older one, and it is of another history. An inode that the side changed
-//!    last in that commit is found in the others' trees: the same, or another one of that commit or before.
+//! 4. A block that the side wrote in its last commit is found on the others. Another one of the same commit: it is of another
+//!    history, whatever else is found, because no commit writes an address twice. Else the same one: it was away. Else an older
+//!    one, which the others never overwrote: it is of another history. An inode that the side changed last in that commit is
+//!    found in the others' trees: another one of that commit, the same, or one of before.
 //!    Where neither is found, the device tree may say that the side was left with an older state than it has: then it is of
 //!    another history, too.
 //! 5. What nothing of this tells is refused too, because the others have overwritten everything: only whoever moved the devices
@@ -37,6 +38,7 @@ use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{DeviceId, Generation, Key, KeyType, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
 use butterfs_volume::{SPLIT_HINT, Volume};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -49,15 +51,17 @@ const SIDE_CACHE: usize = 8 << 20;
 
 type Side = Vec<(DeviceId, Superblock, Arc<dyn BlockDevice>)>;
 
-/// What a comparison says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a comparison says, weakest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Verdict {
-    /// The side is an earlier state of what the others have.
+    /// Nothing tells.
+    Unknown,
+    /// The others have something older than the side: it was never there, or a device has lost the write.
+    Missing,
+    /// The side is an earlier state of what the others have. Two histories can have the same block, too, if it has no times.
     Away,
     /// The side has something that the others never had.
     Split,
-    /// Nothing tells.
-    Unknown,
 }
 
 /// Refuses devices that were written without each other, and those of which nobody can tell.
@@ -73,7 +77,7 @@ pub(super) fn check(core: &Core, newest: &Superblock) -> Result<()> {
     for side in sides.values() {
         let what = match judge(core, &leading, side)? {
             Verdict::Away => continue,
-            Verdict::Split => "was written without the other devices, and they without it",
+            Verdict::Split | Verdict::Missing => "was written without the other devices, and they without it",
             Verdict::Unknown => {
                 "has missed so many commits that nothing tells whether it was away or was written without the other devices"
             }
@@ -229,8 +233,7 @@ fn compare(core: &Core, leading: &[DeviceId], lone: &Lone, root: &Tree) -> Resul
     Ok(evidence.verdict)
 }
 
-/// What all comparisons say together. The same block or inode on both sides cannot come from two histories; another one may also
-/// be a write that a device has lost.
+/// What all comparisons say together: the strongest.
 struct Evidence {
     verdict: Verdict,
 }
@@ -243,15 +246,11 @@ impl Default for Evidence {
 
 impl Evidence {
     fn add(&mut self, found: Verdict) {
-        self.verdict = match (self.verdict, found) {
-            (Verdict::Away, _) | (_, Verdict::Away) => Verdict::Away,
-            (Verdict::Split, _) | (_, Verdict::Split) => Verdict::Split,
-            _ => Verdict::Unknown,
-        };
+        self.verdict = self.verdict.max(found);
     }
 
     fn is_enough(&self) -> ControlFlow<()> {
-        if self.verdict == Verdict::Away { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if self.verdict == Verdict::Split { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
@@ -298,13 +297,15 @@ fn blocks(core: &Core, leading: &[DeviceId], node: &Node, last: Generation) -> V
     if own.generation.get() != last.0 {
         return Verdict::Unknown;
     }
-    let found: Vec<Header> = leading.iter().filter_map(|id| block_on(core, node.at(), *id)).collect();
-    if found.iter().any(|header| header.csum == own.csum) {
+    let verdict = |header: Header| match header.generation.get().cmp(&last.0) {
+        Ordering::Equal if header.csum != own.csum => Verdict::Split,
         // A node holds no times.
-        return if node.is_leaf() { Verdict::Away } else { Verdict::Unknown };
-    }
-    let is_of_then = |header: &Header| header.generation.get() <= last.0;
-    if found.iter().any(is_of_then) { Verdict::Split } else { Verdict::Unknown }
+        Ordering::Equal if node.is_leaf() => Verdict::Away,
+        Ordering::Less => Verdict::Missing,
+        _ => Verdict::Unknown,
+    };
+    let found = leading.iter().filter_map(|id| block_on(core, node.at(), *id)).map(verdict);
+    found.max().unwrap_or(Verdict::Unknown)
 }
 
 /// What the others have of the inodes that the side changed last in its commit `last`.
@@ -318,11 +319,12 @@ fn inodes(core: &Core, id: TreeId, leaf: &Node, last: Generation) -> Verdict {
         }
         let Ok(Some(found)) = tree.get(core, key) else { continue };
         let Ok((found, _)) = InodeItem::read_from_prefix(&found) else { continue };
-        if found == own {
-            verdict = Verdict::Away;
-        } else if found.transid.get() <= last.0 {
-            return Verdict::Split;
-        }
+        verdict = verdict.max(match found.transid.get().cmp(&last.0) {
+            _ if found == own => Verdict::Away,
+            Ordering::Equal => Verdict::Split,
+            Ordering::Less => Verdict::Missing,
+            Ordering::Greater => Verdict::Unknown,
+        });
     }
     verdict
 }
