@@ -180,22 +180,23 @@ impl<'a> Left<'a> {
         Ok(None)
     }
 
-    /// Whether it does not matter which device is read, of the given ones and of all: data without checksums that was on its way at a crash may differ
-    /// from mirror to mirror, and nothing in the format tells which is newer.
+    /// Whether it does not matter which device is read, of the given ones and of all: data without checksums that was on its way
+    /// at a crash may differ from mirror to mirror, and nothing in the format tells which is newer.
     fn mirrors_agree(&self, given: &Given, shown: &Fingerprint) -> Result<bool, String> {
-        let without = |device: usize| {
-            [Given::without(&[device].into()), given.clone()].map(|mut less| {
+        let some = |device: usize| {
+            let also_away = |mut less: Given| {
                 less.away.insert(device);
-                less.given_up = given.given_up.clone();
                 less
-            })
+            };
+            [also_away(Given::default()), also_away(given.clone()), Given::only(self.plan, device)]
         };
+        let some = |device: usize| some(device).map(|less| Given { given_up: given.given_up.clone(), ..less });
         // A device that is behind by what was written in place since the last commit is not known to be.
         let newest = state::ruling(self.plan, self.disk, given);
         let is_told =
             |device: &&usize| state::ruling(self.plan, self.disk, &Given::only(self.plan, **device)) != newest;
         let known: Devices = self.behind.iter().filter(is_told).copied().collect();
-        for less in (0..self.plan.devices).flat_map(without) {
+        for less in (0..self.plan.devices).flat_map(some) {
             let is_forked = self.forked_without(given).iter().any(|device| less.believes(*device));
             if is_forked || self.is_torn(&less) || !can_show(self.plan, &less, &known) {
                 continue;

@@ -74,6 +74,8 @@ fn sides_that_lived_apart_are_told_apart() {
     expect_none_failed(&totals);
     // A third of the runs.
     assert!(struck.splits >= MIN_SPLITS && struck.joined >= 10, "{struck:?}");
+    // Both sides wrote one leaf alike.
+    expect_none_failed(&campaign(2008..2009, 0).run(Plan::with_split, |_| {}));
 }
 
 #[test]
