@@ -1,17 +1,19 @@
 //! The engine: a btrfs filesystem that is read and written.
 //!
 //! Modules stand in a fixed order, each using only earlier ones (checked by `cargo xtask layering`):
-//! `error env options sync_primitives | node_io superblock_order | space | transaction | extent | commit | tree_log | file_buffer | inode | file | subvolume | replay | mount | filesystem`,
+//! `error env options sync_primitives | node_io superblock_order | space | transaction | file_extent extent | backref | commit | tree_log | file_buffer | inode | file | subvolume | replay | mount | filesystem`,
 //! and `mkfs`, which uses none of them but `error` and `env`.
 
 #![forbid(unsafe_code)]
 
+pub mod backref;
 pub mod commit;
 pub mod env;
 pub mod error;
 pub mod extent;
 pub mod file;
 pub mod file_buffer;
+pub mod file_extent;
 pub mod filesystem;
 pub mod inode;
 pub mod mkfs;
@@ -32,7 +34,7 @@ pub use butterfs_tree::{Difference, Position};
 pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
-pub use filesystem::{Claim, Filesystem, GoingDown, SnapshotReader, StatFs};
+pub use filesystem::{Claim, Filesystem, GoingDown, Listed, Listing, SnapshotReader, StatFs};
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use inode::namespace::{DirEntry, RenameMode};

@@ -1,12 +1,12 @@
 //! `fallocate`: preallocating, punching holes, zeroing ranges.
 
 use super::extents::FileContext;
-use super::item::{ExtentKind, FileExtent};
 use super::recording::Booking;
 use super::{Files, buffer::MAX_FILE_SIZE};
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
+use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use crate::transaction::{DataReservation, Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;

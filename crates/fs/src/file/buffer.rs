@@ -1,8 +1,8 @@
 //! Buffered writing: into the inode's buffer, with space reserved, sectors made whole, size and times advanced.
 
-use super::item::ExtentKind;
 use super::{Buffer, Files};
 use crate::error::{Errno, Error, Result};
+use crate::file_extent::ExtentKind;
 use crate::inode::Inode;
 use crate::inode::attr::mode;
 use crate::transaction::{DataReservation, Reserve};

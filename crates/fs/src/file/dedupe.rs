@@ -6,9 +6,9 @@
 //! 2. Neither content nor times nor set-id bits change. A range that differs somewhere may be shared up to there.
 
 use super::Files;
-use super::item::FileExtent;
 use super::reflink::Sharing;
 use crate::error::{Errno, Error, Result};
+use crate::file_extent::FileExtent;
 use crate::inode::Inode;
 use crate::transaction::Reserve;
 use std::ops::Range;

@@ -9,9 +9,9 @@
 
 use super::Files;
 use super::compression::Wish;
-use super::item::{ExtentKind, FileExtent};
 use crate::error::Result;
 use crate::file_buffer::DirtyRuns;
+use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use crate::options::Method;
 use butterfs_ondisk::items::inode_flags;

@@ -7,12 +7,12 @@
 
 use super::Files;
 use super::codec::{self, Algorithm, MAX_COMPRESSED, MAX_UNCOMPRESSED};
-use super::item::{ExtentKind, FileExtent};
 use super::placement::Chunk;
 use super::recording::Booking;
 use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums;
+use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;

@@ -14,14 +14,14 @@
 //!    something to commit.
 
 use super::Files;
-use super::exclusive::is_exclusive;
-use super::item::{ExtentKind, FileExtent};
 use super::placement::Placed;
 use super::recording::Progress;
+use crate::backref::is_exclusive;
 use crate::error::Result;
 use crate::extent::TreeItems;
 use crate::extent::checksums;
 use crate::file_buffer::DirtyRuns;
+use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use crate::options::Canary;
 use crate::transaction::InPlaceWrite;

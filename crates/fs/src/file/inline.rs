@@ -7,12 +7,12 @@
 
 use super::Files;
 use super::extents::Effects;
-use super::item::{ExtentKind, FileExtent, key_at};
 use super::recording::Booking;
 use crate::error::{Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::items::EditItems;
 use crate::file_buffer::DirtyRuns;
+use crate::file_extent::{ExtentKind, FileExtent, key_at};
 use crate::inode::Inode;
 use crate::options::Method;
 use crate::transaction::Handle;

@@ -5,9 +5,9 @@
 
 use super::Files;
 use super::compression::{Piece, Stored};
-use super::item::{ExtentKind, FileExtent};
 use crate::error::Result;
 use crate::file_buffer::DirtyRuns;
+use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use crate::transaction::DataReservation;
 use butterfs_ondisk::Logical;

@@ -2,11 +2,11 @@
 //! cores. What comes next on the devices is read ahead.
 
 use super::codec::{self, Algorithm};
-use super::item::{ExtentKind, FileExtent, INLINE_HEAD};
 use super::{FileContext, Files};
 use crate::error::{Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums};
+use crate::file_extent::{ExtentKind, FileExtent, INLINE_HEAD};
 use crate::inode::Inode;
 use crate::options::Canary;
 use butterfs_ondisk::Logical;

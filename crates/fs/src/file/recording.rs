@@ -5,12 +5,12 @@
 
 use super::Files;
 use super::extents::{Effects, FileContext};
-use super::item::FileExtent;
 use super::placement::{Chunk, Placed};
 use crate::error::{Errno, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums;
 use crate::extent::items::EditItems;
+use crate::file_extent::FileExtent;
 use crate::inode::{Inode, InodeState};
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::TreeId;

@@ -4,11 +4,11 @@
 //! begins is written back first; writes that run beside the copy are seen or not, as beside any copy.
 
 use super::extents::FileContext;
-use super::item::{ExtentKind, FileExtent};
 use super::recording::Booking;
 use super::{Files, buffer::MAX_FILE_SIZE};
 use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
+use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;

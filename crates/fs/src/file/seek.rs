@@ -4,9 +4,9 @@
 //! of every file is a hole.
 
 use super::Files;
-use super::exclusive::is_only_user;
-use super::item::{ExtentKind, FileExtent};
+use crate::backref::is_only_user;
 use crate::error::{Errno, Error, Result};
+use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;

@@ -7,10 +7,10 @@
 use super::Files;
 use super::extents::FileContext;
 use super::inline::InlineContent;
-use super::item::{ExtentKind, FileExtent, INLINE_HEAD};
 use super::recording::Booking;
 use crate::error::Result;
 use crate::extent::TreeItems;
+use crate::file_extent::{ExtentKind, FileExtent, INLINE_HEAD};
 use crate::inode::Inode;
 use crate::transaction::{Handle, Reserve};
 use std::sync::Arc;

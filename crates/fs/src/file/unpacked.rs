@@ -3,7 +3,7 @@
 //! The key is everything that determines the content: an address alone is reused by later transactions, and one
 //! extent can be described in several ways.
 
-use super::item::FileExtent;
+use crate::file_extent::FileExtent;
 use butterfs_ondisk::Logical;
 use std::sync::Arc;
 

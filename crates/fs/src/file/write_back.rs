@@ -16,12 +16,12 @@
 //! their items ([`inline`](super::inline)).
 
 use super::compression::{BATCH_BYTES, Piece, Wish, take_batch};
-use super::item::ExtentKind;
 use super::placement::Placed;
 use super::recording::Progress;
 use super::{Files, Waiting};
 use crate::error::{Errno, Error, Result};
 use crate::file_buffer::{Buffer, DirtyRuns};
+use crate::file_extent::ExtentKind;
 use crate::inode::Inode;
 use crate::transaction::DataReservation;
 use butterfs_ondisk::TreeId;

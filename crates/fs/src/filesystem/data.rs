@@ -2,8 +2,8 @@
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
-use crate::file::item::FileExtent;
 use crate::file::{Allocation, Defragment, MAX_FILE_SIZE, Whence};
+use crate::file_extent::FileExtent;
 use crate::inode::attr::mode;
 use crate::inode::{Inode, InodeId};
 use crate::options::DataPolicy;

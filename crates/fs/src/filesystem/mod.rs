@@ -6,9 +6,12 @@
 mod claims;
 mod data;
 mod durability;
+mod listing;
 mod memory;
 mod namespace;
 mod receiving;
+#[cfg(test)]
+mod referrer_tests;
 mod reports;
 mod resync;
 mod snapshot_reader;
@@ -22,6 +25,7 @@ mod subvolumes;
 
 pub use claims::Claim;
 pub use durability::GoingDown;
+pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;

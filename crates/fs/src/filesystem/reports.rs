@@ -1,9 +1,10 @@
 //! What the administrator should be told of: bad copies and data that is lost, with the names of the files.
 
 use super::Filesystem;
+use crate::backref::places;
 use crate::env::Time;
-use crate::subvolume::{extents, paths};
-use butterfs_ondisk::Logical;
+use crate::subvolume::paths::{self, PathsOf};
+use butterfs_ondisk::{Ino, Logical, TreeId};
 use butterfs_volume::Report;
 use rustc_hash::FxHashMap;
 
@@ -46,19 +47,18 @@ impl Filesystem {
         if files.is_empty() { report.text } else { format!("{}; used by {}", report.text, files.join(", ")) }
     }
 
-    /// The files at an address, as the trees are now. What cannot be found out is not said.
+    /// The files at an address, as of the last commit. What cannot be found out is not said.
     fn files_at(&self, at: Logical) -> Vec<String> {
-        let users = extents::some_users_of(&self.0.core, at, NAMED_MOST).unwrap_or_default();
-        users.iter().map(|user| self.described(user)).collect()
+        let writers = places::writers_of(&self.0.core, at, NAMED_MOST).unwrap_or_default();
+        writers.into_iter().map(|writer| self.described(writer)).collect()
     }
 
-    fn described(&self, user: &extents::User) -> String {
+    fn described(&self, (tree, ino, offset): (TreeId, Ino, u64)) -> String {
         let core = &self.0.core;
-        let (tree, ino, offset) = (user.tree, user.ino, user.offset);
         let subvolume = paths::of_subvolume(core, tree);
-        let names = paths::of_inode(core, tree, ino, 1).ok().and_then(|mut names| names.pop());
-        match (subvolume, names) {
-            (Ok(subvolume), Some(name)) => {
+        let name = PathsOf::inode(tree, ino).next(core);
+        match (subvolume, name) {
+            (Ok(subvolume), Ok(Some(name))) => {
                 let path = if subvolume.is_empty() { name } else { paths::joined(subvolume, &name) };
                 format!("'/{}' (inode {ino} of tree {tree}) at offset {offset}", String::from_utf8_lossy(&path))
             }

@@ -9,10 +9,10 @@
 //! What the items mean to a stream.
 
 use super::{Filesystem, Inner};
+use crate::backref::places::{self, Sharers};
 use crate::error::{Errno, Error, Result};
-use crate::file::item::FileExtent;
+use crate::file_extent::FileExtent;
 use crate::subvolume::SubvolumeInfo;
-use crate::subvolume::sharers::{self, Sharers};
 use crate::transaction::Loading;
 use butterfs_ondisk::{Key, Logical, TreeId};
 use butterfs_tree::{Difference, NodePtr, Position};
@@ -130,10 +130,10 @@ impl SnapshotReader {
         self.filesystem.files.stored_content(extent, verified, out)
     }
 
-    /// Where to look for others that share an extent, see [`sharers`]; nowhere when it has one reference only.
+    /// Where to look for others that share an extent, see [`places`]; nowhere when it has one reference only.
     pub fn sharers(&self, at: Logical, len: u64, most: usize) -> Result<Sharers> {
         let _alarm = self.filesystem.core.alarm();
-        Ok(sharers::sharers_of(&self.filesystem.core, at, len, most, true)?.unwrap_or_default())
+        Ok(places::sharers_of(&self.filesystem.core, at, len, most)?.unwrap_or_default())
     }
 }
 

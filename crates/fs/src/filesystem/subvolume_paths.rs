@@ -1,11 +1,16 @@
 //! Where subvolumes and inodes are, and what uses an address.
 
 use super::Filesystem;
+use super::listing::{Listing, ReferrersOf};
+use crate::backref::{self, Referrers};
 use crate::error::{Errno, Error, Result};
-use crate::file::item::FileExtent;
+use crate::file_extent::FileExtent;
 use crate::inode::InodeId;
-use crate::subvolume::{self, extents, paths};
+use crate::subvolume;
+use crate::subvolume::extents::{self, UsersOf};
+use crate::subvolume::paths::{self, PathsOf};
 use butterfs_ondisk::{Generation, Ino, Logical, TreeId};
+use std::collections::VecDeque;
 
 impl Filesystem {
     /// The path of a subvolume from the top level, without slashes at its ends.
@@ -20,14 +25,10 @@ impl Filesystem {
         paths::of_directory(&self.0.core, id.tree, id.ino)
     }
 
-    /// The paths of an inode inside its subvolume, one for each name; at most `most`. `ENOENT` when it has none.
-    pub fn inode_paths(&self, id: InodeId, most: usize) -> Result<Vec<Vec<u8>>> {
+    /// The paths of an inode inside its subvolume, one for each name. None of an inode that is not there or has no name.
+    pub fn inode_paths(&self, id: InodeId) -> Listing<PathsOf> {
         let _alarm = self.0.core.alarm();
-        let found = paths::of_inode(&self.0.core, id.tree, id.ino, most)?;
-        if found.is_empty() {
-            return Err(Error::refused(Errno::ENOENT, "there is no such inode, or it has no name"));
-        }
-        Ok(found)
+        Listing::new(self, PathsOf::inode(id.tree, id.ino))
     }
 
     /// Which subvolume is mounted when none is named.
@@ -48,11 +49,20 @@ impl Filesystem {
         extents::newer_than(&self.0.core, id, since, show)
     }
 
-    /// The files that use the data at an address; those of its whole extent when `whole_extent`.
-    pub fn users_of(&self, at: Logical, whole_extent: bool) -> Result<Vec<extents::User>> {
+    /// The files that use the data at an address; those of its whole extent when `whole_extent`. `ENOENT` when no data is
+    /// there.
+    pub fn users_of(&self, at: Logical, whole_extent: bool) -> Result<Listing<UsersOf>> {
         let _alarm = self.0.core.alarm();
         self.sync()?;
-        extents::users_of(&self.0.core, at, whole_extent)
+        Ok(Listing::new(self, UsersOf::new(&self.0.core, at, whole_extent)?))
+    }
+
+    /// Every place in every tree that leads to the extent at an address, data or tree block, as of the last commit.
+    /// `ENOENT` when nothing is allocated there.
+    pub fn referrers_of(&self, at: Logical) -> Result<Listing<ReferrersOf>> {
+        let _alarm = self.0.core.alarm();
+        let referrers = Referrers::new(backref::extent_at(&self.0.core, at)?);
+        Ok(Listing::new(self, ReferrersOf { referrers, found: VecDeque::new() }))
     }
 
     /// Generation of the root node of a deleted subvolume that is not dropped yet; 0 when nothing is left of it.

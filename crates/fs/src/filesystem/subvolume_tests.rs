@@ -239,10 +239,11 @@ fn snapshots_are_known_by_their_source() {
         let uuid = world.uuid(source);
         let mut all = world.fs.subvolumes().unwrap();
         all.retain(|info| info.parent_uuid == uuid);
+        let all: Vec<TreeId> = all.iter().map(|info| info.id).collect();
         assert_eq!((all.len(), world.fs.snapshots_of(&uuid).unwrap()), (13, all));
     }
-    assert_eq!(world.fs.snapshots_of(&[0; 16]).unwrap(), []);
-    assert_eq!(world.fs.snapshots_of(&[9; 16]).unwrap(), []);
+    assert_eq!(world.fs.snapshots_of(&[0; 16]).unwrap(), [] as [TreeId; 0]);
+    assert_eq!(world.fs.snapshots_of(&[9; 16]).unwrap(), [] as [TreeId; 0]);
     world.check("snapshots_are_known_by_their_source");
 }
 

@@ -75,7 +75,7 @@ impl Filesystem {
 
     /// The living snapshots of the subvolume with this UUID, by id. The first call reads the root items of all
     /// subvolumes, each later one those made since.
-    pub fn snapshots_of(&self, uuid: &[u8; 16]) -> Result<Vec<SubvolumeInfo>> {
+    pub fn snapshots_of(&self, uuid: &[u8; 16]) -> Result<Vec<TreeId>> {
         let _alarm = self.0.core.alarm();
         self.0.snapshots.of(&self.0.core, uuid)
     }

@@ -5,7 +5,7 @@
 use super::subvolume::Subvolume;
 use crate::error::{Error, Result};
 use crate::file::extents::Effects;
-use crate::file::item::FileExtent;
+use crate::file_extent::FileExtent;
 use crate::inode::cache::item_key;
 use crate::transaction::Handle;
 use butterfs_ondisk::items::InodeItem;

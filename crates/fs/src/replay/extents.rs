@@ -8,7 +8,7 @@ use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Layout};
 use crate::extent::items::EditItems;
 use crate::file::extents::Effects;
-use crate::file::item::{ExtentKind, FileExtent};
+use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::attr::mode::{S_IFLNK, S_IFMT, S_IFREG};
 use butterfs_ondisk::{Ino, Key, KeyType, Logical};
 

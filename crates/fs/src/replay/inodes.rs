@@ -9,7 +9,7 @@ use super::subvolume::{Subvolume, parse_inode};
 use crate::error::Result;
 use crate::extent::TreeItems;
 use crate::file::extents::FileContext;
-use crate::file::item::ExtentKind;
+use crate::file_extent::ExtentKind;
 use crate::inode::attr::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::inode::cache::item_key;
 use crate::inode::directory::index_key;

@@ -6,7 +6,7 @@
 
 use super::subvolume::Subvolume;
 use crate::error::{Errno, Error, Result};
-use crate::file::item::FileExtent;
+use crate::file_extent::FileExtent;
 use crate::space::{Claimed, Class};
 use crate::transaction::{Core, Handle, Tree};
 use crate::tree_log::OWNER;

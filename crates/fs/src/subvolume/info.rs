@@ -63,22 +63,13 @@ impl SubvolumeInfo {
 
 /// All living subvolumes by id, the top level included.
 pub fn list(core: &Core) -> Result<Vec<SubvolumeInfo>> {
-    list_range(core, TreeId::FS, TreeId(Ino::LAST_FREE.0))
-}
-
-/// The living subvolumes from `first` to `last`, both included, by id.
-pub(super) fn list_range(core: &Core, first: TreeId, last: TreeId) -> Result<Vec<SubvolumeInfo>> {
-    list_some(core, first, last, usize::MAX)
+    list_from(core, TreeId::FS, usize::MAX)
 }
 
 /// The first `most` living subvolumes from `from` on, by id.
 pub fn list_from(core: &Core, from: TreeId, most: usize) -> Result<Vec<SubvolumeInfo>> {
-    list_some(core, from, TreeId(Ino::LAST_FREE.0), most)
-}
-
-fn list_some(core: &Core, first: TreeId, last: TreeId, most: usize) -> Result<Vec<SubvolumeInfo>> {
     let mut found: Vec<SubvolumeInfo> = Vec::new();
-    scan(core, first, last, &mut |key, payload| {
+    scan(core, from, TreeId(Ino::LAST_FREE.0), &mut |key, payload| {
         let id = TreeId(key.objectid);
         match key.kind {
             // What belongs to the last one comes before it.

@@ -15,7 +15,6 @@ pub mod extents;
 mod info;
 pub mod paths;
 mod quota_groups;
-pub mod sharers;
 mod snapshots;
 pub mod uuid_tree;
 mod uuid_upkeep;

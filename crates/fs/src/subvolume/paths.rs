@@ -20,7 +20,7 @@ pub fn of_directory(core: &Core, tree: TreeId, directory: Ino) -> Result<Vec<u8>
         if !seen.insert(at) {
             return Err(Error::corrupt(format!("directory {directory} of tree {tree} lies in a loop")));
         }
-        let first = names_of(core, tree, at, true)?.pop();
+        let first = Names::of(tree, at).next(core)?;
         // It was removed, also while somebody has it open, or stands in for a subvolume.
         let removed = || Error::refused_at(Errno::ENOENT, format!("directory {at} of tree {tree} has no name"));
         let (parent, name) = first.ok_or_else(removed)?;
@@ -31,13 +31,28 @@ pub fn of_directory(core: &Core, tree: TreeId, directory: Ino) -> Result<Vec<u8>
     Ok(names.join(&b'/'))
 }
 
-/// The paths of an inode inside its subvolume, one for each name; at most `most`.
-pub fn of_inode(core: &Core, tree: TreeId, ino: Ino, most: usize) -> Result<Vec<Vec<u8>>> {
-    if ino == Ino::ROOT_DIR {
-        return Ok(vec![Vec::new()]);
+/// The paths of an inode inside its subvolume, one for each name.
+#[derive(Debug)]
+pub struct PathsOf {
+    names: Names,
+    is_top: bool,
+}
+
+impl PathsOf {
+    /// The root directory has an empty one.
+    pub fn inode(tree: TreeId, ino: Ino) -> PathsOf {
+        PathsOf { names: Names::of(tree, ino), is_top: ino == Ino::ROOT_DIR }
     }
-    let names = names_of(core, tree, ino, most == 1)?;
-    names.into_iter().take(most).map(|(parent, name)| Ok(joined(of_directory(core, tree, parent)?, &name))).collect()
+
+    /// The next one.
+    pub fn next(&mut self, core: &Core) -> Result<Option<Vec<u8>>> {
+        if std::mem::take(&mut self.is_top) {
+            self.names.next = None;
+            return Ok(Some(Vec::new()));
+        }
+        let Some((parent, name)) = self.names.next(core)? else { return Ok(None) };
+        Ok(Some(joined(of_directory(core, self.names.tree, parent)?, &name)))
+    }
 }
 
 /// The path of a subvolume from the top level; empty for the top level itself.
@@ -76,19 +91,41 @@ pub fn joined(mut path: Vec<u8>, name: &[u8]) -> Vec<u8> {
     path
 }
 
-fn names_of(core: &Core, tree: TreeId, ino: Ino, only_first: bool) -> Result<Vec<(Ino, Vec<u8>)>> {
-    let tree = core.tree(tree)?;
-    let mut found = Vec::new();
-    let (from, to) = (Key::new(ino.0, KeyType::INODE_REF, 0), Key::new(ino.0, KeyType::INODE_EXTREF, u64::MAX));
-    tree.scan(core, from, to, &mut |key, payload| {
-        for name in reference::names(key, payload) {
-            let (_, name) = name?;
-            found.push((name.directory, name.name.to_vec()));
-            if only_first {
-                return Ok(ControlFlow::Break(()));
-            }
+/// The names of an inode, with the directories that they are in.
+#[derive(Debug)]
+struct Names {
+    tree: TreeId,
+    ino: Ino,
+    /// Where to look on.
+    next: Option<Key>,
+    /// The names of one item, the next one last.
+    found: Vec<(Ino, Vec<u8>)>,
+}
+
+impl Names {
+    fn of(tree: TreeId, ino: Ino) -> Names {
+        Names { tree, ino, next: Some(Key::new(ino.0, KeyType::INODE_REF, 0)), found: Vec::new() }
+    }
+
+    fn next(&mut self, core: &Core) -> Result<Option<(Ino, Vec<u8>)>> {
+        while self.found.is_empty() {
+            let Some(from) = self.next.take() else { break };
+            self.read_item(core, from)?;
         }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(found)
+        Ok(self.found.pop())
+    }
+
+    fn read_item(&mut self, core: &Core, from: Key) -> Result<()> {
+        let to = Key::new(self.ino.0, KeyType::INODE_EXTREF, u64::MAX);
+        core.tree(self.tree)?.scan(core, from, to, &mut |key, payload| {
+            self.next = Some(key.successor()).filter(|next| *next <= to);
+            for name in reference::names(key, payload) {
+                let (_, name) = name?;
+                self.found.push((name.directory, name.name.to_vec()));
+            }
+            Ok(ControlFlow::Break(()))
+        })?;
+        self.found.reverse();
+        Ok(())
+    }
 }

@@ -9,7 +9,7 @@
 //!    changes.
 //! 2. A listed one may be deleted; whoever asks finds that out from its root item, and it is listed no more.
 
-use super::info::{self, SubvolumeInfo};
+use super::info;
 use crate::error::Result;
 use crate::transaction::Core;
 use butterfs_ondisk::{Ino, TreeId};
@@ -30,7 +30,7 @@ struct Known {
 
 impl Snapshots {
     /// The living snapshots of the subvolume with this UUID, by id.
-    pub fn of(&self, core: &Core, source: &[u8; 16]) -> Result<Vec<SubvolumeInfo>> {
+    pub fn of(&self, core: &Core, source: &[u8; 16]) -> Result<Vec<TreeId>> {
         if *source == [0; 16] {
             return Ok(Vec::new());
         }
@@ -42,13 +42,15 @@ impl Snapshots {
             }
             *known = id;
         })?;
-        let candidates: Vec<_> = by_source.range((*source, TreeId(0))..=(*source, TreeId(u64::MAX))).copied().collect();
-        let mut living = Vec::new();
-        for candidate in candidates {
-            match info::list_range(core, candidate.1, candidate.1)?.pop() {
-                Some(info) => living.push(info),
-                None => drop(by_source.remove(&candidate)),
-            }
+        let listed = by_source.range((*source, TreeId(0))..=(*source, TreeId(u64::MAX)));
+        let (mut living, mut gone) = (Vec::new(), Vec::new());
+        for &(_, id) in listed {
+            let mut lives = false;
+            info::visit(core, id, id, &mut |_, _| lives = true)?;
+            if lives { living.push(id) } else { gone.push(id) }
+        }
+        for id in gone {
+            by_source.remove(&(*source, id));
         }
         Ok(living)
     }

@@ -1,7 +1,7 @@
 //! Compression on write, beside the kernel: the same files in the same order become the same extents.
 
 use super::world::{World, pattern, text};
-use butterfs_fs::file::item::ExtentKind;
+use butterfs_fs::file_extent::ExtentKind;
 use butterfs_fs::mkfs::MkfsOptions;
 use butterfs_fs::{DataPolicy, Options, inode_flags};
 use butterfs_testkit::kernel::{KernelMount, mkfs};

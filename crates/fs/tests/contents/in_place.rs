@@ -1,7 +1,7 @@
 //! Files without copy on write: overwritten where they are, unless somebody else shows the same data.
 
 use super::world::{ROOT, World, pattern};
-use butterfs_fs::file::item::FileExtent;
+use butterfs_fs::file_extent::FileExtent;
 use butterfs_fs::mkfs::MkfsOptions;
 use butterfs_fs::{DataPolicy, Errno, InodeId, Options, TreeId, inode_flags};
 

@@ -2,7 +2,7 @@
 
 use super::world::{ROOT, World, pattern, text};
 use butterfs_fs::file::Defragment;
-use butterfs_fs::file::item::{ExtentKind, FileExtent};
+use butterfs_fs::file_extent::{ExtentKind, FileExtent};
 use butterfs_fs::mkfs::MkfsOptions;
 use butterfs_fs::{DataPolicy, Errno, InodeId, Method, Options, SetAttr, TreeId};
 use butterfs_testkit::watchdog::Watchdog;

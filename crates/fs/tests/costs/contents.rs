@@ -123,7 +123,12 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     Operation::new("users_of", "", All, |s, m| {
         let extents = s.world.fs.some_extents(s.file, 0..BLOCK, 1).unwrap();
-        m.call(s, || s.world.fs.users_of(extents[0].at, true)).unwrap();
+        m.call(s, || s.world.fs.users_of(extents[0].at, true)?.try_for_each(|user| user.map(drop))).unwrap();
+    }),
+    Operation::new("referrers_of", "", All, |s, m| {
+        let extents = s.world.fs.some_extents(s.file, 0..BLOCK, 1).unwrap();
+        s.world.fs.sync().unwrap();
+        m.call(s, || s.world.fs.referrers_of(extents[0].at)?.try_for_each(|place| place.map(drop))).unwrap();
     }),
     Operation::new("defragment", "", All, |s, m| {
         let id = copy(s);

@@ -4,7 +4,7 @@ use crate::meter::{Operation, Reach};
 use crate::scene::{BLOCK, Scene};
 use crate::world::ROOT;
 use Reach::{All, One};
-use butterfs_fs::file::item::FileExtent;
+use butterfs_fs::file_extent::FileExtent;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
 use butterfs_fs::{Error, Generation, Ino, SnapshotReader, TreeId};
 use butterfs_ondisk::{Key, KeyType};

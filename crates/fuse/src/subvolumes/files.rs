@@ -3,7 +3,7 @@
 use super::perform::{AT_ONCE, Asked, malformed, one};
 use super::{Answer, Record, Refusal, Sink};
 use butterfs_fs::file::Defragment;
-use butterfs_fs::file::item::{ExtentKind, FileExtent};
+use butterfs_fs::file_extent::{ExtentKind, FileExtent};
 use butterfs_fs::{Errno, InodeId, Method};
 
 /// An extent of a file, as the question `extents` tells of it.

@@ -38,6 +38,9 @@ pub fn perform(stage: &Stage<'_>, question: &[Vec<u8>], sink: Sink<'_>) -> Resul
         b"new" => asked.new_extents(sink),
         b"extents" => asked.extents(sink),
         b"users" => asked.users(sink),
+        b"paths" => asked.paths(sink),
+        b"paths-in" => asked.paths_in(sink),
+        b"snapshots-of" => asked.snapshots_of(sink),
         _ => asked.brief(verb)?.into_iter().try_for_each(sink),
     }
 }
@@ -120,15 +123,12 @@ impl Asked<'_, '_> {
             b"info" => self.info(),
             b"info-id" => self.info_by_id(),
             b"info-uuid" => self.info_by_uuid(),
-            b"snapshots-of" => self.snapshots_of(),
             b"rootid" => self.rootid(),
             b"get-default" => self.get_default(),
             b"set-default" => self.set_default(),
             b"get-readonly" => self.get_readonly(),
             b"set-readonly" => self.set_readonly(),
             b"subvolume-path" => self.subvolume_path(),
-            b"paths" => self.paths(),
-            b"paths-in" => self.paths_in(),
             b"store-data" => self.store_data(),
             b"may-clone" => self.may_clone(),
             b"dedupe" => self.dedupe(),
@@ -330,15 +330,19 @@ impl Asked<'_, '_> {
     }
 
     /// The path of a subvolume from the top level, then those of its snapshots.
-    fn snapshots_of(&mut self) -> Answer {
+    fn snapshots_of(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
         let id = self.tree()?;
         self.access().must_be_privileged()?;
         let uuid = self.filesystem().subvolume_info(id)?.uuid;
-        let mut records = vec![vec![self.filesystem().subvolume_path(id)?]];
+        sink(vec![self.filesystem().subvolume_path(id)?])?;
         for snapshot in self.filesystem().snapshots_of(&uuid)? {
-            records.push(vec![self.filesystem().subvolume_path(snapshot.id)?]);
+            match self.filesystem().subvolume_path(snapshot) {
+                // It was deleted meanwhile.
+                Err(error) if error.is(Errno::ENOENT) => {}
+                path => sink(vec![path?])?,
+            }
         }
-        Ok(records)
+        Ok(())
     }
 
     fn described(&self, info: &SubvolumeInfo) -> Answer {
@@ -412,10 +416,10 @@ impl Asked<'_, '_> {
 
     /// An unlinked file that is still open has none.
     fn first_path(&self, id: InodeId) -> Result<Vec<u8>, Refusal> {
-        match self.filesystem().inode_paths(id, 1) {
-            Ok(mut paths) => Ok(paths.pop().unwrap_or_default()),
-            Err(error) if error.is(Errno::ENOENT) => Ok(Vec::new()),
-            Err(error) => Err(error.into()),
+        match self.filesystem().inode_paths(id).next() {
+            Some(Err(error)) if error.is(Errno::ENOENT) => Ok(Vec::new()),
+            Some(path) => Ok(path?),
+            None => Ok(Vec::new()),
         }
     }
 
@@ -425,21 +429,24 @@ impl Asked<'_, '_> {
         Ok(vec![vec![self.filesystem().subvolume_path(id)?]])
     }
 
-    fn paths(&mut self) -> Answer {
+    fn paths(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
         let within = self.inode()?;
-        self.paths_of(within.tree)
+        self.paths_of(within.tree, sink)
     }
 
-    fn paths_in(&mut self) -> Answer {
+    fn paths_in(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
         let tree = self.tree()?;
-        self.paths_of(tree)
+        self.paths_of(tree, sink)
     }
 
-    fn paths_of(&mut self, tree: TreeId) -> Answer {
+    fn paths_of(&mut self, tree: TreeId, sink: Sink<'_>) -> Result<(), Refusal> {
         let ino = Ino(self.number()?);
         self.access().must_see_all_paths()?;
-        let found = self.filesystem().inode_paths(InodeId { tree, ino }, usize::MAX)?;
-        Ok(found.into_iter().map(|path| vec![path]).collect())
+        let mut paths = self.filesystem().inode_paths(InodeId { tree, ino }).peekable();
+        if paths.peek().is_none() {
+            return Err(Refusal::new(Errno::ENOENT.0, "there is no such inode, or it has no name"));
+        }
+        paths.try_for_each(|path| sink(vec![path?]))
     }
 
     fn users(&mut self, sink: Sink<'_>) -> Result<(), Refusal> {
@@ -448,6 +455,7 @@ impl Asked<'_, '_> {
         self.access().must_be_privileged()?;
         let words = |numbers: [u64; 3]| numbers.map(|number| number.to_string().into_bytes()).to_vec();
         for user in self.filesystem().users_of(at, whole)? {
+            let user = user?;
             sink(words([user.tree.0, user.ino.0, user.offset]))?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Records with fields, to words and back.
 
 use super::Record;
-use butterfs_fs::file::item::{ExtentKind, FileExtent};
+use butterfs_fs::file_extent::{ExtentKind, FileExtent};
 use butterfs_fs::subvolume::SubvolumeInfo;
 
 /// A subvolume and where it is.

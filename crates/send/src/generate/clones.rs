@@ -14,7 +14,7 @@ use super::extents::covering;
 use super::paths::Paths;
 use crate::wire::Uuid;
 use butterfs_fs::SnapshotReader;
-use butterfs_fs::file::item::{ExtentKind, FileExtent};
+use butterfs_fs::file_extent::{ExtentKind, FileExtent};
 use butterfs_ondisk::Logical;
 use rustc_hash::FxHashMap;
 

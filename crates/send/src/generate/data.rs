@@ -13,7 +13,7 @@ use super::contents::{Contents, File};
 use super::error::Result;
 use super::extents::{Extent, last_end, overlapping};
 use crate::wire::{Command, Version};
-use butterfs_fs::file::item::{ExtentKind, INLINE_HEAD};
+use butterfs_fs::file_extent::{ExtentKind, INLINE_HEAD};
 use butterfs_fs::{Difference, inode_flags};
 use butterfs_ondisk::Key;
 use butterfs_ondisk::items::{InodeItem, compression};

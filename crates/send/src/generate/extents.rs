@@ -2,7 +2,7 @@
 
 use super::error::{Error, Result};
 use butterfs_fs::SnapshotReader;
-use butterfs_fs::file::item::{ExtentKind, FileExtent, key_at};
+use butterfs_fs::file_extent::{ExtentKind, FileExtent, key_at};
 use butterfs_ondisk::{Key, KeyType};
 use std::ops::{ControlFlow, Range};
 

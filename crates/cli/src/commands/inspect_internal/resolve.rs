@@ -72,10 +72,9 @@ impl Run for InodeArgs {
         let mut target = self.image.target(&self.path, Intent::Look)?;
         let question = Question::new("paths").about(&target.object(&self.path)?).number(self.inode);
         let what = format!("cannot resolve inode {}", self.inode);
-        let records = target.ask(&what, &question)?;
-        for path in records.iter().flatten() {
-            write_path(out, &self.path, &[path])?;
-        }
+        target.each(&what, &question, &mut |record| {
+            record.iter().try_for_each(|path| write_path(out, &self.path, &[path]))
+        })?;
         target.close()
     }
 }
@@ -125,21 +124,28 @@ impl Run for LogicalArgs {
         target.write_back(&self.path)?;
         let what = format!("cannot resolve address {}", self.logical);
         let which = if self.ignore_offsets { "whole" } else { "exact" };
-        let users = target.ask(&what, &Question::new("users").number(self.logical).word(which))?;
-        for user in users {
-            let numbers = user.iter().map(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok());
-            let numbers = numbers.collect::<Option<Vec<u64>>>().ok_or_else(nonsense)?;
-            let [tree, ino, offset] = numbers[..] else { return Err(nonsense()) };
-            if self.no_paths {
-                writeln!(out, "inode {ino} offset {offset} root {tree}")?;
-                continue;
-            }
+        let question = Question::new("users").number(self.logical).word(which);
+        if self.no_paths {
+            target.each(&what, &question, &mut |user| {
+                let [tree, ino, offset] = numbers(&user)?;
+                Ok(writeln!(out, "inode {ino} offset {offset} root {tree}")?)
+            })?;
+            return target.close();
+        }
+        for user in target.ask(&what, &question)? {
+            let [tree, ino, _] = numbers(&user)?;
             let subvolume = subvolume_path(&mut target, &what, tree)?;
-            let paths = target.ask(&what, &Question::new("paths-in").number(tree).number(ino))?;
-            for path in paths.iter().flatten() {
-                write_path(out, &self.path, &[&subvolume, path])?;
-            }
+            let question = Question::new("paths-in").number(tree).number(ino);
+            target.each(&what, &question, &mut |record| {
+                record.iter().try_for_each(|path| write_path(out, &self.path, &[&subvolume, path]))
+            })?;
         }
         target.close()
     }
+}
+
+/// The subvolume, the inode and the offset of a user of an address.
+fn numbers(user: &[Vec<u8>]) -> Result<[u64; 3], CliError> {
+    let numbers = user.iter().map(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok());
+    numbers.collect::<Option<Vec<u64>>>().and_then(|numbers| numbers.try_into().ok()).ok_or_else(nonsense)
 }

@@ -15,12 +15,11 @@ mod lzo1x;
 mod zlib;
 mod zstd;
 
+pub use crate::file_extent::MAX_UNCOMPRESSED;
 pub use crate::options::{Algorithm, Method};
 
 use std::fmt;
 
-/// The most uncompressed bytes that one compressed extent holds.
-pub const MAX_UNCOMPRESSED: usize = 128 << 10;
 /// The most bytes that one compressed extent takes on disk.
 pub const MAX_COMPRESSED: usize = 128 << 10;
 

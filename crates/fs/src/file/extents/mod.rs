@@ -10,9 +10,9 @@
 //!
 //! Not here: data, locks, transactions, the inode.
 
-use super::item::{ExtentKind, FileExtent, key_at};
 use crate::error::{Error, Result};
 use crate::extent::items::{EditItems, Items};
+use crate::file_extent::{ExtentKind, FileExtent, key_at};
 use butterfs_ondisk::KeyType;
 use std::ops::{ControlFlow, Range};
 

@@ -114,7 +114,9 @@ fn of_names() -> Vec<Operation> {
             Ok(Reply::Done)
         }),
         Operation::asks("paths", &["directory_path", "inode_paths", "subvolume_path"], |s| {
-            let paths = s.fs.directory_path(s.id("A/C")).and_then(|_| s.fs.inode_paths(s.id("A/foo"), 10));
+            let paths =
+                s.fs.directory_path(s.id("A/C"))
+                    .and_then(|_| s.fs.inode_paths(s.id("A/foo")).collect::<Result<Vec<_>, _>>());
             done(paths.and_then(|_| s.fs.subvolume_path(s.id("T").tree)))
         }),
     ]
@@ -137,11 +139,12 @@ fn of_contents() -> Vec<Operation> {
         Operation::asks("new_extents", &["new_extents"], |s| {
             done(s.fs.new_extents(s.id("T").tree, Generation(1), &mut |_, _| Ok(())))
         }),
-        Operation::asks("users", &["users_of"], |s| {
+        Operation::asks("users", &["users_of", "referrers_of"], |s| {
             let found = s.fs.extents(s.id("A/twin"), 0..4096).and_then(|extents| {
                 let extent = extents.first().filter(|extent| extent.at.0 != 0);
                 let Some(extent) = extent else { return Ok(()) };
-                s.fs.users_of(extent.at, true).map(drop)
+                s.fs.users_of(extent.at, true)?.try_for_each(|user| user.map(drop))?;
+                s.fs.referrers_of(extent.at)?.try_for_each(|place| place.map(drop))
             });
             done(found)
         }),

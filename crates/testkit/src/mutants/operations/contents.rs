@@ -88,7 +88,14 @@ pub const OPERATIONS: &[Operation] = &[
     ("users_of", |w| {
         let id = w.object();
         for extent in w.filesystem.some_extents(id, 0..u64::MAX, 3)? {
-            w.filesystem.users_of(extent.at, true)?;
+            w.filesystem.users_of(extent.at, true)?.try_for_each(|user| user.map(drop))?;
+        }
+        Ok(())
+    }),
+    ("referrers_of", |w| {
+        let id = w.object();
+        for extent in w.filesystem.some_extents(id, 0..u64::MAX, 3)? {
+            w.filesystem.referrers_of(extent.at)?.take(10_000).try_for_each(|place| place.map(drop))?;
         }
         Ok(())
     }),

@@ -3,7 +3,7 @@
 use super::super::shapes::top;
 use super::{Operation, Worker, shown};
 use crate::library::ROOT;
-use butterfs_fs::file::item::ExtentKind;
+use butterfs_fs::file_extent::ExtentKind;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
 use butterfs_fs::{Error, Generation, InodeId, Result, TreeId, inode_flags};
 use butterfs_ondisk::{Key, KeyType};
@@ -55,7 +55,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("subvolume_info", |w| w.filesystem.subvolume_info(w.subvolume()).map(drop)),
     ("subvolume_path", |w| w.filesystem.subvolume_path(w.subvolume()).map(drop)),
     ("directory_path", |w| w.filesystem.directory_path(w.object()).map(drop)),
-    ("inode_paths", |w| w.filesystem.inode_paths(w.object(), 100).map(drop)),
+    ("inode_paths", |w| w.filesystem.inode_paths(w.object()).take(100).try_for_each(|path| path.map(drop))),
     ("snapshots_of", |w| {
         let uuid = w.filesystem.subvolume_info(w.subvolume())?.uuid;
         w.filesystem.snapshots_of(&uuid).map(drop)

@@ -45,6 +45,9 @@ pub struct FileExtent {
     pub offset: u64,
 }
 
+/// The most uncompressed bytes that one compressed extent holds.
+pub const MAX_UNCOMPRESSED: usize = 128 << 10;
+
 /// Bytes of an item before inline data.
 pub const INLINE_HEAD: usize = FileExtentHead::LEN;
 

@@ -4,8 +4,8 @@
 //! The answer errs on the side of "no". It is right under the caller's handle; whoever writes without one holds the
 //! extent before the handle ends ([`in_place`](super::in_place)).
 
-use super::item::FileExtent;
 use crate::error::Result;
+use crate::file_extent::FileExtent;
 use crate::transaction::extent_item::{CountedRef, ExtentRecord};
 use crate::transaction::refs::RefBy;
 use crate::transaction::{Core, Tree};
