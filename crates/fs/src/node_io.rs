@@ -9,7 +9,7 @@
 
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Generation, Key, Logical};
-use butterfs_sync::{Mutex, RwLock};
+use butterfs_sync::{Mutex, RwLock, order};
 use butterfs_tree::{BlockIdentity, Node, NodePtr};
 use butterfs_volume::{Volume, VolumeError};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -152,8 +152,8 @@ impl Work {
 /// See the [module](self).
 pub struct NodeCache {
     volume: Arc<Volume>,
-    identity: RwLock<BlockIdentity>,
-    shards: Vec<Mutex<Shard>>,
+    identity: RwLock<BlockIdentity, { order::NODE_IDENTITY }>,
+    shards: Vec<Mutex<Shard, { order::NODES }>>,
     clean_per_shard: usize,
     nodesize: u32,
     dirty: AtomicUsize,
@@ -192,7 +192,7 @@ impl NodeCache {
         change(&mut self.identity.write());
     }
 
-    fn shard(&self, at: Logical) -> &Mutex<Shard> {
+    fn shard(&self, at: Logical) -> &Mutex<Shard, { order::NODES }> {
         let hash = (at.0 / u64::from(self.nodesize)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(hash >> 58) as usize]
     }

@@ -12,7 +12,7 @@
 //!
 //! Not here: what is written, and that what a superblock leads to is durable before it.
 
-use super::sync_primitives::{Condvar, Mutex};
+use super::sync_primitives::{Condvar, Mutex, order};
 
 struct State {
     /// The last durable commit.
@@ -53,7 +53,7 @@ impl Drop for Logging<'_> {
 
 /// See the [module](self).
 pub struct SuperblockOrder {
-    state: Mutex<State>,
+    state: Mutex<State, { order::SUPERBLOCK_ORDER }>,
     changed: Condvar,
 }
 

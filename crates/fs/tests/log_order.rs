@@ -8,9 +8,10 @@
 mod sync_primitives {
     //! The engine's primitives, scheduled by the test.
 
+    pub use butterfs_sync::order;
     use std::ops::{Deref, DerefMut};
 
-    pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+    pub struct Mutex<T, const RANK: u8 = 0>(shuttle::sync::Mutex<T>);
 
     /// Empty only while its thread waits.
     pub struct Guard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
@@ -29,14 +30,14 @@ mod sync_primitives {
         }
     }
 
-    impl<T: Default> Default for Mutex<T> {
-        fn default() -> Mutex<T> {
+    impl<T: Default, const RANK: u8> Default for Mutex<T, RANK> {
+        fn default() -> Mutex<T, RANK> {
             Mutex::new(T::default())
         }
     }
 
-    impl<T> Mutex<T> {
-        pub fn new(value: T) -> Mutex<T> {
+    impl<T, const RANK: u8> Mutex<T, RANK> {
+        pub fn new(value: T) -> Mutex<T, RANK> {
             Mutex(shuttle::sync::Mutex::new(value))
         }
 

@@ -17,6 +17,7 @@
 
 mod condvar;
 mod mutex;
+pub mod order;
 mod rwlock;
 mod scheduler;
 

@@ -4,7 +4,7 @@ use butterfs_device::BlockDevice;
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
 use butterfs_ondisk::{DeviceId, Physical};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -66,11 +66,11 @@ pub struct Member {
     /// The device itself.
     pub device: Arc<dyn BlockDevice>,
     /// What its superblocks say about it.
-    item: Mutex<DevItem>,
+    item: Mutex<DevItem, { order::DEVICE_ITEM }>,
     counters: Counters,
     condition: AtomicU8,
     /// The primary superblock that this process last read or wrote, if it knows.
-    known_superblock: Mutex<Option<Box<[u8]>>>,
+    known_superblock: Mutex<Option<Box<[u8]>>, { order::KNOWN_SUPERBLOCK }>,
     /// The trees that the next superblock leads to say that this device is stale.
     is_recorded: AtomicBool,
     /// It did not take a superblock since it was opened.

@@ -11,7 +11,7 @@ use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::{DeviceId, Logical};
-use butterfs_sync::{Mutex, RwLock};
+use butterfs_sync::{Mutex, RwLock, order};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -35,10 +35,10 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) members: Vec<Member>,
-    map: RwLock<Arc<ChunkMap>>,
+    map: RwLock<Arc<ChunkMap>, { order::CHUNK_MAP }>,
     /// Held shared by writes on their way, exclusively by whoever compares places on disk before writing them.
-    pub(crate) gate: RwLock<()>,
-    messages: Mutex<VecDeque<Report>>,
+    pub(crate) gate: RwLock<(), { order::REPAIR_GATE }>,
+    messages: Mutex<VecDeque<Report>, { order::REPORTS }>,
     /// Devices of the filesystem that were not given.
     pub(crate) absent: u64,
     /// How often a device has got worse or missed a write.
@@ -211,6 +211,7 @@ impl Volume {
         buf: &mut [u8],
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), VolumeError> {
+        order::check(order::DEVICE);
         let len = buf.len();
         let read = |layout: Layout<'_>| self.read_good(&layout, at, buf, Trust::Verified, verify);
         let result = self.located(at, len, read);
@@ -225,6 +226,7 @@ impl Volume {
         buf: &mut [u8],
         verify: &mut dyn FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(), VolumeError> {
+        order::check(order::DEVICE);
         let len = buf.len() as u64;
         let mut copies = self.preferred_copies(at, buf.len()).into_iter();
         let found = copies.any(|copy| self.read_copy(at, copy, buf).is_ok() && verify(buf).is_ok());
@@ -234,6 +236,7 @@ impl Volume {
     /// Like [`read`](Self::read), for bytes that nothing can be compared with: they come from devices that have missed
     /// nothing, or it is an error.
     pub fn read_unverified(&self, at: Logical, buf: &mut [u8]) -> Result<(), VolumeError> {
+        order::check(order::DEVICE);
         let len = buf.len();
         let read = |layout: Layout<'_>| {
             // Of several elements each may have its good copy on another device.
@@ -352,6 +355,7 @@ impl Volume {
     /// Reads one copy as it is: the bytes are not verified by anyone. For readers that check parts of a large read
     /// and then try other copies of the bad parts; they tell about those with [`count_bad_copy`](Self::count_bad_copy).
     pub fn read_copy(&self, at: Logical, copy: usize, buf: &mut [u8]) -> Result<(), VolumeError> {
+        order::check(order::DEVICE);
         let len = buf.len() as u64;
         self.located(at, buf.len(), |layout| {
             if copy >= layout.copies() {
@@ -395,6 +399,7 @@ impl Volume {
     /// Writes `data` at `at`, which lie in one chunk, to every copy. Durable after the next [`flush`](Self::flush).
     /// Devices that fail are told, and an error when they are more than the profile survives.
     pub fn write(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+        order::check(order::DEVICE);
         self.check_writable()?;
         self.check_still_ours(Look::Cached)?;
         self.located(at, data.len(), |layout| {
@@ -411,6 +416,7 @@ impl Volume {
     /// Makes everything durable that was written. A device that fails is not used any more where every chunk survives
     /// that, because what it has of what was written is not known; else its failure is the error.
     pub fn flush(&self) -> Result<(), VolumeError> {
+        order::check(order::DEVICE);
         let flush = |member: &Member| match flush_member(member) {
             Err(error) if !self.give_up(member, &error) => Err(error),
             _ => Ok(()),

@@ -53,7 +53,7 @@ use crate::inode::{Inode, InodeId};
 use crate::transaction::Core;
 use butterfs_ondisk::Generation;
 use butterfs_ondisk::features::incompat;
-use butterfs_sync::{Condvar, Mutex};
+use butterfs_sync::{Condvar, Mutex, order};
 use extents::FileContext;
 use parallel::Helpers;
 use pressure::Pressure;
@@ -75,13 +75,13 @@ struct Waiting {
 /// The contents of all files of one filesystem.
 pub struct Files {
     core: Arc<Core>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Waiting, { order::WAITING_WRITERS }>,
     buffered_bytes: Arc<AtomicU64>,
-    unpacked: Mutex<UnpackedExtents>,
-    encoders: Mutex<Vec<codec::Encoder>>,
+    unpacked: Mutex<UnpackedExtents, { order::UNPACKED }>,
+    encoders: Mutex<Vec<codec::Encoder>, { order::ENCODERS }>,
     helpers: Helpers,
     ahead: ReadAhead,
-    pressure: Mutex<Pressure>,
+    pressure: Mutex<Pressure, { order::PRESSURE }>,
     wake: Condvar,
 }
 

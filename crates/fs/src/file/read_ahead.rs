@@ -11,7 +11,7 @@
 
 use crate::transaction::Core;
 use butterfs_ondisk::Logical;
-use butterfs_sync::{Condvar, Mutex};
+use butterfs_sync::{Condvar, Mutex, order};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,15 +76,15 @@ struct Queue {
 /// What the thread and those who read share.
 struct Shared {
     core: Arc<Core>,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue, { order::READ_AHEAD_QUEUE }>,
     wake: Condvar,
 }
 
 /// See the [module](self). Its thread begins when there is something to do, and ends when this is dropped.
 pub(super) struct ReadAhead {
     shared: Arc<Shared>,
-    streams: Mutex<Streams>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    streams: Mutex<Streams, { order::READ_AHEAD_STREAMS }>,
+    thread: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
 }
 
 impl ReadAhead {

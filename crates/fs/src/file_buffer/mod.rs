@@ -14,7 +14,7 @@ pub(crate) use dirty::DirtyRuns;
 
 use crate::error::Error;
 use crate::transaction::DataReservation;
-use butterfs_sync::{Mutex, MutexGuard, RwLock};
+use butterfs_sync::{Mutex, MutexGuard, RwLock, order};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub struct FileData {
     /// Held by whoever changes which extents the file has.
-    pub(crate) mapping: Mutex<()>,
+    pub(crate) mapping: Mutex<(), { order::MAPPING }>,
     /// Shared by writes, and held alone by a change of content that takes several steps. Taken before `mapping`.
-    pub(crate) whole: RwLock<()>,
-    buffer: Mutex<Option<Box<Buffer>>>,
+    pub(crate) whole: RwLock<(), { order::WHOLE }>,
+    buffer: Mutex<Option<Box<Buffer>>, { order::BUFFER }>,
 }
 
 /// What is buffered.

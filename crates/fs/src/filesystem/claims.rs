@@ -5,13 +5,13 @@
 
 use super::Filesystem;
 use crate::inode::InodeId;
-use butterfs_sync::{Condvar, Mutex};
+use butterfs_sync::{Condvar, Mutex, order};
 use std::time::{Duration, Instant};
 
 /// All claims of a filesystem.
 #[derive(Default)]
 pub(super) struct Claims {
-    held: Mutex<Vec<(InodeId, Vec<u8>)>>,
+    held: Mutex<Vec<(InodeId, Vec<u8>)>, { order::CLAIMS }>,
     released: Condvar,
 }
 

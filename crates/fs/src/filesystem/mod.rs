@@ -42,7 +42,7 @@ use crate::tree_log::Logs;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Ino, TreeId};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -57,16 +57,16 @@ pub(crate) struct Inner {
     pub names: Namespace,
     pub files: Arc<Files>,
     pub logs: Arc<Logs>,
-    flusher: Mutex<Flusher>,
+    flusher: Mutex<Flusher, { order::FLUSHER }>,
     root: OnceLock<InodeId>,
     notes: Vec<String>,
     stopping: AtomicBool,
-    timer: Mutex<Option<JoinHandle<()>>>,
-    cleaner: Mutex<Option<JoinHandle<()>>>,
+    timer: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
+    cleaner: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
     /// One at a time drops deleted subvolumes or mends the UUID tree.
-    upkeep: Mutex<()>,
+    upkeep: Mutex<(), { order::UPKEEP }>,
     snapshots: Snapshots,
-    told: Mutex<reports::Told>,
+    told: Mutex<reports::Told, { order::TOLD }>,
     claims: claims::Claims,
 }
 

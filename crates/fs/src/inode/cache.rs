@@ -14,7 +14,7 @@ use crate::inode::{DirtyInodes, Inode, InodeId, Orphan, orphan};
 use crate::transaction::{Core, Handle, Reserve, Tree};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Shard {
 /// See the [module](self).
 pub struct InodeCache {
     core: Arc<Core>,
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Mutex<Shard, { order::INODE_CACHE }>>,
     per_shard: usize,
     dirty: Arc<DirtyInodes>,
 }
@@ -108,7 +108,7 @@ impl InodeCache {
         &self.core
     }
 
-    fn shard(&self, id: InodeId) -> &Mutex<Shard> {
+    fn shard(&self, id: InodeId) -> &Mutex<Shard, { order::INODE_CACHE }> {
         let hash = (id.ino.0 ^ id.tree.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(hash >> 59) as usize]
     }
@@ -214,7 +214,7 @@ impl InodeCache {
 
     /// The lookups that are remembered outside, by inode.
     pub fn lookups(&self) -> Vec<(InodeId, u64)> {
-        let in_shard = |shard: &Mutex<Shard>| -> Vec<(InodeId, u64)> {
+        let in_shard = |shard: &Mutex<Shard, { order::INODE_CACHE }>| -> Vec<(InodeId, u64)> {
             shard.lock().users.iter().map(|(id, users)| (*id, users.lookups)).collect()
         };
         self.shards.iter().flat_map(in_shard).filter(|(_, lookups)| *lookups > 0).collect()

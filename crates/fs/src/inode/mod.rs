@@ -35,7 +35,7 @@ use crate::tree_log::Changed;
 use attr::{Attr, timespec};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Generation, Ino, TreeId};
-use butterfs_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use butterfs_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, order};
 use std::sync::Arc;
 
 pub use attr::InodeId;
@@ -165,7 +165,7 @@ impl InodeState {
 /// Inodes whose items must be written before the running transaction ends.
 pub struct DirtyInodes {
     core: Arc<Core>,
-    list: Mutex<Vec<Arc<Inode>>>,
+    list: Mutex<Vec<Arc<Inode>>, { order::DIRTY_INODES }>,
 }
 
 /// An inode in memory.
@@ -175,10 +175,10 @@ pub struct Inode {
     /// The number within it.
     pub ino: Ino,
     /// Held by an operation while it runs: exclusively to change names or contents, shared to read them.
-    pub lock: RwLock<()>,
+    pub lock: RwLock<(), { order::INODE }>,
     /// Content that is not in the tree yet; the business of `file`.
     pub data: FileData,
-    state: Mutex<InodeState>,
+    state: Mutex<InodeState, { order::INODE_STATE }>,
     dirty: Arc<DirtyInodes>,
 }
 

@@ -26,7 +26,7 @@ use crate::inode::{Inode, InodeCache, InodeId, subvolume_entry};
 use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::TreeId;
 use butterfs_ondisk::items::inode_flags;
-use butterfs_sync::{Mutex, RwLockWriteGuard};
+use butterfs_sync::{Mutex, RwLockWriteGuard, order};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -34,11 +34,11 @@ use std::sync::Arc;
 pub struct Namespace {
     inodes: Arc<InodeCache>,
     /// Held by renames between directories, so that nobody moves a directory below itself from two sides.
-    renames: Mutex<()>,
+    renames: Mutex<(), { order::RENAMES }>,
     /// Placeholders that were looked up, with the directory they were found in.
-    placeholders: Mutex<FxHashMap<InodeId, (Attr, InodeId)>>,
+    placeholders: Mutex<FxHashMap<InodeId, (Attr, InodeId)>, { order::PLACEHOLDERS }>,
     /// Subvolumes whose orphans of earlier mounts are gone.
-    cleaned: Mutex<FxHashSet<TreeId>>,
+    cleaned: Mutex<FxHashSet<TreeId>, { order::CLEANED_TREES }>,
 }
 
 impl Namespace {

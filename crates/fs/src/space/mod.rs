@@ -19,7 +19,7 @@ pub use free_extents::FreeExtents;
 
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::{Generation, Logical};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -169,7 +169,7 @@ impl State {
 
 /// See the [module](self).
 pub struct Space {
-    state: Mutex<State>,
+    state: Mutex<State, { order::SPACE }>,
     nodesize: u64,
 }
 

@@ -1,9 +1,9 @@
 //! The cleaner: drops the trees of deleted subvolumes, a step at a time.
 
 use super::delete::orphan_key;
-use super::drop_tree;
+use super::drop_tree::{self, Stop};
 use crate::error::{Errno, Error, Result};
-use crate::transaction::{Core, Tree};
+use crate::transaction::{Core, Fetched, Tree};
 use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Generation, Key, KeyType, TreeId};
@@ -44,23 +44,34 @@ pub fn begin_dropping(core: &Core, id: TreeId) -> Result<()> {
 
 /// Does one step of dropping the deleted subvolume `id`. True when nothing is left of it.
 pub fn clean_step(core: &Arc<Core>, id: TreeId) -> Result<bool> {
+    let mut fetched = Fetched::default();
+    loop {
+        match clean_in_memory(core, id)? {
+            Stop::Gone => return Ok(true),
+            Stop::Budget => return Ok(false),
+            Stop::Missing(ptr) => fetched.load(core, &ptr)?,
+        }
+    }
+}
+
+fn clean_in_memory(core: &Arc<Core>, id: TreeId) -> Result<Stop> {
     let handle = core.start(drop_tree::reserve())?;
     let Some(tree) = dead_tree(core, id)? else {
         core.globals().root.remove(&handle, orphan_key(id))?;
-        return Ok(true);
+        return Ok(Stop::Gone);
     };
     if tree.root_item().refs.get() > 0 {
         // Somebody else's orphan item: a version 1 cache inode has the same key form.
-        return Ok(true);
+        return Ok(Stop::Gone);
     }
-    let done = drop_tree::step(&handle, &tree).inspect_err(|error| handle.failed(error))?;
-    if done {
+    let stop = drop_tree::step(&handle, &tree).inspect_err(|error| handle.failed(error))?;
+    if matches!(stop, Stop::Gone) {
         // In this order: the item may be older than the deletion, and who opened the tree by it would find it alive.
         core.globals().root.remove(&handle, tree.root_item_key())?;
         core.globals().root.remove(&handle, orphan_key(id))?;
         core.forget_tree(id);
     }
-    Ok(done)
+    Ok(stop)
 }
 
 /// Generation of the root node of a deleted subvolume; 0 when nothing is left of it.

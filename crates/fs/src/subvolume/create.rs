@@ -13,7 +13,7 @@ use crate::options::Canary;
 use crate::transaction::{Core, Handle, Readers, Reserve, Tree};
 use butterfs_ondisk::items::{InodeItem, InodeRef, RootItem, inode_flags};
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
-use butterfs_sync::{Mutex, MutexGuard};
+use butterfs_sync::{Mutex, MutexGuard, order};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -145,7 +145,7 @@ pub fn snapshot(
     let reservation = core.start(Reserve::items(ITEMS))?;
     parent.must_hold_subvolumes(core, name)?;
     let checked = core.has_canary(Canary::SubvolumeCheckedEarly);
-    let result: Arc<Mutex<Option<Result<TreeId>>>> = Arc::default();
+    let result: Arc<Mutex<Option<Result<TreeId>>, { order::SNAPSHOT_RESULT }>> = Arc::default();
     let (out, name) = (Arc::clone(&result), name.to_vec());
     core.when_settling(Box::new(move |handle| {
         // Until now others could delete the source and the directory, and take the name.

@@ -14,6 +14,9 @@
 //! named already is left alone. That a block has full back references says nothing about those below it: Linux names
 //! from the top down.
 //!
+//! A step reads nothing from a device: where a block is not in memory it stops, and whoever takes steps reads the block while
+//! no handle and no lock is held.
+//!
 //! # Invariants
 //! 1. A step drops references and stores how far it came (`drop_progress`, `drop_level`) in one transaction.
 //! 2. Everything left of the stored path is gone and never read again; the path itself is still allocated.
@@ -48,24 +51,44 @@ struct Walk<'a> {
     named_to: Option<Key>,
 }
 
-/// Does one step of dropping `tree`, whose root item says that it is deleted. True when nothing is left of it; the
-/// caller then removes the root item under the same handle.
-pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<bool> {
+/// Why a step ended.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Nothing is left of the tree.
+    Gone,
+    /// It has looked at as many blocks as it may.
+    Budget,
+    /// This block is not in memory.
+    Missing(NodePtr),
+}
+
+/// Does one step of dropping `tree`, whose root item says that it is deleted. When nothing is left of it the caller removes
+/// the root item under the same handle.
+pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<Stop> {
     let core = handle.core();
     let item = tree.root_item();
     let born = Generation(tree.root_item_key().offset);
     let named_to = tree.named_to.lock().take();
     let mut walk = Walk { core, handle, tree: tree.id(), born, path: Vec::new(), budget: STEP_BLOCKS, named_to };
-    walk.resume(tree.root(), item.drop_progress.into(), Level(item.drop_level))?;
-    let progress = walk.run()?;
+    let stop = match walk.resume(tree.root(), item.drop_progress.into(), Level(item.drop_level)) {
+        Ok(()) => walk.run(),
+        Err(error) => Err(error),
+    };
     *tree.named_to.lock() = walk.named_to;
-    if let Some((key, level)) = progress {
+    let stop = match stop {
+        Err(Error::Missing(ptr)) => Stop::Missing(*ptr),
+        other => other?,
+    };
+    if let Some(place) = walk.path.last()
+        && walk.budget < STEP_BLOCKS
+    {
+        let (key, level) = (place.node.key(place.slot), place.node.level());
         tree.change_root_item(handle, |item| {
             item.drop_progress = DiskKey::from(key);
             item.drop_level = level.0;
         });
     }
-    Ok(progress.is_none())
+    Ok(stop)
 }
 
 /// What a step reserves: it edits nothing itself but queues references, whose cost the commit's estimate covers.
@@ -74,13 +97,13 @@ pub(super) fn reserve() -> Reserve {
 }
 
 impl Walk<'_> {
-    fn load(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
-        self.core.nodes.load(ptr)
+    fn node(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
+        self.core.nodes.get(ptr).ok_or_else(|| Error::Missing(Box::new(*ptr)))
     }
 
     fn place(&self, ptr: &NodePtr, slot: usize) -> Result<Place> {
-        let node = self.load(ptr)?;
-        let full = self.core.block_refs_loading(node.at(), node.level())?.full;
+        let node = self.node(ptr)?;
+        let full = self.core.block_refs(node.at(), node.level())?.full;
         Ok(Place { node, full, slot })
     }
 
@@ -106,13 +129,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Works until the budget is used up or the tree is gone; says where the next step begins.
-    fn run(&mut self) -> Result<Option<(Key, Level)>> {
+    /// Works until the budget is used up or the tree is gone. The next step begins at the lowest block on the path.
+    fn run(&mut self) -> Result<Stop> {
         while let Some(place) = self.path.last() {
             let (level, slot, count) = (place.node.level(), place.slot, place.node.nritems());
             if level.0 > 0 && slot < count {
                 if self.budget == 0 {
-                    return Ok(Some((place.node.key(slot), level)));
+                    return Ok(Stop::Budget);
                 }
                 self.budget -= 1;
                 self.child()?;
@@ -120,7 +143,7 @@ impl Walk<'_> {
                 self.leave()?;
             }
         }
-        Ok(None)
+        Ok(Stop::Gone)
     }
 
     /// Deals with the next child of the lowest block on the path.
@@ -129,7 +152,7 @@ impl Walk<'_> {
         let _turn = core.sharing.lock();
         let place = self.path.last().expect("the path is not empty");
         let ptr = place.node.child_ptr(place.slot, self.tree);
-        let refs = self.core.block_refs_loading(ptr.at, ptr.level)?;
+        let refs = self.core.block_refs(ptr.at, ptr.level)?;
         if !refs.shared() {
             let place = self.place(&ptr, 0)?;
             self.path.push(place);
@@ -189,7 +212,7 @@ impl Walk<'_> {
             return Ok(false);
         }
         self.budget -= 1;
-        let node = self.load(ptr)?;
+        let node = self.node(ptr)?;
         if node.owner() != self.tree {
             return Ok(true);
         }
@@ -206,7 +229,7 @@ impl Walk<'_> {
                 }
             }
         }
-        if !self.core.block_refs_loading(node.at(), node.level())?.full {
+        if !self.core.block_refs(node.at(), node.level())?.full {
             self.core.change_child_refs(&node, self.tree, Some(node.at()), 1);
             self.core.change_child_refs(&node, self.tree, None, -1);
             self.core.refs.set_full(node.at(), u64::from(self.core.nodesize()), node.level());

@@ -20,7 +20,7 @@ pub mod uuid_tree;
 mod uuid_upkeep;
 
 #[cfg(test)]
-pub(crate) use drop_tree::step as drop_for_test;
+pub(crate) use drop_tree::{Stop as DropStop, step as drop_for_test};
 
 pub use cleaner::{begin_dropping, clean_step, deleted, deleted_generation, first_deleted, is_dropping};
 pub use create::{create, snapshot};

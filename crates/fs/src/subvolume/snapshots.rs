@@ -13,12 +13,12 @@ use super::info;
 use crate::error::Result;
 use crate::transaction::Core;
 use butterfs_ondisk::{Ino, TreeId};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use std::collections::BTreeSet;
 
 /// See the [module](self). Takes 24 bytes and some more for each snapshot of the filesystem.
 #[derive(Default)]
-pub struct Snapshots(Mutex<Known>);
+pub struct Snapshots(Mutex<Known, { order::SNAPSHOTS }>);
 
 #[derive(Default)]
 struct Known {

@@ -7,6 +7,7 @@ use crate::node_io::Work;
 use crate::options::Canary;
 use crate::space::Class;
 use butterfs_ondisk::{Generation, Logical, TreeId};
+use butterfs_sync::order::{self, Held};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,6 +38,7 @@ pub struct Handle {
     edited: AtomicBool,
     /// A panic that drops it is its own.
     armed: bool,
+    _held: Held,
 }
 
 impl Core {
@@ -67,6 +69,7 @@ impl Core {
 
     /// Joins without a reservation.
     pub(crate) fn join(self: &Arc<Self>, reserved: u64) -> Result<Handle> {
+        let held = Held::of(order::HANDLE);
         let mut progress = self.progress.lock();
         if progress.settling && progress.aborted.is_none() {
             progress.waiting += 1;
@@ -84,12 +87,12 @@ impl Core {
         progress.handles += 1;
         let generation = progress.running;
         drop(progress);
-        Ok(self.handle(generation, reserved, true))
+        Ok(self.handle(generation, reserved, held, true))
     }
 
-    fn handle(self: &Arc<Self>, generation: Generation, reserved: u64, counted: bool) -> Handle {
+    fn handle(self: &Arc<Self>, generation: Generation, reserved: u64, held: Held, counted: bool) -> Handle {
         let (edited, armed) = (AtomicBool::new(!counted), !std::thread::panicking());
-        Handle { core: Arc::clone(self), generation, reserved, counted, edited, armed }
+        Handle { core: Arc::clone(self), generation, reserved, counted, edited, armed, _held: held }
     }
 
     /// Waits until every handle that is open now has ended; others begin only then. No handle may be held.
@@ -108,6 +111,7 @@ impl Core {
     }
 
     fn stop_handles_when(&self, may: impl Fn(&Progress) -> bool) -> Result<Stopped<'_>> {
+        let held = Held::of(order::HANDLE);
         let mut progress = self.progress.lock();
         while !may(&progress) && progress.aborted.is_none() {
             self.changed.wait(&mut progress);
@@ -119,7 +123,7 @@ impl Core {
         }
         let (generation, aborted) = (progress.running, progress.aborted.clone());
         drop(progress);
-        let stopped = stops.then(|| Stopped { core: self, generation, before: self.nodes.work() });
+        let stopped = stops.then(|| Stopped { core: self, generation, before: self.nodes.work(), _held: held });
         match (stopped, aborted) {
             (Some(stopped), None) => Ok(stopped),
             (_, reason) => Err(Error::Aborted(reason.unwrap_or_default())),
@@ -135,7 +139,7 @@ impl Core {
 
     /// The handle that settling works with; every other one has ended.
     pub(crate) fn settling_handle(self: &Arc<Self>, generation: Generation) -> Handle {
-        self.handle(generation, 0, false)
+        self.handle(generation, 0, Held::of(order::UNRANKED), false)
     }
 }
 
@@ -145,6 +149,7 @@ pub(crate) struct Stopped<'a> {
     /// The running transaction.
     pub generation: Generation,
     before: Work,
+    _held: Held,
 }
 
 impl Stopped<'_> {

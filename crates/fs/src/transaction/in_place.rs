@@ -15,7 +15,7 @@
 use super::{Core, Handle};
 use crate::options::Canary;
 use butterfs_ondisk::{Logical, TreeId};
-use butterfs_sync::{Condvar, Mutex};
+use butterfs_sync::{Condvar, Mutex, order};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ struct InTree {
 /// Writes in place that are under way, by subvolume.
 #[derive(Default)]
 pub(crate) struct InPlaceWrites {
-    trees: Mutex<FxHashMap<TreeId, InTree>>,
+    trees: Mutex<FxHashMap<TreeId, InTree>, { order::IN_PLACE }>,
     changed: Condvar,
 }
 

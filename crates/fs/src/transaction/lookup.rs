@@ -4,7 +4,6 @@ use super::Core;
 use super::editor::Reader;
 use super::extent_item::ExtentRecord;
 use super::refs::Pending;
-use super::tree::Fetched;
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Key, KeyType, Level, Logical};
 
@@ -40,17 +39,6 @@ impl Core {
             .filter(|&refs| refs > 0)
             .ok_or_else(|| Error::corrupt(format!("tree block {at}: {refs} references and {net} pending ones")))?;
         Ok(BlockRefs { refs, full: full || set_full })
-    }
-
-    /// As [`block_refs`](Self::block_refs), reading what is missing. No tree lock may be held.
-    pub(crate) fn block_refs_loading(&self, at: Logical, level: Level) -> Result<BlockRefs> {
-        let mut fetched = Fetched::default();
-        loop {
-            match self.block_refs(at, level) {
-                Err(Error::Missing(ptr)) => fetched.load(self, &ptr)?,
-                other => return other,
-            }
-        }
     }
 
     fn stored_refs(&self, at: Logical, level: Level) -> Result<Option<ExtentRecord>> {

@@ -9,8 +9,7 @@
 //! # Invariants
 //! 1. At most one transaction is Writing and one Running.
 //! 2. Trees change only under a [`Handle`]; Settling begins when no handle is left.
-//! 3. Lock order: handle, inodes, subvolume table, subvolume trees, other trees, extent tree, free space tree, space,
-//!    node cache.
+//! 3. Locks are taken in the order of one table ([`butterfs_sync::order`]), which a debug build checks.
 //! 4. A failed commit, an edit that fails half-way, or a panic anywhere aborts ([`abort`]): reads go on, writes return
 //!    `EROFS`, and what is on disk is the last durable transaction.
 //!
@@ -41,6 +40,7 @@ pub use handle::{DataRef, Handle};
 pub(crate) use in_place::{InPlaceWrite, InPlaceWrites};
 pub use reserve::{DataReservation, Reserve};
 pub(crate) use subvolume_table::Readers;
+pub(crate) use tree::Fetched;
 pub use tree::{ItemRef, Tree};
 pub(crate) use unshared::Unshared;
 pub(crate) use watch::Watch;
@@ -55,7 +55,7 @@ use butterfs_ondisk::features::{compat_ro, incompat};
 use butterfs_ondisk::items::{DevItem, LeftState, RootItem, StaleDevice};
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Generation, Ino, Key, KeyType, Logical, TreeId};
-use butterfs_sync::{Condvar, Mutex, RwLock};
+use butterfs_sync::{Condvar, Mutex, RwLock, order};
 use butterfs_volume::{DeviceStats, Volume};
 use refs::RefQueue;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -116,76 +116,76 @@ pub struct Core {
     pub(crate) refs: RefQueue,
     pub(crate) in_place: InPlaceWrites,
     pub(crate) unshared: Unshared,
-    pub(crate) device_space: Mutex<DeviceSpace>,
-    pub(crate) new_chunks: Mutex<Vec<Chunk>>,
+    pub(crate) device_space: Mutex<DeviceSpace, { order::DEVICE_SPACE }>,
+    pub(crate) new_chunks: Mutex<Vec<Chunk>, { order::NEW_CHUNKS }>,
     /// Chunks of the running transaction whose items are in the trees already.
-    pub(crate) chunks_booked_ahead: Mutex<Vec<Logical>>,
+    pub(crate) chunks_booked_ahead: Mutex<Vec<Logical>, { order::BOOKED_AHEAD }>,
     /// Held by whoever books references ahead of the commit.
-    pub(crate) booking_turn: Mutex<()>,
+    pub(crate) booking_turn: Mutex<(), { order::BOOKING_TURN }>,
     /// Chunks that the transaction which settles or is being written has removed: their place on the devices is free
     /// when it is durable.
-    pub(crate) retired_chunks: Mutex<Vec<Chunk>>,
+    pub(crate) retired_chunks: Mutex<Vec<Chunk>, { order::RETIRED_CHUNKS }>,
     /// Groups with a version 1 cache, once somebody has asked.
     pub(crate) cached_groups: OnceLock<BTreeSet<Logical>>,
     /// The next commit is to give empty groups back, even if nothing else has changed.
     pub(crate) retirement_wish: AtomicBool,
-    pub(crate) progress: Mutex<Progress>,
+    pub(crate) progress: Mutex<Progress, { order::PROGRESS }>,
     /// The most steps, and the most reads of nodes, of one stop of all handles since somebody asked.
     pub(crate) longest_stop: (AtomicU64, AtomicU64),
     pub(crate) changed: Condvar,
-    pub(crate) commit_lock: Mutex<()>,
-    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) commit_lock: Mutex<(), { order::COMMIT }>,
+    pub(crate) superblock: Mutex<Superblock, { order::SUPERBLOCK }>,
     /// Blocks that logs of the running transaction have taken.
-    pub(crate) log_blocks: Mutex<Vec<Logical>>,
+    pub(crate) log_blocks: Mutex<Vec<Logical>, { order::LOG_BLOCKS }>,
     /// Blocks that the last transaction with logs had for them and this one has not tried yet, the first one last.
-    pub(crate) log_places: Mutex<Vec<Logical>>,
+    pub(crate) log_places: Mutex<Vec<Logical>, { order::LOG_PLACES }>,
     /// Subvolumes that have a log in the running transaction.
-    pub(crate) logged_trees: Mutex<Vec<Arc<Tree>>>,
+    pub(crate) logged_trees: Mutex<Vec<Arc<Tree>>, { order::LOGGED_TREES }>,
     /// The transaction in which the last chunk was added.
     pub(crate) grown_in: AtomicU64,
     /// Subvolumes that got another place, and in which transaction, if that is not durable yet.
-    pub(crate) placed_in: Mutex<FxHashMap<TreeId, Generation>>,
+    pub(crate) placed_in: Mutex<FxHashMap<TreeId, Generation>, { order::PLACED_IN }>,
     /// Held shared by whoever changes names, exclusively by whoever logs them: CPU only.
-    pub(crate) names_gate: RwLock<()>,
+    pub(crate) names_gate: RwLock<(), { order::NAMES }>,
     /// Who may write the superblock when.
     pub(crate) order: crate::superblock_order::SuperblockOrder,
     /// What the superblocks of the last commit say about each device.
-    pub(crate) committed_devices: Mutex<Vec<DevItem>>,
+    pub(crate) committed_devices: Mutex<Vec<DevItem>, { order::COMMITTED_DEVICES }>,
     /// The error counters of the devices as the device tree has them.
-    pub(crate) recorded_stats: Mutex<BTreeMap<DeviceId, DeviceStats>>,
+    pub(crate) recorded_stats: Mutex<BTreeMap<DeviceId, DeviceStats>, { order::DEVICE_STATS }>,
     /// The devices that the device tree calls stale.
-    pub(crate) stale_items: Mutex<BTreeMap<DeviceId, StaleItem>>,
+    pub(crate) stale_items: Mutex<BTreeMap<DeviceId, StaleItem>, { order::STALE_ITEMS }>,
     /// The last commits, newest first, in which devices may have been left behind.
-    pub(crate) last_states: Mutex<[LeftState; 4]>,
+    pub(crate) last_states: Mutex<[LeftState; 4], { order::LAST_STATES }>,
     /// Runs when a transaction is durable: forgets its logs.
     pub(crate) durable_hook: OnceLock<Box<dyn Fn(Generation) + Send + Sync>>,
     /// Held between looking up the references of a block that may be shared and changing them.
-    pub(crate) sharing: Mutex<()>,
+    pub(crate) sharing: Mutex<(), { order::SHARING }>,
     /// Held by whoever changes the set of subvolumes.
     pub(crate) subvolume_table: subvolume_table::SubvolumeTable,
     pub(crate) settle_hook: OnceLock<SettleHook>,
     /// Writes data back when space is short; false when there is none.
     pub(crate) shortage_hook: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     /// Held by whoever does that.
-    pub(crate) shortage: Mutex<()>,
+    pub(crate) shortage: Mutex<(), { order::SHORTAGE }>,
     /// Held by whoever waits for the last of the reserve.
-    pub(crate) scarcity: Mutex<()>,
+    pub(crate) scarcity: Mutex<(), { order::SCARCITY }>,
     /// How many do.
     pub(crate) in_turn: AtomicUsize,
     /// The last operation that needed tree space found none.
     pub(crate) trees_full: AtomicBool,
-    pub(crate) settle_tasks: Mutex<Vec<SettleTask>>,
-    pub(crate) commit_wish: (Mutex<bool>, Condvar),
-    pub(crate) cleaning_wish: (Mutex<bool>, Condvar),
+    pub(crate) settle_tasks: Mutex<Vec<SettleTask>, { order::FREEZE_TASKS }>,
+    pub(crate) commit_wish: (Mutex<bool, { order::WISHES }>, Condvar),
+    pub(crate) cleaning_wish: (Mutex<bool, { order::WISHES }>, Condvar),
     running: AtomicU64,
     incompat: AtomicU64,
     options: Options,
-    data_policy: Mutex<DataPolicy>,
+    data_policy: Mutex<DataPolicy, { order::DATA_POLICY }>,
     env: Env,
     globals: OnceLock<GlobalTrees>,
-    trees: Mutex<FxHashMap<TreeId, Arc<Tree>>>,
+    trees: Mutex<FxHashMap<TreeId, Arc<Tree>>, { order::OPEN_TREES }>,
     /// Trees that may have something to record.
-    unrecorded: Mutex<FxHashSet<TreeId>>,
+    unrecorded: Mutex<FxHashSet<TreeId>, { order::UNRECORDED }>,
     /// So many trees were left open when unused ones were last closed.
     trees_left: AtomicUsize,
     changes: AtomicU64,

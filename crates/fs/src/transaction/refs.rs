@@ -14,7 +14,7 @@
 
 use crate::error::Error;
 use butterfs_ondisk::{Key, KeyType, Level, Logical, TreeId};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -123,9 +123,9 @@ struct Heads {
 /// See the [module](self).
 #[derive(Default)]
 pub struct RefQueue {
-    heads: Mutex<Heads>,
+    heads: Mutex<Heads, { order::REFERENCES }>,
     count: AtomicUsize,
-    conflict: Mutex<Option<String>>,
+    conflict: Mutex<Option<String>, { order::REFERENCE_CONFLICT }>,
     changes: AtomicUsize,
     /// Items of the extent tree that were looked at for keyed references, for tests of the cost.
     pub(crate) looked_at: AtomicU64,

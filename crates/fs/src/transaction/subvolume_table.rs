@@ -10,12 +10,12 @@
 use super::{Core, Tree};
 use crate::error::{Errno, Error, Result};
 use butterfs_ondisk::TreeId;
-use butterfs_sync::{Mutex, MutexGuard};
+use butterfs_sync::{Mutex, MutexGuard, order};
 use rustc_hash::FxHashMap;
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct SubvolumeTable(Mutex<Readers>);
+pub(crate) struct SubvolumeTable(Mutex<Readers, { order::SUBVOLUME_TABLE }>);
 
 /// Read-only subvolumes that somebody reads as trees, and how many do.
 #[derive(Default)]

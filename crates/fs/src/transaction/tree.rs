@@ -12,7 +12,7 @@ use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use butterfs_ondisk::items::{RootItem, Timespec};
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
-use butterfs_sync::{Mutex, RwLock};
+use butterfs_sync::{Mutex, RwLock, order};
 use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource, Since};
 use rustc_hash::FxHashMap;
 use std::ops::{ControlFlow, Deref};
@@ -74,10 +74,10 @@ impl Fetched {
 pub struct Tree {
     id: TreeId,
     key_offset: u64,
-    root: RwLock<NodePtr>,
-    item: Mutex<RootItem>,
+    root: RwLock<NodePtr, { order::TREE }>,
+    item: Mutex<RootItem, { order::ROOT_ITEM }>,
     /// The root that the ROOT_ITEM in the running transaction names, and whether other fields changed.
-    recorded: Mutex<(NodePtr, bool)>,
+    recorded: Mutex<(NodePtr, bool), { order::RECORDED_ROOT }>,
     /// Whether the commit knows that there may be something to record.
     noted: AtomicBool,
     nodes_added: AtomicI64,
@@ -91,7 +91,17 @@ pub struct Tree {
     /// Whether blocks of it may be gone: nothing is written into it any more.
     dropping: AtomicBool,
     /// While the tree is dropped: how far its shared blocks have full back references; kept by `subvolume`.
-    pub(crate) named_to: Mutex<Option<Key>>,
+    pub(crate) named_to: Mutex<Option<Key>, { order::NAMED_TO }>,
+}
+
+/// Edits of a subvolume's tree queue references, those of other trees too; booking them edits the last ones.
+fn rank_of(tree: TreeId) -> u8 {
+    match tree {
+        TreeId::EXTENT => order::EXTENT_TREE,
+        TreeId::FREE_SPACE => order::FREE_SPACE_TREE,
+        _ if tree.is_subvolume() => order::SUBVOLUME_TREE,
+        _ => order::TREE,
+    }
 }
 
 impl Tree {
@@ -107,7 +117,7 @@ impl Tree {
         Tree {
             id,
             key_offset,
-            root: RwLock::new(ptr),
+            root: RwLock::new(ptr).with_rank(rank_of(id)),
             recorded: Mutex::new((ptr, false)),
             last_snapshot: AtomicU64::new(item.last_snapshot.get()),
             item: Mutex::new(item),

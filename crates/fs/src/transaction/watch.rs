@@ -5,7 +5,7 @@
 //! pays for one load of a flag.
 
 use butterfs_ondisk::{Ino, Key, KeyType};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,7 +34,7 @@ struct Watched {
 #[derive(Default)]
 pub(crate) struct Watch {
     active: AtomicBool,
-    watched: Mutex<Watched>,
+    watched: Mutex<Watched, { order::WATCHED }>,
 }
 
 impl Watch {

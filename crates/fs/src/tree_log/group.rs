@@ -16,7 +16,7 @@
 //!    after that has succeeded.
 //! 3. A leader that fails fails for itself; who waited tries again.
 
-use super::sync_primitives::{Condvar, Mutex};
+use super::sync_primitives::{Condvar, Mutex, order};
 
 #[derive(Default)]
 struct State {
@@ -58,7 +58,7 @@ impl Drop for Leading<'_> {
 /// See the [module](self).
 #[derive(Default)]
 pub struct Group {
-    state: Mutex<State>,
+    state: Mutex<State, { order::LOG_GROUP }>,
     changed: Condvar,
 }
 

@@ -25,7 +25,7 @@ use crate::superblock_order::Turn;
 use crate::transaction::{Committed, Core, Handle, Tree};
 use butterfs_ondisk::items::{InodeItem, RootItem};
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use butterfs_tree::{Node, NodePtr};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -103,9 +103,9 @@ pub struct LogStats {
 
 /// The logs of a filesystem.
 pub(crate) struct Logs {
-    stats: Mutex<LogStats>,
+    stats: Mutex<LogStats, { order::LOG_STATS }>,
     core: Arc<Core>,
-    set: Mutex<Option<LogSet>>,
+    set: Mutex<Option<LogSet>, { order::LOG_SET }>,
     group: Group,
 }
 

@@ -102,7 +102,7 @@ mod tests {
     /// Two threads that add to one number, each with other locks around it.
     fn works(number: &Arc<butterfs_sync::Mutex<u32>>) -> Vec<Work> {
         let work = |number: &Arc<butterfs_sync::Mutex<u32>>| -> Work {
-            let (number, own) = (Arc::clone(number), butterfs_sync::Mutex::new(()));
+            let (number, own) = (Arc::clone(number), butterfs_sync::Mutex::<_>::new(()));
             Box::new(move || {
                 (0..10).for_each(|_| drop(own.lock()));
                 let read = *number.lock();
@@ -117,7 +117,7 @@ mod tests {
     fn a_lost_update_is_found_and_what_is_the_same_is_left_out() {
         let (mut runs, mut lost) = (0, 0);
         explore(1, &mut |schedule| {
-            let number = Arc::new(butterfs_sync::Mutex::new(0));
+            let number = Arc::new(butterfs_sync::Mutex::<_>::new(0));
             let ran = run(works(&number), Box::new(schedule.clone()));
             assert_eq!(ran.ended, Ended::Well);
             runs += 1;

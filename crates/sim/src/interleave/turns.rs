@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn an_update_is_lost_only_when_it_is_interrupted() {
         for (at, sum) in [(vec![], 2), (vec![2], 1)] {
-            let number = Arc::new(butterfs_sync::Mutex::new(0));
+            let number = Arc::new(butterfs_sync::Mutex::<_>::new(0));
             let ran = run(vec![adding(&number), adding(&number)], Box::new(At(at)));
             assert_eq!(ran.ended, Ended::Well);
             assert_eq!(*number.lock(), sum, "{:?}", ran.trace);
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_deadlock_ends_the_run() {
-        let locks = Arc::new((butterfs_sync::Mutex::new(()), butterfs_sync::Mutex::new(())));
+        let locks = Arc::new((butterfs_sync::Mutex::<_>::new(()), butterfs_sync::Mutex::<_>::new(())));
         let both = |turned: bool| -> Work {
             let locks = Arc::clone(&locks);
             Box::new(move || {
@@ -274,7 +274,7 @@ mod tests {
         };
         let ran = run(vec![both(false), both(true)], Box::new(At(vec![1])));
         assert!(matches!(ran.ended, Ended::Deadlock(_)), "{ran:?}");
-        let locks = Arc::new((butterfs_sync::Mutex::new(()), butterfs_sync::Mutex::new(())));
+        let locks = Arc::new((butterfs_sync::Mutex::<_>::new(()), butterfs_sync::Mutex::<_>::new(())));
         let in_turn = move || drop((locks.0.lock(), locks.1.lock()));
         let ran = run(vec![Box::new(in_turn.clone()), Box::new(in_turn)], Box::new(At(vec![1])));
         assert_eq!(ran.ended, Ended::Well);
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn time_passes_when_everybody_waits() {
-        let (mutex, condvar) = (butterfs_sync::Mutex::new(()), butterfs_sync::Condvar::new());
+        let (mutex, condvar) = (butterfs_sync::Mutex::<_>::new(()), butterfs_sync::Condvar::new());
         let waiting: Work = Box::new(move || {
             assert!(condvar.wait_for(&mut mutex.lock(), std::time::Duration::from_secs(3600)));
         });
