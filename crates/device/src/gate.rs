@@ -1,6 +1,6 @@
-//! A device that holds chosen writes back until a test lets them through.
+//! A device that holds chosen reads and writes back until a test lets them through.
 //!
-//! A held write has not reached the device beneath: its caller waits inside `write_at`. All other requests pass.
+//! A held request has not reached the device beneath: its caller waits inside `read_at` or `write_at`. All others pass.
 
 use crate::BlockDevice;
 use parking_lot::{Condvar, Mutex};
@@ -12,8 +12,13 @@ use std::time::{Duration, Instant};
 /// A test that waits longer for a write to arrive has failed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Chooses writes by offset and data.
-type Choice = Box<dyn Fn(u64, &[u8]) -> bool + Send>;
+/// A request.
+enum Request<'a> {
+    Read,
+    Write(&'a [u8]),
+}
+
+type Choice = Box<dyn Fn(u64, &Request<'_>) -> bool + Send>;
 
 #[derive(Default)]
 struct State {
@@ -36,33 +41,43 @@ impl GateDevice {
 
     /// Holds back the writes that `choice` returns true for, from now on.
     pub fn close(&self, choice: impl Fn(u64, &[u8]) -> bool + Send + 'static) {
-        self.state.lock().held_back = Some(Box::new(choice));
+        let choice: Choice = Box::new(move |offset, request| match request {
+            Request::Write(data) => choice(offset, data),
+            Request::Read => false,
+        });
+        self.state.lock().held_back = Some(choice);
     }
 
-    /// Waits until `count` writes are held back. Panics after two minutes.
+    /// Holds back the reads that `choice` returns true for, by their offsets, from now on.
+    pub fn close_for_reads(&self, choice: impl Fn(u64) -> bool + Send + 'static) {
+        let choice: Choice = Box::new(move |offset, request| matches!(request, Request::Read) && choice(offset));
+        self.state.lock().held_back = Some(choice);
+    }
+
+    /// Waits until `count` requests are held back. Panics after two minutes.
     pub fn wait_for(&self, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
         while state.waiting < count {
             let late = self.changed.wait_until(&mut state, deadline).timed_out();
-            assert!(!late, "{} writes are held back, not {count}", state.waiting);
+            assert!(!late, "{} requests are held back, not {count}", state.waiting);
         }
     }
 
-    /// How many writes are held back now.
+    /// How many requests are held back now.
     pub fn waiting(&self) -> usize {
         self.state.lock().waiting
     }
 
-    /// Lets all writes through, those that are held back first.
+    /// Lets all requests through, those that are held back first.
     pub fn open(&self) {
         self.state.lock().held_back = None;
         self.changed.notify_all();
     }
 
-    fn pass(&self, offset: u64, data: &[u8]) {
+    fn pass(&self, offset: u64, request: &Request<'_>) {
         let mut state = self.state.lock();
-        if !state.held_back.as_ref().is_some_and(|choice| choice(offset, data)) {
+        if !state.held_back.as_ref().is_some_and(|choice| choice(offset, request)) {
             return;
         }
         state.waiting += 1;
@@ -86,11 +101,12 @@ impl BlockDevice for GateDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.pass(offset, &Request::Read);
         self.inner.read_at(offset, buf)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.pass(offset, data);
+        self.pass(offset, &Request::Write(data));
         self.inner.write_at(offset, data)
     }
 

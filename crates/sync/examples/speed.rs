@@ -21,7 +21,7 @@ fn least(rounds: u64, mut work: impl FnMut()) -> f64 {
 macro_rules! side {
     ($name:ident, $locks:ident) => {
         fn $name(rounds: u64) -> [f64; 3] {
-            let (mutex, lock) = (black_box($locks::Mutex::new(1u64)), black_box($locks::RwLock::new(1u64)));
+            let (mutex, lock) = (black_box($locks::Mutex::<_>::new(1u64)), black_box($locks::RwLock::<_>::new(1u64)));
             [
                 least(rounds, || *mutex.lock() += 1),
                 least(rounds, || assert_ne!(black_box(*lock.read()), 0)),

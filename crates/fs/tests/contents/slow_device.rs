@@ -1,5 +1,5 @@
-//! Writes in place that a slow device holds back, while their extents lose their owner, commits pass, and others write
-//! and take snapshots.
+//! What a slow device holds back: writes in place, while their extents lose their owner, commits pass, and others write and
+//! take snapshots; and reads, while others go on.
 
 use super::world::{ROOT, World, pattern};
 use butterfs_device::{BlockDevice, GateDevice, Kept, MemoryDevice, Recorder};
@@ -197,4 +197,44 @@ fn snapshot_beside(space: Space) {
     assert!(slow.world.content(InodeId::new(snapshot, id.ino)) == shown, "and it does not change any more");
     assert!(slow.world.content(other) == new_data());
     slow.world.finish("snapshot-beside-in-place");
+}
+
+#[test]
+fn a_deletion_that_waits_for_its_blocks_stops_nobody() {
+    const TEST: &str = "a_deletion_that_waits_for_its_blocks_stops_nobody";
+    let _watchdog = Watchdog::new(TEST, 120);
+    let made = World::new();
+    let root = made.fs.root();
+    let subvolume = InodeId::root_of(made.fs.create_subvolume(&ROOT, root, b"subvolume").unwrap());
+    for number in 0..400 {
+        let id = made.fs.create(&ROOT, subvolume, format!("file-{number}").as_bytes(), 0o644).unwrap().id;
+        made.write(id, 0, &pattern(number, 1500));
+        made.fs.forget(id, 1);
+    }
+    made.fs.delete_subvolume(root, b"subvolume").unwrap();
+    made.fs.shutdown().unwrap();
+    // Nothing of the deleted tree is in memory.
+    let gate = Arc::new(GateDevice::new(made.device.clone()));
+    let world = made.over(gate.clone(), Options::default());
+    let fs = &world.fs;
+    let make = |name: &[u8]| {
+        let id = fs.create(&ROOT, root, name, 0o644).unwrap().id;
+        world.write(id, 0, b"content");
+        fs.sync().unwrap();
+    };
+    // What making a file takes is in memory.
+    make(b"before");
+    // Each commit looks at the superblock.
+    gate.close_for_reads(|offset| offset > 1 << 20);
+    std::thread::scope(|scope| {
+        let cleaner = scope.spawn(|| fs.clean_subvolumes().unwrap());
+        gate.wait_for(1);
+        make(b"meanwhile");
+        assert_eq!(gate.waiting(), 1, "the cleaner still waits");
+        gate.open();
+        cleaner.join().unwrap();
+    });
+    assert_eq!(fs.deleted_subvolumes().unwrap(), []);
+    assert_eq!(world.content(world.id("meanwhile")), b"content");
+    world.finish(TEST);
 }
