@@ -1,5 +1,5 @@
-//! The layering, checked: which crate may use which, which module of `fs` may use which, where `unsafe` may stand, and
-//! that every source file says at its head what it is.
+//! The layering, checked: which crate may use which, which module of `fs` may use which, where `unsafe` may stand, that each
+//! lock of the engine has a place in the order of locks, and that every source file says at its head what it is.
 //!
 //! Invariants: (1) a crate or a module that is not in these tables is a failure, so that a new one is a decision made
 //! here; (2) the tables equal the drawing in `ARCHITECTURE.md`.
@@ -54,6 +54,9 @@ const FS_MODULES: &[&[&str]] = &[
 /// Crates in which `unsafe` may stand.
 const MAY_BE_UNSAFE: &[&str] = &["device", "fuse"];
 
+/// Crates whose locks have a rank each.
+const RANKED_LOCKS: &[&str] = &["volume", "fs"];
+
 /// Prints every violation; true when there is none.
 pub fn run() -> Result<bool, String> {
     let found = violations()?;
@@ -80,6 +83,9 @@ pub fn violations() -> Result<Vec<String>, String> {
             let shown = file.strip_prefix(workspace::root()).unwrap_or(&file).display().to_string();
             if !text.starts_with("//!") {
                 found.push(format!("{shown} does not begin with //!"));
+            }
+            if RANKED_LOCKS.contains(&name.as_str()) && file.starts_with(folder.join("src")) {
+                found.extend(unranked_locks(&shown, &text));
             }
             if name == "fs" && file.starts_with(folder.join("src")) {
                 found.extend(module_edges(&module_of(&folder.join("src"), &file), &shown, &text));
@@ -108,6 +114,22 @@ fn crate_edges(name: &str, manifest: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// Locks in structures without a rank of `butterfs_sync::order`.
+fn unranked_locks(shown: &str, text: &str) -> Vec<String> {
+    if shown.contains("tests") {
+        return Vec::new();
+    }
+    let is_unranked = |line: &str| {
+        let code = line.trim_start().trim_start_matches("pub(crate) ").trim_start_matches("pub ");
+        let lock = ["Mutex<", "RwLock<"].iter().filter_map(|lock| code.find(lock)).min();
+        let field = code.split(':').next().is_some_and(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_'));
+        let declares = (field && line.ends_with(',')) || (code.starts_with("struct ") && line.ends_with(");"));
+        lock.is_some() && declares && !code.contains("order::")
+    };
+    let lines = text.lines().enumerate().filter(|(_, line)| is_unranked(line));
+    lines.map(|(number, _)| format!("a lock without a place in the order of locks ({shown}:{})", number + 1)).collect()
 }
 
 fn unsafe_code(name: &str, folder: &Path) -> Option<String> {
@@ -192,6 +214,16 @@ mod tests {
         assert_eq!(crate_edges("check", manifest), ["crate check uses fs ([dependencies])"]);
         assert_eq!(crate_edges("tree", "[dev-dependencies]\nbutterfs-testkit.workspace = true\n"), [""; 0]);
         assert_eq!(crate_edges("nobody", "").len(), 1);
+    }
+
+    #[test]
+    fn a_lock_without_a_rank_is_found() {
+        let text = "struct A {\n    pub(crate) one: Mutex<u32>,\n    two: RwLock<u32, { order::TREE }>,\n}\nstruct B(Mutex<()>);\n\
+                    fn f(lock: &Mutex<u32>) {\n    let held: MutexGuard<'_, u32> = lock.lock();\n}\n";
+        let found = unranked_locks("x.rs", text);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].ends_with("(x.rs:2)") && found[1].ends_with("(x.rs:5)"), "{found:?}");
+        assert_eq!(unranked_locks("tests.rs", text).len(), 0);
     }
 
     #[test]

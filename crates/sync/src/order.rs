@@ -168,6 +168,8 @@ order! {
     REFERENCES,
     /// Two that contradict each other.
     REFERENCE_CONFLICT,
+    /// Extents that have lost a user.
+    UNSHARED,
     /// Free and promised space.
     SPACE,
     /// Tree blocks in memory.

@@ -4,12 +4,12 @@
 //! is durable nobody overwrites the data in place, although the trees in memory have only one user left.
 
 use butterfs_ondisk::{Generation, Logical};
-use butterfs_sync::Mutex;
+use butterfs_sync::{Mutex, order};
 use rustc_hash::FxHashMap;
 
 /// See the [module](self). One entry for each extent that a running or written transaction took a user from.
 #[derive(Default)]
-pub(crate) struct Unshared(Mutex<FxHashMap<Logical, Generation>>);
+pub(crate) struct Unshared(Mutex<FxHashMap<Logical, Generation>, { order::UNSHARED }>);
 
 impl Unshared {
     /// The extent at `at` has lost a user in this transaction, and has others.
