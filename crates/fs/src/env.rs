@@ -98,7 +98,7 @@ impl Env {
     }
 
     pub(crate) fn reached(&self, point: Point) {
-        self.source.reached(point);
+        butterfs_sync::order::as_another_thread(|| self.source.reached(point));
     }
 
     /// A place at which tests make the engine panic.
