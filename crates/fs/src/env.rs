@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A point in time, as inodes store it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -46,6 +46,11 @@ impl Point {
 pub trait Source: Send + Sync {
     /// The wall clock.
     fn now(&self) -> Time;
+    /// Time since some moment, for waiting: it never goes back. The wall clock, unless there is something better.
+    fn uptime(&self) -> Duration {
+        let now = self.now();
+        Duration::new(now.sec.max(0) as u64, now.nsec)
+    }
     /// Sixteen random bytes.
     fn random(&self) -> [u8; 16];
     /// Threads that may work at once, at least 1.
@@ -79,12 +84,17 @@ impl Env {
 
     /// The real world.
     pub fn system() -> Env {
-        Env::new(System)
+        Env::new(System { begun: Instant::now() })
     }
 
     /// The wall clock.
     pub fn now(&self) -> Time {
         self.source.now()
+    }
+
+    /// Time since some moment, for waiting: it never goes back.
+    pub fn uptime(&self) -> Duration {
+        self.source.uptime()
     }
 
     /// A random (version 4) UUID.
@@ -118,9 +128,15 @@ impl fmt::Debug for Env {
     }
 }
 
-struct System;
+struct System {
+    begun: Instant,
+}
 
 impl Source for System {
+    fn uptime(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
     fn now(&self) -> Time {
         // A clock before 1970 reads as 1970: nothing here depends on more.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

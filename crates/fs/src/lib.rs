@@ -1,8 +1,8 @@
 //! The engine: a btrfs filesystem that is read and written.
 //!
-//! Modules stand in a fixed order, each using only earlier ones (checked by `cargo xtask layering`):
-//! `error env options sync_primitives | node_io superblock_order | space | transaction | file_extent extent | backref | commit | tree_log | file_buffer | inode | file | subvolume | replay | mount | filesystem`,
-//! and `mkfs`, which uses none of them but `error` and `env`.
+//! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
+//!
+//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | tree_log | file_buffer | inode | file | subvolume | replay | mount | filesystem`
 
 #![forbid(unsafe_code)]
 

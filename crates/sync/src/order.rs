@@ -76,8 +76,6 @@ order! {
     FREEZE_TASKS,
     /// How a snapshot ended.
     SNAPSHOT_RESULT,
-    /// Who writes the superblock.
-    SUPERBLOCK_ORDER,
     /// The superblock that this process last saw on a device.
     KNOWN_SUPERBLOCK,
     /// Who writes the log for others.
@@ -116,8 +114,6 @@ order! {
     READ_AHEAD_QUEUE,
     /// Who reads in order.
     READ_AHEAD_STREAMS,
-    /// Reports of bad copies.
-    REPORTS,
     /// A copy is repaired, or written.
     REPAIR_GATE,
     /// Decompressed extents.
@@ -126,10 +122,6 @@ order! {
     ENCODERS,
     /// A device reads or writes: no lock from here on is held meanwhile.
     DEVICE,
-    /// Another tree.
-    TREE,
-    /// The free space tree.
-    FREE_SPACE_TREE,
     /// What a file has buffered.
     BUFFER,
     /// Inodes in memory.
@@ -152,6 +144,10 @@ order! {
     RECORDED_ROOT,
     /// A subvolume's tree.
     SUBVOLUME_TREE,
+    /// Another tree.
+    TREE,
+    /// The free space tree.
+    FREE_SPACE_TREE,
     /// The references of a shared block are looked up and changed.
     SHARING,
     /// The extent tree.
@@ -174,12 +170,16 @@ order! {
     SPACE,
     /// Tree blocks in memory.
     NODES,
+    /// Commits and cleaning that were asked for.
+    WISHES,
+    /// Who writes the superblock. From here on: locks that whoever stops all writing takes, with any other one held.
+    SUPERBLOCK_ORDER,
+    /// Reports of bad copies.
+    REPORTS,
     /// Which transaction runs, and how many handles it has.
     PROGRESS,
     /// What every tree block says of its filesystem.
     NODE_IDENTITY,
-    /// Commits and cleaning that were asked for.
-    WISHES,
 }
 
 #[cfg(debug_assertions)]

@@ -26,7 +26,7 @@ use butterfs_ondisk::{Generation, Logical, TreeId};
 use butterfs_tree::Node;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Tree blocks are written in runs of at most this many bytes.
@@ -270,10 +270,10 @@ impl Core {
 
     /// Waits until somebody wants a commit, at most `interval`. True when the time was up.
     pub(crate) fn wait_for_wish(&self, interval: Duration) -> bool {
-        let deadline = Instant::now() + interval;
+        let deadline = self.env().uptime() + interval;
         let mut wanted = self.commit_wish.0.lock();
         while !*wanted {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_sub(self.env().uptime());
             if left.is_zero() || self.commit_wish.1.wait_for(&mut wanted, left) {
                 break;
             }

@@ -6,7 +6,7 @@
 use super::Filesystem;
 use crate::inode::InodeId;
 use butterfs_sync::{Condvar, Mutex, order};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// All claims of a filesystem.
 #[derive(Default)]
@@ -29,13 +29,14 @@ impl Filesystem {
         let _alarm = self.0.core.alarm();
         let claims = &self.0.claims;
         let mut held = claims.held.lock();
-        let deadline = Instant::now() + patience;
+        let env = self.0.core.env();
+        let deadline = env.uptime() + patience;
         let mut late = false;
         while held.iter().any(|(other, known)| *other == directory && known == name) {
             if late {
                 return None;
             }
-            late = claims.released.wait_for(&mut held, deadline.saturating_duration_since(Instant::now()));
+            late = claims.released.wait_for(&mut held, deadline.saturating_sub(env.uptime()));
         }
         held.push((directory, name.to_vec()));
         Some(Claim { filesystem: self.clone(), directory, name: name.to_vec() })

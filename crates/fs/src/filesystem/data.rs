@@ -227,13 +227,4 @@ impl Filesystem {
         let _alarm = self.0.core.alarm();
         self.0.core.set_data_policy(policy);
     }
-
-    /// Begins to write a file's content back, as at `close(2)`; an error of an earlier write-back is told here, once.
-    pub fn flush(&self, id: InodeId) -> Result<()> {
-        let _alarm = self.0.core.alarm();
-        match self.0.inodes.peek(id) {
-            Some(inode) => self.0.files.take_error(&inode).map_or(Ok(()), Err),
-            None => Ok(()),
-        }
-    }
 }

@@ -9,7 +9,6 @@
 
 use super::Core;
 use crate::error::Error;
-use crate::options::Canary;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,9 +39,6 @@ impl Core {
     }
 
     pub(super) fn abort_after_panic(&self) {
-        if self.has_canary(Canary::PanicForgiven) {
-            return;
-        }
         let thread = std::thread::current();
         self.abort_because(&|| format!("the thread '{}' panicked in the engine", thread.name().unwrap_or("unnamed")));
     }

@@ -184,8 +184,8 @@ fn what_cannot_be_written_takes_bounded_memory_and_stops_nobody() {
     // Each is told of once.
     assert_eq!(fs.fsync(files[0], false).unwrap_err().errno(), Errno::EIO);
     fs.fsync(files[0], false).unwrap();
-    assert_eq!(fs.flush(files[1]).unwrap_err().errno(), Errno::EIO);
-    fs.flush(files[1]).unwrap();
+    assert_eq!(fs.fsync(files[1], true).unwrap_err().errno(), Errno::EIO);
+    fs.fsync(files[1], true).unwrap();
     // Closing the filesystem says that data is lost, and all else is there.
     assert_eq!(fs.shutdown().unwrap_err().errno(), Errno::EIO);
     device.clear();

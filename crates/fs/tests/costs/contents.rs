@@ -134,7 +134,6 @@ pub const OPERATIONS: &[Operation] = &[
         let id = copy(s);
         m.call(s, || s.world.fs.defragment(id, &Defragment::default())).unwrap();
     }),
-    Operation::new("flush", "", One, |s, m| m.call(s, || s.world.fs.flush(s.file)).unwrap()),
     Operation::new("fsync", "nothing is changed", One, |s, m| m.call(s, || s.world.fs.fsync(s.file, false)).unwrap()),
     Operation::new("fsync", "after a write", One, |s, m| {
         s.world.write(s.file, BLOCK, &pattern(9, BLOCK as usize));

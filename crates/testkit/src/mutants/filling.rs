@@ -53,7 +53,7 @@ fn folder_of_files(filesystem: &Filesystem, parent: InodeId, name: &[u8]) -> Ino
         let policy = DataPolicy { compress: Some(algorithm.into()), force: true, ..DataPolicy::default() };
         filesystem.set_data_policy(policy);
         let id = file(filesystem, folder, name, &content(WORDS, 140_000));
-        filesystem.flush(id).expect("memory can be written");
+        filesystem.write_back(id).expect("memory can be written");
         filesystem.set_data_policy(DataPolicy::default());
     }
     let attributed = file(filesystem, folder, b"xattrs", b"short");
@@ -71,15 +71,15 @@ fn prealloc_and_holes(filesystem: &Filesystem, folder: InodeId) {
     const PUNCH_HOLE: u32 = 3;
     let id = file(filesystem, folder, b"prealloc", &content(NOISE, 3000));
     filesystem.fallocate(id, KEEP_SIZE, 8192, 200_000, false).expect("room");
-    filesystem.flush(id).expect("memory can be written");
+    filesystem.write_back(id).expect("memory can be written");
     filesystem.write(id, 40_000, &content(NOISE, 9000), false).expect("room");
     let id = file(filesystem, folder, b"holes", &content(NOISE, 90_000));
-    filesystem.flush(id).expect("memory can be written");
+    filesystem.write_back(id).expect("memory can be written");
     filesystem.fallocate(id, PUNCH_HOLE, 12288, 30_000, false).expect("room");
     filesystem.setattr(&ROOT, id, &SetAttr { size: Some(1 << 21), ..SetAttr::default() }).expect("room");
     filesystem.set_data_policy(DataPolicy { nodatacow: true, nodatasum: true, ..DataPolicy::default() });
     let id = file(filesystem, folder, b"in place", &content(NOISE, 60_000));
-    filesystem.flush(id).expect("memory can be written");
+    filesystem.write_back(id).expect("memory can be written");
     filesystem.set_data_policy(DataPolicy::default());
 }
 

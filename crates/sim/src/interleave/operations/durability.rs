@@ -33,7 +33,6 @@ pub(super) fn all() -> Vec<Operation> {
         Operation::asks("sync", &["sync"], |s| done(s.fs.sync())).promises(|_| Some(Promise::All)),
         Operation::asks("commit", &["commit_recorded"], |s| done(s.fs.commit_recorded()))
             .promises(|_| Some(Promise::Names)),
-        Operation::asks("flush A/bar", &["flush"], |s| done(s.fs.flush(s.id("A/bar")))),
         write_back!("write back A/bar", "A/bar"),
         write_back!("write back S/pre", "S/pre"),
         write_back!("write back S/nocow", "S/nocow"),

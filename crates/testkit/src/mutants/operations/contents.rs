@@ -113,7 +113,6 @@ pub const OPERATIONS: &[Operation] = &[
         w.filesystem.set_data_policy(DataPolicy { compress, force: w.rng.chance(50), ..DataPolicy::default() });
         Ok(())
     }),
-    ("flush", |w| w.filesystem.flush(w.object())),
     ("write_back", |w| w.filesystem.write_back(w.object())),
     ("fsync", |w| {
         let (id, data_only) = (w.object(), w.rng.chance(30));
