@@ -198,7 +198,8 @@ impl<'a> Left<'a> {
         let known: Devices = self.behind.iter().filter(is_told).copied().collect();
         for less in (0..self.plan.devices).flat_map(some) {
             let is_forked = self.forked_without(given).iter().any(|device| less.believes(*device));
-            if is_forked || self.is_torn(&less) || !can_show(self.plan, &less, &known) {
+            let too_few = less.away.len() > tolerance(self.plan);
+            if too_few || is_forked || self.is_torn(&less) || !can_show(self.plan, &less, &known) {
                 continue;
             }
             // Where too few devices are left to write, reading is possible.
