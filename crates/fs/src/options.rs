@@ -109,6 +109,10 @@ pub enum Canary {
     ReferencesScanned,
     /// All reference changes are booked by the commit, while everybody waits.
     BookedAtOnce,
+    /// A panic aborts nothing.
+    PanicForgiven,
+    /// Filesystems that have no numbers for new transactions are opened for writing.
+    LastGenerationsAccepted,
 }
 
 impl Canary {

@@ -6,6 +6,7 @@
 
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::env::{Source, Time};
+use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::{Caller, Env, Error, Filesystem, InodeId, Options, TreeId};
 use butterfs_ondisk::ChecksumKind;
 use butterfs_testkit::engine::Format;
@@ -197,22 +198,29 @@ struct Run {
 
 /// One run with a panic at place `stop`, or none.
 fn run(base: &MemoryDevice, log: bool, background: bool, stop: u64) -> Run {
-    let disk = Arc::new(base.snapshot());
-    let source = Stumbling(Arc::new(Shared { background, ..Shared::default() }));
-    let device = Counted::new(&disk);
-    let filesystem =
-        Filesystem::open(vec![device.clone()], options(log), Env::new(source.clone())).expect("a sound filesystem");
-    source.0.passed.store(0, Ordering::Relaxed);
-    source.0.seen.lock().expect("nobody panics in here").clear();
-    source.0.stop.store(stop, Ordering::Relaxed);
-    let mut promised = Promised { last: Fingerprint::of_model(&ModelFs::default()), next: None };
-    let outcome = catch_unwind(AssertUnwindSafe(|| work(&filesystem, log, &mut promised))).ok();
+    let (run, filesystem, device) = work_until(base, options(log), background, stop);
     if stop > 0 {
         must_have_stopped(&filesystem, &device);
     } else {
         assert_eq!(filesystem.shutdown().map_err(|error| error.to_string()), Ok(()));
     }
-    Run { disk, source, promised, outcome }
+    run
+}
+
+/// Works until a panic at place `stop`.
+fn work_until(base: &MemoryDevice, options: Options, background: bool, stop: u64) -> (Run, Filesystem, Arc<Counted>) {
+    let disk = Arc::new(base.snapshot());
+    let source = Stumbling(Arc::new(Shared { background, ..Shared::default() }));
+    let device = Counted::new(&disk);
+    let log = !options.no_tree_log;
+    let filesystem =
+        Filesystem::open(vec![device.clone()], options, Env::new(source.clone())).expect("a sound filesystem");
+    source.0.passed.store(0, Ordering::Relaxed);
+    source.0.seen.lock().expect("nobody panics in here").clear();
+    source.0.stop.store(stop, Ordering::Relaxed);
+    let mut promised = Promised { last: Fingerprint::of_model(&ModelFs::default()), next: None };
+    let outcome = catch_unwind(AssertUnwindSafe(|| work(&filesystem, log, &mut promised))).ok();
+    (Run { disk, source, promised, outcome }, filesystem, device)
 }
 
 /// Everybody is told, and nothing reaches the disk any more.
@@ -295,6 +303,28 @@ fn without_a_log() {
 #[test]
 fn with_a_log() {
     panic_everywhere("with_a_log", true, false);
+}
+
+/// With a panic that aborts nothing, callers go on without a word, and what was half-made is committed.
+#[test]
+fn a_forgiven_panic_is_found() {
+    be_quiet();
+    let watchdog = Watchdog::new("a_forgiven_panic_is_found", 120);
+    let base = base();
+    let policies = Policies { canary: Some(Canary::PanicForgiven), ..Policies::default() };
+    let places = places(&run(&base, false, false, 0), 60);
+    let (mut silent, mut damaged) = (0, 0);
+    for stop in &places {
+        watchdog.note(&format!("place {stop}"));
+        let options = Options { policies: policies.clone(), ..options(false) };
+        let (run, filesystem, device) = work_until(&base, options, false, *stop);
+        let told = catch_unwind(AssertUnwindSafe(|| must_have_stopped(&filesystem, &device)));
+        silent += u64::from(told.is_err());
+        let _ = catch_unwind(AssertUnwindSafe(|| filesystem.shutdown()));
+        damaged += u64::from(must_be_as_promised(&run, false).is_err());
+    }
+    println!("{} places: {silent} times nobody was told, {damaged} times the disk was damaged", places.len());
+    assert!(silent == places.len() as u64 && damaged > 0);
 }
 
 /// With the engine's own threads: whoever panics, everybody else is told.

@@ -1,7 +1,7 @@
 //! Who may be opened how: features, logs, unfinished work of others, quotas.
 
 use crate::error::{Errno, Error, Result};
-use crate::options::Options;
+use crate::options::{Canary, Options};
 use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::items::QgroupStatus;
 use butterfs_ondisk::key::objectid;
@@ -35,7 +35,7 @@ pub(super) fn admit(superblock: &Superblock, options: &Options, notes: &mut Vec<
         Admission::Refused(reason) => return Err(refused(Errno::EINVAL, reason)),
     }
     if replays || !options.read_only {
-        refuse_last_generations(superblock)?;
+        refuse_last_generations(superblock, options)?;
     }
     if options.no_log_replay && !options.read_only {
         return Err(refused(Errno::EINVAL, "nologreplay is only possible with ro".to_owned()));
@@ -48,11 +48,11 @@ pub(super) fn admit(superblock: &Superblock, options: &Options, notes: &mut Vec<
 
 /// Transactions have numbers that only grow. What has no number left, or a number that no transaction has yet, would be
 /// lost: nothing older than the superblock is ever read.
-fn refuse_last_generations(superblock: &Superblock) -> Result<()> {
+fn refuse_last_generations(superblock: &Superblock, options: &Options) -> Result<()> {
     /// A transaction a microsecond for half a million years.
     const LAST: u64 = 1 << 63;
     let generation = superblock.generation.get();
-    if generation >= LAST {
+    if generation >= LAST && options.policies.canary != Some(Canary::LastGenerationsAccepted) {
         let what = format!("the generation {generation} leaves no numbers for new transactions");
         return Err(refused(Errno::EROFS, format!("{what}; only reading is possible (mount with -o ro)")));
     }

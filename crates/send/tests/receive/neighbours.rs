@@ -127,6 +127,34 @@ fn a_staging_directory_is_the_one_that_was_made() {
     world.assert_victim_is_untouched();
 }
 
+/// The same with an empty folder of theirs, which root would lend its hands; with the comparison left out, this test finds
+/// it.
+#[test]
+fn a_folder_of_theirs_does_not_become_the_staging_directory() {
+    for trusts in [false, true] {
+        let Some(world) = Neighbours::new("a_folder_of_theirs_does_not_become") else { return };
+        let theirs = world.at.join("a.partial");
+        let (at, put) = (world.at.clone(), theirs.clone());
+        let exchange = move |moment| {
+            if moment == Moment::StagingMade {
+                fs::rename(&put, at.join("aside")).unwrap();
+                fs::create_dir(&put).unwrap();
+                fs::set_permissions(&put, fs::Permissions::from_mode(0o777)).unwrap();
+                give(&put);
+            }
+        };
+        let target = Directory::open(&world.at).unwrap().meanwhile(Box::new(exchange));
+        let mut target = if trusts { target.trusting_names() } else { target };
+        let errors = receive_into(&one_file("a", 1), &mut target).errors;
+        let found = fs::metadata(&theirs).map(|found| (found.mode() & 0o7777, found.uid(), found.gid()));
+        let is_untouched = found.is_ok_and(|found| found == (0o777, NOBODY, NOBODY))
+            && fs::read_dir(&theirs).unwrap().next().is_none();
+        let is_refused = errors.first().is_some_and(|error| error.contains("put something else in its place"));
+        assert_eq!((is_untouched, is_refused), (!trusts, !trusts), "trusts {trusts}: {errors:?}");
+        assert_eq!(world.at.join("a").exists(), trusts);
+    }
+}
+
 #[test]
 fn a_tree_that_loses_its_name_is_no_success() {
     let Some(world) = Neighbours::new("a_tree_that_loses_its_name") else { return };

@@ -85,7 +85,7 @@ impl Directory {
         let stat = fstat(&directory).map_err(system)?;
         let here = fstat(&self.destination).map_err(system)?.st_dev;
         let is_ours = stat.st_dev == here && self.owner.is_us(&self.destination, stat.st_uid)? && is_empty(&directory)?;
-        if !is_ours {
+        if !is_ours && !self.trusts_names {
             let name = String::from_utf8_lossy(name);
             let reason = format!("{name} was just made, and somebody has put something else in its place");
             return Err(Failure::new(Errno::EPERM, reason));
