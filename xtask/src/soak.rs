@@ -27,10 +27,13 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("overlay", "butterfs-testkit", "neighbours", "overlay::overlayfs_on_top"),
     ("server", "butterfs-testkit", "neighbours", "server::memory_and_descriptors_come_back"),
     ("pjdfstest", "butterfs-testkit", "posix", "pjdfstest"),
+    ("intruders", "butterfs", "kills", "intruders::killed_while_an_intruder_comes_among_writers"),
+    ("intruders-quiet", "butterfs", "kills", "intruders::killed_while_a_sync_meets_what_an_intruder_left"),
+    ("receives", "butterfs", "kills", "receives::servers_of_receives_are_killed"),
     ("btrbk", "butterfs", "backup_tool", "btrbk_with_kills"),
 ];
 
-/// Kills on a full disk, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
+/// Kills, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
 const LONGER: [(&str, &str); 3] = [("BUTTERFS_TORTURE", "200"), ("BUTTERFS_COSTS", "4"), ("BUTTERFS_NEIGHBOURS", "5")];
 
 /// Runs what `words` name, everything without a word.

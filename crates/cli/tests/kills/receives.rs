@@ -163,7 +163,7 @@ impl Place<'_> {
         if let (Victim::Server, Some(bed)) = (victim, self.bed) {
             bed.kill();
             receive.wait().unwrap();
-            bed.mount_ok("commit=1");
+            bed.mount_after_kill("commit=1");
             return;
         }
         receive.kill().unwrap();

@@ -62,6 +62,14 @@ impl Bed {
         assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{ran:?}");
     }
 
+    /// After a kill, which may have come between the superblock copies of a commit: the mount says so.
+    #[allow(dead_code)] // only tests that kill need it
+    pub fn mount_after_kill(&self, options: &str) {
+        let ran = self.mount(options);
+        let is_known = |line: &str| line.contains("the commit between them did not finish");
+        assert!(ran.code == Some(0) && ran.stderr.lines().all(is_known), "{ran:?}");
+    }
+
     pub fn umount_ok(&self) {
         butterfs_ok(&["umount", text(&self.at)]);
         assert!(!self.is_mounted());
