@@ -117,6 +117,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "interrupted-forgiven" => Canary::InterruptedForgiven,
                     "log-early" => Canary::LogSuperblockEarly,
                     "checked-early" => Canary::SubvolumeCheckedEarly,
+                    "panic-forgiven" => Canary::PanicForgiven,
                     "in-place-unprotected" => Canary::InPlaceUnprotected,
                     _ => return Err(bad()),
                 });

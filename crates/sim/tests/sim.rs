@@ -185,6 +185,11 @@ fn a_repair_from_a_stale_member_is_found() {
 }
 
 #[test]
+fn a_panic_that_aborts_nothing_is_found() {
+    caught_in(Canary::PanicForgiven, 20, Plan::with_members);
+}
+
+#[test]
 fn data_overwritten_before_its_loss_is_durable_is_found() {
     caught_in(Canary::UnsharedEarly, 40, Plan::with_members);
 }
