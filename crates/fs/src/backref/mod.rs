@@ -16,7 +16,10 @@
 //!    not shared ones.
 //! 3. Blocks of a commit may be used again after the next one. An error counts only while the commit that was being read
 //!    is still the last one; otherwise the step is taken again.
-//! 4. Memory: one slice of references, one reference's leaves, and for each tree above one leaf some bytes.
+//! 4. A place that is there all the time is found, whatever is committed meanwhile: after another commit the search begins anew
+//!    and leaves out what was given already, because copying a leaf moves references to any place among the others.
+//! 5. Memory: one slice of references, one reference's leaves, for each tree above one leaf some bytes, and some tens of bytes for
+//!    each place that was given, of which there are at most [`MOST_PLACES`].
 
 mod ancestors;
 mod exclusive;
@@ -30,9 +33,10 @@ use crate::error::{Errno, Error, Result};
 use crate::file_extent::{FileExtent, MAX_UNCOMPRESSED};
 use crate::transaction::Core;
 use crate::transaction::refs::RefBy;
-use butterfs_ondisk::{Key, KeyType, Level, Logical, TreeId};
+use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::Node;
 use references::References;
+use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use view::{Block, View};
 
@@ -66,10 +70,16 @@ pub fn extent_at(core: &Core, at: Logical) -> Result<ExtentAt> {
         .ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("nothing is allocated at {at}")))
 }
 
+/// More places than these are an error: the kernel's own answer ends long before.
+pub const MOST_PLACES: usize = 4_000_000;
+
 /// All places that lead to one extent, some at a time. What changes between two calls may be missing or be there.
 #[derive(Debug)]
 pub struct Referrers {
     extent: ExtentAt,
+    /// The commit that is being read.
+    commit: Generation,
+    given: FxHashSet<(TreeId, Key)>,
     references: References,
     /// Leaves of the reference that is being followed, with the items in them that refer to the extent.
     leaves: VecDeque<Found>,
@@ -104,7 +114,14 @@ impl Product {
 impl Referrers {
     /// Who refers to `extent`.
     pub fn new(extent: ExtentAt) -> Referrers {
-        Referrers { extent, references: References::default(), leaves: VecDeque::new(), open: None }
+        Referrers {
+            extent,
+            commit: Generation(0),
+            given: FxHashSet::default(),
+            references: References::default(),
+            leaves: VecDeque::new(),
+            open: None,
+        }
     }
 
     /// The next places, at most `most`; none at the end.
@@ -112,15 +129,24 @@ impl Referrers {
         let mut found = Vec::new();
         let level = self.extent.level.unwrap_or(Level(0));
         View::look(core, |view| {
+            if self.commit != view.generation {
+                self.commit = view.generation;
+                (self.references, self.open) = Default::default();
+                self.leaves.clear();
+            }
             while found.len() < most {
                 match self.open.as_mut().and_then(|open| open.take(level)) {
-                    Some(place) => found.push(place),
+                    Some(place) => found.extend(self.given.insert((place.tree, place.key)).then_some(place)),
                     None if self.step(view)? => {}
                     None => break,
                 }
             }
             Ok(())
         })?;
+        if self.given.len() > MOST_PLACES {
+            let at = self.extent.start;
+            return Err(Error::refused_at(Errno::E2BIG, format!("more than {MOST_PLACES} places lead to {at}")));
+        }
         Ok(found)
     }
 

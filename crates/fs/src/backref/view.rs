@@ -18,7 +18,8 @@ use super::ExtentAt;
 /// See the [module](self).
 pub(super) struct View<'a> {
     pub core: &'a Core,
-    generation: Generation,
+    /// The commit.
+    pub generation: Generation,
     roots: RefCell<FxHashMap<TreeId, Option<NodePtr>>>,
 }
 

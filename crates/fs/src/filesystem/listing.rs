@@ -67,8 +67,8 @@ impl Listed for ReferrersOf {
     type Item = Referrer;
 
     fn following(&mut self, core: &Core) -> Result<Option<Referrer>> {
-        /// So many are looked for at a time.
-        const MANY: usize = 64;
+        /// So many are looked for at a time: after a commit the search begins anew.
+        const MANY: usize = 4096;
         if self.found.is_empty() {
             self.found.extend(self.referrers.next(core, MANY)?);
         }

@@ -1,6 +1,7 @@
 //! Who refers to an address, against reading every tree from its root.
 
 use super::Filesystem;
+use crate::backref::{self, Referrers};
 use crate::error::Errno;
 use crate::file_extent::FileExtent;
 use crate::inode::InodeId;
@@ -188,6 +189,41 @@ fn a_place_with_nothing_says_so() {
     assert!(fs.users_of(Logical(1 << 60), true).err().unwrap().is(Errno::ENOENT));
     let root = fs.0.core.globals().root.root().at;
     assert!(fs.users_of(root, true).err().unwrap().is(Errno::ENOENT), "a tree block has no users");
+}
+
+#[test]
+fn what_does_not_change_is_found_while_all_around_it_does() {
+    let fs = new_filesystem();
+    let first = fs.create_subvolume(&CALLER, TOP, b"first").unwrap();
+    let file = fs.create(&CALLER, InodeId::root_of(first), b"file", 0o644).unwrap().id;
+    let sectors = 1200;
+    fs.write(file, 0, &vec![1; (sectors * SECTOR) as usize], false).unwrap();
+    fs.sync().unwrap();
+    let at = fs.extents(file, 0..1).unwrap()[0].at;
+    // Every other sector is another extent from now on.
+    let change = |sector: u64| fs.write(file, sector * SECTOR, &[2; 4096], false).map(drop).unwrap();
+    (1..sectors).step_by(2).for_each(change);
+    fs.snapshot(first, TOP, b"snapshot", false).unwrap();
+    fs.sync().unwrap();
+    let core = &fs.0.core;
+    let mut referrers = Referrers::new(backref::extent_at(core, at).unwrap());
+    let mut found = std::collections::BTreeSet::new();
+    let mut rng = Rng::new(5);
+    loop {
+        let places = referrers.next(core, 100).unwrap();
+        if places.is_empty() {
+            break;
+        }
+        found.extend(places.iter().map(|place| (place.tree, place.key)));
+        // Copies leaves of both trees.
+        let snapshot = fs.lookup(TOP, b"snapshot").unwrap().id.tree;
+        for tree in [first, snapshot] {
+            let sector = 1 + 2 * rng.below(sectors / 2);
+            fs.write(InodeId { tree, ino: file.ino }, sector * SECTOR, &[3; 4096], false).unwrap();
+        }
+        fs.sync().unwrap();
+    }
+    assert_eq!(found.len() as u64, sectors);
 }
 
 #[test]

@@ -68,8 +68,8 @@ impl UsersOf {
 
     /// The next one.
     pub fn next(&mut self, core: &Core) -> Result<Option<User>> {
-        /// So many are looked for at a time.
-        const MANY: usize = 64;
+        /// So many are looked for at a time: after a commit the search begins anew.
+        const MANY: usize = 4096;
         loop {
             while let Some(found) = self.found.pop_front() {
                 if let Some(user) = self.user(&found)
