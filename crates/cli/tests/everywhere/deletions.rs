@@ -66,3 +66,56 @@ fn deletions_are_permitted_as_by_the_kernel() {
         assert_eq!(kernel.finish(), [""; 0]);
     }
 }
+
+/// Folders and subvolumes with and without flags of chattr, and where subvolumes are made and deleted.
+const FLAGS: &str = "cd $top; mkdir immutable appending plain
+    for name in immutable/one appending/one plain/immutable plain/appending plain/source; do
+        $tool subvolume create $name >/dev/null
+    done
+    chattr +i immutable plain/immutable; chattr +a appending plain/appending";
+const FLAGGED: [&str; 4] = ["immutable/one", "appending/one", "plain/immutable", "plain/appending"];
+
+fn answers_to_flags(tool: &str, top: &Path) -> Vec<String> {
+    shell(FLAGS, &[("tool", Path::new(tool)), ("top", top)]);
+    let mut acts: Vec<String> = Vec::new();
+    for folder in ["immutable", "appending", "plain/immutable", "plain/appending"] {
+        acts.push(format!("{tool} subvolume create {folder}/new"));
+        acts.push(format!("{tool} subvolume snapshot plain/source {folder}/snapshot"));
+    }
+    acts.extend(FLAGGED.map(|name| match (tool, name.split_once('/')) {
+        (BINARY, _) => format!("{BINARY} subvolume delete {name}"),
+        (_, Some((folder, name))) => format!("{IOCTL} {folder} {name}"),
+        _ => unreachable!("each has a folder"),
+    }));
+    let mut answers: Vec<String> = acts
+        .iter()
+        .map(|act| {
+            let finished = run(20, "bash", &["-c", &format!("cd {}; {act}", text(top))]);
+            format!("{}: {}", act.replace(tool, "").replace(IOCTL, "delete"), answer(finished.code, &finished.output))
+        })
+        .collect();
+    let left = run(20, "bash", &["-c", &format!("cd {}; find . | sort", text(top))]);
+    answers.push(left.output);
+    answers
+}
+
+#[test]
+fn flags_of_chattr_hold_for_subvolumes() {
+    const TEST: &str = "flags_of_chattr_hold_for_subvolumes";
+    if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["btrfs", "chattr", "perl"]) {
+        return;
+    }
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    bed.mount_ok("rw");
+    let image = bed.scratch.sparse_file("kernel.img", 512 << 20);
+    mkfs(&image, &[]);
+    let kernel = KernelMount::new(&image, "noatime");
+    let (ours, theirs) = (answers_to_flags(BINARY, &bed.at), answers_to_flags("btrfs", kernel.path()));
+    let answer = |line: &String| line.rsplit(": ").next().unwrap_or_default().to_owned();
+    let (ours_said, theirs_said): (Vec<_>, Vec<_>) =
+        (ours.iter().map(answer).collect(), theirs.iter().map(answer).collect());
+    assert_eq!(ours_said, theirs_said, "ours: {ours:#?}, the kernel's: {theirs:#?}");
+    umount(&bed);
+    assert_eq!(kernel.finish(), [""; 0]);
+}

@@ -35,6 +35,7 @@ const ERRORS: &[(&str, &str)] = &[
     ("read-only", "EROFS"),
     ("only its owner", "EPERM"),
     ("the directory is sticky", "EPERM"),
+    ("immutable or append-only", "EPERM"),
     ("only root", "EPERM"),
     ("only those who may write", "EPERM"),
     ("not permitted", "EPERM"),

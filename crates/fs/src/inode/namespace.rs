@@ -124,7 +124,7 @@ impl Inode {
     }
 
     /// Refuses a directory that cannot get another entry.
-    fn must_take_entries(&self) -> Result<()> {
+    pub(crate) fn must_take_entries(&self) -> Result<()> {
         self.must_be_writable()?;
         if self.with(|state| state.item.nlink == 0) {
             return Err(Error::refused(Errno::ENOENT, "the directory was removed"));
@@ -133,8 +133,13 @@ impl Inode {
     }
 
     /// Refuses a directory that cannot lose an entry.
-    fn must_lose_entries(&self) -> Result<()> {
+    pub(crate) fn must_lose_entries(&self) -> Result<()> {
         self.must_be_writable()?;
+        self.must_not_have(FIXED)
+    }
+
+    /// Refuses an inode whose names stay as they are.
+    pub(crate) fn must_lose_names(&self) -> Result<()> {
         self.must_not_have(FIXED)
     }
 }

@@ -211,10 +211,7 @@ impl Inode {
         if !self.is_directory() {
             return Err(Error::refused(Errno::ENOTDIR, "not a directory"));
         }
-        self.must_be_writable()?;
-        if self.with(|state| state.item.nlink.get()) == 0 {
-            return Err(Error::refused(Errno::ENOENT, "the directory was removed"));
-        }
+        self.must_take_entries()?;
         directory::plan_addition(core, &self.tree, self.ino, name, None)
     }
 }

@@ -41,7 +41,7 @@ pub fn delete(inodes: &InodeCache, parent: InodeId, name: &[u8], victim: Victim)
     let parent = inodes.get(parent)?;
     let handle = core.start(Reserve::removal(ITEMS))?;
     let _guard = parent.lock_exclusive()?;
-    parent.must_be_writable()?;
+    parent.must_lose_entries()?;
     let found = directory::find(core, &parent.tree, parent.ino, name)?;
     let found = found.ok_or_else(|| Error::refused(Errno::ENOENT, "there is no such name"))?;
     let Target::Subvolume(id) = found.target else {
@@ -57,7 +57,9 @@ pub fn delete(inodes: &InodeCache, parent: InodeId, name: &[u8], victim: Victim)
     if id == victim.mounted {
         return Err(Error::refused(Errno::EBUSY, "the subvolume is mounted"));
     }
-    if victim.empty && inodes.get(InodeId::root_of(id))?.size() != 0 {
+    let root = inodes.get(InodeId::root_of(id))?;
+    root.must_lose_names()?;
+    if victim.empty && root.size() != 0 {
         return Err(Error::refused(Errno::ENOTEMPTY, "the subvolume is not empty"));
     }
     let table = check_under_lock(core, || must_be_deletable(core, id))?;

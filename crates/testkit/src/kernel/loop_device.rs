@@ -38,6 +38,11 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        run(20, "losetup", &["-d", &self.path.to_string_lossy()]);
+        let node = self.path.to_string_lossy();
+        // Write protection would stay with the node, for whoever gets it next.
+        if std::fs::read_to_string(format!("/sys/block/{}/ro", self.name())).is_ok_and(|ro| ro.trim() == "1") {
+            run(20, "blockdev", &["--setrw", &node]);
+        }
+        run(20, "losetup", &["-d", &node]);
     }
 }

@@ -1,7 +1,7 @@
 //! Taking a name away, and what that does to the inode.
 
 use super::lookup::Object;
-use super::{FIXED, Namespace, lock_all};
+use super::{Namespace, lock_all};
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{InodeId, timespec};
 use crate::inode::directory::{self, Found, Target, check_name};
@@ -87,7 +87,7 @@ impl Namespace {
         call: Call,
     ) -> Result<Attempt> {
         directory.must_lose_entries()?;
-        child.must_not_have(FIXED)?;
+        child.must_lose_names()?;
         match (call, child.is_directory()) {
             (Call::Unlink, true) => return Err(Error::refused(Errno::EISDIR, "a directory is removed by rmdir")),
             (Call::Rmdir, false) => return Err(Error::refused(Errno::ENOTDIR, "not a directory")),
