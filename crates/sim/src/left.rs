@@ -210,12 +210,7 @@ impl<'a> Left<'a> {
                 continue;
             }
             let found = match Fingerprint::of_damaged_library(&opened?) {
-                // Devices that are known to be stale lack whole blocks, and say so.
-                Err(_)
-                    if (0..self.plan.devices).all(|device| !less.believes(device) || self.behind.contains(&device)) =>
-                {
-                    continue;
-                }
+                Err(_) if !must_open => continue,
                 found => found?,
             };
             if !differences(shown, &found, Compare::MODEL).is_empty() {
