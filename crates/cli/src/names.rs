@@ -5,9 +5,12 @@
 //!
 //! When a mount of type `fuse.butterfs` is remounted, mount(8) calls `mount.fuse`, which calls what stands after the dot
 //! with a mount helper's arguments: `butterfs SOURCE DIR -o remount,...`.
+//!
+//! The process that serves a mount starts this program as [`PROXY`], see [`butterfs_fuse::control::proxy`].
 
 use crate::commands::{Butterfs, Command, Run, mkfs, mount};
 use crate::error::CliError;
+use butterfs_fuse::control::proxy;
 use clap::Parser;
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,6 +19,9 @@ use std::path::Path;
 /// The names by which mount(8) calls.
 const MOUNT_HELPERS: [&str; 3] = ["mount.butterfs", "mount.fuseblk.butterfs", "mount.fuse.butterfs"];
 
+/// The name of the process between ordinary users and the one that serves a mount.
+pub const PROXY: &str = "butterfs-control-proxy";
+
 /// What a command line asks for.
 #[derive(Debug)]
 pub enum Invocation {
@@ -23,6 +29,8 @@ pub enum Invocation {
     Command(Command),
     /// What mount(8) wants of a helper.
     MountHelper(mount::Helper),
+    /// The proxy, with its arguments; the process that serves a mount starts it.
+    Proxy(Vec<OsString>),
 }
 
 impl Run for Invocation {
@@ -30,6 +38,7 @@ impl Run for Invocation {
         match self {
             Invocation::Command(command) => command.run(out),
             Invocation::MountHelper(helper) => helper.run(out),
+            Invocation::Proxy(arguments) => Ok(proxy::run(&arguments)?),
         }
     }
 }
@@ -37,6 +46,7 @@ impl Run for Invocation {
 /// Takes a command line apart.
 pub fn parse(arguments: &[OsString]) -> Result<Invocation, CliError> {
     Ok(match program_name(arguments) {
+        PROXY => Invocation::Proxy(arguments[1..].to_vec()),
         "mkfs.butterfs" => Invocation::Command(Command::Mkfs(mkfs::Standalone::try_parse_from(arguments)?.args)),
         name if MOUNT_HELPERS.contains(&name) || is_remount(arguments) => Invocation::MountHelper(
             mount::Helper::try_parse_from(arguments).map_err(|error| CliError::from(error).of_mount_helper())?,

@@ -8,6 +8,7 @@ use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_fs::{Env, Filesystem, InodeId, Options, Subvolume, TreeId};
 use butterfs_fuse::client;
 use butterfs_fuse::control::Caller;
+use butterfs_fuse::control::descriptors::is_pipe;
 use butterfs_fuse::subvolumes::{Answer, Peer, Places, Record, Refusal, Stage, perform};
 use rustix::fs::{Mode, OFlags, Stat, fstat};
 use std::fs::File;
@@ -249,11 +250,12 @@ impl Target {
         }
     }
 
-    /// Whether a descriptor stands for something on the mount. A server that waits for its own mount may wait for ever.
-    pub fn holds(&self, descriptor: impl AsFd) -> bool {
+    /// Whether a stream can go through this descriptor. The serving process takes nothing but pipes: it may wait for ever
+    /// for its own mount, and for others' filesystems.
+    pub fn takes(&self, stream: impl AsFd) -> bool {
         match self {
-            Target::Mount(mount) => fstat(descriptor).is_ok_and(|stat| stat.st_dev == mount.device),
-            Target::Image(_) => false,
+            Target::Mount(_) => is_pipe(stream),
+            Target::Image(_) => true,
         }
     }
 

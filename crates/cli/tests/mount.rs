@@ -229,10 +229,6 @@ fn a_user_needs_only_fusermount3() {
     if Bed::for_root(TEST).is_none() {
         return;
     }
-    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
-        // As udev leaves it on every distribution; this machine has no udev.
-        fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).unwrap();
-    }
     let folder = public_folder(TEST);
     let script = r#"
         cd "$folder" && mkdir home && chown nobody home && cd home && mkdir mnt && chown nobody mnt

@@ -219,7 +219,7 @@ impl Raw {
     fn new(socket: &Path) -> Raw {
         let mut raw = Raw(BufReader::new(UnixStream::connect(socket).unwrap()));
         // A server that does not want to talk may have closed before.
-        let _ = raw.0.get_mut().write_all(b"hello 1\n");
+        let _ = raw.0.get_mut().write_all(b"hello 2\n");
         raw
     }
 
@@ -244,9 +244,16 @@ impl Raw {
     }
 }
 
+/// The socket for root.
 fn socket(bed: &Bed) -> PathBuf {
     let device = fs::metadata(&bed.at).unwrap().dev();
-    PathBuf::from(format!("/run/butterfs/{}:{}.sock", rustix::fs::major(device), rustix::fs::minor(device)))
+    PathBuf::from(format!("/run/butterfs/{}:{}.owner.sock", rustix::fs::major(device), rustix::fs::minor(device)))
+}
+
+/// The socket for everybody else.
+fn socket_for_guests(bed: &Bed) -> PathBuf {
+    let own = socket(bed);
+    PathBuf::from(text(&own).replace(".owner", ""))
 }
 
 /// Runs `act` on a thread of a user without privileges.
@@ -272,14 +279,15 @@ fn place(path: impl AsRef<Path>, flags: OFlags) -> std::os::fd::OwnedFd {
 #[test]
 fn who_cannot_reach_a_mount_cannot_use_it() {
     let Some(bed) = filled("unreachable") else { return };
-    let socket = socket(&bed);
+    let (socket, own) = (socket_for_guests(&bed), socket(&bed));
     let (folder, there) = (fs::metadata("/run/butterfs").unwrap(), fs::symlink_metadata(&socket).unwrap());
     assert_eq!((folder.uid(), folder.mode() & 0o7777), (0, 0o755));
     assert!(there.uid() == 0 && there.file_type().is_socket());
+    assert_eq!(fs::symlink_metadata(&own).unwrap().mode() & 0o777, 0o600);
     // Only root can get through it.
     shell("chmod 700 \"$folder\"", &[("folder", bed.scratch.path())]);
     as_nobody(|| {
-        assert!(fs::metadata(&bed.at).is_err());
+        assert!(fs::metadata(&bed.at).is_err() && UnixStream::connect(&own).is_err());
         let mut raw = Raw::new(&socket);
         assert!(raw.line().starts_with("butterfs "));
         for question in ["create 5:256 18 new", "create @0 18 new", "extents 5:257", "extents @0", "get-label", "sync"]
@@ -289,10 +297,10 @@ fn who_cannot_reach_a_mount_cannot_use_it() {
         }
         let (elsewhere, opened) = (place("/", OFlags::PATH), place("/", OFlags::RDONLY));
         assert!(raw.ask("do 1 create @0 18 new", &[elsewhere.as_fd()]).starts_with("refused 18 "));
-        assert!(raw.ask("do 1 create @0 18 new", &[opened.as_fd()]).starts_with("refused 22 "));
+        assert!(raw.ask("do 1 create @0 18 new", &[opened.as_fd()]).starts_with("refused 18 "));
         assert!(raw.ask("with 1 send 1 % - 0", &[opened.as_fd()]).starts_with("refused 1 "));
         assert_eq!(raw.ask("readonly", &[]), "failed not permitted\n");
-        assert_eq!(raw.ask("hello 77", &[]), "butterfs 1\n");
+        assert_eq!(raw.ask("hello 77", &[]), "butterfs 2\n");
         assert!(raw.ask("do 0 get-label", &[]).starts_with("refused 71 "));
     });
     // Whoever was handed the way may use it.
@@ -306,13 +314,13 @@ fn who_cannot_reach_a_mount_cannot_use_it() {
     assert!(!bed.path("new").exists());
     drop(mount);
     bed.umount_ok();
-    assert!(!socket.exists(), "the name goes with the mount");
+    assert!(!socket.exists() && !own.exists(), "the names go with the mount");
 }
 
 #[test]
 fn a_user_has_few_connections() {
     let Some(bed) = filled("few_connections") else { return };
-    let socket = socket(&bed);
+    let socket = socket_for_guests(&bed);
     as_nobody(|| {
         let mut held: Vec<Raw> = (0..4).map(|_| Raw::new(&socket)).collect();
         held.iter_mut().for_each(|raw| assert!(raw.line().starts_with("butterfs ")));

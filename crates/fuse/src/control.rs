@@ -15,6 +15,9 @@
 //! read from, then those of the places that the question names. A place is a descriptor opened with `O_PATH`: whoever
 //! has it could get there, and it shows through which mount.
 //!
+//! Root and the user who made the mount connect to the serving process, everybody else to a [proxy]. What those two send is
+//! held here, so a command passes nothing on that could keep this process: paths, and pipes.
+//!
 //! # Invariants
 //! 1. Both sides check whose process the other end is: root, or the user who made the mount. Where other users may enter
 //!    the mount, they may ask questions, each of which has its own conditions, but give no orders; so may root without
@@ -25,13 +28,17 @@
 //!    which is given up when it says or takes nothing for [`GUEST_PATIENCE`].
 
 mod address;
+mod admission;
 mod caller;
+pub mod descriptors;
 mod desk;
 mod parcel;
+pub mod proxy;
 
 pub use address::shown as shown_address;
 pub use caller::{Caller, Waiter};
 pub use desk::Desk;
+pub use proxy::Proxy;
 
 use crate::subvolumes::{Answer, Peer, Refusal, Sink};
 use std::io::{self, BufRead};
@@ -40,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of questions and answers.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The longest line that is read.
 const LINE_BYTES: u64 = 4096;
@@ -52,6 +59,8 @@ pub const MOST_DESCRIPTORS: usize = 250;
 const MOST_GUESTS: usize = 32;
 /// Connections of one such user.
 const MOST_OF_ONE_GUEST: usize = 4;
+/// Connections that wait for ever, or are being served, where ordinary users connect.
+const MOST_CONNECTIONS: usize = 128;
 /// Descriptors that such a user may bring along with a question.
 const MOST_OF_GUESTS_DESCRIPTORS: usize = 4;
 /// How long such a user may say or take nothing.
@@ -106,6 +115,8 @@ pub struct Powers {
     pub carry: Carry,
     /// Whether other users than root and the one who made the mount may ask.
     pub for_all: bool,
+    /// What takes their connections.
+    pub proxy: Proxy,
 }
 
 fn is_trusted(uid: u32, owner: u32) -> bool {
@@ -144,7 +155,7 @@ mod tests {
             let written = std::fs::File::from(descriptor).write_all(&asked.words.concat());
             written.map(|()| vec![asked.words.to_vec()]).map_err(|error| Refusal::new(5, error.to_string()))
         });
-        Powers { obey: Arc::new(obey), respond, carry, for_all: true }
+        Powers { obey: Arc::new(obey), respond, carry, for_all: true, proxy: Proxy::Thread }
     }
 
     fn desk(minor: u32, obey: fn(Order) -> Result<(), String>) -> (Desk, (u32, u32)) {

@@ -9,7 +9,7 @@
 
 use crate::Log;
 use crate::adaptor::{Adaptor, Carrier, Reopen};
-use crate::control::{Carry, Desk, Order, Powers, Respond};
+use crate::control::{Carry, Desk, Order, Powers, Proxy, Respond};
 use crate::memory::Tide;
 use crate::mount::{self, mountinfo};
 use crate::session::{End, Refusal, Session, connect};
@@ -38,6 +38,14 @@ pub fn prepare() {
     system::hold_termination();
 }
 
+/// What commands need to be served.
+pub struct Commands {
+    /// Answers questions about streams.
+    pub carrier: Carrier,
+    /// Takes the connections of ordinary users.
+    pub proxy: Proxy,
+}
+
 /// A mounted filesystem that answers.
 pub struct Service {
     session: Session,
@@ -48,12 +56,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Mounts `filesystem` and starts answering over `transport`. `reopen` is for one that was opened read-only; `carrier` answers
-    /// questions about streams. The error is a sentence.
+    /// Mounts `filesystem` and starts answering over `transport`. `reopen` is for one that was opened read-only. The
+    /// error is a sentence.
     pub fn start(
         filesystem: Filesystem,
         reopen: Reopen,
-        carrier: Carrier,
+        commands: Commands,
         (request, transport): (&mount::Request, Transport),
         log: Log,
     ) -> Result<Service, String> {
@@ -69,14 +77,14 @@ impl Service {
         let device = mounted.device.another();
         let started = device.and_then(|device| {
             let adaptor = Adaptor::new(filesystem, reopen, device);
-            Service::answer(Arc::new(adaptor), carrier, mounted, rings, request, log)
+            Service::answer(Arc::new(adaptor), commands, mounted, rings, request, log)
         });
         started.map_err(|error| cannot_serve(request, &error.to_string()))
     }
 
     fn answer(
         adaptor: Arc<Adaptor>,
-        carrier: Carrier,
+        commands: Commands,
         mounted: mount::Mounted,
         rings: Option<Registered>,
         request: &mount::Request,
@@ -89,7 +97,7 @@ impl Service {
             adaptor.mounted_as(device);
             raise_read_ahead(device, kind);
         }
-        let desk = device.and_then(|device| open_desk(device, request.allow_other, &adaptor, carrier, &log));
+        let desk = device.and_then(|device| open_desk(device, request.allow_other, &adaptor, commands, &log));
         let session = Session::over(mounted.device, rings, adaptor.clone(), threads, log.clone())?;
         unmount_on_termination(request.mountpoint.clone(), log.clone())?;
         watch_devices(Arc::downgrade(&adaptor), log.clone())?;
@@ -144,7 +152,13 @@ fn cannot_serve(request: &mount::Request, why: &str) -> String {
 }
 
 /// Without a desk the mount works, and `umount` cannot wait for its end.
-fn open_desk(device: (u32, u32), for_all: bool, adaptor: &Arc<Adaptor>, carrier: Carrier, log: &Log) -> Option<Desk> {
+fn open_desk(
+    device: (u32, u32),
+    for_all: bool,
+    adaptor: &Arc<Adaptor>,
+    Commands { carrier, proxy }: Commands,
+    log: &Log,
+) -> Option<Desk> {
     let for_questions = Arc::clone(adaptor);
     let answer: Respond = Arc::new(move |asked, sink| for_questions.perform(asked, sink));
     let for_streams = Arc::clone(adaptor);
@@ -155,7 +169,7 @@ fn open_desk(device: (u32, u32), for_all: bool, adaptor: &Arc<Adaptor>, carrier:
         Order::MakeWritable => adaptor.set_read_only(false),
         Order::MakeReadOnly => adaptor.set_read_only(true),
     };
-    Desk::open(device, Powers { obey: Arc::new(obey), respond: answer, carry, for_all }, log.clone())
+    Desk::open(device, Powers { obey: Arc::new(obey), respond: answer, carry, for_all, proxy }, log.clone())
         .inspect_err(|error| log(&format!("orders cannot be taken: {error}")))
         .ok()
 }

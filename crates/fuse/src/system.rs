@@ -171,6 +171,16 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
+/// Has the kernel refuse descriptors that others want to send to a socket, or accept them again; connections begin like the
+/// socket that took them. Linux 6.16 and later, elsewhere nothing happens.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>, is_refused: bool) {
+    const SO_PASSRIGHTS: c_int = 83;
+    let (accepts, bytes) = (c_int::from(!is_refused), size_of::<c_int>() as libc::socklen_t);
+    let value = (&raw const accepts).cast::<c_void>();
+    // SAFETY: `value` is the number of `bytes` bytes that the call reads.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, bytes) };
+}
+
 /// The supplementary groups that the process at the other end of a socket had when it connected.
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];

@@ -15,12 +15,14 @@ pub use helper::Helper;
 use super::Run;
 use crate::args;
 use crate::error::{CliError, os_message};
+use crate::names::PROXY;
 use crate::report;
 use butterfs_device::FileDevice;
 use butterfs_fs::{Env, Errno, Filesystem, Options, SetAttr, Subvolume};
 use butterfs_fuse::adaptor::Reopen;
+use butterfs_fuse::control::Proxy;
 use butterfs_fuse::mount::{self, Backing, MountOptions};
-use butterfs_fuse::service::{self, Service};
+use butterfs_fuse::service::{self, Commands, Service};
 use butterfs_fuse::{Log, client};
 use std::ffi::OsString;
 use std::io::ErrorKind::NotFound;
@@ -126,7 +128,7 @@ impl Args {
             sector_bytes: 4096,
         };
         let mount = (&request, options.transport);
-        let service = Service::start(filesystem, reopen, crate::streams::carrier(), mount, Arc::clone(&log));
+        let service = Service::start(filesystem, reopen, commands(), mount, Arc::clone(&log));
         let service = service.map_err(cannot_serve)?;
         drop(request);
         if in_background {
@@ -242,6 +244,12 @@ fn give_root_directory(filesystem: &Filesystem) -> Result<(), CliError> {
 fn cannot_serve(sentence: String) -> CliError {
     let hint = sentence.contains("cannot be run").then_some("fusermount3 is in the package fuse3");
     hint.into_iter().fold(CliError::failed(sentence), |error, hint| error.hint(hint))
+}
+
+/// How commands are served. The proxy is this very program, also when another one has taken its place.
+fn commands() -> Commands {
+    let proxy = Proxy::Program { program: "/proc/self/exe".into(), name: PROXY.into() };
+    Commands { carrier: crate::streams::carrier(), proxy }
 }
 
 fn to_stderr() -> Log {

@@ -126,7 +126,7 @@ impl Args {
             }
         };
         question.words = request.to_words();
-        let input = if target.holds(&input) { through_pipe(input)? } else { input.into() };
+        let input = if target.takes(&input) { input.into() } else { through_pipe(input)? };
         let answer = target.ask_with(&question, input, &mut tell)?;
         let records = answer.map_err(|refusal| CliError::failed(format!("cannot receive: {}", refusal.sentence)))?;
         let summary = receiving::summary_of(&records).ok_or_else(nonsense)?;
@@ -160,7 +160,7 @@ impl Args {
     }
 }
 
-/// The same stream, which lies on the mount that is asked, read by this process.
+/// The same stream, read by this process.
 fn through_pipe(mut input: File) -> Result<OwnedFd, CliError> {
     let failed = |error: std::io::Error| CliError::failed(format!("cannot read the stream: {}", os_message(&error)));
     let (reader, mut writer) = std::io::pipe().map_err(failed)?;

@@ -76,9 +76,9 @@ impl Run for Args {
         }
         let sink = self.sink()?;
         let mut display = Display::new(&self);
-        let answer = match target.holds(&sink) {
-            false => target.ask_with(&question, sink, &mut |words| display.report(words))?,
-            true => through_pipe(&mut target, &question, sink, &mut display)?,
+        let answer = match target.takes(&sink) {
+            true => target.ask_with(&question, sink, &mut |words| display.report(words))?,
+            false => through_pipe(&mut target, &question, sink, &mut display)?,
         };
         let records = answer.map_err(|refusal| CliError::failed(refusal.sentence))?;
         display.end(records.first().map_or(&[], Vec::as_slice), self.verbose);
@@ -86,7 +86,7 @@ impl Run for Args {
     }
 }
 
-/// For a stream into a file of the mount that is asked.
+/// For a stream that this process writes.
 fn through_pipe(
     target: &mut Target,
     question: &Question,

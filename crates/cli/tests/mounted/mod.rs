@@ -6,6 +6,7 @@ use butterfs_testkit::requirement::skip;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::transport;
 use butterfs_testkit::watchdog::Watchdog;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,13 +31,19 @@ impl Bed {
         Some(Bed { scratch, image, at, _watchdog: Watchdog::new(test, 120) })
     }
 
-    /// The same for a test that needs root.
+    /// The same for a test that needs root. Users may mount too, as on every distribution: where no udev has seen to that,
+    /// this does.
     pub fn for_root(test: &str) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() {
             skip(test, "needs root");
             return None;
         }
-        Bed::new(test)
+        let bed = Bed::new(test)?;
+        let mode = |path: &str| std::fs::metadata(path).expect("it opens").permissions().mode();
+        if mode("/dev/fuse") & 0o006 != 0o006 {
+            std::fs::set_permissions("/dev/fuse", PermissionsExt::from_mode(0o666)).expect("root may");
+        }
+        Some(bed)
     }
 
     /// For tests of hundreds of commands, which a busy machine makes slow.

@@ -1,5 +1,6 @@
 //! Where the sockets of mounts are: `MAJOR:MINOR.sock`, after the mount's device number, in a folder of the user whose
-//! process serves the mount.
+//! process serves the mount. Where others may enter the mount, root and that user connect to `MAJOR:MINOR.owner.sock`, and
+//! commands that do not know it learn at the other one that they are of another version.
 //!
 //! | who serves | folder |
 //! |---|---|
@@ -33,6 +34,26 @@ const DIRECTORY: u32 = 0o040_000;
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
 
+/// Who can connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// Root, and the user who serves the mount.
+    Owners,
+    /// The same, where there are no others.
+    OwnersAlone,
+    /// Everybody, by way of a [proxy](super::proxy).
+    Guests,
+}
+
+impl Whom {
+    fn mode(self) -> u32 {
+        match self {
+            Whom::Owners | Whom::OwnersAlone => 0o600,
+            Whom::Guests => 0o666,
+        }
+    }
+}
+
 /// A name that leads to this process, as long as nobody takes it over.
 pub struct Bound {
     folder: PathBuf,
@@ -41,19 +62,25 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Listens for the mount with this device number; other users may connect when `for_all`.
-    pub fn bind(device: (u32, u32), for_all: bool) -> io::Result<(Bound, UnixListener)> {
+    /// Listens for the mount with this device number, in a folder that others get through when `for_all`. Nobody can connect before
+    /// `hand_over` has the listener: whoever holds the last descriptor of it holds what clients have sent.
+    pub fn bind(
+        device: (u32, u32),
+        whom: Whom,
+        for_all: bool,
+        hand_over: impl FnOnce(UnixListener) -> io::Result<()>,
+    ) -> io::Result<Bound> {
         let folder = own_folder(rustix::process::geteuid().as_raw(), for_all)?;
         let _turn = turn(&folder)?;
         remove_dead(&folder);
-        let path = folder.join(name(device));
-        let fresh = folder.join(format!(".{}.{}", name(device), std::process::id()));
+        let path = folder.join(name(device, whom));
+        let fresh = folder.join(format!(".{}.{}", name(device, whom), std::process::id()));
         remove(&fresh);
-        let listener = UnixListener::bind(&fresh)?;
-        std::fs::set_permissions(&fresh, Permissions::from_mode(if for_all { 0o666 } else { 0o600 }))?;
+        hand_over(UnixListener::bind(&fresh)?)?;
+        std::fs::set_permissions(&fresh, Permissions::from_mode(whom.mode()))?;
         let inode = inode_of(&fresh)?;
         std::fs::rename(&fresh, &path)?;
-        Ok((Bound { folder, path, inode }, listener))
+        Ok(Bound { folder, path, inode })
     }
 }
 
@@ -72,7 +99,9 @@ impl Drop for Bound {
 pub fn connect(device: (u32, u32), user: u32) -> io::Result<Option<UnixStream>> {
     let is_safe = |folder: &PathBuf| is_owned(folder, user).is_ok_and(|is| is);
     for folder in folders(user).into_iter().chain(shared_folders(user)).filter(is_safe) {
-        match UnixStream::connect(folder.join(name(device))) {
+        let connect = |whom| UnixStream::connect(folder.join(name(device, whom)));
+        let connected = connect(Whom::Owners).or_else(|_| connect(Whom::Guests));
+        match connected {
             Ok(stream) => {
                 let server = peer_credentials(stream.as_fd())?.uid;
                 if is_trusted(server, user) || is_outside(server) && folder == system_folder() {
@@ -93,16 +122,19 @@ pub fn connect(device: (u32, u32), user: u32) -> io::Result<Option<UnixStream>> 
 pub fn shown(device: (u32, u32), user: u32) -> String {
     let all = folders(user);
     let first = all.first().map_or(Path::new(SHARED), PathBuf::as_path);
-    first.join(name(device)).display().to_string()
+    first.join(name(device, Whom::Guests)).display().to_string()
 }
 
 #[cfg(test)]
 pub fn path_of(device: (u32, u32)) -> io::Result<PathBuf> {
-    Ok(own_folder(rustix::process::geteuid().as_raw(), true)?.join(name(device)))
+    Ok(own_folder(rustix::process::geteuid().as_raw(), true)?.join(name(device, Whom::Owners)))
 }
 
-fn name((major, minor): (u32, u32)) -> String {
-    format!("{major}:{minor}.sock")
+fn name((major, minor): (u32, u32), whom: Whom) -> String {
+    match whom {
+        Whom::Owners => format!("{major}:{minor}.owner.sock"),
+        Whom::OwnersAlone | Whom::Guests => format!("{major}:{minor}.sock"),
+    }
 }
 
 /// The folders that nobody else can take away.
@@ -268,9 +300,14 @@ mod tests {
         let taken = Path::new(SHARED).join(format!("{NAME}-{user}"));
         let squatter = as_user(other, || {
             std::fs::create_dir(&taken).unwrap();
-            UnixListener::bind(taken.join(name(device))).unwrap()
+            UnixListener::bind(taken.join(name(device, Whom::Guests))).unwrap()
         });
-        let (bound, listener) = as_user(user, || Bound::bind(device, true)).unwrap();
+        let mut listener = None;
+        let keep = |fresh| {
+            listener = Some(fresh);
+            Ok(())
+        };
+        let bound = as_user(user, || Bound::bind(device, Whom::Guests, true, keep)).unwrap();
         assert!(bound.path.starts_with(SHARED) && !bound.path.starts_with(&taken), "{}", bound.path.display());
         let connected = connect(device, user).unwrap().expect("root finds it");
         assert_eq!(peer_credentials(connected.as_fd()).unwrap().uid, user);

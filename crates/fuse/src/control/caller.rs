@@ -62,7 +62,7 @@ impl Caller {
     }
 
     pub(super) fn send(&mut self, line: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        parcel::send(self.stream.get_ref(), line, descriptors)
+        parcel::send(self.stream.get_ref(), line.as_bytes(), descriptors)
     }
 
     pub(super) fn line(&mut self, most: u64) -> io::Result<String> {

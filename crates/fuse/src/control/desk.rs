@@ -1,10 +1,11 @@
 //! The serving side.
 
-use super::address::Bound;
+use super::address::{Bound, Whom};
+use super::admission::Admission;
 use super::parcel::Lines;
 use super::{
-    Asked, GUEST_DELAY, GUEST_PATIENCE, LINE_BYTES, MOST_DESCRIPTORS, MOST_GUESTS, MOST_OF_GUESTS_DESCRIPTORS,
-    MOST_OF_ONE_GUEST, ORDERS, Powers, RECORD_BYTES, VERSION, is_trusted,
+    Asked, GUEST_DELAY, GUEST_PATIENCE, LINE_BYTES, MOST_DESCRIPTORS, MOST_OF_GUESTS_DESCRIPTORS, ORDERS, Powers,
+    RECORD_BYTES, VERSION, proxy,
 };
 use crate::Log;
 use crate::credentials;
@@ -12,15 +13,20 @@ use crate::subvolumes::{self, Capabilities, Peer, Record, Refusal};
 use crate::system::{self, PeerCredentials};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
-use std::collections::HashMap;
 use std::io::{self, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
+use std::process::Child;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Bytes of an answer that are sent at once.
 const BUFFER_BYTES: usize = 1 << 16;
+/// The longest line about a peer, who can be in 65,536 groups.
+const PEER_BYTES: usize = 1 << 20;
+/// How long it takes until something is tried again that did not work.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// See the [module](self).
 pub struct Desk {
@@ -30,8 +36,10 @@ pub struct Desk {
 }
 
 struct Shared {
+    device: (u32, u32),
     powers: Powers,
     log: Log,
+    admission: Arc<Admission>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -42,17 +50,48 @@ struct State {
     outcome: Option<Result<(), String>>,
     /// Those who wait for the outcome and have not been told.
     waiting: usize,
-    /// Connections of users who are not privileged, by user.
-    guests: HashMap<u32, usize>,
+    /// Where ordinary users connect; none once the desk is gone.
+    for_guests: Option<ForGuests>,
+}
+
+/// The name where ordinary users connect, and the proxy that takes their connections.
+struct ForGuests {
+    _bound: Bound,
+    link: UnixStream,
+    program: Option<Child>,
+}
+
+impl Drop for ForGuests {
+    fn drop(&mut self) {
+        // The proxy ends when the link does. It may be kept from that by a user's filesystem; then nobody waits for it.
+        let _ = self.link.shutdown(Shutdown::Both);
+        let _ = self.program.as_mut().map(Child::try_wait);
+    }
 }
 
 impl Desk {
     /// Starts listening for orders about the mount with this device number.
     pub fn open(device: (u32, u32), powers: Powers, log: Log) -> io::Result<Desk> {
-        let (bound, listener) = Bound::bind(device, powers.for_all)?;
-        let shared = Arc::new(Shared { powers, log, state: Mutex::default(), changed: Condvar::new() });
+        let mut listener = None;
+        let whom = if powers.for_all { Whom::Owners } else { Whom::OwnersAlone };
+        let bound = Bound::bind(device, whom, powers.for_all, |fresh| {
+            listener = Some(fresh);
+            Ok(())
+        })?;
+        let (state, changed, admission) = (Mutex::default(), Condvar::new(), Admission::for_owners());
+        let shared = Arc::new(Shared { device, powers, log, admission, state, changed });
+        if shared.powers.for_all {
+            let link = shared.start_proxy()?;
+            let for_guests = Arc::downgrade(&shared);
+            std::thread::Builder::new().name("guests".into()).spawn(move || keep_proxy(&for_guests, link))?;
+        }
         let for_thread = Arc::clone(&shared);
-        std::thread::Builder::new().name("control".into()).spawn(move || for_thread.listen(&listener))?;
+        let listen = move || {
+            if let Some(listener) = listener {
+                for_thread.listen(&listener);
+            }
+        };
+        std::thread::Builder::new().name("control".into()).spawn(listen)?;
         Ok(Desk { shared, _bound: bound })
     }
 
@@ -71,38 +110,77 @@ impl Desk {
     }
 }
 
-/// One of the connections that a user who is not privileged may have.
-struct Guest {
-    shared: Arc<Shared>,
-    uid: u32,
-}
-
-impl Drop for Guest {
+impl Drop for Desk {
     fn drop(&mut self) {
-        let mut state = self.shared.state.lock();
-        if let Some(count) = state.guests.get_mut(&self.uid) {
-            *count -= 1;
-        }
-        state.guests.retain(|_, count| *count > 0);
+        let for_guests = self.shared.state.lock().for_guests.take();
+        drop(for_guests);
     }
 }
 
+/// Takes the connections of ordinary users from the proxy; starts another one when it has ended, until the desk is gone.
+fn keep_proxy(shared: &Weak<Shared>, mut link: UnixStream) {
+    loop {
+        // It ends with an error or without one, and that is all there is to know.
+        let _ = take_connections(shared, &link);
+        std::thread::sleep(PAUSE);
+        let Some(shared) = shared.upgrade().filter(|shared| shared.state.lock().for_guests.take().is_some()) else {
+            return;
+        };
+        (shared.log)("the process that takes the connections of ordinary users has ended; another one is started");
+        match shared.start_proxy() {
+            Ok(another) => link = another,
+            Err(error) => {
+                (shared.log)(&format!("ordinary users cannot ask any more: {error}"));
+                return;
+            }
+        }
+    }
+}
+
+fn take_connections(shared: &Weak<Shared>, link: &UnixStream) -> io::Result<()> {
+    let mut lines = Lines::new(link, 1);
+    while let Some(line) = lines.next(LINE_BYTES as usize)? {
+        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        match (line.strip_prefix("trouble "), lines.descriptors(1).and_then(|mut all| all.pop())) {
+            (Some(sentence), _) => (shared.log)(sentence),
+            (None, Some(stream)) => shared.serve_proxied(UnixStream::from(stream))?,
+            (None, None) => {}
+        }
+    }
+    Ok(())
+}
+
 impl Shared {
+    /// Starts a proxy for ordinary users; returns this end of the link to it.
+    fn start_proxy(&self) -> io::Result<UnixStream> {
+        let (link, theirs) = UnixStream::pair()?;
+        let mut program = None;
+        let bound = Bound::bind(self.device, Whom::Guests, true, |listener| {
+            // Before anybody can connect, and until they are let in.
+            system::refuse_descriptors(listener.as_fd(), true);
+            program = self.powers.proxy.start((listener, theirs), self.device)?;
+            Ok(())
+        })?;
+        let for_guests = ForGuests { _bound: bound, link: link.try_clone()?, program };
+        self.state.lock().for_guests = Some(for_guests);
+        Ok(link)
+    }
+
     fn listen(self: Arc<Self>, listener: &UnixListener) {
         for stream in listener.incoming() {
-            if let Err(error) = stream.and_then(|stream| self.admit(stream)) {
+            if let Err(error) = stream.and_then(|stream| self.serve(stream)) {
                 (self.log)(&format!("an order could not be taken: {error}"));
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(PAUSE);
             }
         }
     }
 
     /// Serves a connection on a thread of its own, if whoever made it may have one more.
-    fn admit(self: &Arc<Self>, stream: UnixStream) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, stream: UnixStream) -> io::Result<()> {
         let (PeerCredentials { uid, gid, .. }, capabilities) = credentials::of_peer(&stream)?;
         let guest = match capabilities.include(Capabilities::ADMINISTRATION) {
             true => None,
-            false => match self.guest(uid) {
+            false => match self.admission.admit(uid) {
                 Ok(guest) => Some(guest),
                 Err(refusal) => {
                     // A fresh socket has room for it; whoever does not read it learns nothing.
@@ -115,38 +193,35 @@ impl Shared {
         };
         let shared = Arc::clone(self);
         let serve = move || {
-            let is_ready = if guest.is_some() { set_patience(&stream) } else { Ok(()) };
-            let peer = is_ready.and_then(|()| {
-                let groups = system::peer_groups(stream.as_fd())?;
-                Ok(Peer { uid, gid, groups, capabilities })
-            });
+            let peer = system::peer_groups(stream.as_fd()).map(|groups| Peer { uid, gid, groups, capabilities });
             // An error is the peer's: it went, or took too long.
-            let _ = peer.and_then(|peer| shared.talk(&stream, &peer));
+            let _ = peer.and_then(|peer| shared.talk(&stream, Lines::new(&stream, MOST_DESCRIPTORS), &peer));
             drop(guest);
         };
         std::thread::Builder::new().name("control".into()).spawn(serve).map(drop)
     }
 
-    fn guest(self: &Arc<Self>, uid: u32) -> Result<Guest, Refusal> {
-        if !self.powers.for_all && !is_trusted(uid, rustix::process::geteuid().as_raw()) {
-            let sentence = "only root and the user who mounted the filesystem may ask";
-            return Err(Refusal::new(libc::EACCES, sentence));
-        }
-        let mut state = self.state.lock();
-        let (all, own) = (state.guests.values().sum::<usize>(), state.guests.get(&uid).copied().unwrap_or(0));
-        if all >= MOST_GUESTS || own >= MOST_OF_ONE_GUEST {
-            return Err(Refusal::new(libc::EAGAIN, "too many commands ask at the same time; try again later"));
-        }
-        *state.guests.entry(uid).or_default() += 1;
-        Ok(Guest { shared: Arc::clone(self), uid })
+    /// Serves a connection that the proxy has let in.
+    fn serve_proxied(self: &Arc<Self>, stream: UnixStream) -> io::Result<()> {
+        let shared = Arc::clone(self);
+        let serve = move || {
+            let mut lines = Lines::new(&stream, MOST_DESCRIPTORS);
+            let peer = lines.next(PEER_BYTES).ok().flatten().and_then(|line| proxy::peer_of(&line));
+            // An error is the peer's, as above.
+            let _ = peer.map(|peer| shared.talk(&stream, lines, &peer));
+        };
+        std::thread::Builder::new().name("control".into()).spawn(serve).map(drop)
     }
 
-    fn talk(&self, stream: &UnixStream, peer: &Peer) -> io::Result<()> {
+    fn talk(&self, stream: &UnixStream, mut lines: Lines<'_>, peer: &Peer) -> io::Result<()> {
         let (bytes, descriptors) = match peer.has(Capabilities::ADMINISTRATION) {
             true => (RECORD_BYTES, MOST_DESCRIPTORS),
-            false => (LINE_BYTES, MOST_OF_GUESTS_DESCRIPTORS),
+            false => {
+                set_patience(stream)?;
+                (LINE_BYTES, MOST_OF_GUESTS_DESCRIPTORS)
+            }
         };
-        let mut lines = Lines::new(stream, descriptors);
+        lines.limit(descriptors);
         let mut version = 0;
         while let Some(line) = lines.next(bytes as usize)? {
             let (head, rest) = line.split_once(' ').unwrap_or((&line, ""));
@@ -310,7 +385,7 @@ fn outcome_line(outcome: &Result<(), String>) -> String {
 }
 
 /// The last line of an answer.
-fn end_line(end: &Result<(), Refusal>) -> String {
+pub(super) fn end_line(end: &Result<(), Refusal>) -> String {
     match end {
         Ok(()) => "done\n".to_owned(),
         Err(Refusal { errno, sentence }) => {

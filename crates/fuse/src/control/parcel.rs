@@ -1,4 +1,4 @@
-//! Lines that come with descriptors: how a question hands over the places that it names, and the stream.
+//! Bytes that come with descriptors: how a question hands over the places that it names, and the stream.
 //!
 //! Invariant: a peer can make the other side hold at most so many at a time as it may; more are closed at once.
 
@@ -26,6 +26,12 @@ impl<'a> Lines<'a> {
         Lines { stream, waiting: Vec::new(), descriptors: VecDeque::new(), most_descriptors }
     }
 
+    /// Holds at most so many descriptors from now on.
+    pub fn limit(&mut self, most_descriptors: usize) {
+        self.most_descriptors = most_descriptors;
+        self.descriptors.truncate(most_descriptors);
+    }
+
     /// The next line without its end; a longer one than `most` bytes is cut there.
     pub fn next(&mut self, most: usize) -> io::Result<Option<String>> {
         loop {
@@ -47,25 +53,34 @@ impl<'a> Lines<'a> {
     }
 
     fn receive(&mut self) -> io::Result<usize> {
-        let mut bytes = [0; 4096];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::io::retry_on_intr(|| {
-            recvmsg(self.stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-        })?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                self.descriptors.extend(descriptors);
-            }
-        }
+        let (bytes, descriptors) = receive(self.stream)?;
+        self.descriptors.extend(descriptors);
         self.descriptors.truncate(self.most_descriptors);
-        self.waiting.extend_from_slice(&bytes[..received.bytes]);
-        Ok(received.bytes)
+        self.waiting.extend_from_slice(&bytes);
+        Ok(bytes.len())
     }
 }
 
-/// Sends a line together with descriptors.
-pub fn send(mut stream: &UnixStream, line: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// The next bytes, with the descriptors that came with the first of them. No bytes: there are no more.
+pub fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; 4096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut all = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            all.extend(descriptors);
+        }
+    }
+    bytes.truncate(received.bytes);
+    Ok((bytes, all))
+}
+
+/// Sends bytes together with descriptors.
+pub fn send(mut stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if descriptors.len() > MOST_DESCRIPTORS {
         return Err(io::Error::other(format!("a command takes at most {MOST_DESCRIPTORS} paths")));
     }
@@ -74,7 +89,6 @@ pub fn send(mut stream: &UnixStream, line: &str, descriptors: &[BorrowedFd<'_>])
     if !descriptors.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "there is room for so many");
     }
-    let bytes = line.as_bytes();
     let sent =
         rustix::io::retry_on_intr(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL))?;
     stream.write_all(&bytes[sent..])
