@@ -3,10 +3,12 @@
 //!
 //! Invariants: (1) a crate or a module that is not in these tables is a failure, so that a new one is a decision made
 //! here; (2) the tables equal the drawing in `ARCHITECTURE.md`.
-//! It reads the text of manifests and sources; it does not resolve names, so `fs` modules refer to each other by
-//! `crate::module`.
+//! It reads the text of manifests and sources; it does not resolve names. So `fs` modules refer to each other by
+//! `crate::module` and not by `super::`; no module hands out a name of a later one; and a type's own `impl` blocks are in the
+//! module that defines it, so that a method is where its receiver is.
 
 use crate::workspace;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A crate's folder and the crates of this workspace that it may use.
@@ -42,6 +44,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["file_buffer"],
     &["inode"],
     &["file"],
+    &["namespace"],
     &["subvolume"],
     &["replay"],
     &["mount"],
@@ -72,6 +75,7 @@ pub fn violations() -> Result<Vec<String>, String> {
     for folder in folders.flatten().map(|entry| entry.path()) {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+        let exports = exports(&std::fs::read_to_string(folder.join("src/lib.rs")).unwrap_or_default());
         found.extend(crate_edges(&name, &manifest));
         found.extend(unsafe_code(&name, &folder));
         for file in workspace::files_below(&folder, ".rs") {
@@ -85,14 +89,74 @@ pub fn violations() -> Result<Vec<String>, String> {
                 found.extend(unranked_locks(&shown, &text));
             }
             if name == "fs" && file.starts_with(folder.join("src")) {
-                found.extend(module_edges(&module_of(&folder.join("src"), &file), &shown, &text));
+                let src = folder.join("src");
+                let depth = depth_of(&src, &file);
+                found.extend(module_edges((&module_of(&src, &file), depth), &shown, &text, &exports));
             }
         }
     }
+    found.extend(foreign_impls(&crates.join("fs/src"))?);
     found.extend(gone(&crates));
     found.extend(drawings());
     found.sort();
     Ok(found)
+}
+
+/// `impl` blocks of a type of `fs` in another module than the one that defines it.
+fn foreign_impls(src: &Path) -> Result<Vec<String>, String> {
+    let read =
+        |file: &Path| std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()));
+    let sources: Vec<(String, String, String)> = workspace::files_below(src, ".rs")
+        .into_iter()
+        .map(|file| Ok((module_of(src, &file), file.display().to_string(), read(&file)?)))
+        .collect::<Result<_, String>>()?;
+    let mut homes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (module, _, text) in &sources {
+        for name in text.lines().filter_map(defined_type) {
+            homes.entry(name).or_default().insert(module);
+        }
+    }
+    let is_foreign = |module: &str, name: &str| homes.get(name).is_some_and(|homes| !homes.contains(module));
+    let mut found = Vec::new();
+    for (module, file, text) in &sources {
+        let shown = Path::new(file).strip_prefix(workspace::root()).unwrap_or(Path::new(file)).display().to_string();
+        for (number, name) in text.lines().enumerate().filter_map(|(number, line)| Some((number, impl_of(line)?))) {
+            if is_foreign(module, name) {
+                found.push(format!(
+                    "fs::{module} has an impl block of {name}, which is another module's ({shown}:{})",
+                    number + 1
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The type that a line defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    words
+        .by_ref()
+        .take_while(|word| ["pub", "crate", "super", "struct", "enum"].contains(word))
+        .find(|word| ["struct", "enum"].contains(word))?;
+    words.next()
+}
+
+/// The type of whose own `impl` block this is the first line.
+fn impl_of(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("impl")?.split(" where ").next().filter(|rest| !rest.contains(" for "))?;
+    let mut depth = 0;
+    let generics = |c: char| {
+        depth += match c {
+            '<' => 1,
+            '>' => -1,
+            _ => 0,
+        };
+        depth > 0 || c == '>' || c == ' '
+    };
+    let rest = rest.trim_start_matches(generics);
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    Some(&rest[..end]).filter(|name| !name.is_empty())
 }
 
 /// Crates and modules in the tables that do not exist.
@@ -178,11 +242,37 @@ fn module_of(src: &Path, file: &Path) -> String {
     first.unwrap_or_default().trim_end_matches(".rs").to_owned()
 }
 
+/// How many `super::` lead from a file out of the crate's modules: 1 for `src/inode.rs` and `src/inode/mod.rs`, 2 for
+/// `src/inode/link.rs`.
+fn depth_of(src: &Path, file: &Path) -> usize {
+    let inside = file.strip_prefix(src).unwrap_or(file);
+    let is_folder = inside.file_name().is_some_and(|name| name == "mod.rs");
+    inside.components().count() - usize::from(is_folder)
+}
+
+/// The names that a crate's root hands out, each with its module.
+fn exports(lib: &str) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for line in lib.lines().filter_map(|line| line.strip_prefix("pub use ")) {
+        let Some((module, _)) = line.split_once("::") else { continue };
+        let listed = line.rsplit("::").next().unwrap_or(line).trim_matches(['{', '}', ';']);
+        for name in listed.split(',').map(|name| name.trim().trim_matches(['{', '}', ';'])) {
+            names.insert(name.to_owned(), module.to_owned());
+        }
+    }
+    names
+}
+
 fn rank(module: &str) -> Option<usize> {
     FS_MODULES.iter().position(|modules| modules.contains(&module))
 }
 
-fn module_edges(module: &str, shown: &str, text: &str) -> Vec<String> {
+fn module_edges(
+    (module, depth): (&str, usize),
+    shown: &str,
+    text: &str,
+    exports: &BTreeMap<String, String>,
+) -> Vec<String> {
     if module == "lib" {
         return Vec::new();
     }
@@ -191,7 +281,10 @@ fn module_edges(module: &str, shown: &str, text: &str) -> Vec<String> {
     };
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        for used in modules_named(line) {
+        // The way out of the modules by `super::` is a way from the crate's root.
+        let line = line.replace(&"super::".repeat(depth), "crate::");
+        for name in names_from_root(&line) {
+            let used = exports.get(name).map_or(name, String::as_str);
             let allowed = used == module || rank(used).is_none_or(|other| other < own);
             if !allowed {
                 found.push(format!("fs::{module} uses fs::{used} ({shown}:{})", number + 1));
@@ -202,7 +295,7 @@ fn module_edges(module: &str, shown: &str, text: &str) -> Vec<String> {
 }
 
 /// The `x` of every `crate::x` and `crate::{x, y::Z}` that stands on the line outside a comment.
-fn modules_named(line: &str) -> Vec<&str> {
+fn names_from_root(line: &str) -> Vec<&str> {
     let code = line.split("//").next().unwrap_or(line);
     let first_name =
         |text: &'_ str| -> usize { text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len()) };
@@ -231,7 +324,7 @@ fn modules_named(line: &str) -> Vec<&str> {
             None => names.push(&rest[..first_name(rest)]),
         }
     }
-    names.retain(|name| name.starts_with(|c: char| c.is_lowercase()));
+    names.retain(|name| !name.is_empty());
     names
 }
 
@@ -261,20 +354,45 @@ mod tests {
     fn modules_are_read_from_paths() {
         for (line, names) in [
             ("use crate::inode::Inode;", vec!["inode"]),
-            ("use crate::{error::{Errno, Result}, space, Core};", vec!["error", "space"]),
+            ("use crate::{error::{Errno, Result}, space, Core};", vec!["error", "space", "Core"]),
             ("let x = crate::file::read(crate::mount::y());", vec!["file", "mount"]),
             ("// use crate::file;", vec![]),
             ("other_crate::file::x();", vec![]),
         ] {
-            assert_eq!(modules_named(line), names, "{line}");
+            assert_eq!(names_from_root(line), names, "{line}");
         }
     }
 
     #[test]
     fn a_module_does_not_use_a_later_one() {
-        let found = module_edges("space", "space.rs", "use crate::error::Result;\nuse crate::inode::Inode;\n");
-        assert_eq!(found, ["fs::space uses fs::inode (space.rs:2)"]);
-        assert_eq!(module_edges("error", "error.rs", "use crate::env::Env;").len(), 1);
-        assert_eq!(module_edges("unheard", "unheard.rs", "").len(), 1);
+        let exports =
+            exports("pub use env::Env;\npub use inode::attr::{Attr, Caller};\npub use butterfs_ondisk::Ino;\n");
+        let edges = |module: &str, depth: usize, text: &str| module_edges((module, depth), "x.rs", text, &exports);
+        let found = edges("space", 1, "use crate::error::Result;\nuse crate::inode::Inode;\n");
+        assert_eq!(found, ["fs::space uses fs::inode (x.rs:2)"]);
+        assert_eq!(edges("error", 1, "use crate::env::Env;").len(), 1);
+        assert_eq!(edges("unheard", 1, "").len(), 1);
+        assert_eq!(edges("space", 1, "use crate::{Attr, Ino};"), ["fs::space uses fs::inode (x.rs:1)"]);
+        assert_eq!(edges("space", 2, "use super::super::file::Files;"), ["fs::space uses fs::file (x.rs:1)"]);
+        assert_eq!(edges("space", 2, "use super::holds::Holds;\nuse super::*;").len(), 0);
+    }
+
+    #[test]
+    fn an_impl_elsewhere_is_found() {
+        for (line, name) in [
+            ("impl Inode {", Some("Inode")),
+            ("impl<'a, T: Into<u64>> Walk<'a, T> {", Some("Walk")),
+            ("impl Drop for Inode {", None),
+            ("    impl Inode {", None),
+        ] {
+            assert_eq!(impl_of(line), name, "{line}");
+        }
+        for (line, name) in [
+            ("pub(crate) struct Inode {", Some("Inode")),
+            ("enum Step {", Some("Step")),
+            ("fn f(structure: u8) {", None),
+        ] {
+            assert_eq!(defined_type(line), name, "{line}");
+        }
     }
 }
