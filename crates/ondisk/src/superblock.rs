@@ -185,6 +185,15 @@ impl Superblock {
         Generation(self.generation.get())
     }
 
+    /// The generation of the commit before this one, as the backup roots remember it: one less, unless that commit got no
+    /// superblock.
+    pub fn previous_commit(&self) -> Generation {
+        let own = self.generation.get();
+        let remembered = self.super_roots.iter().map(|slot| slot.tree_root_gen.get());
+        let earlier = remembered.filter(|generation| (1..own).contains(generation)).max();
+        Generation(earlier.unwrap_or(own.saturating_sub(1)))
+    }
+
     /// The UUID that every tree block of the filesystem carries.
     pub fn block_fsid(&self) -> [u8; 16] {
         if self.incompat_flags.get() & crate::features::incompat::METADATA_UUID != 0 {

@@ -30,6 +30,8 @@ macro_rules! order {
 }
 
 order! {
+    /// An operation is under way, or one transaction of several.
+    OPERATIONS several,
     /// One thread looks after deleted subvolumes.
     UPKEEP,
     /// Names that a running receive works on.
@@ -72,32 +74,20 @@ order! {
     THREADS,
     /// The set of subvolumes.
     SUBVOLUME_TABLE,
-    /// What the freeze has to do.
-    FREEZE_TASKS,
-    /// How a snapshot ended.
-    SNAPSHOT_RESULT,
     /// The superblock that this process last saw on a device.
     KNOWN_SUPERBLOCK,
     /// Who writes the log for others.
     LOG_GROUP,
     /// Counts of logs.
     LOG_STATS,
-    /// Subvolumes with a log.
-    LOGGED_TREES,
-    /// Where the last logs lay.
-    LOG_PLACES,
     /// Where the logs lie.
     LOG_BLOCKS,
     /// Stale devices as the device tree has them.
     STALE_ITEMS,
     /// Free space of the devices.
     DEVICE_SPACE,
-    /// Chunks that leave with the transaction.
-    RETIRED_CHUNKS,
-    /// Chunks that come with it.
-    NEW_CHUNKS,
-    /// Those whose items are there already.
-    BOOKED_AHEAD,
+    /// What the commit of the running transaction is to do.
+    BOOKS,
     /// Device items of the last commit.
     COMMITTED_DEVICES,
     /// A device's item.

@@ -183,6 +183,11 @@ impl Member {
         self.is_recorded.store(is_recorded, Ordering::Release);
     }
 
+    /// Whether it lacks something, and the trees that the next superblock leads to do not say so.
+    pub fn lacks_unrecorded(&self) -> bool {
+        !self.is_whole() && !self.is_recorded.load(Ordering::Acquire)
+    }
+
     pub fn refuse_superblocks(&self) {
         self.refuses_superblocks.store(true, Ordering::Release);
     }

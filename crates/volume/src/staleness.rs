@@ -151,17 +151,24 @@ impl Volume {
         self.check_survives(map, &|id| lost.contains(&id) || !self.is_usable(id), &|_| false).is_ok()
     }
 
+    /// Whether a device lacks something of which the trees that the next superblock leads to say nothing.
+    pub fn has_unrecorded_loss(&self) -> bool {
+        self.members.iter().any(Member::lacks_unrecorded)
+    }
+
     /// Takes devices for whole that are behind by the last commit or log only, where chunks have too few copies without them: so
     /// many cannot have failed in a commit that ended, so a power cut came between the superblocks of the devices, and what
-    /// they lead to was durable on all of them before. That holds only where no device is missing: others may have committed
-    /// without this one, which still has blocks of the same generation from a commit that a crash cut off.
-    pub fn forgive_interrupted(&self, map: &ChunkMap, newest: &Superblock) {
+    /// they lead to was durable on all of them before, but on those that the trees call stale (`named`). That holds only where
+    /// no device is missing: others may have committed without this one, which still has blocks of the same generation from a
+    /// commit that a crash cut off.
+    pub fn forgive_interrupted(&self, map: &ChunkMap, newest: &Superblock, named: &[DeviceId]) {
         let may_have_missed = self.absent > 0 && !self.has_bug(Bug::InterruptedForgiven);
         if may_have_missed || self.check_survivable(map).is_ok() {
             return;
         }
-        let is_close = |sb: &Superblock| sb.generation.get() + 1 >= newest.generation.get();
-        let members = self.members.iter().filter(|member| member.is_stale() && !member.is_foreign());
+        let is_close = |sb: &Superblock| sb.generation() >= newest.previous_commit();
+        let is_doubtful = |member: &&Member| member.is_stale() && !member.is_foreign() && !named.contains(&member.id);
+        let members = self.members.iter().filter(is_doubtful);
         for member in members.filter(|member| member.opened_as().is_some_and(is_close)) {
             member.recover(member.missed());
         }

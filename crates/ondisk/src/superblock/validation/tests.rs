@@ -49,6 +49,19 @@ fn with_a_metadata_uuid_the_device_carries_that() {
     parse(sb, AT).unwrap();
 }
 
+#[test]
+fn the_commit_before_is_the_last_one_that_had_a_superblock() {
+    let mut sb = good();
+    let previous = |sb: &Superblock| sb.previous_commit().0;
+    sb.generation = 9.into();
+    assert_eq!(previous(&sb), 8, "nothing is remembered");
+    (sb.super_roots[0].tree_root_gen, sb.super_roots[1].tree_root_gen) = (9.into(), 5.into());
+    (sb.super_roots[2].tree_root_gen, sb.super_roots[3].tree_root_gen) = (6.into(), 7.into());
+    assert_eq!(previous(&sb), 7);
+    sb.super_roots[3].tree_root_gen = 8.into();
+    assert_eq!(previous(&sb), 8);
+}
+
 type Damage = fn(&mut Superblock);
 
 #[test]
