@@ -2,6 +2,7 @@
 //!
 //! An `Env` is passed in when a filesystem is opened; nothing else in the engine asks a clock or a random source.
 
+use butterfs_ondisk::items::Timespec;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,6 +14,12 @@ pub struct Time {
     pub sec: i64,
     /// Nanoseconds, below 10^9.
     pub nsec: u32,
+}
+
+impl From<Time> for Timespec {
+    fn from(time: Time) -> Timespec {
+        Timespec { sec: time.sec.into(), nsec: time.nsec.into() }
+    }
 }
 
 /// A moment at which a test lets other threads work. In a commit they work in the next transaction, and the caller holds

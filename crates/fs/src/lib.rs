@@ -2,7 +2,7 @@
 //!
 //! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
 //!
-//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | tree_log | file_buffer | inode | file | subvolume | replay | mount | filesystem`
+//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | tree_log | file_buffer | inode | file | namespace | subvolume | replay | mount | filesystem`
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub mod filesystem;
 pub mod inode;
 pub mod mkfs;
 pub mod mount;
+pub mod namespace;
 pub mod node_io;
 pub mod options;
 mod replay;
@@ -34,8 +35,8 @@ pub use butterfs_tree::{Difference, Position};
 pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
-pub use filesystem::{Claim, Filesystem, GoingDown, Listed, Listing, SnapshotReader, StatFs};
+pub use filesystem::{Claim, Filesystem, GoingDown, Listed, Listing, SnapshotReader, StatFs, Together};
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
-pub use inode::namespace::{DirEntry, RenameMode};
+pub use namespace::{DirEntry, RenameMode};
 pub use options::{AccessTimes, Algorithm, DataPolicy, Method, Options, Subvolume};

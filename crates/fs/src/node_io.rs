@@ -341,6 +341,16 @@ impl NodeCache {
         }
     }
 
+    /// Forgets all nodes of the running generation.
+    pub fn forget_dirty(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let dirty = std::mem::take(&mut shard.dirty);
+            self.dirty.fetch_sub(dirty.len(), Ordering::Relaxed);
+            dirty.into_iter().for_each(|at| drop(shard.remove(at)));
+        }
+    }
+
     /// Nothing of the running generation refers to this node any more. A node of an earlier one stays in memory as long
     /// as there is room: the last commit still refers to it, and a log is written against that.
     pub fn retire(&self, at: Logical) {

@@ -99,8 +99,14 @@ pub enum Canary {
     LogOnTooFew,
     /// A device that lacks the last superblock counts as whole although another one is missing.
     InterruptedForgiven,
+    /// A superblock leads to trees that do not name a device that has lost some of their blocks.
+    LossUnnamed,
     /// Data is overwritten in place although the last commit shows it to a file that has lost it since.
     UnsharedEarly,
+    /// A commit comes between operations that are to be durable together.
+    TogetherSeparated,
+    /// Inodes in memory stay as an operation left them that was taken back.
+    LeftBehind,
     /// A bad copy is overwritten with what only a stale device holds, without a checksum that confirms it.
     RepairsFromStale,
     /// An extent that is being written in place can be freed and used again meanwhile.

@@ -9,6 +9,8 @@
 //!    durable, never after commit G is.
 //! 3. Commit G becomes durable, and so gives the blocks of its logs away, only when nobody writes such blocks any more.
 //! 4. Whoever waits is woken when writing stops for good.
+//! 5. Where a device fails in a commit whose trees cannot name it any more, that commit gets no superblock: the next one does,
+//!    whose trees name it. No log lies between the two.
 //!
 //! Not here: what is written, and that what a superblock leads to is durable before it.
 
@@ -23,8 +25,22 @@ struct State {
     logs: Vec<u64>,
     /// The superblock on disk leads to a log.
     log_on_disk: bool,
+    /// The last commit that got no superblock, 0 for none.
+    left_to_next: u64,
     /// Nothing may be written any more.
     stopped: bool,
+}
+
+impl State {
+    /// The last commit that ended, with a superblock or without.
+    fn ended(&self) -> u64 {
+        self.durable.max(self.left_to_next)
+    }
+
+    /// Whether a generation has ended without a superblock, and the commit that has all of it is still to come.
+    fn waits_for_next(&self, generation: u64) -> bool {
+        self.durable < generation && generation <= self.left_to_next && !self.stopped
+    }
 }
 
 /// Somebody writes superblocks until this is dropped, also by a panic.
@@ -37,17 +53,36 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A log of this generation is being written until this is dropped, also by a panic.
-struct Logging<'a>(&'a SuperblockOrder, u64);
+/// The superblocks of a commit are being written until this is dropped.
+#[must_use]
+pub struct Committing<'a> {
+    generation: u64,
+    log_on_disk: bool,
+    busy: Busy<'a>,
+}
+
+/// A log is being written until this is dropped, also by a panic.
+#[must_use]
+pub struct Logging<'a> {
+    order: &'a SuperblockOrder,
+    generation: u64,
+}
+
+/// A superblock that leads to a log is being written until this is dropped.
+#[must_use]
+pub struct Leading<'a> {
+    _busy: Busy<'a>,
+    _logging: Logging<'a>,
+}
 
 impl Drop for Logging<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        if let Some(own) = state.logs.iter().position(|log| *log == self.1) {
+        let mut state = self.order.state.lock();
+        if let Some(own) = state.logs.iter().position(|log| *log == self.generation) {
             state.logs.remove(own);
         }
         drop(state);
-        self.0.changed.notify_all();
+        self.order.changed.notify_all();
     }
 }
 
@@ -57,84 +92,93 @@ pub struct SuperblockOrder {
     changed: Condvar,
 }
 
-/// What became of a log's wish to be led to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// The superblock was written.
-    Written,
-    /// The log's transaction has been committed instead.
-    Committed,
+/// Whether the superblock may lead to a log now.
+pub enum Turn<'a> {
+    /// It may.
+    Leading(Leading<'a>),
+    /// The commit before the log's transaction got no superblock that a log could lie on.
+    LeftToNext,
     /// Writing has stopped.
     Stopped,
 }
 
-impl SuperblockOrder {
-    /// With the commit that is on disk, and perhaps a log.
-    pub fn new(durable: u64, log_on_disk: bool) -> SuperblockOrder {
-        let state = State { durable, busy: false, logs: Vec::new(), log_on_disk, stopped: false };
-        SuperblockOrder { state: Mutex::new(state), changed: Condvar::default() }
+impl Committing<'_> {
+    /// Whether the superblocks on disk lead to a log.
+    pub fn log_on_disk(&self) -> bool {
+        self.log_on_disk
     }
 
-    /// Lets `write` write the superblocks of commit `generation`; it is told whether those on disk lead to a log.
-    pub fn commit<E>(&self, generation: u64, write: impl FnOnce(bool) -> Result<(), E>) -> Result<(), E> {
-        let mut state = self.state.lock();
-        while state.busy || state.logs.iter().any(|log| *log <= generation) {
-            self.changed.wait(&mut state);
-        }
-        state.busy = true;
-        let log_on_disk = state.log_on_disk;
-        drop(state);
-        let busy = Busy(self);
-        let written = write(log_on_disk);
-        if written.is_ok() {
-            let mut state = self.state.lock();
-            state.durable = generation;
-            state.log_on_disk = false;
-        }
-        drop(busy);
-        written
+    /// They are durable.
+    pub fn end(self) {
+        let mut state = self.busy.0.state.lock();
+        state.durable = self.generation;
+        state.log_on_disk = false;
     }
+}
 
-    /// Lets `write_blocks` make the blocks of a log of `generation` durable, waits until the commit before it is durable,
-    /// and lets `write_superblock` lead to the log.
-    pub fn log<E>(
-        &self,
-        generation: u64,
-        write_blocks: impl FnOnce() -> Result<(), E>,
-        write_superblock: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Turn, E> {
-        let mut state = self.state.lock();
-        while state.busy && state.durable + 1 == generation {
-            self.changed.wait(&mut state);
-        }
-        if state.durable >= generation {
-            return Ok(Turn::Committed);
-        }
-        state.logs.push(generation);
-        drop(state);
-        let _logging = Logging(self, generation);
-        write_blocks()?;
-        self.lead(generation, write_superblock)
-    }
-
-    fn lead<E>(&self, generation: u64, write_superblock: impl FnOnce() -> Result<(), E>) -> Result<Turn, E> {
-        let mut state = self.state.lock();
+impl<'a> Logging<'a> {
+    /// The log's blocks are durable: waits until the commit before it is, and until nobody else writes superblocks.
+    pub fn lead(self) -> Turn<'a> {
+        let (order, generation) = (self.order, self.generation);
+        let mut state = order.state.lock();
         // The commit of the log's own generation waits for the log.
         while state.busy || state.durable + 1 < generation {
             if state.stopped {
-                return Ok(Turn::Stopped);
+                return Turn::Stopped;
             }
-            self.changed.wait(&mut state);
+            if state.durable + 1 < generation && state.ended() + 1 >= generation {
+                return Turn::LeftToNext;
+            }
+            order.changed.wait(&mut state);
         }
         if state.stopped {
-            return Ok(Turn::Stopped);
+            return Turn::Stopped;
         }
         state.busy = true;
         // A write that fails half-way may have led there.
         state.log_on_disk = true;
         drop(state);
-        let _busy = Busy(self);
-        write_superblock().map(|()| Turn::Written)
+        Turn::Leading(Leading { _busy: Busy(order), _logging: self })
+    }
+}
+
+impl SuperblockOrder {
+    /// With the commit that is on disk, and perhaps a log.
+    pub fn new(durable: u64, log_on_disk: bool) -> SuperblockOrder {
+        let (busy, logs, left_to_next, stopped) = Default::default();
+        let state = State { durable, busy, logs, log_on_disk, left_to_next, stopped };
+        SuperblockOrder { state: Mutex::new(state), changed: Condvar::default() }
+    }
+
+    /// Waits until the superblocks of commit `generation` may be written.
+    pub fn commit(&self, generation: u64) -> Committing<'_> {
+        let mut state = self.state.lock();
+        while state.busy || state.logs.iter().any(|log| *log <= generation) {
+            self.changed.wait(&mut state);
+        }
+        state.busy = true;
+        Committing { generation, log_on_disk: state.log_on_disk, busy: Busy(self) }
+    }
+
+    /// Commit `generation` gets no superblock: the next one has all that is in it.
+    pub fn leave_to_next(&self, generation: u64) {
+        self.state.lock().left_to_next = generation;
+        self.changed.notify_all();
+    }
+
+    /// The blocks of a log of `generation` are about to be written. `None` where the generation has been committed instead.
+    pub fn log(&self, generation: u64) -> Option<Logging<'_>> {
+        let mut state = self.state.lock();
+        // The commit of the log's own generation may be writing; or that generation got no superblock, and the next commit,
+        // which has all of it, follows at once.
+        while state.busy && state.ended() + 1 == generation || state.waits_for_next(generation) {
+            self.changed.wait(&mut state);
+        }
+        if state.durable >= generation {
+            return None;
+        }
+        state.logs.push(generation);
+        Some(Logging { order: self, generation })
     }
 
     /// Waits until commit `generation` is durable; false when it never will be.

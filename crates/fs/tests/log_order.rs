@@ -65,13 +65,16 @@ mod sync_primitives {
 #[path = "../src/tree_log/group.rs"]
 mod group;
 #[allow(dead_code, unreachable_pub)]
+#[path = "../src/tree_log/lead.rs"]
+mod lead;
+#[allow(dead_code, unreachable_pub)]
 #[path = "../src/superblock_order.rs"]
 mod superblock_order;
 
-use group::{Group, Reached};
+use group::{Group, Joined, Reached};
+use lead::{Lead, Next, Outcome};
 use shuttle::sync::Arc;
 use shuttle::thread;
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use superblock_order::SuperblockOrder;
@@ -81,6 +84,8 @@ const COMMITS: u64 = 3;
 /// Flushes of superblocks that were left to the next one who writes.
 static LEFT_TO_OTHERS: AtomicU64 = AtomicU64::new(0);
 const SYNCS: u64 = 2;
+/// A device fails in this commit, so it gets no superblock.
+const LEFT_TO_NEXT: u64 = 2;
 
 #[derive(Default)]
 struct Disk {
@@ -124,16 +129,20 @@ impl Engine {
             running.0 - 1
         };
         thread::yield_now();
-        let written = self.order.commit(generation, |log_on_disk| {
-            let mut disk = self.disk.lock();
-            assert_eq!(disk.superblock.0 + 1, generation);
-            assert_eq!(log_on_disk, disk.superblock.1.is_some());
-            assert!(disk.writing.iter().all(|log| *log > generation), "blocks of an ended log are still being written");
-            disk.superblock = (generation, None);
-            disk.durable = disk.superblock;
-            Ok::<(), ()>(())
-        });
-        assert_eq!(written, Ok(()));
+        if generation == LEFT_TO_NEXT {
+            self.order.leave_to_next(generation);
+            return self.commit_running();
+        }
+        let committing = self.order.commit(generation);
+        let mut disk = self.disk.lock();
+        let last = if generation - 1 == LEFT_TO_NEXT { LEFT_TO_NEXT - 1 } else { generation - 1 };
+        assert_eq!(disk.superblock.0, last);
+        assert_eq!(committing.log_on_disk(), disk.superblock.1.is_some());
+        assert!(disk.writing.iter().all(|log| *log > generation), "blocks of an ended log are still being written");
+        disk.superblock = (generation, None);
+        disk.durable = disk.superblock;
+        drop(disk);
+        committing.end();
     }
 
     fn fsync(&self) {
@@ -142,8 +151,15 @@ impl Engine {
             running.1 += 1;
             *running
         };
-        if self.group.sync(point, || self.lead(generation, point)).is_err() {
-            self.commit_through(generation);
+        while let Joined::Leads(leader) = self.group.join(point) {
+            match self.lead(generation, point) {
+                Ok(reached) => leader.end(reached),
+                Err(()) => {
+                    drop(leader);
+                    self.commit_through(generation);
+                    break;
+                }
+            }
         }
         let (durable, log) = self.disk.lock().durable;
         assert!(durable >= generation || durable + 1 == generation && log >= Some(point), "{point} is not on disk");
@@ -154,36 +170,45 @@ impl Engine {
         if running > generation {
             return if self.order.wait_durable(generation) { Ok(Reached::Durable(point)) } else { Err(()) };
         }
-        let write_blocks = || {
-            let mut disk = self.disk.lock();
-            assert!(disk.superblock.0 < generation, "blocks that belong to somebody else are written");
-            disk.writing.push(generation);
-            drop(disk);
-            thread::yield_now();
-            let mut disk = self.disk.lock();
-            assert!(disk.superblock.0 < generation, "blocks that belong to somebody else are written");
-            disk.writing.retain(|log| *log != generation);
-            if point % 4 == 3 {
-                return Err(());
+        let mut lead = Lead::begin(&self.order, &self.group, generation, frozen);
+        loop {
+            match lead.next() {
+                Next::WriteBlocks => self.write_blocks(generation, point)?,
+                Next::FlushBlocks => {
+                    self.flush()?;
+                    self.disk.lock().blocks.insert(frozen);
+                }
+                Next::WriteSuperblock => {
+                    let mut disk = self.disk.lock();
+                    assert_eq!(disk.superblock.0 + 1, generation, "the log is not on top of its commit");
+                    assert!(disk.blocks.contains(&frozen));
+                    disk.superblock.1 = Some(frozen);
+                }
+                Next::FlushSuperblock => self.flush()?,
+                Next::Ended(Outcome::Committed) => return Ok(Reached::Durable(frozen)),
+                Next::Ended(Outcome::LeftToNext) => {
+                    assert_eq!(generation, LEFT_TO_NEXT + 1);
+                    return Err(());
+                }
+                Next::Ended(Outcome::Stopped) => panic!("nobody stops writing"),
+                Next::Ended(Outcome::Led(reached)) => {
+                    LEFT_TO_OTHERS.fetch_add(u64::from(matches!(reached, Reached::Written(_))), Ordering::Relaxed);
+                    return Ok(reached);
+                }
             }
-            drop(disk);
-            self.group.flush(|| self.flush())?;
-            self.disk.lock().blocks.insert(frozen);
-            Ok(())
-        };
-        let left_to_others = Cell::new(false);
-        let write_superblock = || {
-            let mut disk = self.disk.lock();
-            assert_eq!(disk.superblock.0 + 1, generation, "the log is not on top of its commit");
-            assert!(disk.blocks.contains(&frozen));
-            disk.superblock.1 = Some(frozen);
-            drop(disk);
-            left_to_others.set(self.group.others_wait(frozen));
-            LEFT_TO_OTHERS.fetch_add(u64::from(left_to_others.get()), Ordering::Relaxed);
-            if left_to_others.get() { Ok(()) } else { self.flush() }
-        };
-        self.order.log(generation, write_blocks, write_superblock)?;
-        Ok(if left_to_others.get() { Reached::Written(frozen) } else { Reached::Durable(frozen) })
+        }
+    }
+
+    fn write_blocks(&self, generation: u64, point: u64) -> Result<(), ()> {
+        let mut disk = self.disk.lock();
+        assert!(disk.superblock.0 < generation, "blocks that belong to somebody else are written");
+        disk.writing.push(generation);
+        drop(disk);
+        thread::yield_now();
+        let mut disk = self.disk.lock();
+        assert!(disk.superblock.0 < generation, "blocks that belong to somebody else are written");
+        disk.writing.retain(|log| *log != generation);
+        if point % 4 == 3 { Err(()) } else { Ok(()) }
     }
 
     /// What was written before it begins is durable when it ends.

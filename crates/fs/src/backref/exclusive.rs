@@ -27,7 +27,7 @@ pub fn is_only_user(core: &Core, tree: &Tree, ino: Ino, extent: &FileExtent) -> 
     let by = RefBy::File { tree: ours.tree, ino: ours.ino, offset: ours.offset };
     let key = Key::new(extent.at.0, KeyType::EXTENT_ITEM, extent.disk_len);
     // What is pending is looked at first: a change that is booked in between is then seen twice, not missed.
-    let pending = core.refs.look(extent.at, |head| (head.new, head.changes.is_only(by)));
+    let pending = core.gate.running().refs.look(extent.at, |head| (head.new, head.changes.is_only(by)));
     let stored = core.globals().extent.get(core, key)?;
     let stored = stored.map(|payload| ExtentRecord::parse(extent.at, key.kind, &payload)).transpose()?;
     let only_ours = |count: &CountedRef| count.by == by;

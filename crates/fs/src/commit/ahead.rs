@@ -7,18 +7,19 @@
 //! 2. Whoever waited for one slice comes before the next one.
 //! 3. What is booked ahead stays part of the running transaction; what it frees is pinned like everything else.
 
+use super::Engine;
+use super::settle::book_chunks;
 use crate::error::Result;
 use crate::extent;
 use crate::options::Canary;
-use crate::transaction::{Core, Handle};
+use crate::transaction::Handle;
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType};
-use std::sync::Arc;
 
-impl Core {
+impl Engine {
     /// Books a slice where many changes wait. For whoever is about to join; no handle may be held.
-    pub(crate) fn book_one_slice(self: &Arc<Self>) -> Result<()> {
-        if self.refs.weight() <= self.options().policies.booking.early || self.has_canary(Canary::BookedAtOnce) {
+    pub(crate) fn book_one_slice(&self) -> Result<()> {
+        if self.waiting() <= self.options().policies.booking.early || self.has_canary(Canary::BookedAtOnce) {
             return Ok(());
         }
         // One slice at a time is enough; whoever books it is not overtaken by many.
@@ -26,44 +27,48 @@ impl Core {
         self.book_slice(self.options().policies.booking.slice)
     }
 
+    /// How many changes wait.
+    fn waiting(&self) -> usize {
+        self.gate.running().refs.weight()
+    }
+
     /// Books until no more wait than others have to put up with. For whoever has queued very much at once.
-    pub(crate) fn book_what_is_too_much(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn book_what_is_too_much(&self) -> Result<()> {
         self.book_down_to(self.options().policies.booking.early)
     }
 
     /// Books most of what waits, so that little is left for the moment in which a commit stops everybody.
-    pub(super) fn book_before_commit(self: &Arc<Self>) -> Result<()> {
+    pub(super) fn book_before_commit(&self) -> Result<()> {
         let left = self.options().policies.booking.left;
         self.book_down_to(left)?;
         self.read_ahead_of_booking(left)
     }
 
     /// In a bounded number of slices, larger ones where others queue as fast: booking queues changes too.
-    fn book_down_to(self: &Arc<Self>, left: usize) -> Result<()> {
+    fn book_down_to(&self, left: usize) -> Result<()> {
         if self.has_canary(Canary::BookedAtOnce) {
             return Ok(());
         }
         let _turn = self.booking_turn.lock();
         let slice = self.options().policies.booking.slice.max(1);
-        let mut slices = 2 * self.refs.weight() / slice + 8;
-        while self.refs.weight() > left && slices > 0 {
-            self.book_slice(slice.max((self.refs.weight() / 4).min(8 * slice)))?;
+        let mut slices = 2 * self.waiting() / slice + 8;
+        while self.waiting() > left && slices > 0 {
+            self.book_slice(slice.max((self.waiting() / 4).min(8 * slice)))?;
             slices -= 1;
         }
         Ok(())
     }
 
-    fn book_slice(self: &Arc<Self>, most: usize) -> Result<()> {
+    fn book_slice(&self, most: usize) -> Result<()> {
         self.read_ahead_of_booking(most)?;
         let stopped = self.stop_handles_in_turn()?;
-        let handle = self.settling_handle(stopped.generation);
         // A slice that failed half-way leaves a transaction that cannot be completed; an error aborts before handles go on.
-        self.book_some(&handle, most).inspect_err(|error| self.abort(error))
+        self.book_some(stopped.handle(), most).inspect_err(|error| self.abort(error))
     }
 
     /// Reads the leaves that about `most` changes are going to be made in, while nobody waits.
     pub(super) fn read_ahead_of_booking(&self, most: usize) -> Result<()> {
-        let (keys, going) = self.refs.next_keys(most);
+        let (keys, going) = self.gate.running().refs.next_keys(most);
         let globals = self.globals();
         for key in keys {
             globals.extent.position(self, key)?;
@@ -76,8 +81,8 @@ impl Core {
 
     fn book_some(&self, handle: &Handle, most: usize) -> Result<()> {
         // The free space of a group must be there before anything in it is booked.
-        let chunks = self.book_chunks(handle)?;
-        self.chunks_booked_ahead.lock().extend(chunks);
+        let chunks = book_chunks(handle)?;
+        handle.transaction().books().chunks_booked_ahead.extend(chunks);
         extent::run_some_refs(handle, most.max(1))
     }
 }

@@ -9,16 +9,16 @@
 //!
 //! A group with a version 1 cache stays: its cache inode would have to go with it.
 
+use super::Engine;
 use crate::error::Result;
 use crate::extent;
 use crate::space::Class;
 use crate::transaction::{Core, Handle};
+use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, Logical};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Groups that retire in one transaction.
 const MOST_GROUPS: u64 = 32;
@@ -26,21 +26,27 @@ const MOST_GROUPS: u64 = 32;
 /// Tree blocks that removing the items of one group may copy: a few in each of three trees.
 const NODES_PER_GROUP: u64 = 16;
 
-impl Core {
+impl Engine {
     /// Removes the items of empty groups that nobody needs.
     pub(super) fn retire_groups(&self, handle: &Handle) -> Result<()> {
         let cost = self.commit_cost();
         let room = self.space.totals(Class::Metadata).free.saturating_sub(cost);
         let most = (room / (NODES_PER_GROUP * u64::from(self.nodesize()))).min(MOST_GROUPS);
         let mut keep = self.groups_with_caches()?.clone();
-        keep.extend(self.new_chunks.lock().iter().map(|chunk| chunk.start));
-        keep.extend(std::mem::take(&mut *self.chunks_booked_ahead.lock()));
+        {
+            let mut books = handle.transaction().books();
+            keep.extend(books.new_chunks.iter().map(|chunk| chunk.start));
+            keep.extend(std::mem::take(&mut books.chunks_booked_ahead));
+        }
         let retired = self.space.retire(cost + self.global_reserve(), most as usize, &keep);
+        if !retired.is_empty() {
+            handle.transaction().traces.note_retirement();
+        }
         let map = self.volume.chunk_map();
         for group in retired {
             let chunk = map.get(group.start).expect("a block group has a chunk");
             extent::remove_chunk_items(handle, chunk)?;
-            self.retired_chunks.lock().push(chunk.clone());
+            handle.transaction().books().retired_chunks.push(chunk.clone());
         }
         Ok(())
     }
@@ -59,34 +65,33 @@ impl Core {
         Ok(self.cached_groups.get_or_init(|| groups))
     }
 
-    /// The transaction that removed them is durable.
-    pub(super) fn free_retired_chunks(&self) {
-        let mut devices = self.device_space.lock();
-        let retired = std::mem::take(&mut *self.retired_chunks.lock());
-        if retired.is_empty() {
-            return;
-        }
-        let mut map = (*self.volume.chunk_map()).clone();
-        for chunk in &retired {
-            map.remove(chunk.start);
-            devices.remove_chunk(chunk);
-        }
-        self.volume.set_chunk_map(map);
-    }
-
     /// Whether a commit may give the place of empty groups back to the devices, or one is doing so.
     pub(crate) fn can_retire(&self) -> bool {
-        self.space.has_emptied() || !self.retired_chunks.lock().is_empty()
+        self.space.has_emptied() || self.gate.retires()
     }
 
     /// A commit that also gives empty groups back, for who needs their place. No handle may be held.
-    pub(crate) fn commit_for_space(self: &Arc<Self>) -> Result<()> {
-        self.retirement_wish.store(true, Ordering::Relaxed);
-        self.commit()
+    pub(crate) fn commit_for_space(&self) -> Result<()> {
+        let ((), generation) = self.gate.with_books(|books| books.retires = true);
+        self.commit_through(generation)
     }
 
     /// The same, if there are such groups.
-    pub(crate) fn commit_retirement(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn commit_retirement(&self) -> Result<()> {
         if self.space.has_emptied() { self.commit_for_space() } else { Ok(()) }
     }
+}
+
+/// The transaction that removed the items of these chunks is durable: their place is free.
+pub(super) fn free_chunks(core: &Core, retired: &[Chunk]) {
+    if retired.is_empty() {
+        return;
+    }
+    let mut devices = core.devices.space.lock();
+    let mut map = (*core.volume.chunk_map()).clone();
+    for chunk in retired {
+        map.remove(chunk.start);
+        devices.remove_chunk(chunk);
+    }
+    core.volume.set_chunk_map(map);
 }

@@ -1,15 +1,17 @@
 //! The superblock of a commit.
 
-use crate::transaction::{Core, Tree};
+use super::Engine;
+use crate::transaction::{Books, Transaction, Tree};
+use butterfs_ondisk::TreeId;
 use butterfs_ondisk::chunk::append_sys_chunk;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::superblock::{BACKUP_ROOTS, RootBackup, Superblock, super_flags};
-use butterfs_ondisk::{Generation, TreeId};
 use zerocopy::FromZeros;
 
-impl Core {
-    /// The superblock that makes `generation` the last committed one. Everything is booked.
-    pub(super) fn next_superblock(&self, generation: Generation) -> Superblock {
+impl Engine {
+    /// The superblock that makes `transaction` the last committed one. Everything is booked.
+    pub(super) fn next_superblock(&self, transaction: &Transaction) -> Superblock {
+        let generation = transaction.generation();
         let globals = self.globals();
         let last = self.superblock();
         let mut next = last;
@@ -28,17 +30,22 @@ impl Core {
         if self.uuid_tree_current() {
             next.uuid_tree_generation = generation.0.into();
         }
-        self.fill_system_chunks(&mut next);
+        let books = transaction.books();
+        if let Some(label) = books.label {
+            next.label = label;
+        }
+        self.fill_system_chunks(&books, &mut next);
+        drop(books);
         let newest = last.super_roots.iter().position(|slot| slot.tree_root_gen == last.generation);
         let slot = newest.map_or(0, |slot| (slot + 1) % BACKUP_ROOTS);
         next.super_roots[slot] = self.backup(&next);
         next
     }
 
-    fn fill_system_chunks(&self, superblock: &mut Superblock) {
+    fn fill_system_chunks(&self, books: &Books, superblock: &mut Superblock) {
         let map = self.volume.chunk_map();
         // A chunk that was planned while this generation settled has its items in the next one.
-        let later: Vec<_> = self.new_chunks.lock().iter().map(|chunk| chunk.start).collect();
+        let later: Vec<_> = books.new_chunks.iter().map(|chunk| chunk.start).collect();
         superblock.sys_chunk_array.fill(0);
         superblock.sys_chunk_array_size = 0.into();
         for chunk in map.iter().filter(|chunk| chunk.kind & bits::SYSTEM != 0 && !later.contains(&chunk.start)) {

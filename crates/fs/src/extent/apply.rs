@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 /// Applies everything that is queued. True when there was something.
 pub(crate) fn run_refs(handle: &Handle) -> Result<bool> {
-    let heads = handle.core().refs.take();
+    let heads = handle.transaction().refs.take();
     let any = !heads.is_empty();
     run(handle, heads)?;
     Ok(any)
@@ -23,11 +23,11 @@ pub(crate) fn run_refs(handle: &Handle) -> Result<bool> {
 
 /// Applies about `most` changes of those that are queued.
 pub(crate) fn run_some_refs(handle: &Handle, most: usize) -> Result<()> {
-    run(handle, handle.core().refs.take_some(most))
+    run(handle, handle.transaction().refs.take_some(most))
 }
 
 fn run(handle: &Handle, heads: impl IntoIterator<Item = (Logical, RefHead)>) -> Result<()> {
-    if let Some(conflict) = handle.core().refs.conflict() {
+    if let Some(conflict) = handle.transaction().refs.conflict() {
         return Err(conflict);
     }
     let (mut ranges, mut changes) = (Vec::new(), 0);
@@ -36,7 +36,7 @@ fn run(handle: &Handle, heads: impl IntoIterator<Item = (Logical, RefHead)>) -> 
         changes += head.changes.len();
         ranges.extend(apply(handle, at, &head)?);
     }
-    handle.core().refs.most_at_once.fetch_max(changes, Ordering::Relaxed);
+    handle.core().costs.most_booked.fetch_max(changes, Ordering::Relaxed);
     free_space_tree::apply(handle, &ranges)
 }
 
@@ -89,7 +89,7 @@ fn apply(handle: &Handle, at: Logical, head: &RefHead) -> Result<Option<RangeCha
 fn note_unshared(handle: &Handle, at: Logical, kind: ExtentKind, left: &ExtentRecord, losses: &[CountedRef]) {
     let is_gone = |loss: &CountedRef| left.inline.iter().all(|reference| reference.by != loss.by);
     if kind == ExtentKind::Data && losses.iter().any(is_gone) {
-        handle.core().unshared.note(at, handle.generation());
+        handle.transaction().traces.note_unshared(at);
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn load_device_stats(core: &Core) -> Result<()> {
         let stored = stored.and_then(|data| Some(stats_of(&DevStats::read_from_prefix(&data).ok()?.0)));
         let stored = stored.unwrap_or_default();
         core.volume.set_device_stats(device, sum(&stored, &since));
-        core.recorded_stats.lock().insert(device, stored);
+        core.devices.stats.lock().insert(device, stored);
     }
     Ok(())
 }
@@ -31,7 +31,7 @@ pub(crate) fn write_device_stats(handle: &Handle) -> Result<bool> {
     let core = handle.core();
     let mut any = false;
     for (device, stats) in core.volume.device_stats() {
-        if core.recorded_stats.lock().insert(device, stats).unwrap_or_default() != stats {
+        if core.devices.stats.lock().insert(device, stats).unwrap_or_default() != stats {
             any = true;
             core.globals().dev.put(handle, key(device), item_of(&stats).as_bytes())?;
         }

@@ -129,7 +129,7 @@ fn drop_far(handle: &Handle, at: Logical, references: &[CountedRef]) -> Result<(
     let key = |offset| Key::new(at.0, KeyType::EXTENT_DATA_REF, offset);
     let mut found = Vec::new();
     core.globals().extent.scan(core, key(first), key(u64::MAX), &mut |key, payload| {
-        core.refs.looked_at.fetch_add(1, Ordering::Relaxed);
+        core.costs.keyed_refs.fetch_add(1, Ordering::Relaxed);
         let stored = parse(key, payload)?;
         if let Some(wanted) = left.get_mut(&stored.by).filter(|wanted| **wanted > 0) {
             let taken = stored.count.min(*wanted);
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
         let all = core.has_canary(Canary::ReferencesScanned);
         let (from, to) = (run.key(first.by.sequence()), run.key(u64::MAX));
         core.globals().extent.scan(core, from, to, &mut |key, payload| {
-            core.refs.looked_at.fetch_add(1, Ordering::Relaxed);
+            core.costs.keyed_refs.fetch_add(1, Ordering::Relaxed);
             if key.offset > end && !all {
                 return Ok(ControlFlow::Break(()));
             }

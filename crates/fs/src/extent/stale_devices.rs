@@ -33,7 +33,7 @@ pub(crate) fn load_stale_devices(core: &Core) -> Result<()> {
     if core.has_canary(Canary::StaleForgotten) {
         return Ok(());
     }
-    let mut stale = core.stale_items.lock();
+    let mut stale = core.devices.stale.lock();
     core.globals().dev.scan(core, key(DeviceId(0)), key(DeviceId(u64::MAX)), &mut |key, data| {
         if let Ok((item, _)) = StaleDevice::read_from_prefix(data) {
             stale.insert(DeviceId(key.offset), StaleItem { item, is_written: false });
@@ -50,7 +50,7 @@ pub(crate) fn load_stale_devices(core: &Core) -> Result<()> {
 /// Whether a commit is due because of the items alone: a device has missed writes since it was opened, or has been brought up to
 /// date.
 pub(crate) fn stale_devices_changed(core: &Core) -> bool {
-    let stale = core.stale_items.lock();
+    let stale = core.devices.stale.lock();
     if core.has_canary(Canary::StaleForgotten) {
         return false;
     }
@@ -68,8 +68,8 @@ pub(crate) fn write_stale_devices(handle: &Handle) -> Result<bool> {
         core.volume.set_recorded_stale(&|_| true);
         return Ok(false);
     }
-    let devices: BTreeSet<DeviceId> = core.device_space.lock().devices.keys().copied().collect();
-    let mut stale = core.stale_items.lock();
+    let devices: BTreeSet<DeviceId> = core.devices.space.lock().devices.keys().copied().collect();
+    let mut stale = core.devices.stale.lock();
     let mut any = false;
     let surplus: Vec<DeviceId> = stale.keys().filter(|id| !devices.contains(*id)).copied().collect();
     for &id in devices.iter().chain(&surplus) {
@@ -138,7 +138,7 @@ fn opened_state(core: &Core, id: DeviceId, known: &[LeftState]) -> Option<LeftSt
 
 /// The last commits, newest first.
 fn left_states(core: &Core) -> [LeftState; 4] {
-    *core.last_states.lock()
+    *core.devices.last_states.lock()
 }
 
 /// The commits that the superblock remembers, as far as their roots are still on disk.
@@ -149,7 +149,7 @@ fn remember_states(core: &Core) {
     commits.sort_by_key(|(generation, _)| std::cmp::Reverse(generation.get()));
     commits.dedup();
     let mut found = commits.into_iter().filter_map(|commit| left_state(core, commit));
-    *core.last_states.lock() = std::array::from_fn(|_| found.next().unwrap_or_default());
+    *core.devices.last_states.lock() = std::array::from_fn(|_| found.next().unwrap_or_default());
 }
 
 /// A commit is durable: a device that fails from now on may have been left with it. Its root may be overwritten by then.
@@ -159,7 +159,7 @@ pub(crate) fn remember_state(core: &Core) {
     }
     let superblock = core.superblock();
     if let Some(state) = left_state(core, (superblock.generation, superblock.root)) {
-        let mut last = core.last_states.lock();
+        let mut last = core.devices.last_states.lock();
         last.rotate_right(1);
         last[0] = state;
     }

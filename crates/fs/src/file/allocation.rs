@@ -69,7 +69,7 @@ impl Files {
         // Holes and zeros are made in several steps, and no write may come between them.
         let _whole = (!matches!(what, Allocation::Allocate { .. })).then(|| inode.data.whole.write());
         let _mapping = inode.data.lock_mapping();
-        let now = || Some(self.core.env().now());
+        let now = || Some(self.engine.env().now());
         // A call that is refused for want of space changes no times. Privileges go before the content changes.
         match what {
             Allocation::Allocate { keep_size } => {
@@ -84,7 +84,7 @@ impl Files {
             Allocation::ZeroRange { keep_size } => {
                 // What is refused for want of space must be refused before the content is gone.
                 let span = self.sectors_of(&range);
-                let reserved = self.core.reserve_data(span.end - span.start)?;
+                let reserved = self.reserve_data(span.end - span.start)?;
                 self.note_allocation(inode, set_id, now())?;
                 self.punch(inode, &range)?;
                 self.preallocate(inode, &range, keep_size, Some(reserved))?;
@@ -95,7 +95,7 @@ impl Files {
 
     /// Takes privileges away and, where the file changes, sets its times.
     fn note_allocation(&self, inode: &Arc<Inode>, set_id: bool, changed: Option<Time>) -> Result<()> {
-        let handle = self.start_recording(3)?;
+        let handle = self.start_surely(3)?;
         let _guard = inode.lock_exclusive()?;
         inode.kill_privileges(&handle, set_id)?;
         if let Some(now) = changed {
@@ -167,7 +167,7 @@ impl Files {
 
     /// Drops some extents of whole sectors; returns how far it came.
     fn punch_step(&self, inode: &Arc<Inode>, range: &Range<u64>, first: bool) -> Result<u64> {
-        let handle = self.core.start(Reserve::removal(DROPS_PER_STEP as u64 + 6))?;
+        let handle = self.start(Reserve::removal(DROPS_PER_STEP as u64 + 6))?;
         let _guard = inode.lock_exclusive()?;
         if first && !inode.data.is_idle() {
             inode.data.with(|buffer| {
@@ -210,7 +210,7 @@ impl Files {
         let holes = self.holes(inode, &span)?;
         let wanted: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
         if wanted > 0 && reserved.is_none() {
-            reserved = Some(self.core.reserve_data(wanted)?);
+            reserved = Some(self.reserve_data(wanted)?);
         }
         for hole in holes {
             let mut at = hole.start;
@@ -220,7 +220,7 @@ impl Files {
             }
         }
         if !keep_size && range.end > inode.size() {
-            let handle = self.core.start(Reserve::items(4))?;
+            let handle = self.start(Reserve::items(4))?;
             let _guard = inode.lock_exclusive()?;
             self.grow_under(&handle, inode, range.end).inspect_err(|error| handle.failed(error))?;
         }
@@ -251,7 +251,7 @@ impl Files {
     fn preallocate_step(&self, inode: &Arc<Inode>, hole: &Range<u64>, reserved: &mut DataReservation) -> Result<u64> {
         let wanted = (hole.end - hole.start).min(LONGEST_PREALLOC);
         let mut chunk = self.place(wanted, self.sector(), reserved)?;
-        let handle = self.core.start(Reserve::items(6))?;
+        let handle = self.start(Reserve::items(6))?;
         let _guard = inode.lock_exclusive()?;
         let context = self.context(inode, handle.generation());
         let (at, len) = (chunk.at, chunk.len);

@@ -67,7 +67,7 @@ impl Files {
             mode::S_IFREG if inode.tree.is_readonly() => {
                 Err(Error::refused(Errno::EROFS, "the subvolume is read-only"))
             }
-            mode::S_IFREG => self.core.aborted().map_or(Ok(()), Err),
+            mode::S_IFREG => self.engine.aborted().map_or(Ok(()), Err),
             mode::S_IFDIR => Err(Error::refused(Errno::EISDIR, "a directory has no content to write")),
             _ => Err(Error::refused(Errno::EINVAL, "only regular files have content to write")),
         }
@@ -104,12 +104,11 @@ impl Files {
                 None => self.promise(inode, offset, data.len() as u64)?,
             };
             let mut prepared = Prepared { offset, data, reserved };
-            let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.core, set_id))?;
+            let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.engine, set_id))?;
             let items = if privileged { 3 } else { 1 };
             // Space that a file has already never fails for data: for want of other space, the reserve serves.
             let in_place = prepared.reserved.is_none();
-            let handle =
-                if in_place { self.start_recording(items)? } else { self.core.start(Reserve::items(items))? };
+            let handle = if in_place { self.start_surely(items)? } else { self.start(Reserve::items(items))? };
             let _guard = inode.lock_exclusive()?;
             if !self.put_locked(inode, &mut prepared)? {
                 continue;
@@ -117,7 +116,7 @@ impl Files {
             if let Some(set_id) = kill {
                 inode.kill_privileges(&handle, set_id).inspect_err(|error| handle.failed(error))?;
             }
-            let now = self.core.env().now();
+            let now = self.engine.env().now();
             inode.change(|state| {
                 state.size = state.size.max(offset + data.len() as u64);
                 state.touch_content(now);
@@ -231,13 +230,14 @@ impl Files {
 
     /// Space for `bytes` of new data in `span`: `None` when there is none, but all of it lies in preallocated space.
     fn reserve(&self, inode: &Inode, span: &Range<u64>, bytes: u64) -> Result<Option<DataReservation>> {
-        if let Some(reserved) = self.core.try_reserve_data(bytes)? {
+        self.engine.await_turn();
+        if let Some(reserved) = self.engine.try_reserve_data(bytes, false)? {
             return Ok(Some(reserved));
         }
         let unbuffered = inode.data.with(|buffer| buffer.dirty.gaps(span.clone()));
         if self.all_in_place(inode, &unbuffered)? {
             return Ok(None);
         }
-        self.core.reserve_data(bytes).map(Some)
+        self.reserve_data(bytes).map(Some)
     }
 }

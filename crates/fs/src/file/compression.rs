@@ -84,7 +84,7 @@ impl Files {
     /// Whether and how new data of the file is compressed.
     pub(super) fn compression_wish(&self, inode: &Inode) -> Result<Option<Wish>> {
         let flags = inode.with(|state| state.flags());
-        let policy = self.core.data_policy();
+        let policy = self.engine.data_policy();
         if flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
             return Ok(None);
         }
@@ -92,7 +92,7 @@ impl Files {
         if !asked || !policy.force && flags & inode_flags::NOCOMPRESS != 0 {
             return Ok(None);
         }
-        let property = inode.compression(&self.core)?;
+        let property = inode.compression(&self.engine)?;
         let property = property.and_then(|value| Compression::parse(&value).ok()).and_then(Compression::method);
         let method = property.or(policy.compress).unwrap_or(Algorithm::Zlib.into());
         Ok(Some(Wish { method, forced: policy.force, stubborn: policy.force || property.is_some() }))
@@ -101,8 +101,8 @@ impl Files {
     /// An extent of this algorithm is about to be recorded.
     pub(super) fn announce(&self, algorithm: Algorithm) {
         let needed = algorithm.incompat();
-        if needed != 0 && !self.core.has_incompat(needed) {
-            self.core.set_incompat(needed);
+        if needed != 0 && !self.engine.has_incompat(needed) {
+            self.engine.set_incompat(needed);
         }
     }
 
@@ -121,14 +121,14 @@ impl Files {
     ) -> Result<Vec<Piece>> {
         let chunks: Vec<Range<u64>> = ranges.iter().flat_map(chunks_of).collect();
         let outcomes = self.helpers.map(
-            self.core.env(),
+            self.engine.env(),
             chunks.len(),
             || self.encoder(),
             |encoder, index| self.try_chunk(encoder.get(), &gathered(runs, &chunks[index]), wish),
         );
         if !wish.stubborn && outcomes.iter().any(|outcome| matches!(outcome, Outcome::Incompressible)) {
             // Nothing settles meanwhile, so that the inode is written with a transaction.
-            let _handle = self.core.join(0)?;
+            let _handle = self.engine.join()?;
             inode.change_uncounted(|state| state.set_flags(inode_flags::NOCOMPRESS));
         }
         let mut pieces: Vec<Piece> = Vec::new();
@@ -149,7 +149,7 @@ impl Files {
         if data.len() as u64 <= self.sector() || !wish.forced && !seems_compressible(data) {
             return Outcome::Skipped;
         }
-        match encoder.compress(wish.method, data, self.core.sectorsize()) {
+        match encoder.compress(wish.method, data, self.engine.sectorsize()) {
             None => Outcome::Incompressible,
             Some(mut bytes) => {
                 bytes.resize(bytes.len().next_multiple_of(self.sector() as usize), 0);
@@ -174,7 +174,7 @@ impl Lent<'_> {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let mut idle = self.files.encoders.lock();
-        if idle.len() < self.files.core.env().threads() {
+        if idle.len() < self.files.engine.env().threads() {
             idle.extend(self.encoder.take());
         }
     }

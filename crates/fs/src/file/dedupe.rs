@@ -89,7 +89,7 @@ impl Files {
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let read = sharing.source + done..covered;
         let range = sharing.target + done..sharing.target + (covered - sharing.source);
-        let handle = self.core.start(Reserve::items(Sharing::ITEMS))?;
+        let handle = self.start(Reserve::items(Sharing::ITEMS))?;
         let _locks = sharing.lock()?;
         let is_buffered = |inode: &Inode, range: &Range<u64>| {
             inode.data.next_buffered(range.start).is_some_and(|run| run.start < range.end)

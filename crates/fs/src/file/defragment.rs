@@ -106,7 +106,7 @@ impl Files {
 
     /// Reads data and gives it a new place. The mapping lock is held.
     fn write_anew(&self, inode: &Arc<Inode>, range: Range<u64>, compress: Option<Method>) -> Result<()> {
-        let mut reserved = Some(self.core.reserve_data(range.end - range.start)?);
+        let mut reserved = Some(self.reserve_data(range.end - range.start)?);
         let mut content = vec![0; (range.end - range.start) as usize];
         {
             let _guard = inode.lock_shared()?;

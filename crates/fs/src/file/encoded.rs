@@ -107,7 +107,7 @@ impl Files {
         };
         let mut padded = encoded.data.to_vec();
         padded.resize(disk_len as usize, 0);
-        self.core.volume().write(chunk.at, &padded)?;
+        self.engine.volume().write(chunk.at, &padded)?;
         let digests = self.layout().digests(&padded);
         self.record_encoded(inode, offset..end, encoded, &digests, &mut chunk)?;
         Ok(true)
@@ -131,7 +131,7 @@ impl Files {
             offset: encoded.unencoded_offset,
             ..FileExtent::new(ExtentKind::Regular, range.start, at, range.end - range.start, 0)
         };
-        let items = DROPPED_PER_STEP as u64 + 8 + digests.len() as u64 / (u64::from(self.core.nodesize()) / 2);
+        let items = DROPPED_PER_STEP as u64 + 8 + digests.len() as u64 / (u64::from(self.engine.nodesize()) / 2);
         let mut done = range.start;
         while done < range.end {
             let handle = self.start_recording(items)?;
@@ -143,7 +143,7 @@ impl Files {
                 let mut booking = Booking::new(&handle, inode);
                 if first {
                     self.announce(encoded.algorithm);
-                    let mut csums = TreeItems::editing(&handle, &self.core.globals().csum);
+                    let mut csums = TreeItems::editing(&handle, &self.engine.globals().csum);
                     checksums::insert(&mut csums, self.layout(), at, digests)?;
                     inode.kill_privileges(&handle, false)?;
                 }
@@ -153,7 +153,7 @@ impl Files {
                 if first {
                     chunk.recorded(chunk.len);
                 }
-                let now = self.core.env().now();
+                let now = self.engine.env().now();
                 let seen = stopped.min(bytes.end);
                 inode.change(|state| {
                     state.size = state.size.max(seen);

@@ -77,7 +77,7 @@ impl Files {
             return Ok(Vec::new());
         }
         // Nothing settles while a handle is held, so references are either pending or booked.
-        let _handle = self.core.join(0)?;
+        let _handle = self.engine.join()?;
         // Write-back splits extents meanwhile, item by item, with the inode locked.
         let _guard = inode.lock_shared()?;
         Ok(self.in_place_now(inode, range, usize::MAX)?.0)
@@ -88,10 +88,10 @@ impl Files {
         if !Files::may_have_own_space(inode) {
             return Ok(HeldExtents { extents: Vec::new(), through: range.end });
         }
-        let handle = self.core.join(0)?;
+        let handle = self.engine.join()?;
         let (found, through) = self.in_place_now(inode, range, HELD_AT_ONCE)?;
         let hold = |extent: FileExtent| {
-            let write = self.core.begin_in_place(&handle, inode.tree_id(), extent.at, extent.disk_len)?;
+            let write = self.engine.begin_in_place(&handle, inode.tree_id(), extent.at, extent.disk_len)?;
             Some(HeldExtent { extent, _write: write })
         };
         Ok(HeldExtents { extents: found.into_iter().filter_map(hold).collect(), through })
@@ -126,7 +126,7 @@ impl Files {
             let writable = match same {
                 Some((_, writable)) => writable,
                 None => {
-                    is_exclusive(&self.core, &inode.tree, inode.ino, &extent)?
+                    is_exclusive(&self.engine, &inode.tree, inode.ino, &extent)?
                         && (extent.kind == ExtentKind::Prealloc || self.may_overwrite(&extent)?)
                 }
             };
@@ -141,12 +141,13 @@ impl Files {
     /// Whether data of which this is the only user may be overwritten: it has no checksums, and the last commit shows it to
     /// nobody else either.
     fn may_overwrite(&self, extent: &FileExtent) -> Result<bool> {
-        let is_shown = self.core.unshared.is_recent(extent.at) && !self.core.has_canary(Canary::UnsharedEarly);
-        Ok(!is_shown && self.has_no_checksums(extent)?)
+        let is_shown = self.engine.gate.was_unshared(extent.at) && !self.engine.has_canary(Canary::UnsharedEarly);
+        // What several operations do together can be taken back.
+        Ok(!is_shown && !self.engine.is_together() && self.has_no_checksums(extent)?)
     }
 
     fn has_no_checksums(&self, extent: &FileExtent) -> Result<bool> {
-        let csum_tree = TreeItems::reading(&self.core, &self.core.globals().csum);
+        let csum_tree = TreeItems::reading(&self.engine, &self.engine.globals().csum);
         Ok(checksums::lookup(&csum_tree, self.layout(), extent.at, extent.disk_len)?.none_present())
     }
 

@@ -38,12 +38,12 @@ impl<'a> InlineContent<'a> {
 impl Files {
     /// The largest content that is kept in the item.
     fn max_inline(&self) -> u64 {
-        u64::from(self.core.options().max_inline).min(self.longest_inline())
+        u64::from(self.engine.options().max_inline).min(self.longest_inline())
     }
 
     /// The largest content that can be kept in an item at all.
     pub(super) fn longest_inline(&self) -> u64 {
-        let in_leaf = max_item_size(self.core.nodesize()) - FileExtentHead::LEN;
+        let in_leaf = max_item_size(self.engine.nodesize()) - FileExtentHead::LEN;
         (self.sector() - 1).min(in_leaf as u64)
     }
 
@@ -79,7 +79,7 @@ impl Files {
     fn inline_content<'a>(&self, method: Option<Method>, data: &'a [u8]) -> Option<InlineContent<'a>> {
         let (len, limit) = (data.len() as u64, self.max_inline() as usize);
         let compress = |method: Method| {
-            let stream = self.encoder().get().compress_inline(method, data, limit, self.core.sectorsize())?;
+            let stream = self.encoder().get().compress_inline(method, data, limit, self.engine.sectorsize())?;
             self.announce(method.algorithm);
             Some(InlineContent { len, compression: method.algorithm.raw(), stored: stream.into() })
         };
@@ -116,7 +116,7 @@ impl Files {
     /// Makes inline data a regular extent. The mapping lock is held.
     pub(super) fn convert_inline(&self, inode: &Arc<Inode>) -> Result<()> {
         let sector = 0..self.sector();
-        let mut reserved = Some(self.core.reserve_data(self.sector())?);
+        let mut reserved = Some(self.reserve_data(self.sector())?);
         let content = {
             let _guard = inode.lock_shared()?;
             self.sectors(inode, &sector)?

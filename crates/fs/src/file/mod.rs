@@ -46,11 +46,13 @@ pub use pressure::Flusher;
 pub use seek::Whence;
 pub use size::Resized;
 
+use crate::commit::Engine;
+use crate::error::{Errno, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::Layout;
 use crate::file_buffer::Buffer;
 use crate::inode::{Inode, InodeId};
-use crate::transaction::Core;
+use crate::transaction::{DataReservation, Handle, Reserve};
 use butterfs_ondisk::Generation;
 use butterfs_ondisk::features::incompat;
 use butterfs_sync::{Condvar, Mutex, order};
@@ -74,7 +76,7 @@ struct Waiting {
 
 /// The contents of all files of one filesystem.
 pub struct Files {
-    core: Arc<Core>,
+    engine: Arc<Engine>,
     waiting: Mutex<Waiting, { order::WAITING_WRITERS }>,
     buffered_bytes: Arc<AtomicU64>,
     unpacked: Mutex<UnpackedExtents, { order::UNPACKED }>,
@@ -83,14 +85,16 @@ pub struct Files {
     ahead: ReadAhead,
     pressure: Mutex<Pressure, { order::PRESSURE }>,
     wake: Condvar,
+    /// The flusher has done what it was asked for.
+    idle: Condvar,
 }
 
 impl Files {
     /// Nothing is buffered yet.
-    pub fn new(core: Arc<Core>) -> Files {
+    pub fn new(engine: Arc<Engine>) -> Files {
         Files {
-            ahead: ReadAhead::new(Arc::clone(&core)),
-            core,
+            ahead: ReadAhead::new(Arc::clone(engine.core())),
+            engine,
             waiting: Mutex::default(),
             buffered_bytes: Arc::default(),
             unpacked: Mutex::default(),
@@ -98,11 +102,36 @@ impl Files {
             helpers: Helpers::default(),
             pressure: Mutex::default(),
             wake: Condvar::new(),
+            idle: Condvar::new(),
         }
     }
 
+    /// The engine that they are stored by.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Joins the running transaction, with space for what `reserve` says; where that is short, what others have buffered is
+    /// written back. No handle may be held, and no lock but those of mappings.
+    pub(crate) fn start(&self, reserve: Reserve) -> Result<Handle> {
+        self.engine.start_with(reserve, Some(&|| self.write_back_idle()))
+    }
+
+    /// The same for a change of what is acknowledged already: for want of other space, the reserve serves.
+    fn start_surely(&self, items: u64) -> Result<Handle> {
+        match self.start(Reserve::items(items)) {
+            Err(error) if error.is(Errno::ENOSPC) => self.start(Reserve::removal(items)),
+            other => other,
+        }
+    }
+
+    /// Promises `bytes` of data space. No handle may be held, and no lock but those of mappings.
+    fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
+        self.engine.reserve_data(bytes, Some(&|| self.write_back_idle()))
+    }
+
     fn sector(&self) -> u64 {
-        u64::from(self.core.sectorsize())
+        u64::from(self.engine.sectorsize())
     }
 
     fn round_down(&self, position: u64) -> u64 {
@@ -126,20 +155,20 @@ impl Files {
     }
 
     fn layout(&self) -> Layout {
-        Layout::of(&self.core)
+        Layout::of(&self.engine)
     }
 
     fn context(&self, inode: &Inode, generation: Generation) -> FileContext {
         FileContext {
             ino: inode.ino.0,
             sectorsize: self.sector(),
-            no_holes: self.core.has_incompat(incompat::NO_HOLES),
+            no_holes: self.engine.has_incompat(incompat::NO_HOLES),
             generation: generation.0,
         }
     }
 
     /// The file's extents, to look at.
     fn extents<'a>(&'a self, inode: &'a Inode) -> (FileContext, TreeItems<'a>) {
-        (self.context(inode, self.core.generation()), TreeItems::reading(&self.core, &inode.tree))
+        (self.context(inode, self.engine.generation()), TreeItems::reading(&self.engine, &inode.tree))
     }
 }

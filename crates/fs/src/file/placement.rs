@@ -80,7 +80,7 @@ impl Chunk<'_> {
     /// Everything behind the first `len` bytes goes back into the promise that it came from.
     pub fn trim(&mut self, len: u64, promise: &mut DataReservation) {
         if len < self.len {
-            self.files.core.unallocate_data(self.at.plus(len), self.len - len, promise);
+            self.files.engine.unallocate_data(self.at.plus(len), self.len - len, promise);
             self.len = len;
         }
     }
@@ -89,7 +89,7 @@ impl Chunk<'_> {
 impl Chunk<'_> {
     /// The device did not take the data: next time it goes elsewhere, if there is another place.
     pub fn avoid(&mut self, promise: &mut DataReservation) {
-        self.files.core.avoid_data(self.at, self.len, promise);
+        self.files.engine.avoid_data(self.at, self.len, promise);
         self.len = 0;
     }
 }
@@ -97,7 +97,7 @@ impl Chunk<'_> {
 impl Drop for Chunk<'_> {
     fn drop(&mut self) {
         if self.len > 0 {
-            self.files.core.return_data(self.at, self.len);
+            self.files.engine.return_data(self.at, self.len);
         }
     }
 }
@@ -112,9 +112,9 @@ impl Files {
         reserved: &mut Option<DataReservation>,
     ) -> Result<Chunk<'_>> {
         match reserved.as_mut().filter(|reserved| reserved.bytes() > 0) {
-            None => *reserved = Some(self.core.reserve_data(wanted)?),
+            None => *reserved = Some(self.engine.reserve_data(wanted, None)?),
             Some(reserved) if reserved.bytes() < least => {
-                reserved.merge(self.core.reserve_data(least - reserved.bytes())?);
+                reserved.merge(self.engine.reserve_data(least - reserved.bytes(), None)?);
             }
             Some(_) => {}
         }
@@ -123,7 +123,7 @@ impl Files {
 
     /// Contiguous space out of a promise, `wanted` bytes or fewer, at least `least`.
     pub(super) fn place(&self, wanted: u64, least: u64, promise: &mut DataReservation) -> Result<Chunk<'_>> {
-        let (at, len) = self.core.allocate_data(wanted.min(promise.bytes()), least, promise)?;
+        let (at, len) = self.engine.allocate_data(wanted.min(promise.bytes()), least, promise)?;
         Ok(Chunk { files: self, at, len })
     }
 
@@ -162,9 +162,9 @@ impl Files {
         let mut next = placed[0].at;
         let write = |from: Logical, bytes: &[u8]| -> Result<Logical> {
             if !bytes.is_empty() {
-                self.core.volume().write(from, bytes)?;
+                self.engine.volume().write(from, bytes)?;
                 if bytes.len() >= BEGIN_FLUSH_BYTES {
-                    self.core.volume().begin_flush(from, bytes.len());
+                    self.engine.volume().begin_flush(from, bytes.len());
                 }
             }
             Ok(from.plus(bytes.len() as u64))

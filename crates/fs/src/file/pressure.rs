@@ -1,6 +1,7 @@
 //! Bounds on buffered data: per file and in total, and the thread that writes back before writers have to.
 
 use super::Files;
+use super::unpacked::UnpackedExtents;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ impl Flusher {
     pub fn start(files: &Arc<Files>) -> Flusher {
         let working = Arc::clone(files);
         let spawn = || std::thread::Builder::new().name("flush".to_owned()).spawn(move || working.serve());
-        let thread = files.core.env().background().then(spawn).and_then(Result::ok);
+        let thread = files.engine.env().background().then(spawn).and_then(Result::ok);
         Flusher { files: Arc::clone(files), thread }
     }
 
@@ -51,11 +52,13 @@ pub(super) struct Pressure {
     large: Vec<Arc<Inode>>,
     total: bool,
     stopping: bool,
+    /// The thread is at work.
+    is_busy: bool,
 }
 
 impl Files {
     fn budget(&self) -> u64 {
-        (self.core.options().dirty_data_bytes as u64).max(1 << 20)
+        (self.engine.options().dirty_data_bytes as u64).max(1 << 20)
     }
 
     /// Bytes that wait to be written back.
@@ -114,8 +117,9 @@ impl Files {
             let Some(_mapping) = lock else { return false };
             match self.write_back(inode) {
                 Ok(()) => *done += bytes,
-                // What a device refuses is an error of its file, and no reason to stop others.
-                Err(error @ Error::Device(_)) => {
+                // What a device refuses is an error of its file, and no reason to stop others; but what is done together is
+                // done whole.
+                Err(error @ Error::Device(_)) if !self.engine.is_together() => {
                     self.drop_unwritable(inode, &error);
                     *done += bytes;
                 }
@@ -159,9 +163,23 @@ impl Files {
         if self.buffered() < before { Ok(()) } else { first }
     }
 
+    /// Forgets everything that is buffered, and what was unpacked: it is taken back. Nobody writes meanwhile.
+    pub(crate) fn abandon(&self) {
+        let mut pressure = self.pressure.lock();
+        pressure.large.clear();
+        pressure.total = false;
+        while pressure.is_busy {
+            self.idle.wait(&mut pressure);
+        }
+        drop(pressure);
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        waiting.inodes.values().for_each(|inode| inode.data.discard());
+        *self.unpacked.lock() = UnpackedExtents::default();
+    }
+
     /// The thread's work.
     fn serve(&self) {
-        let _alarm = self.core.alarm();
+        let _alarm = self.engine.alarm();
         loop {
             let (large, total) = {
                 let mut pressure = self.pressure.lock();
@@ -171,6 +189,7 @@ impl Files {
                 if pressure.stopping {
                     return;
                 }
+                pressure.is_busy = true;
                 (std::mem::take(&mut pressure.large), std::mem::take(&mut pressure.total))
             };
             // Errors stay with their inodes, for whoever syncs them.
@@ -178,6 +197,8 @@ impl Files {
             if total {
                 let _ = self.flush_oldest(self.budget() / 4);
             }
+            self.pressure.lock().is_busy = false;
+            self.idle.notify_all();
         }
     }
 }

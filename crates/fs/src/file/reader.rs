@@ -108,7 +108,7 @@ impl Files {
             let (part, into): &(&FileExtent, Mutex<&mut [u8]>) = &packed[index];
             self.unpack_part(part, verified, &mut into.lock())
         };
-        self.helpers.map(self.core.env(), packed.len(), || (), |(), index| unpack(index)).into_iter().collect()
+        self.helpers.map(self.engine.env(), packed.len(), || (), |(), index| unpack(index)).into_iter().collect()
     }
 
     /// Inline data as one sector, zero behind its end.
@@ -160,7 +160,7 @@ impl Files {
     fn decompress(&self, extent: &FileExtent, stream: &[u8], out: &mut [u8]) -> Result<()> {
         let algorithm = Algorithm::from_raw(extent.compression)
             .ok_or_else(|| Error::corrupt(format!("extent at {}: unknown compression", extent.start)))?;
-        codec::decompress(algorithm, stream, out, self.core.sectorsize())
+        codec::decompress(algorithm, stream, out, self.engine.sectorsize())
             .map_err(|error| Error::corrupt(format!("extent at {} (data at {}): {error}", extent.start, extent.at)))?;
         Ok(())
     }
@@ -209,13 +209,13 @@ impl Files {
 
     /// The same for bytes that one mirror is asked for.
     fn read_turn(&self, at: Logical, out: &mut [u8], verified: bool) -> Result<()> {
-        let volume = self.core.volume();
+        let volume = self.engine.volume();
         // The reader sees no more than EIO.
         let report = |error: &VolumeError| volume.report(Some(at), error.to_string());
         if !verified {
             return Ok(volume.read_unverified(at, out).inspect_err(report)?);
         }
-        let csum_tree = TreeItems::reading(&self.core, &self.core.globals().csum);
+        let csum_tree = TreeItems::reading(&self.engine, &self.engine.globals().csum);
         let sums = checksums::lookup(&csum_tree, self.layout(), at, out.len() as u64)?;
         let sector = self.sector() as usize;
         if let Some(missing) = (0..sums.len()).find(|&index| sums.get(index).is_none()) {
@@ -230,7 +230,7 @@ impl Files {
             let at = at.plus((index * sector) as u64);
             let read = volume.read(at, into, &mut |data| self.agrees(at, data, &sums, index));
             read.inspect_err(|error| volume.report(Some(at), error.to_string()))?;
-            if volume.is_writable() && !self.core.is_read_only() {
+            if volume.is_writable() && !self.engine.is_read_only() {
                 // Copies behind the first good one have not been looked at. Repairing is not what was asked for.
                 (0..volume.copies(at)).for_each(|copy| drop(volume.repair(at, copy, into)));
             }
@@ -240,9 +240,9 @@ impl Files {
 
     /// Whether `data`, whose first sector is number `first` of `sums`, has the right checksums.
     fn agrees(&self, at: Logical, data: &[u8], sums: &Checksums, first: usize) -> Result<(), String> {
-        let kind = self.core.checksum_kind();
+        let kind = self.engine.checksum_kind();
         let sector = self.sector() as usize;
-        if self.core.has_canary(Canary::ChecksumIgnored) {
+        if self.engine.has_canary(Canary::ChecksumIgnored) {
             return Ok(());
         }
         for (index, bytes) in data.chunks(sector).enumerate() {

@@ -90,7 +90,7 @@ impl Files {
         mut progress: Progress<'_, '_>,
     ) -> Result<()> {
         let (mut from, mut digests) = (0, digests);
-        let per_sector = if digests.is_empty() { 0 } else { self.core.checksum_kind().len() as u64 };
+        let per_sector = if digests.is_empty() { 0 } else { self.engine.checksum_kind().len() as u64 };
         let mut most_items = ITEMS_PER_STEP;
         while from < placed.len() {
             let (count, items) = self.step(inode, &placed[from..], most_items)?;
@@ -121,14 +121,14 @@ impl Files {
             }
             (count, items, bytes) = (count + 1, items + dropped + 3, bytes + piece.disk_len());
         }
-        let digests = bytes / self.sector() * self.core.checksum_kind().len() as u64;
-        Ok((count, items + 2 + digests / (u64::from(self.core.nodesize()) / 2)))
+        let digests = bytes / self.sector() * self.engine.checksum_kind().len() as u64;
+        Ok((count, items + 2 + digests / (u64::from(self.engine.nodesize()) / 2)))
     }
 
     /// Joins the transaction to record data that was acknowledged: for want of other space, the reserve serves.
     pub(super) fn start_recording(&self, items: u64) -> Result<Handle> {
-        match self.core.start(Reserve::items(items)) {
-            Err(error) if error.is(Errno::ENOSPC) => self.core.start(Reserve::removal(items)),
+        match self.engine.start(Reserve::items(items)) {
+            Err(error) if error.is(Errno::ENOSPC) => self.engine.start(Reserve::removal(items)),
             other => other,
         }
     }
@@ -165,11 +165,11 @@ impl Files {
         let mut items = TreeItems::editing(handle, &inode.tree);
         let mut booking = Booking::new(handle, inode);
         if let Some(digests) = digests {
-            let mut csums = TreeItems::editing(handle, &self.core.globals().csum);
+            let mut csums = TreeItems::editing(handle, &self.engine.globals().csum);
             checksums::insert(&mut csums, self.layout(), placed[0].at, digests)?;
         }
         let mut end = 0;
-        self.core.env().passes("written data is being recorded");
+        self.engine.env().passes("written data is being recorded");
         for piece in placed.iter_mut().filter(|piece| piece.recorded < piece.file.end) {
             let first = piece.recorded == piece.file.start;
             let range = piece.recorded..piece.file.end;

@@ -135,7 +135,7 @@ impl Files {
         let end = self.round_up(sharing.len);
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let range = sharing.target + done..sharing.target + (covered - sharing.source);
-        let handle = self.core.start(Reserve::items(Sharing::ITEMS))?;
+        let handle = self.start(Reserve::items(Sharing::ITEMS))?;
         let _locks = sharing.lock()?;
         let kill = (done == 0).then_some(set_id);
         let shared = self.share_under(&handle, sharing, &parts, &range, kill);
@@ -173,7 +173,7 @@ impl Files {
         kill: Option<bool>,
     ) -> Result<u64> {
         let inode = sharing.into;
-        let now = self.core.env().now();
+        let now = self.engine.env().now();
         let context: FileContext = self.context(inode, handle.generation());
         let mut items = TreeItems::editing(handle, &inode.tree);
         let mut booking = Booking::new(handle, inode);

@@ -44,7 +44,7 @@ impl Files {
 
     /// The first `most` extents that overlap `range`, with what is buffered written back first.
     pub fn list_extents(&self, inode: &Arc<Inode>, range: &Range<u64>, most: usize) -> Result<Vec<FileExtent>> {
-        if !self.core.is_read_only() {
+        if !self.engine.is_read_only() {
             self.flush(inode)?;
         }
         let _guard = inode.lock_shared()?;
@@ -55,8 +55,8 @@ impl Files {
     /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.
     pub fn is_shared(&self, inode: &Inode, extent: &FileExtent) -> Result<bool> {
         // Nothing settles while a handle is held, so references are either pending or booked.
-        let _handle = if self.core.is_read_only() { None } else { Some(self.core.join(0)?) };
-        Ok(extent.is_on_disk() && !is_only_user(&self.core, &inode.tree, inode.ino, extent)?)
+        let _handle = if self.engine.is_read_only() { None } else { Some(self.engine.join()?) };
+        Ok(extent.is_on_disk() && !is_only_user(&self.engine, &inode.tree, inode.ino, extent)?)
     }
 
     /// How far from `at` on the file is all data or all hole, at least; and which.

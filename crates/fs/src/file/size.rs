@@ -42,7 +42,7 @@ impl Files {
     }
 
     fn note_resize(&self, handle: &Handle, inode: &Arc<Inode>, effects: Resized) -> Result<()> {
-        let now = self.core.env().now();
+        let now = self.engine.env().now();
         inode.kill_privileges(handle, effects.set_id)?;
         if effects.touch {
             inode.change(|state| state.touch_content(now));
@@ -54,7 +54,7 @@ impl Files {
     fn grow(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<bool> {
         self.write_back(inode)?;
         self.rewrite_tail(inode)?;
-        let handle = self.core.start(Reserve::items(6))?;
+        let handle = self.start(Reserve::items(6))?;
         let _guard = inode.lock_exclusive()?;
         if inode.size() > size {
             return Ok(false);
@@ -72,7 +72,7 @@ impl Files {
         if inode.size().is_multiple_of(self.sector()) {
             return Ok(());
         }
-        let reserved = self.core.reserve_data(self.sector());
+        let reserved = self.reserve_data(self.sector());
         {
             let _guard = inode.lock_exclusive()?;
             let end = inode.size();
@@ -130,7 +130,7 @@ impl Files {
     fn shrink_in_steps(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<()> {
         let mut first = true;
         loop {
-            let handle = self.core.start(Reserve::removal(DROPS_PER_STEP + 6))?;
+            let handle = self.start(Reserve::removal(DROPS_PER_STEP + 6))?;
             let _guard = inode.lock_exclusive()?;
             if std::mem::take(&mut first) {
                 // From here on everybody sees the new size, and may write behind it again.
@@ -182,7 +182,7 @@ impl Files {
 
     /// Where the next step of shrinking to `size` cuts, and whether nothing is left behind `size` then.
     fn last_extents(&self, inode: &Inode, context: &FileContext, size: u64) -> Result<(bool, u64)> {
-        let items = TreeItems::reading(&self.core, &inode.tree);
+        let items = TreeItems::reading(&self.engine, &inode.tree);
         let (end, mut from) = (self.round_up(size), u64::MAX);
         for _ in 0..DROPS_PER_STEP {
             match context.before(&items, from)? {
@@ -195,7 +195,7 @@ impl Files {
 
     /// Cuts plain inline data to `size`.
     fn shrink_inline(&self, handle: &Handle, inode: &Arc<Inode>, context: &FileContext, size: u64) -> Result<()> {
-        let items = TreeItems::reading(&self.core, &inode.tree);
+        let items = TreeItems::reading(&self.engine, &inode.tree);
         let found = context.before(&items, 1)?;
         let Some((extent, payload)) = found.filter(|(extent, _)| extent.kind == ExtentKind::Inline) else {
             return Ok(());

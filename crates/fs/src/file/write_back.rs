@@ -74,7 +74,7 @@ impl Files {
     /// Writes back all inodes, several at once. Returns the first error that `counts`, after having tried all.
     fn flush_all_of(&self, counts: impl Fn(&Inode) -> bool + Sync) -> Result<()> {
         let inodes = self.oldest(usize::MAX);
-        let threads = if self.core.env().background() { self.core.env().threads().min(inodes.len()) } else { 1 };
+        let threads = if self.engine.env().background() { self.engine.env().threads().min(inodes.len()) } else { 1 };
         let next = AtomicUsize::new(0);
         let work = || {
             let mut first = Ok(());
@@ -132,7 +132,7 @@ impl Files {
 
     /// Takes what is dirty and brings it to disk. The mapping lock is held.
     pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
-        if let Some(aborted) = self.core.aborted() {
+        if let Some(aborted) = self.engine.aborted() {
             return Err(aborted);
         }
         let taken = inode.data.with(|buffer| {
@@ -148,10 +148,10 @@ impl Files {
             return Ok(());
         };
         let mut done = 0;
-        self.core.env().passes("buffered data is being written back");
+        self.engine.env().passes("buffered data is being written back");
         let result = self.write_runs(inode, &runs, &mut reserved, &mut done);
         // Of a deleted subvolume even the blocks may be gone that were read to find where to record.
-        let deleted = matches!(&result, Err(error) if error.is(Errno::ESTALE) || inode.is_in_deleted_subvolume());
+        let deleted = matches!(&result, Err(error) if error.is(Errno::ESTALE) || inode.tree.is_deleted());
         let news = inode.data.with(|buffer| {
             buffer.writing = None;
             let Err(error) = &result else {
@@ -193,7 +193,7 @@ impl Files {
 
     fn tell_of(&self, inode: &Inode, what: &str) {
         let text = format!("inode {} of subvolume {}: {what}", inode.ino, inode.tree_id());
-        self.core.volume().report(None, text);
+        self.engine.volume().report(None, text);
     }
 
     /// Brings `runs` to disk; `done` is how far in the file everything is recorded.

@@ -26,10 +26,11 @@ impl Filesystem {
     /// Claims a name in a directory. `None` when somebody else has it and does not release it within `patience`: a
     /// receive whose connection is lost needs a moment to notice.
     pub fn claim(&self, directory: InodeId, name: &[u8], patience: Duration) -> Option<Claim> {
-        let _alarm = self.0.core.alarm();
+        let _alarm = self.0.engine.alarm();
+        // It waits for others, so it is no operation that a transaction waits for.
         let claims = &self.0.claims;
         let mut held = claims.held.lock();
-        let env = self.0.core.env();
+        let env = self.0.engine.env();
         let deadline = env.uptime() + patience;
         let mut late = false;
         while held.iter().any(|(other, known)| *other == directory && known == name) {

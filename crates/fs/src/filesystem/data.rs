@@ -28,7 +28,7 @@ impl Filesystem {
     /// Reads up to `len` bytes at `offset` into `out`, which holds nothing else afterwards; fewer only at the end of
     /// the file. `EIO` when no copy of the data is good.
     pub fn read(&self, id: InodeId, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let inode = self.regular(id)?;
         let read = self.0.files.read(&inode, offset, len, out)?;
         self.0.names.note_access(&inode);
@@ -37,7 +37,7 @@ impl Filesystem {
 
     /// As [`read`](Self::read), for whoever opened the file with `O_NOATIME`.
     pub fn read_unnoticed(&self, id: InodeId, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let inode = self.regular(id)?;
         self.0.files.read(&inode, offset, len, out)
     }
@@ -45,26 +45,26 @@ impl Filesystem {
     /// A file was opened to be read, perhaps from a cache that asks nothing: where the first access after a change moves
     /// the time of access, this one does. Says whether it moved.
     pub fn note_coming_access(&self, id: InodeId) -> Result<bool> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         Ok(self.0.names.note_coming_access(&self.regular(id)?))
     }
 
     /// Writes `data` at `offset`. With `kill_suidgid` the file loses its set-id bits, as for an unprivileged writer. A
     /// file with the flag `SYNC` is durable then.
     pub fn write(&self, id: InodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Result<usize> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.write_as(id, offset, data, Some(kill_suidgid))
     }
 
     /// Writes what somebody wrote through a mapping: the file keeps its set-id bits and capabilities, as in the kernel's
     /// btrfs.
     pub fn write_mapped(&self, id: InodeId, offset: u64, data: &[u8]) -> Result<usize> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.write_as(id, offset, data, None)
     }
 
     fn write_as(&self, id: InodeId, offset: u64, data: &[u8], kill: Option<bool>) -> Result<usize> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let inode = self.regular(id)?;
         self.0.inodes.relieve()?;
         let written = self.0.files.write(&inode, offset, data, kill)?;
@@ -76,7 +76,7 @@ impl Filesystem {
 
     /// `fallocate(2)` with its `mode`; `EOPNOTSUPP` for modes that btrfs does not have.
     pub fn fallocate(&self, id: InodeId, mode: u32, offset: u64, len: u64, kill_suidgid: bool) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let what = Allocation::from_mode(mode)?;
         let inode = self.regular(id)?;
         let Some(end) = offset.checked_add(len) else {
@@ -87,14 +87,14 @@ impl Filesystem {
 
     /// The next data or hole at or behind `offset`; `ENXIO` when there is none.
     pub fn seek(&self, id: InodeId, offset: u64, whence: Whence) -> Result<u64> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.files.seek(self.regular(id)?.as_ref(), offset, whence)
     }
 
     /// `lseek(2)` with `SEEK_DATA` (3) or `SEEK_HOLE` (4). An offset below zero, which callers pass as a number beyond
     /// [`i64::MAX`], is as good as zero.
     pub fn lseek(&self, id: InodeId, offset: u64, whence: u32) -> Result<u64> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let offset = if i64::try_from(offset).is_ok() { offset } else { 0 };
         match whence {
             3 => self.seek(id, offset, Whence::Data),
@@ -106,7 +106,7 @@ impl Filesystem {
     /// Copies up to `len` bytes from one file to another, or within one where the ranges do not overlap, sharing what
     /// can be shared. Returns how many; fewer only at the end of the source.
     pub fn copy_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<u64> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.copy_range_as(source, target, len, true)
     }
 
@@ -118,7 +118,7 @@ impl Filesystem {
         len: u64,
         kill_suidgid: bool,
     ) -> Result<u64> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let from = self.regular(source)?;
         let len = len.min(from.size().saturating_sub(source_offset));
         if source == target && source_offset.abs_diff(target_offset) < len {
@@ -164,7 +164,7 @@ impl Filesystem {
     /// Lets a range of one file share the extents of a range of another (`FICLONERANGE`); `len` 0 means up to the end
     /// of the source. `EINVAL` unless all of it can be shared.
     pub fn clone_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let (from, into) = (self.regular(source.0)?, self.regular(target.0)?);
         let left = from.size().saturating_sub(source.1);
         let len = if len == 0 { left } else { len };
@@ -180,51 +180,51 @@ impl Filesystem {
     /// The extents of a file that overlap `range`, in order, after writing back what is buffered. Holes without an item
     /// are left out.
     pub fn extents(&self, id: InodeId, range: Range<u64>) -> Result<Vec<FileExtent>> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.some_extents(id, range, usize::MAX)
     }
 
     /// The first `most` of them.
     pub fn some_extents(&self, id: InodeId, range: Range<u64>, most: usize) -> Result<Vec<FileExtent>> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.files.list_extents(&self.regular(id)?, &range, most)
     }
 
     /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.
     pub fn is_shared(&self, id: InodeId, extent: &FileExtent) -> Result<bool> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.files.is_shared(self.regular(id)?.as_ref(), extent)
     }
 
     /// Whether [`clone_range`](Self::clone_range) from one to the other can share at all.
     pub fn may_share(&self, source: InodeId, target: InodeId) -> Result<bool> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         Ok(self.0.files.may_share(self.regular(source)?.as_ref(), self.regular(target)?.as_ref()))
     }
 
     /// Lets a range share the extents of another one that holds the same bytes (`FIDEDUPERANGE`); `false` when they
     /// differ.
     pub fn dedupe_range(&self, source: (InodeId, u64), target: (InodeId, u64), len: u64) -> Result<bool> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let (from, into) = (self.regular(source.0)?, self.regular(target.0)?);
         self.0.files.dedupe_range((&from, source.1), (&into, target.1), len)
     }
 
     /// Writes fragments of a file anew, as one. Returns how many bytes.
     pub fn defragment(&self, id: InodeId, how: &Defragment) -> Result<u64> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.files.defragment(&self.regular(id)?, how)
     }
 
     /// How new data is stored, where files do not say otherwise themselves.
     pub fn data_policy(&self) -> DataPolicy {
-        let _alarm = self.0.core.alarm();
-        self.0.core.data_policy()
+        let _operation = self.begin();
+        self.0.engine.data_policy()
     }
 
     /// Stores data another way from now on, as after a remount.
     pub fn set_data_policy(&self, policy: DataPolicy) {
-        let _alarm = self.0.core.alarm();
-        self.0.core.set_data_policy(policy);
+        let _operation = self.begin();
+        self.0.engine.set_data_policy(policy);
     }
 }

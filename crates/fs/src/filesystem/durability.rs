@@ -29,23 +29,25 @@ impl Filesystem {
     /// Makes everything durable that was done before the call. Where data of a file cannot be written, everything else
     /// is durable, and the error is that file's.
     pub fn sync(&self) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         if self.is_read_only() {
             return Ok(());
         }
         let written = self.0.files.flush_all();
-        self.0.core.commit().and(written)
+        let committed = self.0.engine.commit();
+        self.0.logs.forget_durable();
+        committed.and(written)
     }
 
     /// The same now and then: also gives empty block groups back.
     pub(super) fn sync_and_tidy(&self) -> Result<()> {
         self.sync()?;
-        self.0.core.commit_retirement()
+        self.0.engine.commit_retirement()
     }
 
     /// Commits, with all data that was written before where that is wanted.
     pub(super) fn commit(&self) -> Result<()> {
-        self.commit_through(self.0.core.generation())
+        self.commit_through(self.0.engine.generation())
     }
 
     fn commit_through(&self, generation: Generation) -> Result<()> {
@@ -53,20 +55,22 @@ impl Filesystem {
             // An error stays with its file, for whoever syncs that.
             let _ = self.0.files.flush_all();
         }
-        self.0.core.commit_through(generation)
+        self.0.engine.commit_through(generation)?;
+        self.0.logs.forget_durable();
+        Ok(())
     }
 
     /// Stops all writing for good, as after a power cut, for tests of what a crash leaves (`FS_IOC_SHUTDOWN`). What `how`
     /// says is made durable before.
     pub fn go_down(&self, how: GoingDown) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         match how {
             GoingDown::Synced => self.sync()?,
             GoingDown::Committed if self.is_read_only() => {}
-            GoingDown::Committed => self.0.core.commit()?,
+            GoingDown::Committed => self.0.engine.commit()?,
             GoingDown::AtOnce => {}
         }
-        self.0.core.abort(&Error::refused(Errno::EIO, "it was shut down on request"));
+        self.0.engine.abort(&Error::refused(Errno::EIO, "it was shut down on request"));
         Ok(())
     }
 
@@ -74,10 +78,11 @@ impl Filesystem {
     /// inodes that they lead to, and all of new directories. `datasync` promises less, and does the same. An error of
     /// an earlier write-back is told here, once.
     pub fn fsync(&self, id: InodeId, _datasync: bool) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         if self.is_read_only() {
             return Ok(());
         }
+        self.0.engine.must_not_be_together()?;
         let inode = self.0.inodes.get(id)?;
         self.0.files.flush_for_sync(&inode)?;
         match self.log(&inode)? {
@@ -91,20 +96,20 @@ impl Filesystem {
 
     /// What logging has done since the filesystem was opened.
     pub fn log_stats(&self) -> LogStats {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.logs.stats()
     }
 
     /// Puts an inode into the log of the running transaction, if that is possible and worth it.
     fn log(&self, inode: &Arc<Inode>) -> Result<Ticket> {
-        let core = &self.0.core;
+        let core = &self.0.engine;
         let policies = &self.options().policies;
         // A device that lacks the newest log, or comes back later, could bring an older one of the same generation with it.
         let may_log = core.volume().is_whole() || core.has_canary(Canary::LogOnTooFew);
         if self.options().no_tree_log || !may_log {
             return Ok(Ticket::Commit(core.generation()));
         }
-        if let Some(generation) = core.placed_in(inode.tree_id()).filter(|_| inode.ino == Ino::ROOT_DIR) {
+        if let Some(generation) = core.gate.placed_in(inode.tree_id()).filter(|_| inode.ino == Ino::ROOT_DIR) {
             return Ok(Ticket::Commit(generation));
         }
         if policies.log_behind_commit {
@@ -112,13 +117,13 @@ impl Filesystem {
         }
         let is_file = inode.with(|state| state.mode()) & mode::S_IFMT == mode::S_IFREG;
         let _mapping = is_file.then(|| inode.data.lock_mapping());
-        let handle = core.join(0)?;
+        let handle = core.join()?;
         let (asked, dirty) = (Cell::new(0), OnceCell::new());
         let item = |ino: Ino| -> Option<InodeItem> {
             asked.set(asked.get() + 1);
             // Looking for each inode of a large directory costs more than all the rest.
             if asked.get() > ASKED_ONE_BY_ONE && ino != inode.ino {
-                let dirty = dirty.get_or_init(|| self.0.inodes.dirty_in(inode.tree_id()));
+                let dirty = dirty.get_or_init(|| core.dirty_inodes.of_tree(inode.tree_id()));
                 dirty.contains(&ino).then_some(())?;
             }
             let inode = self.0.inodes.peek(InodeId { tree: inode.tree_id(), ino })?;

@@ -35,9 +35,8 @@ impl<S: Listed> Iterator for Listing<S> {
     type Item = Result<S::Item>;
 
     fn next(&mut self) -> Option<Result<S::Item>> {
-        let core = &self.filesystem.0.core;
-        let _alarm = core.alarm();
-        self.source.following(core).transpose()
+        let _operation = self.filesystem.begin();
+        self.source.following(&self.filesystem.0.engine).transpose()
     }
 }
 

@@ -43,9 +43,9 @@ impl MemoryHeld {
 impl Filesystem {
     /// What the tables and caches hold now.
     pub fn memory_held(&self) -> MemoryHeld {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let (users, places) = self.0.inodes.room();
-        let nodes = &self.0.core.nodes;
+        let nodes = &self.0.engine.nodes;
         MemoryHeld {
             nodes: nodes.count() as u64 * u64::from(nodes.nodesize()),
             data: self.0.files.buffered(),
@@ -57,8 +57,8 @@ impl Filesystem {
 
     /// Gives up what was read and nobody has asked for since the last call. For whoever calls now and then.
     pub fn age_caches(&self) {
-        let _alarm = self.0.core.alarm();
-        self.0.core.nodes.age(KEPT_NODE_BYTES);
+        let _operation = self.begin();
+        self.0.engine.nodes.age(KEPT_NODE_BYTES);
     }
 }
 

@@ -6,6 +6,7 @@
 mod claims;
 mod data;
 mod durability;
+mod exclusion;
 mod listing;
 mod memory;
 mod namespace;
@@ -22,6 +23,7 @@ mod subvolume_root;
 #[cfg(test)]
 mod subvolume_tests;
 mod subvolumes;
+mod together;
 
 pub use claims::Claim;
 pub use durability::GoingDown;
@@ -29,20 +31,23 @@ pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;
+pub use together::Together;
 
+use crate::commit::Engine;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::file::{Files, Flusher};
-use crate::inode::{InodeCache, InodeId, Namespace};
+use crate::inode::{InodeCache, InodeId};
 use crate::mount;
+use crate::namespace::Namespace;
 use crate::options::Options;
 use crate::subvolume::Snapshots;
-use crate::transaction::Core;
 use crate::tree_log::Logs;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Ino, TreeId};
 use butterfs_sync::{Mutex, order};
+use exclusion::{Exclusion, Operation};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -52,7 +57,8 @@ use std::time::Duration;
 const UNUSED_INODES: usize = 32_768;
 
 pub(crate) struct Inner {
-    pub core: Arc<Core>,
+    exclusion: Exclusion,
+    pub engine: Arc<Engine>,
     pub inodes: Arc<InodeCache>,
     pub names: Namespace,
     pub files: Arc<Files>,
@@ -74,8 +80,8 @@ pub(crate) struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
-        self.core.wake_timer();
-        self.core.want_cleaning();
+        self.engine.wishes.want_commit();
+        self.engine.wishes.want_cleaning();
         for thread in [&self.timer, &self.cleaner] {
             let thread = thread.lock().take();
             // One of them may be the last that held the filesystem.
@@ -93,22 +99,17 @@ pub struct Filesystem(pub(crate) Arc<Inner>);
 impl Filesystem {
     /// Opens the filesystem on `devices`.
     pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<Filesystem> {
-        let (core, notes) = mount::open(devices, options, env)?;
-        let inodes = Arc::new(InodeCache::new(Arc::clone(&core), UNUSED_INODES));
-        let for_hook = Arc::downgrade(&inodes);
-        core.on_settle(Box::new(move |handle| match for_hook.upgrade() {
-            Some(inodes) => inodes.flush_dirty(handle),
-            None => Ok(()),
-        }));
-        let files = Arc::new(Files::new(Arc::clone(&core)));
-        let for_hook = Arc::downgrade(&files);
-        core.on_shortage(Box::new(move || for_hook.upgrade().is_some_and(|files| files.write_back_idle())));
+        let (engine, notes) = mount::open(devices, options, env)?;
+        let engine = Arc::new(engine);
+        let inodes = Arc::new(InodeCache::new(Arc::clone(&engine), UNUSED_INODES));
+        let files = Arc::new(Files::new(Arc::clone(&engine)));
         let filesystem = Filesystem(Arc::new(Inner {
-            logs: Logs::new(&core),
-            core,
+            exclusion: Exclusion::new(),
+            logs: Logs::new(engine.core()),
+            engine,
             flusher: Mutex::new(Flusher::start(&files)),
+            names: Namespace::new(Arc::clone(&inodes), Arc::clone(&files)),
             files,
-            names: Namespace::new(Arc::clone(&inodes)),
             inodes,
             root: OnceLock::new(),
             notes,
@@ -128,16 +129,21 @@ impl Filesystem {
         Ok(filesystem)
     }
 
+    /// Everything that can be called from outside begins so.
+    fn begin(&self) -> Operation<'_> {
+        self.0.exclusion.begin(&self.0.engine)
+    }
+
     /// Whether the filesystem on `devices` has a log, which opening it replays.
     pub fn has_log(devices: Vec<Arc<dyn BlockDevice>>) -> Result<bool> {
         mount::has_log(devices)
     }
 
     fn prepare_writing(&self) -> Result<()> {
-        if self.0.core.is_read_only() {
+        if self.0.engine.is_read_only() {
             return Ok(());
         }
-        self.0.core.number_trees()?;
+        self.0.engine.number_trees()?;
         self.0.names.enter_subvolume(self.root().tree)
     }
 
@@ -153,92 +159,98 @@ impl Filesystem {
 
     /// How it was opened.
     pub fn options(&self) -> &Options {
-        self.0.core.options()
+        self.0.engine.options()
     }
 
     /// Where each chunk of the logical space lies now.
     pub fn chunks(&self) -> Arc<butterfs_volume::ChunkMap> {
-        self.0.core.volume().chunk_map()
+        self.0.engine.volume().chunk_map()
     }
 
     /// The last committed superblock.
     pub fn superblock(&self) -> Superblock {
-        self.0.core.superblock()
+        self.0.engine.superblock()
     }
 
     /// Nothing is written any more, because of `reason`: for whoever serves the filesystem and has panicked himself.
     pub fn abort(&self, reason: &str) {
-        self.0.core.abort(&Error::corrupt(reason));
+        self.0.engine.abort(&Error::corrupt(reason));
     }
 
     /// A switch that makes every later write fail without taking a lock, superblocks included: for the panic hook of a
     /// program that serves the filesystem.
     pub fn halt_switch(&self) -> Arc<AtomicBool> {
-        self.0.core.halt_switch()
+        self.0.engine.halt_switch()
     }
 
     /// Whether nothing may be written now.
     pub fn is_read_only(&self) -> bool {
-        self.0.core.is_read_only()
+        self.0.engine.is_read_only()
     }
 
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         if read_only && !self.is_read_only() {
             self.sync()?;
         }
-        self.0.core.set_read_only(read_only || self.options().read_only);
+        self.0.engine.set_read_only(read_only || self.options().read_only);
         Ok(())
     }
 
     /// Makes everything durable and stops. Nothing may be called afterwards but reading.
     pub fn shutdown(&self) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _alarm = self.0.engine.alarm();
+        if self.0.exclusion.is_inside() {
+            self.0.engine.must_not_be_together()?;
+        }
         self.0.stopping.store(true, Ordering::Relaxed);
-        self.0.core.wake_timer();
-        self.0.core.want_cleaning();
+        self.0.engine.wishes.want_commit();
+        self.0.engine.wishes.want_cleaning();
         for thread in [&self.0.timer, &self.0.cleaner] {
             if let Some(thread) = thread.lock().take() {
                 let _ = thread.join();
             }
         }
+        // Not earlier: the threads have to get in once more before they end.
+        let _operation = self.begin();
         if self.is_read_only() {
             return Ok(());
         }
         self.0.flusher.lock().stop();
         self.0.inodes.delete_orphans();
         let synced = self.sync();
-        if let Some(aborted) = self.0.core.aborted() {
+        if let Some(aborted) = self.0.engine.aborted() {
             return synced.and(Err(aborted));
         }
-        self.0.core.commit_retirement()?;
+        self.0.engine.commit_retirement()?;
         // The secondary superblocks of the last commit wait for a flush.
-        self.0.core.volume().flush()?;
-        self.0.core.set_read_only(true);
+        self.0.engine.volume().flush()?;
+        self.0.engine.set_read_only(true);
         // Only data of files could not be written, and is lost now.
         synced
     }
 
     /// Commits every `commit=` seconds, and when memory asks for it.
     fn start_timer(&self) {
-        if self.is_read_only() || !self.0.core.env().background() {
+        if self.is_read_only() || !self.0.engine.env().background() {
             return;
         }
         let weak = Arc::downgrade(&self.0);
         let interval = Duration::from_secs(self.options().commit_interval_secs.max(1));
         let work = move || {
             while let Some(inner) = weak.upgrade() {
-                let core = Arc::clone(&inner.core);
-                let _alarm = core.alarm();
+                let engine = Arc::clone(&inner.engine);
+                let _alarm = engine.alarm();
                 drop(inner);
-                let timed_out = core.wait_for_wish(interval);
+                let timed_out = engine.wishes.wait_for_commit(engine.env(), interval);
                 let Some(inner) = weak.upgrade() else { return };
                 if inner.stopping.load(Ordering::Relaxed) {
                     return;
                 }
                 let filesystem = Filesystem(inner);
                 // An error has stopped the filesystem, and whoever writes next is told.
+                let _operation = filesystem.begin();
                 let _ = if timed_out { filesystem.sync_and_tidy() } else { filesystem.commit() };
             }
         };

@@ -4,8 +4,8 @@ use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 use crate::file::Resized;
 use crate::inode::attr::{Attr, Caller, SetAttr, SetTime};
-use crate::inode::namespace::{DirEntry, RenameMode};
 use crate::inode::{Inode, InodeId};
+use crate::namespace::{DirEntry, RenameMode};
 use butterfs_ondisk::items::inode_flags;
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use std::sync::Arc;
 impl Filesystem {
     /// Finds an entry of a directory.
     pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.lookup(parent, name)
     }
 
     /// Gives back `count` references.
     pub fn forget(&self, id: InodeId, count: u64) {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.inodes.forget(id, count);
     }
 
     /// Takes over the references that are counted at another instance of the same filesystem, which changed nothing.
     pub fn adopt_references(&self, other: &Filesystem) {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         for (id, count) in other.0.inodes.lookups() {
             self.0.inodes.retain_many(id, count);
         }
@@ -35,67 +35,67 @@ impl Filesystem {
 
     /// Counts an open handle.
     pub fn acquire(&self, id: InodeId) {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.inodes.acquire(id);
     }
 
     /// Gives an open handle back.
     pub fn release(&self, id: InodeId) {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.inodes.release(id);
     }
 
     /// What `stat` shows.
     pub fn getattr(&self, id: InodeId) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.getattr(id)
     }
 
     /// Makes a regular file.
     pub fn create(&self, caller: &Caller, parent: InodeId, name: &[u8], permissions: u32) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.create(caller, parent, name, permissions)
     }
 
     /// Makes a directory.
     pub fn mkdir(&self, caller: &Caller, parent: InodeId, name: &[u8], permissions: u32) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.mkdir(caller, parent, name, permissions)
     }
 
     /// Makes a regular file, a device, a FIFO or a socket; the type is in `mode`, none means a regular file.
     pub fn mknod(&self, caller: &Caller, parent: InodeId, name: &[u8], mode: u32, rdev: (u32, u32)) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.mknod(caller, parent, name, mode, rdev)
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, caller: &Caller, parent: InodeId, name: &[u8], target: &[u8]) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.symlink(caller, parent, name, target)
     }
 
     /// Makes a regular file without a name, which [`link`](Filesystem::link) can give it one.
     pub fn tmpfile(&self, caller: &Caller, parent: InodeId, permissions: u32) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.tmpfile(caller, parent, permissions)
     }
 
     /// Gives an inode another name.
     pub fn link(&self, id: InodeId, new_parent: InodeId, new_name: &[u8]) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.link(id, new_parent, new_name)
     }
 
     /// Removes a name of something that is not a directory.
     pub fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.unlink(parent, name)
     }
 
     /// Removes an empty directory, or deletes an empty subvolume.
     pub fn rmdir(&self, parent: InodeId, name: &[u8]) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let removed = self.0.names.rmdir(parent, name);
         match removed {
             Err(error) if error.is(Errno::EPERM) && self.names_subvolume(parent, name)? => {
@@ -120,33 +120,33 @@ impl Filesystem {
         new_name: &[u8],
         how: RenameMode,
     ) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.rename((old_parent, old_name), (new_parent, new_name), how, None)
     }
 
     /// Gives what is called `old_name` a new name in the same directory that must not exist, if it is `expected`; else
     /// `ESTALE`. For callers who know what they want to rename: users can exchange names at any moment.
     pub fn rename_expected(&self, parent: InodeId, old_name: &[u8], new_name: &[u8], expected: InodeId) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.rename((parent, old_name), (parent, new_name), RenameMode::NoReplace, Some(expected))
     }
 
     /// The target of a symbolic link.
     pub fn readlink(&self, id: InodeId) -> Result<Vec<u8>> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.readlink(id)
     }
 
     /// The directory that holds a directory; the top level holds itself.
     pub fn parent(&self, id: InodeId) -> Result<InodeId> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.parent(id)
     }
 
     /// Shows the entries of a directory from `offset` on (0 is `.`, 1 is `..`), until the callback says that it has
     /// no room for one.
     pub fn readdir(&self, id: InodeId, offset: u64, show: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.readdir(id, offset, show)
     }
 
@@ -158,7 +158,7 @@ impl Filesystem {
         last: u64,
         show: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.readdir_until(id, offset, last, show)
     }
 
@@ -171,20 +171,20 @@ impl Filesystem {
         last: u64,
         show: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.readdirplus(id, offset, last, show)
     }
 
     /// The offset of the last entry that exists now: a listing that began now need not go further.
     pub fn last_offset(&self, id: InodeId) -> Result<u64> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.last_offset(id)
     }
 
     /// Refuses when the content of an inode cannot be changed: by anybody, or, where it is append-only, other than by
     /// `appending`. For `open(2)`, because later errors come too late for a caller whose writes are cached.
     pub fn check_writable(&self, id: InodeId, appending: bool) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         if self.is_read_only() {
             return Err(Error::refused(Errno::EROFS, "the filesystem is read-only"));
         }
@@ -199,7 +199,7 @@ impl Filesystem {
 
     /// Changes attributes. A size that stays changes no times, unless the time of modification is to be now.
     pub fn setattr(&self, caller: &Caller, id: InodeId, set: &SetAttr) -> Result<Attr> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let effects = Resized { set_id: set.kill_suidgid, touch: set.mtime == Some(SetTime::Now) };
         let resize = &mut |inode: &Arc<Inode>, size| self.0.files.set_size(inode, size, effects);
         self.0.names.setattr(caller, id, set, resize)
@@ -208,31 +208,31 @@ impl Filesystem {
     /// As `chattr`: sets those of the flags in `scope` that are in `wanted`, and clears the others. `EINVAL` for ways of
     /// storing data that exclude each other.
     pub fn set_flags(&self, id: InodeId, wanted: u64, scope: u64) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.set_flags(id, wanted, scope)
     }
 
     /// The value of an extended attribute; `ENODATA` when there is none.
     pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.get_xattr(id, name)
     }
 
     /// Sets an extended attribute; `flags` as for `setxattr`.
     pub fn set_xattr(&self, caller: &Caller, id: InodeId, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.set_xattr(caller, id, name, value, flags)
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, caller: &Caller, id: InodeId, name: &[u8]) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.remove_xattr(caller, id, name)
     }
 
     /// The names of all extended attributes, each followed by a zero byte.
     pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<u8>> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.0.names.list_xattrs(id)
     }
 }

@@ -37,7 +37,7 @@ fn new_filesystem() -> Filesystem {
 
 /// The roots of the last commit, those of deleted subvolumes included.
 fn roots(fs: &Filesystem) -> Vec<NodePtr> {
-    let core = &fs.0.core;
+    let core = &fs.0.engine;
     let superblock = core.superblock();
     let root = |tree, at: u64, level, generation: u64| NodePtr {
         at: Logical(at),
@@ -68,7 +68,7 @@ fn roots(fs: &Filesystem) -> Vec<NodePtr> {
 fn all_places(fs: &Filesystem) -> BTreeMap<Logical, Places> {
     let mut found: BTreeMap<Logical, Places> = BTreeMap::new();
     for root in roots(fs) {
-        butterfs_tree::walk(&Loading(&fs.0.core), &root, &mut |ptr, node| {
+        butterfs_tree::walk(&Loading(&fs.0.engine), &root, &mut |ptr, node| {
             if let Some(key) = node.first_key() {
                 found.entry(ptr.at).or_default().push((root.tree, key, ptr.level));
             }
@@ -187,7 +187,7 @@ fn a_place_with_nothing_says_so() {
     let fs = new_filesystem();
     assert!(fs.referrers_of(Logical(1 << 60)).err().unwrap().is(Errno::ENOENT));
     assert!(fs.users_of(Logical(1 << 60), true).err().unwrap().is(Errno::ENOENT));
-    let root = fs.0.core.globals().root.root().at;
+    let root = fs.0.engine.globals().root.root().at;
     assert!(fs.users_of(root, true).err().unwrap().is(Errno::ENOENT), "a tree block has no users");
 }
 
@@ -205,7 +205,7 @@ fn what_does_not_change_is_found_while_all_around_it_does() {
     (1..sectors).step_by(2).for_each(change);
     fs.snapshot(first, TOP, b"snapshot", false).unwrap();
     fs.sync().unwrap();
-    let core = &fs.0.core;
+    let core = &fs.0.engine;
     let mut referrers = Referrers::new(backref::extent_at(core, at).unwrap());
     let mut found = std::collections::BTreeSet::new();
     let mut rng = Rng::new(5);

@@ -34,8 +34,8 @@ impl Filesystem {
     /// What happened below that somebody should be told, oldest first: copies and data that are bad, with device, address
     /// and files, and what became of them. What is read again and again is told once a minute.
     pub fn take_messages(&self) -> Vec<String> {
-        let reports = self.0.core.volume().take_reports();
-        let now = self.0.core.env().now();
+        let reports = self.0.engine.volume().take_reports();
+        let now = self.0.engine.env().now();
         let mut told = self.0.told.lock();
         let news: Vec<Report> = reports.into_iter().filter(|report| told.is_news(report, now)).collect();
         drop(told);
@@ -49,12 +49,12 @@ impl Filesystem {
 
     /// The files at an address, as of the last commit. What cannot be found out is not said.
     fn files_at(&self, at: Logical) -> Vec<String> {
-        let writers = places::writers_of(&self.0.core, at, NAMED_MOST).unwrap_or_default();
+        let writers = places::writers_of(&self.0.engine, at, NAMED_MOST).unwrap_or_default();
         writers.into_iter().map(|writer| self.described(writer)).collect()
     }
 
     fn described(&self, (tree, ino, offset): (TreeId, Ino, u64)) -> String {
-        let core = &self.0.core;
+        let core = &self.0.engine;
         let subvolume = paths::of_subvolume(core, tree);
         let name = PathsOf::inode(tree, ino).next(core);
         match (subvolume, name) {

@@ -6,8 +6,8 @@
 
 use super::Filesystem;
 use crate::error::Result;
+use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums, Layout};
-use crate::extent::{self, TreeItems};
 use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::{DeviceId, Logical};
@@ -42,15 +42,15 @@ impl Filesystem {
     /// Brings all stale devices up to date. Says whether none is left.
     #[doc(hidden)]
     pub fn resync(&self) -> Result<bool> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         let mut resync = Resync::default();
         while self.resync_step(&mut resync)? {}
-        Ok(self.0.core.volume().stale_devices().is_empty())
+        Ok(self.0.engine.volume().stale_devices().is_empty())
     }
 
     /// Compares the next bytes. False when there is nothing more to do.
     pub(super) fn resync_step(&self, resync: &mut Resync) -> Result<bool> {
-        let (core, volume) = (&self.0.core, self.0.core.volume());
+        let (core, volume) = (&self.0.engine, self.0.engine.volume());
         if self.is_stopping() || self.is_read_only() || core.aborted().is_some() {
             return Ok(false);
         }
@@ -90,7 +90,7 @@ impl Filesystem {
     }
 
     fn begin_resync(&self, resync: &mut Resync) -> bool {
-        let volume = self.0.core.volume();
+        let volume = self.0.engine.volume();
         for id in volume.stale_devices() {
             let tries = match resync.tried.iter_mut().find(|(tried, _)| *tried == id) {
                 Some((_, tries)) => tries,
@@ -110,7 +110,7 @@ impl Filesystem {
     }
 
     fn resync_blocks(&self, id: DeviceId, at: Logical, len: u64) -> Result<Resynced> {
-        let core = &self.0.core;
+        let core = &self.0.engine;
         let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
         let confirm = |at: Logical, bytes: &[u8]| confirm_block(kind, &fsid, at, bytes);
         let unit = core.nodesize() as usize;
@@ -118,7 +118,7 @@ impl Filesystem {
     }
 
     fn resync_data(&self, id: DeviceId, at: Logical, len: u64, is_mixed: bool) -> Result<Resynced> {
-        let core = &self.0.core;
+        let core = &self.0.engine;
         let csum_tree = TreeItems::reading(core, &core.globals().csum);
         let sums: Checksums = checksums::lookup(&csum_tree, Layout::of(core), at, len)?;
         let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
@@ -137,7 +137,7 @@ impl Filesystem {
     }
 
     fn end_resync(&self, progress: &Progress) -> Result<()> {
-        let volume = self.0.core.volume();
+        let volume = self.0.engine.volume();
         volume.flush()?;
         let Progress { id, missed, written, unreadable, .. } = *progress;
         if unreadable > 0 {
@@ -147,11 +147,10 @@ impl Filesystem {
         }
         // It takes a superblock while the trees still say that it is stale: a power cut before the one that takes that back leaves
         // it no more than a commit behind.
-        self.0.core.when_settling(Box::new(|handle| extent::write_stale_devices(handle).map(drop)));
-        self.0.core.commit()?;
+        self.0.engine.commit_anyway()?;
         if volume.recover(id, missed) {
             volume.tell(format!("devid {id} has been brought up to date: {written} bytes differed"));
-            self.0.core.commit()?;
+            self.0.engine.commit()?;
         }
         Ok(())
     }

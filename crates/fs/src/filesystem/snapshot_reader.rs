@@ -29,9 +29,10 @@ pub struct SnapshotReader {
 impl Filesystem {
     /// Opens a read-only subvolume for reading as a tree; `EPERM` when it is writable.
     pub fn read_snapshot(&self, id: TreeId) -> Result<SnapshotReader> {
-        let _alarm = self.0.core.alarm();
-        let mut table = self.0.core.subvolume_table.lock();
-        let (tree, info) = (self.0.core.tree(id)?, self.subvolume_info(id)?);
+        let _operation = self.begin();
+        self.0.engine.must_not_be_together()?;
+        let mut table = self.0.engine.subvolume_table.lock();
+        let (tree, info) = (self.0.engine.tree(id)?, self.subvolume_info(id)?);
         if !info.is_readonly() {
             return Err(Error::refused(Errno::EPERM, "the subvolume is not read-only"));
         }
@@ -50,8 +51,8 @@ impl Filesystem {
 impl SnapshotReader {
     /// Whether the tree has blocks of a transaction that is not durable, or memory something that is not in the tree.
     fn may_be_ahead_of_the_disk(&self) -> bool {
-        let core = &self.filesystem.core;
-        core.dirty_inodes() > 0 || self.root.generation > core.superblock().generation()
+        let core = &self.filesystem.engine;
+        core.dirty_inodes.len() > 0 || self.root.generation > core.superblock().generation()
     }
 
     /// What is known about the subvolume.
@@ -61,19 +62,19 @@ impl SnapshotReader {
 
     /// Bytes of a sector.
     pub fn sectorsize(&self) -> u32 {
-        self.filesystem.core.sectorsize()
+        self.filesystem.engine.sectorsize()
     }
 
     /// The leaf in whose range a key lies, and the key's place there.
     pub fn search(&self, key: Key) -> Result<Position> {
-        let _alarm = self.filesystem.core.alarm();
-        butterfs_tree::search(&Loading(&self.filesystem.core), &self.root, &key)
+        let _alarm = self.filesystem.engine.alarm();
+        butterfs_tree::search(&Loading(&self.filesystem.engine), &self.root, &key)
     }
 
     /// The item with the greatest key below `key`.
     pub fn last_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>> {
-        let _alarm = self.filesystem.core.alarm();
-        let found = butterfs_tree::last_before(&Loading(&self.filesystem.core), &self.root, &key)?;
+        let _alarm = self.filesystem.engine.alarm();
+        let found = butterfs_tree::last_before(&Loading(&self.filesystem.engine), &self.root, &key)?;
         Ok(found.map(|(leaf, slot)| (leaf.key(slot), leaf.item(slot).to_vec())))
     }
 
@@ -84,7 +85,7 @@ impl SnapshotReader {
         to: Key,
         visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>, E>,
     ) -> Result<(), E> {
-        let _alarm = self.filesystem.core.alarm();
+        let _alarm = self.filesystem.engine.alarm();
         let mut next = Some(from);
         while let Some(from) = next.filter(|from| *from <= to) {
             let at = self.search(from)?;
@@ -106,8 +107,8 @@ impl SnapshotReader {
         old: Option<&SnapshotReader>,
         visit: &mut dyn FnMut(Key, Difference<'_>) -> Result<ControlFlow<()>, E>,
     ) -> Result<(), E> {
-        let _alarm = self.filesystem.core.alarm();
-        butterfs_tree::diff(&Loading(&self.filesystem.core), old.map(|old| &old.root), &self.root, visit)
+        let _alarm = self.filesystem.engine.alarm();
+        butterfs_tree::diff(&Loading(&self.filesystem.engine), old.map(|old| &old.root), &self.root, visit)
     }
 
     /// The content of an extent as its item, `payload`, says: from `from` bytes behind its start on, into `out`, whole
@@ -120,25 +121,25 @@ impl SnapshotReader {
         from: u64,
         out: &mut [u8],
     ) -> Result<()> {
-        let _alarm = self.filesystem.core.alarm();
+        let _alarm = self.filesystem.engine.alarm();
         self.filesystem.files.extent_content(extent, payload, verified, from, out)
     }
 
     /// The bytes of a whole extent as they lie on disk, into `out`, which is as long as it.
     pub fn stored_content(&self, extent: &FileExtent, verified: bool, out: &mut [u8]) -> Result<()> {
-        let _alarm = self.filesystem.core.alarm();
+        let _alarm = self.filesystem.engine.alarm();
         self.filesystem.files.stored_content(extent, verified, out)
     }
 
     /// Where to look for others that share an extent, see [`places`]; nowhere when it has one reference only.
     pub fn sharers(&self, at: Logical, len: u64, most: usize) -> Result<Sharers> {
-        let _alarm = self.filesystem.core.alarm();
-        Ok(places::sharers_of(&self.filesystem.core, at, len, most)?.unwrap_or_default())
+        let _alarm = self.filesystem.engine.alarm();
+        Ok(places::sharers_of(&self.filesystem.engine, at, len, most)?.unwrap_or_default())
     }
 }
 
 impl Drop for SnapshotReader {
     fn drop(&mut self) {
-        self.filesystem.core.subvolume_table.lock().end(self.info.id);
+        self.filesystem.engine.subvolume_table.lock().end(self.info.id);
     }
 }

@@ -29,42 +29,38 @@ pub struct StatFs {
 impl Filesystem {
     /// Gives the filesystem another label; durable on return. `EINVAL` for more than 255 bytes or a NUL or newline.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         if label.len() > 255 || label.iter().any(|byte| [0, b'\n'].contains(byte)) {
             return Err(Error::refused(Errno::EINVAL, "a label has at most 255 bytes, no NUL and no newline"));
         }
-        let core = &self.0.core;
         // The right to write, and space for the block that makes it a transaction.
-        let handle = core.start(Reserve::items(1))?;
+        let handle = self.0.files.start(Reserve::items(1))?;
         let mut padded = [0; 256];
         padded[..label.len()].copy_from_slice(label);
-        core.when_settling(Box::new(move |handle| {
-            handle.core().globals().root.touch_root(handle)?;
-            handle.core().superblock.lock().label = padded;
-            Ok(())
-        }));
+        handle.transaction().books().label = Some(padded);
+        let generation = handle.generation();
         drop(handle);
-        core.commit()
+        self.0.engine.commit_operation(generation)
     }
 
     /// The block groups: where they lie, what they may hold, and how much of each is used.
     pub fn block_groups(&self) -> Vec<GroupInfo> {
-        let _alarm = self.0.core.alarm();
-        self.0.core.space.groups()
+        let _operation = self.begin();
+        self.0.engine.space.groups()
     }
 
     /// The devices that are there, with their names and what went wrong on them, ascending by number.
     pub fn device_stats(&self) -> Vec<(DeviceId, String, DeviceStats)> {
-        let _alarm = self.0.core.alarm();
-        let volume = self.0.core.volume();
+        let _operation = self.begin();
+        let volume = self.0.engine.volume();
         let stats = volume.device_stats().into_iter().map(|(_, stats)| stats);
         volume.devices().into_iter().zip(stats).map(|((id, name), stats)| (id, name, stats)).collect()
     }
 
     /// See [`StatFs`]. As in the kernel, inodes are not counted: there is no limit.
     pub fn statfs(&self) -> StatFs {
-        let _alarm = self.0.core.alarm();
-        let core = &self.0.core;
+        let _operation = self.begin();
+        let core = &self.0.engine;
         let groups = core.space.groups();
         let copies = |flags: u64| Profile::of(flags & bits::PROFILE_MASK).map_or(1, |profile| profile.copies as u64);
         let data = groups.iter().find(|group| group.flags & bits::DATA != 0).and_then(|group| Profile::of(group.flags));
@@ -73,7 +69,7 @@ impl Filesystem {
         let superblock = core.superblock();
         let total = superblock.total_bytes.get() / data_copies;
         let used: u64 = groups.iter().map(|group| group.used * copies(group.flags) / data_copies).sum();
-        let unallocated = core.device_space.lock().unallocated(data);
+        let unallocated = core.devices.space.lock().unallocated(data);
         // As in the kernel, what lies under copies of the superblock is counted.
         let here = core.space.totals(Class::Data);
         let available = (here.length - here.used).saturating_sub(here.reserved) + unallocated;

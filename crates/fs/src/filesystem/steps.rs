@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 impl Filesystem {
     /// Writes back what is buffered of an inode, as memory pressure does.
     pub fn write_back(&self, id: InodeId) -> Result<()> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         match self.0.inodes.peek(id) {
             Some(inode) => self.0.files.flush(&inode),
             None => Ok(()),
@@ -22,46 +22,46 @@ impl Filesystem {
 
     /// Commits without writing back what is buffered, as memory pressure does.
     pub fn commit_recorded(&self) -> Result<()> {
-        let _alarm = self.0.core.alarm();
-        self.0.core.commit()
+        let _operation = self.begin();
+        self.0.engine.commit()
     }
 
     /// What booking references has cost so far: items of the extent tree that were looked at for references outside of
     /// extent items, and the most changes that were booked while everybody waited.
     pub fn booking_cost(&self) -> (u64, usize) {
-        let _alarm = self.0.core.alarm();
-        let refs = &self.0.core.refs;
-        (refs.looked_at.load(Ordering::Relaxed), refs.most_at_once.load(Ordering::Relaxed))
+        let _operation = self.begin();
+        let costs = &self.0.engine.costs;
+        (costs.keyed_refs.load(Ordering::Relaxed), costs.most_booked.load(Ordering::Relaxed))
     }
 
     /// The work with tree blocks so far.
     pub fn work(&self) -> Work {
-        let _alarm = self.0.core.alarm();
-        self.0.core.nodes.work()
+        let _operation = self.begin();
+        self.0.engine.nodes.work()
     }
 
     /// The most steps, and the most reads of tree blocks, for which everybody waited in one go since the last call.
     pub fn take_longest_stop(&self) -> (u64, u64) {
-        let _alarm = self.0.core.alarm();
-        let (steps, reads) = &self.0.core.longest_stop;
+        let _operation = self.begin();
+        let (steps, reads) = &self.0.engine.costs.longest_stop;
         (steps.swap(0, Ordering::Relaxed), reads.swap(0, Ordering::Relaxed))
     }
 
     /// A snapshot without what is buffered.
     pub fn snapshot_recorded(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
-        let _alarm = self.0.core.alarm();
-        subvolume::snapshot(&self.0.inodes, source, parent, name, read_only)
+        let _operation = self.begin();
+        subvolume::snapshot(&self.0.inodes, &self.0.files, source, parent, name, read_only)
     }
 
     /// Whether a snapshot of a subvolume waits for writes in place, or is being made.
     pub fn is_in_place_stopped(&self, tree: TreeId) -> bool {
-        let _alarm = self.0.core.alarm();
-        self.0.core.in_place.is_stopped(tree)
+        let _operation = self.begin();
+        self.0.engine.in_place.is_stopped(tree)
     }
 
     /// One step of dropping the deleted subvolume with the lowest number; false when there is none.
     pub fn clean_once(&self) -> Result<bool> {
-        let _alarm = self.0.core.alarm();
+        let _operation = self.begin();
         self.clean_step(&mut TreeId(0))
     }
 }

@@ -21,7 +21,7 @@ impl Filesystem {
         if !id.is_subvolume() {
             return Err(Error::refused_at(Errno::ENOENT, format!("{id} is not a subvolume's id")));
         }
-        self.0.core.tree(id).map_err(|error| match error.is(Errno::ENOENT) {
+        self.0.engine.tree(id).map_err(|error| match error.is(Errno::ENOENT) {
             true => Error::refused_at(Errno::ENOENT, format!("there is no subvolume with id {id}")),
             false => error,
         })?;
@@ -30,7 +30,7 @@ impl Filesystem {
 
     /// The subvolume that the tree of tree roots names "default"; 5 without such an entry.
     fn default_subvolume(&self) -> Result<TreeId> {
-        let core = &self.0.core;
+        let core = &self.0.engine;
         let directory = Ino(core.superblock().root_dir_objectid.get());
         let key = Key::new(directory.0, KeyType::DIR_ITEM, name_hash(b"default"));
         let Some(item) = core.globals().root.get(core, key)? else { return Ok(TreeId::FS) };

@@ -39,12 +39,12 @@ impl World {
     }
 
     fn edit(&self, change: impl FnOnce(&Handle)) {
-        let handle = self.fs.0.core.start(Reserve::items(600)).unwrap();
+        let handle = self.fs.0.engine.start(Reserve::items(600)).unwrap();
         change(&handle);
     }
 
     fn uuids(&self) -> Arc<Tree> {
-        uuid_tree::tree(&self.fs.0.core).unwrap().unwrap()
+        uuid_tree::tree(&self.fs.0.engine).unwrap().unwrap()
     }
 
     fn uuid(&self, id: TreeId) -> [u8; 16] {
@@ -146,11 +146,11 @@ fn a_filesystem_without_the_tree_gets_it() {
         world.create(&format!("s{number}"));
     }
     world.fs.mend_uuid_tree().unwrap();
-    let core = &world.fs.0.core;
+    let core = &world.fs.0.engine;
     let tree = world.uuids();
     world.edit(|handle| {
         while !matches!(subvolume::drop_for_test(handle, &tree).unwrap(), subvolume::DropStop::Gone) {}
-        core.forget_tree(TreeId::UUID);
+        core.trees.forget(TreeId::UUID);
         assert!(core.globals().root.remove(handle, tree.root_item_key()).unwrap());
     });
     world.fs.sync().unwrap();
@@ -172,7 +172,7 @@ fn many_subvolumes_with_one_received_uuid() {
     let world = World::new();
     let received = [0x5a; 16];
     let first = world.create("received");
-    let tree = world.fs.0.core.tree(first).unwrap();
+    let tree = world.fs.0.engine.tree(first).unwrap();
     world.edit(|handle| {
         tree.change_root_item(handle, |item| {
             item.received_uuid = received;
@@ -256,7 +256,7 @@ fn old_root_items_are_read_and_grow() {
     world.fs.forget(file, 1);
     let still = world.create("still");
     world.fs.sync().unwrap();
-    let core = &world.fs.0.core;
+    let core = &world.fs.0.engine;
     let shorten = |handle: &Handle, id: TreeId| {
         let tree = core.tree(id).unwrap();
         let item = tree.root_item();
@@ -266,7 +266,7 @@ fn old_root_items_are_read_and_grow() {
     };
     world.edit(|handle| [id, still].into_iter().for_each(|id| shorten(handle, id)));
     let world = world.reopen(Options::default());
-    let core = &world.fs.0.core;
+    let core = &world.fs.0.engine;
     let item_len =
         |id: TreeId| core.globals().root.get(core, Key::new(id.0, KeyType::ROOT_ITEM, 0)).unwrap().unwrap().len();
     assert_eq!((item_len(id), item_len(still)), (RootItem::LEGACY_LEN, RootItem::LEGACY_LEN));
@@ -287,7 +287,7 @@ fn old_root_items_are_read_and_grow() {
 fn loops_of_places_end() {
     let world = World::new();
     let (a, b) = (world.create("a"), world.create("b"));
-    let core = &world.fs.0.core;
+    let core = &world.fs.0.engine;
     let place = |dirid: u64, name: &[u8]| {
         let head = RootRef { dirid: dirid.into(), sequence: 2.into(), name_len: (name.len() as u16).into() };
         [head.as_bytes(), name].concat()

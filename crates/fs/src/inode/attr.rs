@@ -181,7 +181,7 @@ pub struct Caller {
 
 /// The item's form of a time.
 pub fn timespec(time: Time) -> Timespec {
-    Timespec { sec: time.sec.into(), nsec: time.nsec.into() }
+    time.into()
 }
 
 /// The time of an item's field. Nanoseconds beyond a second, which only a damaged item has, read as 0.

@@ -1,4 +1,4 @@
-//! All inodes in memory, who refers to them from outside, and the dirty ones' way into their trees.
+//! All inodes in memory, who refers to them from outside, and what becomes of them when nobody does.
 //!
 //! # Invariants
 //! 1. An inode is in the table at most once. It leaves only when nobody holds it: whoever has unfinished business
@@ -9,16 +9,17 @@
 //!
 //! The number of inodes in memory is bounded; the order of eviction is second chance.
 
+use crate::commit::Engine;
 use crate::error::{Errno, Error, Result};
-use crate::inode::{DirtyInodes, Inode, InodeId, Orphan, orphan};
-use crate::transaction::{Core, Handle, Reserve, Tree};
+use crate::inode::{Inode, InodeId, Orphan, orphan};
+use crate::transaction::{Core, Reserve, Tree};
 use butterfs_ondisk::items::InodeItem;
-use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
+use butterfs_ondisk::{Ino, TreeId};
 use butterfs_sync::{Mutex, order};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 const SHARDS: usize = 32;
 /// Sweep steps per inode that enters.
@@ -72,16 +73,12 @@ impl Shard {
 
 /// See the [module](self).
 pub struct InodeCache {
-    core: Arc<Core>,
+    engine: Arc<Engine>,
     shards: Vec<Mutex<Shard, { order::INODE_CACHE }>>,
     per_shard: usize,
-    dirty: Arc<DirtyInodes>,
 }
 
-/// The key of an inode's item.
-pub fn item_key(ino: Ino) -> Key {
-    Key::new(ino.0, KeyType::INODE_ITEM, 0)
-}
+pub use crate::transaction::item_key;
 
 /// The item of an inode; `ENOENT` when there is none.
 pub fn read_item(core: &Core, tree: &Tree, ino: Ino) -> Result<InodeItem> {
@@ -94,18 +91,17 @@ pub fn read_item(core: &Core, tree: &Tree, ino: Ino) -> Result<InodeItem> {
 
 impl InodeCache {
     /// An empty table that keeps about `capacity` unused inodes.
-    pub fn new(core: Arc<Core>, capacity: usize) -> InodeCache {
+    pub fn new(engine: Arc<Engine>, capacity: usize) -> InodeCache {
         InodeCache {
-            dirty: Arc::new(DirtyInodes::new(Arc::clone(&core))),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             per_shard: (capacity / SHARDS).max(4),
-            core,
+            engine,
         }
     }
 
     /// The filesystem.
-    pub fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     fn shard(&self, id: InodeId) -> &Mutex<Shard, { order::INODE_CACHE }> {
@@ -126,10 +122,10 @@ impl InodeCache {
         if let Some(inode) = self.peek(id) {
             return Ok(inode);
         }
-        let tree = self.core.tree_even_deleted(id.tree)?;
+        let tree = self.engine.tree_even_deleted(id.tree)?;
         loop {
             let departures = self.shard(id).lock().departures;
-            let item = read_item(&self.core, &tree, id.ino);
+            let item = read_item(&self.engine, &tree, id.ino);
             let mut shard = self.shard(id).lock();
             // Looked at with the shard locked: what is entered here now, `discard_tree` finds.
             if tree.is_deleted() {
@@ -140,7 +136,7 @@ impl InodeCache {
                 return Ok(Arc::clone(&slot.inode));
             }
             if shard.departures == departures {
-                let inode = Arc::new(Inode::new(tree, id.ino, item, Arc::clone(&self.dirty)));
+                let inode = Arc::new(Inode::new(tree, id.ino, item, Arc::clone(self.engine.core())));
                 self.enter(&mut shard, &inode);
                 return Ok(inode);
             }
@@ -148,8 +144,8 @@ impl InodeCache {
     }
 
     /// Takes in an inode whose items were just made.
-    pub(super) fn add_new(&self, tree: &Arc<Tree>, ino: Ino, item: InodeItem) -> Arc<Inode> {
-        let inode = Arc::new(Inode::new(Arc::clone(tree), ino, item, Arc::clone(&self.dirty)));
+    pub(crate) fn add_new(&self, tree: &Arc<Tree>, ino: Ino, item: InodeItem) -> Arc<Inode> {
+        let inode = Arc::new(Inode::new(Arc::clone(tree), ino, item, Arc::clone(self.engine.core())));
         let mut shard = self.shard(inode.id()).lock();
         if tree.is_deleted() {
             inode.remember(|state| state.deleted = true);
@@ -253,14 +249,14 @@ impl InodeCache {
     }
 
     /// The inode lost its last name: it is deleted now, or with its last reference. No lock and no handle is held.
-    pub(super) fn dispose(&self, id: InodeId) {
+    pub(crate) fn dispose(&self, id: InodeId) {
         if !self.is_used_orphan(id) {
             self.delete(id);
         }
     }
 
     /// The same for an orphan that was found in a tree; somebody else may have deleted it meanwhile.
-    pub(super) fn dispose_recorded(&self, id: InodeId) -> Result<()> {
+    pub(crate) fn dispose_recorded(&self, id: InodeId) -> Result<()> {
         if self.is_used_orphan(id) {
             return Ok(());
         }
@@ -277,7 +273,7 @@ impl InodeCache {
     }
 
     /// An inode without names got one.
-    pub(super) fn spare(&self, id: InodeId) {
+    pub(crate) fn spare(&self, id: InodeId) {
         if let Some(users) = self.shard(id).lock().users.get_mut(&id) {
             users.orphan = false;
         }
@@ -334,129 +330,70 @@ impl InodeCache {
         }
     }
 
+    /// All inodes in memory are what their trees say: what was done to them is taken back. Nobody uses them meanwhile.
+    pub(crate) fn reload(&self) -> Result<()> {
+        for shard in &self.shards {
+            let (inodes, users): (Vec<Arc<Inode>>, Vec<InodeId>) = {
+                let shard = shard.lock();
+                (
+                    shard.inodes.values().map(|slot| Arc::clone(&slot.inode)).collect(),
+                    shard.users.keys().copied().collect(),
+                )
+            };
+            for inode in inodes {
+                match self.stored_item(inode.id())? {
+                    Some(item) => inode.start_again(item, self.engine.generation()),
+                    None => {
+                        inode.remember(|state| state.deleted = true);
+                        self.discard(inode.id());
+                    }
+                }
+            }
+            for id in users {
+                let is_orphan = self.stored_item(id)?.is_some_and(|item| item.nlink == 0);
+                if let Some(users) = shard.lock().users.get_mut(&id) {
+                    users.orphan = is_orphan;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The item of an inode, where both it and its subvolume exist.
+    fn stored_item(&self, id: InodeId) -> Result<Option<InodeItem>> {
+        let found = self.engine.tree(id.tree).and_then(|tree| read_item(&self.engine, &tree, id.ino));
+        match found {
+            Err(error) if error.is(Errno::ENOENT) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
     /// Forgets an inode whose items are gone.
-    pub(super) fn discard(&self, id: InodeId) {
+    pub(crate) fn discard(&self, id: InodeId) {
         let mut shard = self.shard(id).lock();
         if shard.inodes.remove(&id).is_some() {
             shard.departures += 1;
         }
     }
 
-    /// Writes the items of all dirty inodes into their trees. The running transaction is settling.
-    pub fn flush_dirty(&self, handle: &Handle) -> Result<()> {
-        while !self.dirty.is_empty() {
-            self.flush(handle, self.dirty.take(usize::MAX))?;
-        }
-        Ok(())
-    }
-
-    fn flush(&self, handle: &Handle, mut batch: Vec<Arc<Inode>>) -> Result<()> {
-        batch.sort_unstable_by_key(|inode| inode.id());
-        batch.iter().try_for_each(|inode| self.write_item(handle, inode))
-    }
-
-    fn write_item(&self, handle: &Handle, inode: &Arc<Inode>) -> Result<()> {
-        let (item, due) = inode.take_dirty(handle.generation());
-        if inode.tree.is_dropping() {
-            return Ok(());
-        }
-        let updated = inode.tree.update(handle, item_key(inode.ino), |bytes| {
-            // The tree checker admits no other length.
-            bytes.copy_from_slice(item.as_bytes());
-        })?;
-        if updated.is_none() {
-            return match inode.with(|state| state.deleted) {
-                true => Ok(()),
-                false => Err(Error::corrupt(format!("tree {}: inode {} vanished", inode.tree_id(), inode.ino))),
-            };
-        }
-        if due {
-            inode.tree.insert(handle, orphan::key(inode.ino), &[])?;
-        }
-        Ok(())
-    }
-
     /// Writes the items of the dirty inodes of a deleted subvolume, whose tree is about to be dropped: until its first
     /// block is gone, others may look at it. No lock and no handle is held.
     pub fn flush_tree(&self, tree: TreeId) -> Result<()> {
         loop {
-            let handle = self.core.start(Reserve::removal(DIRTY_BATCH as u64))?;
-            let batch = self.dirty.take_of(tree, DIRTY_BATCH);
-            if batch.is_empty() {
+            let handle = self.engine.start(Reserve::removal(DIRTY_BATCH as u64))?;
+            if !self.engine.dirty_inodes.record_some_of(&handle, tree, DIRTY_BATCH)? {
                 return Ok(());
             }
-            self.flush(&handle, batch).inspect_err(|error| handle.failed(error))?;
         }
-    }
-
-    /// The inodes of a tree whose items are ahead of it.
-    pub(crate) fn dirty_in(&self, tree: TreeId) -> FxHashSet<Ino> {
-        let list = self.dirty.list.lock();
-        list.iter().filter(|inode| inode.tree_id() == tree).map(|inode| inode.ino).collect()
     }
 
     /// Keeps the number of dirty inodes bounded. No lock and no handle is held.
     pub fn relieve(&self) -> Result<()> {
-        if self.dirty.len() < DIRTY_MAX {
+        if self.engine.dirty_inodes.len() < DIRTY_MAX {
             return Ok(());
         }
-        let handle = self.core.start(Reserve::items(DIRTY_BATCH as u64))?;
-        // Orphans wait for the commit, by which time most of them are gone.
-        let (orphans, batch): (Vec<_>, Vec<_>) =
-            self.dirty.take(DIRTY_BATCH).into_iter().partition(|inode| inode.with(|state| state.orphan == Orphan::Due));
-        orphans.into_iter().for_each(|inode| self.dirty.push(inode));
-        self.flush(&handle, batch).inspect_err(|error| handle.failed(error))
-    }
-}
-
-impl Drop for InodeCache {
-    fn drop(&mut self) {
-        // Dirty inodes and their list refer to each other.
-        self.dirty.clear();
-    }
-}
-
-impl DirtyInodes {
-    fn new(core: Arc<Core>) -> DirtyInodes {
-        DirtyInodes { core, list: Mutex::default() }
-    }
-
-    pub(super) fn core(&self) -> &Core {
-        &self.core
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.list.lock().len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    pub(super) fn push(&self, inode: Arc<Inode>) {
-        self.core.count_dirty_inodes(1);
-        self.list.lock().push(inode);
-    }
-
-    fn take(&self, at_most: usize) -> Vec<Arc<Inode>> {
-        let mut list = self.list.lock();
-        let keep = list.len().saturating_sub(at_most);
-        let batch = list.split_off(keep);
-        self.core.count_dirty_inodes(-(batch.len() as isize));
-        batch
-    }
-
-    fn take_of(&self, tree: TreeId, at_most: usize) -> Vec<Arc<Inode>> {
-        let mut list = self.list.lock();
-        let batch: Vec<_> = list.extract_if(.., |inode| inode.tree_id() == tree).take(at_most).collect();
-        self.core.count_dirty_inodes(-(batch.len() as isize));
-        batch
-    }
-
-    fn clear(&self) {
-        self.take(usize::MAX);
+        let handle = self.engine.start(Reserve::items(DIRTY_BATCH as u64))?;
+        self.engine.dirty_inodes.record_some(&handle, DIRTY_BATCH)
     }
 }
 
@@ -464,18 +401,5 @@ impl Inode {
     /// Whether nothing about the inode is known only in memory.
     fn is_settled(&self) -> bool {
         self.with(|state| !state.dirty && !state.deleted && state.orphan != Orphan::Due)
-    }
-
-    /// The item to write, and whether an orphan item is due with it.
-    fn take_dirty(&self, generation: butterfs_ondisk::Generation) -> (InodeItem, bool) {
-        self.remember(|state| {
-            state.dirty = false;
-            state.item.transid = generation.0.into();
-            let due = state.orphan == Orphan::Due;
-            if due {
-                state.orphan = Orphan::Recorded;
-            }
-            (state.item, due)
-        })
     }
 }

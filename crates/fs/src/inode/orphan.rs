@@ -12,12 +12,12 @@
 //!    and files that are still open when the subvolume becomes read-only. While it is being sent it does not change; then
 //!    the orphan items stay for the next mount.
 
+use crate::commit::Engine;
 use crate::error::{Errno, Error, Result};
 use crate::inode::cache::{InodeCache, item_key, read_item};
 use crate::inode::{Inode, InodeId, Orphan, number};
 use crate::transaction::{Core, DataRef, Handle, Reserve, Tree};
 use butterfs_ondisk::items::{FileExtent, FileExtentHead, file_extent_type};
-use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Ino, Key, KeyType, Logical, TreeId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,10 +28,7 @@ const FEW_EXTENTS: u64 = 16;
 /// Leaves that one step removes items from.
 const LEAVES_PER_STEP: u64 = 8;
 
-/// The key of an inode's orphan item.
-pub fn key(ino: Ino) -> Key {
-    Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, ino.0)
-}
+pub use crate::transaction::orphan_key as key;
 
 /// Deletes an inode that has neither name nor user. No lock and no handle is held.
 pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
@@ -47,7 +44,7 @@ pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
         }
         inode.data.discard();
     }
-    let core = inodes.core();
+    let core = inodes.engine();
     number::begin(core, &inode.tree)?;
     let sectorsize = u64::from(core.sectorsize());
     if inode.with(|state| state.item.nbytes.get()) > FEW_EXTENTS * sectorsize {
@@ -61,7 +58,7 @@ pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
 }
 
 /// Removes all file extents, from the end, in as many handles as it takes.
-fn remove_extents(core: &Arc<Core>, inode: &Arc<Inode>) -> Result<()> {
+fn remove_extents(core: &Engine, inode: &Arc<Inode>) -> Result<()> {
     loop {
         let handle = core.start(Reserve::removal(LEAVES_PER_STEP + 1))?;
         let _turn = core.maintain(&inode.tree)?;
@@ -170,7 +167,7 @@ fn remove_rest(handle: &Handle, inode: &Arc<Inode>) -> Result<()> {
 /// Deletes what an earlier mount left behind in a subvolume, or what a snapshot took over from its source; what is open
 /// goes when it is closed. False when the subvolume is being sent, so that nothing may change.
 pub fn clean_up(inodes: &InodeCache, tree: &Arc<Tree>) -> Result<bool> {
-    for ino in recorded(inodes.core(), tree)? {
+    for ino in recorded(inodes.engine(), tree)? {
         match clean_up_one(inodes, tree, ino) {
             Err(error) if error.is(Errno::EPERM) => return Ok(false),
             other => other?,
@@ -180,7 +177,7 @@ pub fn clean_up(inodes: &InodeCache, tree: &Arc<Tree>) -> Result<bool> {
 }
 
 fn clean_up_one(inodes: &InodeCache, tree: &Arc<Tree>, ino: Ino) -> Result<()> {
-    let core = inodes.core();
+    let core = inodes.engine();
     match read_item(core, tree, ino) {
         Ok(item) if item.nlink == 0 => inodes.dispose_recorded(InodeId::new(tree.id(), ino)),
         Err(error) if !error.is(Errno::ENOENT) => Err(error),

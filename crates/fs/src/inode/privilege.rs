@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// `mode` without the bits that lend the owner's or the group's rights. Without execution by the group, the
 /// set-group-id bit lends nothing and stays.
-pub(super) fn without_set_id(mode: u32) -> u32 {
+pub(crate) fn without_set_id(mode: u32) -> u32 {
     let group = if mode & S_IXGRP != 0 { S_ISGID } else { 0 };
     mode & !(S_ISUID | group)
 }
@@ -52,7 +52,7 @@ impl Inode {
     }
 
     /// Removes `security.capability`, if it lends anything. The operation lock is held exclusively.
-    pub(super) fn drop_capability(&self, handle: &Handle) -> Result<()> {
+    pub(crate) fn drop_capability(&self, handle: &Handle) -> Result<()> {
         if self.with(|state| state.capability == Known::Absent) {
             return Ok(());
         }

@@ -67,7 +67,7 @@ pub fn add(handle: &Handle, place: Place, name: &[u8], subvolume: TreeId) -> Res
             return Err(Error::corrupt(format!("subvolume {subvolume} has the record {key} already")));
         }
     }
-    handle.core().note_placed(subvolume, handle.generation());
+    handle.transaction().traces.note_placed(subvolume);
     Ok(())
 }
 

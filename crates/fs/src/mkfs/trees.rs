@@ -104,7 +104,7 @@ impl Plan {
         }
         if tree.id == TreeId::FS {
             item.uuid = self.subvolume_uuid;
-            item.ctime = timespec(Time { nsec: 0, ..self.now });
+            item.ctime = Timespec::from(Time { nsec: 0, ..self.now });
             item.otime = item.ctime;
         }
         (Key::new(tree.id.0, KeyType::ROOT_ITEM, 0), item.as_bytes().to_vec())
@@ -245,7 +245,7 @@ fn blocks_in(chunk: &Chunk, placed: &[PlacedTree]) -> Vec<Logical> {
 }
 
 fn directory_inode(nbytes: u64, now: Time, birth: Time) -> InodeItem {
-    let time = timespec(now);
+    let time = Timespec::from(now);
     InodeItem {
         generation: GENERATION.0.into(),
         transid: GENERATION.0.into(),
@@ -255,13 +255,9 @@ fn directory_inode(nbytes: u64, now: Time, birth: Time) -> InodeItem {
         atime: time,
         ctime: time,
         mtime: time,
-        otime: timespec(birth),
+        otime: Timespec::from(birth),
         ..InodeItem::default()
     }
-}
-
-fn timespec(time: Time) -> Timespec {
-    Timespec { sec: time.sec.into(), nsec: time.nsec.into() }
 }
 
 fn inode_ref(name: &[u8]) -> Vec<u8> {

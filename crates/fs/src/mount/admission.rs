@@ -1,5 +1,6 @@
 //! Who may be opened how: features, logs, unfinished work of others, quotas.
 
+use crate::commit::Engine;
 use crate::error::{Errno, Error, Result};
 use crate::options::{Canary, Options};
 use crate::transaction::{Core, Handle, Reserve};
@@ -8,7 +9,6 @@ use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Admission, Key, KeyType, TreeId, admission};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 /// What is to be done about the tree log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,10 +128,10 @@ pub(super) fn refuse_unfinished_work(core: &Core) -> Result<()> {
 }
 
 /// Quotas are not kept here: says so in the first transaction, so that others rescan. True when there are any.
-pub(super) fn give_up_quotas(core: &Arc<Core>) -> Result<bool> {
-    let Some(flags) = quota_flags(core)? else { return Ok(false) };
+pub(super) fn give_up_quotas(engine: &Engine) -> Result<bool> {
+    let Some(flags) = quota_flags(engine)? else { return Ok(false) };
     if marked(flags) != flags {
-        mark_quotas(&core.start(Reserve::items(1))?)?;
+        mark_quotas(&engine.start(Reserve::items(1))?)?;
     }
     Ok(true)
 }

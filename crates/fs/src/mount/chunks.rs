@@ -23,7 +23,7 @@ pub(super) fn chunk_tree_uuid(nodes: &NodeCache, superblock: &Superblock) -> Res
 pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<()> {
     let limits = ChunkLimits::from(superblock);
     let mut map = (*core.volume.chunk_map()).clone();
-    let mut devices = core.device_space.lock();
+    let mut devices = core.devices.space.lock();
     tree.scan(core, Key::MIN, Key::MAX, &mut |key, data| {
         match key.kind {
             KeyType::DEV_ITEM => {
@@ -73,7 +73,7 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
             return Err(Error::corrupt(format!("{name} (devid {id}) is not a device of this filesystem any more")));
         }
     }
-    *core.committed_devices.lock() = core.volume.device_items();
+    *core.devices.committed.lock() = core.volume.device_items();
     core.volume.check_chunk_map(&map).map_err(|error| Error::corrupt(error.to_string()))?;
     core.volume.set_chunk_map(map);
     Ok(())

@@ -142,18 +142,18 @@ fn judge(core: &Core, leading: &[DeviceId], side: &Side) -> Result<Verdict> {
         // Nobody could have written it alone.
         return Ok(Verdict::Away);
     }
-    let newest = core.superblock().generation.get();
+    let previous = core.superblock().previous_commit();
     match compare(core, leading, &lone, &root)? {
         Verdict::Unknown if was_left_earlier(core, side, &superblock) => Ok(Verdict::Split),
         // The others still have all blocks of the commit before their last one. What contradicts would be there.
-        Verdict::Unknown if superblock.generation.get() + 1 == newest => Ok(Verdict::Away),
+        Verdict::Unknown if superblock.generation() == previous => Ok(Verdict::Away),
         verdict => Ok(verdict),
     }
 }
 
 /// 3: what the newest's device tree says.
 fn left_behind(core: &Core, side: &Side, superblock: &Superblock, root: &Node) -> Option<Verdict> {
-    let stale = core.stale_items.lock();
+    let stale = core.devices.stale.lock();
     let known: Vec<LeftState> =
         side.iter().filter_map(|(id, ..)| stale.get(id)).flat_map(|known| known.item.left).collect();
     let same = known.into_iter().find(|state| state.generation == superblock.generation)?;
@@ -164,7 +164,7 @@ fn left_behind(core: &Core, side: &Side, superblock: &Superblock, root: &Node) -
 /// Whether the newest's device tree says that the side was not written any more before it reached its last commit, which the
 /// others have not made with it then.
 fn was_left_earlier(core: &Core, side: &Side, superblock: &Superblock) -> bool {
-    let stale = core.stale_items.lock();
+    let stale = core.devices.stale.lock();
     side.iter().filter_map(|(id, ..)| stale.get(id)).any(|known| {
         let is_before = |state: &LeftState| state.generation.get() < superblock.generation.get();
         known.item.flags.get() & StaleDevice::IN_USE == 0 && known.item.left.iter().all(is_before)

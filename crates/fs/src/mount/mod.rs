@@ -13,6 +13,7 @@ mod chunks;
 mod groups;
 mod histories;
 
+use crate::commit::Engine;
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
@@ -30,18 +31,18 @@ use butterfs_volume::{Bug, Volume};
 use std::sync::Arc;
 
 /// Opens the filesystem on `devices`. The strings are what a user should be told about the way it was opened.
-pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<(Arc<Core>, Vec<String>)> {
+pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<(Engine, Vec<String>)> {
     let mut stale = Vec::new();
     loop {
         match open_knowing(&stale, devices.clone(), options.clone(), env.clone())? {
-            Opened::Whole(core, notes) => return Ok((core, notes)),
+            Opened::Whole(engine, notes) => return Ok((engine, notes)),
             Opened::FoundStale(found) => stale = found,
         }
     }
 }
 
 enum Opened {
-    Whole(Arc<Core>, Vec<String>),
+    Whole(Engine, Vec<String>),
     /// The device tree says that these devices have missed writes, so what was read so far may come from them.
     FoundStale(Vec<DeviceId>),
 }
@@ -50,7 +51,6 @@ enum Opened {
 fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<Opened> {
     let (volume, superblock, notes) = Volume::open_without(devices, options.degraded, &options.stale)?;
     volume.set_stale(&|id| stale.contains(&id));
-    let known = volume.stale_devices();
     // Until it is known that the devices belong together.
     volume.hold_repairs(true);
     let mut notes: Vec<String> = notes.lines;
@@ -58,7 +58,8 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     let log = admission::admit(&superblock, &options, &mut notes)?;
     let identity = identity_of(&superblock, !options.read_only || log == Log::Replay);
     let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
-    let core = Arc::new(core);
+    let engine = Engine::new(Arc::new(core));
+    let core = engine.core();
     let bug = match core.options().policies.canary {
         Some(Canary::StaleBelieved) => Some(Bug::StaleBelieved),
         Some(Canary::MirrorsTakeTurns) => Some(Bug::MirrorsTakeTurns),
@@ -67,38 +68,39 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         _ => None,
     };
     bug.into_iter().for_each(|bug| core.volume.plant(bug));
-    core.volume.forgive_interrupted(&core.volume.chunk_map(), &superblock);
+    core.volume.forgive_interrupted(&core.volume.chunk_map(), &superblock, stale);
+    let known = core.volume.stale_devices();
     if !core.is_read_only() || log == Log::Replay {
-        admission::refuse_unwritable_chunks(&core)?;
+        admission::refuse_unwritable_chunks(core)?;
     }
-    open_global_trees(&core, chunk, &superblock)?;
-    extent::load_stale_devices(&core)?;
+    open_global_trees(core, chunk, &superblock)?;
+    extent::load_stale_devices(core)?;
     let found = core.volume.stale_devices();
     if found.iter().any(|id| !known.contains(id)) {
         return Ok(Opened::FoundStale(found));
     }
-    groups::load(&core)?;
-    extent::load_device_stats(&core)?;
+    groups::load(core)?;
+    extent::load_device_stats(core)?;
     if !core.is_read_only() || log == Log::Replay {
-        admission::refuse_unwritable_chunks(&core)?;
+        admission::refuse_unwritable_chunks(core)?;
     }
     if !core.has_canary(Canary::HistoriesNotCompared) {
-        histories::check(&core, &superblock)?;
+        histories::check(core, &superblock)?;
     }
     core.volume.hold_repairs(false);
     if log == Log::Replay {
-        admission::must_be_writable(&core)?;
-        admission::refuse_unfinished_work(&core)?;
-        replay::run(&core, admission::mark_quotas).map_err(|error| admission::not_replayed(&error))?;
+        admission::must_be_writable(core)?;
+        admission::refuse_unfinished_work(core)?;
+        replay::run(&engine, admission::mark_quotas).map_err(|error| admission::not_replayed(&error))?;
         notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
     } else if !core.is_read_only() {
-        admission::refuse_unfinished_work(&core)?;
+        admission::refuse_unfinished_work(core)?;
         core.volume.mend_superblocks(&superblock)?;
     }
-    if !core.is_read_only() && admission::give_up_quotas(&core)? {
+    if !core.is_read_only() && admission::give_up_quotas(&engine)? {
         notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());
     }
-    Ok(Opened::Whole(core, notes))
+    Ok(Opened::Whole(engine, notes))
 }
 
 /// From the superblock to the chunk tree, which is returned too.
@@ -171,6 +173,6 @@ fn open_global_trees(core: &Core, chunk: Arc<Tree>, superblock: &Superblock) -> 
     for tree in [&globals.root, &globals.extent, &globals.dev, &globals.csum] {
         core.nodes.load(&tree.root())?;
     }
-    core.set_globals(globals);
+    core.trees.set_globals(globals);
     Ok(())
 }

@@ -32,23 +32,23 @@ mod logs;
 mod names;
 mod subvolume;
 
+use crate::commit::Engine;
 use crate::error::Result;
-use crate::transaction::{Core, Handle};
-use std::sync::Arc;
+use crate::transaction::Handle;
 
 /// Replays the logs that the superblock names, and commits. `first` is done in the same transaction, after the space of
 /// the logs is safe.
-pub fn run(core: &Arc<Core>, first: impl FnOnce(&Handle) -> Result<()>) -> Result<()> {
+pub fn run(engine: &Engine, first: impl FnOnce(&Handle) -> Result<()>) -> Result<()> {
     // No reservation: making room for one could commit, and a commit ends the log.
-    let handle = core.join(0)?;
+    let handle = engine.join()?;
     let logs = logs::open(&handle)?;
     first(&handle)?;
     let done = replay(&handle, &logs);
     // Half a replay must not be committed, whatever the caller does with the error.
-    done.inspect_err(|error| core.abort(error))?;
+    done.inspect_err(|error| engine.abort(error))?;
     drop(handle);
-    core.commit()?;
-    logs.forget(core);
+    engine.commit()?;
+    logs.forget(engine);
     Ok(())
 }
 

@@ -201,6 +201,14 @@ impl Space {
         Space { state: Mutex::default(), nodesize: u64::from(nodesize) }
     }
 
+    /// Begins again with these groups and what is excluded in each; what is promised stays promised.
+    pub fn start_again(&self, groups: impl Iterator<Item = (GroupInfo, Vec<Range<Logical>>)>) {
+        let mut state = self.state.lock();
+        *state = State { reserved: state.reserved, ..State::default() };
+        drop(state);
+        groups.for_each(|(info, excluded)| self.add_group(info, &excluded, false));
+    }
+
     /// Adds a group. `free` is `Some` for one whose whole content is known (a new one).
     pub fn add_group(&self, info: GroupInfo, excluded: &[Range<Logical>], new: bool) {
         let class = Class::of(info.flags).expect("the tree checker has seen the flags");

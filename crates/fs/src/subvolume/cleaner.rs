@@ -2,9 +2,9 @@
 
 use super::delete::orphan_key;
 use super::drop_tree::{self, Stop};
-use crate::error::{Errno, Error, Result};
+use crate::commit::Engine;
+use crate::error::Result;
 use crate::transaction::{Core, Fetched, Tree};
-use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Generation, Key, KeyType, TreeId};
 use std::ops::ControlFlow;
@@ -43,21 +43,21 @@ pub fn begin_dropping(core: &Core, id: TreeId) -> Result<()> {
 }
 
 /// Does one step of dropping the deleted subvolume `id`. True when nothing is left of it.
-pub fn clean_step(core: &Arc<Core>, id: TreeId) -> Result<bool> {
+pub fn clean_step(engine: &Engine, id: TreeId) -> Result<bool> {
     let mut fetched = Fetched::default();
     loop {
-        match clean_in_memory(core, id)? {
+        match clean_in_memory(engine, id)? {
             Stop::Gone => return Ok(true),
             Stop::Budget => return Ok(false),
-            Stop::Missing(ptr) => fetched.load(core, &ptr)?,
+            Stop::Missing(ptr) => fetched.load(engine, &ptr)?,
         }
     }
 }
 
-fn clean_in_memory(core: &Arc<Core>, id: TreeId) -> Result<Stop> {
-    let handle = core.start(drop_tree::reserve())?;
-    let Some(tree) = dead_tree(core, id)? else {
-        core.globals().root.remove(&handle, orphan_key(id))?;
+fn clean_in_memory(engine: &Engine, id: TreeId) -> Result<Stop> {
+    let handle = engine.start(drop_tree::reserve())?;
+    let Some(tree) = dead_tree(engine, id)? else {
+        engine.globals().root.remove(&handle, orphan_key(id))?;
         return Ok(Stop::Gone);
     };
     if tree.root_item().refs.get() > 0 {
@@ -67,36 +67,22 @@ fn clean_in_memory(core: &Arc<Core>, id: TreeId) -> Result<Stop> {
     let stop = drop_tree::step(&handle, &tree).inspect_err(|error| handle.failed(error))?;
     if matches!(stop, Stop::Gone) {
         // In this order: the item may be older than the deletion, and who opened the tree by it would find it alive.
-        core.globals().root.remove(&handle, tree.root_item_key())?;
-        core.globals().root.remove(&handle, orphan_key(id))?;
-        core.forget_tree(id);
+        engine.globals().root.remove(&handle, tree.root_item_key())?;
+        engine.globals().root.remove(&handle, orphan_key(id))?;
+        engine.trees.forget(id);
     }
     Ok(stop)
 }
 
 /// Generation of the root node of a deleted subvolume; 0 when nothing is left of it.
 pub fn deleted_generation(core: &Core, id: TreeId) -> Result<Generation> {
-    Ok(dead_root_item(core, id)?.map_or(Generation(0), |(_, item)| Generation(item.generation.get())))
-}
-
-fn dead_root_item(core: &Core, id: TreeId) -> Result<Option<(Key, RootItem)>> {
-    let behind = Key::new(id.0, KeyType(KeyType::ROOT_ITEM.0 + 1), 0);
-    let found = core.globals().root.last_before(core, behind)?;
-    let found = found.filter(|(key, _)| key.objectid == id.0 && key.kind == KeyType::ROOT_ITEM);
-    let Some((key, payload)) = found else { return Ok(None) };
-    let item = RootItem::parse(&payload).ok_or_else(|| Error::corrupt(format!("root item {key} is malformed")))?;
-    Ok(Some((key, item)))
+    Ok(core.stored_tree(&core.globals().root, id)?.map_or(Generation(0), |tree| tree.root().generation))
 }
 
 /// The tree of a deleted subvolume, kept open until it is gone.
 fn dead_tree(core: &Core, id: TreeId) -> Result<Option<Arc<Tree>>> {
-    match core.tree_even_deleted(id) {
-        Ok(tree) => return Ok(Some(tree)),
-        Err(error) if error.is(Errno::ENOENT) => {}
-        Err(error) => return Err(error),
+    if let Some(tree) = core.trees.get(id) {
+        return Ok(Some(tree));
     }
-    let Some((key, item)) = dead_root_item(core, id)? else { return Ok(None) };
-    let tree = Arc::new(Tree::from_item(id, key.offset, item));
-    core.remember_tree(Arc::clone(&tree));
-    Ok(Some(tree))
+    Ok(core.stored_tree(&core.globals().root, id)?.map(|tree| core.trees.enter(tree)))
 }

@@ -4,6 +4,7 @@ use super::quota_groups;
 use super::uuid_tree::{self, UuidKind};
 use crate::env::{Point, Time};
 use crate::error::{Errno, Error, Result};
+use crate::file::Files;
 use crate::inode::attr::{Caller, InodeId, dir_type_of, mode, timespec};
 use crate::inode::directory::{self, check_name};
 use crate::inode::entry::Entry;
@@ -13,7 +14,7 @@ use crate::options::Canary;
 use crate::transaction::{Core, Handle, Readers, Reserve, Tree};
 use butterfs_ondisk::items::{InodeItem, InodeRef, RootItem, inode_flags};
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
-use butterfs_sync::{Mutex, MutexGuard, order};
+use butterfs_sync::MutexGuard;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -40,14 +41,14 @@ pub(super) fn check_under_lock(core: &Core, check: impl Fn() -> Result<()>) -> R
 }
 
 /// Makes an empty subvolume.
-pub fn create(inodes: &InodeCache, caller: &Caller, parent: InodeId, name: &[u8]) -> Result<TreeId> {
-    let core = inodes.core();
+pub fn create(inodes: &InodeCache, files: &Files, caller: &Caller, parent: InodeId, name: &[u8]) -> Result<TreeId> {
+    let core = files.engine();
     let parent = inodes.get(parent)?;
     check_place(&parent, name)?;
-    let handle = core.start(Reserve::items(ITEMS))?;
+    let handle = files.start(Reserve::items(ITEMS))?;
     let _guard = parent.lock_exclusive()?;
-    let _table = check_under_lock(core, || parent.must_hold_subvolumes(core, name))?;
-    let id = core.next_tree_id()?;
+    let _table = check_under_lock(core, || must_hold(&parent, core, name))?;
+    let id = core.trees.next_id()?;
     make(&handle, caller, &parent, name, id).inspect_err(|error| handle.failed(error))?;
     Ok(id)
 }
@@ -91,11 +92,17 @@ fn make(handle: &Handle, caller: &Caller, parent: &Arc<Inode>, name: &[u8], id: 
             (Key::new(root_dir, KeyType::INODE_REF, root_dir), &dots),
         ],
     )?;
-    // The item's final form follows when the transaction settles; from now on it can be found.
-    core.globals().root.insert(handle, tree.root_item_key(), tree.root_item().as_bytes())?;
-    core.remember_tree(tree);
+    make_known(handle, tree)?;
     uuid_tree::add(handle, UuidKind::Subvolume, &item.uuid, id)?;
     enter(handle, parent, name, Key::new(id.0, KeyType::ROOT_ITEM, 0), now)
+}
+
+/// From now on the subvolume can be found. Its root item's final form follows when the transaction settles.
+fn make_known(handle: &Handle, tree: Arc<Tree>) -> Result<()> {
+    let core = handle.core();
+    core.globals().root.insert(handle, tree.root_item_key(), tree.root_item().as_bytes())?;
+    core.trees.remember(tree);
+    Ok(())
 }
 
 /// The inode in a root item of a subvolume; only its flags mean something.
@@ -129,45 +136,40 @@ fn enter(handle: &Handle, parent: &Arc<Inode>, name: &[u8], location: Key, now: 
 /// Makes a snapshot of `source` and waits until it is durable. What was written to the source before the call is in
 /// it. The caller has brought written data into the trees.
 pub fn snapshot(
-    inodes: &Arc<InodeCache>,
+    inodes: &InodeCache,
+    files: &Files,
     source: TreeId,
     parent: InodeId,
     name: &[u8],
     read_only: bool,
 ) -> Result<TreeId> {
-    let core = inodes.core();
+    let core = files.engine();
     let source = core.tree(source)?;
     let parent = inodes.get(parent)?;
     check_place(&parent, name)?;
     // Until the snapshot is made: it must not share data that still changes.
     let _stopped = core.stop_in_place(source.id());
-    // Space is found while nothing settles; the handle ends before the commit that the task is part of.
-    let reservation = core.start(Reserve::items(ITEMS))?;
-    parent.must_hold_subvolumes(core, name)?;
+    // Space is found while handles come and go.
+    let handle = files.start(Reserve::items(ITEMS))?;
+    must_hold(&parent, core, name)?;
     let checked = core.has_canary(Canary::SubvolumeCheckedEarly);
-    let result: Arc<Mutex<Option<Result<TreeId>>, { order::SNAPSHOT_RESULT }>> = Arc::default();
-    let (out, name) = (Arc::clone(&result), name.to_vec());
-    core.when_settling(Box::new(move |handle| {
-        // Until now others could delete the source and the directory, and take the name.
-        let possible = match source.is_deleted() && !checked {
-            true => Err(Error::refused(Errno::ENOENT, "the subvolume was deleted")),
-            false => parent.must_hold_subvolumes(handle.core(), &name),
-        };
-        let made = possible
-            .and_then(|()| handle.core().next_tree_id())
-            .map(|id| copy(handle, &source, &parent, &name, read_only, id).map(|()| id));
-        match made {
-            Ok(Ok(id)) => *out.lock() = Some(Ok(id)),
-            Ok(Err(error)) => return Err(error),
-            Err(refused) => *out.lock() = Some(Err(refused)),
-        }
-        Ok(())
-    }));
-    drop(reservation);
+    drop(handle);
     core.env().reached(Point::SubvolumeAsked);
-    core.commit()?;
-    let made = result.lock().take();
-    made.unwrap_or_else(|| Err(Error::refused(Errno::EIO, "the snapshot was not made: the commit did not happen")))
+    let (id, generation) = {
+        let stopped = core.stop_handles()?;
+        let handle = stopped.handle();
+        // Until now others could delete the source and the directory, and take the name.
+        if source.is_deleted() && !checked {
+            return Err(Error::refused(Errno::ENOENT, "the subvolume was deleted"));
+        }
+        must_hold(&parent, core, name)?;
+        let id = core.trees.next_id()?;
+        core.dirty_inodes.record_all(handle)?;
+        copy(handle, &source, &parent, name, read_only, id).inspect_err(|error| handle.failed(error))?;
+        (id, handle.generation())
+    };
+    core.commit_operation(generation)?;
+    Ok(id)
 }
 
 fn copy(
@@ -196,7 +198,7 @@ fn copy(
         (item.stime, item.rtime) = Default::default();
     }
     let tree = Arc::new(source.snapshot(handle, id, item)?);
-    core.remember_tree(tree);
+    make_known(handle, tree)?;
     uuid_tree::add(handle, UuidKind::Subvolume, &item.uuid, id)?;
     match uuid_tree::add(handle, UuidKind::Received, &item.received_uuid, id) {
         Err(error) if error.is(Errno::EOVERFLOW) => {}
@@ -205,13 +207,11 @@ fn copy(
     enter(handle, parent, name, Key::new(id.0, KeyType::ROOT_ITEM, u64::MAX), now)
 }
 
-impl Inode {
-    /// Refuses a directory that cannot get a subvolume of this name.
-    fn must_hold_subvolumes(&self, core: &Core, name: &[u8]) -> Result<()> {
-        if !self.is_directory() {
-            return Err(Error::refused(Errno::ENOTDIR, "not a directory"));
-        }
-        self.must_take_entries()?;
-        directory::plan_addition(core, &self.tree, self.ino, name, None)
+/// Refuses a directory that cannot get a subvolume of this name.
+fn must_hold(parent: &Inode, core: &Core, name: &[u8]) -> Result<()> {
+    if !parent.is_directory() {
+        return Err(Error::refused(Errno::ENOTDIR, "not a directory"));
     }
+    parent.must_take_entries()?;
+    directory::plan_addition(core, &parent.tree, parent.ino, name, None)
 }

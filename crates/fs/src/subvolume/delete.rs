@@ -5,8 +5,9 @@ use super::info;
 use super::uuid_tree::{self, UuidKind};
 use crate::env::Point;
 use crate::error::{Errno, Error, Result};
+use crate::file::Files;
 use crate::inode::directory::{self, Target};
-use crate::inode::{Inode, InodeCache, InodeId, subvolume_entry};
+use crate::inode::{InodeCache, InodeId, subvolume_entry};
 use crate::options::Canary;
 use crate::transaction::{Core, Handle, Reserve, Tree};
 use butterfs_ondisk::items::RootItem;
@@ -35,11 +36,11 @@ pub struct Victim {
 }
 
 /// Deletes the subvolume that `name` in `parent` leads to, and returns its id. `ESTALE` when it is not the expected one.
-pub fn delete(inodes: &InodeCache, parent: InodeId, name: &[u8], victim: Victim) -> Result<TreeId> {
-    let core = inodes.core();
+pub fn delete(inodes: &InodeCache, files: &Files, parent: InodeId, name: &[u8], victim: Victim) -> Result<TreeId> {
+    let core = files.engine();
     core.env().reached(Point::SubvolumeAsked);
     let parent = inodes.get(parent)?;
-    let handle = core.start(Reserve::removal(ITEMS))?;
+    let handle = files.start(Reserve::removal(ITEMS))?;
     let _guard = parent.lock_exclusive()?;
     parent.must_lose_entries()?;
     let found = directory::find(core, &parent.tree, parent.ino, name)?;
@@ -109,11 +110,4 @@ fn bury(handle: &Handle, tree: &Arc<Tree>) -> Result<()> {
     handle.core().globals().root.insert(handle, orphan_key(tree.id()), &[])?;
     uuid_tree::remove(handle, UuidKind::Subvolume, &item.uuid, tree.id())?;
     uuid_tree::remove(handle, UuidKind::Received, &item.received_uuid, tree.id())
-}
-
-impl Inode {
-    /// Whether the subvolume of this inode was deleted.
-    pub fn is_in_deleted_subvolume(&self) -> bool {
-        self.tree.root_item().refs.get() == 0
-    }
 }

@@ -23,7 +23,7 @@
 //! 3. g is the offset of the root item's key: the transaction of a snapshot's creation, 0 for a subvolume.
 
 use crate::error::{Error, Result};
-use crate::transaction::refs::{Changed, ExtentKind, RefBy};
+use crate::transaction::refs::{Changed, ExtentKind, RefBy, RefQueue};
 use crate::transaction::{Core, Handle, Reserve, Tree};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
@@ -42,6 +42,7 @@ struct Place {
 
 struct Walk<'a> {
     core: &'a Core,
+    refs: &'a RefQueue,
     handle: &'a Handle,
     tree: TreeId,
     born: Generation,
@@ -69,7 +70,8 @@ pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<Stop> {
     let item = tree.root_item();
     let born = Generation(tree.root_item_key().offset);
     let named_to = tree.named_to.lock().take();
-    let mut walk = Walk { core, handle, tree: tree.id(), born, path: Vec::new(), budget: STEP_BLOCKS, named_to };
+    let refs = &handle.transaction().refs;
+    let mut walk = Walk { core, refs, handle, tree: tree.id(), born, path: Vec::new(), budget: STEP_BLOCKS, named_to };
     let stop = match walk.resume(tree.root(), item.drop_progress.into(), Level(item.drop_level)) {
         Ok(()) => walk.run(),
         Err(error) => Err(error),
@@ -103,7 +105,7 @@ impl Walk<'_> {
 
     fn place(&self, ptr: &NodePtr, slot: usize) -> Result<Place> {
         let node = self.node(ptr)?;
-        let full = self.core.block_refs(node.at(), node.level())?.full;
+        let full = self.core.block_refs(self.refs, node.at(), node.level())?.full;
         Ok(Place { node, full, slot })
     }
 
@@ -152,7 +154,7 @@ impl Walk<'_> {
         let _turn = core.sharing.lock();
         let place = self.path.last().expect("the path is not empty");
         let ptr = place.node.child_ptr(place.slot, self.tree);
-        let refs = self.core.block_refs(ptr.at, ptr.level)?;
+        let refs = self.core.block_refs(self.refs, ptr.at, ptr.level)?;
         if !refs.shared() {
             let place = self.place(&ptr, 0)?;
             self.path.push(place);
@@ -178,7 +180,7 @@ impl Walk<'_> {
         let place = self.path.pop().expect("the path is not empty");
         if place.node.level().0 == 0 {
             let parent = place.full.then(|| place.node.at());
-            self.core.change_child_refs(&place.node, self.tree, parent, -1);
+            self.refs.change_children(&place.node, self.tree, parent, -1);
         }
         let by = match self.path.last_mut() {
             Some(parent) => {
@@ -194,7 +196,7 @@ impl Walk<'_> {
 
     fn drop_block(&self, at: Logical, level: Level, by: RefBy, gone: bool) {
         let nodesize = u64::from(self.core.nodesize());
-        let changed = self.core.refs.change(at, nodesize, ExtentKind::Block(level), by, -1, false);
+        let changed = self.refs.change(at, nodesize, ExtentKind::Block(level), by, -1, false);
         if gone && changed != Changed::Conflict {
             self.core.nodes.remove(at);
         }
@@ -229,10 +231,10 @@ impl Walk<'_> {
                 }
             }
         }
-        if !self.core.block_refs(node.at(), node.level())?.full {
-            self.core.change_child_refs(&node, self.tree, Some(node.at()), 1);
-            self.core.change_child_refs(&node, self.tree, None, -1);
-            self.core.refs.set_full(node.at(), u64::from(self.core.nodesize()), node.level());
+        if !self.core.block_refs(self.refs, node.at(), node.level())?.full {
+            self.refs.change_children(&node, self.tree, Some(node.at()), 1);
+            self.refs.change_children(&node, self.tree, None, -1);
+            self.refs.set_full(node.at(), u64::from(self.core.nodesize()), node.level());
         }
         Ok(true)
     }

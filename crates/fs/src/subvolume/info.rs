@@ -4,6 +4,7 @@ use super::create::check_under_lock;
 use super::uuid_tree::{self, UuidKind};
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
+use crate::file::Files;
 use crate::inode::attr::{time_of, timespec};
 use crate::inode::entry;
 use crate::inode::entry::Entry;
@@ -14,7 +15,6 @@ use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::items::{RootItem, RootRef};
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use zerocopy::FromBytes;
 
 /// A subvolume, as its root item and its place describe it.
@@ -115,7 +115,7 @@ fn scan(
 
 /// The root item of a subvolume as it is now; none of a deleted one.
 fn living(core: &Core, id: TreeId, payload: &[u8]) -> Option<RootItem> {
-    RootItem::parse(payload).map(|item| core.current_root_item(id, item)).filter(|item| item.refs.get() > 0)
+    RootItem::parse(payload).map(|item| core.trees.current_root_item(id, item)).filter(|item| item.refs.get() > 0)
 }
 
 fn place(key: Key, payload: &[u8]) -> Result<(TreeId, Ino, Vec<u8>)> {
@@ -147,8 +147,9 @@ pub fn default_id(core: &Core) -> Result<TreeId> {
 }
 
 /// Makes `id` the default subvolume.
-pub fn set_default(core: &Arc<Core>, id: TreeId) -> Result<()> {
-    let handle = core.start(Reserve::items(2))?;
+pub fn set_default(files: &Files, id: TreeId) -> Result<()> {
+    let core = files.engine();
+    let handle = files.start(Reserve::items(2))?;
     let _table = check_under_lock(core, || core.tree(id).map(|_| ()))?;
     let location = Key::new(id.0, KeyType::ROOT_ITEM, u64::MAX);
     let kind = butterfs_ondisk::items::dir_type::DIR;
@@ -160,8 +161,9 @@ pub fn set_default(core: &Arc<Core>, id: TreeId) -> Result<()> {
 
 /// Records what a subvolume was received as, and makes it read-only, in one step. The caller has brought written data
 /// into the trees.
-pub fn finish_received(core: &Arc<Core>, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
-    let handle = core.start(Reserve::items(5))?;
+pub fn finish_received(files: &Files, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
+    let core = files.engine();
+    let handle = files.start(Reserve::items(5))?;
     let _table = core.subvolume_table.lock();
     let tree = core.tree(id)?;
     let item = tree.root_item();
@@ -187,8 +189,9 @@ pub fn finish_received(core: &Arc<Core>, id: TreeId, uuid: &[u8; 16], stransid: 
 }
 
 /// Sets or clears the read-only flag. A received subvolume that becomes writable is no longer a received one.
-pub fn set_readonly(core: &Arc<Core>, id: TreeId, read_only: bool) -> Result<()> {
-    let handle = core.start(Reserve::items(3))?;
+pub fn set_readonly(files: &Files, id: TreeId, read_only: bool) -> Result<()> {
+    let core = files.engine();
+    let handle = files.start(Reserve::items(3))?;
     let table = core.subvolume_table.lock();
     let tree = core.tree(id)?;
     let item = tree.root_item();

@@ -5,8 +5,7 @@
 //!
 //! # Invariants
 //! 1. Every snapshot with an id up to [`Snapshots::known`] is listed under its source: ids are never used again, a
-//!    snapshot gets its id and its root item while a transaction settles and nothing else is made, and its source never
-//!    changes.
+//!    snapshot gets its id and its root item while no handle is open but its own, and its source never changes.
 //! 2. A listed one may be deleted; whoever asks finds that out from its root item, and it is listed no more.
 
 use super::info;
@@ -29,6 +28,11 @@ struct Known {
 }
 
 impl Snapshots {
+    /// Ids and deletions that it knows of may have been taken back.
+    pub(crate) fn forget(&self) {
+        *self.0.lock() = Known::default();
+    }
+
     /// The living snapshots of the subvolume with this UUID, by id.
     pub fn of(&self, core: &Core, source: &[u8; 16]) -> Result<Vec<TreeId>> {
         if *source == [0; 16] {

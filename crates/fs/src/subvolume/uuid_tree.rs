@@ -176,7 +176,7 @@ pub fn missing_entries(core: &Core, from: Key, limit: usize) -> Result<Stretch> 
             next = Some(key);
             return Ok(ControlFlow::Break(()));
         }
-        let item = RootItem::parse(payload).map(|item| core.current_root_item(id, item));
+        let item = RootItem::parse(payload).map(|item| core.trees.current_root_item(id, item));
         let Some(item) = item.filter(|item| item.refs.get() > 0) else {
             return Ok(ControlFlow::Continue(()));
         };

@@ -1,6 +1,7 @@
 //! Keeping the UUID tree: making it where there is none, and mending it where somebody left it behind.
 
 use super::uuid_tree::{self, Stretch, mend};
+use crate::commit::Engine;
 use crate::error::Result;
 use crate::transaction::{Core, Reserve, Tree};
 use butterfs_ondisk::items::{InodeItem, RootItem};
@@ -12,9 +13,9 @@ const BATCH: usize = 256;
 
 /// Makes the UUID tree complete and right, whatever it holds; from then on commits say that it is. Returns how many
 /// entries were wrong. `go_on` is asked between batches.
-pub fn mend_uuid_tree(core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<usize> {
-    if uuid_tree::tree(core)?.is_none() {
-        let handle = core.start(Reserve::items(2))?;
+pub fn mend_uuid_tree(engine: &Engine, go_on: &dyn Fn() -> bool) -> Result<usize> {
+    if uuid_tree::tree(engine)?.is_none() {
+        let handle = engine.start(Reserve::items(2))?;
         let generation = handle.generation().0;
         let item = RootItem {
             inode: InodeItem { generation: 1.into(), size: 3.into(), nlink: 1.into(), ..InodeItem::default() },
@@ -23,14 +24,14 @@ pub fn mend_uuid_tree(core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<usiz
             refs: 1.into(),
             ..RootItem::default()
         };
-        core.remember_tree(Arc::new(Tree::create(&handle, TreeId::UUID, item)?));
+        engine.trees.remember(Arc::new(Tree::create(&handle, TreeId::UUID, item)?));
     }
     let mut mended = 0;
     // A subvolume that is made or deleted meanwhile keeps its own entries; only a pass that found nothing to do says
     // that the tree is right.
     loop {
-        let stale = mend_pass(core, go_on, &uuid_tree::stale_entries)?;
-        let missing = mend_pass(core, go_on, &uuid_tree::missing_entries)?;
+        let stale = mend_pass(engine, go_on, &uuid_tree::stale_entries)?;
+        let missing = mend_pass(engine, go_on, &uuid_tree::missing_entries)?;
         match (stale, missing) {
             (Some(0), Some(0)) => break,
             (Some(stale), Some(missing)) => mended += stale + missing,
@@ -38,13 +39,13 @@ pub fn mend_uuid_tree(core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<usiz
             _ => return Ok(mended),
         }
     }
-    core.set_uuid_tree_current();
+    engine.set_uuid_tree_current();
     Ok(mended)
 }
 
 /// Mends what `find` finds, stretch by stretch; returns how many flaws. `None`: told to stop.
 fn mend_pass(
-    core: &Arc<Core>,
+    engine: &Engine,
     go_on: &dyn Fn() -> bool,
     find: &dyn Fn(&Core, Key, usize) -> Result<Stretch>,
 ) -> Result<Option<usize>> {
@@ -53,14 +54,14 @@ fn mend_pass(
         if !go_on() {
             return Ok(None);
         }
-        let (flaws, next) = find(core, key, BATCH)?;
+        let (flaws, next) = find(engine, key, BATCH)?;
         from = next;
         if flaws.is_empty() {
             continue;
         }
-        let handle = core.start(Reserve::items(flaws.len() as u64))?;
+        let handle = engine.start(Reserve::items(flaws.len() as u64))?;
         // An operation that gives a subvolume a UUID inserts the entry first and changes the root item later, under this lock.
-        let _table = core.subvolume_table.lock();
+        let _table = engine.subvolume_table.lock();
         for flaw in flaws {
             mended += usize::from(mend(&handle, flaw).inspect_err(|error| handle.failed(error))?);
         }

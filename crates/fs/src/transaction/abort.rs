@@ -49,20 +49,16 @@ impl Core {
 
     fn abort_because(&self, reason: &dyn Fn() -> String) {
         self.volume.halt_switch().store(true, Ordering::Release);
-        let mut progress = self.progress.lock();
-        let first = progress.aborted.is_none();
-        let reason = progress.aborted.get_or_insert_with(|| reason().into_boxed_str()).clone();
-        drop(progress);
+        let (reason, first) = self.gate.abort(reason);
         if first {
             self.volume.report(None, format!("nothing is written any more: {reason}"));
         }
-        self.changed.notify_all();
         self.order.stop();
     }
 
     /// Why writing stopped, if it did.
     pub fn aborted(&self) -> Option<Error> {
-        let reason = self.progress.lock().aborted.clone();
+        let reason = self.gate.aborted();
         // Whoever halts the volume has no time to say why.
         let halted = || self.halt_switch().load(Ordering::Acquire).then(|| "the program panicked".into());
         reason.or_else(halted).map(Error::Aborted)

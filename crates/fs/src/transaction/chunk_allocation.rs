@@ -1,7 +1,7 @@
 //! New chunks: how large, and where on the devices.
 //!
 //! A chunk can be used as soon as it is planned: the chunk map and the block groups know it at once, and its items
-//! wait in `new_chunks` for the running transaction to settle, as reference changes do. So a tree block in a new
+//! wait in the books of the running transaction to settle, as reference changes do. So a tree block in a new
 //! chunk and the chunk's items become durable together.
 //!
 //! Sizes follow the kernel: a tenth of the devices at most, 1 GiB for data, 256 MiB for metadata (1 GiB above 50 GiB
@@ -196,7 +196,7 @@ impl Core {
             Class::Data | Class::Metadata if self.space.is_mixed() => Class::Mixed,
             class => class,
         };
-        let mut devices = self.device_space.lock();
+        let mut devices = self.devices.space.lock();
         if class != Class::System && self.space.available(Class::System) < 16 * u64::from(self.nodesize()) {
             // The chunk's own item needs room too; what is left serves if there is no room for more.
             let _ = self.grow_locked(&mut devices, Class::System);
@@ -220,15 +220,18 @@ impl Core {
         if class == Class::System && system_array_len(map.iter().chain([&chunk])) > SYS_CHUNK_ARRAY_LEN {
             return Err(Error::refused(Errno::ENOSPC, "no room in the superblock for another system chunk"));
         }
-        devices.add_chunk(&chunk);
         let mut map = (*map).clone();
         map.insert(chunk.clone()).map_err(|error| Error::corrupt(error.to_string()))?;
-        self.volume.set_chunk_map(map);
+        devices.add_chunk(&chunk);
         let info = GroupInfo { start: chunk.start, length: chunk.length, flags: chunk.kind, used: 0 };
-        let excluded = self.volume.chunk_map().superblock_exclusions(&chunk);
-        // The items go first onto the queue: a block allocated in the chunk must find them there when it settles.
-        self.new_chunks.lock().push(chunk);
-        self.note_growth(self.generation());
+        let excluded = map.superblock_exclusions(&chunk);
+        // The items wait before anything is allocated in the chunk: a block there must find them when it settles. Who makes
+        // the superblock sees the chunk in the map and here, or in neither.
+        self.gate.with_books(|books| {
+            self.volume.set_chunk_map(map);
+            books.new_chunks.push(chunk);
+            books.has_grown = true;
+        });
         self.space.add_group(info, &excluded, true);
         Ok(())
     }

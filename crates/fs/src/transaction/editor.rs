@@ -16,16 +16,14 @@
 
 use super::lookup::BlockRefs;
 use super::refs::{Changed, ExtentKind, RefBy};
-use super::{Core, Tree};
+use super::{Core, Transaction, Tree};
 use crate::error::{Error, Result};
 use crate::space::{Class, Found};
 use butterfs_ondisk::header::Header;
-use butterfs_ondisk::items::{FileExtent, file_extent_type};
-use butterfs_ondisk::{Generation, KeyType, Level, Logical, TreeId};
+use butterfs_ondisk::{Generation, Level, Logical, TreeId};
 use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use zerocopy::FromBytes;
 
 /// Finds nodes in memory.
 pub(crate) struct Reader<'a> {
@@ -62,8 +60,8 @@ impl NodeSource for Loading<'_> {
 /// Edits one tree in the running transaction.
 pub(crate) struct Editor<'a> {
     pub core: &'a Core,
+    pub transaction: &'a Transaction,
     pub tree: &'a Tree,
-    pub generation: Generation,
 }
 
 impl NodeSource for Editor<'_> {
@@ -80,7 +78,7 @@ impl NodeSource for Editor<'_> {
 
 impl NodeEditor for Editor<'_> {
     fn generation(&self) -> Generation {
-        self.generation
+        self.transaction.generation()
     }
 
     fn shadow(&self, node: &Arc<Node>, is_root: bool) -> Result<Logical> {
@@ -92,7 +90,7 @@ impl NodeEditor for Editor<'_> {
         let refs = self.refs_of(node, is_root)?;
         let at = self.allocate()?;
         let mut copy = (**node).clone();
-        copy.set_identity(at, self.generation, self.tree.id());
+        copy.set_identity(at, self.generation(), self.tree.id());
         self.settle_references(node, &refs);
         self.core.env().passes("a block is copied and not yet known");
         self.own(at, node.level());
@@ -104,7 +102,7 @@ impl NodeEditor for Editor<'_> {
     fn new_node(&self, level: Level) -> Result<Logical> {
         let at = self.allocate()?;
         let identity = self.core.nodes.identity();
-        let node = Node::new_empty(&identity, at, level, self.generation, self.tree.id());
+        let node = Node::new_empty(&identity, at, level, self.generation(), self.tree.id());
         self.own(at, level);
         self.core.nodes.insert_dirty(node);
         self.tree.count_nodes(1);
@@ -136,17 +134,17 @@ impl Editor<'_> {
 
     /// Of this generation, not shared with a snapshot taken in it, and not copied from a relocated block.
     fn is_writable(&self, node: &Node) -> bool {
-        node.generation() == self.generation
+        node.generation() == self.generation()
             && node.flags() & (Header::RELOC | Header::WRITTEN) == 0
-            && self.tree.forced_cow.load(Ordering::Relaxed) != self.generation.0
-            || node.generation() == self.generation && self.copied_since_snapshot(node)
+            && self.tree.forced_cow.load(Ordering::Relaxed) != self.generation().0
+            || node.generation() == self.generation() && self.copied_since_snapshot(node)
     }
 
     /// While a tree must copy again, a block that it owns alone in this generation has been copied already.
     fn copied_since_snapshot(&self, node: &Node) -> bool {
-        self.tree.forced_cow.load(Ordering::Relaxed) == self.generation.0
+        self.tree.forced_cow.load(Ordering::Relaxed) == self.generation().0
             && self
-                .core
+                .transaction
                 .refs
                 .look(node.at(), |head| {
                     head.new && head.net() == 1 && head.changes.is_only(RefBy::Tree(self.tree.id()))
@@ -170,13 +168,13 @@ impl Editor<'_> {
     /// The first reference of a block that was just allocated.
     fn own(&self, at: Logical, level: Level) {
         let by = RefBy::Tree(self.tree.id());
-        self.core.refs.change(at, self.nodesize(), ExtentKind::Block(level), by, 1, true);
+        self.transaction.refs.change(at, self.nodesize(), ExtentKind::Block(level), by, 1, true);
     }
 
     /// Drops this tree's reference; `gone` when it was the last one.
     fn drop_own(&self, at: Logical, level: Level, gone: bool) {
         let by = RefBy::Tree(self.tree.id());
-        let changed = self.core.refs.change(at, self.nodesize(), ExtentKind::Block(level), by, -1, false);
+        let changed = self.transaction.refs.change(at, self.nodesize(), ExtentKind::Block(level), by, -1, false);
         if gone && changed != Changed::Conflict {
             self.core.nodes.retire(at);
         }
@@ -195,7 +193,7 @@ impl Editor<'_> {
         if !self.may_be_shared(node, is_root) {
             return Ok(BlockRefs { refs: 1, full: false });
         }
-        let refs = self.core.block_refs(node.at(), node.level())?;
+        let refs = self.core.block_refs(&self.transaction.refs, node.at(), node.level())?;
         if refs.refs == 1 && !refs.full && node.owner() != self.tree.id() {
             return Err(Error::corrupt(format!(
                 "tree block {}: tree {} has its only reference, but tree {} owns it",
@@ -217,7 +215,7 @@ impl Editor<'_> {
             }
             (true, false) if own => {
                 self.change_children(node, Some(node.at()), 1);
-                self.core.refs.set_full(node.at(), self.nodesize(), node.level());
+                self.transaction.refs.set_full(node.at(), self.nodesize(), node.level());
             }
             (true, _) => self.change_children(node, None, 1),
         }
@@ -226,14 +224,14 @@ impl Editor<'_> {
 
     /// Changes the reference of each child of `node`: by its parent block if given, else by this tree.
     fn change_children(&self, node: &Node, parent: Option<Logical>, count: i64) {
-        self.core.change_child_refs(node, self.tree.id(), parent, count);
+        self.transaction.refs.change_children(node, self.tree.id(), parent, count);
     }
 
     /// Copies another tree's root node, which stays as it is; its children are this tree's too from now on.
     pub(crate) fn copy_shared(&self, node: &Arc<Node>) -> Result<Logical> {
         let at = self.allocate()?;
         let mut copy = (**node).clone();
-        copy.set_identity(at, self.generation, self.tree.id());
+        copy.set_identity(at, self.generation(), self.tree.id());
         self.change_children(node, None, 1);
         self.own(at, node.level());
         self.core.nodes.insert_dirty(copy);
@@ -243,36 +241,7 @@ impl Editor<'_> {
     pub(crate) fn touch_root(&self, root: &mut NodePtr) -> Result<()> {
         let node = self.node(root)?;
         root.at = self.shadow(&node, true)?;
-        root.generation = self.generation;
+        root.generation = self.generation();
         Ok(())
-    }
-}
-
-impl Core {
-    /// Changes the reference to each child of `node`, blocks or data: by the block `parent` if given, else by `tree`.
-    pub(crate) fn change_child_refs(&self, node: &Node, tree: TreeId, parent: Option<Logical>, count: i64) {
-        if node.level().0 > 0 {
-            let kind = ExtentKind::Block(Level(node.level().0 - 1));
-            let by = parent.map_or(RefBy::Tree(tree), RefBy::Block);
-            for slot in 0..node.nritems() {
-                let (at, _) = node.child(slot);
-                self.refs.change(at, u64::from(self.nodesize()), kind, by, count, false);
-            }
-            return;
-        }
-        for slot in 0..node.nritems() {
-            let key = node.key(slot);
-            if key.kind != KeyType::EXTENT_DATA {
-                continue;
-            }
-            let Ok(extent) = FileExtent::read_from_bytes(node.item(slot)) else { continue };
-            let at = extent.body.disk_bytenr.get();
-            if extent.head.kind == file_extent_type::INLINE || at == 0 {
-                continue;
-            }
-            let offset = key.offset.wrapping_sub(extent.body.offset.get());
-            let by = parent.map_or(RefBy::File { tree, ino: key.objectid, offset }, RefBy::Leaf);
-            self.refs.change(Logical(at), extent.body.disk_num_bytes.get(), ExtentKind::Data, by, count, false);
-        }
     }
 }

@@ -1,11 +1,14 @@
 //! A handle: the right to change trees in one transaction, with the space that the change may need.
+//!
+//! Starting one never commits: where space is short it says so, and the layer above commits and tries again.
 
 use super::refs::{Changed, ExtentKind, RefBy};
-use super::{Core, Progress, Reserve};
-use crate::error::{Errno, Error, Result};
+use super::reserve::Promised;
+use super::running::{Ended, Transaction};
+use super::{Core, Reserve};
+use crate::error::{Error, Result};
 use crate::node_io::Work;
 use crate::options::Canary;
-use crate::space::Class;
 use butterfs_ondisk::{Generation, Logical, TreeId};
 use butterfs_sync::order::{self, Held};
 use std::sync::Arc;
@@ -26,14 +29,11 @@ pub struct DataRef {
     pub offset: u64,
 }
 
-/// Changed tree blocks in memory after which a commit is due.
-const DIRTY_NODES_BYTES: usize = 160 << 20;
-
 /// See the [module](self). Ends when dropped.
 pub struct Handle {
     core: Arc<Core>,
-    generation: Generation,
-    reserved: u64,
+    transaction: Arc<Transaction>,
+    promised: Option<Promised>,
     counted: bool,
     edited: AtomicBool,
     /// A panic that drops it is its own.
@@ -42,133 +42,100 @@ pub struct Handle {
 }
 
 impl Core {
-    /// Joins the running transaction, with space reserved for what `reserve` says. `ENOSPC` happens here or not at
-    /// all; `EROFS` when nothing may be written.
-    pub fn start(self: &Arc<Self>, reserve: Reserve) -> Result<Handle> {
-        if self.is_read_only() {
-            return Err(Error::refused(Errno::EROFS, "the filesystem is mounted read-only"));
+    /// Joins the running transaction, with space promised for what `reserve` says; `None` where there is not so much to be
+    /// promised now. `ENOSPC` happens here or not at all; `EROFS` when nothing may be written.
+    pub(crate) fn try_start(self: &Arc<Self>, reserve: Reserve) -> Result<Option<Handle>> {
+        self.must_not_be_read_only()?;
+        match self.promise_items(reserve) {
+            Some(promised) => self.join_with(promised).map(Some),
+            None => Ok(None),
         }
-        self.relieve_memory()?;
-        self.book_one_slice()?;
-        let reserved = self.reserve_metadata(reserve)?;
-        self.join(reserved).inspect_err(|_| self.space.unreserve(Class::Metadata, reserved))
     }
 
-    /// Has a commit done when much memory holds changes; does it here when that does not help.
-    fn relieve_memory(self: &Arc<Self>) -> Result<()> {
-        let limit = DIRTY_NODES_BYTES / self.nodesize() as usize;
-        let dirty = self.nodes.dirty_count();
-        if dirty > 2 * limit || (dirty > limit && !self.env().background()) {
-            return self.commit();
-        }
-        if dirty > limit {
-            self.want_commit();
-        }
-        Ok(())
-    }
-
-    /// Joins without a reservation.
-    pub(crate) fn join(self: &Arc<Self>, reserved: u64) -> Result<Handle> {
+    /// Joins with what was promised; it is given back when the handle ends.
+    pub(crate) fn join_with(self: &Arc<Self>, promised: Promised) -> Result<Handle> {
         let held = Held::of(order::HANDLE);
-        let mut progress = self.progress.lock();
-        if progress.settling && progress.aborted.is_none() {
-            progress.waiting += 1;
-            while progress.settling && progress.aborted.is_none() {
-                self.changed.wait(&mut progress);
-            }
-            progress.waiting -= 1;
-            if progress.waiting == 0 {
-                self.changed.notify_all();
-            }
-        }
-        if let Some(reason) = &progress.aborted {
-            return Err(Error::Aborted(reason.clone()));
-        }
-        progress.handles += 1;
-        let generation = progress.running;
-        drop(progress);
-        Ok(self.handle(generation, reserved, held, true))
+        let transaction = self.gate.enter()?;
+        Ok(self.handle(transaction, Some(promised), held, true))
     }
 
-    fn handle(self: &Arc<Self>, generation: Generation, reserved: u64, held: Held, counted: bool) -> Handle {
+    /// Joins without a promise.
+    pub(crate) fn join(self: &Arc<Self>) -> Result<Handle> {
+        let held = Held::of(order::HANDLE);
+        let transaction = self.gate.enter()?;
+        Ok(self.handle(transaction, None, held, true))
+    }
+
+    fn handle(
+        self: &Arc<Self>,
+        transaction: Arc<Transaction>,
+        promised: Option<Promised>,
+        held: Held,
+        counted: bool,
+    ) -> Handle {
         let (edited, armed) = (AtomicBool::new(!counted), !std::thread::panicking());
-        Handle { core: Arc::clone(self), generation, reserved, counted, edited, armed, _held: held }
+        Handle { core: Arc::clone(self), transaction, promised, counted, edited, armed, _held: held }
     }
 
     /// Waits until every handle that is open now has ended; others begin only then. No handle may be held.
-    pub(crate) fn let_handles_end(&self) -> Result<()> {
+    pub(crate) fn let_handles_end(self: &Arc<Self>) -> Result<()> {
         self.stop_handles().map(drop)
     }
 
     /// Has new handles wait, and waits for the ones that are open. Not longer than until the filesystem is aborted.
-    pub(crate) fn stop_handles(&self) -> Result<Stopped<'_>> {
-        self.stop_handles_when(|progress| !progress.settling)
+    pub(crate) fn stop_handles(self: &Arc<Self>) -> Result<Stopped> {
+        self.stop_handles_when(false)
     }
 
     /// The same, after all who wait to join have joined: for who does it again and again.
-    pub(crate) fn stop_handles_in_turn(&self) -> Result<Stopped<'_>> {
-        self.stop_handles_when(|progress| !progress.settling && progress.waiting == 0)
+    pub(crate) fn stop_handles_in_turn(self: &Arc<Self>) -> Result<Stopped> {
+        self.stop_handles_when(true)
     }
 
-    fn stop_handles_when(&self, may: impl Fn(&Progress) -> bool) -> Result<Stopped<'_>> {
+    fn stop_handles_when(self: &Arc<Self>, in_turn: bool) -> Result<Stopped> {
         let held = Held::of(order::HANDLE);
-        let mut progress = self.progress.lock();
-        while !may(&progress) && progress.aborted.is_none() {
-            self.changed.wait(&mut progress);
-        }
-        let stops = progress.aborted.is_none();
-        progress.settling |= stops;
-        while progress.handles > 0 && progress.aborted.is_none() {
-            self.changed.wait(&mut progress);
-        }
-        let (generation, aborted) = (progress.running, progress.aborted.clone());
-        drop(progress);
-        let stopped = stops.then(|| Stopped { core: self, generation, before: self.nodes.work(), _held: held });
-        match (stopped, aborted) {
-            (Some(stopped), None) => Ok(stopped),
-            (_, reason) => Err(Error::Aborted(reason.unwrap_or_default())),
-        }
-    }
-
-    /// Remembers the most work that was done while everybody waited.
-    fn count_stop(&self, before: &Work) {
-        let work = self.nodes.work().since(before);
-        self.longest_stop.0.fetch_max(work.steps(), Ordering::Relaxed);
-        self.longest_stop.1.fetch_max(work.reads, Ordering::Relaxed);
-    }
-
-    /// The handle that settling works with; every other one has ended.
-    pub(crate) fn settling_handle(self: &Arc<Self>, generation: Generation) -> Handle {
-        self.handle(generation, 0, Held::of(order::UNRANKED), false)
+        let transaction = self.gate.close(in_turn)?;
+        let handle = self.handle(transaction, None, Held::of(order::UNRANKED), false);
+        Ok(Stopped { handle, before: self.nodes.work(), _held: held })
     }
 }
 
-/// No handle is open, and new ones wait until this is dropped.
-pub(crate) struct Stopped<'a> {
-    core: &'a Core,
-    /// The running transaction.
-    pub generation: Generation,
+/// No handle is open but this one, and new ones wait until this is dropped.
+pub(crate) struct Stopped {
+    handle: Handle,
     before: Work,
     _held: Held,
 }
 
-impl Stopped<'_> {
-    /// Lets handles begin, in `running`.
-    pub fn resume(self, running: Generation) {
-        let mut progress = self.core.progress.lock();
-        progress.running = running;
-        self.core.set_generation(running);
+impl Stopped {
+    /// The handle of whoever stopped the others.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Forgets what waits in the running transaction, which begins again.
+    pub fn start_again(self) {
+        self.handle.core().gate.start_again();
+    }
+
+    /// Ends the running transaction, in which everything is booked, and lets handles begin in the next one.
+    pub fn end_transaction(self) -> Ended {
+        let core = self.handle.core();
+        let ended = core.gate.advance(&core.space, core.nodesize());
+        let generation = core.generation();
+        core.nodes.change_identity(|identity| identity.super_generation = Generation(generation.0 - 1));
+        ended
     }
 }
 
-impl Drop for Stopped<'_> {
+impl Drop for Stopped {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.core.abort_after_panic();
+        let core = self.handle.core();
+        if self.handle.armed && std::thread::panicking() {
+            core.abort_after_panic();
         }
-        self.core.count_stop(&self.before);
-        self.core.progress.lock().settling = false;
-        self.core.changed.notify_all();
+        core.costs.count_stop(&core.nodes.work().since(&self.before));
+        core.gate.open();
     }
 }
 
@@ -178,9 +145,19 @@ impl Handle {
         &self.core
     }
 
-    /// The transaction.
+    /// The transaction's number.
     pub fn generation(&self) -> Generation {
-        self.generation
+        self.transaction.generation()
+    }
+
+    /// The transaction.
+    pub(crate) fn transaction(&self) -> &Transaction {
+        &self.transaction
+    }
+
+    /// The transaction, to hold on to: it may end when the handle does.
+    pub(crate) fn shared_transaction(&self) -> &Arc<Transaction> {
+        &self.transaction
     }
 
     pub(super) fn edited(&self) {
@@ -209,8 +186,9 @@ impl Handle {
 
     fn change_data_ref(&self, data: DataRef, count: i64, new: bool) {
         let by = RefBy::File { tree: data.tree, ino: data.ino, offset: data.offset };
-        if self.core.refs.change(data.at, data.len, ExtentKind::Data, by, count, new) == Changed::Conflict
-            && let Some(conflict) = self.core.refs.conflict()
+        let refs = &self.transaction.refs;
+        if refs.change(data.at, data.len, ExtentKind::Data, by, count, new) == Changed::Conflict
+            && let Some(conflict) = refs.conflict()
         {
             self.core.abort(&conflict);
         }
@@ -223,17 +201,9 @@ impl Drop for Handle {
         if self.armed && std::thread::panicking() {
             self.core.abort_after_panic();
         }
-        if self.reserved > 0 {
-            self.core.space.unreserve(Class::Metadata, self.reserved);
-        }
-        if !self.counted {
-            return;
-        }
-        let mut progress = self.core.progress.lock();
-        progress.handles -= 1;
-        if progress.handles == 0 && progress.settling {
-            drop(progress);
-            self.core.changed.notify_all();
+        drop(self.promised.take());
+        if self.counted {
+            self.core.gate.leave();
         }
     }
 }

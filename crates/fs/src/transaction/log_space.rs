@@ -9,43 +9,22 @@
 //! A log lies where the one before lay, as far as that is free again: a sparse file that holds the device does not grow
 //! then, and its flush costs about half.
 
-use super::{Core, Tree};
+use super::{Core, Transaction, Tree};
 use crate::error::{Error, Result};
 use crate::space::{Class, Found};
-use butterfs_ondisk::{Generation, Logical, TreeId};
+use butterfs_ondisk::Logical;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-/// A promise of space for the blocks of a log, taken back when dropped.
-pub(crate) struct LogPromise {
-    core: Arc<Core>,
-    bytes: u64,
-}
-
-impl Drop for LogPromise {
-    fn drop(&mut self) {
-        self.core.space.unreserve(Class::Metadata, self.bytes);
-    }
-}
 
 impl Core {
-    /// Promises room for `blocks` more log blocks, if there is any to spare.
-    pub(crate) fn promise_log(self: &Arc<Self>, blocks: u64) -> Option<LogPromise> {
-        let bytes = blocks * u64::from(self.nodesize());
-        let floor = self.commit_cost() + self.global_reserve();
-        self.space.reserve(Class::Metadata, bytes, floor).then(|| LogPromise { core: Arc::clone(self), bytes })
-    }
-
-    /// Takes a block for a log. The caller has a handle, and a promise.
-    pub(crate) fn allocate_log_block(&self) -> Result<Logical> {
-        if let Some(at) = self.log_block_again() {
-            self.log_blocks.lock().push(at);
+    /// Takes a block for a log of `transaction`. The caller has a handle of it, and a promise.
+    pub(crate) fn allocate_log_block(&self, transaction: &Transaction) -> Result<Logical> {
+        if let Some(at) = self.log_block_again(transaction) {
             return Ok(at);
         }
         loop {
             match self.space.allocate_node(Class::Metadata) {
                 Found::Extent(at, _) => {
-                    self.log_blocks.lock().push(at);
+                    transaction.log_blocks.lock().taken.push(at);
                     return Ok(at);
                 }
                 Found::Load(group) => self.load_group(group)?,
@@ -55,49 +34,18 @@ impl Core {
     }
 
     /// Takes the next block of those that the logs of an earlier transaction had, if any of them is free.
-    fn log_block_again(&self) -> Option<Logical> {
-        let mut places = self.log_places.lock();
-        std::iter::from_fn(|| places.pop()).find(|at| self.space.retake_node(Class::Metadata, *at))
+    fn log_block_again(&self, transaction: &Transaction) -> Option<Logical> {
+        let mut blocks = transaction.log_blocks.lock();
+        let is_free = |at: &Logical| self.space.retake_node(Class::Metadata, *at);
+        let at = std::iter::from_fn(|| blocks.places.pop()).find(is_free)?;
+        blocks.taken.push(at);
+        Some(at)
     }
+}
 
-    /// The logs of `generation`, which settles, end with it.
-    pub(crate) fn end_logs(&self, generation: Generation) {
-        let mut blocks = std::mem::take(&mut *self.log_blocks.lock());
-        blocks.iter().for_each(|at| self.space.pin(*at, u64::from(self.nodesize()), generation));
-        if !blocks.is_empty() {
-            blocks.reverse();
-            *self.log_places.lock() = blocks;
-        }
-        self.logged_trees.lock().drain(..).for_each(|tree| tree.watch.end());
-    }
-
-    /// A subvolume has a log in the running transaction, and inodes that are watched.
+impl Transaction {
+    /// A subvolume has a log, and inodes that are watched.
     pub(crate) fn note_logged(&self, tree: &Arc<Tree>) {
-        self.logged_trees.lock().push(Arc::clone(tree));
-    }
-
-    /// A subvolume got a place in `generation`: no log can say so.
-    pub(crate) fn note_placed(&self, subvolume: TreeId, generation: Generation) {
-        self.placed_in.lock().insert(subvolume, generation);
-    }
-
-    /// Places that subvolumes got up to `generation` are durable.
-    pub(crate) fn forget_placed(&self, generation: Generation) {
-        self.placed_in.lock().retain(|_, placed| *placed > generation);
-    }
-
-    /// The transaction in which a subvolume got its place, unless that is durable.
-    pub(crate) fn placed_in(&self, subvolume: TreeId) -> Option<Generation> {
-        self.placed_in.lock().get(&subvolume).copied()
-    }
-
-    /// A chunk was added in `generation`: what lies in it is lost unless that transaction is committed.
-    pub(crate) fn note_growth(&self, generation: Generation) {
-        self.grown_in.store(generation.0, Ordering::Relaxed);
-    }
-
-    /// Whether a chunk was added in `generation`.
-    pub(crate) fn has_grown_in(&self, generation: Generation) -> bool {
-        self.grown_in.load(Ordering::Relaxed) == generation.0
+        self.log_blocks.lock().trees.push(Arc::clone(tree));
     }
 }

@@ -3,7 +3,7 @@
 use super::Core;
 use super::editor::Reader;
 use super::extent_item::ExtentRecord;
-use super::refs::Pending;
+use super::refs::{Pending, RefQueue};
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Key, KeyType, Level, Logical};
 
@@ -24,11 +24,11 @@ impl BlockRefs {
 }
 
 impl Core {
-    /// References of the block at `at`, pending ones included. May be called under a subvolume tree's lock; a node
+    /// References of the block at `at`, those that wait in `refs` included. May be called under a subvolume tree's lock; a node
     /// of the extent tree that is not in memory is `Error::Missing`.
-    pub(crate) fn block_refs(&self, at: Logical, level: Level) -> Result<BlockRefs> {
+    pub(crate) fn block_refs(&self, refs: &RefQueue, at: Logical, level: Level) -> Result<BlockRefs> {
         let stored = self.stored_refs(at, level)?;
-        let Pending { net, new, set_full } = self.refs.pending(at).unwrap_or_default();
+        let Pending { net, new, set_full } = refs.pending(at).unwrap_or_default();
         let (refs, full) = match stored {
             Some(record) => (record.refs, record.is_full()),
             None if new => (0, false),

@@ -6,18 +6,21 @@
 //!
 //! # Invariants
 //! 1. One head per extent. Its changes are net: no reference occurs twice, none with a count of 0.
-//! 2. The queue is empty whenever a transaction starts writing.
+//! 2. Each transaction has its own, which is empty when the transaction ends.
 //! 3. Bytes from disk decide what is queued: file extent items may disagree about the length of their extent, and a
 //!    damaged tree may lead to a block that somebody else has just allocated. That is [`Changed::Conflict`]: nothing is
 //!    queued, and the transaction must not be committed ([`RefQueue::conflict`]).
 //! 4. A change costs about the same however many changes of one extent wait.
 
 use crate::error::Error;
+use butterfs_ondisk::items::{FileExtent, file_extent_type};
 use butterfs_ondisk::{Key, KeyType, Level, Logical, TreeId};
 use butterfs_sync::{Mutex, order};
+use butterfs_tree::Node;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use zerocopy::FromBytes;
 
 pub use super::ref_changes::Changes;
 
@@ -127,10 +130,6 @@ pub struct RefQueue {
     count: AtomicUsize,
     conflict: Mutex<Option<String>, { order::REFERENCE_CONFLICT }>,
     changes: AtomicUsize,
-    /// Items of the extent tree that were looked at for keyed references, for tests of the cost.
-    pub(crate) looked_at: AtomicU64,
-    /// The most changes that were booked at once, for the same.
-    pub(crate) most_at_once: AtomicUsize,
 }
 
 impl RefQueue {
@@ -275,6 +274,35 @@ impl RefQueue {
             *next = Logical(0);
         }
         taken
+    }
+}
+
+impl RefQueue {
+    /// Changes the reference to each child of `node`, blocks or data: by the block `parent` if given, else by `tree`.
+    pub(crate) fn change_children(&self, node: &Node, tree: TreeId, parent: Option<Logical>, count: i64) {
+        if node.level().0 > 0 {
+            let kind = ExtentKind::Block(Level(node.level().0 - 1));
+            let by = parent.map_or(RefBy::Tree(tree), RefBy::Block);
+            for slot in 0..node.nritems() {
+                let (at, _) = node.child(slot);
+                self.change(at, node.bytes().len() as u64, kind, by, count, false);
+            }
+            return;
+        }
+        for slot in 0..node.nritems() {
+            let key = node.key(slot);
+            if key.kind != KeyType::EXTENT_DATA {
+                continue;
+            }
+            let Ok(extent) = FileExtent::read_from_bytes(node.item(slot)) else { continue };
+            let at = extent.body.disk_bytenr.get();
+            if extent.head.kind == file_extent_type::INLINE || at == 0 {
+                continue;
+            }
+            let offset = key.offset.wrapping_sub(extent.body.offset.get());
+            let by = parent.map_or(RefBy::File { tree, ino: key.objectid, offset }, RefBy::Leaf);
+            self.change(Logical(at), extent.body.disk_num_bytes.get(), ExtentKind::Data, by, count, false);
+        }
     }
 }
 

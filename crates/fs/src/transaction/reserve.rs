@@ -2,12 +2,13 @@
 //!
 //! What must stay free beside all promises: what the commit itself will need for the queue of references and the
 //! dirty inodes ([`Core::commit_cost`]), and a global reserve that only operations which free space may use.
+//!
+//! Here a promise is made or not; what is done when there is too little is the business of `commit`.
 
 use super::Core;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, Found};
 use butterfs_ondisk::Logical;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,46 +32,11 @@ impl Reserve {
     pub const fn removal(n: u64) -> Reserve {
         Reserve { items: n, frees: true }
     }
-}
 
-/// What can be done when a promise of space fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Remedy {
-    /// Another chunk of trees, where the devices have room for many.
-    SpareChunk,
-    /// Another chunk of trees.
-    Chunk,
-    /// Writing data back: what was promised for recording it is far more than it takes.
-    WriteBack,
-    /// A commit: it frees what is pinned, and settles what is only estimated.
-    Commit,
-    /// A commit that gives back what data does not need any more.
-    Retirement,
-}
-
-impl Remedy {
-    fn repeats(self) -> bool {
-        matches!(self, Remedy::SpareChunk | Remedy::Chunk)
+    /// Whether the operation frees space in the end.
+    pub(crate) const fn frees(&self) -> bool {
+        self.frees
     }
-}
-
-/// In this order. A chunk of trees is lost for data, so on a small filesystem estimates are settled first.
-const REMEDIES: &[Remedy] = &[
-    Remedy::SpareChunk,
-    Remedy::WriteBack,
-    Remedy::Commit,
-    Remedy::Chunk,
-    Remedy::WriteBack,
-    Remedy::Commit,
-    Remedy::Chunk,
-    Remedy::Retirement,
-    Remedy::Chunk,
-    Remedy::Retirement,
-];
-
-thread_local! {
-    /// This thread writes data back because space is short: it waits for nobody who does so too.
-    static WRITING_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// With so much unallocated, another chunk of trees is not missed.
@@ -79,11 +45,24 @@ const SPARE_BYTES: u64 = 4 << 30;
 /// More dirty inodes than this are compared with the leaves that there are.
 const MANY_INODES: u64 = 256;
 
+/// Tree space that is promised to somebody; given back when dropped.
+pub(crate) struct Promised {
+    core: Arc<Core>,
+    bytes: u64,
+}
+
+impl Drop for Promised {
+    fn drop(&mut self) {
+        self.core.space.unreserve(Class::Metadata, self.bytes);
+    }
+}
+
 impl Core {
     /// Bytes of tree blocks that committing now might allocate.
     pub(crate) fn commit_cost(&self) -> u64 {
         let nodesize = u64::from(self.nodesize());
-        let (heads, weight) = (self.refs.len() as u64, self.refs.weight() as u64);
+        let running = self.gate.running();
+        let (heads, weight) = (running.refs.len() as u64, running.refs.weight() as u64);
         let globals = self.globals();
         let books =
             [Some(&globals.extent), Some(&globals.csum), globals.free_space.as_ref(), globals.block_group.as_ref()];
@@ -99,12 +78,11 @@ impl Core {
     /// Leaves that writing the dirty inodes may copy or add. Many inodes share a leaf; where a snapshot shares it too, its
     /// references take as much again.
     fn inode_leaves(&self) -> u64 {
-        let dirty = self.dirty_inodes() as u64;
+        let dirty = self.dirty_inodes.len() as u64;
         if dirty <= MANY_INODES {
             return dirty;
         }
-        let trees = self.trees.lock();
-        let bytes: u64 = trees.values().map(|tree| tree.bytes_used(self.nodesize())).sum();
+        let bytes = self.trees.bytes_used(self.nodesize());
         dirty.min(2 * bytes / u64::from(self.nodesize()) + dirty / 8)
     }
 
@@ -131,71 +109,21 @@ impl Core {
         bytes.max(least).min(most).min(512 << 20)
     }
 
-    pub(super) fn reserve_metadata(self: &Arc<Self>, reserve: Reserve) -> Result<u64> {
+    /// Promises space for what `reserve` says; `None` where there is not so much to be promised now.
+    pub(crate) fn promise_items(self: &Arc<Self>, reserve: Reserve) -> Option<Promised> {
         let bytes = reserve.items * NODES_PER_ITEM * u64::from(self.nodesize());
-        self.await_turn();
-        let mut promised = self.promise(bytes, reserve.frees);
-        for remedy in REMEDIES {
-            while !promised && self.apply(*remedy)? {
-                promised = self.promise(bytes, reserve.frees);
-                if !remedy.repeats() {
-                    break;
-                }
-            }
-        }
-        if !reserve.frees {
-            self.note_trees_full(!promised);
-        } else if !promised {
-            promised = self.promise_in_turn(bytes)?;
-        }
-        if promised { Ok(bytes) } else { Err(Error::refused(Errno::ENOSPC, "no space left for metadata")) }
+        self.promise(bytes, reserve.frees).then(|| Promised { core: Arc::clone(self), bytes })
     }
 
-    /// Promises from the reserve what others hold only for the moment: one at a time, when their handles have ended, and
-    /// while nobody else is promised anything.
-    fn promise_in_turn(self: &Arc<Self>, bytes: u64) -> Result<bool> {
-        const TRIES: usize = 4;
-        if WRITING_BACK.get() {
-            return Ok(false);
-        }
-        self.in_turn.fetch_add(1, Ordering::Relaxed);
-        let turn = self.scarcity.lock();
-        let mut result = Ok(self.promise(bytes, true));
-        for _ in 0..TRIES {
-            if !matches!(result, Ok(false)) {
-                break;
-            }
-            // What others have buffered is promised more than it takes.
-            self.write_back_for_space();
-            result = self.commit().map(|()| self.promise(bytes, true));
-        }
-        self.in_turn.fetch_sub(1, Ordering::Relaxed);
-        drop(turn);
-        result
-    }
-
-    /// Waits while somebody is promised what is left of the reserve. No handle may be held.
-    fn await_turn(&self) {
-        if self.in_turn.load(Ordering::Relaxed) > 0 && !WRITING_BACK.get() {
-            drop(self.scarcity.lock());
-        }
-    }
-
-    /// Does what may let a promise succeed. False when there is nothing of that kind to do.
-    fn apply(self: &Arc<Self>, remedy: Remedy) -> Result<bool> {
-        match remedy {
-            Remedy::SpareChunk => Ok(self.has_spare_chunks() && self.grow(Class::Metadata).is_ok()),
-            Remedy::Chunk => Ok(self.grow(Class::Metadata).is_ok()),
-            Remedy::WriteBack => Ok(self.write_back_for_space()),
-            Remedy::Commit => self.commit_for_space().map(|()| true),
-            Remedy::Retirement if self.can_retire() => self.commit_for_space().map(|()| true),
-            Remedy::Retirement => Ok(false),
-        }
+    /// Promises room for `blocks` more log blocks, if there is any to spare.
+    pub(crate) fn promise_log(self: &Arc<Self>, blocks: u64) -> Option<Promised> {
+        let bytes = blocks * u64::from(self.nodesize());
+        self.promise(bytes, false).then(|| Promised { core: Arc::clone(self), bytes })
     }
 
     /// Whether the devices have room for so many chunks that one more of trees is not missed where data should be.
-    fn has_spare_chunks(&self) -> bool {
-        let devices = self.device_space.lock();
+    pub(crate) fn has_spare_chunks(&self) -> bool {
+        let devices = self.devices.space.lock();
         devices.unallocated_bytes() >= SPARE_BYTES.max(devices.total_bytes() / 10)
     }
 
@@ -204,22 +132,10 @@ impl Core {
         self.trees_full.load(Ordering::Relaxed)
     }
 
-    fn note_trees_full(&self, full: bool) {
+    pub(crate) fn note_trees_full(&self, full: bool) {
         if self.are_trees_full() != full {
             self.trees_full.store(full, Ordering::Relaxed);
         }
-    }
-
-    /// Writes data back, as far as nobody works on it, so that its promises come back. False when there is none, or this
-    /// thread is doing so. No handle and no lock but a mapping lock may be held.
-    fn write_back_for_space(&self) -> bool {
-        let Some(write_back) = self.shortage_hook.get().filter(|_| !WRITING_BACK.get()) else { return false };
-        // Others wait and find what it brought, instead of doing the same beside it.
-        let _turn = self.shortage.lock();
-        WRITING_BACK.set(true);
-        let done = write_back();
-        WRITING_BACK.set(false);
-        done
     }
 
     /// Half of the global reserve is the commit's alone: what an operation does adds to the commit's cost.
@@ -240,32 +156,22 @@ impl Core {
         true
     }
 
-    /// Promises `bytes` of data space if that needs neither writing nor waiting.
-    pub fn try_reserve_data(self: &Arc<Self>, bytes: u64) -> Result<Option<DataReservation>> {
-        if self.is_read_only() {
-            return Err(Error::refused(Errno::EROFS, "the filesystem is mounted read-only"));
-        }
+    /// Promises `bytes` of data space, and the tree space to record the data in, with another chunk of trees where there is
+    /// room for many of them, or where `any_chunk` allows it; `None` where that is not enough.
+    pub(crate) fn try_reserve_data(self: &Arc<Self>, bytes: u64, any_chunk: bool) -> Result<Option<DataReservation>> {
+        self.must_not_be_read_only()?;
         if let Some(aborted) = self.aborted() {
             return Err(aborted);
         }
-        self.await_turn();
-        Ok(self.promise_data(bytes.next_multiple_of(u64::from(self.sectorsize())), false))
+        Ok(self.promise_data(bytes.next_multiple_of(u64::from(self.sectorsize())), any_chunk))
     }
 
-    /// Promises `bytes` of data space. No handle may be held.
-    pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation> {
-        if let Some(reserved) = self.try_reserve_data(bytes)? {
-            return Ok(reserved);
+    /// Refuses changes where nothing may be written.
+    pub(crate) fn must_not_be_read_only(&self) -> Result<()> {
+        match self.is_read_only() {
+            true => Err(Error::refused(Errno::EROFS, "the filesystem is mounted read-only")),
+            false => Ok(()),
         }
-        let bytes = bytes.next_multiple_of(u64::from(self.sectorsize()));
-        for remedy in REMEDIES.iter().filter(|remedy| !remedy.repeats()) {
-            if self.apply(*remedy)?
-                && let Some(reserved) = self.promise_data(bytes, *remedy != Remedy::WriteBack)
-            {
-                return Ok(reserved);
-            }
-        }
-        Err(Error::refused(Errno::ENOSPC, "no space left for data"))
     }
 
     fn promise_data(self: &Arc<Self>, bytes: u64, any_chunk: bool) -> Option<DataReservation> {
@@ -305,7 +211,7 @@ impl Core {
                 }
                 Found::Load(group) => {
                     // Nothing settles while a handle is held.
-                    let _handle = self.join(0)?;
+                    let _handle = self.join()?;
                     self.load_group(group)?;
                 }
                 Found::Nothing => self

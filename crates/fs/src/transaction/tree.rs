@@ -172,6 +172,25 @@ impl Tree {
         self.recorded.lock().1 = true;
     }
 
+    /// Becomes what `stored` is again: nothing of the running transaction is left of it. No handle is open.
+    pub(crate) fn start_again(&self, stored: &Tree) {
+        let (root, item) = (stored.root(), stored.root_item());
+        *self.root.write() = root;
+        *self.item.lock() = item;
+        *self.recorded.lock() = (root, false);
+        self.noted.store(false, Ordering::Relaxed);
+        self.nodes_added.store(0, Ordering::Relaxed);
+        self.last_snapshot.store(item.last_snapshot.get(), Ordering::Relaxed);
+        self.forced_cow.store(0, Ordering::Relaxed);
+        self.watch.end();
+    }
+
+    /// The transaction that made the tree is taken back. Who still holds it finds it deleted.
+    pub(crate) fn vanish(&self) {
+        self.item.lock().refs = 0.into();
+        self.begin_dropping();
+    }
+
     /// Whether this is a read-only subvolume.
     pub fn is_readonly(&self) -> bool {
         self.item.lock().flags.get() & RootItem::RDONLY != 0
@@ -226,7 +245,7 @@ impl Tree {
     /// Tells the commit of the running transaction to look at this tree.
     fn note(&self, handle: &Handle) {
         if !self.noted.swap(true, Ordering::Relaxed) {
-            handle.core().note_unrecorded(self.id);
+            handle.transaction().note_unrecorded(self.id);
         }
     }
 
@@ -351,7 +370,7 @@ impl Tree {
             core.env().passes("a tree is about to be edited");
             let result = {
                 let mut root = self.root.write();
-                edit(&Editor { core, tree: self, generation: handle.generation() }, &mut root)
+                edit(&Editor { core, transaction: handle.transaction(), tree: self }, &mut root)
             };
             let mended = match result {
                 Err(Error::Missing(ptr)) => fetched.load(core, &ptr),
@@ -360,7 +379,7 @@ impl Tree {
                 // An edit that fails has changed no item, so only earlier ones can be left half-done.
                 other => {
                     core.env().passes("a tree is edited");
-                    if let Some(conflict) = core.refs.conflict() {
+                    if let Some(conflict) = handle.transaction().refs.conflict() {
                         core.abort(&conflict);
                         return Err(conflict);
                     }
@@ -458,8 +477,7 @@ impl Tree {
     }
 
     /// A snapshot of this tree: a copy of its root node, and references to everything below it. From now on, and
-    /// until the transaction ends, this tree copies even blocks of the running generation. Its root item is written
-    /// when the transaction settles, which must be at once: the snapshot must not change in this generation.
+    /// until the transaction ends, both trees copy even blocks of the running generation. No other handle is open.
     pub fn snapshot(&self, handle: &Handle, id: TreeId, item: RootItem) -> Result<Tree> {
         let generation = handle.generation();
         let copy = Tree::from_item(id, generation.0, item);
@@ -471,7 +489,9 @@ impl Tree {
             Ok(())
         })?;
         self.change_root_item(handle, |item| item.last_snapshot = generation.0.into());
-        self.forced_cow.store(generation.0, Ordering::Relaxed);
+        for tree in [self, &copy] {
+            tree.forced_cow.store(generation.0, Ordering::Relaxed);
+        }
         Ok(copy)
     }
 

@@ -45,13 +45,39 @@ pub enum Reached {
     Written(u64),
 }
 
-/// The leader has panicked when this is dropped: the next one who waits tries then.
-struct Leading<'a>(&'a Group);
+/// The right, and the duty, to write for all who wait. Dropped without [`end`](Self::end), by an error or a panic, it goes to the
+/// next one who waits.
+#[must_use]
+pub struct Leader<'a> {
+    group: &'a Group,
+    point: u64,
+}
 
-impl Drop for Leading<'_> {
+/// What one who wants something to be durable finds.
+pub enum Joined<'a> {
+    /// It is.
+    Durable,
+    /// Nobody else does it.
+    Leads(Leader<'a>),
+}
+
+impl Leader<'_> {
+    /// Everything up to there was written. The last flush may be left out only where [others wait](Group::others_wait).
+    pub fn end(self, reached: Reached) {
+        let mut state = self.group.state.lock();
+        let (Reached::Durable(through) | Reached::Written(through)) = reached;
+        assert!(through >= self.point, "up to {through} was written, {} was asked for", self.point);
+        state.written = state.written.max(through);
+        if matches!(reached, Reached::Durable(_)) {
+            state.durable = state.durable.max(through);
+        }
+    }
+}
+
+impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().leading = false;
-        self.0.changed.notify_all();
+        self.group.state.lock().leading = false;
+        self.group.changed.notify_all();
     }
 }
 
@@ -63,39 +89,23 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns when everything up to `point` is durable. `lead` writes what is logged when it is called, which is up to
-    /// `point` or more; it leaves the last flush out only where [`others_wait`](Self::others_wait).
-    pub fn sync<E>(&self, point: u64, lead: impl Fn() -> Result<Reached, E>) -> Result<(), E> {
+    /// Waits until everything up to `point` is durable, or nobody else writes it. Who then leads writes what is logged by
+    /// then, and joins again.
+    pub fn join(&self, point: u64) -> Joined<'_> {
         let mut state = self.state.lock();
         loop {
             if state.durable >= point {
-                return Ok(());
+                return Joined::Durable;
             }
-            if state.leading || state.written >= point && state.others_wait(state.written) {
-                state.waiting.push(point);
-                self.changed.wait(&mut state);
-                let own = state.waiting.iter().position(|waiting| *waiting == point).expect("it was added");
-                state.waiting.swap_remove(own);
-                continue;
+            let flush_is_left_to_others = state.written >= point && state.others_wait(state.written);
+            if !state.leading && !flush_is_left_to_others {
+                state.leading = true;
+                return Joined::Leads(Leader { group: self, point });
             }
-            state.leading = true;
-            drop(state);
-            let leading = Leading(self);
-            let led = lead();
-            std::mem::forget(leading);
-            state = self.state.lock();
-            state.leading = false;
-            let Ok(Reached::Durable(reached) | Reached::Written(reached)) = &led else {
-                drop(state);
-                self.changed.notify_all();
-                return led.map(drop);
-            };
-            assert!(*reached >= point, "up to {reached} was written, {point} was asked for");
-            state.written = state.written.max(*reached);
-            if let Ok(Reached::Durable(_)) = led {
-                state.durable = state.durable.max(*reached);
-            }
-            self.changed.notify_all();
+            state.waiting.push(point);
+            self.changed.wait(&mut state);
+            let own = state.waiting.iter().position(|waiting| *waiting == point).expect("it was added");
+            state.waiting.swap_remove(own);
         }
     }
 
@@ -104,16 +114,18 @@ impl Group {
         self.state.lock().others_wait(reached)
     }
 
-    /// Flushes, and lets those go who waited for that.
-    pub fn flush<E>(&self, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let written = self.state.lock().written;
-        flush()?;
+    /// The point up to which a flush that begins now makes everything durable.
+    pub fn written(&self) -> u64 {
+        self.state.lock().written
+    }
+
+    /// A flush has ended that began when everything up to `written` was [written](Self::written).
+    pub fn flushed(&self, written: u64) {
         let mut state = self.state.lock();
         if written > state.durable {
             state.durable = written;
             self.changed.notify_all();
         }
-        Ok(())
     }
 
     /// The point up to which everything is durable.

@@ -16,6 +16,7 @@ mod batch;
 mod contents;
 mod entries;
 mod group;
+mod lead;
 mod names;
 mod plan;
 mod store;

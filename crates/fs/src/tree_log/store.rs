@@ -9,7 +9,7 @@
 use super::OWNER;
 use crate::error::{Error, Result};
 use crate::extent::items::{EditItems, Items, Visit};
-use crate::transaction::Core;
+use crate::transaction::{Core, Transaction};
 use butterfs_ondisk::{Generation, Key, Level, Logical};
 use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -33,18 +33,18 @@ struct Blocks {
 
 /// All log blocks of one transaction.
 pub(super) struct LogStore {
-    generation: Generation,
+    transaction: Arc<Transaction>,
     blocks: RefCell<Blocks>,
 }
 
 impl LogStore {
-    pub fn new(generation: Generation) -> LogStore {
-        LogStore { generation, blocks: RefCell::default() }
+    pub fn new(transaction: Arc<Transaction>) -> LogStore {
+        LogStore { transaction, blocks: RefCell::default() }
     }
 
     /// The transaction.
     pub fn generation(&self) -> Generation {
-        self.generation
+        self.transaction.generation()
     }
 
     /// How many blocks there are.
@@ -56,7 +56,7 @@ impl LogStore {
     pub fn new_tree(&self, core: &Core) -> Result<NodePtr> {
         let level = Level(0);
         let at = self.editor(core).new_node(level)?;
-        Ok(NodePtr { at, generation: self.generation, level, tree: OWNER, first_key: None })
+        Ok(NodePtr { at, generation: self.generation(), level, tree: OWNER, first_key: None })
     }
 
     fn editor<'a>(&'a self, core: &'a Core) -> LogEditor<'a> {
@@ -87,9 +87,9 @@ impl LogEditor<'_> {
     fn allocate(&self) -> Result<Logical> {
         let blocks = &mut *self.store.blocks.borrow_mut();
         if blocks.spare.is_empty() {
-            blocks.spare.push(self.core.allocate_log_block()?);
+            blocks.spare.push(self.core.allocate_log_block(&self.store.transaction)?);
             while blocks.spare.len() < RUN_BLOCKS
-                && let Ok(at) = self.core.allocate_log_block()
+                && let Ok(at) = self.core.allocate_log_block(&self.store.transaction)
             {
                 blocks.spare.push(at);
             }
@@ -113,7 +113,7 @@ impl NodeSource for LogEditor<'_> {
 
 impl NodeEditor for LogEditor<'_> {
     fn generation(&self) -> Generation {
-        self.store.generation
+        self.store.generation()
     }
 
     fn shadow(&self, node: &Arc<Node>, _is_root: bool) -> Result<Logical> {
@@ -122,7 +122,7 @@ impl NodeEditor for LogEditor<'_> {
         }
         let at = self.allocate()?;
         let mut copy = (**node).clone();
-        copy.set_identity(at, self.store.generation, OWNER);
+        copy.set_identity(at, self.store.generation(), OWNER);
         self.store.blocks.borrow_mut().nodes.remove(&node.at());
         self.put(copy);
         Ok(at)
@@ -130,7 +130,7 @@ impl NodeEditor for LogEditor<'_> {
 
     fn new_node(&self, level: Level) -> Result<Logical> {
         let at = self.allocate()?;
-        self.put(Node::new_empty(&self.core.nodes.identity(), at, level, self.store.generation, OWNER));
+        self.put(Node::new_empty(&self.core.nodes.identity(), at, level, self.store.generation(), OWNER));
         Ok(at)
     }
 

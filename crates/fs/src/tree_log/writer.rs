@@ -14,20 +14,21 @@
 //! 4. Every reason not to log ends in a commit, which reports what is really wrong.
 
 use super::batch::merged;
-use super::group::{Group, Reached};
+use super::group::{Group, Joined, Reached};
+use super::lead::{Lead, Next, Outcome};
 use super::plan::{Plan, Planned, Stop, View, is_regular};
 use super::store::LogStore;
 use super::{Logged, TreeLog, root_key};
+use crate::commit::write_nodes;
 use crate::error::{Error, Result};
 use crate::extent::checksums::{self, Layout};
 use crate::options::Canary;
-use crate::superblock_order::Turn;
 use crate::transaction::{Committed, Core, Handle, Tree};
 use butterfs_ondisk::items::{InodeItem, RootItem};
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
 use butterfs_sync::{Mutex, order};
 use butterfs_tree::{Node, NodePtr};
-use std::cell::Cell;
+use butterfs_volume::VolumeError;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -112,20 +113,18 @@ pub(crate) struct Logs {
 impl Logs {
     /// Nothing is logged yet.
     pub fn new(core: &Arc<Core>) -> Arc<Logs> {
-        let logs = Arc::new(Logs {
+        Arc::new(Logs {
             stats: Mutex::default(),
             core: Arc::clone(core),
             set: Mutex::default(),
             group: Group::default(),
-        });
-        let weak = Arc::downgrade(&logs);
-        core.on_durable(Box::new(move |generation| {
-            if let Some(logs) = weak.upgrade() {
-                logs.set.lock().take_if(|set| set.store.generation() <= generation);
-                logs.core.forget_placed(generation);
-            }
-        }));
-        logs
+        })
+    }
+
+    /// Forgets logs that nothing can lead to any more: those of transactions that are durable.
+    pub fn forget_durable(&self) {
+        let durable = self.core.gate.durable();
+        self.set.lock().take_if(|set| set.store.generation() <= durable);
     }
 
     /// Logs an inode. A regular file's mapping is held.
@@ -138,7 +137,7 @@ impl Logs {
         // Points go on counting from one transaction to the next.
         let point = slot.as_ref().map_or(0, |set| set.point).max(self.group.durable());
         if slot.as_ref().is_none_or(|set| set.store.generation() != generation) {
-            let (root, trees, store) = (None, BTreeMap::new(), LogStore::new(generation));
+            let (root, trees, store) = (None, BTreeMap::new(), LogStore::new(Arc::clone(handle.shared_transaction())));
             let losses = self.core.volume.losses();
             let broken = !self.core.volume.is_whole() && !self.core.has_canary(Canary::LogOnTooFew);
             *slot = Some(LogSet { store, root, trees, point, broken, losses });
@@ -174,7 +173,7 @@ impl Logs {
     fn must_commit(&self, handle: &Handle, tree: &Tree) -> bool {
         let core = &self.core;
         let generation = handle.generation();
-        core.has_grown_in(generation)
+        handle.transaction().books().has_grown
             || core.incompat() != core.superblock().incompat_flags.get()
             || tree.is_deleted()
             || tree.committed_root(generation).is_none()
@@ -190,7 +189,7 @@ impl Logs {
             let root = set.store.new_tree(core)?;
             let log = TreeLog { root, logged: Default::default(), last_committed, recorded: None };
             set.trees.insert(tree.id(), log);
-            core.note_logged(tree);
+            handle.transaction().note_logged(tree);
         }
         let log = &set.trees[&tree.id()];
         let known = log.logged.get(&ino).copied().unwrap_or_default();
@@ -265,13 +264,19 @@ impl Logs {
 
     /// Makes durable what was logged.
     pub fn sync(&self, generation: Generation, point: u64) -> Result<Synced> {
-        match self.group.sync(point, || self.lead(generation, point)) {
-            Ok(()) => Ok(Synced::Done),
-            Err(stop @ Stop::Commit(_)) => {
-                self.count_commit(&stop);
-                Ok(Synced::Commit)
+        loop {
+            let leader = match self.group.join(point) {
+                Joined::Durable => return Ok(Synced::Done),
+                Joined::Leads(leader) => leader,
+            };
+            match self.lead(generation, point) {
+                Ok(reached) => leader.end(reached),
+                Err(stop @ Stop::Commit(_)) => {
+                    self.count_commit(&stop);
+                    return Ok(Synced::Commit);
+                }
+                Err(Stop::Failed(error)) => return Err(error),
             }
-            Err(Stop::Failed(error)) => Err(error),
         }
     }
 
@@ -279,8 +284,8 @@ impl Logs {
     fn lead(&self, generation: Generation, point: u64) -> Planned<Reached> {
         let core = &self.core;
         let frozen = {
-            let handle = core.join(0)?;
-            if handle.generation() > generation { None } else { Some(self.freeze()?) }
+            let handle = core.join()?;
+            if handle.generation() > generation { None } else { Some(self.freeze(&handle)?) }
         };
         let Some(frozen) = frozen else {
             // It has settled, with everything that was logged.
@@ -291,53 +296,72 @@ impl Logs {
         };
         let identity = core.nodes.identity();
         core.env().passes("a log is frozen");
-        // A device that has missed something may lead to an earlier log, with a superblock as new as the others'. So what is
-        // acknowledged is a log that every device leads to.
-        let anywhere = core.has_canary(Canary::LogOnTooFew);
-        let is_everywhere = || anywhere || core.volume.losses() == frozen.losses;
-        let write_blocks = || -> Planned<()> {
-            let flush = || -> Result<()> {
-                if !core.has_canary(Canary::LogSuperblockEarly) {
-                    core.volume.flush()?;
-                }
-                if is_everywhere() { Ok(()) } else { Err(Error::Device(LOST_A_DEVICE.into())) }
-            };
-            let written = core.write_nodes(&frozen.nodes, &identity).and_then(|()| self.group.flush(flush));
-            written.map_err(|_| {
-                self.give_up();
-                Stop::Commit("the log could not be written")
-            })
-        };
-        let left_to_others = Cell::new(false);
-        let write_superblock = || -> Planned<()> {
-            core.env().passes("a superblock is about to lead to a log");
-            let mut superblock = core.superblock();
-            superblock.log_root = frozen.root.at.0.into();
-            superblock.log_root_level = frozen.root.level.0;
-            if !is_everywhere() {
-                self.give_up();
-                return Err(Stop::Commit(LOST_A_DEVICE));
+        let mut lead = Lead::begin(&core.order, &self.group, frozen.generation.0, frozen.point);
+        loop {
+            match lead.next() {
+                Next::WriteBlocks => self.or_commit(write_nodes(core, &frozen.nodes, &identity))?,
+                Next::FlushBlocks => self.or_commit(self.flush_blocks(&frozen))?,
+                Next::WriteSuperblock => self.write_superblock(&frozen)?,
+                Next::FlushSuperblock => self.or_abort(core.volume.flush())?,
+                Next::Ended(ended) => return self.ended(&frozen, ended),
             }
-            let devices = core.committed_devices.lock().clone();
-            let written = core.volume.write_unflushed_primary_superblock(&superblock, &devices);
-            left_to_others.set(written.is_ok() && self.group.others_wait(frozen.point));
-            let flushed = written.and_then(|()| if left_to_others.get() { Ok(()) } else { core.volume.flush() });
-            let written = flushed.map_err(Error::from);
-            Ok(written.inspect_err(|error| core.abort(error))?)
-        };
-        match core.order.log(frozen.generation.0, write_blocks, write_superblock)? {
-            Turn::Committed => Ok(Reached::Durable(frozen.point)),
-            Turn::Written if !is_everywhere() => {
+        }
+    }
+
+    fn ended(&self, frozen: &Frozen, how: Outcome) -> Planned<Reached> {
+        match how {
+            Outcome::Committed => Ok(Reached::Durable(frozen.point)),
+            Outcome::Stopped => Err(self.stopped()),
+            Outcome::Led(reached) if self.is_everywhere(frozen) => {
+                let mut stats = self.stats.lock();
+                (stats.syncs, stats.blocks) = (stats.syncs + 1, stats.blocks + frozen.nodes.len() as u64);
+                Ok(reached)
+            }
+            Outcome::Led(_) | Outcome::LeftToNext => {
                 self.give_up();
                 Err(Stop::Commit(LOST_A_DEVICE))
             }
-            Turn::Written => {
-                let mut stats = self.stats.lock();
-                (stats.syncs, stats.blocks) = (stats.syncs + 1, stats.blocks + frozen.nodes.len() as u64);
-                Ok(if left_to_others.get() { Reached::Written(frozen.point) } else { Reached::Durable(frozen.point) })
-            }
-            Turn::Stopped => Err(self.stopped()),
         }
+    }
+
+    /// A device that has missed something may lead to an earlier log, with a superblock as new as the others'. So what is
+    /// acknowledged is a log that every device leads to.
+    fn is_everywhere(&self, frozen: &Frozen) -> bool {
+        self.core.has_canary(Canary::LogOnTooFew) || self.core.volume.losses() == frozen.losses
+    }
+
+    fn flush_blocks(&self, frozen: &Frozen) -> Result<()> {
+        if !self.core.has_canary(Canary::LogSuperblockEarly) {
+            self.core.volume.flush()?;
+        }
+        if self.is_everywhere(frozen) { Ok(()) } else { Err(Error::Device(LOST_A_DEVICE.into())) }
+    }
+
+    fn write_superblock(&self, frozen: &Frozen) -> Planned<()> {
+        let core = &self.core;
+        core.env().passes("a superblock is about to lead to a log");
+        let mut superblock = core.superblock();
+        superblock.log_root = frozen.root.at.0.into();
+        superblock.log_root_level = frozen.root.level.0;
+        if !self.is_everywhere(frozen) {
+            self.give_up();
+            return Err(Stop::Commit(LOST_A_DEVICE));
+        }
+        let devices = core.devices.committed.lock().clone();
+        self.or_abort(core.volume.write_unflushed_primary_superblock(&superblock, &devices))
+    }
+
+    /// Blocks that could not be written are led to by nothing: a commit does without them.
+    fn or_commit(&self, written: Result<()>) -> Planned<()> {
+        written.map_err(|_| {
+            self.give_up();
+            Stop::Commit("the log could not be written")
+        })
+    }
+
+    /// What the superblock leads to is not known after an error.
+    fn or_abort(&self, written: std::result::Result<(), VolumeError>) -> Planned<()> {
+        Ok(written.map_err(Error::from).inspect_err(|error| self.core.abort(error))?)
     }
 
     fn stopped(&self) -> Stop {
@@ -351,11 +375,11 @@ impl Logs {
     }
 
     /// Hands out what is to be written; the caller has a handle of the log's transaction.
-    fn freeze(&self) -> Planned<Frozen> {
+    fn freeze(&self, handle: &Handle) -> Planned<Frozen> {
         let core = &self.core;
         let mut slot = self.set.lock();
         let set = slot.as_mut().filter(|set| !set.broken).ok_or(Stop::Commit("the log lacks something"))?;
-        if core.has_grown_in(set.store.generation()) {
+        if handle.transaction().books().has_grown {
             return Err(Stop::Commit("a chunk was added"));
         }
         let frozen = set.freeze(core);

@@ -26,6 +26,7 @@ const TOUCHES_ALL: &[(&str, Kind, &str)] = &[
     ("new_extents", Kind::Changed, "it writes what is changed"),
     ("read_snapshot", Kind::Changed, "it writes what is changed"),
     ("set_label", Kind::Changed, "it commits"),
+    ("transaction", Kind::Changed, "it commits"),
     ("set_read_only", Kind::Changed, "it writes what is changed"),
     ("statfs", Kind::Groups, "it adds up the groups"),
     ("some_subvolumes", Kind::Snapshots, "a subvolume's names of those in it lie before the next subvolume"),

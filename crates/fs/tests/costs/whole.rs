@@ -4,7 +4,7 @@ use crate::meter::{Operation, Reach};
 use crate::world::{ROOT, quiet_env};
 use Reach::{All, One};
 use butterfs_device::BlockDevice;
-use butterfs_fs::{Filesystem, Options, SetAttr};
+use butterfs_fs::{Errno, Error, Filesystem, Options, SetAttr};
 use std::sync::Arc;
 
 /// See the [module](self).
@@ -33,6 +33,13 @@ pub const OPERATIONS: &[Operation] = &[
         let _ = m.call(s, || s.world.fs.device_stats());
     }),
     Operation::new("set_label", "", One, |s, m| m.call(s, || s.world.fs.set_label(b"label")).unwrap()),
+    Operation::new("transaction", "", One, |s, m| {
+        m.call(s, || s.world.fs.transaction(|together| together.set_label(b"together"))).unwrap();
+    }),
+    Operation::new("transaction", "taken back", All, |s, m| {
+        let taken_back = || s.world.fs.transaction(|_| Err::<(), _>(Error::refused(Errno::EINTR, "on purpose")));
+        m.call(s, taken_back).unwrap_err();
+    }),
     Operation::new("memory_held", "", One, |s, m| {
         let _ = m.call(s, || s.world.fs.memory_held());
     }),

@@ -1,11 +1,12 @@
 //! Extended attributes as users see them, and what some of them mean: ACLs, the compression property, capabilities.
 
-use super::{FIXED, Namespace};
+use super::Namespace;
 use crate::error::{Errno, Error, Result};
 use crate::inode::acl::{self, Acl};
 use crate::inode::attr::{Caller, InodeId, mode};
 use crate::inode::capability;
 use crate::inode::property::{self, COMPRESSION, Compression};
+use crate::inode::refusals::FIXED;
 use crate::inode::xattr::{self, CAPABILITY, Demand};
 use crate::inode::{Inode, Known};
 use crate::transaction::{Handle, Reserve};

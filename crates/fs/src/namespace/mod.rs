@@ -21,11 +21,11 @@ pub use listing::DirEntry;
 pub use rename::RenameMode;
 
 use crate::error::{Errno, Error, Result};
-use crate::inode::attr::{Attr, mode};
+use crate::file::Files;
+use crate::inode::attr::Attr;
 use crate::inode::{Inode, InodeCache, InodeId, subvolume_entry};
 use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::TreeId;
-use butterfs_ondisk::items::inode_flags;
 use butterfs_sync::{Mutex, RwLockWriteGuard, order};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -33,6 +33,7 @@ use std::sync::Arc;
 /// See the [module](self).
 pub struct Namespace {
     inodes: Arc<InodeCache>,
+    files: Arc<Files>,
     /// Held by renames between directories, so that nobody moves a directory below itself from two sides.
     renames: Mutex<(), { order::RENAMES }>,
     /// Placeholders that were looked up, with the directory they were found in.
@@ -43,8 +44,8 @@ pub struct Namespace {
 
 impl Namespace {
     /// The names of an open filesystem.
-    pub fn new(inodes: Arc<InodeCache>) -> Namespace {
-        Namespace { inodes, renames: Mutex::new(()), placeholders: Mutex::default(), cleaned: Mutex::default() }
+    pub fn new(inodes: Arc<InodeCache>, files: Arc<Files>) -> Namespace {
+        Namespace { inodes, files, renames: Mutex::new(()), placeholders: Mutex::default(), cleaned: Mutex::default() }
     }
 
     /// The inodes in memory.
@@ -53,7 +54,7 @@ impl Namespace {
     }
 
     fn core(&self) -> &Arc<Core> {
-        self.inodes.core()
+        self.inodes.engine().core()
     }
 
     /// The inode with this id. Placeholders are none.
@@ -76,13 +77,18 @@ impl Namespace {
     /// Runs an operation under a handle of its own. No lock is held.
     fn run<R>(&self, reserve: Reserve, operation: impl FnOnce(&Handle) -> Result<R>) -> Result<R> {
         self.inodes.relieve()?;
-        let handle = self.core().start(reserve)?;
+        let handle = self.files.start(reserve)?;
         let _gate = self.core().names_gate.read();
         operation(&handle).inspect_err(|error| {
             if !matches!(error, Error::Refused { .. }) {
                 handle.failed(error);
             }
         })
+    }
+
+    /// What was deleted may be there again.
+    pub(crate) fn forget_cleaned(&self) {
+        self.cleaned.lock().clear();
     }
 
     /// Deletes what earlier mounts, or the source of a snapshot, left without a name in a subvolume, once. A read-only
@@ -97,55 +103,6 @@ impl Namespace {
         Ok(())
     }
 }
-
-impl Inode {
-    /// Whether this is a directory.
-    pub fn is_directory(&self) -> bool {
-        self.with(|state| state.mode()) & mode::S_IFMT == mode::S_IFDIR
-    }
-
-    /// Refuses changes in a read-only subvolume.
-    pub fn must_be_writable(&self) -> Result<()> {
-        if self.tree.is_readonly() {
-            return Err(Error::refused(Errno::EROFS, "the subvolume is read-only"));
-        }
-        if self.tree.is_deleted() {
-            return Err(Error::refused(Errno::ESTALE, "the subvolume was deleted"));
-        }
-        Ok(())
-    }
-
-    /// Refuses an inode with one of `flags`.
-    fn must_not_have(&self, flags: u64) -> Result<()> {
-        if self.with(|state| state.has(flags)) {
-            return Err(Error::refused(Errno::EPERM, "the inode is immutable or append-only"));
-        }
-        Ok(())
-    }
-
-    /// Refuses a directory that cannot get another entry.
-    pub(crate) fn must_take_entries(&self) -> Result<()> {
-        self.must_be_writable()?;
-        if self.with(|state| state.item.nlink == 0) {
-            return Err(Error::refused(Errno::ENOENT, "the directory was removed"));
-        }
-        self.must_not_have(inode_flags::IMMUTABLE)
-    }
-
-    /// Refuses a directory that cannot lose an entry.
-    pub(crate) fn must_lose_entries(&self) -> Result<()> {
-        self.must_be_writable()?;
-        self.must_not_have(FIXED)
-    }
-
-    /// Refuses an inode whose names stay as they are.
-    pub(crate) fn must_lose_names(&self) -> Result<()> {
-        self.must_not_have(FIXED)
-    }
-}
-
-/// Flags of an inode whose names and attributes stay as they are.
-const FIXED: u64 = inode_flags::IMMUTABLE | inode_flags::APPEND;
 
 /// Locks inodes exclusively in the order of their ids, each once; refuses if one is gone.
 fn lock_all<'a>(inodes: &[&'a Arc<Inode>]) -> Result<Vec<RwLockWriteGuard<'a, ()>>> {

@@ -1,11 +1,12 @@
 //! Changing what `stat` shows.
 
-use super::{FIXED, Namespace};
+use super::Namespace;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::inode::acl::{self, Acl};
 use crate::inode::attr::{Attr, Caller, InodeId, SetAttr, SetTime, mode, timespec};
 use crate::inode::privilege::without_set_id;
+use crate::inode::refusals::FIXED;
 use crate::inode::xattr::{self, Demand};
 use crate::inode::{Inode, InodeState};
 use crate::options::AccessTimes;

@@ -6,13 +6,14 @@
 use super::creation::Wanted;
 use super::lookup::Object;
 use super::removal::{must_be_empty, own_record, take_name};
-use super::{FIXED, Namespace, lock_all};
+use super::{Namespace, lock_all};
 use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{Caller, InodeId, mode, timespec};
 use crate::inode::directory::{self, Found, Target, check_name};
 use crate::inode::entry::Entry;
 use crate::inode::reference::{self, Reference};
+use crate::inode::refusals::FIXED;
 use crate::inode::{Inode, subvolume_entry};
 use crate::options::Canary;
 use crate::transaction::{Handle, Reserve};

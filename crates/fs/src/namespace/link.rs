@@ -1,11 +1,12 @@
 //! Another name for an inode.
 
-use super::{FIXED, Namespace, lock_all};
+use super::{Namespace, lock_all};
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{Attr, InodeId, dir_type_of, timespec};
 use crate::inode::directory::{self, Target, check_name};
 use crate::inode::entry::Entry;
 use crate::inode::reference::{self, Reference};
+use crate::inode::refusals::FIXED;
 use crate::inode::{Inode, Orphan, orphan};
 use crate::transaction::{Handle, Reserve};
 use std::sync::Arc;
@@ -47,7 +48,9 @@ impl Namespace {
         let orphan = inode.change(|state| {
             state.item.nlink = (state.item.nlink.get() + 1).into();
             state.item.ctime = now;
-            state.linkable = false;
+            if std::mem::take(&mut state.linkable) {
+                state.linked_in = handle.generation().0;
+            }
             std::mem::take(&mut state.orphan)
         });
         if orphan != Orphan::No {

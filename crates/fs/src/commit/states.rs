@@ -1,0 +1,136 @@
+//! The states of a transaction from the freeze on. Each is a value, and each step takes the value of the one before.
+
+use super::nodes::write_nodes;
+use super::{Engine, retirement};
+use crate::env::Point;
+use crate::error::Result;
+use crate::options::Canary;
+use crate::transaction::{Core, Ended, Stopped};
+use butterfs_ondisk::Generation;
+use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::superblock::Superblock;
+use butterfs_tree::{BlockIdentity, Node};
+use std::sync::Arc;
+
+/// It changes no more, and the next one runs.
+#[must_use = "its changes are in memory only"]
+pub(super) struct Frozen {
+    generation: Generation,
+    nodes: Vec<Arc<Node>>,
+    identity: BlockIdentity,
+    superblock: Superblock,
+    devices: Vec<DevItem>,
+    ended: Ended,
+}
+
+/// Its tree blocks are durable.
+#[must_use = "no superblock leads to it"]
+pub(super) struct Written(Frozen);
+
+/// A superblock leads to it.
+#[must_use = "what it freed is not given back"]
+pub(super) struct Durable {
+    generation: Generation,
+    ended: Ended,
+}
+
+impl Engine {
+    /// Ends the running transaction, in which everything is booked, and lets the next one run.
+    pub(super) fn freeze(&self, stopped: Stopped) -> Frozen {
+        let handle = stopped.handle();
+        let generation = handle.generation();
+        let nodes = self.nodes.freeze(generation);
+        self.env().passes("the transaction is frozen");
+        let superblock = self.next_superblock(handle.transaction());
+        let devices = self.volume.device_items();
+        let identity = self.nodes.identity();
+        let ended = stopped.end_transaction();
+        if self.has_canary(Canary::PinnedReusedEarly) {
+            self.space.release(generation);
+        }
+        Frozen { generation, nodes, identity, superblock, devices, ended }
+    }
+}
+
+impl Frozen {
+    /// Writes its tree blocks, and flushes.
+    pub fn write(self, core: &Core) -> Result<Written> {
+        core.env().reached(Point::WritingNodes);
+        core.volume.check_ownership()?;
+        let written = write_nodes(core, &self.nodes, &self.identity);
+        if !core.has_canary(Canary::WriteErrorIgnored) {
+            written?;
+        }
+        core.env().reached(Point::FlushingNodes);
+        if !core.has_canary(Canary::NoBarrier) {
+            core.volume.flush()?;
+            core.env().reached(Point::WritingSuperblock);
+        }
+        Ok(Written(self))
+    }
+}
+
+/// How a transaction that is written ended.
+pub(super) enum Published {
+    /// A superblock leads to it.
+    Durable(Durable),
+    /// A device has failed since it was frozen: it has no superblock, and the next one has all of it.
+    LeftToNext,
+}
+
+impl Written {
+    /// Writes the superblocks that lead to it, unless its trees do not name a device that has failed meanwhile.
+    pub fn publish(self, core: &Core) -> Result<Published> {
+        let Frozen { generation, nodes, superblock, devices, ended, .. } = self.0;
+        if core.volume.has_unrecorded_loss() && !core.has_canary(Canary::LossUnnamed) {
+            core.nodes.written(&nodes);
+            core.gate.with_books(|books| {
+                books.must_happen = true;
+                books.label.get_or_insert(superblock.label);
+                books.retired_chunks.extend(ended.retired_chunks);
+            });
+            core.order.leave_to_next(generation.0);
+            return Ok(Published::LeftToNext);
+        }
+        let committing = core.order.commit(generation.0);
+        write_superblock(core, superblock, devices, committing.log_on_disk())?;
+        committing.end();
+        core.nodes.written(&nodes);
+        core.gate.note_durable(generation);
+        core.env().passes("the transaction is durable");
+        core.env().reached(Point::Durable);
+        Ok(Published::Durable(Durable { generation, ended }))
+    }
+}
+
+impl Durable {
+    /// Gives back the space that it freed.
+    pub fn release(self, core: &Core) {
+        for (at, len) in core.space.release(self.generation) {
+            // Only tree blocks are in the cache.
+            if len == u64::from(core.nodesize()) {
+                core.nodes.forget_dead(at, self.generation);
+            }
+        }
+        retirement::free_chunks(core, &self.ended.retired_chunks);
+        core.gate.forget_written();
+    }
+}
+
+/// With a log on disk the secondary superblocks go first: were the primary torn, an old secondary one would show the
+/// filesystem without what the log has promised. Without one they follow, durable with the next commit's blocks.
+fn write_superblock(core: &Core, superblock: Superblock, devices: Vec<DevItem>, log_on_disk: bool) -> Result<()> {
+    core.env().passes("superblocks are written");
+    if let Some(aborted) = core.aborted() {
+        return Err(aborted);
+    }
+    if log_on_disk {
+        core.volume.write_superblock_with(&superblock, &devices)?;
+    } else {
+        core.volume.write_primary_superblock_with(&superblock, &devices)?;
+        core.volume.write_secondary_superblocks(&superblock, &devices);
+    }
+    *core.superblock.lock() = superblock;
+    *core.devices.committed.lock() = devices;
+    Ok(())
+}

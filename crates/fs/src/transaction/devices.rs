@@ -1,0 +1,31 @@
+//! What the engine knows of the devices beside what the volume does: their free space, and what the trees say of them.
+
+use super::chunk_allocation::DeviceSpace;
+use butterfs_ondisk::DeviceId;
+use butterfs_ondisk::items::{DevItem, LeftState, StaleDevice};
+use butterfs_sync::{Mutex, order};
+use butterfs_volume::DeviceStats;
+use std::collections::BTreeMap;
+
+/// What the device tree says about a device that has missed writes.
+pub(crate) struct StaleItem {
+    /// Its item.
+    pub item: StaleDevice,
+    /// It was written since the filesystem was opened.
+    pub is_written: bool,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Devices {
+    /// What is in no chunk.
+    pub space: Mutex<DeviceSpace, { order::DEVICE_SPACE }>,
+    /// What the superblocks of the last commit say about each device.
+    pub committed: Mutex<Vec<DevItem>, { order::COMMITTED_DEVICES }>,
+    /// The error counters as the device tree has them.
+    pub stats: Mutex<BTreeMap<DeviceId, DeviceStats>, { order::DEVICE_STATS }>,
+    /// Those that the device tree calls stale.
+    pub stale: Mutex<BTreeMap<DeviceId, StaleItem>, { order::STALE_ITEMS }>,
+    /// The last commits, newest first, in which devices may have been left behind.
+    pub last_states: Mutex<[LeftState; 4], { order::LAST_STATES }>,
+}

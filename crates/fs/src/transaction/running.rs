@@ -1,0 +1,197 @@
+//! A transaction as a value: everything that belongs to one generation, and to no other.
+//!
+//! ```text
+//! Transaction ──end──► Ended: what the commit writes and gives back
+//!      └────────────► the next Transaction, with what it inherits
+//! ```
+//!
+//! # Invariants
+//! 1. What waits here is in no tree yet. The queue of references and the chunks are empty when a transaction ends, but for
+//!    chunks that were planned after the last round of booking: those the next transaction inherits.
+//! 2. Whoever holds a [`Handle`](super::Handle) may use its transaction: it does not end meanwhile. Whoever holds none uses
+//!    [`Gate::with_books`](super::gate::Gate::with_books), and never meets one that has ended.
+//! 3. [`Traces`] live until the transaction is durable.
+
+use super::Tree;
+use super::refs::RefQueue;
+use crate::space::Space;
+use butterfs_ondisk::chunk::Chunk;
+use butterfs_ondisk::{Generation, Logical, TreeId};
+use butterfs_sync::{Mutex, MutexGuard, order};
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// See the [module](self).
+pub(crate) struct Transaction {
+    generation: Generation,
+    /// Changes of references that wait for the extent tree.
+    pub refs: RefQueue,
+    /// What the commit is to bring into the trees, or to do beside that.
+    books: Mutex<Books, { order::BOOKS }>,
+    /// Blocks of its logs.
+    pub(super) log_blocks: Mutex<LogBlocks, { order::LOG_BLOCKS }>,
+    /// Trees that may have something to record.
+    unrecorded: Mutex<FxHashSet<TreeId>, { order::UNRECORDED }>,
+    /// What others have to know of it until it is durable.
+    pub traces: Arc<Traces>,
+}
+
+/// See [`Transaction`].
+#[derive(Default)]
+pub(crate) struct Books {
+    /// Chunks whose items are in no tree yet.
+    pub new_chunks: Vec<Chunk>,
+    /// Chunks of this transaction whose items are in the trees already.
+    pub chunks_booked_ahead: Vec<Logical>,
+    /// Chunks that it has removed: their place on the devices is free when it is durable.
+    pub retired_chunks: Vec<Chunk>,
+    /// A chunk was added: what lies in it is lost unless the transaction is committed.
+    pub has_grown: bool,
+    /// The filesystem's label from this commit on.
+    pub label: Option<[u8; 256]>,
+    /// The commit is to give empty block groups back.
+    pub retires: bool,
+    /// The commit is to happen even if no tree changes.
+    pub must_happen: bool,
+    has_ended: bool,
+}
+
+/// Blocks that the logs of a transaction have, and could have.
+#[derive(Default)]
+pub(super) struct LogBlocks {
+    /// Taken by logs of this transaction.
+    pub taken: Vec<Logical>,
+    /// What the last transaction with logs had for them and this one has not tried yet, the first one last.
+    pub places: Vec<Logical>,
+    /// Subvolumes that have a log.
+    pub trees: Vec<Arc<Tree>>,
+}
+
+/// What others have to know of a transaction until it is durable.
+#[derive(Default)]
+pub(crate) struct Traces {
+    /// Extents of data that have lost a user. The last commit still shows the data to the user that is gone, and a power
+    /// cut brings that commit back; so nobody overwrites it in place, although the trees in memory have one user left.
+    unshared: Mutex<FxHashSet<Logical>, { order::UNSHARED }>,
+    /// Subvolumes that got another place: no log can say so.
+    placed: Mutex<FxHashSet<TreeId>, { order::PLACED_IN }>,
+    /// Block groups retire with it.
+    retires: AtomicBool,
+}
+
+/// What a transaction that has ended leaves to its commit.
+pub(crate) struct Ended {
+    /// Chunks whose place on the devices is free when the transaction is durable.
+    pub retired_chunks: Vec<Chunk>,
+    /// What others have to know of it until then.
+    pub traces: Arc<Traces>,
+}
+
+impl Transaction {
+    /// The first transaction after `durable`.
+    pub fn after(durable: Generation) -> Transaction {
+        Transaction {
+            generation: durable.next(),
+            refs: RefQueue::default(),
+            books: Mutex::default(),
+            log_blocks: Mutex::default(),
+            unrecorded: Mutex::default(),
+            traces: Arc::default(),
+        }
+    }
+
+    /// Its number.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// What the commit is to do. For whoever holds a handle of it, or has ended all of them.
+    pub fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock()
+    }
+
+    /// The same, unless the transaction has ended.
+    pub(super) fn open_books(&self) -> Option<MutexGuard<'_, Books>> {
+        Some(self.books.lock()).filter(|books| !books.has_ended)
+    }
+
+    /// A tree may have something to record.
+    pub fn note_unrecorded(&self, tree: TreeId) {
+        self.unrecorded.lock().insert(tree);
+    }
+
+    /// The trees that may have something to record; each is noted again when it changes after this.
+    pub fn take_unrecorded(&self) -> FxHashSet<TreeId> {
+        std::mem::take(&mut *self.unrecorded.lock())
+    }
+
+    /// The same, to look at.
+    pub fn unrecorded(&self) -> Vec<TreeId> {
+        self.unrecorded.lock().iter().copied().collect()
+    }
+
+    /// Ends it, while no handle is left and everything is booked: the next transaction, whose logs may lie at `places`,
+    /// and what this one leaves.
+    pub(super) fn end(&self, books: &mut Books, places: Vec<Logical>) -> (Transaction, Ended) {
+        let inherited = Books {
+            has_grown: !books.new_chunks.is_empty(),
+            new_chunks: std::mem::take(&mut books.new_chunks),
+            retires: books.retires,
+            ..Books::default()
+        };
+        let log_blocks = LogBlocks { places, ..LogBlocks::default() };
+        let next = Transaction {
+            books: Mutex::new(inherited),
+            log_blocks: Mutex::new(log_blocks),
+            // A tree is noted once, until a commit looks at it.
+            unrecorded: Mutex::new(self.take_unrecorded()),
+            ..Transaction::after(self.generation)
+        };
+        books.has_ended = true;
+        let retired_chunks = std::mem::take(&mut books.retired_chunks);
+        (next, Ended { retired_chunks, traces: Arc::clone(&self.traces) })
+    }
+
+    /// The logs end with the transaction; says where those of the next one may lie. What they have taken comes back when
+    /// the transaction is durable, written or not.
+    pub(super) fn end_logs(&self, space: &Space, nodesize: u32) -> Vec<Logical> {
+        let LogBlocks { mut taken, places, trees } = std::mem::take(&mut *self.log_blocks.lock());
+        trees.into_iter().for_each(|tree| tree.watch.end());
+        taken.iter().for_each(|at| space.pin(*at, u64::from(nodesize), self.generation));
+        taken.reverse();
+        if taken.is_empty() { places } else { taken }
+    }
+}
+
+impl Traces {
+    /// The extent at `at` has lost a user, and has others.
+    pub fn note_unshared(&self, at: Logical) {
+        self.unshared.lock().insert(at);
+    }
+
+    /// Whether the extent at `at` has lost a user.
+    pub(super) fn has_unshared(&self, at: Logical) -> bool {
+        self.unshared.lock().contains(&at)
+    }
+
+    /// A subvolume got a place.
+    pub fn note_placed(&self, subvolume: TreeId) {
+        self.placed.lock().insert(subvolume);
+    }
+
+    /// Whether a subvolume got a place.
+    pub(super) fn has_placed(&self, subvolume: TreeId) -> bool {
+        self.placed.lock().contains(&subvolume)
+    }
+
+    /// Block groups retire.
+    pub fn note_retirement(&self) {
+        self.retires.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether block groups retire.
+    pub(super) fn retires(&self) -> bool {
+        self.retires.load(Ordering::Relaxed)
+    }
+}
