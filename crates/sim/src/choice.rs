@@ -21,6 +21,8 @@ pub trait Choose {
 const SUBVOLUMES_MAX: usize = 7;
 /// Steps of other threads beside one commit.
 const MEANWHILE_MAX: u64 = 6;
+/// Steps of one transaction.
+const TOGETHER_MAX: usize = 8;
 const SECTOR: u64 = 4096;
 
 /// Steps that follow from a seed.
@@ -50,6 +52,26 @@ impl Seeded {
                 return step;
             }
         }
+    }
+
+    /// Several steps that the model does, to become durable together.
+    fn together(&mut self, model: &ModelFs) -> Step {
+        let (mut after, mut steps) = (model.clone(), Vec::new());
+        let fails = self.rng.chance(40);
+        for _ in 0..4 * TOGETHER_MAX {
+            // Handles belong to whoever opened them: closing one is not taken back.
+            let belongs =
+                |step: &Step| !step.commits() && !step.is_about_handles() || matches!(step, Step::Snapshot { .. });
+            let step = self.propose(&after).filter(|step| belongs(step) && step.is_certain(&after));
+            let mut then = after.clone();
+            if let Some(step) = step.filter(|step| step.apply(&mut then).is_ok()) {
+                (after, steps) = (then, [steps, vec![step]].concat());
+            }
+            if steps.len() == TOGETHER_MAX {
+                break;
+            }
+        }
+        Step::Together { steps, fails }
     }
 
     fn propose(&mut self, model: &ModelFs) -> Option<Step> {
@@ -127,6 +149,8 @@ impl Choose for Seeded {
         // What is left at the end is durable in most lives, so that the last crash has something to keep.
         let step = if self.left == 0 && (self.plan.split || self.rng.chance(70)) {
             Step::Op(Op::Sync)
+        } else if self.plan.together && self.rng.chance(15) {
+            self.together(model)
         } else {
             self.choose(model)
         };

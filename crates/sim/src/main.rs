@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--split]
+usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--split|--together]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
                        [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
@@ -28,11 +28,12 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --from U           and of that only from this unit of work on
   --threads N        seeds at one time (default: all cores)
   --faults           the device goes wrong too, not only the power
+  --together         several steps become durable together, or are taken back
   --members          devices leave, return and fail, and data may have no checksums
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
                      checksum-ignored, error-ignored; with --interleave checked-early, in-place-unprotected; with --members
                      stale-believed, stale-forgotten, mirrors-take-turns, log-on-too-few, interrupted-forgiven,
-                     repairs-from-stale, unshared-early; with --split
+                     loss-unnamed, repairs-from-stale, unshared-early; with --split
                      histories-not-compared";
 
 struct Arguments {
@@ -43,6 +44,7 @@ struct Arguments {
     threads: usize,
     faults: bool,
     members: bool,
+    together: bool,
     split: bool,
     explore: usize,
     /// Pairs with so many interruptions at most, or none for random threads.
@@ -63,6 +65,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         faults: false,
         members: false,
         split: false,
+        together: false,
         explore: 0,
         interleave: None,
         shard: (0, 1),
@@ -75,6 +78,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
             "--faults" => Some(&mut arguments.faults),
             "--members" => Some(&mut arguments.members),
             "--split" => Some(&mut arguments.split),
+            "--together" => Some(&mut arguments.together),
             _ => None,
         };
         if let Some(flag) = flag {
@@ -114,6 +118,9 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "log-on-too-few" => Canary::LogOnTooFew,
                     "repairs-from-stale" => Canary::RepairsFromStale,
                     "unshared-early" => Canary::UnsharedEarly,
+                    "loss-unnamed" => Canary::LossUnnamed,
+                    "together-separated" => Canary::TogetherSeparated,
+                    "left-behind" => Canary::LeftBehind,
                     "interrupted-forgiven" => Canary::InterruptedForgiven,
                     "log-early" => Canary::LogSuperblockEarly,
                     "checked-early" => Canary::SubvolumeCheckedEarly,
@@ -165,6 +172,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     let plan = |seed| match arguments {
         Arguments { faults: true, .. } => Plan::with_faults(seed),
         Arguments { members: true, .. } => Plan::with_members(seed),
+        Arguments { together: true, .. } => Plan::with_together(seed),
         Arguments { split: true, .. } => Plan::with_split(seed),
         _ => Plan::of(seed),
     };
@@ -182,6 +190,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     let kind = match arguments {
         Arguments { faults: true, .. } => " --faults",
         Arguments { members: true, .. } => " --members",
+        Arguments { together: true, .. } => " --together",
         Arguments { split: true, .. } => " --split",
         _ => "",
     };

@@ -47,6 +47,8 @@ pub struct Plan {
     pub logs: bool,
     /// What goes wrong besides crashes.
     pub faults: Option<Faults>,
+    /// Several steps become durable together, or are taken back.
+    pub together: bool,
     /// Devices leave, return and fail, and keep data without checksums.
     pub members: bool,
     /// What their faults are aimed at.
@@ -160,6 +162,7 @@ impl Plan {
             fills,
             logs: rng.chance(50),
             faults: None,
+            together: false,
             members: false,
             aim: None,
             split: false,
@@ -214,6 +217,14 @@ impl Plan {
         (plan.steps, plan.cuts) = (20 + rng.index(40), 6);
         plan.members = true;
         plan.aim_at(*rng.pick(&[None, None, None, None, Some(Aim::Logs), Some(Aim::Repair)]), &mut rng);
+        plan
+    }
+
+    /// The plan that follows from `seed`, in which several steps become durable together, or are taken back.
+    pub fn with_together(seed: u64) -> Plan {
+        let mut plan = Plan::of(seed);
+        (plan.fills, plan.together) = (false, true);
+        plan.subvolume_percent = plan.subvolume_percent.max(10);
         plan
     }
 

@@ -45,7 +45,15 @@ pub enum Step {
     Clean,
     /// Stale devices are brought up to date.
     Resync,
+    /// Several steps become durable together, or are taken back.
+    Together {
+        steps: Vec<Step>,
+        fails: bool,
+    },
 }
+
+/// What a transaction of several steps fails with, where it is to fail.
+pub const TAKEN_BACK: Errno = Errno::INTR;
 
 /// A step, and what other threads do while its commits write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,12 +70,21 @@ impl Step {
         background || matches!(self, Step::Op(Op::Sync | Op::Fsync { .. }) | Step::Snapshot { .. })
     }
 
+    /// Whether the step opens, uses or closes a handle.
+    pub fn is_about_handles(&self) -> bool {
+        match self {
+            Step::Op(op) => matches!(op, Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. }),
+            step => matches!(step, Step::LinkHandle { .. } | Step::Clean),
+        }
+    }
+
     /// What the step promises when it returns; asked before it is applied to `model`.
     pub fn promise(&self, model: &ModelFs) -> Option<Promise> {
         match self {
             Step::Op(op) => Promise::of(op, model),
             Step::Snapshot { .. } => Some(Promise::All),
             Step::Commit => Some(Promise::Names),
+            Step::Together { .. } => Some(Promise::All),
             _ => None,
         }
     }
@@ -88,6 +105,11 @@ impl Step {
             }
             Step::WriteBack { object } => model.find(object).map(|_| Reply::Done).ok_or(Errno::NOENT),
             Step::Commit | Step::Clean | Step::Resync => Ok(Reply::Done),
+            Step::Together { fails: true, .. } => Err(TAKEN_BACK),
+            Step::Together { steps, fails: false } => {
+                steps.iter().for_each(|step| drop(step.apply(model)));
+                Ok(Reply::Done)
+            }
         }
     }
 
@@ -103,6 +125,10 @@ impl Step {
             Step::CloneRange { from, to, .. } => !frozen(model, from) && !frozen(model, to),
             Step::WriteBack { object } => model.find(object).is_some(),
             Step::Commit | Step::Clean | Step::Resync => true,
+            Step::Together { steps, .. } => {
+                let mut model = model.clone();
+                steps.iter().all(|step| step.is_certain(&model) && step.apply(&mut model).is_ok())
+            }
         }
     }
 }

@@ -96,6 +96,14 @@ impl Subject {
             Step::Commit => done(fs.commit_recorded()),
             Step::Clean => done(fs.clean_once().map(drop)),
             Step::Resync => done(self.resync()),
+            Step::Together { steps, fails } => done(fs.transaction(|_| {
+                for step in steps {
+                    // Each is one that the model does.
+                    let outcome = self.apply(step);
+                    assert!(outcome.is_ok(), "{step:?} fails within a transaction: {outcome:?}, {}", self.said());
+                }
+                if *fails { Err(butterfs_fs::Error::refused(butterfs_fs::Errno::EINTR, "on purpose")) } else { Ok(()) }
+            })),
         }
     }
 }

@@ -6,8 +6,9 @@
 //! 2. The kernel is told of entries that came and went without its doing, after they did and with no lock held.
 
 use super::Adaptor;
+use crate::control::descriptors::is_pipe;
 use crate::control::{Asked, Report};
-use crate::subvolumes::{Answer, Place, Places, Refusal, Sink, Stage, perform};
+use crate::subvolumes::{Access, Answer, Place, Places, Refusal, Sink, Stage, perform};
 use butterfs_fs::InodeId;
 use parking_lot::RwLock;
 use std::os::fd::OwnedFd;
@@ -31,7 +32,13 @@ impl Adaptor {
     /// Answers a question about the stream of a descriptor.
     pub fn carry(&self, carrier: &Carrier, asked: Asked<'_>, stream: OwnedFd, report: Report<'_>) -> Answer {
         let question = asked.words;
-        self.on_stage(asked, |stage| carrier(stage, question, stream, report))
+        self.on_stage(asked, |stage| {
+            Access { filesystem: stage.filesystem, peer: stage.peer }.must_be_privileged()?;
+            if !is_pipe(&stream) {
+                return Err(Refusal::new(libc::EINVAL, "the stream does not go through a pipe"));
+            }
+            carrier(stage, question, stream, report)
+        })
     }
 
     fn on_stage<T>(

@@ -51,6 +51,11 @@ impl Capabilities {
         Capabilities(bits)
     }
 
+    /// As bits of the kernel.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Whether all of `others` are among them.
     pub fn include(self, others: Capabilities) -> bool {
         self.0 & others.0 == others.0

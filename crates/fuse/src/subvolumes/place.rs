@@ -7,8 +7,9 @@
 
 use super::Refusal;
 use super::hold::Holds;
+use crate::control::descriptors::is_place_on;
 use butterfs_fs::InodeId;
-use rustix::fs::{AtFlags, OFlags, StatVfsMountFlags, StatxFlags, fcntl_getfl, fstatvfs, statx};
+use rustix::fs::{AtFlags, StatVfsMountFlags, StatxFlags, fstatvfs, statx};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -42,15 +43,11 @@ impl Place {
         find: impl Fn(u64) -> Option<InodeId>,
     ) -> Result<Place, Refusal> {
         let failed = |error: rustix::io::Errno| Refusal::new(error.raw_os_error(), error.to_string());
-        // Others have to be closed, and their owners asked about that.
-        if !fcntl_getfl(&descriptor).map_err(failed)?.contains(OFlags::PATH) {
-            return Err(Refusal::new(libc::EINVAL, "the question makes no sense"));
+        if !is_place_on(&descriptor, device) {
+            return Err(Refusal::new(libc::EXDEV, "it is not on this filesystem, or more than the way to something"));
         }
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let stat = statx(&descriptor, c"", flags, StatxFlags::INO).map_err(failed)?;
-        if (stat.stx_dev_major, stat.stx_dev_minor) != device {
-            return Err(Refusal::new(libc::EXDEV, "it is on another filesystem"));
-        }
         let gone = || Refusal::new(libc::ENOENT, "there is no such inode");
         let id = find(stat.stx_ino).ok_or_else(gone)?;
         Ok(Place { id, descriptor, holds: Arc::clone(holds), hold: OnceLock::new() })

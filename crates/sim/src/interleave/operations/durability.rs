@@ -1,7 +1,8 @@
 //! Operations that make something durable, and the work that a mounted filesystem does by itself.
 
 use super::{Operation, done};
-use crate::interleave::scene::View;
+use crate::interleave::scene::{Scene, View, caller};
+use butterfs_testkit::operation::{Op, Outcome, Reply};
 use butterfs_testkit::promise::Promise;
 
 fn logged(view: &View, name: &str) -> Option<Promise> {
@@ -21,6 +22,32 @@ macro_rules! write_back {
     };
 }
 
+/// Files that are made together, or neither.
+const TWO: [(&str, &str); 2] = [("B", "alone"), ("A", "new")];
+
+fn together(scene: &Scene) -> Outcome {
+    done(scene.fs.transaction(|together| {
+        for (folder, name) in TWO {
+            let made = together.create(&caller(), scene.id(folder), name.as_bytes(), 0o644)?;
+            together.forget(made.id, 1);
+        }
+        Ok(())
+    }))
+}
+
+fn together_told(view: &mut View) -> Option<Outcome> {
+    let mut after = view.clone();
+    for (folder, name) in TWO {
+        let path = after.inside(folder, name)?;
+        let outcome = after.op(Some(Op::Create { path, mode: 0o644 }))?;
+        if outcome.is_err() {
+            return Some(outcome);
+        }
+    }
+    *view = after;
+    Some(Ok(Reply::Done))
+}
+
 pub(super) fn all() -> Vec<Operation> {
     vec![
         fsync!("fsync A/foo", "A/foo", false),
@@ -30,6 +57,7 @@ pub(super) fn all() -> Vec<Operation> {
         fsync!("fsync A", "A", false),
         fsync!("fsync A/C", "A/C", false),
         fsync!("fsync B", "B", false),
+        Operation::new("two together", &["transaction"], together, together_told).promises(|_| Some(Promise::All)),
         Operation::asks("sync", &["sync"], |s| done(s.fs.sync())).promises(|_| Some(Promise::All)),
         Operation::asks("commit", &["commit_recorded"], |s| done(s.fs.commit_recorded()))
             .promises(|_| Some(Promise::Names)),

@@ -1,6 +1,7 @@
 //! The filesystem as a whole.
 
 use super::Operation;
+use butterfs_fs::Caller;
 
 pub const OPERATIONS: &[Operation] = &[
     ("sync", |w| w.filesystem.sync()),
@@ -10,6 +11,17 @@ pub const OPERATIONS: &[Operation] = &[
         w.filesystem.set_read_only(false)
     }),
     ("set_label", |w| w.filesystem.set_label(b"a label")),
+    ("transaction", |w| {
+        let root = w.filesystem.root();
+        let make = |together: &butterfs_fs::Together<'_>| {
+            let made = together.mkdir(&Caller::default(), root, b"together", 0o755)?;
+            together.forget(made.id, 1);
+            together.rmdir(root, b"together")
+        };
+        let fails = |together: &butterfs_fs::Together<'_>| make(together).and(Err::<(), _>(on_purpose()));
+        let taken_back = w.filesystem.transaction(fails).err().filter(|error| error.errno() != on_purpose().errno());
+        taken_back.map_or(Ok(()), Err).and_then(|()| w.filesystem.transaction(make))
+    }),
     ("resync", |w| w.filesystem.resync().map(drop)),
     ("age_caches", |w| {
         w.filesystem.age_caches();
@@ -31,6 +43,11 @@ pub const OPERATIONS: &[Operation] = &[
     ("device_stats", |w| quiet(w.filesystem.device_stats())),
     ("statfs", |w| quiet(w.filesystem.statfs())),
 ];
+
+/// What a transaction fails with.
+fn on_purpose() -> butterfs_fs::Error {
+    butterfs_fs::Error::refused(butterfs_fs::Errno::EINTR, "on purpose")
+}
 
 /// Cannot fail.
 fn quiet<T>(_answer: T) -> butterfs_fs::Result<()> {
