@@ -389,7 +389,7 @@ mod tests {
         }
         for (line, name) in [
             ("pub(crate) struct Inode {", Some("Inode")),
-            ("enum Step {", Some("Step")),
+            ("enum Color {", Some("Color")),
             ("fn f(structure: u8) {", None),
         ] {
             assert_eq!(defined_type(line), name, "{line}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const SKIP_MARK: &str = "SKIPPED: ";
 
 /// The result of one step.
-pub struct Step {
+pub struct StepResult {
     pub name: String,
     pub elapsed: Duration,
     pub passed: usize,
@@ -20,17 +20,17 @@ pub struct Step {
     pub unsteady: Vec<String>,
 }
 
-impl Step {
+impl StepResult {
     /// A step that is one check: passed, or failed with a sentence.
-    pub fn single(name: &str, elapsed: Duration, failure: Option<String>) -> Step {
+    pub fn single(name: &str, elapsed: Duration, failure: Option<String>) -> StepResult {
         let passed = usize::from(failure.is_none());
         let failures = failure.into_iter().collect();
-        Step { name: name.to_owned(), elapsed, passed, failures, skips: Vec::new(), unsteady: Vec::new() }
+        StepResult { name: name.to_owned(), elapsed, passed, failures, skips: Vec::new(), unsteady: Vec::new() }
     }
 
     /// Reads what a libtest binary printed.
-    pub fn from_test_output(name: &str, elapsed: Duration, success: bool, timed_out: bool, output: &str) -> Step {
-        let mut step = Step::single(name, elapsed, None);
+    pub fn from_test_output(name: &str, elapsed: Duration, success: bool, timed_out: bool, output: &str) -> StepResult {
+        let mut step = StepResult::single(name, elapsed, None);
         step.passed = 0;
         for line in output.lines() {
             if let Some(rest) = line.strip_prefix("test result: ") {
@@ -66,7 +66,7 @@ fn counted(line: &str, what: &str) -> usize {
 }
 
 /// Prints all steps and the closing line; true when nothing failed, and in CI nothing was skipped.
-pub fn print(steps: &[Step], ci: bool) -> bool {
+pub fn print(steps: &[StepResult], ci: bool) -> bool {
     println!("\nWhat was run:");
     for step in steps {
         let (failed, skipped) = (step.failures.len(), step.skips.len());
@@ -76,7 +76,7 @@ pub fn print(steps: &[Step], ci: bool) -> bool {
             step.name, step.passed
         );
     }
-    let list = |title: &str, of: fn(&Step) -> &Vec<String>| {
+    let list = |title: &str, of: fn(&StepResult) -> &Vec<String>| {
         let lines: Vec<&String> = steps.iter().flat_map(of).collect();
         if !lines.is_empty() {
             println!("\n{title}:");
@@ -103,7 +103,7 @@ mod tests {
     fn test_output_is_counted() {
         let output = "running 3 tests\ntest a ... ok\ntest b ... SKIPPED: b: needs root\nok\ntest c ... FAILED\n\
                       test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
-        let step = Step::from_test_output("x", Duration::ZERO, false, false, output);
+        let step = StepResult::from_test_output("x", Duration::ZERO, false, false, output);
         assert_eq!((step.passed, step.failures.len(), step.skips), (1, 1, vec!["b: needs root".to_owned()]));
     }
 
@@ -122,8 +122,13 @@ mod tests {
     #[test]
     fn a_crash_or_a_timeout_is_a_failure() {
         for (success, timed_out) in [(false, false), (false, true)] {
-            let step =
-                Step::from_test_output("x", Duration::ZERO, success, timed_out, "running 3 tests\ntest a ... ok\n");
+            let step = StepResult::from_test_output(
+                "x",
+                Duration::ZERO,
+                success,
+                timed_out,
+                "running 3 tests\ntest a ... ok\n",
+            );
             assert_eq!(step.failures.len(), 1);
         }
     }

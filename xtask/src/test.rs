@@ -3,7 +3,7 @@
 //! Test programs are built once and then run one at a time, because those that mount things measure the whole machine
 //! (kernel log, loop devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
-use crate::summary::{self, Step};
+use crate::summary::{self, StepResult};
 use crate::{bench, layering, process, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     if !options.no_install {
         let started = Instant::now();
         let problems = tools::ensure();
-        let mut step = Step::single("tools", started.elapsed(), None);
+        let mut step = StepResult::single("tools", started.elapsed(), None);
         step.skips = problems.into_iter().map(|problem| format!("a tool: {problem}")).collect();
         steps.push(announce(step));
     }
@@ -65,7 +65,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
         let wanted = options.only.as_ref().is_none_or(|text| program.name.contains(text.as_str()));
         if wanted && begun.elapsed() > WHOLE_LIMIT {
             let late = format!("{}: not run, the whole has taken {} s", program.name, begun.elapsed().as_secs());
-            steps.push(announce(Step::single(&program.name, Duration::ZERO, Some(late))));
+            steps.push(announce(StepResult::single(&program.name, Duration::ZERO, Some(late))));
         } else if wanted {
             steps.push(announce(run_program(&program)?));
         }
@@ -78,11 +78,11 @@ pub fn run(options: &Options) -> Result<bool, String> {
     Ok(summary::print(&steps, std::env::var("CI").is_ok_and(|value| value == "true")))
 }
 
-fn static_checks(steps: &mut Vec<Step>) -> Result<(), String> {
+fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
     steps.push(announce(cargo("format", &["fmt", "--all", "--check"])?));
     let started = Instant::now();
     let violations = layering::violations()?;
-    let mut step = Step::single("layering", started.elapsed(), None);
+    let mut step = StepResult::single("layering", started.elapsed(), None);
     step.passed = usize::from(violations.is_empty());
     step.failures = violations.into_iter().map(|violation| format!("layering: {violation}")).collect();
     steps.push(announce(step));
@@ -91,7 +91,7 @@ fn static_checks(steps: &mut Vec<Step>) -> Result<(), String> {
     Ok(())
 }
 
-fn announce(step: Step) -> Step {
+fn announce(step: StepResult) -> StepResult {
     let verdict = match (step.failures.is_empty(), step.skips.is_empty(), step.unsteady.is_empty()) {
         (false, _, _) => "FAILED",
         (true, _, false) => "ok when run again",
@@ -107,7 +107,7 @@ fn log_of(name: &str) -> PathBuf {
     workspace::target().join("xtask-logs").join(format!("{}.log", name.replace([' ', '/', ':'], "-")))
 }
 
-fn cargo(name: &str, arguments: &[&str]) -> Result<Step, String> {
+fn cargo(name: &str, arguments: &[&str]) -> Result<StepResult, String> {
     let log = log_of(name);
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(workspace::root());
@@ -116,7 +116,7 @@ fn cargo(name: &str, arguments: &[&str]) -> Result<Step, String> {
         print!("{}", tail(&ended.output, 60));
         format!("cargo {} (see {})", arguments.join(" "), log.display())
     });
-    Ok(Step::single(name, ended.elapsed, failure))
+    Ok(StepResult::single(name, ended.elapsed, failure))
 }
 
 fn tail(text: &str, lines: usize) -> String {
@@ -132,7 +132,7 @@ struct Program {
     folder: PathBuf,
 }
 
-fn build_tests() -> Result<(Step, Vec<Program>), String> {
+fn build_tests() -> Result<(StepResult, Vec<Program>), String> {
     let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(workspace::root());
@@ -144,7 +144,7 @@ fn build_tests() -> Result<(Step, Vec<Program>), String> {
         "the tests do not compile".to_owned()
     });
     let programs = ended.output.lines().filter_map(program_in).collect();
-    Ok((Step::single("test build", ended.elapsed, failure), programs))
+    Ok((StepResult::single("test build", ended.elapsed, failure), programs))
 }
 
 /// The test program that one line of cargo's JSON tells of.
@@ -164,7 +164,7 @@ fn program_in(line: &str) -> Option<Program> {
     Some(Program { name: format!("{}/{target}", folder.file_name()?.to_string_lossy()), path, folder })
 }
 
-fn run_program(program: &Program) -> Result<Step, String> {
+fn run_program(program: &Program) -> Result<StepResult, String> {
     let (mut step, output) = run_tests(program, &[])?;
     if step.failures.is_empty() {
         return Ok(step);
@@ -190,7 +190,7 @@ fn run_program(program: &Program) -> Result<Step, String> {
 }
 
 /// Runs all tests of a program, or those whose names are given.
-fn run_tests(program: &Program, names: &[&str]) -> Result<(Step, String), String> {
+fn run_tests(program: &Program, names: &[&str]) -> Result<(StepResult, String), String> {
     let target = program.name.rsplit('/').next().unwrap_or_default();
     let limit = LIMITS.iter().find(|(name, _)| *name == target).map_or(DEFAULT_LIMIT_S, |(_, seconds)| *seconds);
     let scratch = workspace::scratch();
@@ -203,19 +203,20 @@ fn run_tests(program: &Program, names: &[&str]) -> Result<(Step, String), String
     }
     let log = log_of(&if names.is_empty() { program.name.clone() } else { format!("{} again", program.name) });
     let ended = process::run(&mut command, &log, Duration::from_secs(limit))?;
-    let step = Step::from_test_output(&program.name, ended.elapsed, ended.success, ended.timed_out, &ended.output);
+    let step =
+        StepResult::from_test_output(&program.name, ended.elapsed, ended.success, ended.timed_out, &ended.output);
     Ok((step, ended.output))
 }
 
-fn doc_tests() -> Result<Step, String> {
+fn doc_tests() -> Result<StepResult, String> {
     let mut command = Command::new("cargo");
     command.args(["test", "--workspace", "--doc"]).current_dir(workspace::root());
     let ended = process::run(&mut command, &log_of("doc tests"), Duration::from_secs(BUILD_LIMIT_S))?;
-    Ok(Step::from_test_output("doc tests", ended.elapsed, ended.success, ended.timed_out, &ended.output))
+    Ok(StepResult::from_test_output("doc tests", ended.elapsed, ended.success, ended.timed_out, &ended.output))
 }
 
 /// The whole benchmark at its least size: it fails when something breaks, never for a time.
-fn least_benchmark() -> Result<Step, String> {
+fn least_benchmark() -> Result<StepResult, String> {
     let build = cargo("benchmark build", bench::BUILD)?;
     if !build.failures.is_empty() {
         return Ok(build);
@@ -230,7 +231,7 @@ fn least_benchmark() -> Result<Step, String> {
         let why = if ended.timed_out { "was not finished in time" } else { "broke" };
         format!("the benchmark {why}")
     });
-    Ok(Step::single("benchmark, least size", build.elapsed + ended.elapsed, failure))
+    Ok(StepResult::single("benchmark, least size", build.elapsed + ended.elapsed, failure))
 }
 
 /// Takes back what killed tests left: mounts below the scratch folder and loop devices on files in it.

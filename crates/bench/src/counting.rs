@@ -28,8 +28,8 @@ impl BlockDevice for Counting {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.inner.flush()
     }
-    fn begin_flush(&self, offset: u64, len: u64) {
-        self.inner.begin_flush(offset, len);
+    fn begin_write_out(&self, offset: u64, len: u64) {
+        self.inner.begin_write_out(offset, len);
     }
     fn begin_read(&self, offset: u64, len: u64) {
         self.inner.begin_read(offset, len);

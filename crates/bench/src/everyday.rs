@@ -43,8 +43,8 @@ const ON_A_TREE: &[(&str, bool, &str)] = &[
     ("rm -rf, cold", true, "rm -rf ./*"),
 ];
 
-/// What was measured of a step.
-struct Step {
+/// What was measured of a piece of work.
+struct Measurement {
     what: String,
     bar: &'static str,
     /// Before it was made durable.
@@ -53,9 +53,9 @@ struct Step {
 }
 
 /// In their order.
-type Steps = Vec<Step>;
+type Measurements = Vec<Measurement>;
 
-/// What the mounts took that some of the steps ran on.
+/// What the mounts took that some of the work ran on.
 type Usages = Vec<(&'static str, Usage)>;
 
 /// Runs everything on both sides.
@@ -68,7 +68,7 @@ pub fn run(scale: Scale, table: &mut Table) {
     let (ours, usages) = measure(Side::Ours, scale, archive.as_deref(), &folder, table);
     let (kernel, kernel_usages) = match requirement::kernel_btrfs("bench beside the kernel") {
         true => measure(Side::Kernel, scale, archive.as_deref(), &folder, table),
-        false => (Steps::new(), Usages::new()),
+        false => (Measurements::new(), Usages::new()),
     };
     let kernel = by_name(kernel);
     let memory = match memory_binary() {
@@ -78,8 +78,8 @@ pub fn run(scale: Scale, table: &mut Table) {
             BTreeMap::new()
         }
     };
-    for Step { what, bar, work, durable } in ours {
-        table.times(&what, durable, kernel.get(&what).map(|step| step.durable), bar);
+    for Measurement { what, bar, work, durable } in ours {
+        table.times(&what, durable, kernel.get(&what).map(|measurement| measurement.durable), bar);
         if let Some(memory) = memory.get(&what) {
             table.in_memory(work, memory.work, MEMORY_BAR);
         }
@@ -90,8 +90,8 @@ pub fn run(scale: Scale, table: &mut Table) {
     }
 }
 
-fn by_name(steps: Steps) -> BTreeMap<String, Step> {
-    steps.into_iter().map(|step| (step.what.clone(), step)).collect()
+fn by_name(measurements: Measurements) -> BTreeMap<String, Measurement> {
+    measurements.into_iter().map(|measurement| (measurement.what.clone(), measurement)).collect()
 }
 
 fn measure(
@@ -100,21 +100,26 @@ fn measure(
     archive: Option<&Path>,
     folder: &scratch::Scratch,
     table: &mut Table,
-) -> (Steps, Usages) {
+) -> (Measurements, Usages) {
     let image = folder.sparse_file("backing.img", BACKING_BYTES);
     let at = folder.folder("mnt");
-    let (mut steps, mut usages) = (Steps::new(), Usages::new());
+    let (mut measurements, mut usages) = (Measurements::new(), Usages::new());
     {
         let subject = Subject::new(side, &image, &at);
         if let Some(process) = subject.process().filter(|_| side == Side::Ours) {
             table.value("resident memory of an idle mount", resident(process), None, None, IDLE_BAR);
         }
-        steps.push(timed(&format!("create {} empty files", scale.files), METADATA_BAR, &subject, |root| {
+        measurements.push(timed(&format!("create {} empty files", scale.files), METADATA_BAR, &subject, |root| {
             create_files(root, scale.files);
         }));
-        steps.push(timed(&format!("write {} files of 4 KiB", scale.files / 10), METADATA_BAR, &subject, |root| {
-            small_files(root, scale.files / 10);
-        }));
+        measurements.push(timed(
+            &format!("write {} files of 4 KiB", scale.files / 10),
+            METADATA_BAR,
+            &subject,
+            |root| {
+                small_files(root, scale.files / 10);
+            },
+        ));
         usages.push(("files made", subject.finish()));
     }
     if let Some(archive) = archive {
@@ -124,42 +129,42 @@ fn measure(
                 subject.cool();
             }
             let script = script.replace("$A", &format!("'{}'", archive.display()));
-            steps.push(timed(what, METADATA_BAR, &subject, |root| shell(root, 900, &script)));
+            measurements.push(timed(what, METADATA_BAR, &subject, |root| shell(root, 900, &script)));
         }
         usages.push(("all with the source tree", subject.finish()));
     }
     if side != Side::Memory {
-        usages.push(("large files", contents(Subject::new(side, &image, &at), scale, &mut steps)));
+        usages.push(("large files", contents(Subject::new(side, &image, &at), scale, &mut measurements)));
     }
     std::fs::remove_file(image).expect("our own file");
-    (steps, usages)
+    (measurements, usages)
 }
 
 /// A large file.
-fn contents(mut subject: Subject, scale: Scale, steps: &mut Steps) -> Usage {
+fn contents(mut subject: Subject, scale: Scale, measurements: &mut Measurements) -> Usage {
     let mebibytes = scale.bytes >> 20;
-    steps
+    measurements
         .push(timed(&format!("write {mebibytes} MiB"), SEQUENTIAL_BAR, &subject, |root| write_file(root, scale.bytes)));
     subject.cool();
-    steps.push(timed(&format!("read {mebibytes} MiB, cold"), SEQUENTIAL_BAR, &subject, |root| {
+    measurements.push(timed(&format!("read {mebibytes} MiB, cold"), SEQUENTIAL_BAR, &subject, |root| {
         read_file(root, scale.bytes)
     }));
     subject.cool();
     for (what, reading) in [("random 4 KiB reads", true), ("random 4 KiB writes", false)] {
         let what = format!("{} {what}", scale.files / 10);
-        steps.push(timed(&what, SEQUENTIAL_BAR, &subject, |root| random_blocks(root, scale, reading)));
+        measurements.push(timed(&what, SEQUENTIAL_BAR, &subject, |root| random_blocks(root, scale, reading)));
     }
     subject.finish()
 }
 
 /// Runs `work` and makes it durable.
-fn timed(what: &str, bar: &'static str, subject: &Subject, work: impl FnOnce(&Path)) -> Step {
+fn timed(what: &str, bar: &'static str, subject: &Subject, work: impl FnOnce(&Path)) -> Measurement {
     let root = subject.path();
     let started = Instant::now();
     work(root);
     let work = started.elapsed();
     shell(root, 300, "sync -f .");
-    Step { what: what.to_owned(), bar, work, durable: started.elapsed() }
+    Measurement { what: what.to_owned(), bar, work, durable: started.elapsed() }
 }
 
 fn shell(folder: &Path, limit_s: u32, script: &str) {

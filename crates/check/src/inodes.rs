@@ -7,7 +7,7 @@
 
 use crate::csums::Checksums;
 use crate::finding::{Finding, Tree};
-use crate::names::{self, Entry, NameSums};
+use crate::names::{self, NameItem, NameSums};
 use crate::roots::Name;
 use crate::session::Session;
 use butterfs_ondisk::features::incompat;
@@ -235,20 +235,20 @@ impl LeafPass<'_, '_> {
     fn names(&mut self, key: Key, data: &[u8]) {
         let (Some(inode), seed) = (self.current.as_mut(), self.session.options.seed) else { return };
         let (found, mut wrong_hash) = (&mut self.found, None);
-        names::each(key, data, 0, &mut |entry| match entry {
-            Entry::Reference { name, hash } => {
+        names::each(key, data, 0, &mut |item| match item {
+            NameItem::Reference { name, hash } => {
                 inode.links += 1;
                 if !name.is_root_dir() {
                     inode.references = inode.references.wrapping_add(name.plain(seed));
                 }
                 wrong_hash = wrong_hash.or(hash.filter(|hash| *hash != key.offset));
             }
-            Entry::ByHash { name } => {
+            NameItem::ByHash { name } => {
                 inode.has_entries = true;
                 inode.name_bytes = inode.name_bytes.wrapping_add(name.name.len() as u64);
                 inode.by_hash = inode.by_hash.wrapping_add(name.digest_without_index(seed));
             }
-            Entry::ByIndex { name } => {
+            NameItem::ByIndex { name } => {
                 inode.has_entries = true;
                 inode.name_bytes = inode.name_bytes.wrapping_add(name.name.len() as u64);
                 inode.by_index = inode.by_index.wrapping_add(name.digest_without_index(seed));

@@ -65,7 +65,7 @@ impl NameOf<'_> {
 }
 
 /// What an item says.
-pub(crate) enum Entry<'a> {
+pub(crate) enum NameItem<'a> {
     /// INODE_REF, or INODE_EXTREF with the hash that its key should have.
     Reference { name: NameOf<'a>, hash: Option<u64> },
     /// DIR_ITEM.
@@ -95,7 +95,7 @@ pub(crate) fn kind_of_mode(mode: u32) -> u8 {
 }
 
 /// Calls `with` for every name in an item.
-pub(crate) fn each(key: Key, data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<'_>)) {
+pub(crate) fn each(key: Key, data: &[u8], mode: u32, with: &mut dyn FnMut(NameItem<'_>)) {
     match key.kind {
         KeyType::INODE_REF => each_ref(key, data, mode, with),
         KeyType::INODE_EXTREF => each_extref(key, data, mode, with),
@@ -104,7 +104,7 @@ pub(crate) fn each(key: Key, data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<
     }
 }
 
-fn each_ref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<'_>)) {
+fn each_ref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(NameItem<'_>)) {
     while let Ok((head, rest)) = InodeRef::read_from_prefix(data) {
         let Some((name, rest)) = rest.split_at_checked(head.name_len.get().into()) else { return };
         let (directory, inode, index) = (key.offset, key.objectid, head.index.get());
@@ -117,12 +117,12 @@ fn each_ref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<'_>
             target: KeyType::INODE_ITEM,
             target_offset: 0,
         };
-        with(Entry::Reference { name, hash: None });
+        with(NameItem::Reference { name, hash: None });
         data = rest;
     }
 }
 
-fn each_extref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<'_>)) {
+fn each_extref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(NameItem<'_>)) {
     while let Ok((head, rest)) = InodeExtref::read_from_prefix(data) {
         let Some((name, rest)) = rest.split_at_checked(head.name_len.get().into()) else { return };
         let (directory, inode, index) = (head.parent.get(), key.objectid, head.index.get());
@@ -136,12 +136,12 @@ fn each_extref(key: Key, mut data: &[u8], mode: u32, with: &mut dyn FnMut(Entry<
             target: KeyType::INODE_ITEM,
             target_offset: 0,
         };
-        with(Entry::Reference { name, hash });
+        with(NameItem::Reference { name, hash });
         data = rest;
     }
 }
 
-fn each_entry(key: Key, mut data: &[u8], with: &mut dyn FnMut(Entry<'_>)) {
+fn each_entry(key: Key, mut data: &[u8], with: &mut dyn FnMut(NameItem<'_>)) {
     while let Ok((head, rest)) = DirItem::read_from_prefix(data) {
         let Some((name, rest)) = rest.split_at_checked(head.name_len.get().into()) else { return };
         let location = Key::from(head.location);
@@ -154,7 +154,7 @@ fn each_entry(key: Key, mut data: &[u8], with: &mut dyn FnMut(Entry<'_>)) {
             target: location.kind,
             target_offset: location.offset,
         };
-        with(if key.kind == KeyType::DIR_INDEX { Entry::ByIndex { name } } else { Entry::ByHash { name } });
+        with(if key.kind == KeyType::DIR_INDEX { NameItem::ByIndex { name } } else { NameItem::ByHash { name } });
         data = rest.get(head.data_len.get().into()..).unwrap_or_default();
     }
 }
@@ -191,9 +191,9 @@ fn each_name(session: &Session<'_>, root: &Root, with: &mut dyn FnMut(&NameOf<'_
             mode = (key.objectid, item.map_or(0, |item| item.mode.get()));
         }
         let mode = if mode.0 == key.objectid { mode.1 } else { 0 };
-        each(key, data, mode, &mut |entry| match entry {
-            Entry::Reference { name, .. } if !name.is_root_dir() => with(&name, false),
-            Entry::ByIndex { name } if !name.is_subvolume() => with(&name, true),
+        each(key, data, mode, &mut |item| match item {
+            NameItem::Reference { name, .. } if !name.is_root_dir() => with(&name, false),
+            NameItem::ByIndex { name } if !name.is_subvolume() => with(&name, true),
             _ => {}
         });
     });

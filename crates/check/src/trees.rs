@@ -29,11 +29,11 @@ pub(crate) struct Trees<'s, 'a> {
     pub unowned: Unowned,
     visited: BlockSet,
     sums: Mutex<Sums>,
-    known: Mutex<Known>,
+    shared: Mutex<SharedBlocks>,
 }
 
 /// What is remembered of a shared block.
-struct Entry {
+struct SharedBlock {
     generation: Generation,
     level: Level,
     first: Option<Key>,
@@ -44,16 +44,16 @@ struct Entry {
 }
 
 #[derive(Default)]
-struct Known {
-    entries: FxHashMap<u64, Entry>,
+struct SharedBlocks {
+    blocks: FxHashMap<u64, SharedBlock>,
     bytes: usize,
 }
 
 impl<'s, 'a> Trees<'s, 'a> {
     pub fn new(session: &'s Session<'a>, scan: &'s ExtentScan, checksums: &'s Checksums) -> Self {
         let visited = BlockSet::new(session.sectorsize());
-        let (unowned, sums, known) = Default::default();
-        Trees { session, scan, checksums, unowned, visited, sums, known }
+        let (unowned, sums, shared) = Default::default();
+        Trees { session, scan, checksums, unowned, visited, sums, shared }
     }
 
     /// The sums of all references that the trees read so far make.
@@ -142,15 +142,15 @@ impl Fold for TreeFold<'_, '_, '_> {
             return None;
         }
         let (owner, part) = {
-            let known = self.trees.known.lock();
-            let entry = known.entries.get(&ptr.at.get())?;
-            let as_promised = (entry.generation, entry.level) == (ptr.generation, ptr.level)
-                && ptr.first_key.is_none_or(|first| Some(first) == entry.first)
-                && (entry.owner == ptr.tree || (ptr.first_key.is_some() && entry.owner.is_subvolume()));
-            if !as_promised || (self.with_inodes && entry.inodes.is_none()) {
+            let shared = self.trees.shared.lock();
+            let block = shared.blocks.get(&ptr.at.get())?;
+            let as_promised = (block.generation, block.level) == (ptr.generation, ptr.level)
+                && ptr.first_key.is_none_or(|first| Some(first) == block.first)
+                && (block.owner == ptr.tree || (ptr.first_key.is_some() && block.owner.is_subvolume()));
+            if !as_promised || (self.with_inodes && block.inodes.is_none()) {
                 return None;
             }
-            (entry.owner, (entry.inodes.clone(), entry.last))
+            (block.owner, (block.inodes.clone(), block.last))
         };
         self.trees.settle_owner(ptr.at, owner, way, false);
         let value = part.0.filter(|_| self.with_inodes).map_or_else(Inodes::default, |inodes| (*inodes).clone());
@@ -161,16 +161,16 @@ impl Fold for TreeFold<'_, '_, '_> {
         if !node.owner().is_subvolume() || !self.trees.is_shared(node.at()) {
             return;
         }
-        let bytes = size_of::<(u64, Entry)>() + if self.with_inodes { part.value.bytes() } else { 0 };
+        let bytes = size_of::<(u64, SharedBlock)>() + if self.with_inodes { part.value.bytes() } else { 0 };
         let inodes = self.with_inodes.then(|| Arc::new(part.value.clone()));
-        let mut known = self.trees.known.lock();
+        let mut shared = self.trees.shared.lock();
         // Leaves leave room for the nodes above them, each of which stands for hundreds.
         let limit = self.trees.session.options.cache_bytes as usize / if node.is_leaf() { 4 } else { 2 };
-        if known.bytes + bytes > limit {
+        if shared.bytes + bytes > limit {
             return;
         }
-        known.bytes += bytes;
-        let entry = Entry {
+        shared.bytes += bytes;
+        let block = SharedBlock {
             generation: node.generation(),
             level: node.level(),
             first: node.first_key(),
@@ -178,7 +178,7 @@ impl Fold for TreeFold<'_, '_, '_> {
             owner: node.owner(),
             inodes,
         };
-        known.entries.insert(node.at().get(), entry);
+        shared.blocks.insert(node.at().get(), block);
     }
 }
 

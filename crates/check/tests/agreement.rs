@@ -124,20 +124,20 @@ fn damage(editor: &Editor, blocks: &[(TreeId, Vec<Logical>)], rng: &mut Rng) -> 
     let at = *rng.pick(blocks);
     let node = editor.node(at);
     let mut bytes = node.bytes().to_vec();
-    let place = if node.is_leaf() && !node.is_empty() && rng.chance(85) {
+    let offset = if node.is_leaf() && !node.is_empty() && rng.chance(85) {
         place_in_item(&node, rng)
     } else {
         // The header, and the keys behind it.
         32 + rng.index(400)
     };
     let bit = rng.below(8);
-    bytes[place] ^= 1 << bit;
+    bytes[offset] ^= 1 << bit;
     let sealed = rng.chance(90);
     if sealed {
         let digest = editor.sb.checksum_kind().expect("a known checksum").digest(&bytes[32..]);
         bytes[..32].copy_from_slice(&digest);
     }
-    let what = format!("tree {tree} block {at} byte {place} bit {bit}{}", if sealed { "" } else { ", not sealed" });
+    let what = format!("tree {tree} block {at} byte {offset} bit {bit}{}", if sealed { "" } else { ", not sealed" });
     Damage { what, changes: editor.copies(at).into_iter().map(|(_, offset)| (offset, bytes.clone())).collect() }
 }
 

@@ -185,11 +185,11 @@ impl FaultCounts {
 #[derive(Debug)]
 pub struct FaultyDevice {
     inner: Arc<dyn BlockDevice>,
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FaultState {
     rules: Vec<FaultRule>,
     rates: FaultRates,
     random: Random,
@@ -207,7 +207,7 @@ impl FaultyDevice {
 
     /// A device that goes wrong by chance.
     pub fn seeded(inner: Arc<dyn BlockDevice>, seed: u64, rates: FaultRates) -> FaultyDevice {
-        let state = State {
+        let state = FaultState {
             rules: Vec::new(),
             rates,
             random: Random::new(seed),
@@ -266,8 +266,8 @@ impl FaultyDevice {
 
     /// Where a misdirected operation goes.
     fn elsewhere(&self, offset: u64, len: usize, distance: u64) -> u64 {
-        let places = self.len() - len as u64 + 1;
-        ((u128::from(offset) + u128::from(distance)) % u128::from(places)) as u64
+        let offsets = self.len() - len as u64 + 1;
+        ((u128::from(offset) + u128::from(distance)) % u128::from(offsets)) as u64
     }
 
     fn write_torn(&self, offset: u64, data: &[u8], sectors: u64) -> io::Result<()> {
@@ -287,7 +287,7 @@ impl FaultyDevice {
     }
 }
 
-impl State {
+impl FaultState {
     fn choose(&mut self, on: Operation, range: &Range<u64>) -> Option<Fault> {
         let fails = match on {
             Operation::Read => self.reads_fail || self.touches_broken_sector(range),

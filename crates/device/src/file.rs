@@ -12,8 +12,8 @@
 //!
 //! Buffered I/O only; nothing here bypasses the page cache.
 
-use crate::begin_flush;
 use crate::in_use::{self, Span};
+use crate::write_out;
 use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
@@ -297,10 +297,10 @@ impl BlockDevice for FileDevice {
         self.file.sync_data().inspect_err(|error| self.fail(&format!("an earlier flush failed: {error}")))
     }
 
-    fn begin_flush(&self, offset: u64, len: u64) {
+    fn begin_write_out(&self, offset: u64, len: u64) {
         // No length would mean all of the file.
         if len > 0 && !self.read_only {
-            begin_flush::begin(&self.file, offset, len);
+            write_out::begin(&self.file, offset, len);
         }
     }
 

@@ -21,7 +21,7 @@ enum Request<'a> {
 type Choice = Box<dyn Fn(u64, &Request<'_>) -> bool + Send>;
 
 #[derive(Default)]
-struct State {
+struct GateState {
     held_back: Option<Choice>,
     waiting: usize,
 }
@@ -29,7 +29,7 @@ struct State {
 /// See the [module](self).
 pub struct GateDevice {
     inner: Arc<dyn BlockDevice>,
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
@@ -114,8 +114,8 @@ impl BlockDevice for GateDevice {
         self.inner.flush()
     }
 
-    fn begin_flush(&self, offset: u64, len: u64) {
-        self.inner.begin_flush(offset, len);
+    fn begin_write_out(&self, offset: u64, len: u64) {
+        self.inner.begin_write_out(offset, len);
     }
 
     fn begin_read(&self, offset: u64, len: u64) {

@@ -20,7 +20,6 @@
 
 #![deny(unsafe_code)]
 
-mod begin_flush;
 mod block_ioctl;
 mod faulty;
 mod file;
@@ -31,6 +30,7 @@ mod open_error;
 mod random;
 mod read_only;
 mod recording;
+mod write_out;
 
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
 pub use file::{FileDevice, FileOptions};
@@ -68,9 +68,9 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes everything durable that was written before.
     fn flush(&self) -> io::Result<()>;
 
-    /// Has the device begin to make these bytes durable, so that the next `flush` has less to wait for. A hint: it promises
+    /// Starts to write these bytes out of the page cache, so that the next `flush` has less to wait for. A hint: it promises
     /// nothing, and what goes wrong is the flush's error.
-    fn begin_flush(&self, _offset: u64, _len: u64) {}
+    fn begin_write_out(&self, _offset: u64, _len: u64) {}
 
     /// Tells the device that these bytes will be read soon. A hint, for at most [`READ_AHEAD_UNIT`] bytes: nothing comes of
     /// it where they do not exist or cannot be read.

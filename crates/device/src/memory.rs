@@ -89,7 +89,7 @@ impl MemoryDevice {
 }
 
 /// The parts of `offset..offset + len` that lie in one block each: offset, and where in the caller's buffer.
-fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (Place, std::ops::Range<usize>)> {
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (RadixIndex, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = offset + done as u64;
@@ -97,22 +97,22 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (Place, std::ops::Ran
         let take = (BLOCK - inside).min(len - done);
         let range = done..done + take;
         done += take;
-        (take != 0).then(|| (Place::of(at), range))
+        (take != 0).then(|| (RadixIndex::of(at), range))
     })
 }
 
 /// A byte's address in the three levels.
-struct Place {
+struct RadixIndex {
     table: usize,
     block: usize,
     byte: usize,
 }
 
-impl Place {
-    fn of(at: u64) -> Place {
+impl RadixIndex {
+    fn of(at: u64) -> RadixIndex {
         let inside = at % TABLE;
         let (block, byte) = ((inside / BLOCK as u64) as usize, (inside % BLOCK as u64) as usize);
-        Place { table: (at / TABLE) as usize, block, byte }
+        RadixIndex { table: (at / TABLE) as usize, block, byte }
     }
 }
 
@@ -129,10 +129,10 @@ impl BlockDevice for MemoryDevice {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         check_read(self, offset, buf.len())?;
         let root = self.root.read();
-        for (place, range) in pieces(offset, buf.len()) {
+        for (index, range) in pieces(offset, buf.len()) {
             let into = &mut buf[range];
-            match root[place.table].as_ref().and_then(|table| table[place.block].as_ref()) {
-                Some(block) => into.copy_from_slice(&block[place.byte..place.byte + into.len()]),
+            match root[index.table].as_ref().and_then(|table| table[index.block].as_ref()) {
+                Some(block) => into.copy_from_slice(&block[index.byte..index.byte + into.len()]),
                 None => into.fill(0),
             }
         }
@@ -143,10 +143,10 @@ impl BlockDevice for MemoryDevice {
         check_write(self, offset, data.len() as u64)?;
         let mut root = self.root.write();
         let root = Arc::make_mut(&mut root);
-        for (place, range) in pieces(offset, data.len()) {
+        for (index, range) in pieces(offset, data.len()) {
             let from = &data[range];
-            let block = table_mut(root, place.table)[place.block].get_or_insert_with(|| Arc::new([0; BLOCK]));
-            Arc::make_mut(block)[place.byte..place.byte + from.len()].copy_from_slice(from);
+            let block = table_mut(root, index.table)[index.block].get_or_insert_with(|| Arc::new([0; BLOCK]));
+            Arc::make_mut(block)[index.byte..index.byte + from.len()].copy_from_slice(from);
         }
         Ok(())
     }
@@ -163,9 +163,9 @@ impl BlockDevice for MemoryDevice {
         let first = offset.div_ceil(BLOCK as u64);
         let end = (offset + len) / BLOCK as u64;
         for block in first..end {
-            let place = Place::of(block * BLOCK as u64);
-            if root[place.table].is_some() {
-                table_mut(root, place.table)[place.block] = None;
+            let index = RadixIndex::of(block * BLOCK as u64);
+            if root[index.table].is_some() {
+                table_mut(root, index.table)[index.block] = None;
             }
         }
         Ok(())

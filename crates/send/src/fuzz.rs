@@ -3,7 +3,7 @@
 //! Random bytes hardly ever have the right checksums, so [`sealed`] gives them; [`mutated`] disturbs a stream that makes
 //! sense. Nothing here is random by itself.
 
-use crate::apply::{self, Error, Observer, Options, Summary, Target};
+use crate::apply::{self, Error, Observer, Options, StreamTarget, Summary};
 use crate::wire::{COMMAND_HEADER_LEN, Command, Decoder, Event, STREAM_HEADER_LEN, Version, encode, encode_header};
 use butterfs_ondisk::checksum::crc32c_raw;
 
@@ -109,7 +109,7 @@ pub fn mutated(parts: &[Vec<u8>], random: &mut dyn FnMut() -> u64) -> Vec<u8> {
 ///
 /// # Panics
 /// When that does not hold.
-pub fn apply(stream: &[u8], target: &mut dyn Target, max_errors: u64) -> Summary {
+pub fn apply(stream: &[u8], target: &mut dyn StreamTarget, max_errors: u64) -> Summary {
     struct Count(u64);
 
     impl Observer for Count {

@@ -59,7 +59,7 @@ fn send(image: &Path, name: &str, parent: Option<&str>) -> u64 {
     sent.expect("it can be sent").commands
 }
 
-fn receive(files: u64, target: &mut dyn apply::Target) -> u64 {
+fn receive(files: u64, target: &mut dyn apply::StreamTarget) -> u64 {
     struct Fail;
     impl Observer for Fail {
         fn error(&mut self, error: &Error) {

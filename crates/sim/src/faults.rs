@@ -26,7 +26,7 @@ use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
 use butterfs_ondisk::{DeviceId, Logical};
 use butterfs_testkit::rng::Rng;
-use butterfs_volume::{Chunk, ChunkMap, Layout, Place};
+use butterfs_volume::{Chunk, ChunkMap, Layout, StripeAddress};
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -144,14 +144,14 @@ impl Damaged {
     /// Whether some of these bytes lie in a damaged sector, in this copy or, for none, in all.
     pub fn holds(&self, chunks: &ChunkMap, at: Logical, len: u64, copy: Option<usize>) -> bool {
         let Some(Ok(layout)) = chunks.get(at).map(Layout::of) else { return false };
-        let touches = |place: Place, len: u64| {
-            let sectors = place.physical.0 / SECTOR..(place.physical.0 + len).div_ceil(SECTOR);
-            let device = layout.chunk().stripes[place.stripe].device;
+        let touches = |address: StripeAddress, len: u64| {
+            let sectors = address.physical.0 / SECTOR..(address.physical.0 + len).div_ceil(SECTOR);
+            let device = layout.chunk().stripes[address.stripe].device;
             self.stale.contains(&device) || device == self.device && self.sectors.range(sectors).next().is_some()
         };
         layout.pieces(at, len as usize).any(|piece| {
             let mut copies = (0..layout.mirrors()).filter(|mirror| copy.is_none_or(|copy| copy == *mirror));
-            copies.all(|mirror| touches(layout.place(&piece, mirror), piece.range.len() as u64))
+            copies.all(|mirror| touches(layout.stripe_address(&piece, mirror), piece.range.len() as u64))
         })
     }
 }
@@ -204,11 +204,11 @@ pub struct FaultyLife {
     after_crash: bool,
     faults: Faults,
     zones: Vec<(Range<u64>, Kind)>,
-    state: Mutex<State>,
+    state: Mutex<FaultyLifeState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FaultyLifeState {
     rng: Rng,
     counts: [u64; 2],
     struck: Struck,
@@ -219,7 +219,7 @@ impl FaultyLife {
     /// Faults over the device that they strike, where the chunks are `chunks`.
     pub fn new(inner: Arc<dyn BlockDevice>, faults: Faults, chunks: &ChunkMap, plan: &Plan, life: u64) -> FaultyLife {
         let device = DeviceId(faults.device as u64 + 1);
-        let state = State {
+        let state = FaultyLifeState {
             rng: Rng::new(plan.seed.rotate_left(23) ^ life ^ 0xfa17),
             counts: [0; 2],
             struck: Struck::default(),
@@ -240,7 +240,7 @@ impl FaultyLife {
         self.state().damaged.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultyLifeState> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -321,8 +321,8 @@ impl FaultyLife {
     }
 
     fn misdirect(&self, range: &Range<u64>, to: u64) -> Fault {
-        let places = self.len() - (range.end - range.start) + 1;
-        Fault::Misdirect { distance: (to + places - range.start) % places }
+        let offsets = self.len() - (range.end - range.start) + 1;
+        Fault::Misdirect { distance: (to + offsets - range.start) % offsets }
     }
 
     /// Has a fault strike the next operation of this kind.

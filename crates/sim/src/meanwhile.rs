@@ -100,11 +100,11 @@ impl Source for Simulated {
         false
     }
 
-    fn passes(&self, place: &'static str) {
+    fn passes(&self, point: &'static str) {
         let left = self.until_panic.load(Ordering::Relaxed);
         if left > 0 {
             self.until_panic.store(left - 1, Ordering::Relaxed);
-            assert!(left > 1, "{PLANTED}{place}");
+            assert!(left > 1, "{PLANTED}{point}");
         }
     }
 

@@ -12,9 +12,9 @@ use butterfs_fs::{Filesystem, Options};
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::library::Library;
-use butterfs_testkit::operation::{Object, Op, RelPath, Reply, Target};
+use butterfs_testkit::operation::{Object, Op, OperationTarget, RelPath, Reply};
 use butterfs_testkit::promise::logged::Numbers;
-use butterfs_testkit::promise::{History, Read, State};
+use butterfs_testkit::promise::{History, ModelState, Read};
 use butterfs_volume::ChunkMap;
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -35,7 +35,7 @@ pub struct Expected<'a> {
     /// The inodes' numbers.
     pub numbers: &'a Numbers,
     /// What the life began with, and what that showed.
-    pub beginning: (&'a MemoryDevice, &'a Arc<State>),
+    pub beginning: (&'a MemoryDevice, &'a Arc<ModelState>),
     /// Sectors that faults have damaged in this run.
     pub damaged: &'a Damaged,
     /// Those of them of which nobody has another copy.

@@ -2,7 +2,7 @@
 
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::names::NAME_MAX;
-use butterfs_testkit::operation::{Object, Op, Outcome, RelPath, RenameHow, Reply, Target};
+use butterfs_testkit::operation::{Object, Op, OperationTarget, Outcome, RelPath, RenameHow, Reply};
 use butterfs_testkit::promise::Promise;
 use rustix::io::Errno;
 

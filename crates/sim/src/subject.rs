@@ -6,7 +6,7 @@ use crate::members::Watch;
 use crate::step::Step;
 use butterfs_fs::{Error, Filesystem, InodeId};
 use butterfs_testkit::library::{Library, ROOT};
-use butterfs_testkit::operation::{Object, Op, Outcome, RelPath, Reply, Target};
+use butterfs_testkit::operation::{Object, Op, OperationTarget, Outcome, RelPath, Reply};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -58,7 +58,7 @@ impl Subject {
     }
 
     /// The folder of a path, and the last name.
-    fn place<'a>(&self, path: &'a RelPath) -> Result<(InodeId, &'a [u8]), Errno> {
+    fn resolve<'a>(&self, path: &'a RelPath) -> Result<(InodeId, &'a [u8]), Errno> {
         let (folder, name): (RelPath, &'a [u8]) = path.split().ok_or(Errno::BUSY)?;
         Ok((self.find(&folder)?, name))
     }
@@ -71,21 +71,21 @@ impl Subject {
             Step::Op(Op::Sync) => done(fs.sync()),
             Step::Op(op) => self.library.borrow_mut().apply(op),
             Step::Subvolume { path } => {
-                let (folder, name) = self.place(path)?;
+                let (folder, name) = self.resolve(path)?;
                 done(fs.create_subvolume(&ROOT, folder, name).map(drop))
             }
             Step::Snapshot { from, to, read_only } => {
                 let source = self.find(from)?.tree;
-                let (folder, name) = self.place(to)?;
+                let (folder, name) = self.resolve(to)?;
                 done(fs.snapshot(source, folder, name, *read_only).map(drop))
             }
             Step::DeleteSubvolume { path } => {
-                let (folder, name) = self.place(path)?;
+                let (folder, name) = self.resolve(path)?;
                 done(fs.delete_subvolume(folder, name).map(drop))
             }
             Step::LinkHandle { handle, to } => {
                 let file = self.find_object(&Object::Handle(*handle))?;
-                let (folder, name) = self.place(to)?;
+                let (folder, name) = self.resolve(to)?;
                 done(fs.link(file, folder, name).map(|attr| fs.forget(attr.id, 1)))
             }
             Step::CloneRange { from, from_offset, to, to_offset, len } => {

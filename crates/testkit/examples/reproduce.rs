@@ -9,7 +9,7 @@ use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::judge_all;
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Op, Target};
+use butterfs_testkit::operation::{Op, OperationTarget};
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::workload::{Generator, Shape, shrink, step};
 use std::panic::{AssertUnwindSafe, catch_unwind};

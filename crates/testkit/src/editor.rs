@@ -74,7 +74,7 @@ impl<'a> Item<'a> {
 
 /// Where an item is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ItemPosition {
     /// The leaf's address.
     pub leaf: Logical,
     /// Its slot.
@@ -170,22 +170,22 @@ impl Editor {
     }
 
     /// The first item of a tree that `wanted` accepts.
-    pub fn try_find(&self, tree: TreeId, wanted: impl Fn(Item<'_>) -> bool) -> Option<Place> {
+    pub fn try_find(&self, tree: TreeId, wanted: impl Fn(Item<'_>) -> bool) -> Option<ItemPosition> {
         self.find_below(self.root(tree), wanted)
     }
 
     /// The first item of a tree that `wanted` accepts; there must be one.
-    pub fn find(&self, tree: TreeId, wanted: impl Fn(Item<'_>) -> bool) -> Place {
+    pub fn find(&self, tree: TreeId, wanted: impl Fn(Item<'_>) -> bool) -> ItemPosition {
         self.try_find(tree, wanted).unwrap_or_else(|| panic!("tree {tree} has no such item"))
     }
 
     /// The first item below a block that `wanted` accepts.
-    pub fn find_below(&self, at: Logical, wanted: impl Fn(Item<'_>) -> bool) -> Option<Place> {
+    pub fn find_below(&self, at: Logical, wanted: impl Fn(Item<'_>) -> bool) -> Option<ItemPosition> {
         let mut found = None;
         self.each_leaf_below(at, &mut |leaf| {
             found = (0..leaf.nritems())
                 .find(|slot| wanted(Item { leaf, slot: *slot }))
-                .map(|slot| Place { leaf: leaf.at(), slot });
+                .map(|slot| ItemPosition { leaf: leaf.at(), slot });
             found.is_some()
         });
         found
@@ -199,13 +199,13 @@ impl Editor {
     }
 
     /// Changes an item that begins with a structure of the format.
-    pub fn edit_item<T>(&self, place: Place, change: impl FnOnce(&mut T))
+    pub fn edit_item<T>(&self, position: ItemPosition, change: impl FnOnce(&mut T))
     where
         T: FromBytes + IntoBytes + KnownLayout + Unaligned,
     {
-        self.edit(place.leaf, |leaf| {
+        self.edit(position.leaf, |leaf| {
             let (head, _) =
-                T::mut_from_prefix(leaf.item_mut(place.slot)).expect("the item is as long as its structure");
+                T::mut_from_prefix(leaf.item_mut(position.slot)).expect("the item is as long as its structure");
             change(head);
         });
     }
@@ -219,8 +219,8 @@ impl Editor {
     }
 
     /// Changes an item's key, which must stay in order.
-    pub fn set_key(&self, place: Place, change: impl FnOnce(Key) -> Key) {
-        self.edit(place.leaf, |leaf| leaf.set_key(place.slot, change(leaf.key(place.slot))));
+    pub fn set_key(&self, position: ItemPosition, change: impl FnOnce(Key) -> Key) {
+        self.edit(position.leaf, |leaf| leaf.set_key(position.slot, change(leaf.key(position.slot))));
     }
 
     /// Finds an item and removes it.
@@ -229,7 +229,7 @@ impl Editor {
     }
 
     /// Removes an item.
-    pub fn remove_at(&self, Place { leaf, slot }: Place) {
+    pub fn remove_at(&self, ItemPosition { leaf, slot }: ItemPosition) {
         self.edit(leaf, |leaf| leaf.remove_items(slot..slot + 1));
     }
 
@@ -240,14 +240,14 @@ impl Editor {
 
     /// Inserts an item in the tree below a block.
     pub fn insert_below(&self, root: Logical, key: Key, data: &[u8]) {
-        let mut place = None;
+        let mut position = None;
         self.each_leaf_below(root, &mut |leaf| {
             if leaf.first_key().is_none_or(|first| first < key) {
-                place = Some((leaf.at(), leaf.free_space()));
+                position = Some((leaf.at(), leaf.free_space()));
             }
             false
         });
-        let (at, free) = place.expect("there is a leaf before the key");
+        let (at, free) = position.expect("there is a leaf before the key");
         assert!(free >= data.len() + 25, "no room for {key}: {free}");
         self.edit(at, |leaf| {
             let slot = leaf.find(key).expect_err("the key is new");
@@ -307,9 +307,9 @@ mod tests {
             let is_root_dir = |item: Item<'_>| item.is(KeyType::INODE_ITEM) && item.key().objectid == 256;
             editor.change(TreeId::FS, is_root_dir, |inode: &mut InodeItem| inode.uid = 1234.into());
             let reopened = Editor::open(vec![copy]);
-            let place = reopened.find(TreeId::FS, is_root_dir);
-            let leaf = reopened.node(place.leaf);
-            let item = Item { leaf: &leaf, slot: place.slot };
+            let position = reopened.find(TreeId::FS, is_root_dir);
+            let leaf = reopened.node(position.leaf);
+            let item = Item { leaf: &leaf, slot: position.slot };
             assert_eq!(item.head::<InodeItem>().map(|inode| inode.uid.get()), Some(1234));
             let digest = editor.sb.checksum_kind().expect("known").digest(&leaf.bytes()[32..]);
             assert_eq!(leaf.bytes()[..32], digest);

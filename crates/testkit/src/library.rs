@@ -3,7 +3,9 @@
 //! Invariants: (1) paths are walked name by name for every operation, and what a walk retained is given back; (2) an
 //! open handle is an `acquire`, given back by `release`; (3) symbolic links are not followed.
 
-use crate::operation::{AllocateHow, Attributes, Kind, Moment, Object, Op, Outcome, RelPath, RenameHow, Reply, Target};
+use crate::operation::{
+    AllocateHow, Attributes, Kind, Moment, Object, Op, OperationTarget, Outcome, RelPath, RenameHow, Reply,
+};
 use butterfs_fs::{Attr, Caller, Filesystem, InodeId, RenameMode, SetAttr, SetTime};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -327,7 +329,7 @@ impl Library {
     }
 }
 
-impl Target for Library {
+impl OperationTarget for Library {
     fn apply(&mut self, op: &Op) -> Outcome {
         match self.names(op).or_else(|| self.change(op)) {
             Some(outcome) => outcome.map(|()| Reply::Done),

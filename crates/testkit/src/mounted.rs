@@ -5,7 +5,7 @@
 //! It sets the process's umask to zero, because the modes of the operations are meant as they stand.
 
 use crate::operation::{
-    AllocateHow, Attributes, Content, Kind, Moment, Object, Op, Outcome, RelPath, RenameHow, Reply, Target,
+    AllocateHow, Attributes, Content, Kind, Moment, Object, Op, OperationTarget, Outcome, RelPath, RenameHow, Reply,
 };
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
@@ -204,7 +204,7 @@ impl Mounted {
     }
 }
 
-impl Target for Mounted {
+impl OperationTarget for Mounted {
     fn apply(&mut self, op: &Op) -> Outcome {
         match self.make(op).or_else(|| self.change(op)) {
             Some(outcome) => outcome.map(|()| Reply::Done),

@@ -1,7 +1,7 @@
 //! Operations on a filesystem as data: what to do, and what came of it.
 //!
 //! Invariants: (1) an operation names its objects by path or by an open handle, never by inode number, so that the same
-//! list runs on every `Target`; (2) symbolic links are never followed; (3) contents are described, not carried, so that
+//! list runs on every `OperationTarget`; (2) symbolic links are never followed; (3) contents are described, not carried, so that
 //! a list of a hundred thousand operations is small and prints in one line each.
 
 use crate::rng::Rng;
@@ -277,7 +277,7 @@ impl fmt::Debug for Reply {
 pub type Outcome = Result<Reply, Errno>;
 
 /// Something that operations can be run on.
-pub trait Target {
+pub trait OperationTarget {
     /// Runs one operation.
     fn apply(&mut self, op: &Op) -> Outcome;
 }

@@ -4,7 +4,7 @@ use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::{Caller, Env, Errno, Error, Filesystem, InodeId, Options, TreeId};
 use butterfs_ondisk::items::{ChunkHead, FileExtent, InodeItem};
 use butterfs_ondisk::{Ino, Key, KeyType};
-use butterfs_testkit::editor::{Editor, Place};
+use butterfs_testkit::editor::{Editor, ItemPosition};
 use butterfs_testkit::engine::FORMATS;
 use butterfs_testkit::judge::judge_memory;
 use butterfs_testkit::watchdog::Watchdog;
@@ -74,8 +74,8 @@ fn a_directory_that_lies_in_itself_has_no_path() {
         let above = filesystem.mkdir(&ROOT, root, b"above", 0o755).expect("room").id;
         filesystem.mkdir(&ROOT, above, b"below", 0o755).expect("room");
     });
-    let place = editor.find(TreeId::FS, |item| item.key().objectid == 257 && item.is(KeyType::INODE_REF));
-    editor.set_key(place, |key| Key { offset: 258, ..key });
+    let position = editor.find(TreeId::FS, |item| item.key().objectid == 257 && item.is(KeyType::INODE_REF));
+    editor.set_key(position, |key| Key { offset: 258, ..key });
     let filesystem = open(&disk, true).expect("each item is well-formed");
     for ino in [257, 258] {
         let said = filesystem.directory_path(InodeId::new(TreeId::FS, Ino(ino))).expect_err("a loop").to_string();
@@ -99,8 +99,8 @@ fn two_root_items_of_one_subvolume_are_no_loop() {
     let (editor, disk) = image(|filesystem, root| {
         filesystem.create_subvolume(&ROOT, root, b"twice").expect("room");
     });
-    let place = editor.find(TreeId::ROOT, |item| item.is(KeyType::ROOT_ITEM) && item.key().objectid == 256);
-    let payload = editor.node(place.leaf).item(place.slot).to_vec();
+    let position = editor.find(TreeId::ROOT, |item| item.is(KeyType::ROOT_ITEM) && item.key().objectid == 256);
+    let payload = editor.node(position.leaf).item(position.slot).to_vec();
     editor.insert(TreeId::ROOT, Key::new(256, KeyType::ROOT_ITEM, 1), &payload);
     let filesystem = open(&disk, false).expect("each item is well-formed");
     filesystem.delete_subvolume(filesystem.root(), b"twice").expect("it is there");
@@ -146,7 +146,7 @@ fn the_judge_finds_keys_that_nobody_looks_up() {
     let mut last = None;
     editor.each_leaf(TreeId::CHUNK, &mut |leaf| {
         let mut slots = (0..leaf.nritems()).filter(|slot| leaf.key(*slot).kind == KeyType::CHUNK_ITEM);
-        last = slots.next_back().map(|slot| Place { leaf: leaf.at(), slot });
+        last = slots.next_back().map(|slot| ItemPosition { leaf: leaf.at(), slot });
         false
     });
     editor.set_key(last.expect("there are chunks"), |key| Key { objectid: 257, ..key });

@@ -9,7 +9,7 @@ use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::mounted::Mounted;
-use butterfs_testkit::operation::{RelPath, Target, agree};
+use butterfs_testkit::operation::{OperationTarget, RelPath, agree};
 use butterfs_testkit::promise::logged::Numbers;
 use butterfs_testkit::promise::{History, Promise, through};
 use butterfs_testkit::requirement;

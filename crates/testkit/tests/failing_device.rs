@@ -8,7 +8,7 @@ use butterfs_testkit::engine::FORMATS;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Content, Object, Op, RelPath, Target, agree};
+use butterfs_testkit::operation::{Content, Object, Op, OperationTarget, RelPath, agree};
 use butterfs_testkit::promise::logged::Numbers;
 use butterfs_testkit::promise::{History, Promise, through};
 use butterfs_testkit::watchdog::Watchdog;

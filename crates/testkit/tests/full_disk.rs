@@ -6,7 +6,7 @@ use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Content, Object, Op, RelPath, Reply, Target, agree};
+use butterfs_testkit::operation::{Content, Object, Op, OperationTarget, RelPath, Reply, agree};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;

@@ -8,7 +8,7 @@ use butterfs_testkit::engine::Format;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Content, Object, Op, RelPath, Target};
+use butterfs_testkit::operation::{Content, Object, Op, OperationTarget, RelPath};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;

@@ -10,7 +10,7 @@ use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, can_make, check_all};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Op, RelPath, Target};
+use butterfs_testkit::operation::{Op, OperationTarget, RelPath};
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::serve::Served;
 use butterfs_testkit::watchdog::Watchdog;

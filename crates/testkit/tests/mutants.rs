@@ -57,7 +57,9 @@ fn many(images: u64, limit: Option<Duration>) {
             tally.clean > tally.images / 20 && tally.opened > tally.images / 4 && tally.noticed > tally.images / 20
         );
         every_operation_was_called(&tally.operations.keys().copied().collect());
-        every_structure_was_changed(&tally.places.keys().filter_map(|place| place.split(' ').nth(1)).collect());
+        every_structure_was_changed(
+            &tally.structures.keys().filter_map(|structure| structure.split(' ').nth(1)).collect(),
+        );
     }
 }
 

@@ -14,7 +14,7 @@ use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::judge::{judge_memory, text};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Object, Op, RelPath, Target};
+use butterfs_testkit::operation::{Object, Op, OperationTarget, RelPath};
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape, step};
 use std::collections::BTreeMap;
@@ -57,13 +57,13 @@ impl Source for Stumbling {
         self.0.background
     }
 
-    fn passes(&self, place: &'static str) {
+    fn passes(&self, point: &'static str) {
         let number = self.0.passed.fetch_add(1, Ordering::Relaxed) + 1;
         if number == self.0.stop.load(Ordering::Relaxed) {
-            panic!("{PLANTED}: {place}");
+            panic!("{PLANTED}: {point}");
         }
         if self.0.stop.load(Ordering::Relaxed) == 0 {
-            self.0.seen.lock().expect("nobody panics in here").entry(place).or_default().push(number);
+            self.0.seen.lock().expect("nobody panics in here").entry(point).or_default().push(number);
         }
     }
 }

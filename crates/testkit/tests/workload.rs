@@ -10,7 +10,7 @@ use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::mounted::Mounted;
-use butterfs_testkit::operation::{Op, RelPath, Reply, Target};
+use butterfs_testkit::operation::{Op, OperationTarget, RelPath, Reply};
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::serve::{self, Served};
 use butterfs_testkit::watchdog::Watchdog;
@@ -28,7 +28,7 @@ fn same(what: &str, expected: &Fingerprint, actual: &Fingerprint, compare: Compa
 }
 
 /// Closes what the workload left open, on both sides.
-fn close_all(model: &mut ModelFs, target: &mut dyn Target) {
+fn close_all(model: &mut ModelFs, target: &mut dyn OperationTarget) {
     let open: Vec<u32> = model.handles().keys().copied().collect();
     for handle in open {
         let close = Op::Close { handle };

@@ -68,15 +68,15 @@ impl ChunkMap {
     /// Adds a chunk. It must not overlap another one, and its shape must fit its profile.
     pub fn insert(&mut self, chunk: Chunk) -> Result<(), ChunkMapError> {
         check_shape(&chunk)?;
-        let place = self.chunks.partition_point(|other| other.start <= chunk.start);
-        let before = place.checked_sub(1).map(|index| &self.chunks[index]);
+        let index = self.chunks.partition_point(|other| other.start <= chunk.start);
+        let before = index.checked_sub(1).map(|index| &self.chunks[index]);
         if let Some(other) = before.filter(|other| other.end() > chunk.start) {
             return Err(overlap(other, &chunk));
         }
-        if let Some(other) = self.chunks.get(place).filter(|other| other.start < chunk.end()) {
+        if let Some(other) = self.chunks.get(index).filter(|other| other.start < chunk.end()) {
             return Err(overlap(&chunk, other));
         }
-        self.chunks.insert(place, Arc::new(chunk));
+        self.chunks.insert(index, Arc::new(chunk));
         Ok(())
     }
 

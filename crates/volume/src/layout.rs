@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //! 1. A piece lies in one element, and all pieces of a request together are the request, in order.
-//! 2. No place lies outside of the stripe's device extent.
+//! 2. No stripe address lies outside of the stripe's device extent.
 //!
 //! Pure: no devices here.
 
@@ -45,9 +45,9 @@ pub struct Piece {
     pub depth: u64,
 }
 
-/// A place on a device.
+/// Where a byte of a chunk is on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct StripeAddress {
     /// Index of the stripe in the chunk.
     pub stripe: usize,
     /// Address on the stripe's device.
@@ -121,32 +121,32 @@ impl<'a> Layout<'a> {
     }
 
     /// Where mirror `mirror` of a piece is.
-    pub fn place(&self, piece: &Piece, mirror: usize) -> Place {
+    pub fn stripe_address(&self, piece: &Piece, mirror: usize) -> StripeAddress {
         let stripe = match self.profile.bit {
             bits::RAID0 => piece.column,
             bits::RAID10 => 2 * piece.column + mirror,
             bits::RAID5 | bits::RAID6 => self.rotated(piece.column, piece.row),
             _ => mirror,
         };
-        self.place_on(stripe, piece.depth)
+        self.address_on(stripe, piece.depth)
     }
 
     /// Where data column `column` of a row of a parity profile is, at the same depth as `piece`.
-    pub fn column_place(&self, piece: &Piece, column: usize) -> Place {
-        self.place_on(self.rotated(column, piece.row), piece.depth)
+    pub fn column_address(&self, piece: &Piece, column: usize) -> StripeAddress {
+        self.address_on(self.rotated(column, piece.row), piece.depth)
     }
 
     /// Where parity `which` (0 P, 1 Q) of a piece is.
-    pub fn parity_place(&self, piece: &Piece, which: usize) -> Place {
-        self.place_on(self.rotated(self.columns() + which, piece.row), piece.depth)
+    pub fn parity_address(&self, piece: &Piece, which: usize) -> StripeAddress {
+        self.address_on(self.rotated(self.columns() + which, piece.row), piece.depth)
     }
 
     fn rotated(&self, slot: usize, row: u64) -> usize {
         ((slot as u64 + row) % self.chunk.stripes.len() as u64) as usize
     }
 
-    fn place_on(&self, stripe: usize, depth: u64) -> Place {
-        Place { stripe, physical: self.chunk.stripes[stripe].physical.plus(depth) }
+    fn address_on(&self, stripe: usize, depth: u64) -> StripeAddress {
+        StripeAddress { stripe, physical: self.chunk.stripes[stripe].physical.plus(depth) }
     }
 }
 

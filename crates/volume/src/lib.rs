@@ -41,7 +41,7 @@ mod volume;
 pub use assembly::{OpenNotes, SPLIT_HINT};
 pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
-pub use layout::{Layout, Piece, Place};
+pub use layout::{Layout, Piece, StripeAddress};
 pub use member::DeviceStats;
 pub use resync::{Confirmed, Resynced};
 pub use signatures::recognise;

@@ -276,9 +276,9 @@ impl Member {
     }
 
     /// Begins to make a range durable.
-    pub fn begin_flush(&self, at: Physical, len: u64) {
+    pub fn begin_write_out(&self, at: Physical, len: u64) {
         if self.is_in_use() {
-            self.device.begin_flush(at.0, len);
+            self.device.begin_write_out(at.0, len);
         }
     }
 

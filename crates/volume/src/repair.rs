@@ -64,11 +64,12 @@ impl Volume {
             return Ok(false);
         }
         for piece in layout.pieces(at, good.len()) {
-            let place = layout.place(&piece, copy);
-            let stored = self.store_place(layout, at.plus(piece.range.start as u64), place, &good[piece.range.clone()]);
+            let address = layout.stripe_address(&piece, copy);
+            let stored =
+                self.store_stripe(layout, at.plus(piece.range.start as u64), address, &good[piece.range.clone()]);
             if let Err(error) = stored {
                 // It may hold a part of it now.
-                if let Some(member) = self.member(layout.chunk().stripes[place.stripe].device) {
+                if let Some(member) = self.member(layout.chunk().stripes[address.stripe].device) {
                     self.miss(&[member]);
                 }
                 return Err(error);

@@ -6,7 +6,7 @@
 //! good copy. Superblock copies lie in chunks, too, where nothing else is stored: they are left alone.
 
 use crate::error::VolumeError;
-use crate::layout::{Layout, Piece, Place};
+use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::touched_superblock;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
@@ -58,10 +58,12 @@ impl Volume {
             let _gate = self.gate.write();
             let mut done = Resynced::default();
             for piece in layout.pieces(at, len) {
-                let places: Vec<Place> = (0..layout.mirrors()).map(|mirror| layout.place(&piece, mirror)).collect();
-                let is_own = |place: &&Place| layout.chunk().stripes[place.stripe].device == id;
-                if let Some(own) = places.iter().find(is_own) {
-                    let others: Vec<Place> = places.iter().filter(|place| !is_own(place)).copied().collect();
+                let addresses: Vec<StripeAddress> =
+                    (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror)).collect();
+                let is_own = |address: &&StripeAddress| layout.chunk().stripes[address.stripe].device == id;
+                if let Some(own) = addresses.iter().find(is_own) {
+                    let others: Vec<StripeAddress> =
+                        addresses.iter().filter(|address| !is_own(address)).copied().collect();
                     self.resync_piece(&layout, (at, &piece), (*own, &others), (unit, confirm), &mut done)?;
                 }
             }
@@ -73,14 +75,15 @@ impl Volume {
         &self,
         layout: &Layout<'_>,
         (at, piece): (Logical, &Piece),
-        (own, others): (Place, &[Place]),
+        (own, others): (StripeAddress, &[StripeAddress]),
         (unit, confirm): (usize, &dyn Fn(Logical, &[u8]) -> Confirmed),
         done: &mut Resynced,
     ) -> Result<(), VolumeError> {
         let mut held = vec![0; piece.range.len()];
         let mut good = held.clone();
-        let is_read = self.fetch_place(layout, 0, own, Trust::Verified, &mut held).is_ok();
-        let first = others.iter().any(|place| self.fetch_place(layout, 0, *place, Trust::Blind, &mut good).is_ok());
+        let is_read = self.fetch_stripe(layout, 0, own, Trust::Verified, &mut held).is_ok();
+        let first =
+            others.iter().any(|address| self.fetch_stripe(layout, 0, *address, Trust::Blind, &mut good).is_ok());
         if is_read && first && held == good {
             return Ok(());
         }
@@ -88,12 +91,12 @@ impl Volume {
         for (index, part) in held.chunks(unit).enumerate() {
             let ahead = (index * unit) as u64;
             let at = start.plus(ahead);
-            let own = Place { physical: own.physical.plus(ahead), ..own };
+            let own = StripeAddress { physical: own.physical.plus(ahead), ..own };
             if touched_superblock(own.physical, part.len() as u64).is_some() {
                 continue;
             }
             let own_rank =
-                if is_read || self.fetch_place(layout, 0, own, Trust::Verified, &mut good[..part.len()]).is_ok() {
+                if is_read || self.fetch_stripe(layout, 0, own, Trust::Verified, &mut good[..part.len()]).is_ok() {
                     confirm(at, if is_read { part } else { &good[..part.len()] })
                 } else {
                     Confirmed::No
@@ -101,8 +104,8 @@ impl Volume {
             let mut best: Option<(Confirmed, Vec<u8>)> = None;
             for other in others {
                 let mut bytes = vec![0; part.len()];
-                let place = Place { physical: other.physical.plus(ahead), ..*other };
-                if self.fetch_place(layout, 0, place, Trust::Blind, &mut bytes).is_ok() {
+                let address = StripeAddress { physical: other.physical.plus(ahead), ..*other };
+                if self.fetch_stripe(layout, 0, address, Trust::Blind, &mut bytes).is_ok() {
                     let rank = confirm(at, &bytes);
                     if best.as_ref().is_none_or(|(best, _)| rank > *best) {
                         best = Some((rank, bytes));
@@ -126,8 +129,14 @@ impl Volume {
         Ok(())
     }
 
-    fn store_resynced(&self, layout: &Layout<'_>, at: Logical, own: Place, bytes: &[u8]) -> Result<(), VolumeError> {
-        self.store_place(layout, at, own, bytes).inspect_err(|_| {
+    fn store_resynced(
+        &self,
+        layout: &Layout<'_>,
+        at: Logical,
+        own: StripeAddress,
+        bytes: &[u8],
+    ) -> Result<(), VolumeError> {
+        self.store_stripe(layout, at, own, bytes).inspect_err(|_| {
             if let Some(member) = self.member(layout.chunk().stripes[own.stripe].device) {
                 self.miss(&[member]);
             }

@@ -13,7 +13,7 @@
 
 use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
-use crate::layout::{Layout, Place};
+use crate::layout::{Layout, StripeAddress};
 use crate::member::{Condition, Member};
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
@@ -115,9 +115,9 @@ impl Volume {
         let read = self.located(at, len, |layout| {
             let piece = layout.pieces(at, len).next();
             let found = piece.is_some_and(|piece| {
-                (0..layout.mirrors()).map(|mirror| layout.place(&piece, mirror)).any(|place| {
-                    let is_it = layout.chunk().stripes[place.stripe].device == on;
-                    is_it && self.fetch_place(&layout, 0, place, Trust::Verified, &mut bytes).is_ok()
+                (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror)).any(|address| {
+                    let is_it = layout.chunk().stripes[address.stripe].device == on;
+                    is_it && self.fetch_stripe(&layout, 0, address, Trust::Verified, &mut bytes).is_ok()
                 })
             });
             Ok(found)
@@ -236,10 +236,10 @@ impl Volume {
         true
     }
 
-    /// Whether a place lies on a stale device, and a write may have been missed there.
-    pub(crate) fn lacks_something(&self, layout: &Layout<'_>, place: Place) -> bool {
+    /// Whether an address lies on a stale device, and a write may have been missed there.
+    pub(crate) fn lacks_something(&self, layout: &Layout<'_>, address: StripeAddress) -> bool {
         layout.chunk().profile().tolerated_failures > 0
-            && self.is_stale(layout.chunk().stripes[place.stripe].device)
+            && self.is_stale(layout.chunk().stripes[address.stripe].device)
             && !self.has_bug(Bug::StaleBelieved)
     }
 
@@ -251,7 +251,7 @@ impl Volume {
         if copy >= layout.mirrors() {
             return layout.chunk().stripes.iter().any(|stripe| self.is_stale(stripe.device));
         }
-        layout.pieces(at, len).any(|piece| self.lacks_something(layout, layout.place(&piece, copy)))
+        layout.pieces(at, len).any(|piece| self.lacks_something(layout, layout.stripe_address(&piece, copy)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reading one copy: straight from a mirror, or computed from the other stripes of a row with parity.
 
 use crate::error::{CopyFailure, FailureReason};
-use crate::layout::{Layout, Piece, Place};
+use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::Member;
 use crate::parity;
 use crate::staleness::Bug;
@@ -42,7 +42,7 @@ impl Volume {
             let part = &mut buf[piece.range.clone()];
             match source(layout, &piece, copy) {
                 None if layout.parity() > 0 => self.fetch_or_compute(layout, &piece, trust, part),
-                None => self.fetch_place(layout, copy, self.mirror_place(layout, &piece, copy, trust), trust, part),
+                None => self.fetch_stripe(layout, copy, self.mirror_address(layout, &piece, copy, trust), trust, part),
                 Some(source) => self.compute(layout, &piece, copy, source, trust, part),
             }
         })
@@ -50,28 +50,28 @@ impl Volume {
 
     /// Where mirror `copy` of a piece is. Where that device cannot be used: the next one on a device that can, one that has
     /// missed nothing before one that has.
-    fn mirror_place(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, trust: Trust) -> Place {
+    fn mirror_address(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, trust: Trust) -> StripeAddress {
         let mirrors = layout.mirrors();
-        let places = (0..mirrors).map(|turn| layout.place(piece, (copy + turn) % mirrors));
-        let usable = |place: &Place| self.is_readable(layout, *place, trust);
-        let own = places.clone().next().filter(usable);
-        let whole = |place: &Place| usable(place) && !self.lacks_something(layout, *place);
-        let found = own.or_else(|| places.clone().find(whole)).or_else(|| places.clone().find(usable));
-        found.unwrap_or_else(|| layout.place(piece, copy % mirrors))
+        let addresses = (0..mirrors).map(|turn| layout.stripe_address(piece, (copy + turn) % mirrors));
+        let usable = |address: &StripeAddress| self.is_readable(layout, *address, trust);
+        let own = addresses.clone().next().filter(usable);
+        let whole = |address: &StripeAddress| usable(address) && !self.lacks_something(layout, *address);
+        let found = own.or_else(|| addresses.clone().find(whole)).or_else(|| addresses.clone().find(usable));
+        found.unwrap_or_else(|| layout.stripe_address(piece, copy % mirrors))
     }
 
-    fn is_readable(&self, layout: &Layout<'_>, place: Place, trust: Trust) -> bool {
-        self.readable(layout, place, trust).is_ok()
+    fn is_readable(&self, layout: &Layout<'_>, address: StripeAddress, trust: Trust) -> bool {
+        self.readable(layout, address, trust).is_ok()
     }
 
-    /// The device of a place, or why it is not read.
-    fn readable(&self, layout: &Layout<'_>, place: Place, trust: Trust) -> Result<&Member, &'static str> {
-        match self.member(layout.chunk().stripes[place.stripe].device).filter(|member| member.is_in_use()) {
+    /// The device of an address, or why it is not read.
+    fn readable(&self, layout: &Layout<'_>, address: StripeAddress, trust: Trust) -> Result<&Member, &'static str> {
+        match self.member(layout.chunk().stripes[address.stripe].device).filter(|member| member.is_in_use()) {
             None => Err("the device is missing"),
             Some(member) if member.is_foreign() => Err("the device was written without the others"),
             Some(_)
                 if trust == Trust::Blind
-                    && self.lacks_something(layout, place)
+                    && self.lacks_something(layout, address)
                     && !self.has_bug(Bug::MirrorsTakeTurns)
                     && !self.has_bug(Bug::RepairsFromStale) =>
             {
@@ -89,9 +89,9 @@ impl Volume {
         trust: Trust,
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
-        let place = layout.place(piece, 0);
-        let direct = |buf: &mut [u8]| self.fetch_place(layout, 0, place, trust, buf);
-        if self.is_readable(layout, place, trust) {
+        let address = layout.stripe_address(piece, 0);
+        let direct = |buf: &mut [u8]| self.fetch_stripe(layout, 0, address, trust, buf);
+        if self.is_readable(layout, address, trust) {
             return direct(buf);
         }
         let computed = (1..layout.copies()).find_map(|copy| {
@@ -104,23 +104,23 @@ impl Volume {
     /// Fills `buf` with a piece of a parity profile, computed if it cannot be read.
     pub(crate) fn fetch_piece(&self, layout: &Layout<'_>, piece: &Piece, buf: &mut [u8]) -> Result<(), CopyFailure> {
         let trust = Trust::Verified;
-        let direct = self.fetch_place(layout, 0, layout.place(piece, 0), trust, buf);
+        let direct = self.fetch_stripe(layout, 0, layout.stripe_address(piece, 0), trust, buf);
         direct.or_else(|failure| self.compute(layout, piece, 1, Source::P, trust, buf).map_err(|_| failure))
     }
 
-    pub(crate) fn fetch_place(
+    pub(crate) fn fetch_stripe(
         &self,
         layout: &Layout<'_>,
         copy: usize,
-        place: Place,
+        address: StripeAddress,
         trust: Trust,
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
-        let read = match self.readable(layout, place, trust) {
-            Ok(member) => member.read(place.physical, buf).map_err(|error| error.to_string()),
+        let read = match self.readable(layout, address, trust) {
+            Ok(member) => member.read(address.physical, buf).map_err(|error| error.to_string()),
             Err(why) => Err(why.to_owned()),
         };
-        read.map_err(|error| self.failure_at(layout, copy, place, FailureReason::Unreadable(error)))
+        read.map_err(|error| self.failure_at(layout, copy, address, FailureReason::Unreadable(error)))
     }
 
     /// Computes a piece from the rest of its row.
@@ -139,15 +139,15 @@ impl Volume {
         };
         let (mut p, mut q) = (vec![0; buf.len()], vec![0; buf.len()]);
         if !matches!(source, Source::Q) {
-            self.fetch_place(layout, copy, layout.parity_place(piece, 0), trust, &mut p)?;
+            self.fetch_stripe(layout, copy, layout.parity_address(piece, 0), trust, &mut p)?;
         }
         if !matches!(source, Source::P) {
-            self.fetch_place(layout, copy, layout.parity_place(piece, 1), trust, &mut q)?;
+            self.fetch_stripe(layout, copy, layout.parity_address(piece, 1), trust, &mut q)?;
         }
         let mut other = vec![0; buf.len()];
         let present = |column: &usize| *column != piece.column && Some(*column) != also_without;
         for column in (0..layout.columns()).filter(present) {
-            self.fetch_place(layout, copy, layout.column_place(piece, column), trust, &mut other)?;
+            self.fetch_stripe(layout, copy, layout.column_address(piece, column), trust, &mut other)?;
             parity::add(&mut p, &other);
             parity::add_scaled(&mut q, &other, column);
         }

@@ -4,12 +4,12 @@
 //! the first and the last device a power cut leaves data and parity that do not fit each other, as everywhere with
 //! this format; no byte that was not written is lost as long as no device is.
 //!
-//! Invariant: a write is attempted everywhere, and is an error when it failed in more places than the profile survives.
+//! Invariant: a write is attempted everywhere, and is an error when it failed on more devices than the profile survives.
 //! So a device that fails does not stop a mirror, and DUP, which survives no device, wants both of its copies, as in the
 //! kernel. A device that has missed a write is stale from then on, and what is written to a stale device is not counted.
 
 use crate::error::VolumeError;
-use crate::layout::{Layout, Piece, Place};
+use crate::layout::{Layout, Piece, StripeAddress};
 use crate::parity;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
@@ -22,26 +22,26 @@ impl Volume {
         for piece in layout.pieces(at, data.len()) {
             let part = &data[piece.range.clone()];
             let written = (0..layout.mirrors()).map(|mirror| {
-                let place = layout.place(&piece, mirror);
-                (place, self.store_place(layout, at.plus(piece.range.start as u64), place, part))
+                let address = layout.stripe_address(&piece, mirror);
+                (address, self.store_stripe(layout, at.plus(piece.range.start as u64), address, part))
             });
             self.tolerate(layout, written)?;
         }
         Ok(())
     }
 
-    /// The first error of a write, if it was not stored in as many places as the profile demands, of which those on stale
+    /// The first error of a write, if it was not stored on as many devices as the profile demands, of which those on stale
     /// devices do not count. Else a device that failed is told, and is stale from now on.
     fn tolerate(
         &self,
         layout: &Layout<'_>,
-        outcomes: impl Iterator<Item = (Place, Result<(), VolumeError>)>,
+        outcomes: impl Iterator<Item = (StripeAddress, Result<(), VolumeError>)>,
     ) -> Result<(), VolumeError> {
         let (mut errors, mut uncounted) = (Vec::new(), 0);
-        for (place, outcome) in outcomes {
+        for (address, outcome) in outcomes {
             match outcome {
-                Ok(()) => uncounted += usize::from(self.lacks_something(layout, place)),
-                Err(error) => errors.push((place, error)),
+                Ok(()) => uncounted += usize::from(self.lacks_something(layout, address)),
+                Err(error) => errors.push((address, error)),
             }
         }
         if errors.is_empty() {
@@ -49,9 +49,9 @@ impl Volume {
         }
         let survives = errors.len() + uncounted <= survivable(layout);
         // That a device is gone was told once.
-        let device = |place: &Place| layout.chunk().stripes[place.stripe].device;
+        let device = |address: &StripeAddress| layout.chunk().stripes[address.stripe].device;
         let news: Vec<_> = errors.iter().filter(|(_, error)| !error.is_absence()).collect();
-        let failed: Vec<_> = news.iter().filter_map(|(place, _)| self.member(device(place))).collect();
+        let failed: Vec<_> = news.iter().filter_map(|(address, _)| self.member(device(address))).collect();
         if !survives || !self.miss(&failed) {
             return Err(errors.swap_remove(0).1);
         }
@@ -59,20 +59,20 @@ impl Volume {
         Ok(())
     }
 
-    pub(crate) fn store_place(
+    pub(crate) fn store_stripe(
         &self,
         layout: &Layout<'_>,
         at: Logical,
-        place: Place,
+        address: StripeAddress,
         data: &[u8],
     ) -> Result<(), VolumeError> {
-        let id = layout.chunk().stripes[place.stripe].device;
+        let id = layout.chunk().stripes[address.stripe].device;
         let (device, written) = match self.member(id) {
-            Some(member) if member.is_in_use() => (member.device.name(), member.write(place.physical, data)),
+            Some(member) if member.is_in_use() => (member.device.name(), member.write(address.physical, data)),
             Some(member) => (member.device.name(), Err(absent())),
             None => (format!("device {id}"), Err(absent())),
         };
-        written.map_err(|error| VolumeError::Write { at: Some(at), device, physical: place.physical, error })
+        written.map_err(|error| VolumeError::Write { at: Some(at), device, physical: address.physical, error })
     }
 
     pub(crate) fn store_with_parity(&self, layout: &Layout<'_>, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
@@ -89,12 +89,12 @@ impl Volume {
         let RowWrite { layout, at, .. } = row;
         let parities = self.future_parity(row)?;
         let data = row.pieces.iter().map(|piece| {
-            let (part, place) = (&row.data[piece.range.clone()], layout.place(piece, 0));
-            (place, self.store_place(layout, at.plus(piece.range.start as u64), place, part))
+            let (part, address) = (&row.data[piece.range.clone()], layout.stripe_address(piece, 0));
+            (address, self.store_stripe(layout, at.plus(piece.range.start as u64), address, part))
         });
         let parities = parities.iter().enumerate().map(|(which, bytes)| {
-            let place = layout.parity_place(&row.whole, which);
-            (place, self.store_place(layout, *at, place, bytes))
+            let address = layout.parity_address(&row.whole, which);
+            (address, self.store_stripe(layout, *at, address, bytes))
         });
         self.tolerate(layout, data.chain(parities))
     }

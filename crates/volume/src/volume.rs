@@ -2,7 +2,7 @@
 
 use crate::chunk_map::{ChunkMap, ChunkMapError};
 use crate::error::{CopyFailure, FailureReason, VolumeError};
-use crate::layout::{Layout, Piece, Place};
+use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::{DeviceStats, Member};
 use crate::ownership::Look;
 use crate::staleness::Bug;
@@ -262,9 +262,9 @@ impl Volume {
             let unit = unit_end.min(end) - at.0;
             for piece in layout.pieces(at, unit as usize) {
                 let copy = self.reading_order(&layout, at, 1, Trust::Verified)[0];
-                let place = layout.place(&piece, copy);
-                let member = self.member(chunk.stripes[place.stripe].device);
-                member.inspect(|member| member.begin_read(place.physical, piece.range.len() as u64));
+                let address = layout.stripe_address(&piece, copy);
+                let member = self.member(chunk.stripes[address.stripe].device);
+                member.inspect(|member| member.begin_read(address.physical, piece.range.len() as u64));
             }
             at = at.plus(unit);
         }
@@ -320,8 +320,8 @@ impl Volume {
 
     /// The errors that the device of a copy has counted.
     fn doubt(&self, layout: &Layout<'_>, at: Logical, copy: usize) -> u64 {
-        let place = layout.pieces(at, 1).next().map(|piece| layout.place(&piece, copy));
-        let member = place.and_then(|place| self.member(layout.chunk().stripes[place.stripe].device));
+        let address = layout.pieces(at, 1).next().map(|piece| layout.stripe_address(&piece, copy));
+        let member = address.and_then(|address| self.member(layout.chunk().stripes[address.stripe].device));
         member.map_or(u64::MAX, |member| member.stats().doubt())
     }
 
@@ -379,21 +379,21 @@ impl Volume {
 
     /// Describes what is wrong with a copy of the bytes at `at`.
     pub(crate) fn failure(&self, layout: &Layout<'_>, at: Logical, copy: usize, reason: FailureReason) -> CopyFailure {
-        let place = layout.pieces(at, 1).next().map(|piece| layout.place(&piece, copy % layout.mirrors()));
-        let place = place.unwrap_or(Place { stripe: 0, physical: layout.chunk().stripes[0].physical });
-        self.failure_at(layout, copy, place, reason)
+        let address = layout.pieces(at, 1).next().map(|piece| layout.stripe_address(&piece, copy % layout.mirrors()));
+        let address = address.unwrap_or(StripeAddress { stripe: 0, physical: layout.chunk().stripes[0].physical });
+        self.failure_at(layout, copy, address, reason)
     }
 
     pub(crate) fn failure_at(
         &self,
         layout: &Layout<'_>,
         copy: usize,
-        place: Place,
+        address: StripeAddress,
         reason: FailureReason,
     ) -> CopyFailure {
-        let device = layout.chunk().stripes[place.stripe].device;
+        let device = layout.chunk().stripes[address.stripe].device;
         let name = self.member(device).map_or_else(|| "a missing device".to_owned(), |member| member.device.name());
-        CopyFailure { copy, device, name, physical: place.physical, reason }
+        CopyFailure { copy, device, name, physical: address.physical, reason }
     }
 
     /// Writes `data` at `at`, which lie in one chunk, to every copy. Durable after the next [`flush`](Self::flush).
@@ -425,11 +425,11 @@ impl Volume {
     }
 
     /// Has the devices begin to make these bytes durable, so that the next [`flush`](Self::flush) has less to wait for.
-    pub fn begin_flush(&self, at: Logical, len: usize) {
+    pub fn begin_write_out(&self, at: Logical, len: usize) {
         let begin = |layout: Layout<'_>| {
             for piece in layout.pieces(at, len) {
-                for (member, place) in self.mirror_places(&layout, &piece) {
-                    member.inspect(|member| member.begin_flush(place.physical, piece.range.len() as u64));
+                for (member, address) in self.mirror_addresses(&layout, &piece) {
+                    member.inspect(|member| member.begin_write_out(address.physical, piece.range.len() as u64));
                 }
             }
             Ok(())
@@ -458,21 +458,21 @@ impl Volume {
         }
         let _gate = self.gate.read();
         for piece in layout.pieces(at, len) {
-            for (member, place) in self.mirror_places(layout, &piece) {
-                member.inspect(|member| member.discard(place.physical, piece.range.len() as u64));
+            for (member, address) in self.mirror_addresses(layout, &piece) {
+                member.inspect(|member| member.discard(address.physical, piece.range.len() as u64));
             }
         }
     }
 
-    /// The places that hold a piece as it is, each with its device.
-    pub(crate) fn mirror_places<'a>(
+    /// The addresses that hold a piece as it is, each with its device.
+    pub(crate) fn mirror_addresses<'a>(
         &'a self,
         layout: &Layout<'a>,
         piece: &Piece,
-    ) -> impl Iterator<Item = (Option<&'a Member>, Place)> {
+    ) -> impl Iterator<Item = (Option<&'a Member>, StripeAddress)> {
         (0..layout.mirrors()).map(move |mirror| {
-            let place = layout.place(piece, mirror);
-            (self.member(layout.chunk().stripes[place.stripe].device), place)
+            let address = layout.stripe_address(piece, mirror);
+            (self.member(layout.chunk().stripes[address.stripe].device), address)
         })
     }
 

@@ -14,15 +14,15 @@ fn is_subvolume_entry(item: Item<'_>) -> bool {
 
 /// Takes the only name of a file.
 fn take_name(e: &Editor) {
-    let place = e.find(SUBVOLUME, |item| {
+    let position = e.find(SUBVOLUME, |item| {
         let Some((name, after)) = item.next().and_then(|name| Some((name, name.next()?))) else { return false };
         is_file(item)
             && name.is(KeyType::INODE_REF)
             && after.key().objectid != name.key().objectid - 1
             && !after.is(KeyType::INODE_EXTREF)
     });
-    e.edit_item(place, |inode: &mut InodeItem| inode.nlink = 0.into());
-    e.edit(place.leaf, |leaf| leaf.remove_items(place.slot + 1..place.slot + 2));
+    e.edit_item(position, |inode: &mut InodeItem| inode.nlink = 0.into());
+    e.edit(position.leaf, |leaf| leaf.remove_items(position.slot + 1..position.slot + 2));
 }
 
 fn is_hole(item: Item<'_>) -> bool {
@@ -60,14 +60,14 @@ pub const PLANTS: &[Plant] = &[
     }),
     ("reference-without-entry", |e| e.remove(SUBVOLUME, kind(KeyType::DIR_INDEX))),
     ("extref-hash", |e| {
-        let place = e.find(SUBVOLUME, |item| item.is_inner(KeyType::INODE_EXTREF) && item.next().is_some());
-        e.set_key(place, |key| Key { offset: key.offset + 1, ..key });
+        let position = e.find(SUBVOLUME, |item| item.is_inner(KeyType::INODE_EXTREF) && item.next().is_some());
+        e.set_key(position, |key| Key { offset: key.offset + 1, ..key });
     }),
     ("reference-without-entry", |e| {
-        let place = e.find(TreeId::FS, |item| {
+        let position = e.find(TreeId::FS, |item| {
             item.is(KeyType::INODE_REF) && item.key() == Key::new(256, KeyType::INODE_REF, 256)
         });
-        e.edit(place.leaf, |leaf| leaf.item_mut(place.slot)[0] = 1);
+        e.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[0] = 1);
     }),
     ("file-extent-overlap", |e| {
         let wanted = |item: Item<'_>| item.is_last() && item.is(KeyType::EXTENT_DATA) && item.key().offset > 0;

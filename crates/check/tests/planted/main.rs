@@ -52,9 +52,9 @@ const INLINE_REF: usize = ExtentItem::LEN + 1;
 
 /// Changes the first inline reference of a data extent.
 fn change_inline(editor: &Editor, change: impl FnOnce(&mut ExtentDataRef)) {
-    let place = editor.find(TreeId::EXTENT, is_plain_data_extent);
-    editor.edit(place.leaf, |leaf| {
-        let bytes = &mut leaf.item_mut(place.slot)[INLINE_REF..];
+    let position = editor.find(TreeId::EXTENT, is_plain_data_extent);
+    editor.edit(position.leaf, |leaf| {
+        let bytes = &mut leaf.item_mut(position.slot)[INLINE_REF..];
         let (reference, _) = zerocopy::FromBytes::mut_from_prefix(bytes).expect("it is that long");
         change(reference);
     });

@@ -14,16 +14,16 @@ fn extent(refs: u64, flags: u64) -> ExtentItem {
 
 /// Takes the last checksums of a leaf further, onto the first ones of the next leaf.
 fn stretch_checksums(e: &Editor) {
-    let (mut place, mut before): (_, Option<(Logical, u64)>) = (None, None);
+    let (mut position, mut before): (_, Option<(Logical, u64)>) = (None, None);
     e.each_leaf(TreeId::CSUM, &mut |leaf| {
         let first = leaf.key(0).offset;
         if let Some((at, start)) = before {
-            place = Some((at, ((first - start) / 4096 + 1) as usize * 4));
+            position = Some((at, ((first - start) / 4096 + 1) as usize * 4));
         }
         before = leaf.last_key().map(|last| (leaf.at(), last.offset));
-        place.is_some_and(|(at, len)| e.node(at).free_space() >= len)
+        position.is_some_and(|(at, len)| e.node(at).free_space() >= len)
     });
-    let (at, len) = place.expect("there are several leaves of checksums");
+    let (at, len) = position.expect("there are several leaves of checksums");
     e.edit(at, |leaf| {
         let slot = leaf.nritems() - 1;
         let len = len.max(leaf.item_len(slot));
@@ -52,20 +52,20 @@ fn is_full(item: Item<'_>) -> bool {
 
 pub const PLANTS: &[Plant] = &[
     ("extent-overlap", |e| {
-        let place = e.find(TreeId::EXTENT, |item| item.is_last() && is_data_extent(item));
-        e.set_key(place, |key| Key { offset: key.offset + (1 << 20), ..key });
+        let position = e.find(TreeId::EXTENT, |item| item.is_last() && is_data_extent(item));
+        e.set_key(position, |key| Key { offset: key.offset + (1 << 20), ..key });
     }),
     ("extent-outside-chunk", |e| {
         let item = extent(1, extent_flags::DATA);
         e.insert(TreeId::EXTENT, Key::new(1 << 50, KeyType::EXTENT_ITEM, 4096), item.as_bytes());
     }),
     ("extent-in-wrong-group", |e| {
-        let place = e.find(TreeId::EXTENT, is_data_extent);
+        let position = e.find(TreeId::EXTENT, is_data_extent);
         let nodesize: u64 = e.sb.nodesize.get().into();
-        e.edit(place.leaf, |leaf| {
+        e.edit(position.leaf, |leaf| {
             let block = [extent(1, extent_flags::TREE_BLOCK).as_bytes(), &[0; 18]].concat();
-            leaf.replace_item(place.slot, &block);
-            leaf.set_key(place.slot, Key { offset: nodesize, ..leaf.key(place.slot) });
+            leaf.replace_item(position.slot, &block);
+            leaf.set_key(position.slot, Key { offset: nodesize, ..leaf.key(position.slot) });
         });
     }),
     ("extent-missing", |e| e.remove(TreeId::EXTENT, is_data_extent)),
@@ -91,8 +91,8 @@ pub const PLANTS: &[Plant] = &[
         e.insert(TreeId::EXTENT, Key::new(1 << 50, KeyType::TREE_BLOCK_REF, 5), &[]);
     }),
     ("extent-level", |e| {
-        let place = e.find(TreeId::EXTENT, |item| item.is_inner(KeyType::METADATA_ITEM) && item.key().offset == 0);
-        e.set_key(place, |key| Key { offset: 5, ..key });
+        let position = e.find(TreeId::EXTENT, |item| item.is_inner(KeyType::METADATA_ITEM) && item.key().offset == 0);
+        e.set_key(position, |key| Key { offset: 5, ..key });
     }),
     ("extent-generation", |e| {
         e.change(TreeId::EXTENT, kind(KeyType::METADATA_ITEM), |extent: &mut ExtentItem| {
@@ -100,8 +100,8 @@ pub const PLANTS: &[Plant] = &[
         });
     }),
     ("extent-length", |e| {
-        let place = e.find(TreeId::EXTENT, is_data_extent);
-        e.set_key(place, |key| Key { offset: key.offset - 4096, ..key });
+        let position = e.find(TreeId::EXTENT, is_data_extent);
+        e.set_key(position, |key| Key { offset: key.offset - 4096, ..key });
     }),
     ("full-backref-missing", |e| {
         e.change(TreeId::EXTENT, is_full, |extent: &mut ExtentItem| {
@@ -109,8 +109,8 @@ pub const PLANTS: &[Plant] = &[
         });
     }),
     ("checksum-missing", |e| {
-        let place = e.find(TreeId::CSUM, |item| item.data().len() > 4);
-        e.edit(place.leaf, |leaf| leaf.resize_item(place.slot, leaf.item_len(place.slot) - 4));
+        let position = e.find(TreeId::CSUM, |item| item.data().len() > 4);
+        e.edit(position.leaf, |leaf| leaf.resize_item(position.slot, leaf.item_len(position.slot) - 4));
     }),
     ("checksum-odd", |e| {
         let wanted = |item: Item<'_>| is_file(item) && item.next().and_then(|item| item.next()).is_some_and(is_regular);
@@ -123,8 +123,8 @@ pub const PLANTS: &[Plant] = &[
     }),
     ("checksum-overlap", stretch_checksums),
     ("data-checksum", |e| {
-        let place = e.find(TreeId::CSUM, |item| item.is(KeyType::EXTENT_CSUM));
-        let data = e.node(place.leaf).key(place.slot).offset;
+        let position = e.find(TreeId::CSUM, |item| item.is(KeyType::EXTENT_CSUM));
+        let data = e.node(position.leaf).key(position.slot).offset;
         e.write_raw(Logical(data), &[0x5a; 512]);
     }),
     ("root-unreferenced", |e| {
@@ -133,9 +133,9 @@ pub const PLANTS: &[Plant] = &[
         e.remove(TreeId::ROOT, |item| item.is_inner(KeyType::ROOT_BACKREF) && item.key().objectid == id);
     }),
     ("root-offset", |e| {
-        let place =
+        let position =
             e.find(TreeId::ROOT, |item| item.is(KeyType::ROOT_ITEM) && item.key().objectid == TreeId::UUID.get());
-        e.set_key(place, |key| Key { offset: 1, ..key });
+        e.set_key(position, |key| Key { offset: 1, ..key });
     }),
     ("root-ref-unpaired", |e| e.remove(TreeId::ROOT, kind(KeyType::ROOT_BACKREF))),
     ("root-dead-without-orphan", |e| {
@@ -149,8 +149,8 @@ pub const PLANTS: &[Plant] = &[
     }),
     ("uuid-entry-missing", |e| e.remove(TreeId::UUID, kind(KeyType::UUID_KEY_SUBVOL))),
     ("uuid-entry-stale", |e| {
-        let place = e.find(TreeId::UUID, kind(KeyType::UUID_KEY_SUBVOL));
-        e.edit(place.leaf, |leaf| leaf.item_mut(place.slot).copy_from_slice(&4256u64.to_le_bytes()));
+        let position = e.find(TreeId::UUID, kind(KeyType::UUID_KEY_SUBVOL));
+        e.edit(position.leaf, |leaf| leaf.item_mut(position.slot).copy_from_slice(&4256u64.to_le_bytes()));
     }),
     ("uuid-tree-lags", |e| {
         e.remove(TreeId::UUID, kind(KeyType::UUID_KEY_SUBVOL));

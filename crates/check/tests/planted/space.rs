@@ -6,7 +6,7 @@ use butterfs_ondisk::items::{
 };
 use butterfs_ondisk::superblock::OFFSETS;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
-use butterfs_testkit::editor::{Editor, Item, Place};
+use butterfs_testkit::editor::{Editor, Item, ItemPosition};
 use zerocopy::FromBytes;
 
 fn first_leaf_with_names(editor: &Editor) -> Logical {
@@ -27,12 +27,12 @@ fn is_dev_item(item: Item<'_>) -> bool {
     item.is(KeyType::DEV_ITEM)
 }
 
-fn first_stripe(editor: &Editor, Place { leaf, slot }: Place) -> Stripe {
+fn first_stripe(editor: &Editor, ItemPosition { leaf, slot }: ItemPosition) -> Stripe {
     let node = editor.node(leaf);
     Stripe::read_from_prefix(&node.item(slot)[ChunkHead::LEN..]).expect("a chunk has a stripe").0
 }
 
-fn set_first_stripe(editor: &Editor, Place { leaf, slot }: Place, change: impl FnOnce(&mut Stripe)) {
+fn set_first_stripe(editor: &Editor, ItemPosition { leaf, slot }: ItemPosition, change: impl FnOnce(&mut Stripe)) {
     editor.edit(leaf, |leaf| {
         let (stripe, _) = Stripe::mut_from_prefix(&mut leaf.item_mut(slot)[ChunkHead::LEN..]).expect("it has one");
         change(stripe);
@@ -40,8 +40,8 @@ fn set_first_stripe(editor: &Editor, Place { leaf, slot }: Place, change: impl F
 }
 
 fn blank(editor: &Editor, copies: usize, at: usize) {
-    for place in &OFFSETS[at..at + copies] {
-        editor.devices[0].write_at(place.get(), &[0; 4096]).expect("memory can be written");
+    for offset in &OFFSETS[at..at + copies] {
+        editor.devices[0].write_at(offset.get(), &[0; 4096]).expect("memory can be written");
     }
 }
 
@@ -57,14 +57,14 @@ pub const PLANTS: &[Plant] = &[
         e.devices[0].write_at(offset + 200, &[7; 64]).expect("memory can be written");
     }),
     ("key-order-across-blocks", |e| {
-        let place = e.find(SUBVOLUME, |item| item.is_last() && item.is(KeyType::DIR_INDEX));
-        e.set_key(place, |key| Key { offset: u64::MAX, ..key });
+        let position = e.find(SUBVOLUME, |item| item.is_last() && item.is(KeyType::DIR_INDEX));
+        e.set_key(position, |key| Key { offset: u64::MAX, ..key });
     }),
     ("root-missing", |e| {
         e.remove(TreeId::ROOT, |item| item.is_inner(KeyType::ROOT_ITEM) && item.key().objectid == TreeId::CSUM.get())
     }),
     ("root-doubled", |e| {
-        let Place { leaf, slot } =
+        let ItemPosition { leaf, slot } =
             e.find(TreeId::ROOT, |item| item.is_inner(KeyType::ROOT_ITEM) && item.leaf.free_space() > 470);
         e.edit(leaf, |leaf| {
             let (key, data) = (leaf.key(slot), leaf.item(slot).to_vec());
@@ -73,8 +73,8 @@ pub const PLANTS: &[Plant] = &[
     }),
     ("system-chunk", |e| e.remove(TreeId::CHUNK, |item| is_chunk(item, bits::SYSTEM))),
     ("chunk", |e| {
-        let place = e.find(TreeId::CHUNK, |item| is_chunk(item, bits::DATA));
-        set_first_stripe(e, place, |stripe| stripe.offset = (stripe.offset.get() + (1 << 40)).into());
+        let position = e.find(TreeId::CHUNK, |item| is_chunk(item, bits::DATA));
+        set_first_stripe(e, position, |stripe| stripe.offset = (stripe.offset.get() + (1 << 40)).into());
     }),
     ("stripe-overlap", |e| {
         let system = first_stripe(e, e.find(TreeId::CHUNK, |item| is_chunk(item, bits::SYSTEM)));
@@ -96,8 +96,8 @@ pub const PLANTS: &[Plant] = &[
     }),
     ("block-group-missing", |e| e.remove(TreeId::EXTENT, kind(KeyType::BLOCK_GROUP_ITEM))),
     ("block-group-extra", |e| {
-        let place = e.find(TreeId::EXTENT, kind(KeyType::BLOCK_GROUP_ITEM));
-        e.set_key(place, |key| Key { offset: key.offset + 4096, ..key });
+        let position = e.find(TreeId::EXTENT, kind(KeyType::BLOCK_GROUP_ITEM));
+        e.set_key(position, |key| Key { offset: key.offset + 4096, ..key });
     }),
     ("block-group-type", |e| {
         let is_metadata = |group: &BlockGroupItem| group.flags.get() & bits::METADATA != 0;

@@ -20,9 +20,9 @@ fn file(e: &Editor) -> (Logical, Vec<u8>) {
         false
     });
     let is_content = |item: Item<'_>| item.is(KeyType::EXTENT_DATA) && item.key().objectid == inode;
-    let place = e.find(TreeId::ROOT, is_content);
-    let leaf = e.node(place.leaf);
-    let extent: &FileExtent = Item { leaf: &leaf, slot: place.slot }.head().expect("a whole item");
+    let position = e.find(TreeId::ROOT, is_content);
+    let leaf = e.node(position.leaf);
+    let extent: &FileExtent = Item { leaf: &leaf, slot: position.slot }.head().expect("a whole item");
     let at = Logical(extent.body.disk_bytenr.get());
     let mut page = vec![0; PAGE];
     e.volume.read_copy(at, 0, &mut page).expect("it can be read");

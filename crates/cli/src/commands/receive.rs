@@ -8,7 +8,7 @@ use crate::error::{CliError, os_message};
 use crate::report;
 use crate::streams::receiving::{self, Request};
 use crate::target::{ImageArgument, Intent, Question, cannot_access, nonsense};
-use butterfs_send::apply::{self, Directory, Narrator, News, Options, Summary, Target};
+use butterfs_send::apply::{self, Directory, Options, ReceiveReport, ReceiveReporter, StreamTarget, Summary};
 use progress::Progress;
 use std::fs::File;
 use std::io::Write;
@@ -149,13 +149,13 @@ impl Args {
         &self,
         input: File,
         len: Option<u64>,
-        target: &mut dyn Target,
+        target: &mut dyn StreamTarget,
         out: &mut dyn Write,
     ) -> Result<(), CliError> {
         let mut teller = Teller { progress: Progress::new(self.quiet, len), out, written: Ok(()) };
         let options = Options { max_errors: self.max_errors, first_stream_only: self.first_stream_only };
-        let mut tell = |news: News| teller.tell(&news);
-        let summary = apply::receive(input, target, &options, &mut Narrator::new(self.verbosity(), &mut tell));
+        let mut tell = |news: ReceiveReport| teller.tell(&news);
+        let summary = apply::receive(input, target, &options, &mut ReceiveReporter::new(self.verbosity(), &mut tell));
         teller.end(&summary)
     }
 }
@@ -183,19 +183,19 @@ struct Teller<'o> {
 }
 
 impl Teller<'_> {
-    fn tell(&mut self, news: &News) {
+    fn tell(&mut self, news: &ReceiveReport) {
         match news {
-            News::Progress { bytes, commands } => self.progress.at(*bytes, *commands),
-            News::Out(line) => {
+            ReceiveReport::Progress { bytes, commands } => self.progress.at(*bytes, *commands),
+            ReceiveReport::Out(line) => {
                 self.progress.clear();
                 let written = writeln!(self.out, "{line}");
                 self.written = std::mem::replace(&mut self.written, Ok(())).and(written);
             }
-            News::Err(line) => {
+            ReceiveReport::Err(line) => {
                 self.progress.clear();
                 report::line(line);
             }
-            News::Error(sentence) => {
+            ReceiveReport::Error(sentence) => {
                 self.progress.clear();
                 report::error(sentence);
             }

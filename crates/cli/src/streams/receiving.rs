@@ -1,12 +1,12 @@
 //! Receiving as a question: `receive DIR OPTIONS ERRORS VERBOSITY`, with a descriptor that the stream is read from.
 //!
 //! DIR as [`subvolumes`](butterfs_fuse::subvolumes) names inodes; options by name, separated by commas; after how many
-//! errors to stop, 0 for never; −1, 0, 1 or 2 for how much is told. What is told comes as reports, see [`News`].
+//! errors to stop, 0 for never; −1, 0, 1 or 2 for how much is told. What is told comes as reports, see [`ReceiveReport`].
 
 use butterfs_fs::Errno;
 use butterfs_fuse::control::Report;
 use butterfs_fuse::subvolumes::{Answer, Record, Refusal, Stage, changed_inode_of};
-use butterfs_send::apply::{self, Engine, Narrator, News, Options, Summary};
+use butterfs_send::apply::{self, Engine, Options, ReceiveReport, ReceiveReporter, Summary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -109,42 +109,42 @@ pub(super) fn receive(stage: &Stage<'_>, words: &[Vec<u8>], descriptor: OwnedFd,
         .force_decompress(request.force_decompress)
         .on_change(Box::new(|directory, name| (stage.changed)(directory, name)))
         .on_close(Box::new(|directory, name, is_closed| (stage.closed)(directory, name, is_closed)));
-    let mut tell = |news: News| {
+    let mut tell = |news: ReceiveReport| {
         if !(*report.borrow_mut())(&to_words(news)) {
             is_wanted.set(false);
         }
     };
     let options = Options { max_errors: request.max_errors, first_stream_only: request.first_stream_only };
-    let summary = apply::receive(input, &mut engine, &options, &mut Narrator::new(request.verbosity, &mut tell));
+    let summary = apply::receive(input, &mut engine, &options, &mut ReceiveReporter::new(request.verbosity, &mut tell));
     let Summary { streams, sections, commands, bytes, errors } = summary;
     Ok(vec![[streams, sections, commands, bytes, errors].map(|number| number.to_string().into_bytes()).to_vec()])
 }
 
-fn to_words(news: News) -> Record {
+fn to_words(news: ReceiveReport) -> Record {
     let line = |word: &str, line: String| vec![word.as_bytes().to_vec(), line.into_bytes()];
     match news {
-        News::Out(text) => line("out", text),
-        News::Err(text) => line("err", text),
-        News::Error(text) => line("error", text),
-        News::Progress { bytes, commands } => {
+        ReceiveReport::Out(text) => line("out", text),
+        ReceiveReport::Err(text) => line("err", text),
+        ReceiveReport::Error(text) => line("error", text),
+        ReceiveReport::Progress { bytes, commands } => {
             vec![b"progress".to_vec(), bytes.to_string().into_bytes(), commands.to_string().into_bytes()]
         }
     }
 }
 
 /// What a report tells; none where it tells nothing, or makes no sense.
-pub fn news_of(words: &[Vec<u8>]) -> Option<News> {
+pub fn news_of(words: &[Vec<u8>]) -> Option<ReceiveReport> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let number = |word: &[u8]| text(word).parse().ok();
     match words {
         [word, line] => match word.as_slice() {
-            b"out" => Some(News::Out(text(line))),
-            b"err" => Some(News::Err(text(line))),
-            b"error" => Some(News::Error(text(line))),
+            b"out" => Some(ReceiveReport::Out(text(line))),
+            b"err" => Some(ReceiveReport::Err(text(line))),
+            b"error" => Some(ReceiveReport::Error(text(line))),
             _ => None,
         },
         [word, bytes, commands] if word == b"progress" => {
-            Some(News::Progress { bytes: number(bytes)?, commands: number(commands)? })
+            Some(ReceiveReport::Progress { bytes: number(bytes)?, commands: number(commands)? })
         }
         _ => None,
     }
@@ -174,7 +174,11 @@ mod tests {
         let parsed = Request::parse(&request.to_words()[1..]).unwrap();
         assert_eq!(parsed.to_words(), request.to_words());
         assert!(Request::parse(&[]).is_none());
-        for news in [News::Out("a b".into()), News::Error("%".into()), News::Progress { bytes: 7, commands: 8 }] {
+        for news in [
+            ReceiveReport::Out("a b".into()),
+            ReceiveReport::Error("%".into()),
+            ReceiveReport::Progress { bytes: 7, commands: 8 },
+        ] {
             assert_eq!(news_of(&to_words(news.clone())), Some(news));
         }
         assert!(news_of(&[b"sing".to_vec(), Vec::new()]).is_none());

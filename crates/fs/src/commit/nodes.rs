@@ -34,7 +34,7 @@ pub(crate) fn write_nodes(core: &Core, nodes: &[Arc<Node>], identity: &BlockIden
         rest = &rest[run..];
         // After the last one the flush comes at once.
         if !rest.is_empty() && bytes >= BEGIN_FLUSH_BYTES {
-            core.volume.begin_flush(start, bytes);
+            core.volume.begin_write_out(start, bytes);
         }
     }
     Ok(())

@@ -164,7 +164,7 @@ impl Files {
             if !bytes.is_empty() {
                 self.engine.volume().write(from, bytes)?;
                 if bytes.len() >= BEGIN_FLUSH_BYTES {
-                    self.engine.volume().begin_flush(from, bytes.len());
+                    self.engine.volume().begin_write_out(from, bytes.len());
                 }
             }
             Ok(from.plus(bytes.len() as u64))

@@ -83,13 +83,13 @@ impl Superblock {
 
     /// Checks every field but magic and checksum, for the copy at `at`.
     pub fn validate(&self, at: Physical) -> Result<(), SuperblockError> {
-        let place = |field| move |rule| SuperblockError::Invalid { field, rule };
-        self.check_place(at).map_err(place("bytenr"))?;
-        self.check_sizes().map_err(place("sizes"))?;
-        self.check_roots().map_err(place("roots"))?;
-        self.check_uuids().map_err(place("dev_item.fsid"))?;
-        self.check_counts().map_err(place("counts"))?;
-        chunk::parse_sys_chunk_array(self).map_err(place("sys_chunk_array"))?;
+        let invalid = |field| move |rule| SuperblockError::Invalid { field, rule };
+        self.check_place(at).map_err(invalid("bytenr"))?;
+        self.check_sizes().map_err(invalid("sizes"))?;
+        self.check_roots().map_err(invalid("roots"))?;
+        self.check_uuids().map_err(invalid("dev_item.fsid"))?;
+        self.check_counts().map_err(invalid("counts"))?;
+        chunk::parse_sys_chunk_array(self).map_err(invalid("sys_chunk_array"))?;
         Ok(())
     }
 

@@ -72,47 +72,47 @@ fn check_data_extent<'a>(key: Key, flags: u64, rest: &'a [u8], ctx: &CheckContex
     Ok(rest)
 }
 
-/// Place in the order of inline references: by type, then by sequence number downwards.
+/// Where an inline reference sorts: by type, then by sequence number downwards.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
-struct Place(u8, std::cmp::Reverse<u64>);
+struct InlineRefOrder(u8, std::cmp::Reverse<u64>);
 
 /// Checks the inline references and counts what they reference.
 fn check_inline_refs(mut rest: &[u8], ctx: &CheckContext) -> Result<u64, String> {
     let (mut total, mut last) = (0u64, None);
     while !rest.is_empty() {
-        let (place, count, after) = check_inline_ref(rest, ctx)?;
-        let ordered = last.is_none_or(|last| last <= place);
-        ensure!(ordered, "inline extent ref out of order, type {} seq {:#x}", place.0, place.1.0);
+        let (order, count, after) = check_inline_ref(rest, ctx)?;
+        let ordered = last.is_none_or(|last| last <= order);
+        ensure!(ordered, "inline extent ref out of order, type {} seq {:#x}", order.0, order.1.0);
         total = total.saturating_add(count);
-        (rest, last) = (after, Some(place));
+        (rest, last) = (after, Some(order));
     }
     Ok(total)
 }
 
-/// One inline reference: its place in the order, what it counts, and what follows.
-fn check_inline_ref<'a>(rest: &'a [u8], ctx: &CheckContext) -> Result<(Place, u64, &'a [u8]), String> {
+/// One inline reference: its order, what it counts, and what follows.
+fn check_inline_ref<'a>(rest: &'a [u8], ctx: &CheckContext) -> Result<(InlineRefOrder, u64, &'a [u8]), String> {
     let short = || format!("inline ref of type {} exceeds the item, {} bytes left", rest[0], rest.len());
     let (kind, body) = (KeyType(rest[0]), &rest[1..]);
     if kind == KeyType::EXTENT_DATA_REF {
         let (data_ref, after) = ExtentDataRef::ref_from_prefix(body).map_err(|_| short())?;
         check_data_ref(data_ref, ctx)?;
-        return Ok((Place(kind.0, std::cmp::Reverse(hash_of(data_ref))), data_ref.count.get().into(), after));
+        return Ok((InlineRefOrder(kind.0, std::cmp::Reverse(hash_of(data_ref))), data_ref.count.get().into(), after));
     }
     let (offset, after) = U64::ref_from_prefix(body).map_err(|_| short())?;
-    let place = Place(kind.0, std::cmp::Reverse(offset.get()));
+    let order = InlineRefOrder(kind.0, std::cmp::Reverse(offset.get()));
     match kind {
         // An owner reference counts nothing. Its type sorts it first.
-        KeyType::EXTENT_OWNER_REF => Ok((place, 0, after)),
-        KeyType::TREE_BLOCK_REF => Ok((place, 1, after)),
+        KeyType::EXTENT_OWNER_REF => Ok((order, 0, after)),
+        KeyType::TREE_BLOCK_REF => Ok((order, 1, after)),
         KeyType::SHARED_BLOCK_REF => {
             check_parent(offset.get(), ctx)?;
-            Ok((place, 1, after))
+            Ok((order, 1, after))
         }
         KeyType::SHARED_DATA_REF => {
             check_parent(offset.get(), ctx)?;
             let (count, after) = U32::ref_from_prefix(after).map_err(|_| short())?;
             ensure!(count.get() != 0, "invalid shared data ref count, should have non-zero value");
-            Ok((place, count.get().into(), after))
+            Ok((order, count.get().into(), after))
         }
         KeyType(kind) => Err(format!("unknown inline ref type: {kind}")),
     }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! receive     decodes, checks, keeps count of errors; knows nothing of where things go
-//! Target      a filesystem of ours ([`Engine`]); a directory of any filesystem ([`Directory`])
+//! StreamTarget    a filesystem of ours ([`Engine`]); a directory of any filesystem ([`Directory`])
 //! ```
 //!
 //! 1. Paths are checked before a target sees them: relative, no empty component, no `.` or `..`; the name of a subvolume
-//!    is one component. Targets never follow a symbolic link.
+//!    is one component. Stream targets never follow a symbolic link.
 //! 2. A section (what a SUBVOL or SNAPSHOT begins) grows under a name that says that it is not complete
 //!    ([`partial_name`]), and gets its own name last. A section with an error never gets it.
 //! 3. Nothing but the section is changed.
@@ -17,16 +17,16 @@
 mod directory;
 mod encoded;
 mod engine;
-mod narrator;
 mod paths;
+mod report;
 pub mod words;
 
 pub use directory::{Directory, Loss, Moment, marker};
 pub use engine::Engine;
-pub use narrator::{Narrator, News};
 pub use paths::partial_name;
+pub use report::{ReceiveReport, ReceiveReporter};
 
-use crate::wire::{self, Command, Decoder, Event, Place, Uuid, Version};
+use crate::wire::{self, Command, Decoder, Event, StreamPosition, Uuid, Version};
 use std::fmt;
 use std::io::Read;
 
@@ -80,7 +80,7 @@ impl From<butterfs_fs::Error> for Failure {
 pub type Outcome = Result<(), Failure>;
 
 /// Where a stream goes.
-pub trait Target {
+pub trait StreamTarget {
     /// Begins a section under its partial name.
     fn begin(&mut self, section: &Section<'_>) -> Outcome;
     /// What the user is to know of the section that was begun last; each sentence is returned once.
@@ -112,7 +112,7 @@ impl Default for Options {
     }
 }
 
-/// What is wrong, at one place of the stream.
+/// What is wrong, at one position of the stream.
 #[derive(Debug)]
 pub enum Error {
     /// The stream itself.
@@ -120,7 +120,7 @@ pub enum Error {
     /// Carrying out a command.
     Command {
         /// Where it stands.
-        place: Place,
+        position: StreamPosition,
         /// What it was to do, as [`words::brief`] puts it.
         what: String,
         /// Why it was not done.
@@ -136,8 +136,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Stream(error) => error.fmt(f),
-            Error::Command { place, what, failure } => {
-                write!(f, "{what} (byte {} of the stream) failed: {}", place.offset, failure.reason)
+            Error::Command { position, what, failure } => {
+                write!(f, "{what} (byte {} of the stream) failed: {}", position.offset, failure.reason)
             }
             Error::Empty => f.write_str("empty stream is not considered valid"),
             Error::Sync(failure) => write!(f, "what was received cannot be made durable: {}", failure.reason),
@@ -177,7 +177,12 @@ pub struct Summary {
 }
 
 /// Applies everything that `input` holds to `target`. Errors go to the observer and are counted in the summary.
-pub fn receive(input: impl Read, target: &mut dyn Target, options: &Options, observer: &mut dyn Observer) -> Summary {
+pub fn receive(
+    input: impl Read,
+    target: &mut dyn StreamTarget,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Summary {
     let mut decoder = Decoder::new(input);
     let mut receiver = Receiver { target, options, observer, current: None, summary: Summary::default() };
     while receiver.step(&mut decoder) {}
@@ -210,7 +215,7 @@ impl Current {
 }
 
 struct Receiver<'a> {
-    target: &'a mut dyn Target,
+    target: &'a mut dyn StreamTarget,
     options: &'a Options,
     observer: &'a mut dyn Observer,
     current: Option<Current>,
@@ -226,10 +231,10 @@ impl Receiver<'_> {
                 self.observer.stream(version);
                 true
             }
-            Ok(Some(Event::Command(place, command))) => {
+            Ok(Some(Event::Command(position, command))) => {
                 self.summary.commands += 1;
-                self.observer.command(&command, place.offset);
-                self.carry_out(place, &command)
+                self.observer.command(&command, position.offset);
+                self.carry_out(position, &command)
             }
             Ok(None) if before == 0 => {
                 self.note(Error::Empty);
@@ -257,20 +262,20 @@ impl Receiver<'_> {
     }
 
     /// Counts the failure of a command, if it is one; false when that is enough of them.
-    fn judge(&mut self, place: Place, command: &Command<'_>, outcome: Outcome) -> bool {
+    fn judge(&mut self, position: StreamPosition, command: &Command<'_>, outcome: Outcome) -> bool {
         let Err(failure) = outcome else { return true };
-        self.note(Error::Command { place, what: words::brief(command), failure });
+        self.note(Error::Command { position, what: words::brief(command), failure });
         !self.is_enough()
     }
 
-    fn carry_out(&mut self, place: Place, command: &Command<'_>) -> bool {
+    fn carry_out(&mut self, position: StreamPosition, command: &Command<'_>) -> bool {
         let section = match *command {
             Command::Subvol { path, uuid, transid } => Section { name: path, uuid, transid, parent: None },
             Command::Snapshot { path, uuid, transid, parent_uuid, parent_transid } => {
                 Section { name: path, uuid, transid, parent: Some((parent_uuid, parent_transid)) }
             }
             Command::End {} => {
-                let goes_on = self.complete(place);
+                let goes_on = self.complete(position);
                 self.summary.streams += 1;
                 // What follows a broken stream is not looked at.
                 return goes_on && !self.options.first_stream_only && self.summary.errors == 0;
@@ -280,10 +285,10 @@ impl Receiver<'_> {
                     return true;
                 }
                 let outcome = self.inside(command);
-                return self.judge(place, command, outcome);
+                return self.judge(position, command, outcome);
             }
         };
-        self.complete(place) && self.begin(place, command, &section)
+        self.complete(position) && self.begin(position, command, &section)
     }
 
     fn inside(&mut self, command: &Command<'_>) -> Outcome {
@@ -294,17 +299,17 @@ impl Receiver<'_> {
         self.target.command(command)
     }
 
-    fn begin(&mut self, place: Place, command: &Command<'_>, section: &Section<'_>) -> bool {
+    fn begin(&mut self, position: StreamPosition, command: &Command<'_>, section: &Section<'_>) -> bool {
         let begun = paths::check_name(section.name).and_then(|()| self.target.begin(section));
         self.target.notices().iter().for_each(|sentence| self.observer.notice(sentence));
         let Section { name, uuid, transid, parent } = *section;
         let lost = begun.is_err();
         self.current = Some(Current { name: name.to_vec(), uuid, transid, parent, lost, failed: false });
-        self.judge(place, command, begun)
+        self.judge(position, command, begun)
     }
 
-    /// Ends the section before the command at `place`.
-    fn complete(&mut self, place: Place) -> bool {
+    /// Ends the section before the command at `position`.
+    fn complete(&mut self, position: StreamPosition) -> bool {
         let Some(current) = self.current.take() else { return true };
         if current.failed {
             if !current.lost {
@@ -320,7 +325,7 @@ impl Receiver<'_> {
             }
             Err(failure) => {
                 let what = format!("completing {}", words::shown(&current.name));
-                self.note(Error::Command { place, what, failure });
+                self.note(Error::Command { position, what, failure });
                 !self.is_enough()
             }
         }

@@ -31,7 +31,7 @@ pub const ROOT: Object = Object { ino: Ino::ROOT_DIR.0, fresh: false };
 
 /// A directory entry.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct DirEntry {
     /// The directory.
     pub directory: u64,
     /// What it leads to.
@@ -44,7 +44,7 @@ pub struct Entry {
 
 /// What became of an inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum InodeChange {
     /// The old snapshot's inode is not in the new one.
     Gone,
     /// The new snapshot's inode was not in the old one.
@@ -58,11 +58,11 @@ pub enum Fate {
 pub struct Changes {
     names: Vec<u8>,
     /// Entries of the old snapshot that are not in the new one, by directory and name.
-    pub removed: Vec<Entry>,
+    pub removed: Vec<DirEntry>,
     /// Entries of the new snapshot that the old one does not have, see the invariants; by directory and index.
-    pub added: Vec<Entry>,
+    pub added: Vec<DirEntry>,
     /// Numbers whose inodes are not the same; without those above `highest`, which are all fresh.
-    fates: FxHashMap<u64, Fate>,
+    inode_changes: FxHashMap<u64, InodeChange>,
     /// The highest inode number of the old snapshot.
     highest: u64,
 }
@@ -105,17 +105,17 @@ impl Changes {
             Difference::Added(new) => (None, living(new)?),
             Difference::Changed(old, new) => (living(old)?, living(new)?),
         };
-        let fate = match (old, new) {
+        let change = match (old, new) {
             (None, None) => return Ok(false),
-            (Some(_), None) => Fate::Gone,
-            (None, Some(_)) => Fate::Fresh,
+            (Some(_), None) => InodeChange::Gone,
+            (None, Some(_)) => InodeChange::Fresh,
             (Some(old), Some(new)) if is_same(ino, &old, &new) => return Ok(false),
-            (Some(_), Some(_)) => Fate::Replaced,
+            (Some(_), Some(_)) => InodeChange::Replaced,
         };
-        if fate != Fate::Fresh || ino <= self.highest {
-            self.fates.insert(ino, fate);
+        if change != InodeChange::Fresh || ino <= self.highest {
+            self.inode_changes.insert(ino, change);
         }
-        Ok(fate == Fate::Replaced)
+        Ok(change == InodeChange::Replaced)
     }
 
     fn note_entry(&mut self, directory: u64, difference: Difference<'_>) -> Result<()> {
@@ -137,10 +137,10 @@ impl Changes {
         Ok(())
     }
 
-    fn entry(&mut self, directory: u64, ino: u64, is_directory: bool, name: &[u8]) -> Entry {
+    fn entry(&mut self, directory: u64, ino: u64, is_directory: bool, name: &[u8]) -> DirEntry {
         let name_at = self.names.len() as u64;
         self.names.extend_from_slice(name);
-        Entry { directory, ino, name_at, name_len: name.len() as u16, is_directory }
+        DirEntry { directory, ino, name_at, name_len: name.len() as u16, is_directory }
     }
 
     /// Drops new names of new files, and entries that only changed their index; sorts.
@@ -171,19 +171,20 @@ impl Changes {
     }
 
     /// The name of an entry.
-    pub fn name(&self, entry: &Entry) -> &[u8] {
+    pub fn name(&self, entry: &DirEntry) -> &[u8] {
         let at = entry.name_at as usize;
         &self.names[at..at + usize::from(entry.name_len)]
     }
 
     /// Whether the old snapshot's inode with this number is not in the new one.
     pub fn is_gone(&self, ino: u64) -> bool {
-        matches!(self.fates.get(&ino), Some(Fate::Gone | Fate::Replaced))
+        matches!(self.inode_changes.get(&ino), Some(InodeChange::Gone | InodeChange::Replaced))
     }
 
     /// The new snapshot's inode with this number.
     pub fn new_object(&self, ino: u64) -> Object {
-        let fresh = ino > self.highest || matches!(self.fates.get(&ino), Some(Fate::Fresh | Fate::Replaced));
+        let fresh = ino > self.highest
+            || matches!(self.inode_changes.get(&ino), Some(InodeChange::Fresh | InodeChange::Replaced));
         Object { ino, fresh: fresh && ino != ROOT.ino }
     }
 
@@ -193,7 +194,7 @@ impl Changes {
             return None;
         }
         let wanted = (directory.ino, name);
-        let order = |entry: &Entry| (entry.directory, self.name(entry)).cmp(&wanted);
+        let order = |entry: &DirEntry| (entry.directory, self.name(entry)).cmp(&wanted);
         self.removed.binary_search_by(order).ok()
     }
 

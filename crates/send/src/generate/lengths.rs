@@ -3,7 +3,7 @@
 //! Looked at are the directories that the new snapshot has at new places, and what is in those that leave little room for
 //! a name. What else is sent lies where the old snapshot had it too, or is refused when its path is made.
 
-use super::changes::{Changes, Entry, ROOT};
+use super::changes::{Changes, DirEntry, ROOT};
 use super::error::{Error, Result};
 use super::paths::{PATH_MAX, Paths, push_name, too_deep};
 use butterfs_fs::SnapshotReader;
@@ -18,7 +18,7 @@ const NAME_MAX: usize = 255;
 /// Refuses paths that are too long.
 pub fn check(changes: &Changes, new: &SnapshotReader) -> Result<()> {
     let added = changes.added.iter().filter(|entry| entry.is_directory);
-    let placed: FxHashMap<u64, &Entry> = added.map(|entry| (entry.ino, entry)).collect();
+    let placed: FxHashMap<u64, &DirEntry> = added.map(|entry| (entry.ino, entry)).collect();
     let mut lengths = FxHashMap::from_iter([(ROOT.ino, 0)]);
     let mut paths = Paths::new(new, true);
     for &ino in placed.keys() {
@@ -34,7 +34,7 @@ pub fn check(changes: &Changes, new: &SnapshotReader) -> Result<()> {
 fn length(
     ino: u64,
     changes: &Changes,
-    placed: &FxHashMap<u64, &Entry>,
+    placed: &FxHashMap<u64, &DirEntry>,
     lengths: &mut FxHashMap<u64, usize>,
     paths: &mut Paths<'_>,
 ) -> Result<usize> {

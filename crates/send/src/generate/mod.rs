@@ -22,15 +22,15 @@ mod clones;
 mod contents;
 mod data;
 mod directories;
+mod directory_paths;
 mod error;
 mod extents;
 mod inherited;
 mod job;
 mod lengths;
+mod namespace_plan;
 mod output;
 mod paths;
-mod places;
-mod plan;
 
 pub use error::{Error, Result};
 pub use job::{Job, run};
@@ -44,10 +44,10 @@ use butterfs_ondisk::{Ino, Key, KeyType};
 use changes::{Changes, living_inode};
 use clones::Clones;
 use contents::Contents;
+use directory_paths::DirectoryPaths;
 use inherited::Inherited;
+use namespace_plan::NamespacePlan;
 use paths::Paths;
-use places::Places;
-use plan::Plan;
 
 /// How content travels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Options {
 /// Policies with a "before" and an "after" that benchmarks compare; users never set them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
-    /// Paths and places of directories are remembered; else each is looked up whenever it is needed.
+    /// Paths and names of directories are remembered; else each is looked up whenever it is needed.
     pub remember_paths: bool,
 }
 
@@ -125,8 +125,8 @@ impl Output<'_, '_> {
         lengths::check(&changes, new)?;
         let root = open(new, old, self)?;
         let mut inherited = Inherited::new(old, &root);
-        let mut plan = Plan::new(&changes, old, new);
-        plan.carry_out(&mut Places::new(old, remember), &mut inherited, self)?;
+        let mut plan = NamespacePlan::new(&changes, old, new);
+        plan.carry_out(&mut DirectoryPaths::new(old, remember), &mut inherited, self)?;
         let through_root = plan.passed_through_root();
         drop(plan);
         let mut paths = Paths::new(new, remember);

@@ -15,7 +15,7 @@ const READ_BYTES: usize = 256 << 10;
 
 /// Where something stands in the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct StreamPosition {
     /// Bytes from the beginning of the input.
     pub offset: u64,
     /// The number of the command.
@@ -28,12 +28,12 @@ pub enum Event<'a> {
     /// A stream begins.
     Header(Version),
     /// A command; END is one.
-    Command(Place, Command<'a>),
+    Command(StreamPosition, Command<'a>),
 }
 
 /// What the decoder waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum DecoderState {
     /// The beginning of a stream, or the end of the input.
     Header,
     /// A command.
@@ -51,13 +51,13 @@ pub struct Decoder<R> {
     end: usize,
     /// Bytes of the input before `start`.
     offset: u64,
-    state: State,
+    state: DecoderState,
 }
 
 impl<R: Read> Decoder<R> {
     /// A decoder at the beginning of `input`, which needs no buffer of its own.
     pub fn new(input: R) -> Decoder<R> {
-        Decoder { input, buffer: Vec::new(), start: 0, end: 0, offset: 0, state: State::Header }
+        Decoder { input, buffer: Vec::new(), start: 0, end: 0, offset: 0, state: DecoderState::Header }
     }
 
     /// Bytes of the input that have been decoded.
@@ -69,9 +69,9 @@ impl<R: Read> Decoder<R> {
     #[allow(clippy::should_implement_trait)] // what it returns borrows from the decoder
     pub fn next(&mut self) -> Result<Option<Event<'_>>, Error> {
         match self.state {
-            State::Header => self.header(),
-            State::Command(version) => self.command(version).map(Some),
-            State::Failed => Err(self.error(None, ErrorKind::Truncated)),
+            DecoderState::Header => self.header(),
+            DecoderState::Command(version) => self.command(version).map(Some),
+            DecoderState::Failed => Err(self.error(None, ErrorKind::Truncated)),
         }
     }
 
@@ -90,7 +90,7 @@ impl<R: Read> Decoder<R> {
         let raw = self.u32_at(MAGIC.len());
         let Some(version) = Version::from_raw(raw) else { return Err(self.fail(None, ErrorKind::Version(raw))) };
         self.consume(STREAM_HEADER_LEN);
-        self.state = State::Command(version);
+        self.state = DecoderState::Command(version);
         Ok(Some(Event::Header(version)))
     }
 
@@ -109,12 +109,12 @@ impl<R: Read> Decoder<R> {
         if self.fill(len)? < len {
             return Err(self.fail(Some(number), ErrorKind::Truncated));
         }
-        let place = Place { offset: self.offset, command: number };
+        let position = StreamPosition { offset: self.offset, command: number };
         let at = self.start;
         self.consume(len);
         parse(&self.buffer[at..at + len], number, version, &mut self.state)
-            .map(|command| Event::Command(place, command))
-            .map_err(|kind| Error { offset: place.offset, command: Some(number), kind })
+            .map(|command| Event::Command(position, command))
+            .map_err(|kind| Error { offset: position.offset, command: Some(number), kind })
     }
 
     fn u32_at(&self, at: usize) -> u32 {
@@ -132,7 +132,7 @@ impl<R: Read> Decoder<R> {
     }
 
     fn fail(&mut self, command: Option<u16>, kind: ErrorKind) -> Error {
-        self.state = State::Failed;
+        self.state = DecoderState::Failed;
         self.error(command, kind)
     }
 
@@ -165,7 +165,12 @@ impl<R: Read> Decoder<R> {
 }
 
 /// The command of these bytes, header included.
-fn parse<'a>(bytes: &'a [u8], number: u16, version: Version, state: &mut State) -> Result<Command<'a>, ErrorKind> {
+fn parse<'a>(
+    bytes: &'a [u8],
+    number: u16,
+    version: Version,
+    state: &mut DecoderState,
+) -> Result<Command<'a>, ErrorKind> {
     let (head, payload) = bytes.split_at(COMMAND_HEADER_LEN);
     let stored = u32::from_le_bytes([head[6], head[7], head[8], head[9]]);
     let without_crc = [head[0], head[1], head[2], head[3], head[4], head[5], 0, 0, 0, 0];
@@ -177,7 +182,7 @@ fn parse<'a>(bytes: &'a [u8], number: u16, version: Version, state: &mut State) 
     }
     let command = Command::of(number, &Values::split(payload, version)?)?;
     if command == (Command::End {}) {
-        *state = State::Header;
+        *state = DecoderState::Header;
     }
     Ok(command)
 }

@@ -27,7 +27,7 @@ mod error;
 
 pub use attribute::{Timespec, Uuid};
 pub use command::Command;
-pub use decoder::{Decoder, Event, Place};
+pub use decoder::{Decoder, Event, StreamPosition};
 pub use encoder::{Unencodable, encode, encode_filled, encode_header};
 pub use error::{Error, ErrorKind};
 

@@ -88,8 +88,8 @@ fn what_goes_in_comes_out() {
             assert_eq!(decoder.next().unwrap(), Some(Event::Header(version)));
             for wanted in &commands {
                 let at = decoder.offset();
-                let Some(Event::Command(place, command)) = decoder.next().unwrap() else { panic!("{wanted:?}") };
-                assert_eq!((place.offset, place.command, command), (at, wanted.number(), *wanted));
+                let Some(Event::Command(position, command)) = decoder.next().unwrap() else { panic!("{wanted:?}") };
+                assert_eq!((position.offset, position.command, command), (at, wanted.number(), *wanted));
             }
         }
         assert_eq!(decoder.next().unwrap(), None);

@@ -4,7 +4,7 @@ use crate::receiver::Receiver;
 use crate::world::{World, job, same};
 use butterfs_send::wire::Version;
 use butterfs_testkit::library::Library;
-use butterfs_testkit::operation::{Op, RelPath, RenameHow, Target};
+use butterfs_testkit::operation::{Op, OperationTarget, RelPath, RenameHow};
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::watchdog::Watchdog;
 use std::collections::BTreeSet;

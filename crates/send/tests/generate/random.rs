@@ -3,7 +3,7 @@
 use crate::world::{World, travel};
 use butterfs_fs::TreeId;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::Target;
+use butterfs_testkit::operation::OperationTarget;
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape};
 use std::collections::BTreeMap;

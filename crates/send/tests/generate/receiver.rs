@@ -6,7 +6,7 @@
 //! away, set-id bits that a change of owner takes away.
 
 use butterfs_send::wire::{Command, Decoder, Event, Timespec, Uuid};
-use butterfs_testkit::fingerprint::{ContentHash, Entry, Fingerprint};
+use butterfs_testkit::fingerprint::{ContentHash, Fingerprint, PathFingerprint};
 use butterfs_testkit::operation::{Kind, Moment};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,12 +61,12 @@ impl Receiver {
                 None if open => return Err("no end".to_owned()),
                 None => return Ok(()),
                 Some(Event::Header(_)) => open = true,
-                Some(Event::Command(place, command)) => {
+                Some(Event::Command(position, command)) => {
                     if matches!(command, Command::End {}) {
                         open = false;
                     }
                     *self.counts.entry(command.name()).or_default() += 1;
-                    self.apply(&command).map_err(|why| format!("byte {}: {command:?}: {why}", place.offset))?;
+                    self.apply(&command).map_err(|why| format!("byte {}: {command:?}: {why}", position.offset))?;
                 }
             }
         }
@@ -434,10 +434,10 @@ impl Tree {
     }
 }
 
-fn entry(node: &Node) -> Entry {
+fn entry(node: &Node) -> PathFingerprint {
     let is_file = node.kind == Kind::File;
     let names: usize = node.entries.keys().map(Vec::len).sum();
-    Entry {
+    PathFingerprint {
         kind: node.kind,
         mode: node.mode,
         links: node.links,

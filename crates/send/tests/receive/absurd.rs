@@ -231,7 +231,7 @@ fn numbers_of_errors_are_the_systems() {
     let scratch = Scratch::new("numbers_of_errors");
     let mut target = Directory::open(scratch.path()).unwrap();
     let section = butterfs_send::apply::Section { name: b"s", uuid: [1; 16], transid: 7, parent: None };
-    use butterfs_send::apply::Target;
+    use butterfs_send::apply::StreamTarget;
     target.begin(&section).unwrap();
     target.command(&Command::Mkfile { path: b"f", ino: 257 }).unwrap();
     let mut errno = |mode, offset, len| target.command(&Command::Fallocate { path: b"f", mode, offset, len });

@@ -4,7 +4,7 @@ use crate::world::receive_into;
 use crate::world::{Stream, World};
 use butterfs_fs::InodeId;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
-use butterfs_send::apply::{Options, Section, Target};
+use butterfs_send::apply::{Options, Section, StreamTarget};
 use butterfs_send::wire::{Command, Version};
 
 #[test]

@@ -2,7 +2,7 @@
 //! changes, and nobody gets a file that is root's in name only.
 
 use crate::world::{Stream, receive_into};
-use butterfs_send::apply::{Directory, Moment, Section, Target, words::uuid_text};
+use butterfs_send::apply::{Directory, Moment, Section, StreamTarget, words::uuid_text};
 use butterfs_send::wire::Command;
 use butterfs_testkit::requirement::skip;
 use butterfs_testkit::scratch::Scratch;

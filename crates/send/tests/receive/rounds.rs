@@ -8,7 +8,7 @@ use butterfs_send::generate::{self, Job};
 use butterfs_send::wire::Version;
 use butterfs_testkit::library::{Library, ROOT};
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{RelPath, Target};
+use butterfs_testkit::operation::{OperationTarget, RelPath};
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape};

@@ -3,7 +3,7 @@
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Attr, Env, Filesystem, InodeId, Options, Subvolume, TreeId};
-use butterfs_send::apply::{self, Engine, Error, Observer, Summary, Target};
+use butterfs_send::apply::{self, Engine, Error, Observer, StreamTarget, Summary};
 use butterfs_send::wire::{Command, Timespec, Version, encode, encode_header};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::kernel::check_all;
@@ -38,7 +38,7 @@ impl Observer for Notes {
 }
 
 /// Applies a stream that stops at the first error.
-pub fn receive_into(stream: &[u8], target: &mut dyn Target) -> Received {
+pub fn receive_into(stream: &[u8], target: &mut dyn StreamTarget) -> Received {
     let mut notes = Notes::default();
     let summary = apply::receive(stream, target, &apply::Options::default(), &mut notes);
     assert_eq!(summary.errors as usize, notes.0.len());

@@ -3,7 +3,7 @@
 use super::operations::{Operation, Operations, said};
 use super::orders::{Call, Order, orders, told_in_orders};
 use super::scene::{Base, Scene, Stage, Uses, View};
-use super::turns::{self, Decide, Ended, Entry, Work};
+use super::turns::{self, Decide, Ended, TraceEntry, Work};
 use crate::cut::{Cut, Disks};
 use crate::faults::Damaged;
 use crate::life::{digest_event, forget_placeholders};
@@ -35,7 +35,7 @@ type NumbersOf = BTreeMap<Vec<usize>, Numbers>;
 /// A run that was judged.
 pub struct Attempt {
     /// What happened.
-    pub trace: Vec<Entry>,
+    pub trace: Vec<TraceEntry>,
     /// What is wrong.
     pub verdict: Result<(), String>,
     /// Crash states that were judged.

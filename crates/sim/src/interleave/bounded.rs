@@ -5,7 +5,7 @@
 //! now, and is left out. (Two accesses have nothing to do with each other when they are of different objects or both
 //! shared. Atomics are not seen: see `butterfs_sync`.)
 
-use super::turns::{Decide, Entry, What};
+use super::turns::{Decide, TraceEntry, What};
 use butterfs_sync::{Access, Object};
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Decide for Schedule {
 }
 
 /// Runs every schedule with at most `most` interruptions; `run` returns its trace, or none to end the search.
-pub fn explore(most: usize, run: &mut dyn FnMut(&Schedule) -> Option<Vec<Entry>>) {
+pub fn explore(most: usize, run: &mut dyn FnMut(&Schedule) -> Option<Vec<TraceEntry>>) {
     for first in 0..2 {
         if go_on(&Schedule { first, interruptions: Vec::new() }, 0, most, run).is_none() {
             return;
@@ -43,8 +43,8 @@ fn go_on(
     schedule: &Schedule,
     from: usize,
     more: usize,
-    run: &mut dyn FnMut(&Schedule) -> Option<Vec<Entry>>,
-) -> Option<Vec<Entry>> {
+    run: &mut dyn FnMut(&Schedule) -> Option<Vec<TraceEntry>>,
+) -> Option<Vec<TraceEntry>> {
     let trace = run(schedule)?;
     if more == 0 {
         return Some(trace);
@@ -66,7 +66,7 @@ fn go_on(
 
 /// How many entries `thread` goes on with, after the turn of the other one that begins at `at`, that have nothing to do with
 /// that turn.
-fn independent(trace: &[Entry], at: usize, thread: usize) -> usize {
+fn independent(trace: &[TraceEntry], at: usize, thread: usize) -> usize {
     let turn = || trace[at..].iter().take_while(|entry| entry.thread != thread);
     // For each object of the turn: whether it was only shared.
     let mut used: BTreeMap<Object, bool> = BTreeMap::new();

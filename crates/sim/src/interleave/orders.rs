@@ -3,7 +3,7 @@
 use super::operations::Operation;
 use super::scene::View;
 use butterfs_testkit::operation::{Outcome, agree};
-use butterfs_testkit::promise::{History, Promise, State};
+use butterfs_testkit::promise::{History, ModelState, Promise};
 use rustix::io::Errno;
 use std::sync::Arc;
 
@@ -44,11 +44,11 @@ impl Order {
     }
 
     /// What a crash after `prefix` events may show; `before` are the states since the last commit before all calls.
-    pub fn history(&self, before: &[Arc<State>], calls: &[Call], prefix: usize) -> History {
+    pub fn history(&self, before: &[Arc<ModelState>], calls: &[Call], prefix: usize) -> History {
         let mut history = History::of(Arc::clone(&before[0]));
         before[1..].iter().for_each(|state| history.add(Arc::clone(state)));
         for (number, (call, view)) in self.calls.iter().zip(&self.views).enumerate() {
-            history.add(State::new(&view.model));
+            history.add(ModelState::new(&view.model));
             let call = &calls[*call];
             let kept = call.ended_events.is_some_and(|ended| ended <= prefix) && matches!(call.outcome, Some(Ok(_)));
             match self.promises[number].filter(|_| kept) {

@@ -15,7 +15,7 @@ use butterfs_fs::{Env, Filesystem, InodeId, inode_flags};
 use butterfs_testkit::library::{Library, ROOT};
 use butterfs_testkit::model::{Body, ModelFs, NodeId};
 use butterfs_testkit::operation::{AllocateHow, Content, Object, Op, Outcome, RelPath, Text};
-use butterfs_testkit::promise::State;
+use butterfs_testkit::promise::ModelState;
 use butterfs_testkit::promise::logged::Numbers;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ pub struct Base {
     /// Committed and closed.
     pub disk: MemoryDevice,
     /// What is on it, and then after each operation that is in memory only.
-    pub states: Vec<Arc<State>>,
+    pub states: Vec<Arc<ModelState>>,
     /// The numbers of the inodes on it.
     pub numbers: Numbers,
     /// The nodes of what is [`NAMED`].
@@ -146,11 +146,11 @@ impl Base {
         let (mut numbers, library) = (Numbers::default(), Library::new(&filesystem));
         numbers.learn(&model, &mut |path| library.find(path).ok().map(|id| id.ino.0));
         let named = NAMED.iter().map(|name| (*name, model.resolve(&path(name)).expect("it was made"))).collect();
-        let mut states = vec![State::new(&model)];
+        let mut states = vec![ModelState::new(&model)];
         for step in in_memory() {
             let mut next = states[states.len() - 1].model.clone();
             step.apply(&mut next).unwrap_or_else(|error| panic!("{step:?}: {error}"));
-            states.push(State::new(&next));
+            states.push(ModelState::new(&next));
         }
         Base { plan, disk: disk.snapshot(), states, numbers, named: Arc::new(named) }
     }

@@ -26,7 +26,7 @@ pub enum What {
 
 /// One entry of a trace.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct TraceEntry {
     /// Who.
     pub thread: usize,
     /// What it did.
@@ -54,7 +54,7 @@ pub struct Run {
     /// Why it is over.
     pub ended: Ended,
     /// What happened.
-    pub trace: Vec<Entry>,
+    pub trace: Vec<TraceEntry>,
 }
 
 /// Decides who has the next turn.
@@ -71,19 +71,19 @@ enum Status {
     Over,
 }
 
-struct State {
+struct SchedulerState {
     running: usize,
     status: Vec<Status>,
     timed_out: Vec<bool>,
     /// Threads that have come to their first access.
     begun: Vec<bool>,
-    trace: Vec<Entry>,
+    trace: Vec<TraceEntry>,
     decide: Box<dyn Decide>,
     ended: Option<Ended>,
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
     wake: Vec<Condvar>,
     over: Condvar,
 }
@@ -100,7 +100,7 @@ pub type Work = Box<dyn FnOnce() + Send>;
 /// Runs threads until all have come to their end, or nothing goes on.
 pub fn run(works: Vec<Work>, decide: Box<dyn Decide>) -> Run {
     let count = works.len();
-    let state = State {
+    let state = SchedulerState {
         running: usize::MAX,
         status: vec![Status::Ready; count],
         timed_out: vec![false; count],
@@ -140,7 +140,7 @@ impl Seat {
     }
 
     /// Returns when this thread has the turn.
-    fn await_turn<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn await_turn<'a>(&self, mut state: MutexGuard<'a, SchedulerState>) -> MutexGuard<'a, SchedulerState> {
         while state.running != self.thread || state.ended.is_some() {
             self.shared.wake[self.thread].wait(&mut state);
         }
@@ -148,7 +148,7 @@ impl Seat {
     }
 }
 
-impl State {
+impl SchedulerState {
     fn ready(&self) -> u64 {
         let bits = self.status.iter().enumerate().filter(|(_, status)| **status == Status::Ready);
         bits.fold(0, |bits, (thread, _)| bits | 1 << thread)
@@ -180,7 +180,7 @@ impl State {
     }
 
     fn note(&mut self, thread: usize, what: What, others: u64) {
-        self.trace.push(Entry { thread, what, others });
+        self.trace.push(TraceEntry { thread, what, others });
     }
 }
 

@@ -34,11 +34,11 @@ pub struct Weaving {
 pub fn pair_of(first: &[&str], second: &[&str]) -> u64 {
     let operations = Operations::new(&Base::new(None));
     let programs = programs(&operations);
-    let place = |names: &[&str]| {
+    let number_of = |names: &[&str]| {
         let program: Vec<usize> = names.iter().map(|name| operations.number(name)).collect();
         programs.iter().position(|known| *known == program).expect("one of the programs")
     };
-    let (first, second) = (place(first).min(place(second)), place(first).max(place(second)));
+    let (first, second) = (number_of(first).min(number_of(second)), number_of(first).max(number_of(second)));
     (0..).find(|unit| pair(*unit, programs.len()) == (first, second)).expect("a pair of programs")
 }
 

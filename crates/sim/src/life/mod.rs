@@ -16,7 +16,7 @@ use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::operation::{Content, Op, Outcome, RelPath, Reply, agree};
 use butterfs_testkit::promise::logged::Numbers;
-use butterfs_testkit::promise::{History, Promise, State};
+use butterfs_testkit::promise::{History, ModelState, Promise};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -31,7 +31,7 @@ struct Mark {
     /// Events when it had returned; none when it never did, or failed.
     ended: Option<usize>,
     /// The state after it, when there is a new one.
-    state: Option<Arc<State>>,
+    state: Option<Arc<ModelState>>,
     /// A promise about the state with this number.
     promise: Option<(usize, Promise)>,
 }
@@ -51,7 +51,7 @@ pub struct Life {
     /// The numbers of all inodes that it had.
     pub numbers: Numbers,
     /// What it began with.
-    pub first: Arc<State>,
+    pub first: Arc<ModelState>,
     /// Sectors that faults damaged, where they are no [members](crate::members).
     pub damaged: Damaged,
     /// Faults.
@@ -133,7 +133,7 @@ impl Life {
             faulty
         });
         let env = panicking(plan.seed.rotate_left(17) ^ life as u64, attendance.panics_at);
-        let first = State::new(model);
+        let first = ModelState::new(model);
         let world = World {
             model: model.clone(),
             chooser,
@@ -331,7 +331,7 @@ impl World {
 
     /// The model's state is the result of the step with this mark.
     fn push_state(&mut self, mark: usize) {
-        self.marks[mark].state = Some(State::new(&self.model));
+        self.marks[mark].state = Some(ModelState::new(&self.model));
         self.states += 1;
     }
 
@@ -393,7 +393,7 @@ impl World {
     fn end_by_panic(&mut self, filesystem: &Filesystem) {
         let before = self.recorder.len();
         for (mark, model) in std::mem::take(&mut self.pending) {
-            self.marks[mark].state = Some(State::new(&model));
+            self.marks[mark].state = Some(ModelState::new(&model));
         }
         let synced = filesystem.sync();
         if synced.is_ok() || self.recorder.len() != before {

@@ -1,6 +1,6 @@
 //! Two fingerprints compared, in sentences.
 
-use super::{Entry, Fingerprint};
+use super::{Fingerprint, PathFingerprint};
 use crate::operation::Moment;
 use std::fmt::Debug;
 
@@ -46,7 +46,12 @@ fn shown(path: &[u8]) -> String {
     format!("{:?}", crate::operation::RelPath(path.to_vec()))
 }
 
-fn entry_differences(path: &[u8], expected: &Entry, actual: &Entry, compare: Compare) -> Vec<String> {
+fn entry_differences(
+    path: &[u8],
+    expected: &PathFingerprint,
+    actual: &PathFingerprint,
+    compare: Compare,
+) -> Vec<String> {
     let mut found = Vec::new();
     let mut field = |name: &str, expected: &dyn Debug, actual: &dyn Debug, same: bool| {
         if !same {

@@ -1,7 +1,7 @@
 //! The fingerprint of an open filesystem, as the engine shows it.
 
 use super::tree::READ_WHOLE_BYTES;
-use super::{ContentHash, Entry, Fingerprint};
+use super::{ContentHash, Fingerprint, PathFingerprint};
 use crate::operation::{Kind, Moment};
 use butterfs_fs::{Attr, Filesystem, InodeId, Result};
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ fn look(filesystem: &Filesystem, top: InodeId, lost: Lost) -> std::result::Resul
     Ok(print)
 }
 
-fn entry(filesystem: &Filesystem, attr: &Attr, lost: Lost) -> Result<Entry> {
+fn entry(filesystem: &Filesystem, attr: &Attr, lost: Lost) -> Result<PathFingerprint> {
     let kind = Kind::of_mode(attr.mode);
     let mut entry = of_attr(attr, kind);
     for name in filesystem.list_xattrs(attr.id)?.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
@@ -87,10 +87,10 @@ fn entry(filesystem: &Filesystem, attr: &Attr, lost: Lost) -> Result<Entry> {
     Ok(entry)
 }
 
-fn of_attr(attr: &Attr, kind: Kind) -> Entry {
+fn of_attr(attr: &Attr, kind: Kind) -> PathFingerprint {
     let stands_in = attr.id.is_placeholder();
     let time = |time: butterfs_fs::env::Time| (!stands_in).then_some(Moment { sec: time.sec, nsec: time.nsec });
-    Entry {
+    PathFingerprint {
         kind,
         mode: attr.mode & 0o7777,
         links: attr.nlink,

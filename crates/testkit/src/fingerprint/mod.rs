@@ -20,7 +20,7 @@ use xxhash_rust::xxh64::Xxh64;
 /// What is shown at one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Entry {
+pub struct PathFingerprint {
     pub kind: Kind,
     pub mode: u32,
     pub links: u32,
@@ -49,7 +49,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint {
     /// By path.
-    pub entries: BTreeMap<Vec<u8>, Entry>,
+    pub entries: BTreeMap<Vec<u8>, PathFingerprint>,
     /// Inode numbers by path, where the side has them; never compared.
     pub numbers: BTreeMap<Vec<u8>, u64>,
 }

@@ -1,6 +1,6 @@
 //! The fingerprint of a model.
 
-use super::{ContentHash, Entry, Fingerprint};
+use super::{ContentHash, Fingerprint, PathFingerprint};
 use crate::model::{Body, ModelFs, NodeId, ROOT};
 use crate::operation::Kind;
 
@@ -34,7 +34,7 @@ impl Fingerprint {
     }
 }
 
-fn entry(model: &ModelFs, id: NodeId, content: bool) -> Entry {
+fn entry(model: &ModelFs, id: NodeId, content: bool) -> PathFingerprint {
     let node = model.node(id);
     let attributes = model.attributes(id);
     // A placeholder has the owner of the folder that it is in.
@@ -43,7 +43,7 @@ fn entry(model: &ModelFs, id: NodeId, content: bool) -> Entry {
         _ => node,
     };
     let xattrs = node.xattrs.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone()));
-    let mut entry = Entry {
+    let mut entry = PathFingerprint {
         kind: attributes.kind,
         mode: attributes.mode,
         links: attributes.links,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::ModelFs;
-use crate::operation::{Content, Object, Op, RelPath, Target, Text};
+use crate::operation::{Content, Object, Op, OperationTarget, RelPath, Text};
 use crate::scratch::Scratch;
 
 fn sample() -> ModelFs {
@@ -62,7 +62,7 @@ fn each_difference_is_found() {
         differences(&print, &other, Compare::ALL).len()
     };
     let key = b"d/file".to_vec();
-    let file = |edit: fn(&mut Entry)| change(&|print| edit(print.entries.get_mut(&key).expect("there")));
+    let file = |edit: fn(&mut PathFingerprint)| change(&|print| edit(print.entries.get_mut(&key).expect("there")));
     assert_eq!(change(&|_| {}), 0);
     assert_eq!(change(&|print| drop(print.entries.remove(&key))), 1);
     assert_eq!(change(&|print| drop(print.entries.insert(b"new".to_vec(), print.entries[&key].clone()))), 1);

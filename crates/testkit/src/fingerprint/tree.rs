@@ -1,6 +1,6 @@
 //! The fingerprint of a folder as the system shows it, whichever filesystem is mounted there.
 
-use super::{ContentHash, Entry, Fingerprint};
+use super::{ContentHash, Fingerprint, PathFingerprint};
 use crate::operation::{Kind, Moment};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
@@ -61,7 +61,7 @@ fn moment(time: rustix::fs::StatxTimestamp) -> Moment {
     Moment { sec: time.tv_sec, nsec: time.tv_nsec }
 }
 
-fn entry(path: &Path, relative: &[u8], inodes: &mut Inodes) -> Result<Entry, String> {
+fn entry(path: &Path, relative: &[u8], inodes: &mut Inodes) -> Result<PathFingerprint, String> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let at = |what: &'static str| move |error: Errno| format!("{what}: {error}");
     let stat = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted).map_err(at("statx"))?;
@@ -86,11 +86,11 @@ fn entry(path: &Path, relative: &[u8], inodes: &mut Inodes) -> Result<Entry, Str
     Ok(entry)
 }
 
-fn of_statx(stat: &Statx, kind: Kind) -> Entry {
+fn of_statx(stat: &Statx, kind: Kind) -> PathFingerprint {
     let stands_in = kind == Kind::Folder && stat.stx_ino == STAND_IN_INODE;
     let time = |time| (!stands_in).then(|| moment(time));
     let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-    Entry {
+    PathFingerprint {
         kind,
         mode: u32::from(stat.stx_mode) & 0o7777,
         links: stat.stx_nlink,

@@ -7,7 +7,7 @@ use crate::fingerprint::{Compare, Fingerprint, differences};
 use crate::judge::{judge_memory, text};
 use crate::library::Library;
 use crate::model::ModelFs;
-use crate::operation::{Op, Target};
+use crate::operation::{Op, OperationTarget};
 use crate::workload::{Generator, Shape, run as run_workload};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::{Env, Filesystem, Options};

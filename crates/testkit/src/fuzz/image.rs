@@ -10,7 +10,7 @@ use crate::fingerprint::Fingerprint;
 use crate::judge::judge_memory;
 use crate::library::Library;
 use crate::model::ModelFs;
-use crate::operation::{Content, Object, Op, RelPath, Target};
+use crate::operation::{Content, Object, Op, OperationTarget, RelPath};
 use crate::workload::{Generator, Shape, run as run_workload};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options};

@@ -19,9 +19,9 @@ pub use mutation::Mutator;
 use crate::rng::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A target.
+/// A fuzz target.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct FuzzTarget {
     /// As `cargo fuzz run` calls it.
     pub name: &'static str,
     /// What is called.
@@ -33,23 +33,23 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: &[Target] = &[
-    Target { name: "superblock", run: superblock::run, seeds: superblock::seeds, smoke_runs: 20_000 },
-    Target { name: "items", run: items::run, seeds: items::seeds, smoke_runs: 20_000 },
-    Target { name: "nodes", run: nodes::run, seeds: nodes::seeds, smoke_runs: 6_000 },
-    Target { name: "image", run: image::run, seeds: image::seeds, smoke_runs: 600 },
-    Target { name: "mutants", run: mutants::run, seeds: mutants::seeds, smoke_runs: 300 },
-    Target { name: "trees", run: trees::run, seeds: trees::seeds, smoke_runs: 1_500 },
-    Target { name: "filesystem", run: filesystem::run, seeds: filesystem::seeds, smoke_runs: 150 },
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "superblock", run: superblock::run, seeds: superblock::seeds, smoke_runs: 20_000 },
+    FuzzTarget { name: "items", run: items::run, seeds: items::seeds, smoke_runs: 20_000 },
+    FuzzTarget { name: "nodes", run: nodes::run, seeds: nodes::seeds, smoke_runs: 6_000 },
+    FuzzTarget { name: "image", run: image::run, seeds: image::seeds, smoke_runs: 600 },
+    FuzzTarget { name: "mutants", run: mutants::run, seeds: mutants::seeds, smoke_runs: 300 },
+    FuzzTarget { name: "trees", run: trees::run, seeds: trees::seeds, smoke_runs: 1_500 },
+    FuzzTarget { name: "filesystem", run: filesystem::run, seeds: filesystem::seeds, smoke_runs: 150 },
 ];
 
 /// The target of this name.
-pub fn target(name: &str) -> Option<&'static Target> {
+pub fn target(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
 /// Runs a target on its seeds and on changed ones. A failure says which input it was.
-pub fn smoke(target: &Target, seed: u64, runs: u32) {
+pub fn smoke(target: &FuzzTarget, seed: u64, runs: u32) {
     let seeds = (target.seeds)();
     let mut mutator = Mutator::new(Rng::new(seed), seeds.clone());
     for number in 0..runs as usize + seeds.len() {

@@ -5,7 +5,7 @@
 use crate::kernel::run_ok;
 use crate::mounted::Mounted;
 use crate::names;
-use crate::operation::{AllocateHow, Content, Kind, Moment, Object, Op, RelPath, Target, Text};
+use crate::operation::{AllocateHow, Content, Kind, Moment, Object, Op, OperationTarget, RelPath, Text};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 

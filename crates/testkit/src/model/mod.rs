@@ -14,7 +14,7 @@ mod subvolumes;
 
 pub use content::Sparse;
 
-use crate::operation::{Attributes, Kind, Moment, Object, Op, Outcome, RelPath, Reply, Target};
+use crate::operation::{Attributes, Kind, Moment, Object, Op, OperationTarget, Outcome, RelPath, Reply};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -282,7 +282,7 @@ impl Node {
     }
 }
 
-impl Target for ModelFs {
+impl OperationTarget for ModelFs {
     fn apply(&mut self, op: &Op) -> Outcome {
         self.namespace(op).or_else(|| self.content(op)).or_else(|| self.attribute(op)).unwrap_or(Ok(Reply::Done))
     }

@@ -30,7 +30,7 @@ pub struct Tally {
     /// Calls of each operation.
     pub operations: BTreeMap<&'static str, u64>,
     /// Changes in each tree and structure.
-    pub places: BTreeMap<String, u64>,
+    pub structures: BTreeMap<String, u64>,
     /// The most calls of the devices in a run.
     pub calls: u64,
     /// The most bytes written in a run.
@@ -52,7 +52,7 @@ impl Tally {
         outcome.operations.iter().for_each(|name| *self.operations.entry(name).or_default() += 1);
         for change in &outcome.changes {
             let tree = change.tree.map_or("-".to_owned(), |tree| tree.0.min(256).to_string());
-            *self.places.entry(format!("{tree} {}", change.place)).or_default() += 1;
+            *self.structures.entry(format!("{tree} {}", change.structure)).or_default() += 1;
         }
         (self.calls, self.written) = (self.calls.max(outcome.calls), self.written.max(outcome.written));
     }
@@ -68,7 +68,7 @@ impl Tally {
             self.noticed,
             self.operations.values().sum::<u64>(),
             self.operations.len(),
-            self.places.len(),
+            self.structures.len(),
             self.calls,
             self.written >> 10,
             self.memory_kib,

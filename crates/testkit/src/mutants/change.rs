@@ -20,7 +20,7 @@ pub struct Change {
     /// The item's key, where an item was changed.
     pub key: Option<Key>,
     /// The structure or the kind of bytes.
-    pub place: String,
+    pub structure: String,
     /// In words.
     pub text: String,
 }
@@ -74,7 +74,7 @@ impl Changer<'_> {
                 None => self.bytes(spot),
             },
         };
-        Some(Change { tree: Some(tree.tree), key: Some(spot.key), place: name.clone(), text })
+        Some(Change { tree: Some(tree.tree), key: Some(spot.key), structure: name.clone(), text })
     }
 
     fn field(&mut self, spot: Spot, structure: &'static Structure) -> String {
@@ -222,7 +222,7 @@ impl Changer<'_> {
         self.editor.stamp(at, bytes);
         self.spoiled.push(at);
         let text = format!("block {at} of level {}: {text}", node.level());
-        Some(Change { tree: Some(tree.tree), key: None, place: structure.name.to_owned(), text })
+        Some(Change { tree: Some(tree.tree), key: None, structure: structure.name.to_owned(), text })
     }
 
     fn in_bytes(&mut self, bytes: &mut [u8], begin: usize, structure: &Structure) -> String {
@@ -265,7 +265,7 @@ impl Changer<'_> {
             disk.write_at(OFFSETS[0].0, &bytes).expect("memory can be written");
             texts.push(format!("device {number}: {}: {old:#x} becomes {new:#x}", part.name));
         }
-        Change { tree: None, key: None, place: "Superblock".to_owned(), text: texts.join(", ") }
+        Change { tree: None, key: None, structure: "Superblock".to_owned(), text: texts.join(", ") }
     }
 }
 

@@ -4,7 +4,7 @@ use super::shapes::top;
 use crate::fingerprint::Fingerprint;
 use crate::library::{Library, ROOT};
 use crate::model::ModelFs;
-use crate::operation::{Content, Op, RelPath, Target};
+use crate::operation::{Content, Op, OperationTarget, RelPath};
 use crate::workload::{Generator, Shape, run as run_workload};
 use butterfs_fs::{Algorithm, DataPolicy, Filesystem, InodeId, SetAttr};
 use std::collections::BTreeSet;

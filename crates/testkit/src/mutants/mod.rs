@@ -86,7 +86,7 @@ pub fn run_in(shape: &'static Shape, changes: usize, rng: &mut Rng, outcome: &mu
     // The judge unpacks nothing, and does not look at everything that a log says.
     let unseen = |change: &Change| {
         change.text.contains(".compression:")
-            || change.place == "beside EXTENT_DATA"
+            || change.structure == "beside EXTENT_DATA"
             || change.tree == Some(TreeId::TREE_LOG)
     };
     let is_unseen_by_the_judge = outcome.changes.iter().any(unseen);

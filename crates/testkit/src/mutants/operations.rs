@@ -24,7 +24,7 @@ pub const ELSEWHERE: [&str; 8] =
 
 /// A name that was found.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct FoundName {
     /// The directory.
     pub parent: InodeId,
     /// The name.
@@ -40,7 +40,7 @@ pub struct Worker<'a> {
     /// Chooses.
     pub rng: &'a mut Rng,
     /// Names that were found when the work began.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<FoundName>,
     /// Inodes whose items were changed, found or not.
     pub changed: Vec<InodeId>,
     /// Subvolumes that there were.
@@ -68,12 +68,12 @@ impl<'a> Worker<'a> {
         worker
     }
 
-    fn find(&self, path: &[u8]) -> Result<Option<Entry>> {
+    fn find(&self, path: &[u8]) -> Result<Option<FoundName>> {
         let mut at = None;
         let mut parent = top();
         for name in path.split(|byte| *byte == b'/') {
             let id = self.filesystem.lookup(parent, name)?.id;
-            at = Some(Entry { parent, name: name.to_vec(), id });
+            at = Some(FoundName { parent, name: name.to_vec(), id });
             parent = id;
         }
         Ok(at)
@@ -91,9 +91,9 @@ impl<'a> Worker<'a> {
         self.entry().id
     }
 
-    fn entry(&mut self) -> Entry {
+    fn entry(&mut self) -> FoundName {
         match self.entries.is_empty() {
-            true => Entry { parent: top(), name: b"files".to_vec(), id: top() },
+            true => FoundName { parent: top(), name: b"files".to_vec(), id: top() },
             false => self.rng.pick(&self.entries).clone(),
         }
     }

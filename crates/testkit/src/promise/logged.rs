@@ -9,12 +9,12 @@
 //!    of a folder the entries, with those of folders that are new in it when it is logged for the first time, be it because
 //!    something that was in it is synced.
 //! 4. What had a name in every state has one; and the names of an inode are among those of one state, so that nothing that
-//!    was moved is in two places.
+//!    was moved has two names that it never had together.
 //!
 //! Inodes are told apart by their numbers, which [`Numbers`] learns as they are made.
 
-use super::{History, Read, State};
-use crate::fingerprint::{Compare, Entry, Fingerprint, differences};
+use super::{History, ModelState, Read};
+use crate::fingerprint::{Compare, Fingerprint, PathFingerprint, differences};
 use crate::model::{Body, ModelFs, Node, NodeId, ROOT};
 use crate::operation::{Kind, RelPath};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,10 +42,10 @@ impl Numbers {
 }
 
 /// A name in a folder.
-type Place = (NodeId, Vec<u8>);
-type Places = BTreeMap<Place, NodeId>;
+type ParentAndName = (NodeId, Vec<u8>);
+type DirEntries = BTreeMap<ParentAndName, NodeId>;
 
-fn places(model: &ModelFs) -> Places {
+fn dir_entries_of(model: &ModelFs) -> DirEntries {
     let folders = model.nodes().filter_map(|(id, node)| match &node.body {
         Body::Folder(folder) => Some((id, folder)),
         _ => None,
@@ -60,9 +60,9 @@ struct Window<'a> {
     history: &'a History,
     /// The number of the base.
     base: usize,
-    states: &'a [Arc<State>],
-    places: Vec<Places>,
-    shown: Places,
+    states: &'a [Arc<ModelState>],
+    dir_entries: Vec<DirEntries>,
+    shown: DirEntries,
     /// The inode at each shown path.
     nodes: BTreeMap<Vec<u8>, NodeId>,
 }
@@ -78,7 +78,7 @@ impl History {
     ) -> Result<(), String> {
         let bare = super::bare(base.clone());
         let candidates = self.from(self.names_from).iter().enumerate();
-        let equal = |state: &Arc<State>| differences(state.bare(), &bare, Compare::MODEL);
+        let equal = |state: &Arc<ModelState>| differences(state.bare(), &bare, Compare::MODEL);
         let found = candidates.map(|(index, state)| (self.names_from + index, equal(state)));
         let nearest = found.min_by_key(|(_, differences)| differences.len());
         let (base, wrong) = nearest.ok_or("there is no state")?;
@@ -86,13 +86,13 @@ impl History {
             return Err(format!("without its log the disk is of no state; state {base} differs by {wrong:#?}"));
         }
         let states = self.from(base);
-        let places: Vec<Places> = states.iter().map(|state| places(&state.model)).collect();
+        let dir_entries: Vec<DirEntries> = states.iter().map(|state| dir_entries_of(&state.model)).collect();
         let mut window = Window {
             history: self,
             base,
             states,
-            places,
-            shown: Places::new(),
+            dir_entries,
+            shown: DirEntries::new(),
             nodes: BTreeMap::from([(vec![], ROOT)]),
         };
         window.identify(shown, numbers)?;
@@ -114,9 +114,10 @@ impl Window<'_> {
         for path in shown.entries.keys().filter(|path| !path.is_empty()) {
             let path = RelPath(path.clone());
             let (folder, name) = path.split().expect("not the root");
-            let place = (self.nodes[&folder.0], name.to_vec());
+            let key = (self.nodes[&folder.0], name.to_vec());
             let number = shown.numbers.get(&path.0);
-            let once: BTreeSet<NodeId> = self.places.iter().filter_map(|places| places.get(&place).copied()).collect();
+            let once: BTreeSet<NodeId> =
+                self.dir_entries.iter().filter_map(|dir_entries| dir_entries.get(&key).copied()).collect();
             let same = |id: &&NodeId| {
                 let unnumbered = self.node(**id).is_some_and(|node| node.placeholder);
                 unnumbered || numbers.0.get(*id).is_none_or(|known| Some(known) == number)
@@ -126,7 +127,9 @@ impl Window<'_> {
                 let inside =
                     shown.entries.keys().filter_map(|other| other.strip_prefix(&[&path.0[..], b"/"].concat()[..]));
                 let mut names = inside.filter(|rest| !rest.contains(&b'/'));
-                names.all(|name| self.places.iter().any(|places| places.contains_key(&(**id, name.to_vec()))))
+                names.all(|name| {
+                    self.dir_entries.iter().any(|dir_entries| dir_entries.contains_key(&(**id, name.to_vec())))
+                })
             };
             // Known numbers first; of what has none, the newest.
             let is_known = |id: &&NodeId| numbers.0.contains_key(*id);
@@ -135,7 +138,7 @@ impl Window<'_> {
                 return Err(format!("{path:?}: inode {number:?} never had this name; the name was of nodes {once:?}"));
             };
             self.nodes.insert(path.0.clone(), id);
-            self.shown.insert(place, id);
+            self.shown.insert(key, id);
         }
         Ok(())
     }
@@ -172,12 +175,12 @@ impl Window<'_> {
         found
     }
 
-    /// Whether a place held `id` (or, for none, anything else) in every state from one on.
-    fn persists(&self, place: &Place, id: Option<NodeId>, from: usize) -> bool {
-        let since = &self.places[from - self.base..];
+    /// Whether a name led to `id` (or, for none, anything else) in every state from one on.
+    fn persists(&self, key: &ParentAndName, id: Option<NodeId>, from: usize) -> bool {
+        let since = &self.dir_entries[from - self.base..];
         match id {
-            Some(id) => since.iter().all(|places| places.get(place) == Some(&id)),
-            None => since.iter().all(|places| !places.contains_key(place)),
+            Some(id) => since.iter().all(|dir_entries| dir_entries.get(key) == Some(&id)),
+            None => since.iter().all(|dir_entries| !dir_entries.contains_key(key)),
         }
     }
 
@@ -194,28 +197,29 @@ impl Window<'_> {
     }
 
     fn broken_names(&self, number: usize, id: NodeId, found: &mut BTreeSet<String>) {
-        let at = &self.places[number - self.base];
-        for (place, _) in at.iter().filter(|(_, child)| **child == id) {
-            if self.persists(place, Some(id), number) && self.shown.get(place) != Some(&id) {
-                found.insert(format!("node {id}, fsynced at state {number}, is not at {}", self.told(place)));
+        let at = &self.dir_entries[number - self.base];
+        for (key, _) in at.iter().filter(|(_, child)| **child == id) {
+            if self.persists(key, Some(id), number) && self.shown.get(key) != Some(&id) {
+                found.insert(format!("node {id}, fsynced at state {number}, is not at {}", self.told(key)));
             }
         }
-        let before = self.places[..=number - self.base].iter().flatten();
-        for (place, _) in before.filter(|(_, child)| **child == id) {
-            let gone = self.places[number - self.base..].iter().all(|places| places.get(place) != Some(&id));
-            if gone && self.shown.get(place) == Some(&id) {
-                found.insert(format!("node {id}, fsynced at state {number}, is still at {}", self.told(place)));
+        let before = self.dir_entries[..=number - self.base].iter().flatten();
+        for (key, _) in before.filter(|(_, child)| **child == id) {
+            let gone =
+                self.dir_entries[number - self.base..].iter().all(|dir_entries| dir_entries.get(key) != Some(&id));
+            if gone && self.shown.get(key) == Some(&id) {
+                found.insert(format!("node {id}, fsynced at state {number}, is still at {}", self.told(key)));
             }
         }
     }
 
     /// The fsync of what has lost a name logs the folder that it was in, with the new folders there.
     fn brings_old_folders(&self, number: usize, id: NodeId, brought: &mut BTreeSet<NodeId>) {
-        let at = &self.places[number - self.base];
-        let old = self.places[0].iter().filter(|(_, child)| **child == id).map(|(place, _)| place.0);
+        let at = &self.dir_entries[number - self.base];
+        let old = self.dir_entries[0].iter().filter(|(_, child)| **child == id).map(|(key, _)| key.0);
         let mut folders: Vec<NodeId> = old.collect();
         while let Some(folder) = folders.pop() {
-            for (_, child) in at.iter().filter(|(place, _)| place.0 == folder) {
+            for (_, child) in at.iter().filter(|(key, _)| key.0 == folder) {
                 let is_new_folder = self.states[0].model.get(*child).is_none()
                     && self.node(*child).is_some_and(|node| node.kind == Kind::Folder);
                 if is_new_folder && brought.insert(*child) {
@@ -228,25 +232,25 @@ impl Window<'_> {
     /// `brought`: new folders whose entry an earlier fsync brought, with all that was in them. A later one of the folder
     /// above brings only its own new entries, as the kernel's does.
     fn broken_entries(&self, number: usize, id: NodeId, brought: &mut BTreeSet<NodeId>, found: &mut BTreeSet<String>) {
-        let at = &self.places[number - self.base];
-        let inside = |place: &Place| place.0 == id;
-        for (place, child) in at.iter().filter(|(place, _)| inside(place)) {
+        let at = &self.dir_entries[number - self.base];
+        let inside = |key: &ParentAndName| key.0 == id;
+        for (key, child) in at.iter().filter(|(key, _)| inside(key)) {
             let is_new = self.states[0].model.get(*child).is_none();
             let is_folder = self.node(*child).is_some_and(|node| node.kind == Kind::Folder);
             let comes_along = is_new && is_folder && brought.insert(*child);
-            if !self.persists(place, Some(*child), number) {
+            if !self.persists(key, Some(*child), number) {
                 continue;
             }
-            if self.shown.get(place) != Some(child) {
-                found.insert(format!("folder {id}, fsynced at state {number}, does not have {}", self.told(place)));
+            if self.shown.get(key) != Some(child) {
+                found.insert(format!("folder {id}, fsynced at state {number}, does not have {}", self.told(key)));
             }
             if comes_along {
                 self.broken_entries(number, *child, brought, found);
             }
         }
-        for place in self.shown.keys().filter(|place| inside(place)) {
-            if self.persists(place, None, number) {
-                found.insert(format!("folder {id}, fsynced at state {number}, still has {}", self.told(place)));
+        for key in self.shown.keys().filter(|key| inside(key)) {
+            if self.persists(key, None, number) {
+                found.insert(format!("folder {id}, fsynced at state {number}, still has {}", self.told(key)));
             }
         }
     }
@@ -254,32 +258,32 @@ impl Window<'_> {
     /// Rule 4.
     fn lost_or_doubled(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let names = |places: &Places, id| -> BTreeSet<Place> {
-            places.iter().filter(|(_, child)| **child == id).map(|(place, _)| place.clone()).collect()
+        let names = |dir_entries: &DirEntries, id| -> BTreeSet<ParentAndName> {
+            dir_entries.iter().filter(|(_, child)| **child == id).map(|(key, _)| key.clone()).collect()
         };
-        let at_first: BTreeSet<NodeId> = self.places[0].values().copied().collect();
+        let at_first: BTreeSet<NodeId> = self.dir_entries[0].values().copied().collect();
         for id in at_first {
-            let always = self.places.iter().all(|places| places.values().any(|child| *child == id));
+            let always = self.dir_entries.iter().all(|dir_entries| dir_entries.values().any(|child| *child == id));
             if always && !self.shown.values().any(|child| *child == id) {
                 found.push(format!("node {id} always had a name, and has none"));
             }
         }
         for id in self.shown.values().copied().collect::<BTreeSet<NodeId>>() {
             let now = names(&self.shown, id);
-            if !self.places.iter().any(|places| now.is_subset(&names(places, id))) {
-                let told: Vec<String> = now.iter().map(|place| self.told(place)).collect();
+            if !self.dir_entries.iter().any(|dir_entries| now.is_subset(&names(dir_entries, id))) {
+                let told: Vec<String> = now.iter().map(|key| self.told(key)).collect();
                 found.push(format!("node {id} has names that it never had together: {told:?}"));
             }
         }
         found
     }
 
-    fn told(&self, place: &Place) -> String {
-        format!("{:?} in node {}", RelPath(place.1.clone()), place.0)
+    fn told(&self, key: &ParentAndName) -> String {
+        format!("{:?} in node {}", RelPath(key.1.clone()), key.0)
     }
 }
 
-fn has_attributes(model: &ModelFs, node: &Node, entry: &Entry) -> bool {
+fn has_attributes(model: &ModelFs, node: &Node, entry: &PathFingerprint) -> bool {
     let owner = match &node.body {
         Body::Folder(folder) if node.placeholder => model.get(folder.parent).unwrap_or(node),
         _ => node,
@@ -293,7 +297,7 @@ fn has_attributes(model: &ModelFs, node: &Node, entry: &Entry) -> bool {
         && entry.target.as_ref() == target
 }
 
-fn has_xattrs(node: &Node, entry: &Entry) -> bool {
+fn has_xattrs(node: &Node, entry: &PathFingerprint) -> bool {
     let known = node.xattrs.iter().map(|(name, value)| (name.as_bytes(), value));
     known.eq(entry.xattrs.iter().map(|(name, value)| (&name[..], value)))
 }
@@ -301,7 +305,7 @@ fn has_xattrs(node: &Node, entry: &Entry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::{Content, Object, Op, Target};
+    use crate::operation::{Content, Object, Op, OperationTarget};
     use crate::promise::{Promise, through};
 
     struct Scene {

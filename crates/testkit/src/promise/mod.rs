@@ -12,9 +12,9 @@
 
 pub mod logged;
 
-use crate::fingerprint::{Compare, Entry, Fingerprint, differences};
+use crate::fingerprint::{Compare, Fingerprint, PathFingerprint, differences};
 use crate::model::{Body, ModelFs, NodeId, Sparse};
-use crate::operation::{Kind, Object, Op, RelPath, Reply, Target};
+use crate::operation::{Kind, Object, Op, OperationTarget, RelPath, Reply};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ const SECTOR: u64 = 512;
 pub type Read<'a> = dyn Fn(&RelPath, u64, usize) -> Option<Vec<u8>> + 'a;
 
 /// Reads through a target that has lost nothing.
-pub fn through(target: impl Target) -> impl Fn(&RelPath, u64, usize) -> Option<Vec<u8>> {
+pub fn through(target: impl OperationTarget) -> impl Fn(&RelPath, u64, usize) -> Option<Vec<u8>> {
     let target = RefCell::new(target);
     move |path, offset, len| {
         let read = Op::Read { object: Object::Path(path.clone()), offset, len };
@@ -39,18 +39,18 @@ pub fn through(target: impl Target) -> impl Fn(&RelPath, u64, usize) -> Option<V
     }
 }
 
-/// A state, and what is compared of it, which is made once and when it is needed.
+/// A state of the model, and what is compared of it, which is made once and when it is needed.
 #[derive(Debug)]
-pub struct State {
+pub struct ModelState {
     /// The state.
     pub model: ModelFs,
     bare: OnceLock<Fingerprint>,
 }
 
-impl State {
+impl ModelState {
     /// A state to be kept.
-    pub fn new(model: &ModelFs) -> Arc<State> {
-        Arc::new(State { model: model.clone(), bare: OnceLock::new() })
+    pub fn new(model: &ModelFs) -> Arc<ModelState> {
+        Arc::new(ModelState { model: model.clone(), bare: OnceLock::new() })
     }
 
     fn bare(&self) -> &Fingerprint {
@@ -63,7 +63,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct History {
     /// From `first` on; earlier ones can be shown by nothing.
-    states: Vec<Arc<State>>,
+    states: Vec<Arc<ModelState>>,
     /// Everything is of this state or of a later one.
     first: usize,
     /// Names are of this state or of a later one.
@@ -103,11 +103,11 @@ impl Promise {
 impl History {
     /// Starts with a state that is durable.
     pub fn new(durable: &ModelFs) -> History {
-        History::of(State::new(durable))
+        History::of(ModelState::new(durable))
     }
 
     /// Starts with a state that is durable.
-    pub fn of(durable: Arc<State>) -> History {
+    pub fn of(durable: Arc<ModelState>) -> History {
         History {
             states: vec![durable],
             first: 0,
@@ -125,11 +125,11 @@ impl History {
 
     /// An operation was started whose result would be this state.
     pub fn push(&mut self, state: &ModelFs) {
-        self.add(State::new(state));
+        self.add(ModelState::new(state));
     }
 
     /// An operation was started whose result would be this state.
-    pub fn add(&mut self, state: Arc<State>) {
+    pub fn add(&mut self, state: Arc<ModelState>) {
         self.states.push(state);
     }
 
@@ -166,7 +166,7 @@ impl History {
         }
     }
 
-    fn from(&self, number: usize) -> &[Arc<State>] {
+    fn from(&self, number: usize) -> &[Arc<ModelState>] {
         &self.states[number.saturating_sub(self.first)..]
     }
 
@@ -201,7 +201,7 @@ impl History {
     }
 
     /// What is wrong with the content of a shown file.
-    fn wrong_file(&self, path: &RelPath, id: NodeId, entry: &Entry, read: &Read<'_>) -> Option<String> {
+    fn wrong_file(&self, path: &RelPath, id: NodeId, entry: &PathFingerprint, read: &Read<'_>) -> Option<String> {
         let from = self.content_from.get(&id).copied().unwrap_or(self.first);
         let versions = versions(self.from(from), id);
         if versions.iter().any(|file| is_whole(file, entry)) {
@@ -222,12 +222,12 @@ fn bare(mut print: Fingerprint) -> Fingerprint {
 }
 
 /// The contents of a file in all states that have it.
-fn versions(states: &[Arc<State>], id: NodeId) -> Vec<&Sparse> {
+fn versions(states: &[Arc<ModelState>], id: NodeId) -> Vec<&Sparse> {
     let nodes = states.iter().filter_map(|state| state.model.get(id));
     nodes.filter_map(|node| if let Body::File(file) = &node.body { Some(file) } else { None }).collect()
 }
 
-fn is_whole(file: &Sparse, shown: &Entry) -> bool {
+fn is_whole(file: &Sparse, shown: &PathFingerprint) -> bool {
     let mut hash = crate::fingerprint::ContentHash::default();
     file.written().for_each(|(offset, bytes)| hash.update(offset, bytes));
     file.size() == shown.size && Some(hash.finish()) == shown.content
@@ -237,7 +237,12 @@ fn is_whole(file: &Sparse, shown: &Entry) -> bool {
 /// not so, otherwise.
 ///
 /// Only blocks that a version or the shown file has data in are looked at: the others are holes in all of them.
-fn unmixed(versions: &[&Sparse], shown: &Entry, unit: usize, read: &dyn Fn(u64) -> Option<Vec<u8>>) -> Option<String> {
+fn unmixed(
+    versions: &[&Sparse],
+    shown: &PathFingerprint,
+    unit: usize,
+    read: &dyn Fn(u64) -> Option<Vec<u8>>,
+) -> Option<String> {
     let sizes = || versions.iter().map(|file| file.size());
     // A large write reaches the disk in pieces that end at blocks.
     let part_of_write =

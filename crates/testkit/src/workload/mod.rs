@@ -10,7 +10,7 @@ pub use generator::{Generator, Shape};
 pub use shrink::shrink;
 
 use crate::model::ModelFs;
-use crate::operation::{Op, Outcome, Target, agree};
+use crate::operation::{Op, OperationTarget, Outcome, agree};
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub fn run(
     generator: &mut Generator,
     count: usize,
     model: &mut ModelFs,
-    target: &mut dyn Target,
+    target: &mut dyn OperationTarget,
 ) -> Result<(), Box<Disagreement>> {
     let mut before = VecDeque::new();
     for agreed in 0..count {
@@ -66,7 +66,7 @@ pub fn run(
 }
 
 /// Runs one operation on both sides; the outcomes when they differ.
-pub fn step(op: &Op, model: &mut ModelFs, target: &mut dyn Target) -> Result<(), (Outcome, Outcome)> {
+pub fn step(op: &Op, model: &mut ModelFs, target: &mut dyn OperationTarget) -> Result<(), (Outcome, Outcome)> {
     let expected = model.apply(op);
     let actual = target.apply(op);
     if agree(&expected, &actual) { Ok(()) } else { Err((expected, actual)) }

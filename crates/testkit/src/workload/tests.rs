@@ -38,7 +38,7 @@ fn limits_hold_and_most_operations_succeed() {
 #[test]
 fn a_wrong_target_is_found_and_shrunk() {
     struct Wrong(ModelFs);
-    impl Target for Wrong {
+    impl OperationTarget for Wrong {
         fn apply(&mut self, op: &Op) -> Outcome {
             match op {
                 Op::Truncate { .. } => Ok(Reply::Done),

@@ -8,7 +8,7 @@ use butterfs_ondisk::profile::Profile;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Op, Target};
+use butterfs_testkit::operation::{Op, OperationTarget};
 use butterfs_testkit::workload::{Generator, Shape, run};
 use std::sync::Arc;
 

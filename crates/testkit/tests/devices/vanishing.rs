@@ -6,7 +6,7 @@ use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, MemoryDevice,
 use butterfs_fs::Options;
 use butterfs_fs::options::Policies;
 use butterfs_testkit::library::{Library, ROOT};
-use butterfs_testkit::operation::{Op, RelPath, Target};
+use butterfs_testkit::operation::{Op, OperationTarget, RelPath};
 use butterfs_testkit::watchdog::Watchdog;
 use rustix::io::Errno;
 use std::sync::Arc;

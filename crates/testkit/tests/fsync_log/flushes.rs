@@ -26,7 +26,7 @@ impl BlockDevice for SlowToFlush {
         std::thread::sleep(std::time::Duration::from_millis(3));
         self.0.flush()
     }
-    fn begin_flush(&self, _offset: u64, len: u64) {
+    fn begin_write_out(&self, _offset: u64, len: u64) {
         self.1.fetch_add(len, Ordering::Relaxed);
     }
     fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {

@@ -7,7 +7,7 @@ use butterfs_testkit::engine::{FORMATS, Format};
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{Content, Object, Op, RelPath, Reply, Target, agree};
+use butterfs_testkit::operation::{Content, Object, Op, OperationTarget, RelPath, Reply, agree};
 use butterfs_testkit::watchdog::Watchdog;
 use rustix::io::Errno;
 use std::sync::Arc;

@@ -15,7 +15,9 @@ use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{AllocateHow, Content, Kind, Object, Op, RelPath, RenameHow, Target, Text, agree};
+use butterfs_testkit::operation::{
+    AllocateHow, Content, Kind, Object, Op, OperationTarget, RelPath, RenameHow, Text, agree,
+};
 use butterfs_testkit::scratch::Scratch;
 use std::sync::Arc;
 
@@ -151,7 +153,7 @@ fn below(folder: &str, path: &[u8]) -> bool {
 }
 
 fn short(print: &Fingerprint) -> Vec<String> {
-    let line = |(path, entry): (&Vec<u8>, &butterfs_testkit::fingerprint::Entry)| {
+    let line = |(path, entry): (&Vec<u8>, &butterfs_testkit::fingerprint::PathFingerprint)| {
         format!("{} {:?} size {} links {}", path.escape_ascii(), entry.kind, entry.size, entry.links)
     };
     print.entries.iter().map(line).collect()

@@ -14,7 +14,7 @@ use butterfs_testkit::engine::FORMATS;
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::judge::judge_memory;
 use butterfs_testkit::library::{Library, ROOT};
-use butterfs_testkit::operation::{Object, Op, RelPath, Target};
+use butterfs_testkit::operation::{Object, Op, OperationTarget, RelPath};
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
@@ -46,7 +46,7 @@ struct Case {
     refusal: &'static str,
 }
 
-fn log_item(editor: &Editor, log: Logical, objectid: u64, kind: KeyType) -> butterfs_testkit::editor::Place {
+fn log_item(editor: &Editor, log: Logical, objectid: u64, kind: KeyType) -> butterfs_testkit::editor::ItemPosition {
     let wanted = |item: Item<'_>| item.is(kind) && item.key().objectid == objectid;
     editor.find_below(log, wanted).unwrap_or_else(|| panic!("no item ({objectid} {kind:?})"))
 }
@@ -71,8 +71,8 @@ fn root_item(editor: &Editor, change: impl FnOnce(&mut RootItem)) {
 }
 
 /// Overwrites a byte of an item, behind `skip` bytes.
-fn byte(editor: &Editor, place: butterfs_testkit::editor::Place, at: usize, value: u8) {
-    editor.edit(place.leaf, |leaf| leaf.item_mut(place.slot)[at] = value);
+fn byte(editor: &Editor, position: butterfs_testkit::editor::ItemPosition, at: usize, value: u8) {
+    editor.edit(position.leaf, |leaf| leaf.item_mut(position.slot)[at] = value);
 }
 
 fn raw_byte(editor: &Editor, at: Logical) {
@@ -86,8 +86,8 @@ fn reference(index: u64, name: &[u8]) -> Vec<u8> {
 }
 
 fn replace(editor: &Editor, log: Logical, key: Key, data: &[u8]) {
-    let place = editor.find_below(log, |item| item.key() == key).expect("the item is there");
-    editor.remove_at(place);
+    let position = editor.find_below(log, |item| item.key() == key).expect("the item is there");
+    editor.remove_at(position);
     editor.insert_below(log, key, data);
 }
 
@@ -396,8 +396,8 @@ fn a_log_that_removes_a_subvolume_is_refused() {
     let (editor, copy) = Editor::of_copy(&cut);
     let log = editor.log_of(TreeId::FS).expect("the folder was logged");
     let range = key(ino.ino.0, KeyType::DIR_LOG_INDEX, 2);
-    if let Some(place) = editor.find_below(log, |item| item.key() == range) {
-        editor.remove_at(place);
+    if let Some(position) = editor.find_below(log, |item| item.key() == range) {
+        editor.remove_at(position);
     }
     editor.insert_below(log, range, &u64::MAX.to_le_bytes());
     let recorder = Recorder::new();

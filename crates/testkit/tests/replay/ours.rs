@@ -12,7 +12,9 @@ use butterfs_testkit::judge::{judge_memory, text};
 use butterfs_testkit::kernel::check_all;
 use butterfs_testkit::library::{Library, ROOT};
 use butterfs_testkit::model::ModelFs;
-use butterfs_testkit::operation::{AllocateHow, Content, Kind, Object, Op, RelPath, RenameHow, Target, Text, agree};
+use butterfs_testkit::operation::{
+    AllocateHow, Content, Kind, Object, Op, OperationTarget, RelPath, RenameHow, Text, agree,
+};
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;

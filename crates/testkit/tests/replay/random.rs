@@ -8,7 +8,7 @@
 use super::kernels_replay;
 use butterfs_fs::{AccessTimes, Options};
 use butterfs_testkit::engine::open;
-use butterfs_testkit::fingerprint::{Compare, Entry, Fingerprint, differences};
+use butterfs_testkit::fingerprint::{Compare, Fingerprint, PathFingerprint, differences};
 use butterfs_testkit::judge::assert_clean;
 use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
 use butterfs_testkit::operation::Kind;
@@ -149,7 +149,8 @@ fn unexplained(kernels: &Fingerprint, ours: &Fingerprint, live: &Fingerprint) ->
         kernels.entries.keys().filter(|path| !ours.entries.contains_key(*path)).cloned().collect();
     for path in former.iter().filter(|path| !live.entries.contains_key(*path)) {
         let entry = kernels.entries.remove(path).expect("it was just listed");
-        let same = |other: &Entry| other.links > 1 && (other.mtime, other.content) == (entry.mtime, entry.content);
+        let same =
+            |other: &PathFingerprint| other.links > 1 && (other.mtime, other.content) == (entry.mtime, entry.content);
         let links = kernels.entries.values_mut().filter(|other| same(other));
         assert!(links.map(|other| other.links -= 1).count() > 0, "{:?} has no other name", path.escape_ascii());
         for (folder, entry) in &mut kernels.entries {

@@ -5,11 +5,11 @@
 
 use butterfs_fs::{AccessTimes, Options};
 use butterfs_testkit::engine::open;
-use butterfs_testkit::fingerprint::{Compare, Entry, Fingerprint, differences};
+use butterfs_testkit::fingerprint::{Compare, Fingerprint, PathFingerprint, differences};
 use butterfs_testkit::fsync_scenarios::{SCENARIOS, Scenario};
 use butterfs_testkit::kernel::{KernelMount, check_all, mkfs, run_ok};
 use butterfs_testkit::library::Library;
-use butterfs_testkit::operation::{Op, RelPath, Target};
+use butterfs_testkit::operation::{Op, OperationTarget, RelPath};
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::script::Script;
@@ -68,22 +68,26 @@ fn cut(scenarios: &[&Scenario], scratch: &Scratch, cut: &Path) -> Fingerprint {
 }
 
 /// What is shown in one scenario's subvolume.
-pub fn part(print: &Fingerprint, number: usize) -> BTreeMap<Vec<u8>, Entry> {
+pub fn part(print: &Fingerprint, number: usize) -> BTreeMap<Vec<u8>, PathFingerprint> {
     let prefix = format!("{}/", folder(number)).into_bytes();
     let inside = print.entries.iter().filter_map(|(path, entry)| {
         let path = path.strip_prefix(&prefix[..])?.to_vec();
         // Other names of the inode may not be promised.
-        Some((path, Entry { first_path: None, ..entry.clone() }))
+        Some((path, PathFingerprint { first_path: None, ..entry.clone() }))
     });
     inside.collect()
 }
 
 /// What of the promise is broken.
-pub fn broken(scenario: &Scenario, live: &BTreeMap<Vec<u8>, Entry>, shown: &BTreeMap<Vec<u8>, Entry>) -> Vec<String> {
+pub fn broken(
+    scenario: &Scenario,
+    live: &BTreeMap<Vec<u8>, PathFingerprint>,
+    shown: &BTreeMap<Vec<u8>, PathFingerprint>,
+) -> Vec<String> {
     let mut wrong = Vec::new();
     let there = |path: &str| shown.contains_key(path.as_bytes());
     for path in scenario.keep.split_whitespace() {
-        let one = |print: &BTreeMap<Vec<u8>, Entry>| {
+        let one = |print: &BTreeMap<Vec<u8>, PathFingerprint>| {
             let mut one = Fingerprint::default();
             one.entries.extend(print.get_key_value(path.as_bytes()).map(|(path, entry)| (path.clone(), entry.clone())));
             one

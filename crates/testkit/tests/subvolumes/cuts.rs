@@ -19,7 +19,7 @@ const STEPS: usize = 24;
 const TOP: InodeId = InodeId::root_of(TreeId::FS);
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
 
-struct Step {
+struct RecordedStep {
     after: Fingerprint,
     began: usize,
     ended: usize,
@@ -28,7 +28,7 @@ struct Step {
 struct Recorded {
     base: MemoryDevice,
     recorder: Recorder,
-    steps: Vec<Step>,
+    steps: Vec<RecordedStep>,
 }
 
 fn shown(filesystem: &Filesystem, what: &str) -> Fingerprint {
@@ -62,7 +62,7 @@ fn record(seed: u64, format: &Format) -> Recorded {
     // What opening itself writes is over when the work begins.
     filesystem.mend_uuid_tree().unwrap_or_else(|error| panic!("{error}"));
     filesystem.sync().unwrap_or_else(|error| panic!("{error}"));
-    let mut steps = vec![Step { after: shown(&filesystem, "new"), began: 0, ended: recorder.len() }];
+    let mut steps = vec![RecordedStep { after: shown(&filesystem, "new"), began: 0, ended: recorder.len() }];
     let mut rng = Rng::new(seed);
     let mut living: Vec<(TreeId, String, bool)> = Vec::new();
     for number in 0..STEPS {
@@ -90,7 +90,7 @@ fn record(seed: u64, format: &Format) -> Recorded {
                 living.push((id, name, read_only));
             }
         }
-        steps.push(Step { after: shown(&filesystem, "at work"), began, ended: recorder.len() });
+        steps.push(RecordedStep { after: shown(&filesystem, "at work"), began, ended: recorder.len() });
     }
     drop(filesystem);
     Recorded { base, recorder, steps }

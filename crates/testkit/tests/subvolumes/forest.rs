@@ -9,7 +9,7 @@ use butterfs_testkit::kernel::{KernelMount, check_all, run_ok};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::mounted::Mounted;
-use butterfs_testkit::operation::{Op, RelPath, Target};
+use butterfs_testkit::operation::{Op, OperationTarget, RelPath};
 use butterfs_testkit::requirement;
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
@@ -34,7 +34,7 @@ trait Worker {
     fn snapshot(&self, source: &str, name: &str, read_only: bool);
     fn delete(&self, name: &str);
     fn rename(&self, from: &str, to: &str);
-    fn enter(&self, name: &str) -> Box<dyn Target>;
+    fn enter(&self, name: &str) -> Box<dyn OperationTarget>;
     fn shown(&self, name: &str) -> Fingerprint;
 }
 
@@ -70,7 +70,7 @@ impl Worker for Us {
         self.0.rename(TOP, from.as_bytes(), TOP, to.as_bytes(), how).unwrap_or_else(|error| panic!("{from}: {error}"));
     }
 
-    fn enter(&self, name: &str) -> Box<dyn Target> {
+    fn enter(&self, name: &str) -> Box<dyn OperationTarget> {
         Box::new(Library::below(&self.0, &RelPath(name.as_bytes().to_vec())))
     }
 
@@ -105,7 +105,7 @@ impl Worker for Kernel {
         std::fs::rename(self.0.join(from), self.0.join(to)).unwrap_or_else(|error| panic!("{from}: {error}"));
     }
 
-    fn enter(&self, name: &str) -> Box<dyn Target> {
+    fn enter(&self, name: &str) -> Box<dyn OperationTarget> {
         Box::new(Mounted::new(&self.0.join(name)))
     }
 

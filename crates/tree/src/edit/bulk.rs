@@ -1,7 +1,7 @@
 //! Inserting many items in ascending order: one descent, one path made writable, and one edit per leaf.
 
 use super::path::Path;
-use super::split::{self, Cut, Place};
+use super::split::{self, Cut, SplitSide};
 use crate::{NodeEditor, NodePtr};
 use butterfs_ondisk::Key;
 use butterfs_ondisk::header::{ITEM_LEN, leaf_data_size, max_item_size};
@@ -58,7 +58,7 @@ fn split_for_run<E: NodeEditor>(
     let in_gap = |key: Key| next.is_none_or(|next| key < next);
     let fresh = fitting(items, capacity, in_gap);
     if slot == leaf.nritems() {
-        split::split(ed, root, path, Cut { stay: slot, new_items: Place::Right }, &items[..fresh])?;
+        split::split(ed, root, path, Cut { stay: slot, new_items: SplitSide::Right }, &items[..fresh])?;
         return Ok(fresh);
     }
     let bytes: usize = items[..fresh].iter().map(|(_, data)| ITEM_LEN + data.len()).sum();
@@ -69,8 +69,8 @@ fn split_for_run<E: NodeEditor>(
     // A long run goes into this gap: open it, so that what follows is appended to full leaves.
     let before: usize = (0..slot).map(|slot| ITEM_LEN + leaf.item_len(slot)).sum();
     let (count, new_items) = match fitting(items, capacity - before, in_gap) {
-        0 => (fresh, Place::Between),
-        count => (count, Place::Left),
+        0 => (fresh, SplitSide::Between),
+        count => (count, SplitSide::Left),
     };
     split::split(ed, root, path, Cut { stay: slot, new_items }, &items[..count])?;
     Ok(count)

@@ -6,9 +6,9 @@ use butterfs_ondisk::units::MAX_LEVELS;
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
 use std::sync::Arc;
 
-/// One level of a path.
+/// A node of a path and the slot in it.
 #[derive(Default)]
-struct Step {
+struct PathLevel {
     /// Held until the node is made writable.
     node: Option<Arc<Node>>,
     at: Logical,
@@ -17,7 +17,7 @@ struct Step {
 
 /// A descent to a key, by level: the leaf is level 0.
 pub(super) struct Path {
-    steps: [Step; MAX_LEVELS],
+    levels: [PathLevel; MAX_LEVELS],
     /// Level of the root.
     pub top: usize,
     /// Whether the leaf has the key.
@@ -31,7 +31,7 @@ impl Path {
     /// Finds `key`, without changing anything.
     pub fn descend<S: NodeSource + ?Sized>(src: &S, root: &NodePtr, key: Key) -> Result<Path, S::Error> {
         let mut path = Path {
-            steps: Default::default(),
+            levels: Default::default(),
             top: root.level.get().into(),
             found: false,
             upper: None,
@@ -43,9 +43,9 @@ impl Path {
             check_range(&node, &ptr, path.upper)?;
             let level = usize::from(ptr.level.get());
             if level == 0 {
-                let place = node.find(key);
-                path.found = place.is_ok();
-                path.steps[0] = Step { at: ptr.at, slot: place.unwrap_or_else(|slot| slot), node: Some(node) };
+                let search = node.find(key);
+                path.found = search.is_ok();
+                path.levels[0] = PathLevel { at: ptr.at, slot: search.unwrap_or_else(|slot| slot), node: Some(node) };
                 return Ok(path);
             }
             let slot = node.child_slot(key);
@@ -53,14 +53,14 @@ impl Path {
                 path.upper = Some(node.key(slot + 1));
             }
             let child = node.child_ptr(slot, root.tree);
-            path.steps[level] = Step { node: Some(node), at: ptr.at, slot };
+            path.levels[level] = PathLevel { node: Some(node), at: ptr.at, slot };
             ptr = child;
         }
     }
 
     /// The node of `level`; only before the path is made writable.
     pub fn node(&self, level: usize) -> &Arc<Node> {
-        self.steps[level].node.as_ref().expect("the path is not yet writable")
+        self.levels[level].node.as_ref().expect("the path is not yet writable")
     }
 
     /// The leaf; only before the path is made writable.
@@ -70,24 +70,24 @@ impl Path {
 
     /// The address of the node of `level`.
     pub fn at(&self, level: usize) -> Logical {
-        self.steps[level].at
+        self.levels[level].at
     }
 
     /// The slot on the path in the node of `level`.
     pub fn slot(&self, level: usize) -> usize {
-        self.steps[level].slot
+        self.levels[level].slot
     }
 
     /// Shadows every node from the root down, and lets go of them. Stopping halfway leaves a valid tree.
     pub fn make_writable<E: NodeEditor>(&mut self, ed: &E, root: &mut NodePtr) -> Result<(), E::Error> {
         for level in (0..=self.top).rev() {
-            let node = self.steps[level].node.take().expect("the path is not yet writable");
+            let node = self.levels[level].node.take().expect("the path is not yet writable");
             let at = ed.shadow(&node, level == self.top)?;
             drop(node);
-            if at == self.steps[level].at {
+            if at == self.levels[level].at {
                 continue;
             }
-            self.steps[level].at = at;
+            self.levels[level].at = at;
             if level == self.top {
                 (root.at, root.generation) = (at, ed.generation());
             } else {

@@ -1,5 +1,5 @@
-//! Removing items, and what follows for the nodes above: an emptied node goes, a nearly empty one joins a sibling,
-//! a root with one child hands over to it.
+//! Removing items, and what follows for the nodes above: an emptied node is freed, a nearly empty one merges with a
+//! sibling, and a root with one child is replaced by it.
 
 use super::path::Path;
 use crate::search::check_range;
@@ -63,36 +63,36 @@ fn descend<E: NodeEditor>(ed: &E, root: &mut NodePtr, key: Key) -> Result<Path, 
             return Ok(path);
         }
         drop(path);
-        hand_over(ed, root)?;
+        collapse_root(ed, root)?;
     }
 }
 
 /// Makes a root's only child the root.
-fn hand_over<E: NodeEditor>(ed: &E, root: &mut NodePtr) -> Result<(), E::Error> {
+fn collapse_root<E: NodeEditor>(ed: &E, root: &mut NodePtr) -> Result<(), E::Error> {
     let node = ed.node(root)?;
-    let heir = node.child_ptr(0, root.tree);
-    let child = ed.node(&heir)?;
+    let only_child = node.child_ptr(0, root.tree);
+    let child = ed.node(&only_child)?;
     let old = ed.shadow(&node, true)?;
     drop(node);
     (root.at, root.generation) = (old, ed.generation());
     let at = ed.shadow(&child, false)?;
-    *root = NodePtr { at, generation: ed.generation(), first_key: None, ..heir };
-    ed.free(old, Level(heir.level.get() + 1));
+    *root = NodePtr { at, generation: ed.generation(), first_key: None, ..only_child };
+    ed.free(old, Level(only_child.level.get() + 1));
     Ok(())
 }
 
 /// What becomes of one node of the path.
 #[derive(Default)]
-enum Fate {
+enum NodeChange {
     /// It stays in its parent.
     #[default]
     Stays,
-    /// It is empty and goes.
-    Goes,
+    /// It is empty and is freed.
+    Freed,
     /// What is left of it goes to the end of its left sibling.
-    JoinsLeft(Sibling),
+    MergesLeft(Sibling),
     /// What is left of it goes to the front of its right sibling.
-    JoinsRight(Sibling),
+    MergesRight(Sibling),
 }
 
 /// Another child of a path's node, that is going to be needed.
@@ -125,12 +125,12 @@ impl Sibling {
     }
 }
 
-/// All that a removal is going to do, with every node that it needs.
+/// All changes of nodes that a removal makes, with every node that it needs.
 #[derive(Default)]
-struct Plan {
-    fates: [Fate; MAX_LEVELS],
+struct Rebalance {
+    changes: [NodeChange; MAX_LEVELS],
     /// The root's last child, and that one's only child, and so on: the last of them becomes the root.
-    heirs: Vec<Sibling>,
+    only_children: Vec<Sibling>,
 }
 
 /// Removes items of the path's leaf; `slots` is not empty.
@@ -141,10 +141,10 @@ fn remove_slots<E: NodeEditor>(
     slots: Range<usize>,
     visit: Option<Visit<'_, E::Error>>,
 ) -> Result<(), E::Error> {
-    let mut plan = Plan::make(ed, &path, &slots)?;
+    let mut rebalance = Rebalance::make(ed, &path, &slots)?;
     let leaf = visit.is_some().then(|| path.leaf().clone());
     path.make_writable(ed, root)?;
-    plan.shadow(ed, &path)?;
+    rebalance.shadow(ed, &path)?;
     if let (Some(leaf), Some(visit)) = (leaf, visit) {
         for slot in slots.clone() {
             if let Err(error) = visit(leaf.key(slot), leaf.item(slot)) {
@@ -154,7 +154,7 @@ fn remove_slots<E: NodeEditor>(
             }
         }
     }
-    plan.apply(ed, root, &path, slots);
+    rebalance.apply(ed, root, &path, slots);
     Ok(())
 }
 
@@ -172,38 +172,38 @@ fn remove_some<E: NodeEditor>(ed: &E, path: &Path, slots: Range<usize>) {
     }
 }
 
-impl Plan {
-    fn make<E: NodeEditor>(ed: &E, path: &Path, slots: &Range<usize>) -> Result<Plan, E::Error> {
-        let mut plan = Plan::default();
+impl Rebalance {
+    fn make<E: NodeEditor>(ed: &E, path: &Path, slots: &Range<usize>) -> Result<Rebalance, E::Error> {
+        let mut rebalance = Rebalance::default();
         let leaf = path.leaf();
         let mut left = leaf.nritems() - slots.len();
         let mut used = leaf.used() - slots.clone().map(|slot| leaf.item_bytes(slot)).sum::<usize>();
         for level in 0..path.top {
-            plan.fates[level] = if left == 0 { Fate::Goes } else { fate(ed, path, level, used)? };
-            if matches!(plan.fates[level], Fate::Stays) {
-                return Ok(plan);
+            rebalance.changes[level] = if left == 0 { NodeChange::Freed } else { change_of(ed, path, level, used)? };
+            if matches!(rebalance.changes[level], NodeChange::Stays) {
+                return Ok(rebalance);
             }
             let parent = path.node(level + 1);
             left = parent.nritems() - 1;
             used = parent.used() - KEY_POINTER_LEN;
         }
         if path.top > 0 && left == 1 {
-            plan.find_heirs(ed, path)?;
+            rebalance.find_only_children(ed, path)?;
         }
-        Ok(plan)
+        Ok(rebalance)
     }
 
-    /// The root keeps one child. Unless that has just been joined with its sibling, it may itself have only one.
-    fn find_heirs<E: NodeEditor>(&mut self, ed: &E, path: &Path) -> Result<(), E::Error> {
-        if !matches!(self.fates[path.top - 1], Fate::Goes) {
+    /// The root keeps one child. Unless that has just been merged with its sibling, it may itself have only one.
+    fn find_only_children<E: NodeEditor>(&mut self, ed: &E, path: &Path) -> Result<(), E::Error> {
+        if !matches!(self.changes[path.top - 1], NodeChange::Freed) {
             return Ok(());
         }
         let mut slot = 1 - path.slot(path.top);
         let mut parent = path.node(path.top).clone();
         loop {
-            let heir = Sibling::fetch(ed, &parent, slot, path)?;
-            let node = heir.node.clone().expect("just fetched");
-            self.heirs.push(heir);
+            let child = Sibling::fetch(ed, &parent, slot, path)?;
+            let node = child.node.clone().expect("just fetched");
+            self.only_children.push(child);
             if node.is_leaf() || node.nritems() > 1 {
                 return Ok(());
             }
@@ -214,14 +214,14 @@ impl Plan {
     /// Makes the siblings writable, each after its parent.
     fn shadow<E: NodeEditor>(&mut self, ed: &E, path: &Path) -> Result<(), E::Error> {
         for level in (0..path.top).rev() {
-            if let Fate::JoinsLeft(sibling) | Fate::JoinsRight(sibling) = &mut self.fates[level] {
+            if let NodeChange::MergesLeft(sibling) | NodeChange::MergesRight(sibling) = &mut self.changes[level] {
                 sibling.shadow(ed, path.at(level + 1))?;
             }
         }
         let mut parent = path.at(path.top);
-        for heir in &mut self.heirs {
-            heir.shadow(ed, parent)?;
-            parent = heir.at;
+        for child in &mut self.only_children {
+            child.shadow(ed, parent)?;
+            parent = child.at;
         }
         Ok(())
     }
@@ -233,17 +233,17 @@ impl Plan {
         for level in 0..path.top {
             let (at, slot) = (path.at(level), path.slot(level + 1));
             let mut new_key = None;
-            match &self.fates[level] {
-                Fate::Stays if first_changed => {
+            match &self.changes[level] {
+                NodeChange::Stays if first_changed => {
                     let first = ed.edit(at, |node| node.key(0));
                     return path.set_first_key(ed, level, first);
                 }
-                Fate::Stays => return,
-                Fate::Goes => {}
-                Fate::JoinsLeft(left) => join(ed, at, left.at, |node, left| left.append(node)),
-                Fate::JoinsRight(right) => {
+                NodeChange::Stays => return,
+                NodeChange::Freed => {}
+                NodeChange::MergesLeft(left) => merge(ed, at, left.at, |node, left| left.append(node)),
+                NodeChange::MergesRight(right) => {
                     new_key = Some(ed.edit(at, |node| node.key(0)));
-                    join(ed, at, right.at, |node, right| right.prepend(node));
+                    merge(ed, at, right.at, |node, right| right.prepend(node));
                 }
             }
             ed.edit(path.at(level + 1), |parent| {
@@ -255,26 +255,28 @@ impl Plan {
             ed.free(at, Level(level as u8));
             first_changed = slot == 0;
         }
-        self.hand_over(ed, root, path);
+        self.collapse_root(ed, root, path);
     }
 
-    /// Ends the reign of a root that has one child left.
-    fn hand_over<E: NodeEditor>(&self, ed: &E, root: &mut NodePtr, path: &Path) {
+    /// Replaces a root that has one child left by that child.
+    fn collapse_root<E: NodeEditor>(&self, ed: &E, root: &mut NodePtr, path: &Path) {
         if path.top == 0 {
             return;
         }
         let (old, level) = (path.at(path.top), path.top);
-        let heir = match &self.fates[level - 1] {
-            Fate::JoinsLeft(sibling) | Fate::JoinsRight(sibling) if ed.edit(old, |node| node.nritems()) == 1 => {
+        let new_root = match &self.changes[level - 1] {
+            NodeChange::MergesLeft(sibling) | NodeChange::MergesRight(sibling)
+                if ed.edit(old, |node| node.nritems()) == 1 =>
+            {
                 sibling.at
             }
-            _ => match self.heirs.last() {
-                Some(heir) => heir.at,
+            _ => match self.only_children.last() {
+                Some(child) => child.at,
                 None => return,
             },
         };
-        let passed_over = &self.heirs[..self.heirs.len().saturating_sub(1)];
-        root.at = heir;
+        let passed_over = &self.only_children[..self.only_children.len().saturating_sub(1)];
+        root.at = new_root;
         root.generation = ed.generation();
         root.level = Level((level - 1 - passed_over.len()) as u8);
         let freed = std::iter::once(old).chain(passed_over.iter().map(|node| node.at));
@@ -285,30 +287,30 @@ impl Plan {
 }
 
 /// What becomes of a node that is not empty and will have `used` bytes in use.
-fn fate<E: NodeEditor>(ed: &E, path: &Path, level: usize, used: usize) -> Result<Fate, E::Error> {
+fn change_of<E: NodeEditor>(ed: &E, path: &Path, level: usize, used: usize) -> Result<NodeChange, E::Error> {
     let capacity = leaf_data_size(ed.nodesize());
     if used >= capacity / 4 {
-        return Ok(Fate::Stays);
+        return Ok(NodeChange::Stays);
     }
     let (parent, slot) = (path.node(level + 1), path.slot(level + 1));
     if slot > 0 {
         let sibling = Sibling::fetch(ed, parent, slot - 1, path)?;
         let node = sibling.node.as_ref().expect("just fetched");
         if used + node.used() <= capacity {
-            return Ok(Fate::JoinsLeft(sibling));
+            return Ok(NodeChange::MergesLeft(sibling));
         }
     }
     if slot + 1 < parent.nritems() {
         let sibling = Sibling::fetch(ed, parent, slot + 1, path)?;
         if used + sibling.node.as_ref().expect("just fetched").used() <= capacity {
-            return Ok(Fate::JoinsRight(sibling));
+            return Ok(NodeChange::MergesRight(sibling));
         }
     }
-    Ok(Fate::Stays)
+    Ok(NodeChange::Stays)
 }
 
 /// Changes a node and its sibling at once.
-fn join<E: NodeEditor>(ed: &E, at: Logical, sibling: Logical, change: impl FnOnce(&Node, &mut Node)) {
+fn merge<E: NodeEditor>(ed: &E, at: Logical, sibling: Logical, change: impl FnOnce(&Node, &mut Node)) {
     let node = ed.take(at);
     let mut into = ed.take(sibling);
     change(&node, &mut into);

@@ -14,11 +14,12 @@ pub(super) struct Cut {
     /// How many of the old items stay; an item that is being replaced does not count.
     pub stay: usize,
     /// Which leaf has the new items.
-    pub new_items: Place,
+    pub new_items: SplitSide,
 }
 
+/// A leaf at a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum SplitSide {
     /// The leaf that was there.
     Left,
     /// The leaf that is new.
@@ -47,7 +48,7 @@ pub(super) fn split<E: NodeEditor>(
     cut: Cut,
     items: &[(Key, &[u8])],
 ) -> Result<(), E::Error> {
-    let leaves = if cut.new_items == Place::Between { 2 } else { 1 };
+    let leaves = if cut.new_items == SplitSide::Between { 2 } else { 1 };
     let growth = Growth::plan(&path, leaves)?;
     path.make_writable(ed, root)?;
     let fresh = growth.make_nodes(ed)?;
@@ -76,9 +77,9 @@ fn split_leaf<E: NodeEditor>(
     left.split_off(cut.stay, &mut right);
     let mut pointers = Vec::with_capacity(2);
     match cut.new_items {
-        Place::Left => left.insert_items(items),
-        Place::Right => right.insert_items(items),
-        Place::Between => {
+        SplitSide::Left => left.insert_items(items),
+        SplitSide::Right => right.insert_items(items),
+        SplitSide::Between => {
             ed.edit(fresh[1], |between| between.insert_items(items));
             pointers.push((items[0].0, fresh[1]));
         }
@@ -118,15 +119,15 @@ impl Sizes {
         }
         self.cut_after_group(path, key)
             .or_else(|| self.cut_in_balance())
-            .unwrap_or(Cut { stay: self.new_slot, new_items: Place::Between })
+            .unwrap_or(Cut { stay: self.new_slot, new_items: SplitSide::Between })
     }
 
     /// The cut that leaves `count` items, the new one among them or not, in the left leaf.
     fn cut_before(&self, count: usize) -> Cut {
         if count > self.new_slot {
-            Cut { stay: count - 1, new_items: Place::Left }
+            Cut { stay: count - 1, new_items: SplitSide::Left }
         } else {
-            Cut { stay: count, new_items: Place::Right }
+            Cut { stay: count, new_items: SplitSide::Right }
         }
     }
 
@@ -266,7 +267,7 @@ fn split_node<E: NodeEditor>(
 }
 
 fn insert_pointers(node: &mut Node, slot: usize, pointers: &[(Key, Logical)], generation: Generation) {
-    for (place, &(key, at)) in pointers.iter().enumerate() {
-        node.insert_pointer(slot + place, key, at, generation);
+    for (nth, &(key, at)) in pointers.iter().enumerate() {
+        node.insert_pointer(slot + nth, key, at, generation);
     }
 }

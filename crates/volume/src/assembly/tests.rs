@@ -247,8 +247,8 @@ fn mutated_superblocks_never_panic() {
         for change in numbers[1..].chunks_exact(4).take(1 + usize::from(numbers[0] % 4)) {
             // Mostly where fields are: the head, and the used part of the system chunk array.
             let area = if change[0] & 1 == 0 { 0x20..0x130 } else { 0x32b..0x32b + 97 };
-            let place = area.start + (usize::from(change[1]) | usize::from(change[2]) << 8) % area.len();
-            bytes[place] = change[3];
+            let offset = area.start + (usize::from(change[1]) | usize::from(change[2]) << 8) % area.len();
+            bytes[offset] = change[3];
         }
         let mut sb = Superblock::new_zeroed();
         sb.as_mut_bytes().copy_from_slice(&bytes);

@@ -97,13 +97,14 @@ fn check_against_model(chunk: &Chunk) -> usize {
     let mut hits = 0;
     for at in (0..chunk.length / STRIPE_LEN).map(|element| chunk.start.plus(element * STRIPE_LEN)) {
         let piece = layout.pieces(at, 1).next().unwrap();
-        let mut places: Vec<u64> = match layout.parity() {
-            0 => (0..layout.mirrors()).map(|mirror| layout.place(&piece, mirror).physical.0).collect(),
-            _ => (0..layout.columns()).map(|column| layout.column_place(&piece, column).physical.0).collect(),
+        let mut addresses: Vec<u64> = match layout.parity() {
+            0 => (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror).physical.0).collect(),
+            _ => (0..layout.columns()).map(|column| layout.column_address(&piece, column).physical.0).collect(),
         };
-        places.extend((0..layout.parity()).map(|which| layout.parity_place(&piece, which).physical.0));
-        let expected =
-            places.iter().any(|&place| OFFSETS.iter().any(|copy| (place..place + STRIPE_LEN).contains(&copy.0)));
+        addresses.extend((0..layout.parity()).map(|which| layout.parity_address(&piece, which).physical.0));
+        let expected = addresses
+            .iter()
+            .any(|&address| OFFSETS.iter().any(|copy| (address..address + STRIPE_LEN).contains(&copy.0)));
         let found = ranges.iter().any(|range| range.contains(&at));
         assert_eq!(found, expected, "{} at {at} of {chunk:?}", chunk.profile().name);
         hits += usize::from(found);

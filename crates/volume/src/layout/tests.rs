@@ -10,13 +10,13 @@ const START: u64 = 5 << 20;
 
 /// A chunk of `rows` rows; stripe `i` is on device `i + 1` from `(i + 1)` GiB.
 fn chunk(profile: &Profile, stripes: usize, rows: u64) -> Chunk {
-    let place = |i: usize| ChunkStripe {
+    let stripe = |i: usize| ChunkStripe {
         device: DeviceId(i as u64 + 1),
         physical: Physical((i as u64 + 1) << 30),
         dev_uuid: [i as u8; 16],
     };
     let length = rows * profile.data_stripes(stripes) as u64 * STRIPE_LEN;
-    Chunk::new(Logical(START), length, bits::DATA | profile.bit, 4096, (0..stripes).map(place).collect())
+    Chunk::new(Logical(START), length, bits::DATA | profile.bit, 4096, (0..stripes).map(stripe).collect())
 }
 
 /// The stripe counts up to 7 that a profile can have.
@@ -69,13 +69,14 @@ fn check_against_model(profile: &Profile, stripes: usize, rows: u64) -> usize {
     for (index, element) in elements.iter().enumerate() {
         let at = Logical(START + index as u64 * STRIPE_LEN + 4096);
         let piece = layout.pieces(at, 512).next().unwrap();
-        let found = |place: Place| {
-            let depth = place.physical.0 - chunk.stripes[place.stripe].physical.0;
+        let found = |address: StripeAddress| {
+            let depth = address.physical.0 - chunk.stripes[address.stripe].physical.0;
             assert_eq!(depth % STRIPE_LEN, 4096);
-            (place.stripe, depth / STRIPE_LEN)
+            (address.stripe, depth / STRIPE_LEN)
         };
-        let mirrors: Vec<_> = (0..layout.mirrors()).map(|mirror| found(layout.place(&piece, mirror))).collect();
-        let parity: Vec<_> = (0..layout.parity()).map(|which| found(layout.parity_place(&piece, which))).collect();
+        let mirrors: Vec<_> =
+            (0..layout.mirrors()).map(|mirror| found(layout.stripe_address(&piece, mirror))).collect();
+        let parity: Vec<_> = (0..layout.parity()).map(|which| found(layout.parity_address(&piece, which))).collect();
         assert_eq!((&mirrors, &parity), (&element.mirrors, &element.parity), "{} x{stripes} {index}", profile.name);
         used.extend(mirrors.into_iter().chain(parity));
     }
@@ -108,9 +109,9 @@ fn check_pieces(chunk: &Chunk, layout: &Layout<'_>, offset: u64, len: u64, piece
         let single = layout.pieces(Logical(START + offset + piece.range.start as u64), 1).next().unwrap();
         assert_eq!((single.row, single.column, single.depth), (piece.row, piece.column, piece.depth));
         for mirror in 0..layout.mirrors() {
-            let place = layout.place(piece, mirror);
-            let end = place.physical.0 + piece.range.len() as u64;
-            assert!(end <= chunk.stripes[place.stripe].physical.0 + chunk.stripe_length());
+            let address = layout.stripe_address(piece, mirror);
+            let end = address.physical.0 + piece.range.len() as u64;
+            assert!(end <= chunk.stripes[address.stripe].physical.0 + chunk.stripe_length());
         }
         assert!(layout.columns() == 1 || piece.depth % STRIPE_LEN + piece.range.len() as u64 <= STRIPE_LEN);
     }

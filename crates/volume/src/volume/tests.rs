@@ -139,10 +139,10 @@ fn what_is_asked_for_ahead_is_what_is_read() {
 fn survives(rig: &Rig, offset: u64, lost: &[bool]) -> bool {
     let layout = Layout::of(&rig.chunk).unwrap();
     let piece = layout.pieces(at(offset), 1).next().unwrap();
-    let is_lost = |place: Place| lost[(rig.chunk.stripes[place.stripe].device.0 - 1) as usize];
+    let is_lost = |address: StripeAddress| lost[(rig.chunk.stripes[address.stripe].device.0 - 1) as usize];
     match layout.parity() {
-        0 => (0..layout.mirrors()).any(|mirror| !is_lost(layout.place(&piece, mirror))),
-        parity => lost.iter().filter(|lost| **lost).count() <= parity || !is_lost(layout.place(&piece, 0)),
+        0 => (0..layout.mirrors()).any(|mirror| !is_lost(layout.stripe_address(&piece, mirror))),
+        parity => lost.iter().filter(|lost| **lost).count() <= parity || !is_lost(layout.stripe_address(&piece, 0)),
     }
 }
 
@@ -435,9 +435,9 @@ fn mirrors_that_counted_errors_do_not_take_turns() {
 fn damage(rig: &Rig, offset: u64, copy: usize) {
     let layout = Layout::of(&rig.chunk).unwrap();
     for piece in layout.pieces(at(offset), 4096) {
-        let place = layout.place(&piece, copy);
-        let device = &rig.memory[(rig.chunk.stripes[place.stripe].device.0 - 1) as usize];
-        device.write_at(place.physical.0, &vec![0xee; piece.range.len()]).unwrap();
+        let address = layout.stripe_address(&piece, copy);
+        let device = &rig.memory[(rig.chunk.stripes[address.stripe].device.0 - 1) as usize];
+        device.write_at(address.physical.0, &vec![0xee; piece.range.len()]).unwrap();
     }
 }
 
@@ -475,8 +475,8 @@ fn bad_copies_are_repaired_from_good_ones() {
 #[test]
 fn an_unreadable_sector_is_repaired_by_writing_it() {
     let (rig, content) = filled("DUP", 2);
-    let place = rig.chunk.stripes[0].physical.0;
-    rig.devices[0].break_range(place..place + 4096);
+    let address = rig.chunk.stripes[0].physical.0;
+    rig.devices[0].break_range(address..address + 4096);
     let mut found = vec![0; 16384];
     rig.volume.read(START, &mut found, &mut equal_to(&content[..16384])).unwrap();
     assert_eq!(rig.volume.device_stats()[0].1, DeviceStats { read_errors: 2, ..DeviceStats::default() });
@@ -487,8 +487,8 @@ fn an_unreadable_sector_is_repaired_by_writing_it() {
 #[test]
 fn the_error_names_every_copy_and_no_bytes_escape() {
     let (rig, _) = filled("DUP", 2);
-    let place = rig.chunk.stripes[1].physical.0;
-    rig.devices[0].break_range(place + 4096..place + 8192);
+    let address = rig.chunk.stripes[1].physical.0;
+    rig.devices[0].break_range(address + 4096..address + 8192);
     let mut found = vec![0xaa; 4096];
     let error = rig.volume.read(at(4096), &mut found, &mut |_| Err("wrong colour".to_owned())).unwrap_err();
     assert_eq!(

@@ -11,7 +11,7 @@ use super::descent::Descent;
 use super::links::Links;
 use super::object::{Object, path_of};
 use super::permission::{self, Needs};
-use super::tree::{Place, Tree};
+use super::tree::{PathAt, Tree};
 use super::{Moment, content, flags, system};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat, fstat, linkat, mkdirat,
@@ -92,7 +92,7 @@ impl Copier<'_> {
     fn entries(&mut self, todo: &mut Vec<Task>) -> Outcome {
         let here = Descent::new(self.source.at().try_clone().map_err(super::of_io)?);
         here.each_name(&mut |name| {
-            let found = Object::at(&self.source.place(name))?;
+            let found = Object::at(&self.source.resolve(name))?;
             (self.listeners.reached)(Moment::Found);
             if found.kind() == FileType::Directory {
                 todo.push(Task::Enter(name.to_vec()));
@@ -111,16 +111,16 @@ impl Copier<'_> {
     fn describe_directory(&mut self, source: &Rc<OwnedFd>, name: &[u8]) -> Outcome {
         let stat = fstat(&**source).map_err(system)?;
         self.copied.hands_down |= stat.st_mode & 0o2000 != 0;
-        self.describe(source.as_fd(), &stat, &self.target.place(name))
+        self.describe(source.as_fd(), &stat, &self.target.resolve(name))
     }
 
     fn entry(&mut self, found: &Object, name: &[u8]) -> Outcome {
-        let to = self.target.place(name);
+        let to = self.target.resolve(name);
         let stat = &found.stat;
         if stat.st_nlink > 1
             && let Some(path) = self.links.path(found.identity())
         {
-            let first = self.copy.place(&path)?;
+            let first = self.copy.resolve(&path)?;
             let link = || linkat(&*first.directory, first.name, &*to.directory, name, AtFlags::empty());
             return permission::at(&[(&first, Needs::Object)], link).map_err(system);
         }
@@ -161,7 +161,7 @@ impl Copier<'_> {
     }
 
     /// Owner, permissions, attributes, times.
-    fn describe(&mut self, from: BorrowedFd<'_>, stat: &Stat, to: &Place<'_>) -> Outcome {
+    fn describe(&mut self, from: BorrowedFd<'_>, stat: &Stat, to: &PathAt<'_>) -> Outcome {
         let shown = String::from_utf8_lossy(to.name).into_owned();
         let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         let owned = chownat(&*to.directory, to.name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
@@ -176,7 +176,7 @@ impl Copier<'_> {
         to.within(set).map_err(system)
     }
 
-    fn attributes(&mut self, from: BorrowedFd<'_>, to: &Place<'_>, shown: &str) -> Outcome {
+    fn attributes(&mut self, from: BorrowedFd<'_>, to: &PathAt<'_>, shown: &str) -> Outcome {
         let path = path_of(from);
         let list = || {
             let mut names = vec![0; 65_536];

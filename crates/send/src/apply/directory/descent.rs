@@ -6,7 +6,7 @@
 use super::super::{Failure, Outcome, paths};
 use super::object::{Identity, Object, identity};
 use super::system;
-use super::tree::Place;
+use super::tree::PathAt;
 use butterfs_fs::Errno;
 use rustix::fs::{Dir, OFlags, fstat};
 use std::os::fd::OwnedFd;
@@ -32,8 +32,8 @@ impl Descent {
         &self.at
     }
 
-    pub fn place<'p>(&self, name: &'p [u8]) -> Place<'p> {
-        Place { directory: Rc::clone(&self.at), name }
+    pub fn resolve<'p>(&self, name: &'p [u8]) -> PathAt<'p> {
+        PathAt { directory: Rc::clone(&self.at), name }
     }
 
     pub fn is_at_root(&self) -> bool {
@@ -56,7 +56,7 @@ impl Descent {
 
     /// Calls `each` with every name here.
     pub fn each_name(&self, each: &mut dyn FnMut(&[u8]) -> Outcome) -> Outcome {
-        for entry in self.place(b".").within(|| Dir::read_from(&*self.at)).map_err(system)? {
+        for entry in self.resolve(b".").within(|| Dir::read_from(&*self.at)).map_err(system)? {
             let entry = entry.map_err(system)?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
@@ -68,7 +68,7 @@ impl Descent {
 
     /// Goes into a directory.
     pub fn down(&mut self, name: &[u8]) -> Outcome {
-        let below = Object::at(&self.place(name))?.open(LOOK)?;
+        let below = Object::at(&self.resolve(name))?.open(LOOK)?;
         let here = identity(&fstat(&*self.at).map_err(system)?);
         self.above.push((here, name.to_vec()));
         self.at = Rc::new(below);
@@ -79,7 +79,7 @@ impl Descent {
     pub fn up(&mut self) -> Result<Vec<u8>, Failure> {
         let root = || Failure::new(Errno::EINVAL, "nothing is above the root");
         let (expected, name) = self.above.pop().ok_or_else(root)?;
-        let above = Object::at(&self.place(b".."))?;
+        let above = Object::at(&self.resolve(b".."))?;
         if above.identity() != expected {
             let what = String::from_utf8_lossy(&name).into_owned();
             return Err(Failure::new(Errno::EAGAIN, format!("somebody has moved the directory {what} meanwhile")));

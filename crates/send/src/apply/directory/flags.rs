@@ -65,13 +65,13 @@ impl Directory {
 
     /// A file or directory; none for what has no flags.
     fn open_any(&mut self, path: &[u8]) -> Result<Option<OwnedFd>, Failure> {
-        let place = self.place(path)?;
-        match place.kind()? {
-            FileType::RegularFile => open_regular(&place, OFlags::RDONLY).map(Some),
+        let path_at = self.resolve(path)?;
+        match path_at.kind()? {
+            FileType::RegularFile => open_regular(&path_at, OFlags::RDONLY).map(Some),
             FileType::Directory => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let open = || openat(&*place.directory, place.name, flags, Mode::empty());
-                place.with_object(open).map(Some).map_err(system)
+                let open = || openat(&*path_at.directory, path_at.name, flags, Mode::empty());
+                path_at.with_object(open).map(Some).map_err(system)
             }
             _ => Ok(None),
         }

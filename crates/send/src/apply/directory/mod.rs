@@ -30,7 +30,7 @@ mod tree;
 
 pub use losses::Loss;
 
-use super::{Failure, Outcome, Section, Target, encoded, partial_name};
+use super::{Failure, Outcome, Section, StreamTarget, encoded, partial_name};
 use crate::wire::{Command, Timespec, Uuid};
 use butterfs_fs::Errno;
 use content::write_all;
@@ -49,12 +49,12 @@ use staging::{Owner, Staging};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
-use tree::{Place, Tree, open_regular};
+use tree::{PathAt, Tree, open_regular};
 
 /// The tree inside what is not complete.
 const TREE: &str = "tree";
-/// Where things are made that must not inherit.
-const NURSERY: &str = "new";
+/// The name in the staging directory of what is being made and must not inherit.
+const STAGED_NAME: &str = "new";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The system's words for an error.
@@ -159,8 +159,8 @@ impl Directory {
         self.open.as_mut().ok_or_else(|| Failure::new(Errno::EINVAL, "no subvolume was begun"))
     }
 
-    fn place<'p>(&mut self, path: &'p [u8]) -> Result<Place<'p>, Failure> {
-        self.open_section()?.tree.place(path)
+    fn resolve<'p>(&mut self, path: &'p [u8]) -> Result<PathAt<'p>, Failure> {
+        self.open_section()?.tree.resolve(path)
     }
 
     fn begin_section(&mut self, section: &Section<'_>) -> Outcome {
@@ -226,9 +226,9 @@ impl Directory {
             }
             let tree = self.tree_name(tree, name)?;
             let destination = Rc::new(self.destination.try_clone().map_err(of_io)?);
-            let place = Place { directory: destination, name: &tree };
+            let path_at = PathAt { directory: destination, name: &tree };
             let open = || openat(&self.destination, &tree[..], DIRECTORY, Mode::empty());
-            if let Ok(tree) = permission::at(&[(&place, Needs::Object)], open) {
+            if let Ok(tree) = permission::at(&[(&path_at, Needs::Object)], open) {
                 return Ok(tree);
             }
         }
@@ -256,16 +256,16 @@ impl Directory {
     /// Makes something, so that it inherits nothing.
     fn make(&mut self, path: &[u8], make: impl Fn(&OwnedFd, &[u8]) -> Result<(), Number>) -> Outcome {
         let open = self.open_section()?;
-        let place = open.tree.place(path)?;
+        let path_at = open.tree.resolve(path)?;
         if !open.hands_down {
-            return place.within(|| make(&place.directory, place.name)).map_err(system);
+            return path_at.within(|| make(&path_at.directory, path_at.name)).map_err(system);
         }
-        make(&open.staging.directory, NURSERY.as_bytes()).map_err(system)?;
+        make(&open.staging.directory, STAGED_NAME.as_bytes()).map_err(system)?;
         let flags = RenameFlags::NOREPLACE;
-        let moved = || renameat_with(&open.staging.directory, NURSERY, &*place.directory, place.name, flags);
-        place.within(moved).map_err(|error| {
+        let moved = || renameat_with(&open.staging.directory, STAGED_NAME, &*path_at.directory, path_at.name, flags);
+        path_at.within(moved).map_err(|error| {
             let flags = [AtFlags::empty(), AtFlags::REMOVEDIR];
-            let _ = flags.iter().any(|flags| unlinkat(&open.staging.directory, NURSERY, *flags).is_ok());
+            let _ = flags.iter().any(|flags| unlinkat(&open.staging.directory, STAGED_NAME, *flags).is_ok());
             system(error)
         })
     }
@@ -290,7 +290,7 @@ impl Directory {
     }
 
     fn rename(&mut self, from: &[u8], to: &[u8]) -> Outcome {
-        let (old, new) = (self.place(from)?, self.place(to)?);
+        let (old, new) = (self.resolve(from)?, self.resolve(to)?);
         let rename = || renameat(&*old.directory, old.name, &*new.directory, new.name);
         // A directory that moves is written to, because it says where it is.
         permission::at(&[(&old, Needs::Object), (&new, Needs::Directory)], rename).map_err(system)?;
@@ -306,23 +306,23 @@ impl Directory {
     }
 
     fn remove(&mut self, path: &[u8], flags: AtFlags) -> Outcome {
-        let place = self.place(path)?;
-        place.within(|| unlinkat(&*place.directory, place.name, flags)).map_err(system)?;
+        let path_at = self.resolve(path)?;
+        path_at.within(|| unlinkat(&*path_at.directory, path_at.name, flags)).map_err(system)?;
         self.open_section()?.tree.forget();
         Ok(())
     }
 
     fn set_xattr(&mut self, path: &[u8], name: &[u8], value: &[u8]) -> Outcome {
-        let place = self.place(path)?;
+        let path_at = self.resolve(path)?;
         self.open_section()?.hands_down |= is_handed_down(name);
-        let set = || rustix::fs::lsetxattr(&place.proc_path()[..], name, value, XattrFlags::empty());
-        let set = place.with_object(set).map_err(system);
+        let set = || rustix::fs::lsetxattr(&path_at.proc_path()[..], name, value, XattrFlags::empty());
+        let set = path_at.with_object(set).map_err(system);
         self.may_lose(&attribute("set_xattr", path, name), set)
     }
 
     fn remove_xattr(&mut self, path: &[u8], name: &[u8]) -> Outcome {
-        let place = self.place(path)?;
-        match place.with_object(|| rustix::fs::lremovexattr(&place.proc_path()[..], name)) {
+        let path_at = self.resolve(path)?;
+        match path_at.with_object(|| rustix::fs::lremovexattr(&path_at.proc_path()[..], name)) {
             Ok(()) | Err(Number::NODATA) => Ok(()),
             Err(error) => self.may_lose(&attribute("remove_xattr", path, name), Err(system(error))),
         }
@@ -333,21 +333,21 @@ impl Directory {
             u32::try_from(value).map_err(|_| Failure::new(Errno::EINVAL, format!("{value} has more than 32 bits")))
         };
         let (uid, gid) = (number(uid)?, number(gid)?);
-        let place = self.place(path)?;
-        let mode = place.stat()?.st_mode;
+        let path_at = self.resolve(path)?;
+        let mode = path_at.stat()?.st_mode;
         let (owner, group) =
             ((uid != u32::MAX).then(|| Uid::from_raw(uid)), (gid != u32::MAX).then(|| Gid::from_raw(gid)));
-        let own = || chownat(&*place.directory, place.name, owner, group, AtFlags::SYMLINK_NOFOLLOW);
-        let owned = place.within(own).map_err(system);
+        let own = || chownat(&*path_at.directory, path_at.name, owner, group, AtFlags::SYMLINK_NOFOLLOW);
+        let owned = path_at.within(own).map_err(system);
         // A change of the owner is none of the permissions.
         if owned.is_ok() && mode & 0o6000 != 0 && FileType::from_raw_mode(mode) != FileType::Symlink {
-            Object::at(&place)?.set_mode(mode)?;
+            Object::at(&path_at)?.set_mode(mode)?;
         }
         self.may_lose(&format!("chown {} {uid}:{gid}", String::from_utf8_lossy(path)), owned)
     }
 
     fn chmod(&mut self, path: &[u8], mode: u64) -> Outcome {
-        let object = Object::at(&self.place(path)?)?;
+        let object = Object::at(&self.resolve(path)?)?;
         let mode = u32::try_from(mode).map_err(|_| Failure::new(Errno::EINVAL, "the mode has more than 32 bits"))?;
         self.open_section()?.hands_down |= object.kind() == FileType::Directory && mode & 0o2000 != 0;
         object.set_mode(mode)
@@ -357,10 +357,10 @@ impl Directory {
         if path.is_empty() {
             self.open_section()?.root_times = Some((atime, mtime));
         }
-        let place = self.place(path)?;
+        let path_at = self.resolve(path)?;
         let times = timestamps(atime, mtime);
-        let set = || utimensat(&*place.directory, place.name, &times, AtFlags::SYMLINK_NOFOLLOW);
-        place.within(set).map_err(system)
+        let set = || utimensat(&*path_at.directory, path_at.name, &times, AtFlags::SYMLINK_NOFOLLOW);
+        path_at.within(set).map_err(system)
     }
 
     fn share(&mut self, command: &Command<'_>) -> Outcome {
@@ -372,7 +372,7 @@ impl Directory {
             self.open_section()?.tree.file(source)?
         } else {
             let mut other = Tree::new(self.find_tree(&source_uuid, "the clone source's tree")?);
-            Rc::new(open_regular(&other.place(source)?, OFlags::RDONLY)?)
+            Rc::new(open_regular(&other.resolve(source)?, OFlags::RDONLY)?)
         };
         let size = fstat(&*from).map_err(system)?.st_size as u64;
         let len = if len == 0 { size.saturating_sub(source_offset) } else { len };
@@ -413,9 +413,9 @@ impl Directory {
         open.tree.forget();
         let root = Rc::new(open.tree.root().try_clone_to_owned().map_err(of_io)?);
         if let Some((atime, mtime)) = open.root_times {
-            let place = Place { directory: Rc::clone(&root), name: b"." };
+            let path_at = PathAt { directory: Rc::clone(&root), name: b"." };
             let times = timestamps(atime, mtime);
-            place.within(|| utimensat(&*root, ".", &times, AtFlags::empty())).map_err(system)?;
+            path_at.within(|| utimensat(&*root, ".", &times, AtFlags::empty())).map_err(system)?;
         }
         let of_root = self.set_fixed_flags()?;
         let Some(open) = self.open.take() else { return Ok(()) };
@@ -473,7 +473,7 @@ fn holds_only(directory: &OwnedFd, wanted: &[u8]) -> Result<bool, Failure> {
     Ok(true)
 }
 
-impl Target for Directory {
+impl StreamTarget for Directory {
     fn begin(&mut self, section: &Section<'_>) -> Outcome {
         self.begin_section(section)
     }
@@ -504,7 +504,7 @@ impl Target for Directory {
             }
             Command::Rename { path, to } => self.rename(path, to),
             Command::Link { path, existing } => {
-                let (old, new) = (self.place(existing)?, self.place(path)?);
+                let (old, new) = (self.resolve(existing)?, self.resolve(path)?);
                 let link = || linkat(&*old.directory, old.name, &*new.directory, new.name, AtFlags::empty());
                 permission::at(&[(&old, Needs::Object), (&new, Needs::Directory)], link).map_err(system)
             }

@@ -4,7 +4,7 @@
 use super::super::{Failure, Outcome};
 use super::permission;
 use super::system;
-use super::tree::Place;
+use super::tree::PathAt;
 use butterfs_fs::Errno;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, chmodat, fstat, openat};
 use rustix::io::Errno as Number;
@@ -38,8 +38,8 @@ impl Object {
     }
 
     /// The same, where permissions may be in the way.
-    pub fn at(place: &Place<'_>) -> Result<Object, Failure> {
-        place.within(|| Object::find(&*place.directory, place.name)).map_err(system)
+    pub fn at(path_at: &PathAt<'_>) -> Result<Object, Failure> {
+        path_at.within(|| Object::find(&*path_at.directory, path_at.name)).map_err(system)
     }
 
     pub fn kind(&self) -> FileType {

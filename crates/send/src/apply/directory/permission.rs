@@ -5,7 +5,7 @@
 //! 2. Only the owner's own bits are lent, of the directories and the object that the call is about, none of them
 //!    outside of trees that were received; they are given back when the call has returned.
 
-use super::tree::Place;
+use super::tree::PathAt;
 use rustix::fs::{CWD, FileType, Mode, OFlags, chmodat, fstat, openat};
 use rustix::io::Errno as Number;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -69,18 +69,18 @@ pub(super) enum Needs {
     Object,
 }
 
-/// Does something at places, again with permissions lent where they were missing.
-pub(super) fn at<R>(places: &[(&Place<'_>, Needs)], call: impl Fn() -> Result<R, Number>) -> Result<R, Number> {
+/// Does something at these paths, again with permissions lent where they were missing.
+pub(super) fn at<R>(paths_at: &[(&PathAt<'_>, Needs)], call: impl Fn() -> Result<R, Number>) -> Result<R, Number> {
     match call() {
         Err(Number::ACCESS) => {}
         other => return other,
     }
     let mut lent = Vec::new();
-    for (place, needs) in places {
-        lent.extend(Lent::of(&*place.directory));
+    for (path_at, needs) in paths_at {
+        lent.extend(Lent::of(&*path_at.directory));
         if *needs == Needs::Object {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let object = openat(&*place.directory, place.name, flags, Mode::empty());
+            let object = openat(&*path_at.directory, path_at.name, flags, Mode::empty());
             lent.extend(object.ok().and_then(Lent::of));
         }
     }

@@ -3,7 +3,7 @@
 use super::super::{Failure, Outcome};
 use super::descent::Descent;
 use super::object::Object;
-use super::tree::Place;
+use super::tree::PathAt;
 use super::{flags, system};
 use rustix::fs::{AtFlags, FileType, OFlags, unlinkat};
 use rustix::io::Errno as Number;
@@ -31,7 +31,7 @@ pub(super) fn remove_content(directory: OwnedFd, last: &[u8]) -> Outcome {
             }
             Task::Leave(again) => {
                 let name = descent.up()?;
-                if !remove_entry(&descent.place(&name))? {
+                if !remove_entry(&descent.resolve(&name))? {
                     if again {
                         return Err(system(Number::NOTEMPTY));
                     }
@@ -52,7 +52,7 @@ fn remove_entries(descent: &Descent, last: &[u8], todo: &mut Vec<Task>) -> Outco
         if descent.is_at_root() && name == last {
             return Ok(());
         }
-        if !remove_entry(&descent.place(name))? {
+        if !remove_entry(&descent.resolve(name))? {
             todo.push(Task::Enter(name.to_vec(), false));
         }
         Ok(())
@@ -60,17 +60,17 @@ fn remove_entries(descent: &Descent, last: &[u8], todo: &mut Vec<Task>) -> Outco
 }
 
 /// Deletes an entry; false where it is a directory that is not empty.
-fn remove_entry(place: &Place<'_>) -> Result<bool, Failure> {
-    let kind = place.kind()?;
+fn remove_entry(path_at: &PathAt<'_>) -> Result<bool, Failure> {
+    let kind = path_at.kind()?;
     let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-    let remove = || match place.within(|| unlinkat(&*place.directory, place.name, flags)) {
+    let remove = || match path_at.within(|| unlinkat(&*path_at.directory, path_at.name, flags)) {
         Ok(()) => Ok(true),
         Err(Number::NOTEMPTY | Number::EXIST) => Ok(false),
         Err(error) => Err(error),
     };
     match remove() {
         Err(Number::PERM) if matches!(kind, FileType::RegularFile | FileType::Directory) => {
-            flags::unfix(&Object::at(place)?.open(OFlags::RDONLY)?)?;
+            flags::unfix(&Object::at(path_at)?.open(OFlags::RDONLY)?)?;
             remove().map_err(system)
         }
         other => other.map_err(system),

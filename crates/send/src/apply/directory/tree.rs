@@ -24,13 +24,13 @@ pub(super) struct Tree {
     file: Option<(Vec<u8>, Rc<OwnedFd>)>,
 }
 
-/// A directory and a name in it.
-pub(super) struct Place<'p> {
+/// A directory and a name in it, as the `*at` system calls take them.
+pub(super) struct PathAt<'p> {
     pub directory: Rc<OwnedFd>,
     pub name: &'p [u8],
 }
 
-impl Place<'_> {
+impl PathAt<'_> {
     /// What is there; a symbolic link is not followed.
     pub fn stat(&self) -> Result<Stat, Failure> {
         self.within(|| statat(&*self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW)).map_err(system)
@@ -68,11 +68,11 @@ impl Tree {
         self.root.as_fd()
     }
 
-    /// The place that a checked path leads to; that of the root is the root itself and `.`.
-    pub fn place<'p>(&mut self, path: &'p [u8]) -> Result<Place<'p>, Failure> {
+    /// The parent directory and the name of a checked path; those of the root are the root itself and `.`.
+    pub fn resolve<'p>(&mut self, path: &'p [u8]) -> Result<PathAt<'p>, Failure> {
         match paths::split(path) {
-            None => Ok(Place { directory: Rc::clone(&self.root), name: b"." }),
-            Some((directory, name)) => Ok(Place { directory: self.directory(directory)?, name }),
+            None => Ok(PathAt { directory: Rc::clone(&self.root), name: b"." }),
+            Some((directory, name)) => Ok(PathAt { directory: self.directory(directory)?, name }),
         }
     }
 
@@ -127,8 +127,8 @@ impl Tree {
         {
             return Ok(Rc::clone(descriptor));
         }
-        let place = self.place(path)?;
-        let descriptor = Rc::new(open_regular(&place, OFlags::RDWR)?);
+        let path_at = self.resolve(path)?;
+        let descriptor = Rc::new(open_regular(&path_at, OFlags::RDWR)?);
         self.file = Some((path.to_vec(), Rc::clone(&descriptor)));
         Ok(descriptor)
     }
@@ -140,8 +140,8 @@ impl Tree {
 }
 
 /// Opens a regular file and nothing else.
-pub(super) fn open_regular(place: &Place<'_>, access: OFlags) -> Result<OwnedFd, Failure> {
-    let object = Object::at(place)?;
+pub(super) fn open_regular(path_at: &PathAt<'_>, access: OFlags) -> Result<OwnedFd, Failure> {
+    let object = Object::at(path_at)?;
     if object.kind() == FileType::Directory {
         return Err(Failure::new(Errno::EINVAL, "it is not a regular file"));
     }

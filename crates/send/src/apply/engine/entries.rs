@@ -54,7 +54,7 @@ impl Entries {
     }
 
     /// The directory that a path ends in, and the name there.
-    pub fn place<'p>(
+    pub fn resolve<'p>(
         &mut self,
         filesystem: &Filesystem,
         root: InodeId,

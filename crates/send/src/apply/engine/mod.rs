@@ -15,7 +15,7 @@ mod clones;
 mod entries;
 mod section;
 
-use super::{Failure, Outcome, Section, Target, encoded};
+use super::{Failure, Outcome, Section, StreamTarget, encoded};
 use crate::wire::{Command, Timespec, Uuid};
 use attributes::Gathered;
 use butterfs_fs::inode::attr::mode;
@@ -134,7 +134,7 @@ impl<'a> Engine<'a> {
 
     fn make(&mut self, path: &[u8], file_mode: u32, rdev: (u32, u32), target: &[u8]) -> Outcome {
         let root = self.root()?;
-        let (directory, name) = self.entries.place(&self.filesystem, root, path)?;
+        let (directory, name) = self.entries.resolve(&self.filesystem, root, path)?;
         let attr =
             self.changing(&[directory], |filesystem| filesystem.make_bare(directory, name, file_mode, rdev, target))?;
         self.filesystem.forget(attr.id, 1);
@@ -145,8 +145,8 @@ impl<'a> Engine<'a> {
     fn rename(&mut self, from: &[u8], to: &[u8]) -> Outcome {
         let root = self.root()?;
         let moved = self.find(from)?;
-        let (old, old_name) = self.entries.place(&self.filesystem, root, from)?;
-        let (new, new_name) = self.entries.place(&self.filesystem, root, to)?;
+        let (old, old_name) = self.entries.resolve(&self.filesystem, root, from)?;
+        let (new, new_name) = self.entries.resolve(&self.filesystem, root, to)?;
         let replaced = match self.entries.find(&self.filesystem, root, to) {
             Ok(found) => Some(found),
             Err(failure) if failure.errno == Errno::ENOENT.0 => None,
@@ -168,7 +168,7 @@ impl<'a> Engine<'a> {
     fn link(&mut self, path: &[u8], existing: &[u8]) -> Outcome {
         let root = self.root()?;
         let found = self.find(existing)?;
-        let (directory, name) = self.entries.place(&self.filesystem, root, path)?;
+        let (directory, name) = self.entries.resolve(&self.filesystem, root, path)?;
         self.changing(&[directory, found.id], |filesystem| filesystem.link(found.id, directory, name))?;
         self.filesystem.forget(found.id, 1);
         self.entries.learn(directory, name, found);
@@ -178,7 +178,7 @@ impl<'a> Engine<'a> {
     fn remove(&mut self, path: &[u8], is_directory: bool) -> Outcome {
         let root = self.root()?;
         let found = self.find(path)?;
-        let (directory, name) = self.entries.place(&self.filesystem, root, path)?;
+        let (directory, name) = self.entries.resolve(&self.filesystem, root, path)?;
         match (is_directory, found.is_directory()) {
             (true, false) => return Err(Failure::new(Errno::ENOTDIR, "it is not a directory")),
             (false, true) => return Err(Failure::new(Errno::EISDIR, "it is a directory")),
@@ -316,7 +316,7 @@ impl Drop for Engine<'_> {
     }
 }
 
-impl Target for Engine<'_> {
+impl StreamTarget for Engine<'_> {
     fn begin(&mut self, section: &Section<'_>) -> Outcome {
         self.begin_section(section)
     }

@@ -5,13 +5,13 @@ use crate::interleave::scene::{Scene, View, caller};
 use butterfs_fs::RenameMode;
 use butterfs_testkit::operation::{Kind, Op, Outcome, RenameHow, Text};
 
-type Place = (&'static str, &'static str);
+type ParentAndName = (&'static str, &'static str);
 
-fn rename(scene: &Scene, from: Place, to: Place, mode: RenameMode) -> Outcome {
+fn rename(scene: &Scene, from: ParentAndName, to: ParentAndName, mode: RenameMode) -> Outcome {
     super::done(scene.fs.rename(scene.id(from.0), from.1.as_bytes(), scene.id(to.0), to.1.as_bytes(), mode))
 }
 
-fn renamed(view: &mut View, from: Place, to: Place, how: RenameHow) -> Option<Outcome> {
+fn renamed(view: &mut View, from: ParentAndName, to: ParentAndName, how: RenameHow) -> Option<Outcome> {
     let (from, to) = (view.inside(from.0, from.1)?, view.inside(to.0, to.1)?);
     // The system refuses these before it asks a filesystem.
     if from.is_above(&to) || to.is_above(&from) {

@@ -15,12 +15,12 @@
 //! 2. When all steps are taken, every directory is where the new snapshot has it, and every name of a new file is free.
 //! 3. Nothing is written into files meanwhile.
 
-use super::changes::{Changes, Entry, Object, ROOT};
+use super::changes::{Changes, DirEntry, Object, ROOT};
+use super::directory_paths::DirectoryPaths;
 use super::error::{Error, Result};
 use super::inherited::Inherited;
 use super::output::Output;
 use super::paths::first_name;
-use super::places::Places;
 use crate::wire::Command;
 use butterfs_fs::SnapshotReader;
 use butterfs_fs::inode::entry;
@@ -42,7 +42,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum Progress {
     Waiting,
     /// Others are being seen to for it.
     Begun,
@@ -50,9 +50,9 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct NamespaceStep {
     kind: Kind,
-    state: State,
+    progress: Progress,
     /// What it is about has a temporary name in the root directory.
     aside: bool,
     /// Number of the removed entry.
@@ -62,11 +62,11 @@ struct Step {
 }
 
 /// See the [module](self).
-pub struct Plan<'a, 'r> {
+pub struct NamespacePlan<'a, 'r> {
     changes: &'a Changes,
     old: Option<&'r SnapshotReader>,
     new: &'r SnapshotReader,
-    steps: Vec<Step>,
+    steps: Vec<NamespaceStep>,
     /// The step of each removed entry.
     of_removed: Vec<u32>,
     /// The step that moves, makes or removes a directory.
@@ -77,12 +77,16 @@ pub struct Plan<'a, 'r> {
     aside: FxHashMap<u32, Arc<[u8]>>,
 }
 
-impl<'a, 'r> Plan<'a, 'r> {
+impl<'a, 'r> NamespacePlan<'a, 'r> {
     /// What there is to do.
-    pub fn new(changes: &'a Changes, old: Option<&'r SnapshotReader>, new: &'r SnapshotReader) -> Plan<'a, 'r> {
+    pub fn new(
+        changes: &'a Changes,
+        old: Option<&'r SnapshotReader>,
+        new: &'r SnapshotReader,
+    ) -> NamespacePlan<'a, 'r> {
         let of_removed = vec![NONE; changes.removed.len()];
         let (steps, of_directory, of_file, aside) = Default::default();
-        let mut plan = Plan { changes, old, new, steps, of_removed, of_directory, of_file, aside };
+        let mut plan = NamespacePlan { changes, old, new, steps, of_removed, of_directory, of_file, aside };
         plan.add_steps();
         plan
     }
@@ -130,7 +134,7 @@ impl<'a, 'r> Plan<'a, 'r> {
 
     fn add(&mut self, kind: Kind, from: u32, to: u32) -> u32 {
         let number = self.steps.len() as u32;
-        self.steps.push(Step { kind, state: State::Waiting, aside: false, from, to });
+        self.steps.push(NamespaceStep { kind, progress: Progress::Waiting, aside: false, from, to });
         if from != NONE {
             self.of_removed[from as usize] = number;
         }
@@ -140,25 +144,25 @@ impl<'a, 'r> Plan<'a, 'r> {
     /// Takes all steps.
     pub fn carry_out(
         &mut self,
-        places: &mut Places<'r>,
+        paths: &mut DirectoryPaths<'r>,
         inherited: &mut Inherited<'r>,
         out: &mut Output<'_, '_>,
     ) -> Result<()> {
         let mut stack = Vec::new();
         for first in 0..self.steps.len() as u32 {
-            if self.steps[first as usize].state == State::Waiting {
+            if self.steps[first as usize].progress == Progress::Waiting {
                 stack.push(first);
             }
             while let Some(&step) = stack.last() {
-                self.steps[step as usize].state = State::Begun;
-                match self.in_the_way(step, places)? {
+                self.steps[step as usize].progress = Progress::Begun;
+                match self.in_the_way(step, paths)? {
                     None => {
-                        self.take(step, places, inherited, out)?;
-                        self.steps[step as usize].state = State::Done;
+                        self.take(step, paths, inherited, out)?;
+                        self.steps[step as usize].progress = Progress::Done;
                         stack.pop();
                     }
-                    Some(other) if self.steps[other as usize].state == State::Begun => {
-                        self.put_aside(other, places, inherited, out)?;
+                    Some(other) if self.steps[other as usize].progress == Progress::Begun => {
+                        self.put_aside(other, paths, inherited, out)?;
                     }
                     Some(other) => stack.push(other),
                 }
@@ -168,7 +172,7 @@ impl<'a, 'r> Plan<'a, 'r> {
     }
 
     /// A step that must be taken before this one.
-    fn in_the_way(&mut self, number: u32, places: &mut Places<'r>) -> Result<Option<u32>> {
+    fn in_the_way(&mut self, number: u32, paths: &mut DirectoryPaths<'r>) -> Result<Option<u32>> {
         let step = self.steps[number as usize];
         match step.kind {
             Kind::Unlink => Ok(None),
@@ -177,7 +181,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                 let changes = self.changes;
                 let entry = &changes.added[step.to as usize];
                 let directory = changes.new_object(entry.directory);
-                if !places.exists(directory) {
+                if !paths.exists(directory) {
                     let made = self.of_directory.get(&directory).copied();
                     return made.map(Some).ok_or_else(|| lost(entry));
                 }
@@ -189,7 +193,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                 if step.kind != Kind::Move || !entry.is_directory {
                     return Ok(None);
                 }
-                match places.between(directory, Object { ino: entry.ino, fresh: false })? {
+                match paths.between(directory, Object { ino: entry.ino, fresh: false })? {
                     None => Ok(None),
                     Some(way) => self.mover(&way).map(Some).ok_or_else(|| lost(entry)),
                 }
@@ -217,17 +221,17 @@ impl<'a, 'r> Plan<'a, 'r> {
 
     fn has_left(&self, number: u32) -> bool {
         let step = &self.steps[number as usize];
-        step.state == State::Done || step.aside
+        step.progress == Progress::Done || step.aside
     }
 
     /// The step of what has the name that an entry needs.
-    fn occupant(&self, directory: Object, entry: &Entry) -> Option<u32> {
+    fn occupant(&self, directory: Object, entry: &DirEntry) -> Option<u32> {
         let removed = self.changes.removed_at(directory, self.changes.name(entry))?;
         Some(self.of_removed[removed]).filter(|&step| !self.has_left(step))
     }
 
     /// A file may be moved over a file's name that is removed.
-    fn may_replace(&self, step: &Step, occupant: u32) -> bool {
+    fn may_replace(&self, step: &NamespaceStep, occupant: u32) -> bool {
         let is_file = !self.changes.added[step.to as usize].is_directory;
         step.kind == Kind::Move && is_file && self.steps[occupant as usize].kind == Kind::Unlink
     }
@@ -239,77 +243,77 @@ impl<'a, 'r> Plan<'a, 'r> {
     }
 
     /// Where what a step is about is now.
-    fn path_now(&self, number: u32, places: &mut Places<'r>) -> Result<Vec<u8>> {
+    fn path_now(&self, number: u32, paths: &mut DirectoryPaths<'r>) -> Result<Vec<u8>> {
         if let Some(name) = self.aside.get(&number) {
             return Ok(name.to_vec());
         }
         let entry = &self.changes.removed[self.steps[number as usize].from as usize];
-        places.path_of(Object { ino: entry.directory, fresh: false }, self.changes.name(entry))
+        paths.path_of(Object { ino: entry.directory, fresh: false }, self.changes.name(entry))
     }
 
     fn take(
         &mut self,
         number: u32,
-        places: &mut Places<'r>,
+        paths: &mut DirectoryPaths<'r>,
         inherited: &mut Inherited<'r>,
         out: &mut Output<'_, '_>,
     ) -> Result<()> {
         let step = self.steps[number as usize];
         let changes = self.changes;
         match step.kind {
-            Kind::Unlink => return out.put(&Command::Unlink { path: &self.path_now(number, places)? }),
-            Kind::RemoveDirectory => return out.put(&Command::Rmdir { path: &self.path_now(number, places)? }),
+            Kind::Unlink => return out.put(&Command::Unlink { path: &self.path_now(number, paths)? }),
+            Kind::RemoveDirectory => return out.put(&Command::Rmdir { path: &self.path_now(number, paths)? }),
             Kind::Move | Kind::Make | Kind::Link => {}
         }
         let entry = &changes.added[step.to as usize];
         let (directory, name) = (changes.new_object(entry.directory), changes.name(entry));
         let object = changes.new_object(entry.ino);
-        let to = places.path_of(directory, name)?;
+        let to = paths.path_of(directory, name)?;
         match step.kind {
             Kind::Make if !step.aside => {
-                if inherited.prepare(directory, &places.path(directory)?, out)? {
+                if inherited.prepare(directory, &paths.path(directory)?, out)? {
                     inherited.mark(object);
                 }
                 out.put(&Command::Mkdir { path: &to, ino: entry.ino })?;
             }
             Kind::Link if entry.is_directory => return Err(lost(entry)),
             Kind::Link => {
-                let existing = self.some_name(entry.ino, places)?;
+                let existing = self.some_name(entry.ino, paths)?;
                 out.put(&Command::Link { path: &to, existing: &existing })?;
             }
             _ => {
-                let path = self.path_now(number, places)?;
+                let path = self.path_now(number, paths)?;
                 if let Some(replaced) = self.occupant(directory, entry) {
-                    self.steps[replaced as usize].state = State::Done;
+                    self.steps[replaced as usize].progress = Progress::Done;
                 }
                 out.put(&Command::Rename { path: &path, to: &to })?;
             }
         }
         if entry.is_directory {
-            places.put(object, directory, name);
+            paths.put(object, directory, name);
         }
         Ok(())
     }
 
     /// A path that leads to a file now.
-    fn some_name(&self, ino: u64, places: &mut Places<'r>) -> Result<Vec<u8>> {
+    fn some_name(&self, ino: u64, paths: &mut DirectoryPaths<'r>) -> Result<Vec<u8>> {
         if let Some(&step) = self.of_file.get(&ino) {
-            if self.steps[step as usize].state != State::Done {
-                return self.path_now(step, places);
+            if self.steps[step as usize].progress != Progress::Done {
+                return self.path_now(step, paths);
             }
             let entry = &self.changes.added[self.steps[step as usize].to as usize];
-            return places.path_of(self.changes.new_object(entry.directory), self.changes.name(entry));
+            return paths.path_of(self.changes.new_object(entry.directory), self.changes.name(entry));
         }
         let old = self.old.map(|old| first_name(old, ino)).transpose()?.flatten();
         let (directory, name) = old.ok_or_else(|| Error::corrupt(format!("inode {ino} has no name")))?;
-        places.path_of(Object { ino: directory, fresh: false }, &name)
+        paths.path_of(Object { ino: directory, fresh: false }, &name)
     }
 
     /// Gives what a step moves, makes or removes a temporary name.
     fn put_aside(
         &mut self,
         number: u32,
-        places: &mut Places<'r>,
+        paths: &mut DirectoryPaths<'r>,
         inherited: &mut Inherited<'r>,
         out: &mut Output<'_, '_>,
     ) -> Result<()> {
@@ -335,11 +339,11 @@ impl<'a, 'r> Plan<'a, 'r> {
             }
             out.put(&Command::Mkdir { path: &name, ino: object.ino })?;
         } else {
-            let path = self.path_now(number, places)?;
+            let path = self.path_now(number, paths)?;
             out.put(&Command::Rename { path: &path, to: &name })?;
         }
         if entry.is_directory {
-            places.put(object, ROOT, &name);
+            paths.put(object, ROOT, &name);
         }
         self.aside.insert(number, name.into());
         self.steps[number as usize].aside = true;
@@ -363,14 +367,14 @@ impl<'a, 'r> Plan<'a, 'r> {
 }
 
 /// The next of an inode's lost names that has not been paired.
-fn next_of(lost: &[u32], removed: &[Entry], ino: u64, taken: &mut FxHashMap<u64, usize>) -> Option<u32> {
+fn next_of(lost: &[u32], removed: &[DirEntry], ino: u64, taken: &mut FxHashMap<u64, usize>) -> Option<u32> {
     let at = taken.entry(ino).or_insert_with(|| lost.partition_point(|&index| removed[index as usize].ino < ino));
     let found = lost.get(*at).copied().filter(|&index| removed[index as usize].ino == ino);
     *at += usize::from(found.is_some());
     found
 }
 
-fn lost(entry: &Entry) -> Error {
+fn lost(entry: &DirEntry) -> Error {
     Error::corrupt(format!("the way to directory {} of inode {} is broken", entry.directory, entry.ino))
 }
 

@@ -14,24 +14,24 @@ use std::sync::Arc;
 const LONGEST_WAY: usize = 1 << 16;
 
 /// A directory's directory and its name there.
-pub type Place = (Object, Arc<[u8]>);
+pub type ParentAndName = (Object, Arc<[u8]>);
 
 /// See the [module](self).
-pub struct Places<'a> {
+pub struct DirectoryPaths<'a> {
     old: Option<&'a SnapshotReader>,
-    moved: FxHashMap<Object, Place>,
-    /// Places in the old snapshot that were looked up.
-    unmoved: FxHashMap<u64, Place>,
+    moved: FxHashMap<Object, ParentAndName>,
+    /// Names in the old snapshot that were looked up.
+    unmoved: FxHashMap<u64, ParentAndName>,
     /// Paths, each with the count of moves at which it was right.
     paths: FxHashMap<Object, (u64, Arc<[u8]>)>,
     moves: u64,
     remember: bool,
 }
 
-impl<'a> Places<'a> {
-    pub fn new(old: Option<&'a SnapshotReader>, remember: bool) -> Places<'a> {
+impl<'a> DirectoryPaths<'a> {
+    pub fn new(old: Option<&'a SnapshotReader>, remember: bool) -> DirectoryPaths<'a> {
         let (moved, unmoved, paths) = Default::default();
-        Places { old, moved, unmoved, paths, moves: 0, remember }
+        DirectoryPaths { old, moved, unmoved, paths, moves: 0, remember }
     }
 
     /// A directory was made or moved.
@@ -48,21 +48,21 @@ impl<'a> Places<'a> {
     }
 
     /// Where a directory is.
-    pub fn of(&mut self, directory: Object) -> Result<Place> {
-        if let Some(place) = self.moved.get(&directory) {
-            return Ok(place.clone());
+    pub fn of(&mut self, directory: Object) -> Result<ParentAndName> {
+        if let Some(found) = self.moved.get(&directory) {
+            return Ok(found.clone());
         }
-        if let Some(place) = self.unmoved.get(&directory.ino) {
-            return Ok(place.clone());
+        if let Some(found) = self.unmoved.get(&directory.ino) {
+            return Ok(found.clone());
         }
         let lost = || Error::corrupt(format!("directory {} has no place", directory.ino));
         let old = self.old.filter(|_| !directory.fresh).ok_or_else(lost)?;
         let (parent, name) = first_name(old, directory.ino)?.ok_or_else(lost)?;
-        let place = (Object { ino: parent, fresh: false }, name.into());
+        let found = (Object { ino: parent, fresh: false }, name.into());
         if self.remember {
-            self.unmoved.insert(directory.ino, Place::clone(&place));
+            self.unmoved.insert(directory.ino, ParentAndName::clone(&found));
         }
-        Ok(place)
+        Ok(found)
     }
 
     /// The path of a directory; empty for the root directory.

@@ -7,7 +7,7 @@ use crate::wire::Command;
 
 /// Something to tell the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum News {
+pub enum ReceiveReport {
     /// A line for the standard output.
     Out(String),
     /// A line for the standard error.
@@ -29,56 +29,60 @@ const COMMANDS_PER_REPORT: u64 = 1024;
 const BYTES_PER_REPORT: u64 = 1 << 22;
 
 /// See the [module](self).
-pub struct Narrator<'a> {
-    tell: &'a mut dyn FnMut(News),
+pub struct ReceiveReporter<'a> {
+    tell: &'a mut dyn FnMut(ReceiveReport),
     /// −1: errors only; 0; 1 and 2 as `-v` and `-v -v`.
     verbosity: i32,
     commands: u64,
     told: (u64, u64),
 }
 
-impl<'a> Narrator<'a> {
+impl<'a> ReceiveReporter<'a> {
     /// Tells `tell` as much as `verbosity` asks for: −1 for errors only, 0, or how often `-v` was given.
-    pub fn new(verbosity: i32, tell: &'a mut dyn FnMut(News)) -> Narrator<'a> {
-        Narrator { tell, verbosity, commands: 0, told: (0, 0) }
+    pub fn new(verbosity: i32, tell: &'a mut dyn FnMut(ReceiveReport)) -> ReceiveReporter<'a> {
+        ReceiveReporter { tell, verbosity, commands: 0, told: (0, 0) }
     }
 }
 
-impl Observer for Narrator<'_> {
+impl Observer for ReceiveReporter<'_> {
     fn command(&mut self, command: &Command<'_>, offset: u64) {
         self.commands += 1;
         let (commands, bytes) = self.told;
         if self.commands - commands >= COMMANDS_PER_REPORT || offset - bytes >= BYTES_PER_REPORT {
             self.told = (self.commands, offset);
-            (self.tell)(News::Progress { bytes: offset, commands: self.commands });
+            (self.tell)(ReceiveReport::Progress { bytes: offset, commands: self.commands });
         }
         if self.verbosity < 0 {
             return;
         }
         match command {
-            Command::Subvol { path, .. } => (self.tell)(News::Err(format!("At subvol {}", words::shown(path)))),
-            Command::Snapshot { path, .. } => (self.tell)(News::Out(format!("At snapshot {}", words::shown(path)))),
+            Command::Subvol { path, .. } => {
+                (self.tell)(ReceiveReport::Err(format!("At subvol {}", words::shown(path))))
+            }
+            Command::Snapshot { path, .. } => {
+                (self.tell)(ReceiveReport::Out(format!("At snapshot {}", words::shown(path))))
+            }
             _ => {}
         }
         if let Some(line) = words::line(command, self.verbosity.unsigned_abs()) {
-            (self.tell)(News::Err(line));
+            (self.tell)(ReceiveReport::Err(line));
         }
     }
 
     fn finished(&mut self, section: &Section<'_>) {
         if self.verbosity > 0 {
             let (uuid, transid) = (words::uuid_text(&section.uuid), section.transid);
-            (self.tell)(News::Err(format!("BTRFS_IOC_SET_RECEIVED_SUBVOL uuid={uuid}, stransid={transid}")));
+            (self.tell)(ReceiveReport::Err(format!("BTRFS_IOC_SET_RECEIVED_SUBVOL uuid={uuid}, stransid={transid}")));
         }
     }
 
     fn notice(&mut self, sentence: &str) {
         if self.verbosity >= 0 {
-            (self.tell)(News::Err(sentence.to_owned()));
+            (self.tell)(ReceiveReport::Err(sentence.to_owned()));
         }
     }
 
     fn error(&mut self, error: &Error) {
-        (self.tell)(News::Error(error.to_string()));
+        (self.tell)(ReceiveReport::Error(error.to_string()));
     }
 }

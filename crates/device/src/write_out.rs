@@ -1,4 +1,4 @@
-//! Beginning to write back what the page cache has of a range, for which there is no safe function.
+//! Starting to write out what the page cache has of a range, for which there is no safe function.
 //!
 //! Not here: waiting for it, and its errors. They stay with the file until it is synced.
 
@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Begins to write `len` bytes at `offset` back, and waits for none of them.
+/// Starts to write out `len` bytes at `offset`, and waits for none of them.
 pub fn begin(file: impl AsFd, offset: u64, len: u64) {
     let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else { return };
     let fd = file.as_fd();
