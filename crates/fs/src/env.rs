@@ -62,7 +62,7 @@ pub trait Source: Send + Sync {
     fn random(&self) -> [u8; 16];
     /// Threads that may work at once, at least 1.
     fn threads(&self) -> usize;
-    /// Whether the engine may start threads of its own (timer, flusher). A simulator says no and drives them.
+    /// Whether the engine may start threads of its own (timer, write-back). A simulator says no and drives them.
     fn background(&self) -> bool {
         true
     }

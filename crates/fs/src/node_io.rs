@@ -22,15 +22,15 @@ const SHARDS: usize = 64;
 const LEAST_PER_SHARD: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum NodeState {
     Clean,
     Dirty,
     Writing,
 }
 
-struct Entry {
+struct CachedNode {
     node: Arc<Node>,
-    state: State,
+    state: NodeState,
     touched: bool,
     /// Its number in the sweep while it is clean.
     ticket: u64,
@@ -38,7 +38,7 @@ struct Entry {
 
 #[derive(Default)]
 struct Shard {
-    nodes: FxHashMap<u64, Entry>,
+    nodes: FxHashMap<u64, CachedNode>,
     dirty: FxHashSet<u64>,
     /// Clean nodes with their tickets, in the order of the second-chance sweep. An address whose entry has another
     /// ticket, or none, is left over from an earlier node there and means nothing.
@@ -52,28 +52,28 @@ struct Shard {
 
 impl Shard {
     /// Takes an entry out, whatever its state.
-    fn remove(&mut self, at: u64) -> Option<Entry> {
-        let entry = self.nodes.remove(&at)?;
-        self.clean -= usize::from(entry.state == State::Clean);
-        Some(entry)
+    fn remove(&mut self, at: u64) -> Option<CachedNode> {
+        let cached = self.nodes.remove(&at)?;
+        self.clean -= usize::from(cached.state == NodeState::Clean);
+        Some(cached)
     }
 
     /// Puts a node in the place of whatever was there.
-    fn insert(&mut self, node: Arc<Node>, state: State, touched: bool) {
+    fn insert(&mut self, node: Arc<Node>, state: NodeState, touched: bool) {
         let at = node.at().0;
         self.remove(at);
-        self.nodes.insert(at, Entry { node, state, touched, ticket: 0 });
-        if state == State::Clean {
+        self.nodes.insert(at, CachedNode { node, state, touched, ticket: 0 });
+        if state == NodeState::Clean {
             self.enqueue(at);
         }
     }
 
     /// An entry is clean from now on.
     fn enqueue(&mut self, at: u64) {
-        let Some(entry) = self.nodes.get_mut(&at) else { return };
+        let Some(cached) = self.nodes.get_mut(&at) else { return };
         self.last_ticket += 1;
-        entry.state = State::Clean;
-        entry.ticket = self.last_ticket;
+        cached.state = NodeState::Clean;
+        cached.ticket = self.last_ticket;
         self.sweep.push_back((at, self.last_ticket));
         self.clean += 1;
     }
@@ -85,7 +85,7 @@ impl Shard {
         if self.sweep.len() > 2 * most.max(self.clean) + 64 {
             let nodes = &self.nodes;
             let current = |at: &u64, ticket: u64| {
-                nodes.get(at).is_some_and(|entry| entry.state == State::Clean && entry.ticket == ticket)
+                nodes.get(at).is_some_and(|cached| cached.state == NodeState::Clean && cached.ticket == ticket)
             };
             self.sweep.retain(|(at, ticket)| current(at, *ticket));
         }
@@ -94,11 +94,11 @@ impl Shard {
                 return;
             }
             let Some((at, ticket)) = self.sweep.pop_front() else { return };
-            let Some(entry) = self.nodes.get_mut(&at) else { continue };
-            if entry.state != State::Clean || entry.ticket != ticket {
+            let Some(cached) = self.nodes.get_mut(&at) else { continue };
+            if cached.state != NodeState::Clean || cached.ticket != ticket {
                 continue;
             }
-            if std::mem::take(&mut entry.touched) || Arc::strong_count(&entry.node) > 1 {
+            if std::mem::take(&mut cached.touched) || Arc::strong_count(&cached.node) > 1 {
                 self.sweep.push_back((at, ticket));
             } else {
                 self.remove(at);
@@ -112,11 +112,11 @@ impl Shard {
     fn age(&mut self, least: usize) {
         for _ in 0..self.sweep.len() {
             let Some((at, ticket)) = self.sweep.pop_front() else { return };
-            let Some(entry) = self.nodes.get_mut(&at) else { continue };
-            if entry.state != State::Clean || entry.ticket != ticket {
+            let Some(cached) = self.nodes.get_mut(&at) else { continue };
+            if cached.state != NodeState::Clean || cached.ticket != ticket {
                 continue;
             }
-            let needed = std::mem::take(&mut entry.touched) || Arc::strong_count(&entry.node) > 1;
+            let needed = std::mem::take(&mut cached.touched) || Arc::strong_count(&cached.node) > 1;
             if needed || self.clean <= least {
                 self.sweep.push_back((at, ticket));
             } else {
@@ -215,12 +215,12 @@ impl NodeCache {
     pub fn get(&self, ptr: &NodePtr) -> Option<Arc<Node>> {
         let mut shard = self.shard(ptr.at).lock();
         shard.visits += 1;
-        let entry = shard.nodes.get_mut(&ptr.at.0)?;
-        if entry.node.generation() != ptr.generation || entry.node.level() != ptr.level {
+        let cached = shard.nodes.get_mut(&ptr.at.0)?;
+        if cached.node.generation() != ptr.generation || cached.node.level() != ptr.level {
             return None;
         }
-        entry.touched = true;
-        Some(Arc::clone(&entry.node))
+        cached.touched = true;
+        Some(Arc::clone(&cached.node))
     }
 
     /// The node that `ptr` promises, from memory or from disk.
@@ -251,14 +251,14 @@ impl NodeCache {
     fn keep(&self, ptr: &NodePtr, node: Node) -> Arc<Node> {
         let node = Arc::new(node);
         let mut shard = self.shard(ptr.at).lock();
-        if let Some(entry) = shard.nodes.get(&ptr.at.0)
-            && entry.state != State::Clean
+        if let Some(cached) = shard.nodes.get(&ptr.at.0)
+            && cached.state != NodeState::Clean
         {
             // Only a stale pointer can name an address that is being written under another generation.
-            let same = entry.node.generation() == ptr.generation;
-            return if same { Arc::clone(&entry.node) } else { node };
+            let same = cached.node.generation() == ptr.generation;
+            return if same { Arc::clone(&cached.node) } else { node };
         }
-        shard.insert(Arc::clone(&node), State::Clean, false);
+        shard.insert(Arc::clone(&node), NodeState::Clean, false);
         shard.evict(self.clean_per_shard);
         node
     }
@@ -308,23 +308,23 @@ impl NodeCache {
         if shard.dirty.insert(at.0) {
             self.dirty.fetch_add(1, Ordering::Relaxed);
         }
-        shard.insert(Arc::new(node), State::Dirty, true);
+        shard.insert(Arc::new(node), NodeState::Dirty, true);
     }
 
     /// Changes a dirty node; it is copied first when somebody else holds it.
     pub fn edit<R>(&self, at: Logical, change: impl FnOnce(&mut Node) -> R) -> R {
         let mut shard = self.shard(at).lock();
         shard.visits += 1;
-        let entry = shard.nodes.get_mut(&at.0).expect("a writable node is in memory");
-        assert!(entry.state == State::Dirty, "node {at} is edited, but it is not of the running generation");
-        change(Arc::make_mut(&mut entry.node))
+        let cached = shard.nodes.get_mut(&at.0).expect("a writable node is in memory");
+        assert!(cached.state == NodeState::Dirty, "node {at} is edited, but it is not of the running generation");
+        change(Arc::make_mut(&mut cached.node))
     }
 
     /// Takes a dirty node out; [`put`](Self::put) brings it back.
     pub fn take(&self, at: Logical) -> Node {
-        let entry = self.shard(at).lock().remove(at.0).expect("a writable node is in memory");
-        assert!(entry.state == State::Dirty, "node {at} is taken, but it is not of the running generation");
-        Arc::try_unwrap(entry.node).unwrap_or_else(|shared| (*shared).clone())
+        let cached = self.shard(at).lock().remove(at.0).expect("a writable node is in memory");
+        assert!(cached.state == NodeState::Dirty, "node {at} is taken, but it is not of the running generation");
+        Arc::try_unwrap(cached.node).unwrap_or_else(|shared| (*shared).clone())
     }
 
     /// Brings back what was taken.
@@ -365,7 +365,7 @@ impl NodeCache {
     /// since then stays.
     pub fn forget_dead(&self, at: Logical, generation: Generation) {
         let mut shard = self.shard(at).lock();
-        let dead = |entry: &Entry| entry.state == State::Clean && entry.node.generation() <= generation;
+        let dead = |cached: &CachedNode| cached.state == NodeState::Clean && cached.node.generation() <= generation;
         if shard.nodes.get(&at.0).is_some_and(dead) {
             shard.remove(at.0);
         }
@@ -397,10 +397,10 @@ impl NodeCache {
             let dirty = std::mem::take(&mut shard.dirty);
             self.dirty.fetch_sub(dirty.len(), Ordering::Relaxed);
             for at in dirty {
-                let entry = shard.nodes.get_mut(&at).expect("a dirty node is in memory");
-                assert_eq!(entry.node.generation(), generation, "node {at} is dirty, but of another generation");
-                entry.state = State::Writing;
-                frozen.push(Arc::clone(&entry.node));
+                let cached = shard.nodes.get_mut(&at).expect("a dirty node is in memory");
+                assert_eq!(cached.node.generation(), generation, "node {at} is dirty, but of another generation");
+                cached.state = NodeState::Writing;
+                frozen.push(Arc::clone(&cached.node));
             }
         }
         frozen.sort_unstable_by_key(|node| node.at());
@@ -411,10 +411,9 @@ impl NodeCache {
     pub fn written(&self, nodes: &[Arc<Node>]) {
         for node in nodes {
             let mut shard = self.shard(node.at()).lock();
-            let current = shard
-                .nodes
-                .get(&node.at().0)
-                .is_some_and(|entry| entry.state == State::Writing && entry.node.generation() == node.generation());
+            let current = shard.nodes.get(&node.at().0).is_some_and(|cached| {
+                cached.state == NodeState::Writing && cached.node.generation() == node.generation()
+            });
             if current {
                 shard.enqueue(node.at().0);
             }
@@ -451,9 +450,9 @@ mod tests {
     #[test]
     fn an_address_used_again_evicts_nobody() {
         let mut shard = Shard::default();
-        (1..=4).for_each(|number| shard.insert(node(number * 4096), State::Clean, false));
+        (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, false));
         for _ in 0..10_000 {
-            shard.insert(node(4 * 4096), State::Clean, false);
+            shard.insert(node(4 * 4096), NodeState::Clean, false);
             shard.evict(4);
         }
         assert_eq!(held(&shard), [4096, 8192, 12288, 16384]);
@@ -463,9 +462,9 @@ mod tests {
     #[test]
     fn what_somebody_holds_stays() {
         let mut shard = Shard::default();
-        (1..=4).for_each(|number| shard.insert(node(number * 4096), State::Clean, true));
+        (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, true));
         let path = node(5 * 4096);
-        shard.insert(Arc::clone(&path), State::Clean, false);
+        shard.insert(Arc::clone(&path), NodeState::Clean, false);
         shard.evict(2);
         assert!(held(&shard).contains(&path.at().0), "{:?}", held(&shard));
         shard.evict(0);
@@ -475,7 +474,7 @@ mod tests {
     #[test]
     fn what_nobody_asks_for_goes_with_time() {
         let mut shard = Shard::default();
-        (1..=4).for_each(|number| shard.insert(node(number * 4096), State::Clean, number == 1));
+        (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, number == 1));
         shard.age(2);
         assert_eq!(held(&shard), [4096, 16384]);
         shard.age(0);
@@ -485,7 +484,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_gets_a_second_chance() {
         let mut shard = Shard::default();
-        (1..=4).for_each(|number| shard.insert(node(number * 4096), State::Clean, number == 1));
+        (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, number == 1));
         shard.evict(3);
         assert_eq!(held(&shard), [4096, 12288, 16384]);
         shard.evict(0);

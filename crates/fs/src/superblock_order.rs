@@ -16,7 +16,7 @@
 
 use super::sync_primitives::{Condvar, Mutex, order};
 
-struct State {
+struct OrderState {
     /// The last durable commit.
     durable: u64,
     /// Somebody is writing superblocks.
@@ -31,7 +31,7 @@ struct State {
     stopped: bool,
 }
 
-impl State {
+impl OrderState {
     /// The last commit that ended, with a superblock or without.
     fn ended(&self) -> u64 {
         self.durable.max(self.left_to_next)
@@ -88,7 +88,7 @@ impl Drop for Logging<'_> {
 
 /// See the [module](self).
 pub struct SuperblockOrder {
-    state: Mutex<State, { order::SUPERBLOCK_ORDER }>,
+    state: Mutex<OrderState, { order::SUPERBLOCK_ORDER }>,
     changed: Condvar,
 }
 
@@ -146,7 +146,7 @@ impl SuperblockOrder {
     /// With the commit that is on disk, and perhaps a log.
     pub fn new(durable: u64, log_on_disk: bool) -> SuperblockOrder {
         let (busy, logs, left_to_next, stopped) = Default::default();
-        let state = State { durable, busy, logs, log_on_disk, left_to_next, stopped };
+        let state = OrderState { durable, busy, logs, log_on_disk, left_to_next, stopped };
         SuperblockOrder { state: Mutex::new(state), changed: Condvar::default() }
     }
 

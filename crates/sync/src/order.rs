@@ -52,8 +52,8 @@ order! {
     SCARCITY,
     /// Writers wait for memory.
     WAITING_WRITERS,
-    /// What the flusher has to do.
-    FLUSHER,
+    /// What the write-back thread has to do.
+    WRITE_BACK_THREAD,
     /// How much is buffered.
     PRESSURE,
     /// One commit at a time.
@@ -161,7 +161,7 @@ order! {
     /// Tree blocks in memory.
     NODES,
     /// Commits and cleaning that were asked for.
-    WISHES,
+    BACKGROUND_REQUESTS,
     /// Who writes the superblock. From here on: locks that whoever stops all writing takes, with any other one held.
     SUPERBLOCK_ORDER,
     /// Reports of bad copies.

@@ -1,4 +1,4 @@
-//! Who refers to an address: from a logical address to every place in every tree that leads there.
+//! Who refers to an address: from a logical address to every tree and key that leads there.
 //!
 //! ```text
 //! extent item ── keyed reference (tree, inode, offset) ──► search the tree: the leaf with the file extent item
@@ -10,21 +10,21 @@
 //! trees that reach an extent are found by going up from the leaf, block by block, to the roots.
 //!
 //! # Invariants
-//! 1. [`Referrers`] and [`places`] answer for the last commit: references of later changes are still queued.
-//! 2. Each file extent item lies in one leaf of a tree, and that leaf counts under one reference. So no place is found
+//! 1. [`Referrers`] and [`sharers`] answer for the last commit: references of later changes are still queued.
+//! 2. Each file extent item lies in one leaf of a tree, and that leaf counts under one reference. So no referrer is found
 //!    twice: a leaf that was found through a keyed reference counts only if the tree owns it and its references are
 //!    not shared ones.
 //! 3. Blocks of a commit may be used again after the next one. An error counts only while the commit that was being read
 //!    is still the last one; otherwise the step is taken again.
-//! 4. A place that is there all the time is found, whatever is committed meanwhile: after another commit the search begins anew
-//!    and leaves out what was given already, because copying a leaf moves references to any place among the others.
+//! 4. A referrer that is there all the time is found, whatever is committed meanwhile: after another commit the search begins anew
+//!    and leaves out what was given already, because copying a leaf moves references to any position among the others.
 //! 5. Memory: one slice of references, one reference's leaves, for each tree above one leaf some bytes, and some tens of bytes for
-//!    each place that was given, of which there are at most [`MOST_PLACES`].
+//!    each referrer that was given, of which there are at most [`MOST_REFERRERS`].
 
 mod ancestors;
 mod exclusive;
-pub mod places;
 mod references;
+pub mod sharers;
 mod view;
 
 pub use exclusive::{is_exclusive, is_only_user};
@@ -40,7 +40,7 @@ use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use view::{Block, View};
 
-/// A place that leads to an extent.
+/// A tree and a key that lead to an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Referrer {
     /// The tree; it may be deleted and not dropped yet.
@@ -70,10 +70,10 @@ pub fn extent_at(core: &Core, at: Logical) -> Result<ExtentAt> {
         .ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("nothing is allocated at {at}")))
 }
 
-/// More places than these are an error: the kernel's own answer ends long before.
-pub const MOST_PLACES: usize = 4_000_000;
+/// More referrers than these are an error: the kernel's own answer ends long before.
+pub const MOST_REFERRERS: usize = 4_000_000;
 
-/// All places that lead to one extent, some at a time. What changes between two calls may be missing or be there.
+/// All referrers of one extent, some at a time. What changes between two calls may be missing or be there.
 #[derive(Debug)]
 pub struct Referrers {
     extent: ExtentAt,
@@ -86,7 +86,7 @@ pub struct Referrers {
     open: Option<Product>,
 }
 
-/// A block, and the places in it that lead to the extent.
+/// A block, and the keys in it that lead to the extent.
 #[derive(Debug)]
 struct Found {
     block: Block,
@@ -102,7 +102,7 @@ struct Product {
 }
 
 impl Product {
-    /// The next place, tree by tree.
+    /// The next referrer, tree by tree.
     fn take(&mut self, level: Level) -> Option<Referrer> {
         let tree = *self.trees.get(self.next / self.keys.len())?;
         let (key, extent) = self.keys[self.next % self.keys.len()];
@@ -124,7 +124,7 @@ impl Referrers {
         }
     }
 
-    /// The next places, at most `most`; none at the end.
+    /// The next referrers, at most `most`; none at the end.
     pub fn next(&mut self, core: &Core, most: usize) -> Result<Vec<Referrer>> {
         let mut found = Vec::new();
         let level = self.extent.level.unwrap_or(Level(0));
@@ -136,16 +136,18 @@ impl Referrers {
             }
             while found.len() < most {
                 match self.open.as_mut().and_then(|open| open.take(level)) {
-                    Some(place) => found.extend(self.given.insert((place.tree, place.key)).then_some(place)),
+                    Some(referrer) => {
+                        found.extend(self.given.insert((referrer.tree, referrer.key)).then_some(referrer))
+                    }
                     None if self.step(view)? => {}
                     None => break,
                 }
             }
             Ok(())
         })?;
-        if self.given.len() > MOST_PLACES {
+        if self.given.len() > MOST_REFERRERS {
             let at = self.extent.start;
-            return Err(Error::refused_at(Errno::E2BIG, format!("more than {MOST_PLACES} places lead to {at}")));
+            return Err(Error::refused_at(Errno::E2BIG, format!("more than {MOST_REFERRERS} places lead to {at}")));
         }
         Ok(found)
     }

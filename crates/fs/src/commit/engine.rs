@@ -1,8 +1,8 @@
 //! The engine: an open filesystem below inodes, with its commits.
 
+use super::background_requests::BackgroundRequests;
 use super::settle;
 use super::states::Published;
-use super::wishes::Wishes;
 use crate::error::Result;
 use crate::extent;
 use crate::transaction::Core;
@@ -28,7 +28,7 @@ pub struct Engine {
     pub(super) shortage: Mutex<(), { order::SHORTAGE }>,
     /// Groups with a version 1 cache, once somebody has asked.
     pub(super) cached_groups: OnceLock<BTreeSet<Logical>>,
-    pub(crate) wishes: Wishes,
+    pub(crate) background_requests: BackgroundRequests,
     /// One user has the running transaction for itself.
     pub(super) is_together: AtomicBool,
 }
@@ -52,7 +52,7 @@ impl Engine {
             in_turn: AtomicUsize::new(0),
             shortage: Mutex::new(()),
             cached_groups: OnceLock::new(),
-            wishes: Wishes::default(),
+            background_requests: BackgroundRequests::default(),
             is_together: AtomicBool::new(false),
         }
     }
@@ -113,7 +113,7 @@ impl Engine {
         }
         extent::remember_state(self);
         if !self.volume.stale_devices().is_empty() {
-            self.wishes.want_cleaning();
+            self.background_requests.request_cleaning();
         }
         Ok(false)
     }

@@ -22,6 +22,7 @@
 //! [`Engine`] is also where an operation starts that may have to wait for a commit ([`relief`]).
 
 mod ahead;
+mod background_requests;
 mod engine;
 mod nodes;
 mod relief;
@@ -30,7 +31,6 @@ mod settle;
 mod states;
 mod superblock;
 mod together;
-mod wishes;
 
 pub use engine::Engine;
 pub(crate) use nodes::write_nodes;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Tree blocks are written in runs of at most this many bytes.
 const WRITE_RUN_BYTES: usize = 1 << 20;
 /// Runs of at least this many bytes go to the device at once, while the next ones are prepared.
-const BEGIN_FLUSH_BYTES: usize = 256 << 10;
+const BEGIN_WRITE_OUT_BYTES: usize = 256 << 10;
 
 /// Writes nodes, which lie in the order of their addresses, neighbours in one go.
 pub(crate) fn write_nodes(core: &Core, nodes: &[Arc<Node>], identity: &BlockIdentity) -> Result<()> {
@@ -33,7 +33,7 @@ pub(crate) fn write_nodes(core: &Core, nodes: &[Arc<Node>], identity: &BlockIden
         core.volume.write(start, &buffer[..bytes])?;
         rest = &rest[run..];
         // After the last one the flush comes at once.
-        if !rest.is_empty() && bytes >= BEGIN_FLUSH_BYTES {
+        if !rest.is_empty() && bytes >= BEGIN_WRITE_OUT_BYTES {
             core.volume.begin_write_out(start, bytes);
         }
     }

@@ -112,7 +112,7 @@ impl Engine {
             return self.commit();
         }
         if dirty > limit {
-            self.wishes.want_commit();
+            self.background_requests.request_commit();
         }
         Ok(())
     }

@@ -151,7 +151,7 @@ struct Run<'a> {
     at: Logical,
     items: BTreeMap<u64, CountedRef>,
     /// The first item of each.
-    places: FxHashMap<RefBy, u64>,
+    offsets: FxHashMap<RefBy, u64>,
     /// Some reference has two items.
     doubled: bool,
     /// Keys that are all taken.
@@ -179,8 +179,8 @@ impl<'a> Run<'a> {
     }
 
     fn read(handle: &'a Handle, at: Logical, group: &[CountedRef]) -> Result<Run<'a>> {
-        let (items, places) = (BTreeMap::new(), FxHashMap::default());
-        let mut run = Run { handle, at, items, places, doubled: false, taken: 0..0 };
+        let (items, offsets) = (BTreeMap::new(), FxHashMap::default());
+        let mut run = Run { handle, at, items, offsets, doubled: false, taken: 0..0 };
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(run) };
         if first.by.kind() != KeyType::EXTENT_DATA_REF {
             return Ok(run);
@@ -210,13 +210,13 @@ impl<'a> Run<'a> {
 
     fn enter(&mut self, offset: u64, reference: CountedRef) {
         self.items.insert(offset, reference);
-        let first = *self.places.entry(reference.by).or_insert(offset);
+        let first = *self.offsets.entry(reference.by).or_insert(offset);
         self.doubled |= first != offset;
     }
 
     fn add(&mut self, reference: &CountedRef) -> Result<()> {
         let at = self.at;
-        if let Some(offset) = self.places.get(&reference.by).copied() {
+        if let Some(offset) = self.offsets.get(&reference.by).copied() {
             let stored = self.items.get_mut(&offset).expect("an item that was listed");
             stored.count = sum(at, stored.count, reference.count)?;
             return write_count(self.handle, Key::new(at.0, KeyType::EXTENT_DATA_REF, offset), stored);
@@ -244,7 +244,7 @@ impl<'a> Run<'a> {
     /// Takes `count` from a reference, wherever it is in the run; what it cannot take is left.
     fn take(&mut self, by: RefBy, mut count: u32) -> Result<u32> {
         while count > 0 {
-            let Some(offset) = self.places.get(&by).copied() else { break };
+            let Some(offset) = self.offsets.get(&by).copied() else { break };
             let stored = self.items.get_mut(&offset).expect("an item that was listed");
             let taken = stored.count.min(count);
             stored.count -= taken;
@@ -253,10 +253,10 @@ impl<'a> Run<'a> {
             write_count(self.handle, self.key(offset), &left)?;
             if left.count == 0 {
                 self.items.remove(&offset);
-                self.places.remove(&by);
+                self.offsets.remove(&by);
                 if self.doubled {
                     let twin = self.items.iter().find(|(_, other)| other.by == by);
-                    self.places.extend(twin.map(|(offset, _)| (by, *offset)));
+                    self.offsets.extend(twin.map(|(offset, _)| (by, *offset)));
                 }
             }
         }

@@ -199,7 +199,7 @@ impl Files {
         mut reserved: Option<DataReservation>,
     ) -> Result<()> {
         let span = self.sectors_of(range);
-        self.write_back(inode)?;
+        self.write_back_locked(inode)?;
         if range.end > inode.size() && !keep_size {
             self.rewrite_tail(inode)?;
         }

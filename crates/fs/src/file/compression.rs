@@ -30,7 +30,7 @@ const HOPELESS_BITS: f64 = 7.7;
 
 /// How data of a file is to be compressed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct CompressionRequest {
     pub method: Method,
     /// Try everything.
     forced: bool,
@@ -38,10 +38,10 @@ pub(super) struct Wish {
     stubborn: bool,
 }
 
-impl Wish {
-    /// To compress data once by a method, whatever the file's own wish is.
-    pub fn of(method: Method) -> Wish {
-        Wish { method, forced: false, stubborn: true }
+impl CompressionRequest {
+    /// To compress data once by a method, whatever the file's own request is.
+    pub fn of(method: Method) -> CompressionRequest {
+        CompressionRequest { method, forced: false, stubborn: true }
     }
 }
 
@@ -82,7 +82,7 @@ enum Outcome {
 
 impl Files {
     /// Whether and how new data of the file is compressed.
-    pub(super) fn compression_wish(&self, inode: &Inode) -> Result<Option<Wish>> {
+    pub(super) fn compression_request(&self, inode: &Inode) -> Result<Option<CompressionRequest>> {
         let flags = inode.with(|state| state.flags());
         let policy = self.engine.data_policy();
         if flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
@@ -95,7 +95,7 @@ impl Files {
         let property = inode.compression(&self.engine)?;
         let property = property.and_then(|value| Compression::parse(&value).ok()).and_then(Compression::method);
         let method = property.or(policy.compress).unwrap_or(Algorithm::Zlib.into());
-        Ok(Some(Wish { method, forced: policy.force, stubborn: policy.force || property.is_some() }))
+        Ok(Some(CompressionRequest { method, forced: policy.force, stubborn: policy.force || property.is_some() }))
     }
 
     /// An extent of this algorithm is about to be recorded.
@@ -117,16 +117,16 @@ impl Files {
         inode: &Arc<Inode>,
         runs: &DirtyRuns,
         ranges: &[Range<u64>],
-        wish: Wish,
+        request: CompressionRequest,
     ) -> Result<Vec<Piece>> {
         let chunks: Vec<Range<u64>> = ranges.iter().flat_map(chunks_of).collect();
         let outcomes = self.helpers.map(
             self.engine.env(),
             chunks.len(),
             || self.encoder(),
-            |encoder, index| self.try_chunk(encoder.get(), &gathered(runs, &chunks[index]), wish),
+            |encoder, index| self.try_chunk(encoder.get(), &gathered(runs, &chunks[index]), request),
         );
-        if !wish.stubborn && outcomes.iter().any(|outcome| matches!(outcome, Outcome::Incompressible)) {
+        if !request.stubborn && outcomes.iter().any(|outcome| matches!(outcome, Outcome::Incompressible)) {
             // Nothing settles meanwhile, so that the inode is written with a transaction.
             let _handle = self.engine.join()?;
             inode.change_uncounted(|state| state.set_flags(inode_flags::NOCOMPRESS));
@@ -145,15 +145,15 @@ impl Files {
         Ok(pieces)
     }
 
-    fn try_chunk(&self, encoder: &mut Encoder, data: &[u8], wish: Wish) -> Outcome {
-        if data.len() as u64 <= self.sector() || !wish.forced && !seems_compressible(data) {
+    fn try_chunk(&self, encoder: &mut Encoder, data: &[u8], request: CompressionRequest) -> Outcome {
+        if data.len() as u64 <= self.sector() || !request.forced && !seems_compressible(data) {
             return Outcome::Skipped;
         }
-        match encoder.compress(wish.method, data, self.engine.sectorsize()) {
+        match encoder.compress(request.method, data, self.engine.sectorsize()) {
             None => Outcome::Incompressible,
             Some(mut bytes) => {
                 bytes.resize(bytes.len().next_multiple_of(self.sector() as usize), 0);
-                Outcome::Compressed(Stored { algorithm: wish.method.algorithm, bytes })
+                Outcome::Compressed(Stored { algorithm: request.method.algorithm, bytes })
             }
         }
     }

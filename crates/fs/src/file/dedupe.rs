@@ -52,8 +52,8 @@ impl Files {
                 }
                 Piece::Buffered => {
                     patience -= 1;
-                    self.write_back(from)?;
-                    self.write_back(into)?;
+                    self.write_back_locked(from)?;
+                    self.write_back_locked(into)?;
                 }
             }
         }
@@ -76,8 +76,8 @@ impl Files {
         if !self.may_share(from, into) {
             return refused("files with and without checksums share nothing");
         }
-        self.write_back(from)?;
-        self.write_back(into)?;
+        self.write_back_locked(from)?;
+        self.write_back_locked(into)?;
         if self.is_inline(from)? || self.is_inline(into)? {
             return refused("content that is kept in an item is not shared");
         }

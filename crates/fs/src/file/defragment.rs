@@ -8,7 +8,7 @@
 //! Data that snapshots and clones share is not shared with them afterwards.
 
 use super::Files;
-use super::compression::Wish;
+use super::compression::CompressionRequest;
 use crate::error::Result;
 use crate::file_buffer::DirtyRuns;
 use crate::file_extent::{ExtentKind, FileExtent};
@@ -49,7 +49,7 @@ impl Files {
         let (mut at, mut moved) = (self.round_down(how.range.start), 0);
         loop {
             let _mapping = inode.data.lock_mapping();
-            self.write_back(inode)?;
+            self.write_back_locked(inode)?;
             let end = self.round_up(inode.size()).min(self.round_up(how.range.end));
             if at >= end {
                 return Ok(moved);
@@ -115,7 +115,7 @@ impl Files {
         let mut runs = DirtyRuns::default();
         runs.write(range.start, &content);
         drop(content);
-        let wish = compress.map(Wish::of);
-        self.write_new_as(inode, &runs, &mut vec![range], &mut reserved, &mut 0, wish)
+        let request = compress.map(CompressionRequest::of);
+        self.write_new_as(inode, &runs, &mut vec![range], &mut reserved, &mut 0, request)
     }
 }

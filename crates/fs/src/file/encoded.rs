@@ -91,7 +91,7 @@ impl Files {
     /// Stores the extent as it is; false when there is no place for it.
     fn store(&self, inode: &Arc<Inode>, offset: u64, encoded: &Encoded<'_>) -> Result<bool> {
         let _mapping = inode.data.lock_mapping();
-        self.write_back(inode)?;
+        self.write_back_locked(inode)?;
         let end = offset + encoded.file_len;
         if !end.is_multiple_of(self.sector()) && end < inode.size() {
             return Ok(false);

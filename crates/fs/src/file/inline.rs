@@ -55,7 +55,7 @@ impl Files {
         if !only_first || !plain || inode.size() > sector {
             return Ok(false);
         }
-        let method = self.compression_wish(inode)?.map(|wish| wish.method);
+        let method = self.compression_request(inode)?.map(|request| request.method);
         let longest = if method.is_some() { sector } else { self.max_inline() };
         let fits = |size: u64| size > 0 && size <= longest && self.max_inline() > 0;
         if !fits(inode.size()) || !self.has_no_other_extent(inode)? {

@@ -42,7 +42,7 @@ pub use allocation::Allocation;
 pub use buffer::MAX_FILE_SIZE;
 pub use defragment::Defragment;
 pub use encoded::Encoded;
-pub use pressure::Flusher;
+pub use pressure::WriteBackThread;
 pub use seek::Whence;
 pub use size::Resized;
 
@@ -85,7 +85,7 @@ pub struct Files {
     ahead: ReadAhead,
     pressure: Mutex<Pressure, { order::PRESSURE }>,
     wake: Condvar,
-    /// The flusher has done what it was asked for.
+    /// The write-back thread has done what it was asked for.
     idle: Condvar,
 }
 

@@ -18,7 +18,7 @@ use std::ops::Range;
 /// Pieces smaller than this are gathered before they are written to the device.
 const GATHER_BELOW: usize = 256 << 10;
 /// Writes of at least this many bytes go to the device at once, so that the next flush has less to wait for.
-const BEGIN_FLUSH_BYTES: usize = 64 << 10;
+const BEGIN_WRITE_OUT_BYTES: usize = 64 << 10;
 /// Buffers for gathering.
 const GATHER_BYTES: usize = 1 << 20;
 
@@ -163,7 +163,7 @@ impl Files {
         let write = |from: Logical, bytes: &[u8]| -> Result<Logical> {
             if !bytes.is_empty() {
                 self.engine.volume().write(from, bytes)?;
-                if bytes.len() >= BEGIN_FLUSH_BYTES {
+                if bytes.len() >= BEGIN_WRITE_OUT_BYTES {
                     self.engine.volume().begin_write_out(from, bytes.len());
                 }
             }

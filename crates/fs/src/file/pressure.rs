@@ -16,18 +16,18 @@ const SHARE: u64 = 2;
 const BATCH: usize = 64;
 
 /// The thread that writes back large files and the oldest data. Ends when stopped, or when its files are dropped.
-pub struct Flusher {
+pub struct WriteBackThread {
     files: Arc<Files>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Flusher {
+impl WriteBackThread {
     /// Starts the thread, if there may be one.
-    pub fn start(files: &Arc<Files>) -> Flusher {
+    pub fn start(files: &Arc<Files>) -> WriteBackThread {
         let working = Arc::clone(files);
-        let spawn = || std::thread::Builder::new().name("flush".to_owned()).spawn(move || working.serve());
+        let spawn = || std::thread::Builder::new().name("write-back".to_owned()).spawn(move || working.serve());
         let thread = files.engine.env().background().then(spawn).and_then(Result::ok);
-        Flusher { files: Arc::clone(files), thread }
+        WriteBackThread { files: Arc::clone(files), thread }
     }
 
     /// Ends the thread and waits for it.
@@ -40,7 +40,7 @@ impl Flusher {
     }
 }
 
-impl Drop for Flusher {
+impl Drop for WriteBackThread {
     fn drop(&mut self) {
         self.stop();
     }
@@ -71,7 +71,7 @@ impl Files {
     pub(super) fn make_room(&self, inode: &Arc<Inode>, len: u64) -> Result<()> {
         let (own, total, budget) = (inode.data.dirty_bytes(), self.buffered(), self.budget());
         if own > budget / 4 {
-            return self.flush(inode);
+            return self.write_back(inode);
         }
         if own > HAND_OVER_BYTES.min(budget / 16) {
             self.ask(|pressure| {
@@ -88,7 +88,7 @@ impl Files {
 
     /// Writes back about `share` bytes while there is too much, of the inodes that wait longest. So a writer waits as long
     /// as its write is large, and not until there is room for everybody. Errors as in
-    /// [`flush_oldest`](Self::flush_oldest).
+    /// [`write_back_oldest`](Self::write_back_oldest).
     fn write_back_share(&self, share: u64) -> Result<()> {
         let mut done = 0;
         loop {
@@ -115,7 +115,7 @@ impl Files {
             let bytes = inode.data.dirty_bytes();
             let lock = if wait { Some(inode.data.lock_mapping()) } else { inode.data.mapping.try_lock() };
             let Some(_mapping) = lock else { return false };
-            match self.write_back(inode) {
+            match self.write_back_locked(inode) {
                 Ok(()) => *done += bytes,
                 // What a device refuses is an error of its file, and no reason to stop others; but what is done together is
                 // done whole.
@@ -151,14 +151,14 @@ impl Files {
 
     /// Writes back the inodes that wait longest, until at most `target` bytes are buffered. Errors stay with their
     /// inodes; one is returned only when nothing could be written back.
-    fn flush_oldest(&self, target: u64) -> Result<()> {
+    fn write_back_oldest(&self, target: u64) -> Result<()> {
         let before = self.buffered();
         let mut first = Ok(());
         for inode in self.oldest(usize::MAX) {
             if self.buffered() <= target {
                 return Ok(());
             }
-            first = first.and(self.flush(&inode));
+            first = first.and(self.write_back(&inode));
         }
         if self.buffered() < before { Ok(()) } else { first }
     }
@@ -193,9 +193,9 @@ impl Files {
                 (std::mem::take(&mut pressure.large), std::mem::take(&mut pressure.total))
             };
             // Errors stay with their inodes, for whoever syncs them.
-            large.iter().for_each(|inode| drop(self.flush(inode)));
+            large.iter().for_each(|inode| drop(self.write_back(inode)));
             if total {
-                let _ = self.flush_oldest(self.budget() / 4);
+                let _ = self.write_back_oldest(self.budget() / 4);
             }
             self.pressure.lock().is_busy = false;
             self.idle.notify_all();

@@ -80,8 +80,8 @@ impl Files {
         if len == 0 || (same && source.abs_diff(target) < self.round_up(len)) {
             return Ok(0);
         }
-        self.write_back(from)?;
-        self.write_back(into)?;
+        self.write_back_locked(from)?;
+        self.write_back_locked(into)?;
         if self.is_inline(from)? {
             return self.copy_inline((from, source), (into, target), len, set_id);
         }

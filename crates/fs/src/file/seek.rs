@@ -45,7 +45,7 @@ impl Files {
     /// The first `most` extents that overlap `range`, with what is buffered written back first.
     pub fn list_extents(&self, inode: &Arc<Inode>, range: &Range<u64>, most: usize) -> Result<Vec<FileExtent>> {
         if !self.engine.is_read_only() {
-            self.flush(inode)?;
+            self.write_back(inode)?;
         }
         let _guard = inode.lock_shared()?;
         let (context, items) = self.extents(inode);

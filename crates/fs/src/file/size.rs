@@ -52,7 +52,7 @@ impl Files {
 
     /// False when the file has grown beyond `size` meanwhile.
     fn grow(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<bool> {
-        self.write_back(inode)?;
+        self.write_back_locked(inode)?;
         self.rewrite_tail(inode)?;
         let handle = self.start(Reserve::items(6))?;
         let _guard = inode.lock_exclusive()?;
@@ -85,7 +85,7 @@ impl Files {
                 buffer.counted.total.get_or_insert_with(|| Arc::clone(&self.buffered_bytes));
             });
         }
-        self.write_back(inode)?;
+        self.write_back_locked(inode)?;
         // A short file may have moved into its item with that.
         if self.is_inline(inode)? { self.convert_inline(inode) } else { Ok(()) }
     }

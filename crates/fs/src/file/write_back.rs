@@ -15,7 +15,7 @@
 //! Not here: the places ([`placement`](super::placement)), the trees ([`recording`](super::recording)), files in
 //! their items ([`inline`](super::inline)).
 
-use super::compression::{BATCH_BYTES, Piece, Wish, take_batch};
+use super::compression::{BATCH_BYTES, CompressionRequest, Piece, take_batch};
 use super::placement::Placed;
 use super::recording::Progress;
 use super::{Files, Waiting};
@@ -35,13 +35,13 @@ const CHUNK_BYTES: u64 = 32 << 20;
 
 impl Files {
     /// Writes back what is buffered of an inode. After an error it stays buffered.
-    pub fn flush(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
         if inode.data.is_idle() {
             self.forget_waiting(inode);
             return Ok(());
         }
         let _mapping = inode.data.lock_mapping();
-        self.write_back(inode)
+        self.write_back_locked(inode)
     }
 
     /// Why data was lost or could not be written back yet, once.
@@ -55,31 +55,31 @@ impl Files {
 
     /// Writes back what is buffered. Reports data that was lost since the last report, once, and data that cannot be
     /// written, each time.
-    pub fn flush_for_sync(&self, inode: &Arc<Inode>) -> Result<()> {
-        let result = self.flush(inode);
+    pub fn write_back_for_sync(&self, inode: &Arc<Inode>) -> Result<()> {
+        let result = self.write_back(inode);
         let earlier = self.take_error(inode);
         result.and(earlier.map_or(Ok(()), Err))
     }
 
     /// Writes back all inodes. Returns the first error, after having tried all.
-    pub fn flush_all(&self) -> Result<()> {
-        self.flush_all_of(|_| true)
+    pub fn write_back_all(&self) -> Result<()> {
+        self.write_back_all_of(|_| true)
     }
 
     /// Writes back all inodes for somebody who needs those of a subvolume: errors of others stay with them.
-    pub fn flush_all_for(&self, tree: TreeId) -> Result<()> {
-        self.flush_all_of(|inode| inode.tree_id() == tree)
+    pub fn write_back_all_for(&self, tree: TreeId) -> Result<()> {
+        self.write_back_all_of(|inode| inode.tree_id() == tree)
     }
 
     /// Writes back all inodes, several at once. Returns the first error that `counts`, after having tried all.
-    fn flush_all_of(&self, counts: impl Fn(&Inode) -> bool + Sync) -> Result<()> {
+    fn write_back_all_of(&self, counts: impl Fn(&Inode) -> bool + Sync) -> Result<()> {
         let inodes = self.oldest(usize::MAX);
         let threads = if self.engine.env().background() { self.engine.env().threads().min(inodes.len()) } else { 1 };
         let next = AtomicUsize::new(0);
         let work = || {
             let mut first = Ok(());
             while let Some(inode) = inodes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let result = self.flush(inode);
+                let result = self.write_back(inode);
                 first = first.and(if counts(inode) { result } else { Ok(()) });
             }
             first
@@ -91,7 +91,7 @@ impl Files {
             let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
             let own = work();
             others.into_iter().fold(own, |result, other| {
-                // A panic in a flusher is a broken invariant: it goes on in the caller.
+                // A panic in one of these threads is a broken invariant: it goes on in the caller.
                 result.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             })
         })
@@ -103,7 +103,7 @@ impl Files {
         let mut any = false;
         for inode in inodes {
             if let Some(_mapping) = inode.data.mapping.try_lock() {
-                any |= self.write_back(&inode).is_ok();
+                any |= self.write_back_locked(&inode).is_ok();
             }
         }
         any
@@ -131,7 +131,7 @@ impl Files {
     }
 
     /// Takes what is dirty and brings it to disk. The mapping lock is held.
-    pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(super) fn write_back_locked(&self, inode: &Arc<Inode>) -> Result<()> {
         if let Some(aborted) = self.engine.aborted() {
             return Err(aborted);
         }
@@ -244,7 +244,7 @@ impl Files {
         self.write_new_as(inode, runs, ranges, reserved, done, None)
     }
 
-    /// The same, compressed as `wish` says, where it says something.
+    /// The same, compressed as `request` says, where it says something.
     pub(super) fn write_new_as(
         &self,
         inode: &Arc<Inode>,
@@ -252,12 +252,12 @@ impl Files {
         ranges: &mut Vec<Range<u64>>,
         reserved: &mut Option<DataReservation>,
         done: &mut u64,
-        wish: Option<Wish>,
+        request: Option<CompressionRequest>,
     ) -> Result<()> {
         while !ranges.is_empty() {
-            let wish = wish.map_or_else(|| self.compression_wish(inode), |wish| Ok(Some(wish)))?;
-            let pieces = match wish {
-                Some(wish) => self.compress(inode, runs, &take_batch(ranges, BATCH_BYTES), wish)?,
+            let request = request.map_or_else(|| self.compression_request(inode), |request| Ok(Some(request)))?;
+            let pieces = match request {
+                Some(request) => self.compress(inode, runs, &take_batch(ranges, BATCH_BYTES), request)?,
                 None => std::mem::take(ranges).into_iter().map(Piece::plain).collect(),
             };
             self.write_pieces(inode, runs, pieces.into(), reserved, done)?;

@@ -33,7 +33,7 @@ impl Filesystem {
         if self.is_read_only() {
             return Ok(());
         }
-        let written = self.0.files.flush_all();
+        let written = self.0.files.write_back_all();
         let committed = self.0.engine.commit();
         self.0.logs.forget_durable();
         committed.and(written)
@@ -53,7 +53,7 @@ impl Filesystem {
     fn commit_through(&self, generation: Generation) -> Result<()> {
         if self.options().flush_on_commit {
             // An error stays with its file, for whoever syncs that.
-            let _ = self.0.files.flush_all();
+            let _ = self.0.files.write_back_all();
         }
         self.0.engine.commit_through(generation)?;
         self.0.logs.forget_durable();
@@ -84,7 +84,7 @@ impl Filesystem {
         }
         self.0.engine.must_not_be_together()?;
         let inode = self.0.inodes.get(id)?;
-        self.0.files.flush_for_sync(&inode)?;
+        self.0.files.write_back_for_sync(&inode)?;
         match self.log(&inode)? {
             Ticket::Logged(generation, point) => match self.0.logs.sync(generation, point)? {
                 Synced::Done => Ok(()),

@@ -56,8 +56,8 @@ impl Drop for Inside {
 
 fn replace(old: usize, new: usize) {
     let mut inside = INSIDE.get();
-    let place = inside.iter_mut().find(|filesystem| **filesystem == old);
-    *place.expect("a thread is inside few filesystems") = new;
+    let own = inside.iter_mut().find(|filesystem| **filesystem == old);
+    *own.expect("a thread is inside few filesystems") = new;
     INSIDE.set(inside);
 }
 

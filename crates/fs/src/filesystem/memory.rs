@@ -30,13 +30,13 @@ pub struct MemoryHeld {
     /// References from outside that there is room for.
     pub users: u64,
     /// Places in the order of eviction of inodes that there is room for.
-    pub places: u64,
+    pub queue_slots: u64,
 }
 
 impl MemoryHeld {
     /// All of it in bytes, about.
     pub fn bytes(&self) -> u64 {
-        self.nodes + self.data + self.inodes * INODE_BYTES + self.users * USER_BYTES + self.places * 16
+        self.nodes + self.data + self.inodes * INODE_BYTES + self.users * USER_BYTES + self.queue_slots * 16
     }
 }
 
@@ -44,14 +44,14 @@ impl Filesystem {
     /// What the tables and caches hold now.
     pub fn memory_held(&self) -> MemoryHeld {
         let _operation = self.begin();
-        let (users, places) = self.0.inodes.room();
+        let (users, queue_slots) = self.0.inodes.room();
         let nodes = &self.0.engine.nodes;
         MemoryHeld {
             nodes: nodes.count() as u64 * u64::from(nodes.nodesize()),
             data: self.0.files.buffered(),
             inodes: self.0.inodes.len() as u64,
             users: users as u64,
-            places: places as u64,
+            queue_slots: queue_slots as u64,
         }
     }
 
@@ -107,7 +107,7 @@ mod tests {
             }
         }
         let held = fs.memory_held();
-        assert!(held.places < 100_000, "{held:?}");
+        assert!(held.queue_slots < 100_000, "{held:?}");
         fs.shutdown().unwrap();
     }
 }

@@ -36,7 +36,7 @@ pub use together::Together;
 use crate::commit::Engine;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::file::{Files, Flusher};
+use crate::file::{Files, WriteBackThread};
 use crate::inode::{InodeCache, InodeId};
 use crate::mount;
 use crate::namespace::Namespace;
@@ -63,7 +63,7 @@ pub(crate) struct Inner {
     pub names: Namespace,
     pub files: Arc<Files>,
     pub logs: Arc<Logs>,
-    flusher: Mutex<Flusher, { order::FLUSHER }>,
+    write_back_thread: Mutex<WriteBackThread, { order::WRITE_BACK_THREAD }>,
     root: OnceLock<InodeId>,
     notes: Vec<String>,
     stopping: AtomicBool,
@@ -80,8 +80,8 @@ pub(crate) struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
-        self.engine.wishes.want_commit();
-        self.engine.wishes.want_cleaning();
+        self.engine.background_requests.request_commit();
+        self.engine.background_requests.request_cleaning();
         for thread in [&self.timer, &self.cleaner] {
             let thread = thread.lock().take();
             // One of them may be the last that held the filesystem.
@@ -107,7 +107,7 @@ impl Filesystem {
             exclusion: Exclusion::new(),
             logs: Logs::new(engine.core()),
             engine,
-            flusher: Mutex::new(Flusher::start(&files)),
+            write_back_thread: Mutex::new(WriteBackThread::start(&files)),
             names: Namespace::new(Arc::clone(&inodes), Arc::clone(&files)),
             files,
             inodes,
@@ -205,8 +205,8 @@ impl Filesystem {
             self.0.engine.must_not_be_together()?;
         }
         self.0.stopping.store(true, Ordering::Relaxed);
-        self.0.engine.wishes.want_commit();
-        self.0.engine.wishes.want_cleaning();
+        self.0.engine.background_requests.request_commit();
+        self.0.engine.background_requests.request_cleaning();
         for thread in [&self.0.timer, &self.0.cleaner] {
             if let Some(thread) = thread.lock().take() {
                 let _ = thread.join();
@@ -217,7 +217,7 @@ impl Filesystem {
         if self.is_read_only() {
             return Ok(());
         }
-        self.0.flusher.lock().stop();
+        self.0.write_back_thread.lock().stop();
         self.0.inodes.delete_orphans();
         let synced = self.sync();
         if let Some(aborted) = self.0.engine.aborted() {
@@ -243,7 +243,7 @@ impl Filesystem {
                 let engine = Arc::clone(&inner.engine);
                 let _alarm = engine.alarm();
                 drop(inner);
-                let timed_out = engine.wishes.wait_for_commit(engine.env(), interval);
+                let timed_out = engine.background_requests.wait_for_commit(engine.env(), interval);
                 let Some(inner) = weak.upgrade() else { return };
                 if inner.stopping.load(Ordering::Relaxed) {
                     return;

@@ -36,7 +36,7 @@ impl Filesystem {
     /// written to it before the call. The attribute `mark` of its root goes in the same transaction.
     pub fn finish_received(&self, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
         let _operation = self.begin();
-        self.0.files.flush_all_for(id)?;
+        self.0.files.write_back_all_for(id)?;
         subvolume::finish_received(&self.0.files, id, uuid, stransid, mark)?;
         self.end_changes(id)
     }

@@ -1,7 +1,7 @@
 //! What the administrator should be told of: bad copies and data that is lost, with the names of the files.
 
 use super::Filesystem;
-use crate::backref::places;
+use crate::backref::sharers;
 use crate::env::Time;
 use crate::subvolume::paths::{self, PathsOf};
 use butterfs_ondisk::{Ino, Logical, TreeId};
@@ -49,7 +49,7 @@ impl Filesystem {
 
     /// The files at an address, as of the last commit. What cannot be found out is not said.
     fn files_at(&self, at: Logical) -> Vec<String> {
-        let writers = places::writers_of(&self.0.engine, at, NAMED_MOST).unwrap_or_default();
+        let writers = sharers::writers_of(&self.0.engine, at, NAMED_MOST).unwrap_or_default();
         writers.into_iter().map(|writer| self.described(writer)).collect()
     }
 

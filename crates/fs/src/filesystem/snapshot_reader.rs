@@ -9,7 +9,7 @@
 //! What the items mean to a stream.
 
 use super::{Filesystem, Inner};
-use crate::backref::places::{self, Sharers};
+use crate::backref::sharers::{self, Sharers};
 use crate::error::{Errno, Error, Result};
 use crate::file_extent::FileExtent;
 use crate::subvolume::SubvolumeInfo;
@@ -131,10 +131,10 @@ impl SnapshotReader {
         self.filesystem.files.stored_content(extent, verified, out)
     }
 
-    /// Where to look for others that share an extent, see [`places`]; nowhere when it has one reference only.
+    /// Where to look for others that share an extent, see [`Sharers`]; nowhere when it has one reference only.
     pub fn sharers(&self, at: Logical, len: u64, most: usize) -> Result<Sharers> {
         let _alarm = self.filesystem.engine.alarm();
-        Ok(places::sharers_of(&self.filesystem.engine, at, len, most)?.unwrap_or_default())
+        Ok(sharers::sharers_of(&self.filesystem.engine, at, len, most)?.unwrap_or_default())
     }
 }
 

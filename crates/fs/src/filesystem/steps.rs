@@ -15,7 +15,7 @@ impl Filesystem {
     pub fn write_back(&self, id: InodeId) -> Result<()> {
         let _operation = self.begin();
         match self.0.inodes.peek(id) {
-            Some(inode) => self.0.files.flush(&inode),
+            Some(inode) => self.0.files.write_back(&inode),
             None => Ok(()),
         }
     }

@@ -76,13 +76,13 @@ impl Filesystem {
     pub fn delete_subvolume_by_id(&self, id: TreeId) -> Result<(InodeId, Vec<u8>)> {
         let _operation = self.begin();
         loop {
-            let place = self.subvolume_info(id)?.place;
+            let backref = self.subvolume_info(id)?.backref;
             let (tree, ino, name) =
-                place.ok_or_else(|| Error::refused(Errno::EPERM, "the top-level subvolume cannot be deleted"))?;
+                backref.ok_or_else(|| Error::refused(Errno::EPERM, "the top-level subvolume cannot be deleted"))?;
             let parent = InodeId::new(tree, ino);
             match self.delete_expected_subvolume(parent, &name, id) {
                 // Renamed meanwhile: it is elsewhere now.
-                Err(_) if self.subvolume_info(id)?.place != Some((tree, ino, name.clone())) => {}
+                Err(_) if self.subvolume_info(id)?.backref != Some((tree, ino, name.clone())) => {}
                 other => return other.map(|()| (parent, name)),
             }
         }

@@ -288,7 +288,7 @@ fn loops_of_places_end() {
     let world = World::new();
     let (a, b) = (world.create("a"), world.create("b"));
     let core = &world.fs.0.engine;
-    let place = |dirid: u64, name: &[u8]| {
+    let root_ref = |dirid: u64, name: &[u8]| {
         let head = RootRef { dirid: dirid.into(), sequence: 2.into(), name_len: (name.len() as u16).into() };
         [head.as_bytes(), name].concat()
     };
@@ -296,7 +296,7 @@ fn loops_of_places_end() {
     world.edit(|handle| {
         for (inner, outer) in [(a, b), (b, a)] {
             root.remove(handle, Key::new(inner.0, KeyType::ROOT_BACKREF, TreeId::FS.0)).unwrap();
-            root.insert(handle, Key::new(inner.0, KeyType::ROOT_BACKREF, outer.0), &place(256, b"x")).unwrap();
+            root.insert(handle, Key::new(inner.0, KeyType::ROOT_BACKREF, outer.0), &root_ref(256, b"x")).unwrap();
         }
     });
     for id in [a, b] {

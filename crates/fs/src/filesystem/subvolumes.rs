@@ -20,7 +20,7 @@ impl Filesystem {
     /// durable. Files without a name, which others have open in the source, are deleted from the snapshot.
     pub fn snapshot(&self, source: TreeId, parent: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         let _operation = self.begin();
-        self.0.files.flush_all()?;
+        self.0.files.write_back_all()?;
         let id = subvolume::snapshot(&self.0.inodes, &self.0.files, source, parent, name, read_only)?;
         // In the next transaction. The snapshot is durable, so an error is not one of making it; the first lookup of the
         // next mount tries again.
@@ -51,7 +51,7 @@ impl Filesystem {
         let id = subvolume::delete(&self.0.inodes, &self.0.files, parent, name, victim)?;
         // At once, not only when the cleaner begins: whoever syncs next must not write what the cleaner drops meanwhile.
         self.0.inodes.discard_tree(id);
-        self.0.engine.wishes.want_cleaning();
+        self.0.engine.background_requests.request_cleaning();
         Ok(id)
     }
 
@@ -100,7 +100,7 @@ impl Filesystem {
             return subvolume::set_readonly(&self.0.files, id, false);
         }
         // Most of it is written now, so that little is left for later.
-        self.0.files.flush_all_for(id)?;
+        self.0.files.write_back_all_for(id)?;
         subvolume::set_readonly(&self.0.files, id, true)?;
         self.end_changes(id)
     }
@@ -109,7 +109,7 @@ impl Filesystem {
     pub(super) fn end_changes(&self, id: TreeId) -> Result<()> {
         self.0.inodes.await_operations(id);
         self.0.engine.let_handles_end()?;
-        self.0.files.flush_all_for(id)
+        self.0.files.write_back_all_for(id)
     }
 
     /// Deleted subvolumes whose space has not come back yet.
@@ -151,7 +151,7 @@ impl Filesystem {
         self.0.inodes.discard_tree(id);
         // Whoever found the tree alive under a handle must be done with it.
         core.let_handles_end()?;
-        self.0.inodes.flush_tree(id)?;
+        self.0.inodes.record_inodes_of(id)?;
         subvolume::begin_dropping(core, id)?;
         // Whoever was about to write an inode, too.
         core.let_handles_end()
@@ -201,7 +201,7 @@ impl Filesystem {
                 drop(filesystem);
                 if !more {
                     at = TreeId(0);
-                    core.wishes.wait_for_cleaning();
+                    core.background_requests.wait_for_cleaning();
                 }
             }
         };

@@ -83,12 +83,12 @@ impl Filesystem {
         let alarm = self.0.engine.alarm();
         // It may have been closed while this waited.
         self.0.engine.must_not_be_read_only()?;
-        self.0.files.flush_all()?;
+        self.0.files.write_back_all()?;
         let before = self.0.engine.begin_together()?;
         let together = Together { filesystem: self, of_one_thread: PhantomData };
         let worked = catch_unwind(AssertUnwindSafe(|| work(&together)));
         let result = match worked {
-            Ok(Ok(result)) => self.0.files.flush_all().map(|()| Ok(result)),
+            Ok(Ok(result)) => self.0.files.write_back_all().map(|()| Ok(result)),
             Ok(Err(error)) => Err(error),
             Err(panic) => Ok(Err(panic)),
         };
@@ -116,7 +116,7 @@ impl Filesystem {
             engine.end_together();
             return Err(aborted);
         }
-        // While it still counts as together: the flusher must not write in place what is about to be forgotten.
+        // While it still counts as together: the write-back thread must not write in place what is about to be forgotten.
         self.0.files.abandon();
         let reload = || if engine.has_canary(Canary::LeftBehind) { Ok(()) } else { self.0.inodes.reload() };
         // Half of the way back is no state that anybody may write.

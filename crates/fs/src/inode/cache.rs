@@ -376,9 +376,9 @@ impl InodeCache {
         }
     }
 
-    /// Writes the items of the dirty inodes of a deleted subvolume, whose tree is about to be dropped: until its first
+    /// Records the items of the dirty inodes of a deleted subvolume, whose tree is about to be dropped: until its first
     /// block is gone, others may look at it. No lock and no handle is held.
-    pub fn flush_tree(&self, tree: TreeId) -> Result<()> {
+    pub fn record_inodes_of(&self, tree: TreeId) -> Result<()> {
         loop {
             let handle = self.engine.start(Reserve::removal(DIRTY_BATCH as u64))?;
             if !self.engine.dirty_inodes.record_some_of(&handle, tree, DIRTY_BATCH)? {

@@ -14,7 +14,7 @@
 
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
-use crate::inode::entry::{self, Entry, NAME_MAX};
+use crate::inode::entry::{self, DirItemEntry, NAME_MAX};
 use crate::transaction::{Core, Handle, Tree};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::items::DirItem;
@@ -26,19 +26,19 @@ pub const FIRST_INDEX: u64 = 2;
 
 /// What an entry leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum EntryTarget {
     /// An inode of the same tree.
     Inode(Ino),
     /// The root directory of a subvolume, if the subvolume's own records agree.
     Subvolume(TreeId),
 }
 
-impl Target {
+impl EntryTarget {
     /// What a location key says.
-    pub fn of(location: Key) -> Result<Target> {
+    pub fn of(location: Key) -> Result<EntryTarget> {
         match location.kind {
-            KeyType::INODE_ITEM => Ok(Target::Inode(Ino(location.objectid))),
-            KeyType::ROOT_ITEM => Ok(Target::Subvolume(TreeId(location.objectid))),
+            KeyType::INODE_ITEM => Ok(EntryTarget::Inode(Ino(location.objectid))),
+            KeyType::ROOT_ITEM => Ok(EntryTarget::Subvolume(TreeId(location.objectid))),
             _ => Err(Error::corrupt(format!("a directory entry leads to the key {location}"))),
         }
     }
@@ -46,8 +46,8 @@ impl Target {
     /// The location key of a new entry.
     pub fn location(self) -> Key {
         match self {
-            Target::Inode(ino) => Key::new(ino.0, KeyType::INODE_ITEM, 0),
-            Target::Subvolume(tree) => Key::new(tree.0, KeyType::ROOT_ITEM, u64::MAX),
+            EntryTarget::Inode(ino) => Key::new(ino.0, KeyType::INODE_ITEM, 0),
+            EntryTarget::Subvolume(tree) => Key::new(tree.0, KeyType::ROOT_ITEM, u64::MAX),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// What it leads to.
-    pub target: Target,
+    pub target: EntryTarget,
     /// Its type on disk.
     pub kind: u8,
     /// No other name shares its DIR_ITEM.
@@ -89,7 +89,7 @@ pub fn index_key(directory: Ino, index: u64) -> Key {
 pub fn find(core: &Core, tree: &Tree, directory: Ino, name: &[u8]) -> Result<Option<Found>> {
     let Some(payload) = tree.get(core, hash_key(directory, name))? else { return Ok(None) };
     let Some((range, entry)) = entry::find(&payload, name)? else { return Ok(None) };
-    Ok(Some(Found { target: Target::of(entry.location)?, kind: entry.kind, alone: range.len() == payload.len() }))
+    Ok(Some(Found { target: EntryTarget::of(entry.location)?, kind: entry.kind, alone: range.len() == payload.len() }))
 }
 
 /// Finds out whether an entry of this name can be made, once the entry `leaving` of the same directory is gone:
@@ -118,7 +118,7 @@ pub fn item_room(core: &Core) -> usize {
 
 /// Makes an entry and returns its index. `EEXIST` and `EOVERFLOW` as [`plan_addition`] says, before anything is
 /// changed. The directory's size is the caller's to change.
-pub fn add(handle: &Handle, directory: &Inode, entry: &Entry<'_>) -> Result<u64> {
+pub fn add(handle: &Handle, directory: &Inode, entry: &DirItemEntry<'_>) -> Result<u64> {
     let (tree, bytes) = (&directory.tree, entry.to_bytes());
     let index = directory.next_index(handle.core())?;
     let key = hash_key(directory.ino, entry.name);
@@ -160,13 +160,20 @@ fn vanished(key: Key) -> Error {
 }
 
 /// Checks that the DIR_INDEX at `index` is of this name, as the inode's own record says.
-pub fn check_index(core: &Core, tree: &Tree, directory: Ino, index: u64, name: &[u8], target: Target) -> Result<()> {
+pub fn check_index(
+    core: &Core,
+    tree: &Tree,
+    directory: Ino,
+    index: u64,
+    name: &[u8],
+    target: EntryTarget,
+) -> Result<()> {
     let key = index_key(directory, index);
     let Some(payload) = tree.get(core, key)? else {
         return Err(Error::corrupt(format!("tree {}: directory entry {key} is missing", tree.id())));
     };
     match entry::find(&payload, name)? {
-        Some((_, entry)) if Target::of(entry.location)? == target => Ok(()),
+        Some((_, entry)) if EntryTarget::of(entry.location)? == target => Ok(()),
         _ => Err(Error::corrupt(format!("tree {}: directory entry {key} is of another name", tree.id()))),
     }
 }
@@ -230,9 +237,9 @@ mod tests {
 
     #[test]
     fn locations_are_kept() {
-        for target in [Target::Inode(Ino(257)), Target::Subvolume(TreeId(300))] {
-            assert_eq!(Target::of(target.location()).unwrap(), target);
+        for target in [EntryTarget::Inode(Ino(257)), EntryTarget::Subvolume(TreeId(300))] {
+            assert_eq!(EntryTarget::of(target.location()).unwrap(), target);
         }
-        assert!(Target::of(Key::new(257, KeyType::EXTENT_DATA, 0)).is_err());
+        assert!(EntryTarget::of(Key::new(257, KeyType::EXTENT_DATA, 0)).is_err());
     }
 }

@@ -16,7 +16,7 @@ pub const NAME_MAX: usize = 255;
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct DirItemEntry<'a> {
     /// The inode's or the subvolume's key; zero for an extended attribute.
     pub location: Key,
     /// The transaction that made the entry.
@@ -29,7 +29,7 @@ pub struct Entry<'a> {
     pub value: &'a [u8],
 }
 
-impl Entry<'_> {
+impl DirItemEntry<'_> {
     /// Bytes of the entry on disk.
     pub fn len(&self) -> usize {
         DirItem::LEN + self.name.len() + self.value.len()
@@ -58,8 +58,8 @@ impl Entry<'_> {
     }
 
     /// An entry of a directory.
-    pub fn of_directory<'a>(location: Key, made_in: Generation, kind: u8, name: &'a [u8]) -> Entry<'a> {
-        Entry { location, transid: made_in.0, kind, name, value: &[] }
+    pub fn of_directory<'a>(location: Key, made_in: Generation, kind: u8, name: &'a [u8]) -> DirItemEntry<'a> {
+        DirItemEntry { location, transid: made_in.0, kind, name, value: &[] }
     }
 }
 
@@ -75,18 +75,19 @@ pub fn entries(payload: &[u8]) -> Entries<'_> {
 }
 
 impl<'a> Entries<'a> {
-    fn parse(&self) -> Option<(Range<usize>, Entry<'a>)> {
+    fn parse(&self) -> Option<(Range<usize>, DirItemEntry<'a>)> {
         let (head, rest) = DirItem::ref_from_prefix(self.payload.get(self.at..)?).ok()?;
         let (name_len, data_len) = (usize::from(head.name_len.get()), usize::from(head.data_len.get()));
         let name = rest.get(..name_len)?;
         let value = rest.get(name_len..name_len + data_len)?;
-        let entry = Entry { location: head.location.into(), transid: head.transid.get(), kind: head.kind, name, value };
+        let entry =
+            DirItemEntry { location: head.location.into(), transid: head.transid.get(), kind: head.kind, name, value };
         Some((self.at..self.at + entry.len(), entry))
     }
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<(Range<usize>, Entry<'a>)>;
+    type Item = Result<(Range<usize>, DirItemEntry<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.payload.len() {
@@ -107,7 +108,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 /// The entry with this name, and the bytes that it takes.
-pub fn find<'a>(payload: &'a [u8], name: &[u8]) -> Result<Option<(Range<usize>, Entry<'a>)>> {
+pub fn find<'a>(payload: &'a [u8], name: &[u8]) -> Result<Option<(Range<usize>, DirItemEntry<'a>)>> {
     for entry in entries(payload) {
         let (range, entry) = entry?;
         if entry.name == name {
@@ -130,7 +131,7 @@ mod tests {
 
     fn sample(name: &[u8], ino: u64) -> Vec<u8> {
         let location = Key::new(ino, KeyType::INODE_ITEM, 0);
-        Entry::of_directory(location, Generation(7), dir_type::REG_FILE, name).to_bytes()
+        DirItemEntry::of_directory(location, Generation(7), dir_type::REG_FILE, name).to_bytes()
     }
 
     #[test]
@@ -146,7 +147,8 @@ mod tests {
 
     #[test]
     fn a_value_follows_its_name() {
-        let entry = Entry { location: Key::MIN, transid: 9, kind: dir_type::XATTR, name: b"user.a", value: b"value" };
+        let entry =
+            DirItemEntry { location: Key::MIN, transid: 9, kind: dir_type::XATTR, name: b"user.a", value: b"value" };
         let bytes = entry.to_bytes();
         assert_eq!(bytes.len(), 30 + 6 + 5);
         assert_eq!(find(&bytes, b"user.a").unwrap().unwrap().1, entry);

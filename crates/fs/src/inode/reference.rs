@@ -94,7 +94,7 @@ pub fn names<'a>(key: Key, payload: &'a [u8]) -> impl Iterator<Item = Result<(Ra
 
 /// Where a name was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NameRecord {
     /// Index of the entry in the directory.
     pub index: u64,
     key: Key,
@@ -102,23 +102,23 @@ pub struct Place {
     item_len: usize,
 }
 
-fn find_in(key: Key, payload: &[u8], directory: Ino, name: &[u8]) -> Result<Option<Place>> {
+fn find_in(key: Key, payload: &[u8], directory: Ino, name: &[u8]) -> Result<Option<NameRecord>> {
     for found in names(key, payload) {
         let (range, reference) = found?;
         if reference.name == name && reference.directory == directory {
-            return Ok(Some(Place { index: reference.index, key, range, item_len: payload.len() }));
+            return Ok(Some(NameRecord { index: reference.index, key, range, item_len: payload.len() }));
         }
     }
     Ok(None)
 }
 
 /// Finds the record of a name.
-pub fn find(core: &Core, tree: &Tree, ino: Ino, directory: Ino, name: &[u8]) -> Result<Option<Place>> {
+pub fn find(core: &Core, tree: &Tree, ino: Ino, directory: Ino, name: &[u8]) -> Result<Option<NameRecord>> {
     for key in [ref_key(ino, directory), extref_key(ino, directory, name)] {
         if let Some(payload) = tree.get(core, key)?
-            && let Some(place) = find_in(key, &payload, directory, name)?
+            && let Some(found) = find_in(key, &payload, directory, name)?
         {
-            return Ok(Some(place));
+            return Ok(Some(found));
         }
         if !core.has_incompat(incompat::EXTENDED_IREF) {
             break;
@@ -128,17 +128,17 @@ pub fn find(core: &Core, tree: &Tree, ino: Ino, directory: Ino, name: &[u8]) -> 
 }
 
 /// Removes the record of a name.
-pub fn remove(handle: &Handle, tree: &Tree, place: &Place) -> Result<()> {
-    if place.range.len() == place.item_len {
-        return match tree.remove(handle, place.key)? {
+pub fn remove(handle: &Handle, tree: &Tree, found: &NameRecord) -> Result<()> {
+    if found.range.len() == found.item_len {
+        return match tree.remove(handle, found.key)? {
             true => Ok(()),
-            false => Err(vanished(place.key)),
+            false => Err(vanished(found.key)),
         };
     }
-    let payload = tree.get(handle.core(), place.key)?.ok_or_else(|| vanished(place.key))?;
-    let rest = without(&payload, &place.range);
+    let payload = tree.get(handle.core(), found.key)?.ok_or_else(|| vanished(found.key))?;
+    let rest = without(&payload, &found.range);
     drop(payload);
-    tree.replace(handle, place.key, &rest).map(drop)
+    tree.replace(handle, found.key, &rest).map(drop)
 }
 
 fn vanished(key: Key) -> Error {
@@ -160,12 +160,12 @@ pub fn plan_addition(
     ino: Ino,
     directory: Ino,
     name: &[u8],
-    leaving: Option<&Place>,
+    leaving: Option<&NameRecord>,
 ) -> Result<Slot> {
     let room = core.nodesize() as usize - 101 - 25;
     let len_of = |key: Key| -> Result<usize> {
         let len = tree.get(core, key)?.map_or(0, |payload| payload.len());
-        let freed = leaving.filter(|place| place.key == key).map_or(0, |place| place.range.len());
+        let freed = leaving.filter(|found| found.key == key).map_or(0, |found| found.range.len());
         Ok(len.saturating_sub(freed))
     };
     let key = ref_key(ino, directory);
@@ -199,15 +199,15 @@ pub fn add(handle: &Handle, tree: &Tree, slot: Slot, reference: &Reference<'_>) 
 }
 
 /// Replaces the record of a name by that of another, where [`plan_addition`] found room with the first one leaving.
-pub fn replace(handle: &Handle, tree: &Tree, place: &Place, slot: Slot, reference: &Reference<'_>) -> Result<()> {
-    let alone = place.range.len() == place.item_len;
-    if alone && place.key == slot.key && slot.key.kind == KeyType::INODE_REF {
+pub fn replace(handle: &Handle, tree: &Tree, found: &NameRecord, slot: Slot, reference: &Reference<'_>) -> Result<()> {
+    let alone = found.range.len() == found.item_len;
+    if alone && found.key == slot.key && slot.key.kind == KeyType::INODE_REF {
         return match tree.replace(handle, slot.key, &reference.in_ref())? {
             true => Ok(()),
             false => Err(vanished(slot.key)),
         };
     }
-    remove(handle, tree, place)?;
+    remove(handle, tree, found)?;
     add(handle, tree, slot, reference)
 }
 
@@ -245,8 +245,8 @@ mod tests {
         ] {
             let all: Vec<_> = names(key, &payload).map(|found| found.unwrap().1).collect();
             assert_eq!(all, [other, ours]);
-            let place = find_in(key, &payload, Ino(300), b"name").unwrap().unwrap();
-            assert_eq!((place.index, place.range.end, place.item_len), (9, payload.len(), payload.len()));
+            let found = find_in(key, &payload, Ino(300), b"name").unwrap().unwrap();
+            assert_eq!((found.index, found.range.end, found.item_len), (9, payload.len(), payload.len()));
             assert_eq!(find_in(key, &payload, Ino(300), b"nam").unwrap(), None);
             assert!(names(key, &payload[..payload.len() - 1]).last().unwrap().is_err());
         }

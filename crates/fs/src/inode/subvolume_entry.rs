@@ -1,4 +1,4 @@
-//! A subvolume's place in a directory, as the tree of tree roots records it: ROOT_REF seen from the tree that holds
+//! The back reference of a subvolume to its directory entry, as the tree of tree roots records it: ROOT_REF seen from the tree that holds
 //! the directory, ROOT_BACKREF seen from the subvolume; both say the same.
 //!
 //! A directory entry that leads to a subvolume is believed only if these records name the same directory and the
@@ -13,9 +13,9 @@ use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use std::ops::ControlFlow;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where a subvolume's entry is.
+/// Where a subvolume's entry is: what ROOT_BACKREF says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RootBackref {
     /// The directory.
     pub directory: InodeId,
     /// Index of the entry in it.
@@ -26,23 +26,23 @@ fn keys(tree: TreeId, subvolume: TreeId) -> [Key; 2] {
     [Key::new(tree.0, KeyType::ROOT_REF, subvolume.0), Key::new(subvolume.0, KeyType::ROOT_BACKREF, tree.0)]
 }
 
-fn parse(tree: TreeId, key: Key, payload: &[u8]) -> Result<(Place, &[u8])> {
+fn parse(tree: TreeId, key: Key, payload: &[u8]) -> Result<(RootBackref, &[u8])> {
     let parsed = RootRef::ref_from_prefix(payload).ok();
     let parsed = parsed.filter(|(head, name)| usize::from(head.name_len.get()) == name.len());
     let (head, name) = parsed.ok_or_else(|| Error::corrupt(format!("item {key} of the root tree is malformed")))?;
     let directory = InodeId::new(tree, Ino(head.dirid.get()));
-    Ok((Place { directory, index: head.sequence.get() }, name))
+    Ok((RootBackref { directory, index: head.sequence.get() }, name))
 }
 
-/// The place of `subvolume`, if its records agree with an entry of this name in `directory`.
-pub fn confirm(core: &Core, directory: InodeId, name: &[u8], subvolume: TreeId) -> Result<Option<Place>> {
+/// The back reference of `subvolume`, if its records agree with an entry of this name in `directory`.
+pub fn confirm(core: &Core, directory: InodeId, name: &[u8], subvolume: TreeId) -> Result<Option<RootBackref>> {
     let [key, _] = keys(directory.tree, subvolume);
     let Some(payload) = core.globals().root.get(core, key)? else { return Ok(None) };
-    let (place, recorded) = parse(directory.tree, key, &payload)?;
-    Ok((place.directory == directory && recorded == name).then_some(place))
+    let (backref, recorded) = parse(directory.tree, key, &payload)?;
+    Ok((backref.directory == directory && recorded == name).then_some(backref))
 }
 
-/// The directory that holds a subvolume's entry; `None` for the top level and for a subvolume without a place.
+/// The directory that holds a subvolume's entry; `None` for the top level and for a subvolume without a back reference.
 pub fn parent(core: &Core, subvolume: TreeId) -> Result<Option<InodeId>> {
     let mut parent = None;
     let (from, to) =
@@ -54,15 +54,15 @@ pub fn parent(core: &Core, subvolume: TreeId) -> Result<Option<InodeId>> {
     Ok(parent)
 }
 
-/// Records a subvolume's place.
-pub fn add(handle: &Handle, place: Place, name: &[u8], subvolume: TreeId) -> Result<()> {
+/// Records the back reference of a subvolume.
+pub fn add(handle: &Handle, backref: RootBackref, name: &[u8], subvolume: TreeId) -> Result<()> {
     let head = RootRef {
-        dirid: place.directory.ino.0.into(),
-        sequence: place.index.into(),
+        dirid: backref.directory.ino.0.into(),
+        sequence: backref.index.into(),
         name_len: (name.len() as u16).into(),
     };
     let payload = [head.as_bytes(), name].concat();
-    for key in keys(place.directory.tree, subvolume) {
+    for key in keys(backref.directory.tree, subvolume) {
         if !handle.core().globals().root.insert(handle, key, &payload)? {
             return Err(Error::corrupt(format!("subvolume {subvolume} has the record {key} already")));
         }
@@ -71,7 +71,7 @@ pub fn add(handle: &Handle, place: Place, name: &[u8], subvolume: TreeId) -> Res
     Ok(())
 }
 
-/// Removes the records of a subvolume's place in `tree`.
+/// Removes the records of a subvolume's entry in `tree`.
 pub fn remove(handle: &Handle, tree: TreeId, subvolume: TreeId) -> Result<()> {
     for key in keys(tree, subvolume) {
         if !handle.core().globals().root.remove(handle, key)? {

@@ -5,7 +5,7 @@
 
 use crate::error::{Errno, Error, Result};
 use crate::inode::directory::item_room;
-use crate::inode::entry::{self, Entry, NAME_MAX};
+use crate::inode::entry::{self, DirItemEntry, NAME_MAX};
 use crate::transaction::{Core, Handle, Tree};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::items::{DirItem, dir_type};
@@ -59,8 +59,8 @@ pub fn item(ino: Ino, made_in: Generation, name: &[u8], value: &[u8]) -> (Key, V
     (key(ino, name), entry_of(made_in, name, value).to_bytes())
 }
 
-fn entry_of<'a>(made_in: Generation, name: &'a [u8], value: &'a [u8]) -> Entry<'a> {
-    Entry { location: Key::MIN, transid: made_in.0, kind: dir_type::XATTR, name, value }
+fn entry_of<'a>(made_in: Generation, name: &'a [u8], value: &'a [u8]) -> DirItemEntry<'a> {
+    DirItemEntry { location: Key::MIN, transid: made_in.0, kind: dir_type::XATTR, name, value }
 }
 
 /// Refuses a value that no item can hold.

@@ -7,7 +7,7 @@
 
 use super::blocks::{PlacedTree, leaves};
 use super::superblock::superblock;
-use super::trees::{GENERATION, Plan};
+use super::trees::{FilesystemSpec, GENERATION};
 use crate::error::{Error, Result};
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
@@ -47,34 +47,34 @@ fn zero(device: &dyn BlockDevice, range: Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Writes the filesystem of `plan` to a wiped volume that has the plan's chunks; when this returns it is durable.
-pub fn write_image(volume: &Volume, plan: &Plan, placed: &[PlacedTree]) -> Result<()> {
-    let identity = identity(plan);
+/// Writes the filesystem of `spec` to a wiped volume that has the spec's chunks; when this returns it is durable.
+pub fn write_image(volume: &Volume, spec: &FilesystemSpec, placed: &[PlacedTree]) -> Result<()> {
+    let identity = identity(spec);
     let mut bytes = vec![0; identity.nodesize as usize];
-    for node in placed.iter().flat_map(|tree| nodes(tree, plan, placed, &identity)) {
+    for node in placed.iter().flat_map(|tree| nodes(tree, spec, placed, &identity)) {
         node.seal_into(&mut bytes, &identity)?;
         volume.write(node.at(), &bytes)?;
     }
     volume.flush()?;
-    Ok(volume.write_superblock(&superblock(plan, placed))?)
+    Ok(volume.write_superblock(&superblock(spec, placed))?)
 }
 
-fn identity(plan: &Plan) -> BlockIdentity {
+fn identity(spec: &FilesystemSpec) -> BlockIdentity {
     BlockIdentity {
-        fsid: plan.fsid,
-        chunk_tree_uuid: plan.chunk_tree_uuid,
-        checksum: plan.settings.checksum,
-        nodesize: plan.settings.nodesize,
-        sectorsize: plan.settings.sectorsize,
-        incompat: plan.settings.incompat,
+        fsid: spec.fsid,
+        chunk_tree_uuid: spec.chunk_tree_uuid,
+        checksum: spec.settings.checksum,
+        nodesize: spec.settings.nodesize,
+        sectorsize: spec.settings.sectorsize,
+        incompat: spec.settings.incompat,
         super_generation: Generation(GENERATION.0 - 1),
         writable: true,
     }
 }
 
 /// The nodes of a tree, leaves first.
-fn nodes(tree: &PlacedTree, plan: &Plan, placed: &[PlacedTree], identity: &BlockIdentity) -> Vec<Node> {
-    let items = plan.items(tree.id, placed);
+fn nodes(tree: &PlacedTree, spec: &FilesystemSpec, placed: &[PlacedTree], identity: &BlockIdentity) -> Vec<Node> {
+    let items = spec.items(tree.id, placed);
     let mut out = Vec::new();
     for (leaf, &at) in leaves(&items, identity.nodesize).into_iter().zip(&tree.levels[0]) {
         let mut node = Node::new_empty(identity, at, Level(0), GENERATION, tree.id);

@@ -35,7 +35,7 @@ use butterfs_ondisk::{DeviceId, TreeId};
 use butterfs_volume::{Chunk, ChunkMap, Volume};
 use layout::MemberDevice;
 use std::sync::Arc;
-use trees::Plan;
+use trees::FilesystemSpec;
 
 /// What was made.
 #[derive(Clone, Debug)]
@@ -84,22 +84,22 @@ pub fn mkfs(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions, env: &Env) 
         total_bytes,
         name: device.name(),
     });
-    let plan = plan(members.collect(), options, settings, env);
+    let spec = specify(members.collect(), options, settings, env);
     devices.iter().zip(&sizes).try_for_each(|(device, &size)| clear(&**device, size, options))?;
-    let volume = Volume::of_devices(plan.device_items().into_iter().zip(devices.iter().cloned()).collect());
-    let map = ChunkMap::from_chunks(plan.chunks.iter().cloned()).expect("the first chunks do not overlap");
-    let placed = place(&plan, &map);
+    let volume = Volume::of_devices(spec.device_items().into_iter().zip(devices.iter().cloned()).collect());
+    let map = ChunkMap::from_chunks(spec.chunks.iter().cloned()).expect("the first chunks do not overlap");
+    let placed = place(&spec, &map);
     volume.set_chunk_map(map);
-    image::write_image(&volume, &plan, &placed)?;
-    Ok(report(plan, volume.take_messages()))
+    image::write_image(&volume, &spec, &placed)?;
+    Ok(report(spec, volume.take_messages()))
 }
 
 /// Gives every tree block its address: the chunk tree in the system chunk, everything else in the metadata chunk.
-fn place(plan: &Plan, map: &ChunkMap) -> Vec<PlacedTree> {
+fn place(spec: &FilesystemSpec, map: &ChunkMap) -> Vec<PlacedTree> {
     let spaces: Vec<ChunkSpace> =
-        plan.chunks.iter().map(|chunk| ChunkSpace::of(chunk, map, plan.settings.nodesize)).collect();
+        spec.chunks.iter().map(|chunk| ChunkSpace::of(chunk, map, spec.settings.nodesize)).collect();
     let space_of = |tree| if tree == TreeId::CHUNK { 0 } else { 1 };
-    blocks::settle(&plan.trees(), &spaces, space_of, |tree, placed| plan.items(tree, placed))
+    blocks::settle(&spec.trees(), &spaces, space_of, |tree, placed| spec.items(tree, placed))
         .expect("the first chunks have room for the first blocks")
 }
 
@@ -142,9 +142,9 @@ fn refuse_existing(device: &dyn BlockDevice) -> Result<()> {
     }
 }
 
-fn plan(devices: Vec<MemberDevice>, options: &MkfsOptions, settings: Settings, env: &Env) -> Plan {
+fn specify(devices: Vec<MemberDevice>, options: &MkfsOptions, settings: Settings, env: &Env) -> FilesystemSpec {
     let chunks = layout::chunks(&settings, &devices);
-    Plan {
+    FilesystemSpec {
         settings,
         fsid: options.fsid.unwrap_or_else(|| env.uuid()),
         chunk_tree_uuid: env.uuid(),
@@ -155,18 +155,18 @@ fn plan(devices: Vec<MemberDevice>, options: &MkfsOptions, settings: Settings, e
     }
 }
 
-fn report(plan: Plan, warnings: Vec<String>) -> MkfsReport {
+fn report(spec: FilesystemSpec, warnings: Vec<String>) -> MkfsReport {
     MkfsReport {
-        fsid: plan.fsid,
-        total_bytes: plan.total_bytes(),
-        label: plan.settings.label,
-        nodesize: plan.settings.nodesize,
-        sectorsize: plan.settings.sectorsize,
-        chunks: plan.chunks,
-        incompat: plan.settings.incompat,
-        compat_ro: plan.settings.compat_ro,
-        checksum: plan.settings.checksum,
-        devices: plan.devices.into_iter().map(|device| (device.id, device.total_bytes, device.name)).collect(),
+        fsid: spec.fsid,
+        total_bytes: spec.total_bytes(),
+        label: spec.settings.label,
+        nodesize: spec.settings.nodesize,
+        sectorsize: spec.settings.sectorsize,
+        chunks: spec.chunks,
+        incompat: spec.settings.incompat,
+        compat_ro: spec.settings.compat_ro,
+        checksum: spec.settings.checksum,
+        devices: spec.devices.into_iter().map(|device| (device.id, device.total_bytes, device.name)).collect(),
         warnings,
     }
 }

@@ -1,7 +1,7 @@
 //! The superblock of a new filesystem.
 
 use super::blocks::PlacedTree;
-use super::trees::{GENERATION, Plan};
+use super::trees::{FilesystemSpec, GENERATION};
 use butterfs_ondisk::chunk::append_sys_chunk;
 use butterfs_ondisk::features::compat_ro;
 use butterfs_ondisk::items::block_group_flags;
@@ -13,18 +13,18 @@ use zerocopy::FromZeros;
 const CACHE_WANTED: u64 = u64::MAX;
 
 /// The superblock, without the fields that differ from copy to copy or device to device, and without its checksum.
-pub fn superblock(plan: &Plan, placed: &[PlacedTree]) -> Superblock {
-    let settings = &plan.settings;
+pub fn superblock(spec: &FilesystemSpec, placed: &[PlacedTree]) -> Superblock {
+    let settings = &spec.settings;
     let mut sb = Superblock::new_zeroed();
-    sb.fsid = plan.fsid;
+    sb.fsid = spec.fsid;
     sb.magic = MAGIC;
     sb.generation = GENERATION.0.into();
     sb.chunk_root_generation = GENERATION.0.into();
     set_roots(&mut sb, placed);
-    sb.total_bytes = plan.total_bytes().into();
+    sb.total_bytes = spec.total_bytes().into();
     sb.bytes_used = (block_count(placed) * u64::from(settings.nodesize)).into();
     sb.root_dir_objectid = Ino::TREE_ROOT_DIR.0.into();
-    sb.num_devices = (plan.devices.len() as u64).into();
+    sb.num_devices = (spec.devices.len() as u64).into();
     sb.sectorsize = settings.sectorsize.into();
     sb.nodesize = settings.nodesize.into();
     sb.leafsize = settings.nodesize.into();
@@ -38,7 +38,7 @@ pub fn superblock(plan: &Plan, placed: &[PlacedTree]) -> Superblock {
     }
     // The UUID tree has every subvolume there is.
     sb.uuid_tree_generation = GENERATION.0.into();
-    for chunk in plan.chunks.iter().filter(|chunk| chunk.kind & block_group_flags::SYSTEM != 0) {
+    for chunk in spec.chunks.iter().filter(|chunk| chunk.kind & block_group_flags::SYSTEM != 0) {
         assert!(append_sys_chunk(&mut sb, chunk), "an empty array has room for the first chunk");
     }
     sb.super_roots = [backup(&sb, placed); 4];

@@ -21,7 +21,7 @@ const NEVER: Time = Time { sec: 0, nsec: 0 };
 
 /// What all trees are made from.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FilesystemSpec {
     pub settings: Settings,
     pub fsid: [u8; 16],
     pub chunk_tree_uuid: [u8; 16],
@@ -33,7 +33,7 @@ pub struct Plan {
     pub chunks: Vec<Chunk>,
 }
 
-impl Plan {
+impl FilesystemSpec {
     /// The trees of the filesystem, in the order in which their blocks are placed.
     pub fn trees(&self) -> Vec<TreeId> {
         let mut trees = vec![TreeId::CHUNK, TreeId::ROOT, TreeId::EXTENT, TreeId::DEV, TreeId::FS, TreeId::CSUM];

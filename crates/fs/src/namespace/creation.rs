@@ -4,8 +4,8 @@ use super::Namespace;
 use crate::error::{Errno, Error, Result};
 use crate::inode::acl::{self, Acl};
 use crate::inode::attr::{Attr, Caller, InodeId, device_of, dir_type_of, mode, timespec};
-use crate::inode::directory::{self, FIRST_INDEX, Target, check_name, item_room};
-use crate::inode::entry::Entry;
+use crate::inode::directory::{self, EntryTarget, FIRST_INDEX, check_name, item_room};
+use crate::inode::entry::DirItemEntry;
 use crate::inode::property::{COMPRESSION, Compression};
 use crate::inode::reference::{self, Reference};
 use crate::inode::{Inode, Known, Orphan, cache, number, xattr};
@@ -158,9 +158,9 @@ impl Namespace {
         wanted: &Wanted<'_>,
     ) -> Result<Arc<Inode>> {
         let birth = self.conceive(handle, caller, directory, wanted)?;
-        let location = Target::Inode(birth.ino).location();
+        let location = EntryTarget::Inode(birth.ino).location();
         let kind = dir_type_of(wanted.mode).unwrap_or_default();
-        let entry = Entry::of_directory(location, handle.generation(), kind, name);
+        let entry = DirItemEntry::of_directory(location, handle.generation(), kind, name);
         let index = directory::add(handle, directory, &entry)?;
         let inode = self.bear(handle, directory, &birth, Some((index, name)))?;
         let now = birth.item.mtime;

@@ -3,8 +3,8 @@
 use super::{Namespace, lock_all};
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{Attr, InodeId, dir_type_of, timespec};
-use crate::inode::directory::{self, Target, check_name};
-use crate::inode::entry::Entry;
+use crate::inode::directory::{self, EntryTarget, check_name};
+use crate::inode::entry::DirItemEntry;
 use crate::inode::reference::{self, Reference};
 use crate::inode::refusals::FIXED;
 use crate::inode::{Inode, Orphan, orphan};
@@ -41,7 +41,7 @@ impl Namespace {
         check_source(inode)?;
         let slot = reference::plan_addition(handle.core(), tree, ino, directory.ino, name, None)?;
         let kind = dir_type_of(inode.with(|state| state.mode())).unwrap_or_default();
-        let entry = Entry::of_directory(Target::Inode(ino).location(), handle.generation(), kind, name);
+        let entry = DirItemEntry::of_directory(EntryTarget::Inode(ino).location(), handle.generation(), kind, name);
         let index = directory::add(handle, directory, &entry)?;
         reference::add(handle, tree, slot, &Reference { directory: directory.ino, index, name })?;
         let now = timespec(handle.core().env().now());

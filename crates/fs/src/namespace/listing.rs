@@ -12,7 +12,7 @@ use super::Namespace;
 use super::lookup::Object;
 use crate::error::{Errno, Result};
 use crate::inode::attr::{Attr, InodeId, readdir_kind};
-use crate::inode::directory::{self, FIRST_INDEX, Target, index_key};
+use crate::inode::directory::{self, EntryTarget, FIRST_INDEX, index_key};
 use crate::inode::{Inode, cache, entry};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Namespace {
         directory.tree.scan(self.core(), from, to, &mut |key, payload| {
             for found in entry::entries(payload) {
                 let (_, entry) = found?;
-                let target = Target::of(entry.location)?;
+                let target = EntryTarget::of(entry.location)?;
                 let offset_next = key.offset.saturating_add(1);
                 let id = self.shown_id(&directory, entry.name, target)?;
                 let shown = DirEntry { id, offset_next, kind: readdir_kind(entry.kind), name: entry.name };
@@ -116,10 +116,10 @@ impl Namespace {
         Ok(true)
     }
 
-    fn shown_id(&self, directory: &Arc<Inode>, name: &[u8], target: Target) -> Result<InodeId> {
+    fn shown_id(&self, directory: &Arc<Inode>, name: &[u8], target: EntryTarget) -> Result<InodeId> {
         match target {
-            Target::Inode(ino) => Ok(InodeId::new(directory.tree_id(), ino)),
-            Target::Subvolume(_) => match self.resolve(directory, name, target)? {
+            EntryTarget::Inode(ino) => Ok(InodeId::new(directory.tree_id(), ino)),
+            EntryTarget::Subvolume(_) => match self.resolve(directory, name, target)? {
                 Object::Subvolume(tree, _) => Ok(InodeId::root_of(tree)),
                 Object::Placeholder(tree) => Ok(self.placeholder(directory, tree).id),
                 Object::Inode(inode) => Ok(inode.id()),

@@ -3,7 +3,7 @@
 use super::Namespace;
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{Attr, mode};
-use crate::inode::directory::{self, Target};
+use crate::inode::directory::{self, EntryTarget};
 use crate::inode::entry::NAME_MAX;
 use crate::inode::{Inode, InodeId, reference, subvolume_entry};
 use butterfs_ondisk::items::{FileExtentHead, compression, file_extent_type};
@@ -17,7 +17,7 @@ pub(super) enum Object {
     /// An inode of the directory's own tree.
     Inode(Arc<Inode>),
     /// A subvolume.
-    Subvolume(TreeId, subvolume_entry::Place),
+    Subvolume(TreeId, subvolume_entry::RootBackref),
     /// What is left of an entry for a subvolume in a snapshot.
     Placeholder(TreeId),
 }
@@ -63,9 +63,9 @@ impl Namespace {
     }
 
     /// What the target of an entry is. The directory is locked.
-    pub(super) fn resolve(&self, directory: &Inode, name: &[u8], target: Target) -> Result<Object> {
+    pub(super) fn resolve(&self, directory: &Inode, name: &[u8], target: EntryTarget) -> Result<Object> {
         match target {
-            Target::Inode(ino) => {
+            EntryTarget::Inode(ino) => {
                 let child = self.inodes.get(InodeId::new(directory.tree_id(), ino));
                 child.map(Object::Inode).map_err(|error| match error {
                     refused @ Error::Refused { .. } if directory.tree.is_deleted() => refused,
@@ -74,15 +74,15 @@ impl Namespace {
                     other => other,
                 })
             }
-            Target::Subvolume(tree) => self.resolve_subvolume(directory, name, tree),
+            EntryTarget::Subvolume(tree) => self.resolve_subvolume(directory, name, tree),
         }
     }
 
     fn resolve_subvolume(&self, directory: &Inode, name: &[u8], subvolume: TreeId) -> Result<Object> {
-        let place = subvolume_entry::confirm(self.core(), directory.id(), name, subvolume)?;
-        let Some(place) = place else { return Ok(Object::Placeholder(subvolume)) };
+        let backref = subvolume_entry::confirm(self.core(), directory.id(), name, subvolume)?;
+        let Some(backref) = backref else { return Ok(Object::Placeholder(subvolume)) };
         match self.core().tree(subvolume) {
-            Ok(_) => Ok(Object::Subvolume(subvolume, place)),
+            Ok(_) => Ok(Object::Subvolume(subvolume, backref)),
             Err(error) if error.is(Errno::ENOENT) => Ok(Object::Placeholder(subvolume)),
             Err(error) => Err(error),
         }

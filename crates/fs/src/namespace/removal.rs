@@ -4,7 +4,7 @@ use super::lookup::Object;
 use super::{Namespace, lock_all};
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{InodeId, timespec};
-use crate::inode::directory::{self, Found, Target, check_name};
+use crate::inode::directory::{self, EntryTarget, Found, check_name};
 use crate::inode::{Inode, Orphan, reference};
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::TreeId;
@@ -71,7 +71,7 @@ impl Namespace {
         drop(guard);
         let _guards = lock_all(&[directory, &child])?;
         let found = find()?;
-        if found.target != Target::Inode(child.ino) {
+        if found.target != EntryTarget::Inode(child.ino) {
             return Ok(Attempt::Again);
         }
         self.remove_locked(handle, directory, name, &found, &child, call)
@@ -156,9 +156,9 @@ pub(super) fn take_name(
     found: &Found,
     child: &Arc<Inode>,
 ) -> Result<bool> {
-    let place = own_record(handle, directory, name, child)?;
-    directory::remove(handle, directory, name, found, place.index)?;
-    reference::remove(handle, &child.tree, &place)?;
+    let record = own_record(handle, directory, name, child)?;
+    directory::remove(handle, directory, name, found, record.index)?;
+    reference::remove(handle, &child.tree, &record)?;
     let now = timespec(handle.core().env().now());
     Ok(child.change(|state| {
         let links = state.item.nlink.get().saturating_sub(1);
@@ -172,12 +172,17 @@ pub(super) fn take_name(
 }
 
 /// The inode's record of a name, checked against the directory.
-pub(super) fn own_record(handle: &Handle, directory: &Inode, name: &[u8], child: &Inode) -> Result<reference::Place> {
+pub(super) fn own_record(
+    handle: &Handle,
+    directory: &Inode,
+    name: &[u8],
+    child: &Inode,
+) -> Result<reference::NameRecord> {
     let core = handle.core();
-    let place = reference::find(core, &child.tree, child.ino, directory.ino, name)?.ok_or_else(|| {
+    let record = reference::find(core, &child.tree, child.ino, directory.ino, name)?.ok_or_else(|| {
         let what = format!("tree {}: inode {} has no record", child.tree_id(), child.ino);
         Error::corrupt(format!("{what} of a name in directory {}", directory.ino))
     })?;
-    directory::check_index(core, &directory.tree, directory.ino, place.index, name, Target::Inode(child.ino))?;
-    Ok(place)
+    directory::check_index(core, &directory.tree, directory.ino, record.index, name, EntryTarget::Inode(child.ino))?;
+    Ok(record)
 }

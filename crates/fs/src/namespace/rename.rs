@@ -10,8 +10,8 @@ use super::{Namespace, lock_all};
 use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{Caller, InodeId, mode, timespec};
-use crate::inode::directory::{self, Found, Target, check_name};
-use crate::inode::entry::Entry;
+use crate::inode::directory::{self, EntryTarget, Found, check_name};
+use crate::inode::entry::DirItemEntry;
 use crate::inode::reference::{self, Reference};
 use crate::inode::refusals::FIXED;
 use crate::inode::{Inode, subvolume_entry};
@@ -56,10 +56,10 @@ impl Object {
         }
     }
 
-    fn target(&self) -> Target {
+    fn target(&self) -> EntryTarget {
         match self {
-            Object::Inode(inode) => Target::Inode(inode.ino),
-            Object::Subvolume(tree, _) | Object::Placeholder(tree) => Target::Subvolume(*tree),
+            Object::Inode(inode) => EntryTarget::Inode(inode.ino),
+            Object::Subvolume(tree, _) | Object::Placeholder(tree) => EntryTarget::Subvolume(*tree),
         }
     }
 
@@ -239,7 +239,7 @@ impl Namespace {
             }
         }
         self.must_not_contain(&moved.object, new.directory, same_directory, Errno::EINVAL)?;
-        let step = moved.plan(handle, old, new)?;
+        let checked = moved.check(handle, old, new)?;
         if matches!(moved.object, Object::Subvolume(..)) {
             self.core().env().reached(Point::SubvolumeChecked);
         }
@@ -248,8 +248,8 @@ impl Namespace {
             let last = take_name(handle, new.directory, new.name, found, victim)?;
             doomed = last.then(|| victim.id());
         }
-        step.leave(handle, old, moved.found)?;
-        step.arrive(handle, new)?;
+        checked.leave(handle, old, moved.found)?;
+        checked.arrive(handle, new)?;
         grow(handle, old.directory, -2 * old.name.len() as i64);
         grow(handle, new.directory, if target.is_some() { 0 } else { 2 * new.name.len() as i64 });
         if let RenameMode::Whiteout { caller, .. } = how {
@@ -274,8 +274,8 @@ impl Namespace {
         if !same_tree {
             return Err(Error::refused(Errno::EXDEV, "names of two subvolumes do not change places"));
         }
-        let there = first.plan(handle, old, new)?;
-        let back = second.plan(handle, new, old)?;
+        let there = first.check(handle, old, new)?;
+        let back = second.check(handle, new, old)?;
         there.leave(handle, old, first.found)?;
         back.leave(handle, new, second.found)?;
         there.arrive(handle, new)?;
@@ -322,47 +322,47 @@ struct Moved {
 }
 
 /// A move that nothing refuses any more.
-struct Step<'a> {
+struct CheckedMove<'a> {
     moved: &'a Moved,
     record: Record,
 }
 
 /// How what is moved records its name.
 enum Record {
-    Inode(reference::Place, reference::Slot),
-    Subvolume(subvolume_entry::Place),
+    Inode(reference::NameRecord, reference::Slot),
+    Subvolume(subvolume_entry::RootBackref),
 }
 
 impl Moved {
     /// Finds out whether the object can move from one name to the other, which it does not have.
-    fn plan(&self, handle: &Handle, from: &Side<'_>, to: &Side<'_>) -> Result<Step<'_>> {
+    fn check(&self, handle: &Handle, from: &Side<'_>, to: &Side<'_>) -> Result<CheckedMove<'_>> {
         let record = match &self.object {
             Object::Inode(inode) => {
-                let place = own_record(handle, from.directory, from.name, inode)?;
+                let record = own_record(handle, from.directory, from.name, inode)?;
                 let (directory, name) = (to.directory.ino, to.name);
                 let slot =
-                    reference::plan_addition(handle.core(), &inode.tree, inode.ino, directory, name, Some(&place))?;
-                Record::Inode(place, slot)
+                    reference::plan_addition(handle.core(), &inode.tree, inode.ino, directory, name, Some(&record))?;
+                Record::Inode(record, slot)
             }
-            Object::Subvolume(_, place) => {
+            Object::Subvolume(_, backref) => {
                 let (tree, directory) = (&from.directory.tree, from.directory.ino);
                 let target = self.object.target();
-                directory::check_index(handle.core(), tree, directory, place.index, from.name, target)?;
-                Record::Subvolume(*place)
+                directory::check_index(handle.core(), tree, directory, backref.index, from.name, target)?;
+                Record::Subvolume(*backref)
             }
             Object::Placeholder(_) => {
                 return Err(Error::refused(Errno::ENOTEMPTY, "a placeholder for a subvolume stays where it is"));
             }
         };
-        Ok(Step { moved: self, record })
+        Ok(CheckedMove { moved: self, record })
     }
 }
 
-impl Step<'_> {
+impl CheckedMove<'_> {
     fn leave(&self, handle: &Handle, from: &Side<'_>, found: Found) -> Result<()> {
         let index = match &self.record {
-            Record::Inode(place, _) => place.index,
-            Record::Subvolume(place) => place.index,
+            Record::Inode(record, _) => record.index,
+            Record::Subvolume(backref) => backref.index,
         };
         directory::remove(handle, from.directory, from.name, &found, index)?;
         match &self.moved.object {
@@ -373,21 +373,21 @@ impl Step<'_> {
 
     fn arrive(&self, handle: &Handle, to: &Side<'_>) -> Result<()> {
         let location = self.moved.object.target().location();
-        let entry = Entry::of_directory(location, handle.generation(), self.moved.found.kind, to.name);
+        let entry = DirItemEntry::of_directory(location, handle.generation(), self.moved.found.kind, to.name);
         let index = directory::add(handle, to.directory, &entry)?;
         match (&self.moved.object, &self.record) {
-            (Object::Inode(inode), Record::Inode(place, slot)) => {
+            (Object::Inode(inode), Record::Inode(record, slot)) => {
                 let reference = Reference { directory: to.directory.ino, index, name: to.name };
-                reference::replace(handle, &inode.tree, place, *slot, &reference)?;
+                reference::replace(handle, &inode.tree, record, *slot, &reference)?;
                 let now = timespec(handle.core().env().now());
                 inode.change(|state| state.item.ctime = now);
                 Ok(())
             }
             (Object::Subvolume(tree, _), _) => {
-                let place = subvolume_entry::Place { directory: to.directory.id(), index };
-                subvolume_entry::add(handle, place, to.name, *tree)
+                let backref = subvolume_entry::RootBackref { directory: to.directory.id(), index };
+                subvolume_entry::add(handle, backref, to.name, *tree)
             }
-            _ => unreachable!("a plan records what its object is"),
+            _ => unreachable!("a checked move records what its object is"),
         }
     }
 }

@@ -4,8 +4,8 @@
 use super::subvolume::Subvolume;
 use crate::error::{Error, Result};
 use crate::inode::attr::dir_type_of;
-use crate::inode::directory::{self, FIRST_INDEX, Target, index_key, item_room};
-use crate::inode::entry::{self, Entry};
+use crate::inode::directory::{self, EntryTarget, FIRST_INDEX, index_key, item_room};
+use crate::inode::entry::{self, DirItemEntry};
 use crate::inode::reference::{self, Reference};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::{Ino, Key, KeyType};
@@ -40,26 +40,26 @@ impl Subvolume<'_> {
     /// Removes a name that leads to `location`: both entries and the inode's own record.
     pub fn unlink(&mut self, directory: Ino, name: &[u8], location: Key) -> Result<()> {
         let id = self.log.id;
-        let ino = match Target::of(location)? {
-            Target::Inode(ino) => ino,
-            Target::Subvolume(tree) => {
+        let ino = match EntryTarget::of(location)? {
+            EntryTarget::Inode(ino) => ino,
+            EntryTarget::Subvolume(tree) => {
                 let name = name.escape_ascii();
                 return Err(Error::corrupt(format!(
                     "log of subvolume {id}: it removes '{name}' from directory {directory}, which is subvolume {tree}"
                 )));
             }
         };
-        let place = reference::find(self.core, &self.tree, ino, directory, name)?;
-        let index = match &place {
-            Some(place) => Some(place.index),
+        let record = reference::find(self.core, &self.tree, ino, directory, name)?;
+        let index = match &record {
+            Some(record) => Some(record.index),
             None => directory::search_index(self.core, &self.tree, directory, name)?,
         };
         self.remove_hashed(directory, name)?;
         if let Some(index) = index {
             self.tree.remove(self.handle, index_key(directory, index))?;
         }
-        if let Some(place) = place {
-            reference::remove(self.handle, &self.tree, &place)?;
+        if let Some(record) = record {
+            reference::remove(self.handle, &self.tree, &record)?;
         }
         self.changes.name(directory, name.len(), -1);
         self.noted.insert(ino.0);
@@ -88,8 +88,8 @@ impl Subvolume<'_> {
             Error::corrupt(format!("log of subvolume {id}: the name '{name}' in directory {directory}: {what}"))
         };
         let kind = self.mode(ino)?.and_then(dir_type_of).ok_or_else(|| fault("it leads to no inode"))?;
-        let location = Target::Inode(ino).location();
-        let bytes = Entry::of_directory(location, self.handle.generation(), kind, name).to_bytes();
+        let location = EntryTarget::Inode(ino).location();
+        let bytes = DirItemEntry::of_directory(location, self.handle.generation(), kind, name).to_bytes();
         let key = hash_key(directory, name);
         if !self.tree.insert(self.handle, key, &bytes)? {
             let payload = self.tree.get(self.core, key)?.ok_or_else(|| fault("its item vanished"))?;
@@ -123,7 +123,7 @@ impl Subvolume<'_> {
         let found = entry::entries(payload).next().transpose()?.filter(|(range, _)| range.len() == payload.len());
         let (_, entry) = found.ok_or_else(|| self.bad(key, "it is not one entry"))?;
         self.check_name(key, index, entry.name)?;
-        let Target::Inode(ino) = Target::of(entry.location)? else {
+        let EntryTarget::Inode(ino) = EntryTarget::of(entry.location)? else {
             // Whoever makes or removes a subvolume commits; the entry of an old one is in the subvolume already.
             return Ok(());
         };
@@ -151,7 +151,7 @@ impl Subvolume<'_> {
     /// Removes what stands in the way of the name `name` at `index` that leads to `ino`. What is left is the whole name,
     /// or nothing of it. Says which inodes lost a name.
     pub fn clear(&mut self, directory: Ino, index: u64, name: &[u8], ino: Ino) -> Result<Vec<(Ino, u64, Vec<u8>)>> {
-        let location = Target::Inode(ino).location();
+        let location = EntryTarget::Inode(ino).location();
         let at_index = self.find_index(directory, index)?;
         let by_name = self.find(directory, name)?;
         let same = at_index.as_ref().is_some_and(|(own, to)| own == name && *to == location);

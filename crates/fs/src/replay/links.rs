@@ -7,7 +7,7 @@ use super::subvolume::{Subvolume, parse_inode};
 use crate::error::{Error, Result};
 use crate::inode::attr::mode::{S_IFDIR, S_IFMT};
 use crate::inode::cache::item_key;
-use crate::inode::directory::{self, Target, index_key};
+use crate::inode::directory::{self, EntryTarget, index_key};
 use crate::inode::entry::{self, NAME_MAX};
 use crate::inode::orphan;
 use crate::inode::reference::{self, Reference};
@@ -89,15 +89,15 @@ impl Subvolume<'_> {
         }
         let tree = std::sync::Arc::clone(&self.tree);
         let now = self.names_in(&tree, ino)?;
-        let places: FxHashSet<_> = logged.iter().map(|(_, (directory, _, name))| (*directory, name)).collect();
-        let has = |(directory, _, name): &super::subvolume::Name| places.contains(&(*directory, name));
+        let taken: FxHashSet<_> = logged.iter().map(|(_, (directory, _, name))| (*directory, name)).collect();
+        let has = |(directory, _, name): &super::subvolume::Name| taken.contains(&(*directory, name));
         let keys: FxHashSet<_> = logged.iter().map(|(key, _)| key).collect();
         if !now.iter().any(|(_, name)| has(name)) {
             return Ok(());
         }
         for (key, name) in &now {
             if !keys.contains(key) && !has(name) && name.0 != ino {
-                self.unlink(name.0, &name.2, Target::Inode(ino).location())?;
+                self.unlink(name.0, &name.2, EntryTarget::Inode(ino).location())?;
             }
         }
         Ok(())

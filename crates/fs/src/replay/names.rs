@@ -12,7 +12,7 @@
 use super::subvolume::{Name, Subvolume};
 use crate::error::Result;
 use crate::inode::attr::mode::{S_IFDIR, S_IFMT};
-use crate::inode::directory::Target;
+use crate::inode::directory::EntryTarget;
 use crate::inode::entry;
 use crate::inode::reference::{self, Reference};
 use butterfs_ondisk::checksum::name_hash;
@@ -128,7 +128,7 @@ impl Subvolume<'_> {
                 kept.extend(reference::record(key.kind, &stays));
                 continue;
             }
-            self.unlink(*directory, name, Target::Inode(ino).location())?;
+            self.unlink(*directory, name, EntryTarget::Inode(ino).location())?;
         }
         Ok(kept)
     }

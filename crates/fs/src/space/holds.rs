@@ -5,7 +5,7 @@
 //!    it ends.
 //! 2. A hold begins while the extent has an owner, under a handle: so before the extent can be freed and released.
 
-use super::{Space, State};
+use super::{Space, SpaceState};
 use butterfs_ondisk::Logical;
 
 /// Extents that are held, and freed ones that wait for that to end: addresses and lengths.
@@ -22,7 +22,7 @@ impl Holds {
     }
 }
 
-impl State {
+impl SpaceState {
     /// Keeps a run that is to become free if it is held.
     pub(super) fn keep_if_held(&mut self, run: (u64, u64)) -> bool {
         let held = self.holds.holds(run);

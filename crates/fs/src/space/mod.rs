@@ -108,7 +108,7 @@ pub struct ClassTotals {
 }
 
 #[derive(Default)]
-struct State {
+struct SpaceState {
     groups: BTreeMap<u64, Group>,
     free: [u64; 4],
     reserved: [u64; 4],
@@ -121,7 +121,7 @@ struct State {
     emptied: bool,
 }
 
-impl State {
+impl SpaceState {
     fn group_at(&mut self, at: u64) -> (u64, &mut Group) {
         let (&start, group) = self.groups.range_mut(..=at).next_back().expect("an allocated address is in a group");
         assert!(at < start + group.length, "address {at} is in no block group");
@@ -169,7 +169,7 @@ impl State {
 
 /// See the [module](self).
 pub struct Space {
-    state: Mutex<State, { order::SPACE }>,
+    state: Mutex<SpaceState, { order::SPACE }>,
     nodesize: u64,
 }
 
@@ -204,7 +204,7 @@ impl Space {
     /// Begins again with these groups and what is excluded in each; what is promised stays promised.
     pub fn start_again(&self, groups: impl Iterator<Item = (GroupInfo, Vec<Range<Logical>>)>) {
         let mut state = self.state.lock();
-        *state = State { reserved: state.reserved, ..State::default() };
+        *state = SpaceState { reserved: state.reserved, ..SpaceState::default() };
         drop(state);
         groups.for_each(|(info, excluded)| self.add_group(info, &excluded, false));
     }

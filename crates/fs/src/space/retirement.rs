@@ -6,10 +6,10 @@
 //! 2. What is promised in a class, and the floor its caller names, stays free in the groups that are left.
 //! 3. The last group of a class and profile stays: it says what the next one is to be.
 //!
-//! [`State::steer_trees`] helps groups of trees to become empty. What is on disk about a group, and its chunk, are the
+//! [`SpaceState::steer_trees`] helps groups of trees to become empty. What is on disk about a group, and its chunk, are the
 //! caller's.
 
-use super::{Class, Group, GroupInfo, Space, State, info};
+use super::{Class, Group, GroupInfo, Space, SpaceState, info};
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::block_group_flags as bits;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ impl Group {
     }
 }
 
-impl State {
+impl SpaceState {
     fn may_leave(&self, start: u64, metadata_floor: u64) -> bool {
         let group = &self.groups[&start];
         let (class, profile) = (group.class, group.flags & bits::PROFILE_MASK);

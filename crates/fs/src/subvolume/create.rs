@@ -7,8 +7,8 @@ use crate::error::{Errno, Error, Result};
 use crate::file::Files;
 use crate::inode::attr::{Caller, InodeId, dir_type_of, mode, timespec};
 use crate::inode::directory::{self, check_name};
-use crate::inode::entry::Entry;
-use crate::inode::subvolume_entry::{self, Place};
+use crate::inode::entry::DirItemEntry;
+use crate::inode::subvolume_entry::{self, RootBackref};
 use crate::inode::{Inode, InodeCache};
 use crate::options::Canary;
 use crate::transaction::{Core, Handle, Readers, Reserve, Tree};
@@ -118,13 +118,13 @@ fn embedded_inode(core: &Core) -> InodeItem {
     }
 }
 
-/// Makes the entry of a subvolume in its directory, and the records of its place.
+/// Makes the entry of a subvolume in its directory, and the records of its back reference.
 fn enter(handle: &Handle, parent: &Arc<Inode>, name: &[u8], location: Key, now: Time) -> Result<()> {
     let kind = dir_type_of(mode::S_IFDIR).expect("directories have a type");
-    let entry = Entry::of_directory(location, handle.generation(), kind, name);
+    let entry = DirItemEntry::of_directory(location, handle.generation(), kind, name);
     let index = directory::add(handle, parent, &entry)?;
-    let place = Place { directory: parent.id(), index };
-    subvolume_entry::add(handle, place, name, TreeId(location.objectid))?;
+    let backref = RootBackref { directory: parent.id(), index };
+    subvolume_entry::add(handle, backref, name, TreeId(location.objectid))?;
     quota_groups::add(handle, TreeId(location.objectid))?;
     parent.change(|state| {
         state.grow_directory(2 * name.len() as i64);

@@ -6,7 +6,7 @@ use super::uuid_tree::{self, UuidKind};
 use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::file::Files;
-use crate::inode::directory::{self, Target};
+use crate::inode::directory::{self, EntryTarget};
 use crate::inode::{InodeCache, InodeId, subvolume_entry};
 use crate::options::Canary;
 use crate::transaction::{Core, Handle, Reserve, Tree};
@@ -45,14 +45,14 @@ pub fn delete(inodes: &InodeCache, files: &Files, parent: InodeId, name: &[u8], 
     parent.must_lose_entries()?;
     let found = directory::find(core, &parent.tree, parent.ino, name)?;
     let found = found.ok_or_else(|| Error::refused(Errno::ENOENT, "there is no such name"))?;
-    let Target::Subvolume(id) = found.target else {
+    let EntryTarget::Subvolume(id) = found.target else {
         return Err(Error::refused(Errno::EINVAL, "not a subvolume"));
     };
     let looked = core.has_canary(Canary::SubvolumeCheckedEarly);
     if !looked && victim.expected.is_some_and(|expected| expected != id) {
         return Err(Error::refused(Errno::ESTALE, "the name leads to another subvolume by now"));
     }
-    let place = subvolume_entry::confirm(core, parent.id(), name, id)?
+    let backref = subvolume_entry::confirm(core, parent.id(), name, id)?
         .ok_or_else(|| Error::refused(Errno::EINVAL, "the directory stands for a subvolume that is not here"))?;
     let tree = core.tree(id)?;
     if id == victim.mounted {
@@ -68,7 +68,7 @@ pub fn delete(inodes: &InodeCache, files: &Files, parent: InodeId, name: &[u8], 
         table.must_not_read(id)?;
     }
     let gone = || -> Result<()> {
-        directory::remove(&handle, &parent, name, &found, place.index)?;
+        directory::remove(&handle, &parent, name, &found, backref.index)?;
         subvolume_entry::remove(&handle, parent.tree_id(), id)?;
         bury(&handle, &tree)
     };

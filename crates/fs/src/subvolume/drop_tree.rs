@@ -34,7 +34,7 @@ use std::sync::Arc;
 const STEP_BLOCKS: usize = 512;
 
 /// A block on the way down, and the child that is next.
-struct Place {
+struct PathBlock {
     node: Arc<Node>,
     full: bool,
     slot: usize,
@@ -46,7 +46,7 @@ struct Walk<'a> {
     handle: &'a Handle,
     tree: TreeId,
     born: Generation,
-    path: Vec<Place>,
+    path: Vec<PathBlock>,
     budget: usize,
     /// Within the child whose blocks are being given full back references: everything before is done.
     named_to: Option<Key>,
@@ -81,10 +81,10 @@ pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<Stop> {
         Err(Error::Missing(ptr)) => Stop::Missing(*ptr),
         other => other?,
     };
-    if let Some(place) = walk.path.last()
+    if let Some(block) = walk.path.last()
         && walk.budget < STEP_BLOCKS
     {
-        let (key, level) = (place.node.key(place.slot), place.node.level());
+        let (key, level) = (block.node.key(block.slot), block.node.level());
         tree.change_root_item(handle, |item| {
             item.drop_progress = DiskKey::from(key);
             item.drop_level = level.0;
@@ -103,38 +103,38 @@ impl Walk<'_> {
         self.core.nodes.get(ptr).ok_or_else(|| Error::Missing(Box::new(*ptr)))
     }
 
-    fn place(&self, ptr: &NodePtr, slot: usize) -> Result<Place> {
+    fn path_block(&self, ptr: &NodePtr, slot: usize) -> Result<PathBlock> {
         let node = self.node(ptr)?;
         let full = self.core.block_refs(self.refs, node.at(), node.level())?.full;
-        Ok(Place { node, full, slot })
+        Ok(PathBlock { node, full, slot })
     }
 
     /// Goes down to where the last step stopped, or stands at the root.
     fn resume(&mut self, root: NodePtr, progress: Key, level: Level) -> Result<()> {
-        let mut place = self.place(&root, 0)?;
+        let mut block = self.path_block(&root, 0)?;
         if progress.objectid == 0 {
-            self.path.push(place);
+            self.path.push(block);
             return Ok(());
         }
         loop {
-            if place.node.level() < level || place.node.level().0 == 0 {
+            if block.node.level() < level || block.node.level().0 == 0 {
                 return Err(Error::corrupt(format!("tree {}: drop progress names level {level}", self.tree)));
             }
-            place.slot = place.node.child_slot(progress);
-            let child = place.node.child_ptr(place.slot, self.tree);
-            let arrived = place.node.level() == level;
-            self.path.push(place);
+            block.slot = block.node.child_slot(progress);
+            let child = block.node.child_ptr(block.slot, self.tree);
+            let arrived = block.node.level() == level;
+            self.path.push(block);
             if arrived {
                 return Ok(());
             }
-            place = self.place(&child, 0)?;
+            block = self.path_block(&child, 0)?;
         }
     }
 
     /// Works until the budget is used up or the tree is gone. The next step begins at the lowest block on the path.
     fn run(&mut self) -> Result<Stop> {
-        while let Some(place) = self.path.last() {
-            let (level, slot, count) = (place.node.level(), place.slot, place.node.nritems());
+        while let Some(block) = self.path.last() {
+            let (level, slot, count) = (block.node.level(), block.slot, block.node.nritems());
             if level.0 > 0 && slot < count {
                 if self.budget == 0 {
                     return Ok(Stop::Budget);
@@ -152,12 +152,12 @@ impl Walk<'_> {
     fn child(&mut self) -> Result<()> {
         let core = self.core;
         let _turn = core.sharing.lock();
-        let place = self.path.last().expect("the path is not empty");
-        let ptr = place.node.child_ptr(place.slot, self.tree);
+        let block = self.path.last().expect("the path is not empty");
+        let ptr = block.node.child_ptr(block.slot, self.tree);
         let refs = self.core.block_refs(self.refs, ptr.at, ptr.level)?;
         if !refs.shared() {
-            let place = self.place(&ptr, 0)?;
-            self.path.push(place);
+            let block = self.path_block(&ptr, 0)?;
+            self.path.push(block);
             return Ok(());
         }
         let ours = ptr.generation > self.born && !(ptr.level.0 == 0 && refs.full);
@@ -168,29 +168,29 @@ impl Walk<'_> {
             return Ok(());
         }
         self.named_to = None;
-        let place = self.path.last_mut().expect("the path is not empty");
-        let by = if place.full { RefBy::Block(place.node.at()) } else { RefBy::Tree(self.tree) };
-        place.slot += 1;
+        let block = self.path.last_mut().expect("the path is not empty");
+        let by = if block.full { RefBy::Block(block.node.at()) } else { RefBy::Tree(self.tree) };
+        block.slot += 1;
         self.drop_block(ptr.at, ptr.level, by, false);
         Ok(())
     }
 
     /// All children of the lowest block are done: frees it.
     fn leave(&mut self) -> Result<()> {
-        let place = self.path.pop().expect("the path is not empty");
-        if place.node.level().0 == 0 {
-            let parent = place.full.then(|| place.node.at());
-            self.refs.change_children(&place.node, self.tree, parent, -1);
+        let block = self.path.pop().expect("the path is not empty");
+        if block.node.level().0 == 0 {
+            let parent = block.full.then(|| block.node.at());
+            self.refs.change_children(&block.node, self.tree, parent, -1);
         }
         let by = match self.path.last_mut() {
             Some(parent) => {
                 parent.slot += 1;
                 if parent.full { RefBy::Block(parent.node.at()) } else { RefBy::Tree(self.tree) }
             }
-            None if place.full => RefBy::Block(place.node.at()),
+            None if block.full => RefBy::Block(block.node.at()),
             None => RefBy::Tree(self.tree),
         };
-        self.drop_block(place.node.at(), place.node.level(), by, true);
+        self.drop_block(block.node.at(), block.node.level(), by, true);
         Ok(())
     }
 

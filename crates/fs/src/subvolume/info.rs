@@ -7,7 +7,7 @@ use crate::error::{Errno, Error, Result};
 use crate::file::Files;
 use crate::inode::attr::{time_of, timespec};
 use crate::inode::entry;
-use crate::inode::entry::Entry;
+use crate::inode::entry::DirItemEntry;
 use crate::inode::xattr;
 use crate::transaction::{Core, Reserve};
 use butterfs_ondisk::checksum::name_hash;
@@ -17,13 +17,13 @@ use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
 use std::ops::ControlFlow;
 use zerocopy::FromBytes;
 
-/// A subvolume, as its root item and its place describe it.
+/// A subvolume, as its root item and its back reference describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumeInfo {
     /// Its id.
     pub id: TreeId,
     /// The subvolume that holds its entry, the directory there, and the name; `None` for the top level.
-    pub place: Option<(TreeId, Ino, Vec<u8>)>,
+    pub backref: Option<(TreeId, Ino, Vec<u8>)>,
     /// Generation of its root node.
     pub generation: Generation,
     /// Its root item's flags.
@@ -44,7 +44,7 @@ impl SubvolumeInfo {
     fn of(id: TreeId, item: &RootItem) -> SubvolumeInfo {
         SubvolumeInfo {
             id,
-            place: None,
+            backref: None,
             generation: Generation(item.generation.get()),
             flags: item.flags.get(),
             uuid: item.uuid,
@@ -79,7 +79,7 @@ pub fn list_from(core: &Core, from: TreeId, most: usize) -> Result<Vec<Subvolume
             }
             KeyType::ROOT_BACKREF => {
                 if let Some(last) = found.last_mut().filter(|last| last.id == id) {
-                    last.place = Some(place(key, payload)?);
+                    last.backref = Some(backref(key, payload)?);
                 }
             }
             _ => {}
@@ -118,7 +118,7 @@ fn living(core: &Core, id: TreeId, payload: &[u8]) -> Option<RootItem> {
     RootItem::parse(payload).map(|item| core.trees.current_root_item(id, item)).filter(|item| item.refs.get() > 0)
 }
 
-fn place(key: Key, payload: &[u8]) -> Result<(TreeId, Ino, Vec<u8>)> {
+fn backref(key: Key, payload: &[u8]) -> Result<(TreeId, Ino, Vec<u8>)> {
     let (head, name) = RootRef::ref_from_prefix(payload)
         .map_err(|_| Error::corrupt(format!("root back reference {key} has {} bytes", payload.len())))?;
     Ok((TreeId(key.offset), Ino(head.dirid.get()), name.to_vec()))
@@ -130,7 +130,7 @@ pub fn info(core: &Core, id: TreeId) -> Result<SubvolumeInfo> {
     let mut info = SubvolumeInfo::of(id, &tree.root_item());
     let (from, to) = (Key::new(id.0, KeyType::ROOT_BACKREF, 0), Key::new(id.0, KeyType::ROOT_BACKREF, u64::MAX));
     core.globals().root.scan(core, from, to, &mut |key, payload| {
-        info.place = Some(place(key, payload)?);
+        info.backref = Some(backref(key, payload)?);
         Ok(ControlFlow::Break(()))
     })?;
     Ok(info)
@@ -153,7 +153,7 @@ pub fn set_default(files: &Files, id: TreeId) -> Result<()> {
     let _table = check_under_lock(core, || core.tree(id).map(|_| ()))?;
     let location = Key::new(id.0, KeyType::ROOT_ITEM, u64::MAX);
     let kind = butterfs_ondisk::items::dir_type::DIR;
-    let entry = Entry::of_directory(location, handle.generation(), kind, b"default").to_bytes();
+    let entry = DirItemEntry::of_directory(location, handle.generation(), kind, b"default").to_bytes();
     core.globals().root.put(&handle, default_key(core), &entry)?;
     core.set_incompat(incompat::DEFAULT_SUBVOL);
     Ok(())

@@ -73,13 +73,13 @@ pub fn of_subvolume(core: &Core, id: TreeId) -> Result<Vec<u8>> {
 
 /// The directory that holds a subvolume, and its name there.
 fn place_of(core: &Core, id: TreeId) -> Result<(TreeId, Ino, Vec<u8>)> {
-    if let Some(place) = info::info(core, id)?.place {
-        return Ok(place);
+    if let Some(backref) = info::info(core, id)?.backref {
+        return Ok(backref);
     }
     // Somebody who holds the table may be in the midst of deleting it.
     let _table = core.subvolume_table.lock();
-    let place = info::info(core, id)?.place;
-    place.ok_or_else(|| Error::corrupt(format!("subvolume {id} has no place")))
+    let backref = info::info(core, id)?.backref;
+    backref.ok_or_else(|| Error::corrupt(format!("subvolume {id} has no place")))
 }
 
 /// A path and what comes after it.

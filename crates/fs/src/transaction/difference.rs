@@ -128,12 +128,12 @@ fn compare(
 }
 
 fn drop_common(old: &mut Side, new: &mut Side) {
-    let place = |ptr: &NodePtr| (ptr.at.0, ptr.generation.0);
-    let new_places: FxHashSet<_> = new.0.iter().map(place).collect();
-    let common: FxHashSet<_> = old.0.iter().map(place).filter(|at| new_places.contains(at)).collect();
+    let identity = |ptr: &NodePtr| (ptr.at.0, ptr.generation.0);
+    let in_new: FxHashSet<_> = new.0.iter().map(identity).collect();
+    let common: FxHashSet<_> = old.0.iter().map(identity).filter(|at| in_new.contains(at)).collect();
     if !common.is_empty() {
-        old.0.retain(|ptr| !common.contains(&place(ptr)));
-        new.0.retain(|ptr| !common.contains(&place(ptr)));
+        old.0.retain(|ptr| !common.contains(&identity(ptr)));
+        new.0.retain(|ptr| !common.contains(&identity(ptr)));
     }
 }
 
@@ -141,7 +141,7 @@ fn drop_common(old: &mut Side, new: &mut Side) {
 pub(crate) type VisitDifference<'a, E> =
     dyn FnMut(Key, Option<&[u8]>, Option<&[u8]>) -> std::result::Result<(), E> + 'a;
 
-/// A place in a list of leaves.
+/// A position in a list of leaves.
 struct Cursor<'a> {
     leaves: &'a [Arc<Node>],
     slot: usize,

@@ -136,10 +136,10 @@ impl Gate {
     /// Ends the running transaction, of which no handle is left, and begins the next one.
     pub(super) fn advance(&self, space: &Space, nodesize: u32) -> Ended {
         let old = self.running();
-        let places = old.end_logs(space, nodesize);
+        let reusable = old.end_logs(space, nodesize);
         // Whoever waits for the books finds them closed, and those of the next transaction open.
         let mut books = old.books();
-        let (next, ended) = old.end(&mut books, places);
+        let (next, ended) = old.end(&mut books, reusable);
         let mut progress = self.progress.lock();
         self.generation.store(next.generation().0, Ordering::Release);
         progress.writing.push((old.generation(), Arc::clone(&ended.traces)));

@@ -37,7 +37,7 @@ impl Core {
     fn log_block_again(&self, transaction: &Transaction) -> Option<Logical> {
         let mut blocks = transaction.log_blocks.lock();
         let is_free = |at: &Logical| self.space.retake_node(Class::Metadata, *at);
-        let at = std::iter::from_fn(|| blocks.places.pop()).find(is_free)?;
+        let at = std::iter::from_fn(|| blocks.reusable.pop()).find(is_free)?;
         blocks.taken.push(at);
         Some(at)
     }

@@ -73,10 +73,10 @@ impl Changes {
             return many.change(by, count);
         }
         match self.few.iter().position(|(existing, _)| *existing == by) {
-            Some(place) => {
-                self.few[place].1 += count;
-                if self.few[place].1 == 0 {
-                    self.few.remove(place);
+            Some(index) => {
+                self.few[index].1 += count;
+                if self.few[index].1 == 0 {
+                    self.few.remove(index);
                 }
             }
             None => self.few.push((by, count)),
@@ -98,7 +98,7 @@ impl Changes {
                 None => {
                     let gain = self.few.iter().position(|(_, count)| *count > 0);
                     let next = gain.or_else(|| self.few.len().checked_sub(1));
-                    next.map(|place| self.few.swap_remove(place))
+                    next.map(|index| self.few.swap_remove(index))
                 }
             };
             let Some(next) = next else { break };

@@ -63,7 +63,7 @@ pub(super) struct LogBlocks {
     /// Taken by logs of this transaction.
     pub taken: Vec<Logical>,
     /// What the last transaction with logs had for them and this one has not tried yet, the first one last.
-    pub places: Vec<Logical>,
+    pub reusable: Vec<Logical>,
     /// Subvolumes that have a log.
     pub trees: Vec<Arc<Tree>>,
 }
@@ -131,16 +131,16 @@ impl Transaction {
         self.unrecorded.lock().iter().copied().collect()
     }
 
-    /// Ends it, while no handle is left and everything is booked: the next transaction, whose logs may lie at `places`,
+    /// Ends it, while no handle is left and everything is booked: the next transaction, whose logs may lie at `reusable`,
     /// and what this one leaves.
-    pub(super) fn end(&self, books: &mut Books, places: Vec<Logical>) -> (Transaction, Ended) {
+    pub(super) fn end(&self, books: &mut Books, reusable: Vec<Logical>) -> (Transaction, Ended) {
         let inherited = Books {
             has_grown: !books.new_chunks.is_empty(),
             new_chunks: std::mem::take(&mut books.new_chunks),
             retires: books.retires,
             ..Books::default()
         };
-        let log_blocks = LogBlocks { places, ..LogBlocks::default() };
+        let log_blocks = LogBlocks { reusable, ..LogBlocks::default() };
         let next = Transaction {
             books: Mutex::new(inherited),
             log_blocks: Mutex::new(log_blocks),
@@ -156,11 +156,11 @@ impl Transaction {
     /// The logs end with the transaction; says where those of the next one may lie. What they have taken comes back when
     /// the transaction is durable, written or not.
     pub(super) fn end_logs(&self, space: &Space, nodesize: u32) -> Vec<Logical> {
-        let LogBlocks { mut taken, places, trees } = std::mem::take(&mut *self.log_blocks.lock());
+        let LogBlocks { mut taken, reusable, trees } = std::mem::take(&mut *self.log_blocks.lock());
         trees.into_iter().for_each(|tree| tree.watch.end());
         taken.iter().for_each(|at| space.pin(*at, u64::from(nodesize), self.generation));
         taken.reverse();
-        if taken.is_empty() { places } else { taken }
+        if taken.is_empty() { reusable } else { taken }
     }
 }
 

@@ -7,10 +7,10 @@ use butterfs_fs::{DataPolicy, Errno, InodeId, Options, TreeId, inode_flags};
 
 const LEN: usize = 400_000;
 
-/// Addresses and places in the file.
-fn places(world: &World, id: InodeId) -> Vec<(u64, u64, u64)> {
-    let place = |extent: FileExtent| (extent.start, extent.len, extent.at.0 + extent.offset);
-    world.fs.extents(id, 0..u64::MAX / 2).unwrap().into_iter().map(place).collect()
+/// Ranges of the file and their addresses.
+fn mapping(world: &World, id: InodeId) -> Vec<(u64, u64, u64)> {
+    let range = |extent: FileExtent| (extent.start, extent.len, extent.at.0 + extent.offset);
+    world.fs.extents(id, 0..u64::MAX / 2).unwrap().into_iter().map(range).collect()
 }
 
 /// A file of [`LEN`] bytes without copy on write, durable.
@@ -42,10 +42,10 @@ fn data_of_its_own_is_overwritten_where_it_is() {
 fn overwritten_in_place(world: &World) {
     let (id, mut content) = nodatacow_file(world, "file");
     assert!(world.fs.getattr(id).unwrap().flags & inode_flags::NODATASUM != 0);
-    let before = places(world, id);
+    let before = mapping(world, id);
     for (number, (at, len)) in [(0, 4096), (5000, 100), (100_001, 77_777), (LEN - 5, 5)].into_iter().enumerate() {
         overwrite(world, id, &mut content, at, len, 10 + number as u64);
-        assert_eq!(places(world, id), before);
+        assert_eq!(mapping(world, id), before);
         let cut = world.after_power_cut();
         assert!(cut.content(cut.id("file")) == content, "{at}");
     }
@@ -53,7 +53,7 @@ fn overwritten_in_place(world: &World) {
     world.write(id, LEN as u64, b"more");
     content.extend_from_slice(b"more");
     world.fs.fsync(id, false).unwrap();
-    assert_eq!(places(world, id), before);
+    assert_eq!(mapping(world, id), before);
     let cut = world.after_power_cut();
     assert!(cut.content(cut.id("file")) == content);
     cut.finish("in-place");
@@ -63,15 +63,15 @@ fn overwritten_in_place(world: &World) {
 fn what_a_snapshot_shows_is_copied_once() {
     let world = World::new();
     let (id, mut content) = nodatacow_file(&world, "file");
-    let (first, old) = (places(&world, id), content.clone());
+    let (first, old) = (mapping(&world, id), content.clone());
     let snapshot = world.fs.snapshot(TreeId::FS, world.fs.root(), b"snapshot", true).unwrap();
     overwrite(&world, id, &mut content, 40_000, 50_000, 2);
-    let second = places(&world, id);
+    let second = mapping(&world, id);
     assert_ne!(second, first);
     overwrite(&world, id, &mut content, 41_000, 30_000, 3);
-    assert_eq!(places(&world, id), second, "the copy is the file's own");
+    assert_eq!(mapping(&world, id), second, "the copy is the file's own");
     overwrite(&world, id, &mut content, 0, 4096, 4);
-    assert_ne!(places(&world, id), second, "the rest is still shared");
+    assert_ne!(mapping(&world, id), second, "the rest is still shared");
     let in_snapshot = InodeId::new(snapshot, id.ino);
     assert!(world.content(in_snapshot) == old);
     assert!(world.content(id) == content);
@@ -104,21 +104,21 @@ fn clones_and_their_sources_are_copied() {
     let (clone, mut copied) = (world.file("clone"), content.clone());
     world.fs.set_flags(clone, inode_flags::NODATACOW, inode_flags::NODATACOW).unwrap();
     world.fs.clone_range((id, 0), (clone, 0), 0).unwrap();
-    let shared = places(&world, id);
-    assert_eq!(places(&world, clone), shared);
+    let shared = mapping(&world, id);
+    assert_eq!(mapping(&world, clone), shared);
     overwrite(&world, id, &mut content, 100_000, 50_000, 5);
-    assert_ne!(places(&world, id), shared);
+    assert_ne!(mapping(&world, id), shared);
     overwrite(&world, clone, &mut copied, 300_000, 1, 6);
-    assert_ne!(places(&world, clone), shared);
+    assert_ne!(mapping(&world, clone), shared);
     assert!(world.content(id) == content && world.content(clone) == copied);
     // Alone again, the file is written in place again.
     world.fs.unlink(world.fs.root(), b"clone").unwrap();
     world.fs.forget(clone, 1);
     world.fs.sync().unwrap();
     world.fs.sync().unwrap();
-    let alone = places(&world, id);
+    let alone = mapping(&world, id);
     overwrite(&world, id, &mut content, 0, 30_000, 9);
-    assert_eq!(places(&world, id), alone);
+    assert_eq!(mapping(&world, id), alone);
     // One without checksums does not share with one that has them.
     let summed = world.file("summed");
     let refused = world.fs.clone_range((id, 0), (summed, 0), 0);

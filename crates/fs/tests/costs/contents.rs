@@ -128,7 +128,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation::new("referrers_of", "", All, |s, m| {
         let extents = s.world.fs.some_extents(s.file, 0..BLOCK, 1).unwrap();
         s.world.fs.sync().unwrap();
-        m.call(s, || s.world.fs.referrers_of(extents[0].at)?.try_for_each(|place| place.map(drop))).unwrap();
+        m.call(s, || s.world.fs.referrers_of(extents[0].at)?.try_for_each(|referrer| referrer.map(drop))).unwrap();
     }),
     Operation::new("defragment", "", All, |s, m| {
         let id = copy(s);

@@ -65,7 +65,7 @@ impl Meeting {
     }
 }
 
-struct Place {
+struct Scene {
     world: World,
     meeting: Meeting,
     outer: InodeId,
@@ -74,7 +74,7 @@ struct Place {
 }
 
 /// A filesystem with the subvolumes `outer` and `inner`, side by side, and `dir/third`.
-fn place(canary: Option<Canary>) -> Place {
+fn scene(canary: Option<Canary>) -> Scene {
     let (device, meeting) = (Arc::new(MemoryDevice::new(256 << 20)), Meeting::default());
     let devices: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
     let env = Env::new(meeting.clone());
@@ -86,7 +86,7 @@ fn place(canary: Option<Canary>) -> Place {
     let dir = fs.mkdir(&caller(), ROOT, b"dir", 0o755).unwrap().id;
     fs.create_subvolume(&caller(), dir, b"third").unwrap();
     fs.sync().unwrap();
-    Place { world: World { device, fs }, meeting, outer, inner, dir }
+    Scene { world: World { device, fs }, meeting, outer, inner, dir }
 }
 
 fn errno<T>(result: Result<T>) -> std::result::Result<(), Errno> {
@@ -96,12 +96,12 @@ fn errno<T>(result: Result<T>) -> std::result::Result<(), Errno> {
 type Outcome = std::result::Result<(), Errno>;
 
 /// What both say, with and without the canary; and that the disk is sound without.
-fn meet(point: Point, first: fn(&Place) -> Outcome, second: fn(&Filesystem) -> Outcome, want: (Outcome, Outcome)) {
+fn meet(point: Point, first: fn(&Scene) -> Outcome, second: fn(&Filesystem) -> Outcome, want: (Outcome, Outcome)) {
     for canary in [None, Some(Canary::SubvolumeCheckedEarly)] {
-        let place = place(canary);
-        let fs = place.world.fs.clone();
-        let other = place.meeting.at(point, move || second(&fs));
-        let said = first(&place);
+        let scene = scene(canary);
+        let fs = scene.world.fs.clone();
+        let other = scene.meeting.at(point, move || second(&fs));
+        let said = first(&scene);
         let said = (said, other.recv().unwrap());
         match canary {
             None => assert_eq!(said, want),
@@ -110,12 +110,12 @@ fn meet(point: Point, first: fn(&Place) -> Outcome, second: fn(&Filesystem) -> O
                 continue;
             }
         }
-        place.world.fs.sync().unwrap();
-        place.world.fs.clean_subvolumes().unwrap();
-        place.world.fs.shutdown().unwrap();
-        let report = judge_memory(&place.world.device);
+        scene.world.fs.sync().unwrap();
+        scene.world.fs.clean_subvolumes().unwrap();
+        scene.world.fs.shutdown().unwrap();
+        let report = judge_memory(&scene.world.device);
         assert!(report.is_clean(), "{}", text(&report));
-        Filesystem::open(vec![place.world.device.clone()], Options::default(), Env::system()).unwrap();
+        Filesystem::open(vec![scene.world.device.clone()], Options::default(), Env::system()).unwrap();
     }
 }
 
@@ -127,8 +127,8 @@ fn delete_outer(fs: &Filesystem) -> Outcome {
 fn a_source_is_deleted_before_its_snapshot_is_made() {
     for read_only in [false, true] {
         let snapshot = match read_only {
-            true => |place: &Place| errno(place.world.fs.snapshot(place.outer.tree, ROOT, b"copy", true)),
-            false => |place: &Place| errno(place.world.fs.snapshot(place.outer.tree, ROOT, b"copy", false)),
+            true => |scene: &Scene| errno(scene.world.fs.snapshot(scene.outer.tree, ROOT, b"copy", true)),
+            false => |scene: &Scene| errno(scene.world.fs.snapshot(scene.outer.tree, ROOT, b"copy", false)),
         };
         meet(Point::SubvolumeAsked, snapshot, delete_outer, (Err(Errno::ENOENT), Ok(())));
     }
@@ -136,31 +136,31 @@ fn a_source_is_deleted_before_its_snapshot_is_made() {
 
 #[test]
 fn the_place_of_a_snapshot_goes_before_it_is_made() {
-    let place = place(None);
-    let dir = place.world.fs.mkdir(&caller(), ROOT, b"empty", 0o755).unwrap().id;
-    let fs = place.world.fs.clone();
-    let gone = place.meeting.at(Point::SubvolumeAsked, move || fs.rmdir(ROOT, b"empty"));
-    let refused = place.world.fs.snapshot(place.inner.tree, dir, b"copy", true);
+    let scene = scene(None);
+    let dir = scene.world.fs.mkdir(&caller(), ROOT, b"empty", 0o755).unwrap().id;
+    let fs = scene.world.fs.clone();
+    let gone = scene.meeting.at(Point::SubvolumeAsked, move || fs.rmdir(ROOT, b"empty"));
+    let refused = scene.world.fs.snapshot(scene.inner.tree, dir, b"copy", true);
     gone.recv().unwrap().unwrap();
     assert_eq!(errno(refused), Err(Errno::ENOENT));
-    let fs = place.world.fs.clone();
-    let gone = place.meeting.at(Point::SubvolumeAsked, move || delete_outer(&fs));
-    let refused = place.world.fs.snapshot(place.inner.tree, place.outer, b"copy", true);
+    let fs = scene.world.fs.clone();
+    let gone = scene.meeting.at(Point::SubvolumeAsked, move || delete_outer(&fs));
+    let refused = scene.world.fs.snapshot(scene.inner.tree, scene.outer, b"copy", true);
     gone.recv().unwrap().unwrap();
     assert_eq!(errno(refused), Err(Errno::ESTALE));
-    place.world.fs.forget(dir, 1);
-    place.world.check("place-of-a-snapshot");
+    scene.world.fs.forget(dir, 1);
+    scene.world.check("place-of-a-snapshot");
 }
 
 #[test]
 fn a_subvolume_is_deleted_while_it_becomes_the_default() {
-    let set_default = |place: &Place| errno(place.world.fs.set_default_subvolume(place.outer.tree));
+    let set_default = |scene: &Scene| errno(scene.world.fs.set_default_subvolume(scene.outer.tree));
     meet(Point::SubvolumeChecked, set_default, delete_outer, (Ok(()), Err(Errno::EPERM)));
 }
 
 #[test]
 fn a_subvolume_becomes_the_default_while_it_is_deleted() {
-    let delete = |place: &Place| delete_outer(&place.world.fs);
+    let delete = |scene: &Scene| delete_outer(&scene.world.fs);
     let set_default = |fs: &Filesystem| {
         let id = fs.subvolumes().unwrap().iter().map(|info| info.id).find(|id| *id != TreeId::FS).unwrap();
         errno(fs.set_default_subvolume(id))
@@ -170,7 +170,7 @@ fn a_subvolume_becomes_the_default_while_it_is_deleted() {
 
 #[test]
 fn a_subvolume_is_deleted_while_another_one_is_made_in_it() {
-    let create = |place: &Place| errno(place.world.fs.create_subvolume(&caller(), place.outer, b"new"));
+    let create = |scene: &Scene| errno(scene.world.fs.create_subvolume(&caller(), scene.outer, b"new"));
     meet(Point::SubvolumeChecked, create, delete_outer, (Ok(()), Err(Errno::ENOTEMPTY)));
 }
 
@@ -178,22 +178,22 @@ fn a_subvolume_is_deleted_while_another_one_is_made_in_it() {
 fn a_subvolume_is_deleted_while_another_one_moves_into_it() {
     // From a directory of its own: what holds `outer` is not locked by the rename.
     let rename =
-        |place: &Place| errno(place.world.fs.rename(place.dir, b"third", place.outer, b"moved", RenameMode::Replace));
+        |scene: &Scene| errno(scene.world.fs.rename(scene.dir, b"third", scene.outer, b"moved", RenameMode::Replace));
     meet(Point::SubvolumeChecked, rename, delete_outer, (Ok(()), Err(Errno::ENOTEMPTY)));
 }
 
 #[test]
 fn names_are_exchanged_before_a_deletion() {
     let exchanged = |canary: Option<Canary>| {
-        let place = place(canary);
-        let fs = place.world.fs.clone();
+        let scene = scene(canary);
+        let fs = scene.world.fs.clone();
         let exchange = move || fs.rename(ROOT, b"inner", ROOT, b"outer", RenameMode::Exchange);
-        let done = place.meeting.at(Point::SubvolumeAsked, exchange);
-        let said = errno(place.world.fs.delete_expected_subvolume(ROOT, b"outer", place.outer.tree));
+        let done = scene.meeting.at(Point::SubvolumeAsked, exchange);
+        let said = errno(scene.world.fs.delete_expected_subvolume(ROOT, b"outer", scene.outer.tree));
         done.recv().unwrap().unwrap();
-        let left: Vec<TreeId> = place.world.fs.subvolumes().unwrap().iter().map(|info| info.id).skip(1).collect();
-        let victims = (left.contains(&place.outer.tree), left.contains(&place.inner.tree));
-        place.world.check("exchanged");
+        let left: Vec<TreeId> = scene.world.fs.subvolumes().unwrap().iter().map(|info| info.id).skip(1).collect();
+        let victims = (left.contains(&scene.outer.tree), left.contains(&scene.inner.tree));
+        scene.world.check("exchanged");
         (said, victims)
     };
     assert_eq!(exchanged(None), (Err(Errno::ESTALE), (true, true)));
@@ -202,23 +202,23 @@ fn names_are_exchanged_before_a_deletion() {
 
 #[test]
 fn a_deletion_by_number_follows_the_subvolume() {
-    let place = place(None);
-    let fs = place.world.fs.clone();
+    let scene = scene(None);
+    let fs = scene.world.fs.clone();
     let exchange = move || fs.rename(ROOT, b"inner", ROOT, b"outer", RenameMode::Exchange);
-    let done = place.meeting.at(Point::SubvolumeAsked, exchange);
-    let (_, name) = place.world.fs.delete_subvolume_by_id(place.outer.tree).unwrap();
+    let done = scene.meeting.at(Point::SubvolumeAsked, exchange);
+    let (_, name) = scene.world.fs.delete_subvolume_by_id(scene.outer.tree).unwrap();
     done.recv().unwrap().unwrap();
     assert_eq!(name, b"inner");
-    assert_eq!(place.world.fs.lookup(ROOT, b"outer").unwrap().id, place.inner);
-    place.world.fs.forget(place.inner, 1);
-    place.world.check("deleted-by-number");
+    assert_eq!(scene.world.fs.lookup(ROOT, b"outer").unwrap().id, scene.inner);
+    scene.world.fs.forget(scene.inner, 1);
+    scene.world.check("deleted-by-number");
 }
 
 /// Nobody drops it meanwhile: what is deleted is still in memory and on disk.
 #[test]
 fn a_deleted_subvolume_is_not_there_any_more() {
-    let place = place(None);
-    let (fs, id) = (&place.world.fs, place.outer.tree);
+    let scene = scene(None);
+    let (fs, id) = (&scene.world.fs, scene.outer.tree);
     fs.delete_subvolume(ROOT, b"outer").unwrap();
     assert_eq!(errno(fs.snapshot(id, ROOT, b"copy", true)), Err(Errno::ENOENT));
     assert_eq!(errno(fs.set_default_subvolume(id)), Err(Errno::ENOENT));
@@ -226,6 +226,6 @@ fn a_deleted_subvolume_is_not_there_any_more() {
     assert_eq!(errno(fs.finish_received(id, &[7; 16], 1, b"user.mark")), Err(Errno::ENOENT));
     assert_eq!(errno(fs.subvolume_info(id)), Err(Errno::ENOENT));
     assert_eq!(errno(fs.read_snapshot(id)), Err(Errno::ENOENT));
-    assert_eq!(errno(fs.create_subvolume(&caller(), place.outer, b"new")), Err(Errno::ESTALE));
-    place.world.check("deleted-is-gone");
+    assert_eq!(errno(fs.create_subvolume(&caller(), scene.outer, b"new")), Err(Errno::ESTALE));
+    scene.world.check("deleted-is-gone");
 }

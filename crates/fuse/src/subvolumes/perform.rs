@@ -263,7 +263,7 @@ impl Asked<'_, '_> {
         loop {
             let infos = self.filesystem().some_subvolumes(at, AT_ONCE)?;
             for info in &infos {
-                let path = match &info.place {
+                let path = match &info.backref {
                     Some((tree, ino, _)) => {
                         let directory = InodeId { tree: *tree, ino: *ino };
                         let path = match last.take().filter(|(of, _)| *of == directory) {
@@ -310,7 +310,7 @@ impl Asked<'_, '_> {
         let mut info = self.filesystem().subvolume_info(id.tree)?;
         if self.access().must_be_privileged().is_err() {
             // The path has names of directories that others may not read.
-            info.place = None;
+            info.backref = None;
         }
         self.described(&info)
     }
@@ -346,7 +346,7 @@ impl Asked<'_, '_> {
     }
 
     fn described(&self, info: &SubvolumeInfo) -> Answer {
-        let path = match &info.place {
+        let path = match &info.backref {
             Some((tree, ino, _)) => self.filesystem().directory_path(InodeId { tree: *tree, ino: *ino })?,
             None => Vec::new(),
         };

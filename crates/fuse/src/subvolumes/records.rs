@@ -39,7 +39,7 @@ impl SubvolumeRecord {
 
     /// What is known about a subvolume; `directory_path` leads to its entry inside the subvolume that holds it.
     pub fn of(info: &SubvolumeInfo, directory_path: Vec<u8>) -> SubvolumeRecord {
-        let (parent, directory, name) = match &info.place {
+        let (parent, directory, name) = match &info.backref {
             Some((tree, ino, name)) => (tree.0, ino.0, name.clone()),
             None => (0, 0, Vec::new()),
         };

@@ -6,7 +6,7 @@
 //! 2. Ranges are what every receiver can clone: sectors, or up to the end of both files; cut at 64 KiB where the
 //!    receiver's sector may be larger than ours.
 //! 3. Memory is bounded: what was sent is remembered for at most `MOST_EXTENTS` extents that are shared, and of an
-//!    extent's references at most about `MOST_PLACES` are looked at.
+//!    extent's references at most about `MOST_POSITIONS` are looked at.
 
 use super::changes::living_inode;
 use super::error::Result;
@@ -23,7 +23,7 @@ const MOST_EXTENTS: usize = 1 << 16;
 /// Ranges of one extent that are remembered.
 const MOST_RANGES: usize = 8;
 /// References of one extent that are looked at.
-const MOST_PLACES: usize = 256;
+const MOST_POSITIONS: usize = 256;
 /// The largest sector that a receiver can have.
 const LARGEST_SECTOR: u64 = 64 << 10;
 
@@ -78,7 +78,7 @@ struct Root<'r> {
     paths: Paths<'r>,
 }
 
-/// A place in a file that has the content.
+/// A position in a file that has the content.
 #[derive(Clone, Copy)]
 struct Candidate {
     root: Option<usize>,
@@ -120,9 +120,9 @@ impl<'r> Clones<'r> {
         let mut best = self.among_sent(wanted);
         let mut shared = best.is_some();
         if best.is_none_or(|best| best.len < wanted.len) {
-            let sharers = new.sharers(extent.at, extent.disk_len, MOST_PLACES)?;
+            let sharers = new.sharers(extent.at, extent.disk_len, MOST_POSITIONS)?;
             shared |= sharers.references > 1;
-            'search: for (ino, position) in sharers.places {
+            'search: for (ino, position) in sharers.positions {
                 let (ino, start) = (ino.get(), position.wrapping_add(wanted.within()));
                 // The subvolume itself counts as far as it is complete.
                 let own = (ino < wanted.ino).then_some(None);

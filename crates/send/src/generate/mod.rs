@@ -157,9 +157,9 @@ impl Output<'_, '_> {
 /// then.
 fn open(new: &SnapshotReader, old: Option<&SnapshotReader>, out: &mut Output<'_, '_>) -> Result<InodeItem> {
     let lost = || Error::corrupt("the root directory has no inode item");
-    let place = new.info().place.as_ref();
+    let backref = new.info().backref.as_ref();
     let top = || butterfs_fs::Error::refused(butterfs_fs::Errno::ENOENT, "the top level cannot be sent");
-    let path = place.map(|(_, _, name)| name.as_slice()).ok_or_else(top)?;
+    let path = backref.map(|(_, _, name)| name.as_slice()).ok_or_else(top)?;
     let (uuid, transid) = identity(new);
     let Some(old) = old else {
         out.put(&Command::Subvol { path, uuid, transid })?;

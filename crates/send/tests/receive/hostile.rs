@@ -241,7 +241,7 @@ fn streams_out_of_order_harm_nothing() {
         fuzz::apply(&stream, &mut engine, max_errors);
         drop(engine);
         for info in world.fs.subvolumes().unwrap() {
-            if info.place.as_ref().is_some_and(|(_, _, name)| name != b"home") {
+            if info.backref.as_ref().is_some_and(|(_, _, name)| name != b"home") {
                 world.fs.delete_subvolume_by_id(info.id).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             }
         }

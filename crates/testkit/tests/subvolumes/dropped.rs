@@ -65,7 +65,7 @@ fn only_kept_is_left(image: &Path) {
     let filesystem = open_top(image);
     filesystem.clean_subvolumes().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(filesystem.deleted_subvolumes().expect("a good device"), []);
-    let names: Vec<_> = filesystem.subvolumes().expect("a good device").into_iter().map(|info| info.place).collect();
+    let names: Vec<_> = filesystem.subvolumes().expect("a good device").into_iter().map(|info| info.backref).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     filesystem.shutdown().unwrap_or_else(|error| panic!("{error}"));
     check_all(image);

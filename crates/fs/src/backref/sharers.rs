@@ -18,32 +18,32 @@ pub struct Sharers {
     /// References, those of one leaf or one file counted one by one.
     pub references: u64,
     /// Inodes, and the position in the file of the extent's first byte, modulo 2^64. Each once.
-    pub places: Vec<(Ino, u64)>,
+    pub positions: Vec<(Ino, u64)>,
 }
 
-/// The references of the extent of `len` bytes at `at`, of which at least two have places; at most about `most` places.
+/// The references of the extent of `len` bytes at `at`, of which at least two have positions; at most about `most` positions.
 /// `None` when there is no such extent.
 pub fn sharers_of(core: &Core, at: Logical, len: u64, most: usize) -> Result<Option<Sharers>> {
     let extent = ExtentAt { start: at, len, level: None };
     View::look(core, |view| {
         let Some(record) = view.data_record(&extent)? else { return Ok(None) };
-        let mut found = Sharers { references: record.refs, places: Vec::new() };
+        let mut found = Sharers { references: record.refs, positions: Vec::new() };
         if record.refs < 2 {
             return Ok(Some(found));
         }
         let (mut references, mut seen) = (References::default(), FxHashSet::default());
         while let Some(by) = references.first(view, &extent)?
-            && found.places.len() < most
+            && found.positions.len() < most
         {
-            let places = places_of(view, &extent, by)?;
-            found.places.extend(places.into_iter().filter(|place| seen.insert(*place)));
+            let positions = positions_of(view, &extent, by)?;
+            found.positions.extend(positions.into_iter().filter(|position| seen.insert(*position)));
             references.pop();
         }
         Ok(Some(found))
     })
 }
 
-fn places_of(view: &View<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<(Ino, u64)>> {
+fn positions_of(view: &View<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<(Ino, u64)>> {
     match by {
         RefBy::File { ino, offset, .. } => Ok(vec![(Ino(ino), offset)]),
         RefBy::Leaf(leaf) => {

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct Wishes {
-    commit: (Mutex<bool, { order::WISHES }>, Condvar),
-    cleaning: (Mutex<bool, { order::WISHES }>, Condvar),
+pub(crate) struct BackgroundRequests {
+    commit: (Mutex<bool, { order::BACKGROUND_REQUESTS }>, Condvar),
+    cleaning: (Mutex<bool, { order::BACKGROUND_REQUESTS }>, Condvar),
 }
 
-impl Wishes {
+impl BackgroundRequests {
     /// Asks the background thread for a commit soon.
-    pub fn want_commit(&self) {
+    pub fn request_commit(&self) {
         *self.commit.0.lock() = true;
         self.commit.1.notify_all();
     }
 
     /// Wakes the cleaner: a subvolume was deleted, or the filesystem is being closed.
-    pub fn want_cleaning(&self) {
+    pub fn request_cleaning(&self) {
         *self.cleaning.0.lock() = true;
         self.cleaning.1.notify_all();
     }
