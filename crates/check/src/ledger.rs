@@ -81,7 +81,7 @@ impl Unowned {
     }
 
     /// Whether every block has its owner, or one that `is_excused`.
-    pub fn is_settled(&self, is_excused: impl Fn(u64) -> bool) -> bool {
+    pub fn is_balanced(&self, is_excused: impl Fn(u64) -> bool) -> bool {
         !self.overflow.load(Ordering::Relaxed) && self.owners.lock().values().all(|owner| is_excused(*owner))
     }
 }

@@ -4,7 +4,7 @@
 //! from the bytes. Everything that it can find is in one table ([`finding::TABLE`]).
 //!
 //! # Passes
-//! 1. superblocks, chunk tree, tree of tree roots
+//! 1. superblocks, chunk tree, root tree
 //! 2. extent tree (what is in use), devices, block groups
 //! 3. free space tree, or version 1 space cache
 //! 4. all other trees: every block in every copy, and the inodes of each live subvolume
@@ -100,7 +100,7 @@ impl Default for Options {
 /// The passes, as they are told to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Superblocks, chunk tree, tree of tree roots.
+    /// Superblocks, chunk tree, root tree.
     Roots,
     /// Extent tree, devices, block groups.
     Extents,
@@ -383,7 +383,7 @@ impl<'s, 'a> Judge<'s, 'a> {
             return session.note("references were not compared, because tree blocks cannot be read");
         }
         let is_dying = |owner| roots.get(TreeId(owner)).is_some_and(Root::is_dead);
-        if trees.sums() == scan.sums && !scan.doubtful && trees.unowned.is_settled(is_dying) {
+        if trees.sums() == scan.sums && !scan.doubtful && trees.unowned.is_balanced(is_dying) {
             return;
         }
         // Which they are: window by window, for each of which the trees are read again.

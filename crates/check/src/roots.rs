@@ -1,4 +1,4 @@
-//! The tree of tree roots: which trees there are, what names the subvolumes, and what is to be deleted.
+//! The root tree: which trees there are, what names the subvolumes, and what is to be deleted.
 
 use crate::finding::{Finding, Tree};
 use crate::session::Session;
@@ -57,7 +57,7 @@ pub(crate) struct Name {
     pub name: Vec<u8>,
 }
 
-/// What the tree of tree roots says.
+/// What the root tree says.
 #[derive(Default)]
 pub(crate) struct Roots {
     pub trees: Vec<Root>,
@@ -74,13 +74,13 @@ impl Roots {
     }
 }
 
-/// Address of the tree of tree roots.
+/// Address of the root tree.
 pub(crate) fn tree_root(session: &Session<'_>) -> NodePtr {
     let (at, level, generation) = session.sb.tree_root();
     NodePtr { at, generation, level, tree: TreeId::ROOT, first_key: None }
 }
 
-/// Reads the tree of tree roots.
+/// Reads the root tree.
 pub(crate) fn read(session: &Session<'_>) -> Roots {
     let mut roots = Roots::default();
     let mut seen = BTreeSet::new();

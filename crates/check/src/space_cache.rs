@@ -1,4 +1,4 @@
-//! The version 1 space cache: for each block group a file in the tree of tree roots that lists what is free.
+//! The version 1 space cache: for each block group a file in the root tree that lists what is free.
 //!
 //! ```text
 //! page 0:  [crc32c of each page, 4 bytes each][generation 8][entries of 17 bytes …]
@@ -29,7 +29,7 @@ const ENTRY: usize = 17;
 /// The largest file that is read; a group of 10 GiB needs less than a tenth.
 const LARGEST: u64 = 16 << 20;
 
-/// A cache file, as the tree of tree roots describes it.
+/// A cache file, as the root tree describes it.
 #[derive(Default)]
 struct File {
     size: u64,

@@ -87,7 +87,7 @@ impl<'s, 'a> Trees<'s, 'a> {
         self.sums.lock().add(&sums);
     }
 
-    fn settle_owner(&self, at: Logical, owner: TreeId, way: &Way, is_new: bool) {
+    fn confirm_owner(&self, at: Logical, owner: TreeId, way: &Way, is_new: bool) {
         if self.scan.is_full(at.get()) {
             return;
         }
@@ -115,7 +115,7 @@ impl Fold for TreeFold<'_, '_, '_> {
     fn block(&self, node: &Node, way: &Way, first: usize) -> Inodes {
         let trees = self.trees;
         let is_new = trees.visited.insert(node.at().get());
-        trees.settle_owner(node.at(), node.owner(), way, is_new);
+        trees.confirm_owner(node.at(), node.owner(), way, is_new);
         if is_new {
             check_revision(trees.session, node, way);
             trees.add_references(node, first);
@@ -152,7 +152,7 @@ impl Fold for TreeFold<'_, '_, '_> {
             }
             (block.owner, (block.inodes.clone(), block.last))
         };
-        self.trees.settle_owner(ptr.at, owner, way, false);
+        self.trees.confirm_owner(ptr.at, owner, way, false);
         let value = part.0.filter(|_| self.with_inodes).map_or_else(Inodes::default, |inodes| (*inodes).clone());
         Some(Part { value, last: part.1, complete: true })
     }

@@ -278,10 +278,10 @@ impl FaultyDevice {
 
     fn store(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.inner.write_at(offset, data)?;
-        let mended = offset.div_ceil(SECTOR)..(offset + data.len() as u64) / SECTOR;
+        let rewritten = offset.div_ceil(SECTOR)..(offset + data.len() as u64) / SECTOR;
         let mut state = self.state.lock();
         if !state.broken_sectors.is_empty() {
-            state.broken_sectors.retain(|sector| !mended.contains(sector));
+            state.broken_sectors.retain(|sector| !rewritten.contains(sector));
         }
         Ok(())
     }

@@ -353,7 +353,7 @@ impl NodeCache {
 
     /// Nothing of the running generation refers to this node any more. A node of an earlier one stays in memory as long
     /// as there is room: the last commit still refers to it, and a log is written against that.
-    pub fn retire(&self, at: Logical) {
+    pub fn drop_dirty(&self, at: Logical) {
         let mut shard = self.shard(at).lock();
         if shard.dirty.remove(&at.0) {
             self.dirty.fetch_sub(1, Ordering::Relaxed);

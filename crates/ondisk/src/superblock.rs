@@ -27,7 +27,7 @@ pub const BACKUP_ROOTS: usize = 4;
 layout! { 168,
 /// `btrfs_root_backup`: the roots of a recent commit.
 pub struct RootBackup {
-    /// Tree of tree roots.
+    /// Root tree.
     pub tree_root: U64,
     /// Its generation.
     pub tree_root_gen: U64,
@@ -90,7 +90,7 @@ pub struct Superblock {
     pub magic: [u8; 8],
     /// The last committed transaction.
     pub generation: U64,
-    /// Root of the tree of tree roots.
+    /// Root of the root tree.
     pub root: U64,
     /// Root of the chunk tree.
     pub chunk_root: U64,
@@ -203,7 +203,7 @@ impl Superblock {
         }
     }
 
-    /// Address, level and generation of the tree of tree roots.
+    /// Address, level and generation of the root tree.
     pub fn tree_root(&self) -> (Logical, Level, Generation) {
         (Logical(self.root.get()), Level(self.root_level), self.generation())
     }

@@ -42,7 +42,7 @@ unit! {
     Generation(u64)
 }
 unit! {
-    /// The object id of a tree in the tree of tree roots.
+    /// The object id of a tree in the root tree.
     TreeId(u64)
 }
 unit! {
@@ -85,7 +85,7 @@ impl Generation {
 impl Ino {
     /// The root directory of every subvolume.
     pub const ROOT_DIR: Ino = Ino(256);
-    /// The directory in the tree of tree roots that names the default subvolume.
+    /// The directory in the root tree that names the default subvolume.
     pub const TREE_ROOT_DIR: Ino = Ino(6);
     /// The inode number shown for a subvolume's placeholder inside a snapshot.
     pub const PLACEHOLDER: Ino = Ino(2);
@@ -96,7 +96,7 @@ impl Ino {
 }
 
 impl TreeId {
-    /// Tree of tree roots.
+    /// Root tree.
     pub const ROOT: TreeId = TreeId(1);
     /// Extent tree.
     pub const EXTENT: TreeId = TreeId(2);

@@ -201,7 +201,7 @@ fn shown_without_any(
 
 /// Reading twice: the second time every copy that is tried first is good, because the first time has repaired it.
 fn repaired(plan: &Plan, disk: &Arc<MemoryDevice>, damaged: &Damaged) -> Result<(), String> {
-    // A device that was given up is mended by a scrub.
+    // A failed device is repaired by a scrub.
     if damaged.is_empty() || damaged.is_stale() {
         return Ok(());
     }

@@ -77,7 +77,7 @@ fn pairs_that_went_wrong() {
         // The inode that a name led to is gone when it is locked.
         (&["symlink A/new"], &["rename A/foo A/new"]),
         // An entry that is there before the subvolume says that it is right.
-        (&["finish_received T"], &["mend_uuid_tree"]),
+        (&["finish_received T"], &["repair_uuid_tree"]),
         // Blocks of a subvolume that are somebody else's by the time they are read.
         (&filling, &refilling),
     ];

@@ -48,7 +48,7 @@ order! {
     MAPPING several,
     /// Data is written back because space is short.
     SHORTAGE,
-    /// The last of the reserve is promised to one at a time.
+    /// The last of the reserve is given to one at a time.
     SCARCITY,
     /// Writers wait for memory.
     WAITING_WRITERS,
@@ -121,7 +121,7 @@ order! {
     /// Inodes that are not written yet.
     DIRTY_INODES,
     /// How far a dropped tree has full back references.
-    NAMED_TO,
+    FULL_BACKREFS,
     /// Subvolumes that got another place.
     PLACED_IN,
     /// Trees whose root items are to be written.
@@ -156,7 +156,7 @@ order! {
     REFERENCE_CONFLICT,
     /// Extents that have lost a user.
     UNSHARED,
-    /// Free and promised space.
+    /// Free and reserved space.
     SPACE,
     /// Tree blocks in memory.
     NODES,

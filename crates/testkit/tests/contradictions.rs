@@ -107,7 +107,7 @@ fn two_root_items_of_one_subvolume_are_no_loop() {
     filesystem.sync().expect("memory can be written");
     let _ = filesystem.clean_subvolumes();
     // The second root item is one of a living subvolume that nobody finds.
-    let _ = filesystem.mend_uuid_tree();
+    let _ = filesystem.repair_uuid_tree();
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Quotas that the kernel left: what we write is not accounted, so the first transaction says that the numbers are
-//! wrong, and the kernel counts anew when it is asked. What no rescan could mend is not written at all.
+//! wrong, and the kernel counts anew when it is asked. What no rescan could repair is not written at all.
 
 use butterfs_fs::{Caller, Filesystem, Options};
 use butterfs_testkit::engine::{device, open};

@@ -9,7 +9,7 @@
 //! # Invariants
 //! 1. A parent's key for a child equals the child's first key.
 //! 2. No leaf is empty, except a root. A root that is a node has at least two children (a tree from elsewhere may
-//!    have one; the next removal mends it).
+//!    have one; the next removal repairs it).
 //! 3. No `Arc` of a node that is about to be edited is held, so that the store need not copy it.
 
 mod bulk;

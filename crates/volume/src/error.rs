@@ -93,7 +93,7 @@ impl VolumeError {
         VolumeError::Refused { sentence: sentence.into(), hint: Some(hint) }
     }
 
-    /// Whether it says no more than that a device is missing or given up.
+    /// Whether it says no more than that a device is missing or failed.
     pub(crate) fn is_absence(&self) -> bool {
         matches!(self, VolumeError::Write { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }

@@ -44,10 +44,10 @@ pub enum Condition {
     Stale,
     /// It failed while it was in use, and every chunk survives without it: nothing is written to it any more, its
     /// superblock neither, by which the next mount knows what it has missed.
-    GivenUp,
+    Failed,
 }
 
-const CONDITIONS: [Condition; 3] = [Condition::Whole, Condition::Stale, Condition::GivenUp];
+const CONDITIONS: [Condition; 3] = [Condition::Whole, Condition::Stale, Condition::Failed];
 
 #[derive(Default, Debug)]
 struct Counters {
@@ -200,7 +200,7 @@ impl Member {
 
     /// Whether it is written and read.
     pub fn is_in_use(&self) -> bool {
-        self.condition() != Condition::GivenUp
+        self.condition() != Condition::Failed
     }
 
     /// The device item of the next superblock.

@@ -4,10 +4,10 @@
 //! |---|---|---|---|
 //! | whole | yes | yes | yes |
 //! | stale: has missed writes | yes | last, where a checksum or generation confirms it | no |
-//! | given up, missing | no | no | no |
+//! | failed, missing | no | no | no |
 //!
-//! A device is given up when a flush of it fails, because what it has of all that was written is not known then, and stale when
-//! it has missed a write that is known. Either only where every chunk still has what its profile demands on whole devices;
+//! A device is marked failed when a flush of it fails, because what it has of all that was written is not known then, and
+//! stale when it has missed a write that is known. Either only where every chunk still has what its profile demands on whole devices;
 //! else the failure is an error. Where a chunk has no copy on another device (single, DUP, RAID0) nothing of it was missed
 //! without an error, so staleness does not matter to it.
 
@@ -39,12 +39,12 @@ pub enum Bug {
 }
 
 impl Volume {
-    /// Whether some device is missing or given up.
+    /// Whether some device is missing or failed.
     pub fn is_incomplete(&self) -> bool {
         self.absent > 0 || self.members.iter().any(|member| !member.is_in_use())
     }
 
-    /// Whether no device is missing, given up or stale.
+    /// Whether no device is missing, failed or stale.
     pub fn is_whole(&self) -> bool {
         self.absent == 0 && self.members.iter().all(Member::is_whole)
     }
@@ -200,14 +200,14 @@ impl Volume {
     }
 
     /// Stops using a device that failed, if every chunk survives without it. Says whether it did.
-    pub(crate) fn give_up(&self, failed: &Member, why: &VolumeError) -> bool {
+    pub(crate) fn mark_failed(&self, failed: &Member, why: &VolumeError) -> bool {
         let is_lost = |id| id == failed.id || !self.is_usable(id);
         let is_stale = |id| self.is_stale(id) && !self.has_bug(Bug::StaleBelieved);
         let others = self.members.iter().any(|member| member.id != failed.id && member.is_in_use());
         if !others || self.check_survives(&self.chunk_map(), &is_lost, &is_stale).is_err() {
             return false;
         }
-        if failed.worsen(Condition::GivenUp) {
+        if failed.worsen(Condition::Failed) {
             self.losses.fetch_add(1, Ordering::AcqRel);
             self.tell(format!("{why}; devid {} is not used any more, the other devices go on", failed.id));
         }

@@ -2,7 +2,7 @@
 //!
 //! Never are both kinds of copies on their way at once: either all secondary copies go first and are flushed, then all
 //! primaries, then a flush; or the primaries and a flush, and the secondary ones follow, durable with the flush before the
-//! next primaries. What a power cut tore is mended before anything else is written. So whatever a power cut leaves, each device
+//! next primaries. What a power cut tore is repaired before anything else is written. So whatever a power cut leaves, each device
 //! has a valid copy of the old or of the new generation.
 //!
 //! A stale device gets a superblock only when the trees that it leads to say that the device is stale, and after the whole
@@ -56,9 +56,9 @@ impl Volume {
     /// Makes `sb` durable in every copy that is not valid: a power cut may have torn it, and another one may tear those of
     /// the other kind, which are written next. The same for the primary copies that a power cut kept from the last commit, on
     /// devices that count as whole nevertheless: without that the loss of another device would make them doubtful again. `sb` is the one that the filesystem was opened with, without a log.
-    pub fn mend_superblocks(&self, sb: &Superblock) -> Result<(), VolumeError> {
+    pub fn repair_superblocks(&self, sb: &Superblock) -> Result<(), VolumeError> {
         let items = self.device_items();
-        let mut mended = false;
+        let mut repaired = false;
         for (member, item) in self.with_items(&items) {
             for at in Superblock::copies_on(item.total_bytes.get()) {
                 let mut bytes = vec![0; SUPERBLOCK_LEN];
@@ -69,12 +69,12 @@ impl Volume {
                 }
                 self.check_writable()?;
                 match write_copy(member, sb, item, at) {
-                    Ok(()) => mended = true,
+                    Ok(()) => repaired = true,
                     Err(error) => self.tell(error.to_string()),
                 }
             }
         }
-        if mended { self.flush() } else { Ok(()) }
+        if repaired { self.flush() } else { Ok(()) }
     }
 
     /// Makes `sb` the primary superblock of every device, and durable: all that a log needs, because secondary
@@ -141,7 +141,7 @@ impl Volume {
     /// A device that did not take a superblock that others have taken: the next mount will call it stale, so it is so now.
     fn lose_superblock(&self, member: &Member, error: &VolumeError) -> bool {
         member.refuse_superblocks();
-        if self.give_up(member, error) {
+        if self.mark_failed(member, error) {
             return true;
         }
         let is_survived = self.miss(&[member]);

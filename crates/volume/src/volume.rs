@@ -418,7 +418,7 @@ impl Volume {
     pub fn flush(&self) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
         let flush = |member: &Member| match flush_member(member) {
-            Err(error) if !self.give_up(member, &error) => Err(error),
+            Err(error) if !self.mark_failed(member, &error) => Err(error),
             _ => Ok(()),
         };
         self.members.iter().filter(|member| member.is_in_use()).map(flush).fold(Ok(()), Result::and)

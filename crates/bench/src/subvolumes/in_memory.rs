@@ -71,7 +71,7 @@ pub fn many(most: usize, table: &mut Table) {
     }
     let (listed, time) = timed(|| filesystem.subvolumes().expect("a good device").len());
     own(table, &format!("library: {listed} subvolumes listed"), time.as_secs_f64(), "");
-    let (_, time) = timed(|| filesystem.mend_uuid_tree().expect("a good device"));
+    let (_, time) = timed(|| filesystem.repair_uuid_tree().expect("a good device"));
     own(table, &format!("library: UUID tree of {listed} subvolumes checked"), time.as_secs_f64(), "");
 }
 

@@ -65,7 +65,7 @@ fn a_rule_counts_only_operations_in_its_range() {
 }
 
 #[test]
-fn broken_sectors_are_mended_by_writing_them_whole() {
+fn broken_sectors_are_repaired_by_writing_them_whole() {
     let (_, device) = faulty(None);
     device.break_range(1000..1030);
     let mut buf = [0; 512];

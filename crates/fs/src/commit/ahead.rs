@@ -2,13 +2,13 @@
 //! much is queued.
 //!
 //! # Invariants
-//! 1. A slice is a short settling: no handle is open meanwhile. So no operation is seen half-way, and whoever holds a
+//! 1. A slice is a short freeze: no handle is open meanwhile. So no operation is seen half-way, and whoever holds a
 //!    handle finds queue and trees as they were when the handle began.
 //! 2. Whoever waited for one slice comes before the next one.
 //! 3. What is booked ahead stays part of the running transaction; what it frees is pinned like everything else.
 
 use super::Engine;
-use super::settle::book_chunks;
+use super::booking::book_chunks;
 use crate::error::Result;
 use crate::extent;
 use crate::options::Canary;

@@ -1,7 +1,7 @@
 //! The engine: an open filesystem below inodes, with its commits.
 
 use super::background_requests::BackgroundRequests;
-use super::settle;
+use super::booking;
 use super::states::Published;
 use crate::error::Result;
 use crate::extent;
@@ -103,8 +103,8 @@ impl Engine {
         self.book_before_commit()?;
         let stopped = self.stop_handles()?;
         // An error aborts before handles go on.
-        let settled = settle::settle(self, stopped.handle()).inspect_err(|error| self.abort(error))?;
-        if !settled {
+        let booked = booking::book_all(self, stopped.handle()).inspect_err(|error| self.abort(error))?;
+        if !booked {
             return Ok(false);
         }
         match self.freeze(stopped).write(self)?.publish(self)? {

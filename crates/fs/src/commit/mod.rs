@@ -1,7 +1,7 @@
-//! The commit: settle until nothing is left to book, write, flush, superblocks, flush.
+//! The commit: book until nothing is left, write, flush, superblocks, flush.
 //!
 //! ```text
-//! Transaction ─settle, freeze─► Frozen ─write─► Written ─publish─► Durable ─release─► space, chunks, cleaner
+//! Transaction ─book, freeze─► Frozen ─write─► Written ─publish─► Durable ─release─► space, chunks, cleaner
 //!                                                          └──────► left to the next one, where a device has failed
 //! ```
 //! # Order on disk
@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //! 1. A generation without a dirty block writes nothing, and its number is used by the next one.
-//! 2. Settling converges: a block is copied at most once in a generation, and every round only books what the
+//! 2. Booking converges: a block is copied at most once in a generation, and every round only books what the
 //!    round before changed.
 //! 3. After an error nothing is written any more.
 //!
@@ -23,14 +23,14 @@
 
 mod ahead;
 mod background_requests;
+mod booking;
 mod engine;
 mod nodes;
 mod relief;
-mod retirement;
-mod settle;
 mod states;
 mod superblock;
 mod together;
+mod unused_groups;
 
 pub use engine::Engine;
 pub(crate) use nodes::write_nodes;

@@ -1,13 +1,13 @@
 //! Starting an operation where space or memory is short: the remedies, in order, before it is refused.
 //!
-//! The caller may hold locks that come before a commit in the order of locks, but no handle. Buffered data is promised far more
-//! space than it takes. A caller that can have it written back passes a function that does so, and waits its turn for the last
+//! The caller may hold locks that come before a commit in the order of locks, but no handle. Far more is reserved for buffered
+//! data than it takes. A caller that can have it written back passes a function that does so, and waits its turn for the last
 //! of the reserve. Write-back passes none, and waits for no turn.
 
 use super::Engine;
 use crate::error::{Errno, Error, Result};
 use crate::space::Class;
-use crate::transaction::{DataReservation, Handle, Promised, Reserve};
+use crate::transaction::{DataReservation, Handle, MetadataReservation, Reserve};
 use std::sync::atomic::Ordering;
 
 /// Changed tree blocks in memory after which a commit is due.
@@ -16,19 +16,19 @@ const DIRTY_NODES_BYTES: usize = 160 << 20;
 /// Writes back what is buffered, as far as nobody works on it. False when there is none.
 pub(crate) type WriteBack<'a> = &'a dyn Fn() -> bool;
 
-/// A remedy for a failed promise of space.
+/// A remedy for a failed reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Remedy {
     /// Another chunk of trees, where the devices have room for many.
     SpareChunk,
     /// Another chunk of trees.
     Chunk,
-    /// Writing data back: what was promised for recording it is far more than it takes.
+    /// Writing data back: what was reserved for recording it is far more than it takes.
     WriteBack,
-    /// A commit: it frees what is pinned, and settles what is only estimated.
+    /// A commit: it frees what is pinned, and books what is only estimated.
     Commit,
     /// A commit that gives back what data does not need any more.
-    Retirement,
+    UnusedGroups,
 }
 
 impl Remedy {
@@ -37,7 +37,7 @@ impl Remedy {
     }
 }
 
-/// In this order. A chunk of trees is lost for data, so on a small filesystem estimates are settled first.
+/// In this order. A chunk of trees is lost for data, so on a small filesystem estimates are booked first.
 const REMEDIES: &[Remedy] = &[
     Remedy::SpareChunk,
     Remedy::WriteBack,
@@ -46,9 +46,9 @@ const REMEDIES: &[Remedy] = &[
     Remedy::WriteBack,
     Remedy::Commit,
     Remedy::Chunk,
-    Remedy::Retirement,
+    Remedy::UnusedGroups,
     Remedy::Chunk,
-    Remedy::Retirement,
+    Remedy::UnusedGroups,
 ];
 
 impl Engine {
@@ -78,14 +78,14 @@ impl Engine {
         if !reserve.frees() {
             self.note_trees_full(started.is_none());
         } else if started.is_none()
-            && let Some(promised) = self.promise_in_turn(reserve, write_back)?
+            && let Some(reservation) = self.reserve_in_turn(reserve, write_back)?
         {
-            started = Some(self.join_with(promised)?);
+            started = Some(self.join_with(reservation)?);
         }
         started.ok_or_else(|| Error::refused(Errno::ENOSPC, "no space left for metadata"))
     }
 
-    /// Promises `bytes` of data space. No handle may be held.
+    /// Reserves `bytes` of data space. No handle may be held.
     pub(crate) fn reserve_data(&self, bytes: u64, write_back: Option<WriteBack<'_>>) -> Result<DataReservation> {
         if write_back.is_some() {
             self.await_turn();
@@ -117,56 +117,64 @@ impl Engine {
         Ok(())
     }
 
-    /// Promises from the reserve what others hold only for the moment: one at a time, when their handles have ended, and
-    /// while nobody else is promised anything.
-    fn promise_in_turn(&self, reserve: Reserve, write_back: Option<WriteBack<'_>>) -> Result<Option<Promised>> {
+    /// Reserves from the reserve what others hold only for the moment: one at a time, when their handles have ended, and
+    /// while nobody else reserves anything.
+    fn reserve_in_turn(
+        &self,
+        reserve: Reserve,
+        write_back: Option<WriteBack<'_>>,
+    ) -> Result<Option<MetadataReservation>> {
         self.in_turn.fetch_add(1, Ordering::Relaxed);
         // Write-back may work for the caller that has the turn, so it does not wait for it.
         let turn = if write_back.is_some() { Some(self.scarcity.lock()) } else { self.scarcity.try_lock() };
-        let promised = turn.map_or(Ok(None), |_turn| self.promise_alone(reserve, write_back));
+        let reservation = turn.map_or(Ok(None), |_turn| self.reserve_alone(reserve, write_back));
         self.in_turn.fetch_sub(1, Ordering::Relaxed);
-        promised
+        reservation
     }
 
-    fn promise_alone(&self, reserve: Reserve, write_back: Option<WriteBack<'_>>) -> Result<Option<Promised>> {
+    fn reserve_alone(
+        &self,
+        reserve: Reserve,
+        write_back: Option<WriteBack<'_>>,
+    ) -> Result<Option<MetadataReservation>> {
         const TRIES: usize = 4;
-        let mut promised = self.promise_items(reserve);
+        let mut reservation = self.reserve_items(reserve);
         for _ in 0..TRIES {
-            if promised.is_some() {
+            if reservation.is_some() {
                 break;
             }
-            // Buffered data is promised more space than it takes.
+            // More space is reserved for buffered data than it takes.
             self.write_back_for_space(write_back);
             if self.is_together() {
                 break;
             }
             self.commit()?;
-            promised = self.promise_items(reserve);
+            reservation = self.reserve_items(reserve);
         }
-        Ok(promised)
+        Ok(reservation)
     }
 
-    /// Waits while somebody is promised what is left of the reserve. No handle may be held.
+    /// Waits while somebody reserves what is left of the reserve. No handle may be held.
     pub(crate) fn await_turn(&self) {
         if self.in_turn.load(Ordering::Relaxed) > 0 {
             drop(self.scarcity.lock());
         }
     }
 
-    /// Does what may let a promise succeed. False when there is nothing of that kind to do.
+    /// Does what may let a reservation succeed. False when there is nothing of that kind to do.
     fn apply(&self, remedy: Remedy, write_back: Option<WriteBack<'_>>) -> Result<bool> {
         match remedy {
-            Remedy::SpareChunk => Ok(self.has_spare_chunks() && self.grow(Class::Metadata).is_ok()),
-            Remedy::Chunk => Ok(self.grow(Class::Metadata).is_ok()),
+            Remedy::SpareChunk => Ok(self.has_spare_chunks() && self.allocate_chunk(Class::Metadata).is_ok()),
+            Remedy::Chunk => Ok(self.allocate_chunk(Class::Metadata).is_ok()),
             Remedy::WriteBack => Ok(self.write_back_for_space(write_back)),
-            Remedy::Commit | Remedy::Retirement if self.is_together() => Ok(false),
+            Remedy::Commit | Remedy::UnusedGroups if self.is_together() => Ok(false),
             Remedy::Commit => self.commit_for_space().map(|()| true),
-            Remedy::Retirement if self.can_retire() => self.commit_for_space().map(|()| true),
-            Remedy::Retirement => Ok(false),
+            Remedy::UnusedGroups if self.has_unused_groups() => self.commit_for_space().map(|()| true),
+            Remedy::UnusedGroups => Ok(false),
         }
     }
 
-    /// Has data written back, so that its promises come back. False when there is none. No handle and no lock but a mapping
+    /// Has data written back, so that its reservations come back. False when there is none. No handle and no lock but a mapping
     /// lock may be held.
     fn write_back_for_space(&self, write_back: Option<WriteBack<'_>>) -> bool {
         let Some(write_back) = write_back else { return false };

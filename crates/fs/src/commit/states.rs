@@ -1,7 +1,7 @@
 //! The states of a transaction from the freeze on. Each is a value, and each step takes the value of the one before.
 
 use super::nodes::write_nodes;
-use super::{Engine, retirement};
+use super::{Engine, unused_groups};
 use crate::env::Point;
 use crate::error::Result;
 use crate::options::Canary;
@@ -87,7 +87,7 @@ impl Written {
             core.gate.with_books(|books| {
                 books.must_happen = true;
                 books.label.get_or_insert(superblock.label);
-                books.retired_chunks.extend(ended.retired_chunks);
+                books.removed_chunks.extend(ended.removed_chunks);
             });
             core.order.leave_to_next(generation.0);
             return Ok(Published::LeftToNext);
@@ -112,7 +112,7 @@ impl Durable {
                 core.nodes.forget_dead(at, self.generation);
             }
         }
-        retirement::free_chunks(core, &self.ended.retired_chunks);
+        unused_groups::free_chunks(core, &self.ended.removed_chunks);
         core.gate.forget_written();
     }
 }

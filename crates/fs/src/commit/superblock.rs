@@ -44,7 +44,7 @@ impl Engine {
 
     fn fill_system_chunks(&self, books: &Books, superblock: &mut Superblock) {
         let map = self.volume.chunk_map();
-        // A chunk that was planned while this generation settled has its items in the next one.
+        // A chunk that was planned while this generation froze has its items in the next one.
         let later: Vec<_> = books.new_chunks.iter().map(|chunk| chunk.start).collect();
         superblock.sys_chunk_array.fill(0);
         superblock.sys_chunk_array_size = 0.into();

@@ -1,7 +1,7 @@
 //! The books of space: from the queue of reference changes to edits of the extent tree, the free space tree, the
 //! checksum tree and the block group items.
 //!
-//! Runs only while a transaction settles, except for [`checksums`], which file data uses at any time.
+//! Runs only while a transaction freezes, except for [`checksums`], which file data uses at any time.
 
 mod apply;
 mod block_groups;

@@ -144,15 +144,15 @@ impl Files {
 
     /// Writes zeros over parts of sectors, where they are not zero already. All of them are refused, or none.
     fn zero_parts(&self, inode: &Arc<Inode>, parts: &[Range<u64>]) -> Result<()> {
-        let mut promised = Vec::new();
+        let mut reserved_parts = Vec::new();
         for part in parts {
             let part = part.start..part.end.min(inode.size());
             if !part.is_empty() && !self.is_zero(inode, &part)? {
-                promised.push((self.promise(inode, part.start, part.end - part.start)?, part));
+                reserved_parts.push((self.reserve_for_write(inode, part.start, part.end - part.start)?, part));
             }
         }
-        for (promise, part) in promised {
-            self.put(inode, part.start, &vec![0; (part.end - part.start) as usize], promise, None)?;
+        for (reservation, part) in reserved_parts {
+            self.put(inode, part.start, &vec![0; (part.end - part.start) as usize], reservation, None)?;
         }
         Ok(())
     }
@@ -184,13 +184,13 @@ impl Files {
             // Data that was to advance the recorded size may just have been forgotten. Where the hole ends before the file
             // does, what is to advance it is still there: no size in between may be seen after a crash.
             let end = if stopped >= inode.size() { stopped } else { 0 };
-            self.advance_size(inode, &context, &mut items, end, |state| booking.settle(state))?;
+            self.advance_size(inode, &context, &mut items, end, |state| booking.apply(state))?;
             Ok(stopped)
         });
         dropped.inspect_err(|error| handle.failed(error))
     }
 
-    /// Gives every hole in `range` space, out of `reserved` if that was promised before.
+    /// Gives every hole in `range` space, out of `reserved` if that was reserved before.
     fn preallocate(
         &self,
         inode: &Arc<Inode>,
@@ -277,7 +277,7 @@ impl Files {
         context.fill_gaps(&mut items, &(recorded..extent.start.max(recorded)))?;
         inode.change(|state| {
             state.set_flags(inode_flags::PREALLOC);
-            booking.settle(state);
+            booking.apply(state);
         });
         Ok(())
     }

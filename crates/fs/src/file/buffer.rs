@@ -20,9 +20,9 @@ struct Whole {
 }
 
 /// Space for a write; none when all of it can be written in place.
-pub(super) struct Promise(Option<DataReservation>);
+pub(super) struct WriteReservation(Option<DataReservation>);
 
-/// What to write, and the space promised for it.
+/// What to write, and the space reserved for it.
 struct Prepared<'a> {
     offset: u64,
     data: &'a [u8],
@@ -46,8 +46,8 @@ impl Files {
         }
         let _whole = inode.data.whole.read();
         self.make_room(inode, data.len() as u64)?;
-        let promise = self.promise(inode, offset, data.len() as u64)?;
-        self.put(inode, offset, data, promise, kill)?;
+        let reservation = self.reserve_for_write(inode, offset, data.len() as u64)?;
+        self.put(inode, offset, data, reservation, kill)?;
         Ok(data.len())
     }
 
@@ -81,11 +81,11 @@ impl Files {
     }
 
     /// Space for a write of `len` bytes at `offset`.
-    pub(super) fn promise(&self, inode: &Inode, offset: u64, len: u64) -> Result<Promise> {
+    pub(super) fn reserve_for_write(&self, inode: &Inode, offset: u64, len: u64) -> Result<WriteReservation> {
         let span = self.sectors_of(&(offset..offset + len));
         let tail = self.separate_tail(inode.size(), offset).is_some();
         let needed = span.end - span.start + if tail { self.sector() } else { 0 };
-        self.reserve(inode, &span, needed).map(Promise)
+        self.reserve(inode, &span, needed).map(WriteReservation)
     }
 
     /// Puts `data` into the buffer. The mapping lock may be held, no other. With `kill` the file loses privileges.
@@ -94,14 +94,14 @@ impl Files {
         inode: &Arc<Inode>,
         offset: u64,
         data: &[u8],
-        promise: Promise,
+        reservation: WriteReservation,
         kill: Option<bool>,
     ) -> Result<()> {
-        let mut promise = Some(promise);
+        let mut reservation = Some(reservation);
         loop {
-            let Promise(reserved) = match promise.take() {
-                Some(promise) => promise,
-                None => self.promise(inode, offset, data.len() as u64)?,
+            let WriteReservation(reserved) = match reservation.take() {
+                Some(reservation) => reservation,
+                None => self.reserve_for_write(inode, offset, data.len() as u64)?,
             };
             let mut prepared = Prepared { offset, data, reserved };
             let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.engine, set_id))?;

@@ -127,7 +127,7 @@ impl Files {
             |encoder, index| self.try_chunk(encoder.get(), &gathered(runs, &chunks[index]), request),
         );
         if !request.stubborn && outcomes.iter().any(|outcome| matches!(outcome, Outcome::Incompressible)) {
-            // Nothing settles meanwhile, so that the inode is written with a transaction.
+            // Nothing freezes meanwhile, so that the inode is written with a transaction.
             let _handle = self.engine.join()?;
             inode.change_uncounted(|state| state.set_flags(inode_flags::NOCOMPRESS));
         }

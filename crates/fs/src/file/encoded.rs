@@ -159,7 +159,7 @@ impl Files {
                     state.size = state.size.max(seen);
                     state.touch_content(now);
                 });
-                self.advance_size(inode, &context, &mut items, seen, |state| booking.settle(state))?;
+                self.advance_size(inode, &context, &mut items, seen, |state| booking.apply(state))?;
                 Ok(stopped)
             };
             done = step().inspect_err(|error| handle.failed(error))?;

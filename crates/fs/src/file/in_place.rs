@@ -76,7 +76,7 @@ impl Files {
         if !Files::may_have_own_space(inode) {
             return Ok(Vec::new());
         }
-        // Nothing settles while a handle is held, so references are either pending or booked.
+        // Nothing freezes while a handle is held, so references are either pending or booked.
         let _handle = self.engine.join()?;
         // Write-back splits extents meanwhile, item by item, with the inode locked.
         let _guard = inode.lock_shared()?;

@@ -101,7 +101,7 @@ impl Files {
         booking.add_nbytes(*len as i64);
         inode.change(|state| {
             state.item.size = (*len).into();
-            booking.settle(state);
+            booking.apply(state);
         });
         Ok(())
     }

@@ -125,7 +125,7 @@ impl Files {
         }
     }
 
-    /// Promises `bytes` of data space. No handle may be held, and no lock but those of mappings.
+    /// Reserves `bytes` of data space. No handle may be held, and no lock but those of mappings.
     fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
         self.engine.reserve_data(bytes, Some(&|| self.write_back_idle()))
     }

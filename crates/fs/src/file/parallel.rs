@@ -7,32 +7,32 @@ use crate::env::Env;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Helping threads that exist now.
+/// Worker threads that exist now.
 #[derive(Default)]
 pub(super) struct Helpers(AtomicUsize);
 
-/// Some of them; gone when dropped.
-struct Hired<'a> {
+/// Worker threads reserved for one call; given back when dropped.
+struct Workers<'a> {
     helpers: &'a Helpers,
     count: usize,
 }
 
-impl Drop for Hired<'_> {
+impl Drop for Workers<'_> {
     fn drop(&mut self) {
         self.helpers.0.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
 impl Helpers {
-    fn hire(&self, env: &Env, wanted: usize) -> Hired<'_> {
+    fn reserve(&self, env: &Env, wanted: usize) -> Workers<'_> {
         let most = if env.background() { env.threads() - 1 } else { 0 };
         let mut count = 0;
-        // One that is hired in between is one less for us; more than `most` there never are.
+        // A thread that another caller reserves in between is one less for us; more than `most` there never are.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| {
             count = most.saturating_sub(busy).min(wanted);
             Some(busy + count)
         });
-        Hired { helpers: self, count }
+        Workers { helpers: self, count }
     }
 
     /// `work` of every index below `count`, in order. Each thread makes its own `tool` first.
@@ -43,8 +43,8 @@ impl Helpers {
         tool: impl Fn() -> W + Sync,
         work: impl Fn(&mut W, usize) -> T + Sync,
     ) -> Vec<T> {
-        let hired = self.hire(env, count.saturating_sub(1));
-        if hired.count == 0 {
+        let workers = self.reserve(env, count.saturating_sub(1));
+        if workers.count == 0 {
             let mut own = tool();
             return (0..count).map(|index| work(&mut own, index)).collect();
         }
@@ -59,8 +59,8 @@ impl Helpers {
             }
         };
         std::thread::scope(|scope| {
-            // A thread that cannot be started is one that does not help.
-            (0..hired.count).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, run)));
+            // A thread that cannot be started is a worker less.
+            (0..workers.count).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, run)));
             run();
         });
         results.into_iter().map(|slot| slot.into_inner().expect("every index was worked on")).collect()
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_in_order_and_helpers_leave() {
+    fn results_are_in_order_and_workers_leave() {
         let (helpers, env) = (Helpers::default(), Env::system());
         for count in [0, 1, 2, 7, 300] {
             let squares = helpers.map(&env, count, || 1, |one, index| index * index * *one);

@@ -77,10 +77,10 @@ impl Chunk<'_> {
         self.len -= len;
     }
 
-    /// Everything behind the first `len` bytes goes back into the promise that it came from.
-    pub fn trim(&mut self, len: u64, promise: &mut DataReservation) {
+    /// Everything behind the first `len` bytes goes back into the reservation that it came from.
+    pub fn trim(&mut self, len: u64, reservation: &mut DataReservation) {
         if len < self.len {
-            self.files.engine.unallocate_data(self.at.plus(len), self.len - len, promise);
+            self.files.engine.unallocate_data(self.at.plus(len), self.len - len, reservation);
             self.len = len;
         }
     }
@@ -88,8 +88,8 @@ impl Chunk<'_> {
 
 impl Chunk<'_> {
     /// The device did not take the data: next time it goes elsewhere, if there is another place.
-    pub fn avoid(&mut self, promise: &mut DataReservation) {
-        self.files.engine.avoid_data(self.at, self.len, promise);
+    pub fn avoid(&mut self, reservation: &mut DataReservation) {
+        self.files.engine.avoid_data(self.at, self.len, reservation);
         self.len = 0;
     }
 }
@@ -121,9 +121,9 @@ impl Files {
         self.place(wanted, least, reserved.as_mut().expect("just made"))
     }
 
-    /// Contiguous space out of a promise, `wanted` bytes or fewer, at least `least`.
-    pub(super) fn place(&self, wanted: u64, least: u64, promise: &mut DataReservation) -> Result<Chunk<'_>> {
-        let (at, len) = self.engine.allocate_data(wanted.min(promise.bytes()), least, promise)?;
+    /// Contiguous space out of a reservation, `wanted` bytes or fewer, at least `least`.
+    pub(super) fn place(&self, wanted: u64, least: u64, reservation: &mut DataReservation) -> Result<Chunk<'_>> {
+        let (at, len) = self.engine.allocate_data(wanted.min(reservation.bytes()), least, reservation)?;
         Ok(Chunk { files: self, at, len })
     }
 

@@ -35,7 +35,7 @@ impl<'a> Booking<'a> {
     }
 
     /// Brings the inode's count of bytes up to date.
-    pub(super) fn settle(&self, state: &mut InodeState) {
+    pub(super) fn apply(&self, state: &mut InodeState) {
         if self.nbytes >= 0 {
             state.add_nbytes(self.nbytes as u64);
         } else {
@@ -185,7 +185,7 @@ impl Files {
             end = piece.recorded;
             progress.note(piece, first);
         }
-        self.advance_size(inode, &context, &mut items, end, |state| booking.settle(state))
+        self.advance_size(inode, &context, &mut items, end, |state| booking.apply(state))
     }
 
     /// The size on disk follows what is recorded up to `end`.

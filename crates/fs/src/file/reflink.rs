@@ -125,8 +125,8 @@ impl Files {
             let _guard = from.lock_shared()?;
             self.sectors(from, &(source..source + self.round_up(len)))?
         };
-        let promise = self.promise(into, target, len)?;
-        self.put(into, target, &content[..len as usize], promise, Some(set_id))?;
+        let reservation = self.reserve_for_write(into, target, len)?;
+        self.put(into, target, &content[..len as usize], reservation, Some(set_id))?;
         Ok(len)
     }
 
@@ -201,7 +201,7 @@ impl Files {
         });
         let recorded = self.round_up(inode.with(|state| state.item.size.get()));
         context.fill_gaps(&mut items, &(range.start..stopped.min(recorded).max(range.start)))?;
-        self.advance_size(inode, &context, &mut items, end, |state| booking.settle(state))?;
+        self.advance_size(inode, &context, &mut items, end, |state| booking.apply(state))?;
         Ok(stopped)
     }
 }

@@ -54,7 +54,7 @@ impl Files {
 
     /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.
     pub fn is_shared(&self, inode: &Inode, extent: &FileExtent) -> Result<bool> {
-        // Nothing settles while a handle is held, so references are either pending or booked.
+        // Nothing freezes while a handle is held, so references are either pending or booked.
         let _handle = if self.engine.is_read_only() { None } else { Some(self.engine.join()?) };
         Ok(extent.is_on_disk() && !is_only_user(&self.engine, &inode.tree, inode.ino, extent)?)
     }

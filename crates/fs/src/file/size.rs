@@ -170,7 +170,7 @@ impl Files {
         let mut booking = Booking::new(handle, inode);
         context.drop_range(&mut items, &(from..self.round_down(u64::MAX)), usize::MAX, &mut booking)?;
         inode.change(|state| {
-            booking.settle(state);
+            booking.apply(state);
             let left = if last { size } else { from };
             state.item.size = state.item.size.get().min(left).into();
         });

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A run grows by appending up to this length.
-const LONGEST_GROWN: usize = 1 << 20;
+const LONGEST_APPENDED: usize = 1 << 20;
 
 /// See the [module](self).
 #[derive(Default, Debug)]
@@ -100,7 +100,7 @@ impl DirtyRuns {
     fn append(&mut self, position: u64, data: &[u8]) -> bool {
         let behind = self.runs.range(position..position + data.len() as u64).next().is_some();
         let Some((at, run)) = self.runs.range_mut(..position).next_back() else { return false };
-        if behind || at + run.len() as u64 != position || run.len() + data.len() > LONGEST_GROWN {
+        if behind || at + run.len() as u64 != position || run.len() + data.len() > LONGEST_APPENDED {
             return false;
         }
         run.extend_from_slice(data);

@@ -1,5 +1,5 @@
 //! What is written to a file and not in its tree yet: dirty runs, what write-back is busy with, and the space that is
-//! promised for it. Every inode has one; it is small while there is nothing.
+//! reserved for it. Every inode has one; it is small while there is nothing.
 //!
 //! # Invariants
 //! 1. A sector in the buffer is whole and correct.
@@ -36,7 +36,7 @@ pub(crate) struct Buffer {
     pub(crate) dirty: DirtyRuns,
     /// What write-back is busy with; older than `dirty`.
     pub(crate) writing: Option<Arc<DirtyRuns>>,
-    /// Promised for `dirty`.
+    /// Reserved for `dirty`.
     pub(crate) reserved: Option<DataReservation>,
     /// Why `dirty` could not be written back, until somebody has been told.
     pub(crate) failed: Option<Error>,
@@ -90,7 +90,7 @@ impl Buffer {
         }
     }
 
-    /// Takes another promise of space in.
+    /// Takes another reservation in.
     pub(crate) fn reserve(&mut self, more: DataReservation) {
         match &mut self.reserved {
             Some(reserved) => reserved.merge(more),

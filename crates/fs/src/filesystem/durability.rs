@@ -42,7 +42,7 @@ impl Filesystem {
     /// The same now and then: also gives empty block groups back.
     pub(super) fn sync_and_tidy(&self) -> Result<()> {
         self.sync()?;
-        self.0.engine.commit_retirement()
+        self.0.engine.commit_unused_groups()
     }
 
     /// Commits, with all data that was written before where that is wanted.

@@ -69,7 +69,7 @@ pub(crate) struct Inner {
     stopping: AtomicBool,
     timer: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
     cleaner: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
-    /// One at a time drops deleted subvolumes or mends the UUID tree.
+    /// One at a time drops deleted subvolumes or repairs the UUID tree.
     upkeep: Mutex<(), { order::UPKEEP }>,
     snapshots: Snapshots,
     told: Mutex<reports::Told, { order::TOLD }>,
@@ -223,7 +223,7 @@ impl Filesystem {
         if let Some(aborted) = self.0.engine.aborted() {
             return synced.and(Err(aborted));
         }
-        self.0.engine.commit_retirement()?;
+        self.0.engine.commit_unused_groups()?;
         // The secondary superblocks of the last commit wait for a flush.
         self.0.engine.volume().flush()?;
         self.0.engine.set_read_only(true);

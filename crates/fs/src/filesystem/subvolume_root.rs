@@ -28,7 +28,7 @@ impl Filesystem {
         Ok(InodeId { tree: id, ino: Ino::ROOT_DIR })
     }
 
-    /// The subvolume that the tree of tree roots names "default"; 5 without such an entry.
+    /// The subvolume that the root tree names "default"; 5 without such an entry.
     fn default_subvolume(&self) -> Result<TreeId> {
         let core = &self.0.engine;
         let directory = Ino(core.superblock().root_dir_objectid.get());

@@ -106,23 +106,23 @@ fn plant(world: &World, ids: &[TreeId]) -> usize {
 }
 
 #[test]
-fn planted_entries_are_mended() {
+fn planted_entries_are_repaired() {
     let world = World::new();
     let ids: Vec<TreeId> = (0..20).map(|number| world.create(&format!("s{number}"))).collect();
-    world.fs.mend_uuid_tree().unwrap();
+    world.fs.repair_uuid_tree().unwrap();
     let flaws = plant(&world, &ids);
-    let mended = world.fs.mend_uuid_tree().unwrap();
-    assert!(mended >= flaws, "{mended} of {flaws}");
+    let repaired = world.fs.repair_uuid_tree().unwrap();
+    assert!(repaired >= flaws, "{repaired} of {flaws}");
     world.assert_right();
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 0);
-    world.check("planted_entries_are_mended");
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 0);
+    world.check("planted_entries_are_repaired");
 }
 
 #[test]
-fn rescanning_at_mount_mends_in_the_background() {
+fn rescanning_at_mount_repairs_in_the_background() {
     let world = World::new();
     let ids: Vec<TreeId> = (0..20).map(|number| world.create(&format!("s{number}"))).collect();
-    world.fs.mend_uuid_tree().unwrap();
+    world.fs.repair_uuid_tree().unwrap();
     plant(&world, &ids);
     // The superblock says that the tree is right, and nobody looks.
     let world = world.reopen(Options::default());
@@ -131,12 +131,12 @@ fn rescanning_at_mount_mends_in_the_background() {
     let world = world.reopen(Options { rescan_uuid_tree: true, ..Options::default() });
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !world.fs.subvolumes_by_uuid(UuidKind::Subvolume, &[7; 16]).unwrap().is_empty() {
-        assert!(std::time::Instant::now() < deadline, "nobody mends");
+        assert!(std::time::Instant::now() < deadline, "nobody repairs");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 0);
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 0);
     world.assert_right();
-    world.check("rescanning_at_mount_mends_in_the_background");
+    world.check("rescanning_at_mount_repairs_in_the_background");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_filesystem_without_the_tree_gets_it() {
     for number in 0..300 {
         world.create(&format!("s{number}"));
     }
-    world.fs.mend_uuid_tree().unwrap();
+    world.fs.repair_uuid_tree().unwrap();
     let core = &world.fs.0.engine;
     let tree = world.uuids();
     world.edit(|handle| {
@@ -159,11 +159,11 @@ fn a_filesystem_without_the_tree_gets_it() {
     let made = world.create("without");
     world.fs.snapshot(made, TOP, b"snapshot without", true).unwrap();
     world.fs.delete_subvolume(TOP, b"s7").unwrap();
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 302);
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 302);
     world.assert_right();
     let world = world.reopen(Options::default());
     world.assert_right();
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 0);
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 0);
     world.check("a_filesystem_without_the_tree_gets_it");
 }
 
@@ -191,7 +191,7 @@ fn many_subvolumes_with_one_received_uuid() {
     let found = world.fs.subvolumes_by_uuid(UuidKind::Received, &received).unwrap();
     assert_eq!(found, ids[..found.len()]);
     assert!((400..ids.len()).contains(&found.len()), "{}", found.len());
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 0);
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 0);
     world.fs.set_subvolume_readonly(ids[3], false).unwrap();
     let info = world.fs.subvolume_info(ids[3]).unwrap();
     assert_eq!((info.received_uuid, info.transids[2]), ([0; 16], 0));
@@ -199,7 +199,7 @@ fn many_subvolumes_with_one_received_uuid() {
     let left = world.fs.subvolumes_by_uuid(UuidKind::Received, &received).unwrap();
     assert!(!left.contains(&ids[3]) && !left.contains(&ids[1]) && left.len() == found.len() - 2);
     // Now there is room for two of those that found none.
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 2);
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 2);
     world.check("many_subvolumes_with_one_received_uuid");
 }
 
@@ -279,7 +279,7 @@ fn old_root_items_are_read_and_grow() {
     assert_eq!((item_len(id), item_len(still)), (RootItem::LEN, RootItem::LEGACY_LEN));
     world.fs.snapshot(still, TOP, b"snapshot of still", true).unwrap();
     world.fs.delete_subvolume(TOP, b"old").unwrap();
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 0);
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 0);
     world.check("old_root_items_are_read_and_grow");
 }
 
@@ -304,5 +304,5 @@ fn loops_of_places_end() {
     }
     assert_eq!(world.fs.subvolumes().unwrap().len(), 3);
     assert_eq!(paths::joined(Vec::new(), b"a"), b"a");
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 0);
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 0);
 }

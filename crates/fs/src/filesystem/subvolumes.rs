@@ -158,10 +158,10 @@ impl Filesystem {
     }
 
     /// Makes the UUID tree complete and right; returns how many entries were wrong.
-    pub fn mend_uuid_tree(&self) -> Result<usize> {
+    pub fn repair_uuid_tree(&self) -> Result<usize> {
         let _operation = self.begin();
         let _turn = self.0.upkeep.lock();
-        subvolume::mend_uuid_tree(&self.0.engine, &|| !self.is_stopping())
+        subvolume::repair_uuid_tree(&self.0.engine, &|| !self.is_stopping())
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -181,8 +181,8 @@ impl Filesystem {
                 !inner.engine.uuid_tree_current() || inner.engine.options().rescan_uuid_tree
             };
             if let Some(inner) = weak.upgrade().filter(due) {
-                // What could not be mended now is mended at the next mount: the superblock says that it is due.
-                let _ = Filesystem(inner).mend_uuid_tree();
+                // What could not be repaired now is repaired at the next mount: the superblock says that it is due.
+                let _ = Filesystem(inner).repair_uuid_tree();
             }
             let mut at = TreeId(0);
             let mut resync = super::resync::Resync::default();

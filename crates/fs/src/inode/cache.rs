@@ -173,7 +173,7 @@ impl InodeCache {
             let Some(slot) = shard.inodes.get_mut(&id) else { continue };
             let open = shard.users.get(&id).is_some_and(|users| users.opens > 0);
             let touched = std::mem::take(&mut slot.touched);
-            if touched || open || Arc::strong_count(&slot.inode) > 1 || !slot.inode.is_settled() {
+            if touched || open || Arc::strong_count(&slot.inode) > 1 || !slot.inode.is_recorded() {
                 shard.sweep.push_back(id);
             } else {
                 shard.inodes.remove(&id);
@@ -232,18 +232,18 @@ impl InodeCache {
     }
 
     fn release_with(&self, id: InodeId, release: impl FnOnce(&mut Users)) {
-        let doomed = {
+        let unreferenced = {
             let mut shard = self.shard(id).lock();
             let Some(users) = shard.users.get_mut(&id) else { return };
             release(users);
             let unused = users.lookups == 0 && users.opens == 0;
-            let doomed = unused && users.orphan;
+            let unreferenced = unused && users.orphan;
             if unused {
                 shard.drop_users(id);
             }
-            doomed
+            unreferenced
         };
-        if doomed {
+        if unreferenced {
             self.delete(id);
         }
     }
@@ -290,9 +290,9 @@ impl InodeCache {
     /// Deletes all orphans that are still referred to: the filesystem is being closed.
     pub fn delete_orphans(&self) {
         for shard in &self.shards {
-            let doomed: Vec<InodeId> =
+            let orphans: Vec<InodeId> =
                 shard.lock().users.iter().filter(|(_, users)| users.orphan).map(|(id, _)| *id).collect();
-            for id in doomed {
+            for id in orphans {
                 shard.lock().users.remove(&id);
                 self.delete(id);
             }
@@ -399,7 +399,7 @@ impl InodeCache {
 
 impl Inode {
     /// Whether nothing about the inode is known only in memory.
-    fn is_settled(&self) -> bool {
+    fn is_recorded(&self) -> bool {
         self.with(|state| !state.dirty && !state.deleted && state.orphan != Orphan::Due)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. An inode is in memory at most once (the [`InodeCache`] sees to it), and its item is changed in memory only:
-//!    [`Inode::change`] marks it dirty, and the transaction that changed it writes it into its tree when it settles.
+//!    [`Inode::change`] marks it dirty, and the transaction that changed it writes it into its tree when that freezes.
 //! 2. A new inode's items are in the tree before anybody else can see the inode.
 //! 3. Locks: a handle is joined first, then inode locks are taken in the order of (tree, number), then `state`
 //!    for a moment. Nobody reads a tree or waits for anything while holding `state`.

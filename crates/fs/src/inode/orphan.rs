@@ -34,12 +34,12 @@ pub use crate::transaction::orphan_key as key;
 pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
     {
         let _guard = inode.lock.write();
-        let doomed = inode.remember(|state| {
-            let doomed = state.item.nlink.get() == 0 && !state.deleted;
-            state.deleted |= doomed;
-            doomed
+        let is_deletable = inode.remember(|state| {
+            let is_deletable = state.item.nlink.get() == 0 && !state.deleted;
+            state.deleted |= is_deletable;
+            is_deletable
         });
-        if !doomed {
+        if !is_deletable {
             return Ok(());
         }
         inode.data.discard();

@@ -1,5 +1,5 @@
-//! The back reference of a subvolume to its directory entry, as the tree of tree roots records it: ROOT_REF seen from the tree that holds
-//! the directory, ROOT_BACKREF seen from the subvolume; both say the same.
+//! The back reference of a subvolume to its directory entry, as the root tree records it: ROOT_REF seen from the tree
+//! that holds the directory, ROOT_BACKREF seen from the subvolume; both say the same.
 //!
 //! A directory entry that leads to a subvolume is believed only if these records name the same directory and the
 //! same name. Snapshots copy entries but not the records: there the entry is an empty placeholder directory.

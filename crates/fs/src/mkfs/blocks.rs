@@ -1,7 +1,7 @@
 //! Where the tree blocks of a new filesystem go: how many blocks a tree of given items needs, and their addresses.
 //!
-//! Some trees have items about blocks, and so about themselves: the extent tree has one item per block, the tree of
-//! tree roots names the height of each tree. [`settle`] repeats until the items fit the blocks they speak of.
+//! Some trees have items about blocks, and so about themselves: the extent tree has one item per block, the root
+//! tree names the height of each tree. [`lay_out`] repeats until the items fit the blocks they speak of.
 
 use butterfs_ondisk::header::{ITEM_LEN, leaf_data_size, pointers_per_node};
 use butterfs_ondisk::{Key, Level, Logical, TreeId};
@@ -62,7 +62,7 @@ fn shape(items: &[Item], nodesize: u32) -> Vec<usize> {
 
 /// Finds a placement of `trees` for which the items that `items_of` gives under that placement need exactly the blocks
 /// that were placed. `space_of` says from which of `spaces` a tree's blocks come. `None` when a space is too small.
-pub fn settle(
+pub fn lay_out(
     trees: &[TreeId],
     spaces: &[ChunkSpace],
     space_of: impl Fn(TreeId) -> usize,
@@ -159,29 +159,29 @@ mod tests {
     }
 
     /// A tree with one item for each of its own blocks and `others` more, all of `len` bytes.
-    fn settle_alone(others: u64, len: usize) -> Option<Vec<PlacedTree>> {
+    fn lay_out_alone(others: u64, len: usize) -> Option<Vec<PlacedTree>> {
         let space = ChunkSpace::new(Logical(1 << 20)..Logical(2 << 20), NODESIZE, Vec::new());
         let about_itself = |_, placed: &[PlacedTree]| {
             let own = placed[0].blocks().map(|(at, _)| at.0);
             let others = (0..others).map(|n| n + (1 << 40));
             own.chain(others).map(|n| (Key::new(n, KeyType::METADATA_ITEM, 0), vec![0; len])).collect()
         };
-        settle(&[TreeId::EXTENT], &[space], |_| 0, about_itself)
+        lay_out(&[TreeId::EXTENT], &[space], |_| 0, about_itself)
     }
 
     #[test]
-    fn a_tree_that_describes_its_own_blocks_settles() {
+    fn a_tree_that_describes_its_own_blocks_fits() {
         // Four items fit into a leaf.
-        let placed = settle_alone(7, 900).expect("three leaves and a node have room for eleven items");
+        let placed = lay_out_alone(7, 900).expect("three leaves and a node have room for eleven items");
         assert_eq!(placed[0].levels.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1]);
         assert_eq!(placed[0].root(), Logical((1 << 20) + 3 * 4096));
         assert_eq!(placed[0].height(), Level(1));
     }
 
     #[test]
-    fn a_tree_that_never_settles_ends_with_its_space() {
+    fn a_tree_that_never_fits_ends_with_its_space() {
         // One item fits into a leaf, so every leaf asks for another.
-        assert_eq!(settle_alone(1, 3900), None);
+        assert_eq!(lay_out_alone(1, 3900), None);
     }
 
     #[test]

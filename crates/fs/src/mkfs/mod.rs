@@ -99,7 +99,7 @@ fn place(spec: &FilesystemSpec, map: &ChunkMap) -> Vec<PlacedTree> {
     let spaces: Vec<ChunkSpace> =
         spec.chunks.iter().map(|chunk| ChunkSpace::of(chunk, map, spec.settings.nodesize)).collect();
     let space_of = |tree| if tree == TreeId::CHUNK { 0 } else { 1 };
-    blocks::settle(&spec.trees(), &spaces, space_of, |tree, placed| spec.items(tree, placed))
+    blocks::lay_out(&spec.trees(), &spaces, space_of, |tree, placed| spec.items(tree, placed))
         .expect("the first chunks have room for the first blocks")
 }
 

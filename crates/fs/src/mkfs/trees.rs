@@ -226,9 +226,9 @@ impl FilesystemSpec {
     }
 
     /// A tree with nothing but its root directory.
-    fn directory_tree(&self, nbytes: u64, birth: Time) -> Vec<Item> {
+    fn directory_tree(&self, nbytes: u64, btime: Time) -> Vec<Item> {
         let directory = Ino::ROOT_DIR.0;
-        let inode = directory_inode(nbytes, self.now, birth);
+        let inode = directory_inode(nbytes, self.now, btime);
         vec![
             (Key::new(directory, KeyType::INODE_ITEM, 0), inode.as_bytes().to_vec()),
             (Key::new(directory, KeyType::INODE_REF, directory), inode_ref(b"..")),
@@ -244,7 +244,7 @@ fn blocks_in(chunk: &Chunk, placed: &[PlacedTree]) -> Vec<Logical> {
     inside
 }
 
-fn directory_inode(nbytes: u64, now: Time, birth: Time) -> InodeItem {
+fn directory_inode(nbytes: u64, now: Time, btime: Time) -> InodeItem {
     let time = Timespec::from(now);
     InodeItem {
         generation: GENERATION.0.into(),
@@ -255,7 +255,7 @@ fn directory_inode(nbytes: u64, now: Time, birth: Time) -> InodeItem {
         atime: time,
         ctime: time,
         mtime: time,
-        otime: Timespec::from(birth),
+        otime: Timespec::from(btime),
         ..InodeItem::default()
     }
 }

@@ -1,7 +1,7 @@
 //! Opening a filesystem: from the superblock to trees that can be used.
 //!
 //! ```text
-//! superblock ─► system chunks ─► chunk tree: all chunks, devices ─► tree of tree roots ─► global trees ─► stale devices
+//! superblock ─► system chunks ─► chunk tree: all chunks, devices ─► root tree ─► global trees ─► stale devices
 //!            ─► block groups, device extents checked against the chunks ─► admission for writing ─► replay of the log
 //! ```
 //!
@@ -95,7 +95,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
     } else if !core.is_read_only() {
         admission::refuse_unfinished_work(core)?;
-        core.volume.mend_superblocks(&superblock)?;
+        core.volume.repair_superblocks(&superblock)?;
     }
     if !core.is_read_only() && admission::give_up_quotas(&engine)? {
         notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());

@@ -32,8 +32,8 @@ pub(super) struct Wanted<'a> {
     pub bare: bool,
 }
 
-/// An inode about to be born, with what it has inherited.
-struct Birth<'a> {
+/// A new inode before its items are inserted, with what it has inherited.
+struct NewInode<'a> {
     ino: Ino,
     item: InodeItem,
     target: &'a [u8],
@@ -120,9 +120,9 @@ impl Namespace {
         let inode = self.run(Reserve::items(ITEMS), |handle| {
             let _guard = directory.lock_shared()?;
             directory.must_take_entries()?;
-            let mut birth = self.conceive(handle, caller, &directory, &wanted)?;
-            birth.item.nlink = 0.into();
-            let inode = self.bear(handle, &directory, &birth, None)?;
+            let mut new = self.prepare_inode(handle, caller, &directory, &wanted)?;
+            new.item.nlink = 0.into();
+            let inode = self.create_inode(handle, &directory, &new, None)?;
             inode.change(|state| {
                 state.orphan = Orphan::Due;
                 state.linkable = true;
@@ -157,13 +157,13 @@ impl Namespace {
         name: &[u8],
         wanted: &Wanted<'_>,
     ) -> Result<Arc<Inode>> {
-        let birth = self.conceive(handle, caller, directory, wanted)?;
-        let location = EntryTarget::Inode(birth.ino).location();
+        let new = self.prepare_inode(handle, caller, directory, wanted)?;
+        let location = EntryTarget::Inode(new.ino).location();
         let kind = dir_type_of(wanted.mode).unwrap_or_default();
         let entry = DirItemEntry::of_directory(location, handle.generation(), kind, name);
         let index = directory::add(handle, directory, &entry)?;
-        let inode = self.bear(handle, directory, &birth, Some((index, name)))?;
-        let now = birth.item.mtime;
+        let inode = self.create_inode(handle, directory, &new, Some((index, name)))?;
+        let now = new.item.mtime;
         directory.change(|state| {
             state.grow_directory(2 * name.len() as i64);
             (state.item.mtime, state.item.ctime) = (now, now);
@@ -172,13 +172,13 @@ impl Namespace {
     }
 
     /// Decides what a new inode will be. Nothing is changed but the counter of inode numbers.
-    fn conceive<'a>(
+    fn prepare_inode<'a>(
         &self,
         handle: &Handle,
         caller: &Caller,
         directory: &Inode,
         wanted: &Wanted<'a>,
-    ) -> Result<Birth<'a>> {
+    ) -> Result<NewInode<'a>> {
         let core = self.core();
         let (parent_mode, parent_gid, parent_flags) =
             directory.with(|state| (state.mode(), state.item.gid.get(), state.flags()));
@@ -211,46 +211,46 @@ impl Namespace {
             ..InodeItem::default()
         };
         let ino = number::allocate(core, &directory.tree)?;
-        Ok(Birth { ino, item, target: wanted.target, attributes })
+        Ok(NewInode { ino, item, target: wanted.target, attributes })
     }
 
     /// Inserts the items of a new inode and takes it into memory.
-    fn bear(
+    fn create_inode(
         &self,
         handle: &Handle,
         directory: &Arc<Inode>,
-        birth: &Birth<'_>,
+        new: &NewInode<'_>,
         name: Option<(u64, &[u8])>,
     ) -> Result<Arc<Inode>> {
-        let ino = birth.ino;
+        let ino = new.ino;
         let mut items = Vec::with_capacity(3);
         if let Some((index, name)) = name {
             items.push(reference::first(ino, &Reference { directory: directory.ino, index, name }));
         }
-        for (name, value) in &birth.attributes {
+        for (name, value) in &new.attributes {
             items.push(xattr::item(ino, handle.generation(), name, value));
         }
-        if !birth.target.is_empty() {
-            items.push(inline_target(ino, handle.generation().0, birth.target));
+        if !new.target.is_empty() {
+            items.push(inline_target(ino, handle.generation().0, new.target));
         }
         items.sort_unstable_by_key(|item| item.0);
         let mut borrowed = Vec::with_capacity(items.len() + 1);
-        borrowed.push((cache::item_key(ino), birth.item.as_bytes()));
+        borrowed.push((cache::item_key(ino), new.item.as_bytes()));
         borrowed.extend(items.iter().map(|(key, payload)| (*key, payload.as_slice())));
         directory.tree.insert_many(handle, &borrowed)?;
-        let inode = self.inodes.add_new(&directory.tree, ino, birth.item);
+        let inode = self.inodes.add_new(&directory.tree, ino, new.item);
         inode.remember(|state| {
             state.next_index = FIRST_INDEX;
             state.capability = Known::Absent;
-            state.default_acl = inherited(birth, acl::DEFAULT);
-            state.compression = inherited(birth, COMPRESSION);
+            state.default_acl = inherited(new, acl::DEFAULT);
+            state.compression = inherited(new, COMPRESSION);
         });
         Ok(inode)
     }
 }
 
-fn inherited(birth: &Birth<'_>, name: &[u8]) -> Known<Box<[u8]>> {
-    let found = birth.attributes.iter().find(|(known, _)| *known == name);
+fn inherited(new: &NewInode<'_>, name: &[u8]) -> Known<Box<[u8]>> {
+    let found = new.attributes.iter().find(|(known, _)| *known == name);
     found.map_or(Known::Absent, |(_, value)| Known::Present(value.clone()))
 }
 

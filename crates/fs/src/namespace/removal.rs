@@ -22,7 +22,7 @@ enum Attempt {
     /// The name leads somewhere else than before it was locked.
     Again,
     /// Done; the inode lost its last name.
-    Doomed(InodeId),
+    Orphan(InodeId),
     Done,
 }
 
@@ -43,7 +43,7 @@ impl Namespace {
         loop {
             match self.run(Reserve::removal(5), |handle| self.try_remove(handle, &directory, name, call))? {
                 Attempt::Again => {}
-                Attempt::Doomed(id) => {
+                Attempt::Orphan(id) => {
                     self.inodes.dispose(id);
                     return Ok(());
                 }
@@ -94,13 +94,13 @@ impl Namespace {
             (Call::Rmdir, true) => must_be_empty(child)?,
             (Call::Unlink, false) => {}
         }
-        let doomed = take_name(handle, directory, name, found, child)?;
+        let is_orphan = take_name(handle, directory, name, found, child)?;
         let now = timespec(self.core().env().now());
         directory.change(|state| {
             state.grow_directory(-2 * name.len() as i64);
             (state.item.mtime, state.item.ctime) = (now, now);
         });
-        Ok(if doomed { Attempt::Doomed(child.id()) } else { Attempt::Done })
+        Ok(if is_orphan { Attempt::Orphan(child.id()) } else { Attempt::Done })
     }
 
     fn remove_placeholder(

@@ -1,7 +1,7 @@
 //! Rename: a name moves, takes the place of another, or two names change places.
 //!
-//! What is moved is an inode of the directory's own tree, or a subvolume, whose place is recorded in the tree of tree
-//! roots and which may move between subvolumes.
+//! What is moved is an inode of the directory's own tree, or a subvolume, whose name is recorded in the root tree
+//! and which may move between subvolumes.
 
 use super::creation::Wanted;
 use super::lookup::Object;
@@ -118,8 +118,8 @@ impl Namespace {
             })?;
             match attempt {
                 Attempt::Again => {}
-                Attempt::Done(doomed) => {
-                    doomed.into_iter().for_each(|id| self.inodes.dispose(id));
+                Attempt::Done(orphan) => {
+                    orphan.into_iter().for_each(|id| self.inodes.dispose(id));
                     return Ok(());
                 }
             }
@@ -243,10 +243,10 @@ impl Namespace {
         if matches!(moved.object, Object::Subvolume(..)) {
             self.core().env().reached(Point::SubvolumeChecked);
         }
-        let mut doomed = None;
+        let mut orphan = None;
         if let Some((found, Object::Inode(victim))) = &target {
             let last = take_name(handle, new.directory, new.name, found, victim)?;
-            doomed = last.then(|| victim.id());
+            orphan = last.then(|| victim.id());
         }
         checked.leave(handle, old, moved.found)?;
         checked.arrive(handle, new)?;
@@ -258,7 +258,7 @@ impl Namespace {
             // The name has already moved: a refusal comes too late to be one.
             made.inspect_err(|error| handle.failed(error))?;
         }
-        Ok(doomed)
+        Ok(orphan)
     }
 
     fn exchange(

@@ -89,10 +89,10 @@ mod tests {
         assert_eq!(free(), before);
         space.end_hold(at, MIB);
         assert_eq!(free(), before);
-        assert!(space.retire(0, 1, &[Logical(16 * MIB)].into()).is_empty(), "its group stays");
+        assert!(space.delete_unused(0, 1, &[Logical(16 * MIB)].into()).is_empty(), "its group stays");
         space.end_hold(at, MIB);
         assert_eq!(free(), before + MIB);
-        assert_eq!(space.retire(0, 1, &BTreeSet::new()).len(), 1);
+        assert_eq!(space.delete_unused(0, 1, &BTreeSet::new()).len(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Space, in memory only: block groups, what is free in them, what is promised to whom.
+//! Space, in memory only: block groups, what is free in them, what is reserved for whom.
 //!
 //! # Invariants
 //! 1. A byte of a group is exactly one of: allocated, free (in `free`, once the group is loaded), pinned, or
@@ -13,7 +13,7 @@
 
 mod free_extents;
 mod holds;
-mod retirement;
+mod unused_groups;
 
 pub use free_extents::FreeExtents;
 
@@ -103,7 +103,7 @@ pub struct ClassTotals {
     pub used: u64,
     /// Bytes that could be allocated now.
     pub free: u64,
-    /// Bytes promised.
+    /// Bytes reserved.
     pub reserved: u64,
 }
 
@@ -117,7 +117,7 @@ struct SpaceState {
     holds: holds::Holds,
     dirty: BTreeSet<u64>,
     mixed: bool,
-    /// A group of data or trees became empty since groups last retired.
+    /// A group of data or trees became empty since unused groups were last deleted.
     emptied: bool,
 }
 
@@ -201,7 +201,7 @@ impl Space {
         Space { state: Mutex::default(), nodesize: u64::from(nodesize) }
     }
 
-    /// Begins again with these groups and what is excluded in each; what is promised stays promised.
+    /// Begins again with these groups and what is excluded in each; what is reserved stays reserved.
     pub fn start_again(&self, groups: impl Iterator<Item = (GroupInfo, Vec<Range<Logical>>)>) {
         let mut state = self.state.lock();
         *state = SpaceState { reserved: state.reserved, ..SpaceState::default() };
@@ -353,7 +353,7 @@ impl Space {
         Claimed::Yes
     }
 
-    /// Takes one tree block where the caller had one before. Not in a group that holds nothing else: that one is to retire.
+    /// Takes one tree block where the caller had one before. Skips otherwise empty groups, which are about to be deleted.
     pub fn retake_node(&self, class: Class, at: Logical) -> bool {
         let holds_more = self.group_of(at).is_some_and(|group| group.used > 0);
         holds_more && self.claim(class, at, self.nodesize) == Claimed::Yes
@@ -364,8 +364,8 @@ impl Space {
         self.state.lock().give_back(at, len);
     }
 
-    /// The same, and promises it to whom it was promised before.
-    pub fn give_back_promised(&self, at: Logical, len: u64) {
+    /// The same, and reserves it for whom it was reserved before.
+    pub fn give_back_reserved(&self, at: Logical, len: u64) {
         let mut state = self.state.lock();
         let class = state.give_back(at, len);
         state.reserved[class] += len;
@@ -445,7 +445,7 @@ impl Space {
         !self.state.lock().dirty.is_empty()
     }
 
-    /// Promises `bytes` of `class` if `floor` more bytes than all promises remain free.
+    /// Reserves `bytes` of `class` if `floor` more bytes than all reservations remain free.
     pub fn reserve(&self, class: Class, bytes: u64, floor: u64) -> bool {
         let mut state = self.state.lock();
         let class = state.resolve(class) as usize;
@@ -456,11 +456,11 @@ impl Space {
         enough
     }
 
-    /// Takes a promise back, used or not.
+    /// Takes a reservation back, used or not.
     pub fn unreserve(&self, class: Class, bytes: u64) {
         let mut state = self.state.lock();
         let class = state.resolve(class) as usize;
-        assert!(state.reserved[class] >= bytes, "more space is given back than was promised");
+        assert!(state.reserved[class] >= bytes, "more space is given back than was reserved");
         state.reserved[class] -= bytes;
     }
 
@@ -480,7 +480,7 @@ impl Space {
         totals
     }
 
-    /// Bytes free and not promised in the class that serves `class`.
+    /// Bytes free and not reserved in the class that serves `class`.
     pub fn available(&self, class: Class) -> u64 {
         let state = self.state.lock();
         let class = state.resolve(class) as usize;

@@ -97,7 +97,7 @@ fn make(handle: &Handle, caller: &Caller, parent: &Arc<Inode>, name: &[u8], id: 
     enter(handle, parent, name, Key::new(id.0, KeyType::ROOT_ITEM, 0), now)
 }
 
-/// From now on the subvolume can be found. Its root item's final form follows when the transaction settles.
+/// From now on the subvolume can be found. Its root item's final form follows when the transaction freezes.
 fn make_known(handle: &Handle, tree: Arc<Tree>) -> Result<()> {
     let core = handle.core();
     core.globals().root.insert(handle, tree.root_item_key(), tree.root_item().as_bytes())?;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Items that deletion changes.
 const ITEMS: u64 = 10;
 
-/// The key of a deleted tree's orphan item in the tree of tree roots.
+/// The key of a deleted tree's orphan item in the root tree.
 pub(super) fn orphan_key(id: TreeId) -> Key {
     Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, id.0)
 }
@@ -70,7 +70,7 @@ pub fn delete(inodes: &InodeCache, files: &Files, parent: InodeId, name: &[u8], 
     let gone = || -> Result<()> {
         directory::remove(&handle, &parent, name, &found, backref.index)?;
         subvolume_entry::remove(&handle, parent.tree_id(), id)?;
-        bury(&handle, &tree)
+        mark_deleted(&handle, &tree)
     };
     gone().inspect_err(|error| handle.failed(error))?;
     parent.change(|state| {
@@ -99,7 +99,7 @@ fn must_be_deletable(core: &Core, id: TreeId) -> Result<()> {
     Ok(())
 }
 
-fn bury(handle: &Handle, tree: &Arc<Tree>) -> Result<()> {
+fn mark_deleted(handle: &Handle, tree: &Arc<Tree>) -> Result<()> {
     let item = tree.root_item();
     tree.change_root_item(handle, |item| {
         item.refs = 0.into();

@@ -7,12 +7,12 @@
 //! child C of a block that only we refer to      what happens
 //! only we refer to C                            descend, and free it when its children are done
 //! shared, older than the snapshot or full leaf  drop our reference to C
-//! shared, and ours (younger than g)             first its subtree names its parents, not us, then drop
+//! shared, and ours (younger than g)             first convert its subtree to full back references, then drop
 //! ```
-//! Naming parents goes from the leaves up: a block gets full back references after all blocks below it. How far it
-//! came within one child is kept in memory only; after a crash the child is looked at from its beginning, and what is
-//! named already is left alone. That a block has full back references says nothing about those below it: Linux names
-//! from the top down.
+//! The conversion to full back references goes from the leaves up: a block is converted after all blocks below it. How
+//! far it came within one child is kept in memory only; after a crash the child is looked at from its beginning, and what
+//! is converted already is left alone. That a block has full back references says nothing about those below it: Linux
+//! converts from the top down.
 //!
 //! A step reads nothing from a device: where a block is not in memory it stops, and whoever takes steps reads the block while
 //! no handle and no lock is held.
@@ -45,11 +45,11 @@ struct Walk<'a> {
     refs: &'a RefQueue,
     handle: &'a Handle,
     tree: TreeId,
-    born: Generation,
+    created: Generation,
     path: Vec<PathBlock>,
     budget: usize,
     /// Within the child whose blocks are being given full back references: everything before is done.
-    named_to: Option<Key>,
+    converted_to: Option<Key>,
 }
 
 /// Why a step ended.
@@ -68,15 +68,16 @@ pub(crate) enum Stop {
 pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<Stop> {
     let core = handle.core();
     let item = tree.root_item();
-    let born = Generation(tree.root_item_key().offset);
-    let named_to = tree.named_to.lock().take();
+    let created = Generation(tree.root_item_key().offset);
+    let converted_to = tree.converted_to.lock().take();
     let refs = &handle.transaction().refs;
-    let mut walk = Walk { core, refs, handle, tree: tree.id(), born, path: Vec::new(), budget: STEP_BLOCKS, named_to };
+    let mut walk =
+        Walk { core, refs, handle, tree: tree.id(), created, path: Vec::new(), budget: STEP_BLOCKS, converted_to };
     let stop = match walk.resume(tree.root(), item.drop_progress.into(), Level(item.drop_level)) {
         Ok(()) => walk.run(),
         Err(error) => Err(error),
     };
-    *tree.named_to.lock() = walk.named_to;
+    *tree.converted_to.lock() = walk.converted_to;
     let stop = match stop {
         Err(Error::Missing(ptr)) => Stop::Missing(*ptr),
         other => other?,
@@ -160,14 +161,14 @@ impl Walk<'_> {
             self.path.push(block);
             return Ok(());
         }
-        let ours = ptr.generation > self.born && !(ptr.level.0 == 0 && refs.full);
-        let from = self.named_to;
-        if ours && !self.name_parents(&ptr, from)? {
+        let ours = ptr.generation > self.created && !(ptr.level.0 == 0 && refs.full);
+        let from = self.converted_to;
+        if ours && !self.convert_to_full_backrefs(&ptr, from)? {
             // Out of budget: the next step goes on with this child.
             self.budget = 0;
             return Ok(());
         }
-        self.named_to = None;
+        self.converted_to = None;
         let block = self.path.last_mut().expect("the path is not empty");
         let by = if block.full { RefBy::Block(block.node.at()) } else { RefBy::Tree(self.tree) };
         block.slot += 1;
@@ -208,8 +209,8 @@ impl Walk<'_> {
 
     /// In the subtree at `ptr`, every block that this tree owns and others keep gets full back references: its
     /// children name it instead of us. Children before `from` have them. False when the budget ended before the
-    /// subtree did; `named_to` then says how far it came.
-    fn name_parents(&mut self, ptr: &NodePtr, from: Option<Key>) -> Result<bool> {
+    /// subtree did; `converted_to` then says how far it came.
+    fn convert_to_full_backrefs(&mut self, ptr: &NodePtr, from: Option<Key>) -> Result<bool> {
         if self.budget == 0 {
             return Ok(false);
         }
@@ -223,11 +224,11 @@ impl Walk<'_> {
             for slot in first..node.nritems() {
                 let child = node.child_ptr(slot, self.tree);
                 let from = from.filter(|_| slot == first);
-                if child.generation > self.born && !self.name_parents(&child, from)? {
+                if child.generation > self.created && !self.convert_to_full_backrefs(&child, from)? {
                     return Ok(false);
                 }
                 if slot + 1 < node.nritems() {
-                    self.named_to = Some(node.key(slot + 1));
+                    self.converted_to = Some(node.key(slot + 1));
                 }
             }
         }

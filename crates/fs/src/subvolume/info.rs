@@ -100,7 +100,7 @@ pub(super) fn visit(core: &Core, first: TreeId, last: TreeId, show: &mut dyn FnM
     })
 }
 
-/// Shows the items that the tree of tree roots has of subvolumes.
+/// Shows the items that the root tree has of subvolumes.
 fn scan(
     core: &Core,
     first: TreeId,

@@ -1,9 +1,9 @@
 //! Subvolumes and snapshots: making, deleting and describing them, and the UUID tree.
 //!
 //! # Invariants
-//! 1. A snapshot is made while a transaction settles, after everything in memory is in the trees, and is committed
+//! 1. A snapshot is made while a transaction freezes, after everything in memory is in the trees, and is committed
 //!    at once: its blocks must not change in the generation that made it.
-//! 2. A deleted subvolume is an orphan of the tree of tree roots until the last of its blocks is dropped; the
+//! 2. A deleted subvolume is an orphan of the root tree until the last of its blocks is dropped; the
 //!    cleaner goes on after a crash where it stopped.
 //! 3. Entries of the UUID tree change in the transaction that changes what they describe.
 
@@ -27,4 +27,4 @@ pub use create::{create, snapshot};
 pub use delete::{Victim, delete};
 pub use info::{SubvolumeInfo, default_id, finish_received, info, list, list_from, set_default, set_readonly};
 pub use snapshots::Snapshots;
-pub use uuid_upkeep::mend_uuid_tree;
+pub use uuid_upkeep::repair_uuid_tree;

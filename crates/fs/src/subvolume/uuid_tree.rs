@@ -207,7 +207,7 @@ fn bears(core: &Core, kind: UuidKind, uuid: &[u8; 16], id: TreeId) -> Result<boo
 
 /// Mends one flaw, if it still is one. False where nothing was done: it is none any more, a second root item of the same
 /// number has it, or an entry has no room.
-pub fn mend(handle: &Handle, flaw: Flaw) -> Result<bool> {
+pub fn repair(handle: &Handle, flaw: Flaw) -> Result<bool> {
     let core = handle.core();
     match flaw {
         Flaw::Stale(kind, uuid, id) if !bears(core, kind, &uuid, id)? => remove(handle, kind, &uuid, id)?,

@@ -1,6 +1,6 @@
-//! Keeping the UUID tree: making it where there is none, and mending it where somebody left it behind.
+//! Keeping the UUID tree: making it where there is none, and repairing it where somebody left it behind.
 
-use super::uuid_tree::{self, Stretch, mend};
+use super::uuid_tree::{self, Stretch, repair};
 use crate::commit::Engine;
 use crate::error::Result;
 use crate::transaction::{Core, Reserve, Tree};
@@ -8,12 +8,12 @@ use butterfs_ondisk::items::{InodeItem, RootItem};
 use butterfs_ondisk::{Key, TreeId};
 use std::sync::Arc;
 
-/// Flaws that one transaction mends.
+/// Flaws that one transaction repairs.
 const BATCH: usize = 256;
 
 /// Makes the UUID tree complete and right, whatever it holds; from then on commits say that it is. Returns how many
 /// entries were wrong. `go_on` is asked between batches.
-pub fn mend_uuid_tree(engine: &Engine, go_on: &dyn Fn() -> bool) -> Result<usize> {
+pub fn repair_uuid_tree(engine: &Engine, go_on: &dyn Fn() -> bool) -> Result<usize> {
     if uuid_tree::tree(engine)?.is_none() {
         let handle = engine.start(Reserve::items(2))?;
         let generation = handle.generation().0;
@@ -26,30 +26,30 @@ pub fn mend_uuid_tree(engine: &Engine, go_on: &dyn Fn() -> bool) -> Result<usize
         };
         engine.trees.remember(Arc::new(Tree::create(&handle, TreeId::UUID, item)?));
     }
-    let mut mended = 0;
+    let mut repaired = 0;
     // A subvolume that is made or deleted meanwhile keeps its own entries; only a pass that found nothing to do says
     // that the tree is right.
     loop {
-        let stale = mend_pass(engine, go_on, &uuid_tree::stale_entries)?;
-        let missing = mend_pass(engine, go_on, &uuid_tree::missing_entries)?;
+        let stale = repair_pass(engine, go_on, &uuid_tree::stale_entries)?;
+        let missing = repair_pass(engine, go_on, &uuid_tree::missing_entries)?;
         match (stale, missing) {
             (Some(0), Some(0)) => break,
-            (Some(stale), Some(missing)) => mended += stale + missing,
+            (Some(stale), Some(missing)) => repaired += stale + missing,
             // Interrupted: the next mount does it.
-            _ => return Ok(mended),
+            _ => return Ok(repaired),
         }
     }
     engine.set_uuid_tree_current();
-    Ok(mended)
+    Ok(repaired)
 }
 
 /// Mends what `find` finds, stretch by stretch; returns how many flaws. `None`: told to stop.
-fn mend_pass(
+fn repair_pass(
     engine: &Engine,
     go_on: &dyn Fn() -> bool,
     find: &dyn Fn(&Core, Key, usize) -> Result<Stretch>,
 ) -> Result<Option<usize>> {
-    let (mut mended, mut from) = (0, Some(Key::MIN));
+    let (mut repaired, mut from) = (0, Some(Key::MIN));
     while let Some(key) = from {
         if !go_on() {
             return Ok(None);
@@ -63,8 +63,8 @@ fn mend_pass(
         // An operation that gives a subvolume a UUID inserts the entry first and changes the root item later, under this lock.
         let _table = engine.subvolume_table.lock();
         for flaw in flaws {
-            mended += usize::from(mend(&handle, flaw).inspect_err(|error| handle.failed(error))?);
+            repaired += usize::from(repair(&handle, flaw).inspect_err(|error| handle.failed(error))?);
         }
     }
-    Ok(Some(mended))
+    Ok(Some(repaired))
 }

@@ -1,7 +1,7 @@
 //! New chunks: how large, and where on the devices.
 //!
 //! A chunk can be used as soon as it is planned: the chunk map and the block groups know it at once, and its items
-//! wait in the books of the running transaction to settle, as reference changes do. So a tree block in a new
+//! wait in the books of the running transaction to be booked, as reference changes do. So a tree block in a new
 //! chunk and the chunk's items become durable together.
 //!
 //! Sizes follow the kernel: a tenth of the devices at most, 1 GiB for data, 256 MiB for metadata (1 GiB above 50 GiB
@@ -191,7 +191,7 @@ impl DeviceSpace {
 
 impl Core {
     /// Adds a chunk for `class`. `ENOSPC` when the devices have no room for one.
-    pub(crate) fn grow(&self, class: Class) -> Result<()> {
+    pub(crate) fn allocate_chunk(&self, class: Class) -> Result<()> {
         let class = match class {
             Class::Data | Class::Metadata if self.space.is_mixed() => Class::Mixed,
             class => class,
@@ -199,12 +199,12 @@ impl Core {
         let mut devices = self.devices.space.lock();
         if class != Class::System && self.space.available(Class::System) < 16 * u64::from(self.nodesize()) {
             // The chunk's own item needs room too; what is left serves if there is no room for more.
-            let _ = self.grow_locked(&mut devices, Class::System);
+            let _ = self.allocate_chunk_locked(&mut devices, Class::System);
         }
-        self.grow_locked(&mut devices, class)
+        self.allocate_chunk_locked(&mut devices, class)
     }
 
-    fn grow_locked(&self, devices: &mut DeviceSpace, class: Class) -> Result<()> {
+    fn allocate_chunk_locked(&self, devices: &mut DeviceSpace, class: Class) -> Result<()> {
         for (&id, device) in &mut devices.devices {
             device.is_lost = !self.volume.is_usable(id);
         }
@@ -225,20 +225,20 @@ impl Core {
         devices.add_chunk(&chunk);
         let info = GroupInfo { start: chunk.start, length: chunk.length, flags: chunk.kind, used: 0 };
         let excluded = map.superblock_exclusions(&chunk);
-        // The items wait before anything is allocated in the chunk: a block there must find them when it settles. Who makes
+        // The items wait before anything is allocated in the chunk: a block there must find them when that freezes. Who makes
         // the superblock sees the chunk in the map and here, or in neither.
         self.gate.with_books(|books| {
             self.volume.set_chunk_map(map);
             books.new_chunks.push(chunk);
-            books.has_grown = true;
+            books.has_allocated_chunk = true;
         });
         self.space.add_group(info, &excluded, true);
         Ok(())
     }
 
     /// Makes room for one more tree block.
-    pub(super) fn grow_for_node(&self, system: bool) -> Result<()> {
-        self.grow(if system { Class::System } else { Class::Metadata })
+    pub(super) fn allocate_chunk_for_node(&self, system: bool) -> Result<()> {
+        self.allocate_chunk(if system { Class::System } else { Class::Metadata })
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //! 1. An inode's item is changed in memory only; [`DirtyInodes::change`] puts the inode on the list, and the transaction
-//!    that settles next writes all that are on it.
+//!    that freezes next writes all that are on it.
 //! 2. Nobody reads a tree or waits for anything while holding an inode's state.
 //!
-//! They belong to no generation: an inode is changed while whatever transaction runs, and goes with the next that settles.
+//! They belong to no generation: an inode is changed while whatever transaction runs, and goes with the next that freezes.
 
 use super::{Handle, Tree};
 use crate::env::{Env, Time};
@@ -240,7 +240,7 @@ impl DirtyInodes {
         self.list.lock().len()
     }
 
-    /// Changes the state of an inode, and sees to it that its item is written when a transaction settles.
+    /// Changes the state of an inode, and sees to it that its item is written when a transaction freezes.
     pub fn change<R>(&self, inode: &Arc<InodeRecord>, env: &Env, change: impl FnOnce(&mut InodeState) -> R) -> R {
         let mut state = inode.state.lock();
         let result = change(&mut state);

@@ -91,7 +91,7 @@ impl NodeEditor for Editor<'_> {
         let at = self.allocate()?;
         let mut copy = (**node).clone();
         copy.set_identity(at, self.generation(), self.tree.id());
-        self.settle_references(node, &refs);
+        self.update_references(node, &refs);
         self.core.env().passes("a block is copied and not yet known");
         self.own(at, node.level());
         self.core.nodes.insert_dirty(copy);
@@ -176,7 +176,7 @@ impl Editor<'_> {
         let by = RefBy::Tree(self.tree.id());
         let changed = self.transaction.refs.change(at, self.nodesize(), ExtentKind::Block(level), by, -1, false);
         if gone && changed != Changed::Conflict {
-            self.core.nodes.retire(at);
+            self.core.nodes.drop_dirty(at);
         }
         if changed == Changed::Vanished {
             self.core.space.give_back(at, self.nodesize());
@@ -205,7 +205,7 @@ impl Editor<'_> {
         Ok(refs)
     }
 
-    fn settle_references(&self, node: &Node, refs: &BlockRefs) {
+    fn update_references(&self, node: &Node, refs: &BlockRefs) {
         let own = node.owner() == self.tree.id();
         match (refs.shared(), refs.full) {
             (false, false) => {}

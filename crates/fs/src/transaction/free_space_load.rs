@@ -1,6 +1,6 @@
 //! Reading what is free in a block group: from the free space tree, or from the gaps of the extent tree.
 //!
-//! Both trees change only while a transaction settles, and a group that is not loaded has no allocations newer
+//! Both trees change only while a transaction freezes, and a group that is not loaded has no allocations newer
 //! than what they say; what they list as free but must not be used yet is pinned, and [`Space::load`] takes it out.
 //!
 //! [`Space::load`]: crate::space::Space::load
@@ -12,8 +12,8 @@ use butterfs_ondisk::{Key, KeyType, Logical};
 use std::ops::ControlFlow;
 
 impl Core {
-    /// Loads the free runs of the group that starts at `start`. No tree lock may be held, and nothing may settle
-    /// meanwhile: the caller has a handle, or is the one who settles. A group that has retired since it was named is
+    /// Loads the free runs of the group that starts at `start`. No tree lock may be held, and nothing may freeze
+    /// meanwhile: the caller has a handle, or is the one who freezes. A group that was deleted since it was named is
     /// nothing to load.
     pub(crate) fn load_group(&self, start: Logical) -> Result<()> {
         let Some(group) = self.space.group_of(start) else { return Ok(()) };

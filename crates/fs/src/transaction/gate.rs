@@ -20,8 +20,8 @@ struct Progress {
     writing: Vec<(Generation, Arc<Traces>)>,
     durable: Generation,
     handles: usize,
-    settling: bool,
-    /// How many wait for the end of settling to join.
+    freezing: bool,
+    /// How many wait for the end of freezing to join.
     waiting: usize,
     aborted: Option<Box<str>>,
 }
@@ -44,7 +44,7 @@ impl Gate {
                 writing: Vec::new(),
                 durable,
                 handles: 0,
-                settling: false,
+                freezing: false,
                 waiting: 0,
                 aborted: None,
             }),
@@ -77,12 +77,12 @@ impl Gate {
         self.progress.lock().durable
     }
 
-    /// Lets a handle in. Waits while a transaction settles.
+    /// Lets a handle in. Waits while a transaction freezes.
     pub(super) fn enter(&self) -> Result<Arc<Transaction>> {
         let mut progress = self.progress.lock();
-        if progress.settling && progress.aborted.is_none() {
+        if progress.freezing && progress.aborted.is_none() {
             progress.waiting += 1;
-            while progress.settling && progress.aborted.is_none() {
+            while progress.freezing && progress.aborted.is_none() {
                 self.changed.wait(&mut progress);
             }
             progress.waiting -= 1;
@@ -101,7 +101,7 @@ impl Gate {
     pub(super) fn leave(&self) {
         let mut progress = self.progress.lock();
         progress.handles -= 1;
-        if progress.handles == 0 && progress.settling {
+        if progress.handles == 0 && progress.freezing {
             drop(progress);
             self.changed.notify_all();
         }
@@ -112,16 +112,16 @@ impl Gate {
     pub(super) fn close(&self, in_turn: bool) -> Result<Arc<Transaction>> {
         let mut progress = self.progress.lock();
         let aborted = |progress: &Progress| progress.aborted.clone().map_or(Ok(()), |why| Err(Error::Aborted(why)));
-        while (progress.settling || in_turn && progress.waiting > 0) && progress.aborted.is_none() {
+        while (progress.freezing || in_turn && progress.waiting > 0) && progress.aborted.is_none() {
             self.changed.wait(&mut progress);
         }
         aborted(&progress)?;
-        progress.settling = true;
+        progress.freezing = true;
         while progress.handles > 0 && progress.aborted.is_none() {
             self.changed.wait(&mut progress);
         }
         if let Err(error) = aborted(&progress) {
-            progress.settling = false;
+            progress.freezing = false;
             return Err(error);
         }
         Ok(Arc::clone(&progress.running))
@@ -129,7 +129,7 @@ impl Gate {
 
     /// Lets handles in again.
     pub(super) fn open(&self) {
-        self.progress.lock().settling = false;
+        self.progress.lock().freezing = false;
         self.changed.notify_all();
     }
 
@@ -200,7 +200,7 @@ impl Gate {
     }
 
     /// Whether a transaction that is not durable gives block groups back.
-    pub fn retires(&self) -> bool {
-        self.not_durable(Traces::retires).is_some()
+    pub fn deletes_groups(&self) -> bool {
+        self.not_durable(Traces::deletes_groups).is_some()
     }
 }

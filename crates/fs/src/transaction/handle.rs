@@ -3,7 +3,7 @@
 //! Starting one never commits: where space is short it says so, and the layer above commits and tries again.
 
 use super::refs::{Changed, ExtentKind, RefBy};
-use super::reserve::Promised;
+use super::reserve::MetadataReservation;
 use super::running::{Ended, Transaction};
 use super::{Core, Reserve};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub struct DataRef {
 pub struct Handle {
     core: Arc<Core>,
     transaction: Arc<Transaction>,
-    promised: Option<Promised>,
+    reservation: Option<MetadataReservation>,
     counted: bool,
     edited: AtomicBool,
     /// A panic that drops it is its own.
@@ -42,24 +42,24 @@ pub struct Handle {
 }
 
 impl Core {
-    /// Joins the running transaction, with space promised for what `reserve` says; `None` where there is not so much to be
-    /// promised now. `ENOSPC` happens here or not at all; `EROFS` when nothing may be written.
+    /// Joins the running transaction, with space reserved for what `reserve` says; `None` where there is not so much to be
+    /// reserved now. `ENOSPC` happens here or not at all; `EROFS` when nothing may be written.
     pub(crate) fn try_start(self: &Arc<Self>, reserve: Reserve) -> Result<Option<Handle>> {
         self.must_not_be_read_only()?;
-        match self.promise_items(reserve) {
-            Some(promised) => self.join_with(promised).map(Some),
+        match self.reserve_items(reserve) {
+            Some(reservation) => self.join_with(reservation).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Joins with what was promised; it is given back when the handle ends.
-    pub(crate) fn join_with(self: &Arc<Self>, promised: Promised) -> Result<Handle> {
+    /// Joins with what was reserved; it is given back when the handle ends.
+    pub(crate) fn join_with(self: &Arc<Self>, reservation: MetadataReservation) -> Result<Handle> {
         let held = Held::of(order::HANDLE);
         let transaction = self.gate.enter()?;
-        Ok(self.handle(transaction, Some(promised), held, true))
+        Ok(self.handle(transaction, Some(reservation), held, true))
     }
 
-    /// Joins without a promise.
+    /// Joins without a reservation.
     pub(crate) fn join(self: &Arc<Self>) -> Result<Handle> {
         let held = Held::of(order::HANDLE);
         let transaction = self.gate.enter()?;
@@ -69,12 +69,12 @@ impl Core {
     fn handle(
         self: &Arc<Self>,
         transaction: Arc<Transaction>,
-        promised: Option<Promised>,
+        reservation: Option<MetadataReservation>,
         held: Held,
         counted: bool,
     ) -> Handle {
         let (edited, armed) = (AtomicBool::new(!counted), !std::thread::panicking());
-        Handle { core: Arc::clone(self), transaction, promised, counted, edited, armed, _held: held }
+        Handle { core: Arc::clone(self), transaction, reservation, counted, edited, armed, _held: held }
     }
 
     /// Waits until every handle that is open now has ended; others begin only then. No handle may be held.
@@ -197,11 +197,11 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Before anybody who waits for this handle can settle what it left half-made.
+        // Before anybody who waits for this handle can freeze what it left half-made.
         if self.armed && std::thread::panicking() {
             self.core.abort_after_panic();
         }
-        drop(self.promised.take());
+        drop(self.reservation.take());
         if self.counted {
             self.core.gate.leave();
         }

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. Under one handle the writer finds out that the extent belongs to nobody else, and begins an [`InPlaceWrite`].
-//!    Nothing is freed between the two, because references are settled only when no handle is open.
+//!    Nothing is freed between the two, because references are booked only when no handle is open.
 //! 2. While an [`InPlaceWrite`] lives, its extent is not used for anything else, whoever frees it and however many
 //!    commits pass ([`Space::hold`](crate::space::Space::hold)).
 //! 3. A snapshot is made while no [`InPlaceWrite`] lives in its source, so it shares no extent that still changes. It

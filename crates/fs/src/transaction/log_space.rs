@@ -4,7 +4,7 @@
 //! 1. A log block is taken from the metadata space and from nothing else; on disk it is free space.
 //! 2. What logs have taken in a transaction comes back when that transaction is durable, written or not: until then the
 //!    superblock on disk may lead to it.
-//! 3. A log leaves alone what is promised to others and what the commit needs: it is refused, and its caller commits.
+//! 3. A log leaves alone what is reserved for others and what the commit needs: it is refused, and its caller commits.
 //!
 //! A log lies where the one before lay, as far as that is free again: a sparse file that holds the device does not grow
 //! then, and its flush costs about half.
@@ -16,7 +16,7 @@ use butterfs_ondisk::Logical;
 use std::sync::Arc;
 
 impl Core {
-    /// Takes a block for a log of `transaction`. The caller has a handle of it, and a promise.
+    /// Takes a block for a log of `transaction`. The caller has a handle of it, and a reservation.
     pub(crate) fn allocate_log_block(&self, transaction: &Transaction) -> Result<Logical> {
         if let Some(at) = self.log_block_again(transaction) {
             return Ok(at);

@@ -1,22 +1,22 @@
 //! Transactions: who may change what now, and what the changes wait for.
 //!
 //! ```text
-//! Running ──► Settling ──► Writing ──► Durable
+//! Running ──► Freezing ──► Writing ──► Durable
 //!              │             └ generation+1 is already Running: it edits and allocates
-//!              └ new handles wait: CPU only. References that many have queued are settled in slices before
+//!              └ new handles wait: CPU only. References that many have queued are booked in slices before
 //! ```
 //! A [`Transaction`] is what belongs to one generation; the [`Gate`] lets [handles](Handle) into the running one. [`Core`] is
 //! what an open filesystem keeps from one to the next, below inodes.
 //!
 //! # Invariants
 //! 1. At most one transaction is Writing and one Running.
-//! 2. Trees change only under a [`Handle`]; Settling begins when no handle is left.
+//! 2. Trees change only under a [`Handle`]; Freezing begins when no handle is left.
 //! 3. Locks are taken in the order of one table ([`butterfs_sync::order`]), which a debug build checks.
 //! 4. A failed commit, an edit that fails half-way, or a panic anywhere aborts ([`abort`]): reads go on, writes return
 //!    `EROFS`, and what is on disk is the last durable transaction.
 //! 5. Nothing here commits: where space or memory is short, starting says so.
 //!
-//! Settling and writing are done in `commit`.
+//! Freezing and writing are done in `commit`.
 
 mod abort;
 mod chunk_allocation;
@@ -51,7 +51,7 @@ pub(crate) use editor::Loading;
 pub(crate) use handle::Stopped;
 pub use handle::{DataRef, Handle};
 pub(crate) use in_place::InPlaceWrite;
-pub(crate) use reserve::Promised;
+pub(crate) use reserve::MetadataReservation;
 pub use reserve::{DataReservation, Reserve};
 pub(crate) use running::{Books, Ended, Transaction};
 pub(crate) use subvolume_table::Readers;

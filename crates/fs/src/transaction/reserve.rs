@@ -1,9 +1,9 @@
-//! Reservations: space is promised before an operation changes anything, so that `ENOSPC` happens there or nowhere.
+//! Reservations: space is reserved before an operation changes anything, so that `ENOSPC` happens there or nowhere.
 //!
-//! What must stay free beside all promises: what the commit itself will need for the queue of references and the
+//! What must stay free beside all reservations: what the commit itself will need for the queue of references and the
 //! dirty inodes ([`Core::commit_cost`]), and a global reserve that only operations which free space may use.
 //!
-//! Here a promise is made or not; what is done when there is too little is the business of `commit`.
+//! Here a reservation is made or not; what is done when there is too little is the business of `commit`.
 
 use super::Core;
 use crate::error::{Errno, Error, Result};
@@ -45,13 +45,13 @@ const SPARE_BYTES: u64 = 4 << 30;
 /// More dirty inodes than this are compared with the leaves that there are.
 const MANY_INODES: u64 = 256;
 
-/// Tree space that is promised to somebody; given back when dropped.
-pub(crate) struct Promised {
+/// Tree space that is reserved for somebody; given back when dropped.
+pub(crate) struct MetadataReservation {
     core: Arc<Core>,
     bytes: u64,
 }
 
-impl Drop for Promised {
+impl Drop for MetadataReservation {
     fn drop(&mut self) {
         self.core.space.unreserve(Class::Metadata, self.bytes);
     }
@@ -109,16 +109,16 @@ impl Core {
         bytes.max(least).min(most).min(512 << 20)
     }
 
-    /// Promises space for what `reserve` says; `None` where there is not so much to be promised now.
-    pub(crate) fn promise_items(self: &Arc<Self>, reserve: Reserve) -> Option<Promised> {
+    /// Reserves space for what `reserve` says; `None` where there is not so much to be reserved now.
+    pub(crate) fn reserve_items(self: &Arc<Self>, reserve: Reserve) -> Option<MetadataReservation> {
         let bytes = reserve.items * NODES_PER_ITEM * u64::from(self.nodesize());
-        self.promise(bytes, reserve.frees).then(|| Promised { core: Arc::clone(self), bytes })
+        self.reserve_metadata(bytes, reserve.frees).then(|| MetadataReservation { core: Arc::clone(self), bytes })
     }
 
-    /// Promises room for `blocks` more log blocks, if there is any to spare.
-    pub(crate) fn promise_log(self: &Arc<Self>, blocks: u64) -> Option<Promised> {
+    /// Reserves room for `blocks` more log blocks, if there is any to spare.
+    pub(crate) fn reserve_log(self: &Arc<Self>, blocks: u64) -> Option<MetadataReservation> {
         let bytes = blocks * u64::from(self.nodesize());
-        self.promise(bytes, false).then(|| Promised { core: Arc::clone(self), bytes })
+        self.reserve_metadata(bytes, false).then(|| MetadataReservation { core: Arc::clone(self), bytes })
     }
 
     /// Whether the devices have room for so many chunks that one more of trees is not missed where data should be.
@@ -139,31 +139,31 @@ impl Core {
     }
 
     /// Half of the global reserve is the commit's alone: what an operation does adds to the commit's cost.
-    fn promise(&self, bytes: u64, frees: bool) -> bool {
+    fn reserve_metadata(&self, bytes: u64, frees: bool) -> bool {
         let reserve = self.global_reserve();
         let floor = self.commit_cost() + if frees { reserve / 2 } else { reserve };
         self.space.reserve(Class::Metadata, bytes, floor)
     }
 
-    /// Promises what recording the data will take, with another chunk where that is allowed.
-    fn promise_recording(&self, bytes: u64, any_chunk: bool) -> bool {
-        while !self.promise(bytes, false) {
+    /// Reserves what recording the data will take, with another chunk where that is allowed.
+    fn reserve_recording(&self, bytes: u64, any_chunk: bool) -> bool {
+        while !self.reserve_metadata(bytes, false) {
             let allowed = any_chunk || self.has_spare_chunks();
-            if !allowed || self.grow(Class::Metadata).is_err() {
+            if !allowed || self.allocate_chunk(Class::Metadata).is_err() {
                 return false;
             }
         }
         true
     }
 
-    /// Promises `bytes` of data space, and the tree space to record the data in, with another chunk of trees where there is
+    /// Reserves `bytes` of data space, and the tree space to record the data in, with another chunk of trees where there is
     /// room for many of them, or where `any_chunk` allows it; `None` where that is not enough.
     pub(crate) fn try_reserve_data(self: &Arc<Self>, bytes: u64, any_chunk: bool) -> Result<Option<DataReservation>> {
         self.must_not_be_read_only()?;
         if let Some(aborted) = self.aborted() {
             return Err(aborted);
         }
-        Ok(self.promise_data(bytes.next_multiple_of(u64::from(self.sectorsize())), any_chunk))
+        Ok(self.reserve_data_space(bytes.next_multiple_of(u64::from(self.sectorsize())), any_chunk))
     }
 
     /// Refuses changes where nothing may be written.
@@ -174,21 +174,21 @@ impl Core {
         }
     }
 
-    fn promise_data(self: &Arc<Self>, bytes: u64, any_chunk: bool) -> Option<DataReservation> {
+    fn reserve_data_space(self: &Arc<Self>, bytes: u64, any_chunk: bool) -> Option<DataReservation> {
         let floor = self.data_floor();
         while !self.space.reserve(Class::Data, bytes, floor) {
-            self.grow(Class::Data).ok()?;
+            self.allocate_chunk(Class::Data).ok()?;
         }
         let recording = recording_cost(bytes);
-        let promised = self.promise_recording(recording, any_chunk);
-        self.note_trees_full(!promised);
-        if !promised {
+        let reserved = self.reserve_recording(recording, any_chunk);
+        self.note_trees_full(!reserved);
+        if !reserved {
             self.space.unreserve(Class::Data, bytes);
         }
-        promised.then(|| DataReservation { core: Arc::clone(self), bytes, recording })
+        reserved.then(|| DataReservation { core: Arc::clone(self), bytes, recording })
     }
 
-    /// Bytes that must stay free beside all promises of data.
+    /// Bytes that must stay free beside all reservations of data.
     fn data_floor(&self) -> u64 {
         if self.space.is_mixed() { self.commit_cost() + self.global_reserve() } else { 0 }
     }
@@ -210,24 +210,24 @@ impl Core {
                     return Ok((at, len));
                 }
                 Found::Load(group) => {
-                    // Nothing settles while a handle is held.
+                    // Nothing freezes while a handle is held.
                     let _handle = self.join()?;
                     self.load_group(group)?;
                 }
                 Found::Nothing => self
-                    .grow(Class::Data)
+                    .allocate_chunk(Class::Data)
                     .map_err(|_| Error::refused(Errno::ENOSPC, "no contiguous space left for data"))?,
             }
         }
     }
 
-    /// Takes back an allocation that was not used, and promises the space again.
+    /// Takes back an allocation that was not used, and reserves the space again.
     pub(crate) fn unallocate_data(&self, at: Logical, len: u64, reservation: &mut DataReservation) {
-        self.space.give_back_promised(at, len);
+        self.space.give_back_reserved(at, len);
         reservation.bytes += len;
     }
 
-    /// Takes back an allocation that the device did not take data for, and promises as much space again, elsewhere where
+    /// Takes back an allocation that the device did not take data for, and reserves as much space again, elsewhere where
     /// there is some: the place stays unused until the next commit.
     pub(crate) fn avoid_data(&self, at: Logical, len: u64, reservation: &mut DataReservation) {
         if self.space.reserve(Class::Data, len, self.data_floor()) {
@@ -252,7 +252,7 @@ fn recording_cost(bytes: u64) -> u64 {
 /// Writes of fewer bytes may each become an extent of their own.
 const SMALL_WRITE: u64 = 64 << 10;
 
-/// A promise of data space, and of the tree space to record the data in; what is left is given back when dropped.
+/// A reservation of data space, and of the tree space to record the data in; what is left is given back when dropped.
 pub struct DataReservation {
     core: Arc<Core>,
     bytes: u64,
@@ -260,7 +260,7 @@ pub struct DataReservation {
 }
 
 impl DataReservation {
-    /// Bytes still promised.
+    /// Bytes still reserved.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -274,16 +274,16 @@ impl DataReservation {
         }
     }
 
-    /// Splits off a promise of `bytes`.
+    /// Splits off a reservation of `bytes`.
     pub fn split(&mut self, bytes: u64) -> DataReservation {
-        assert!(bytes <= self.bytes, "a promise of {} is split at {bytes}", self.bytes);
+        assert!(bytes <= self.bytes, "a reservation of {} is split at {bytes}", self.bytes);
         let recording = self.share(bytes);
         self.bytes -= bytes;
         self.recording -= recording;
         DataReservation { core: Arc::clone(&self.core), bytes, recording }
     }
 
-    /// Takes another promise in.
+    /// Takes another reservation in.
     pub fn merge(&mut self, mut other: DataReservation) {
         self.bytes += std::mem::take(&mut other.bytes);
         self.recording += std::mem::take(&mut other.recording);
@@ -291,7 +291,7 @@ impl DataReservation {
 
     /// Gives `bytes` back.
     pub fn shrink(&mut self, bytes: u64) {
-        assert!(bytes <= self.bytes, "a promise of {} shrinks by {bytes}", self.bytes);
+        assert!(bytes <= self.bytes, "a reservation of {} shrinks by {bytes}", self.bytes);
         let recording = self.share(bytes);
         self.bytes -= bytes;
         self.recording -= recording;

@@ -45,13 +45,13 @@ pub(crate) struct Books {
     /// Chunks of this transaction whose items are in the trees already.
     pub chunks_booked_ahead: Vec<Logical>,
     /// Chunks that it has removed: their place on the devices is free when it is durable.
-    pub retired_chunks: Vec<Chunk>,
+    pub removed_chunks: Vec<Chunk>,
     /// A chunk was added: what lies in it is lost unless the transaction is committed.
-    pub has_grown: bool,
+    pub has_allocated_chunk: bool,
     /// The filesystem's label from this commit on.
     pub label: Option<[u8; 256]>,
     /// The commit is to give empty block groups back.
-    pub retires: bool,
+    pub deletes_groups: bool,
     /// The commit is to happen even if no tree changes.
     pub must_happen: bool,
     has_ended: bool,
@@ -76,14 +76,14 @@ pub(crate) struct Traces {
     unshared: Mutex<FxHashSet<Logical>, { order::UNSHARED }>,
     /// Subvolumes that got another place: no log can say so.
     placed: Mutex<FxHashSet<TreeId>, { order::PLACED_IN }>,
-    /// Block groups retire with it.
-    retires: AtomicBool,
+    /// Block groups are deleted with it.
+    deletes_groups: AtomicBool,
 }
 
 /// What a transaction that has ended leaves to its commit.
 pub(crate) struct Ended {
     /// Chunks whose place on the devices is free when the transaction is durable.
-    pub retired_chunks: Vec<Chunk>,
+    pub removed_chunks: Vec<Chunk>,
     /// What others have to know of it until then.
     pub traces: Arc<Traces>,
 }
@@ -135,9 +135,9 @@ impl Transaction {
     /// and what this one leaves.
     pub(super) fn end(&self, books: &mut Books, reusable: Vec<Logical>) -> (Transaction, Ended) {
         let inherited = Books {
-            has_grown: !books.new_chunks.is_empty(),
+            has_allocated_chunk: !books.new_chunks.is_empty(),
             new_chunks: std::mem::take(&mut books.new_chunks),
-            retires: books.retires,
+            deletes_groups: books.deletes_groups,
             ..Books::default()
         };
         let log_blocks = LogBlocks { reusable, ..LogBlocks::default() };
@@ -149,8 +149,8 @@ impl Transaction {
             ..Transaction::after(self.generation)
         };
         books.has_ended = true;
-        let retired_chunks = std::mem::take(&mut books.retired_chunks);
-        (next, Ended { retired_chunks, traces: Arc::clone(&self.traces) })
+        let removed_chunks = std::mem::take(&mut books.removed_chunks);
+        (next, Ended { removed_chunks, traces: Arc::clone(&self.traces) })
     }
 
     /// The logs end with the transaction; says where those of the next one may lie. What they have taken comes back when
@@ -185,13 +185,13 @@ impl Traces {
         self.placed.lock().contains(&subvolume)
     }
 
-    /// Block groups retire.
-    pub fn note_retirement(&self) {
-        self.retires.store(true, Ordering::Relaxed);
+    /// Block groups are deleted.
+    pub fn note_deleted_groups(&self) {
+        self.deletes_groups.store(true, Ordering::Relaxed);
     }
 
-    /// Whether block groups retire.
-    pub(super) fn retires(&self) -> bool {
-        self.retires.load(Ordering::Relaxed)
+    /// Whether block groups are deleted.
+    pub(super) fn deletes_groups(&self) -> bool {
+        self.deletes_groups.load(Ordering::Relaxed)
     }
 }

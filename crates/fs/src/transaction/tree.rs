@@ -91,7 +91,7 @@ pub struct Tree {
     /// Whether blocks of it may be gone: nothing is written into it any more.
     dropping: AtomicBool,
     /// While the tree is dropped: how far its shared blocks have full back references; kept by `subvolume`.
-    pub(crate) named_to: Mutex<Option<Key>, { order::NAMED_TO }>,
+    pub(crate) converted_to: Mutex<Option<Key>, { order::FULL_BACKREFS }>,
 }
 
 /// Edits of a subvolume's tree queue references, those of other trees too; booking them edits the last ones.
@@ -127,11 +127,11 @@ impl Tree {
             watch: Watch::default(),
             next_ino: AtomicU64::new(0),
             dropping: AtomicBool::new(false),
-            named_to: Mutex::default(),
+            converted_to: Mutex::default(),
         }
     }
 
-    /// A tree that has no root item: the tree of tree roots and the chunk tree.
+    /// A tree that has no root item: the root tree and the chunk tree.
     pub fn from_superblock(id: TreeId, (at, level, generation): (Logical, Level, Generation)) -> Tree {
         let item = RootItem {
             bytenr: at.0.into(),
@@ -163,7 +163,7 @@ impl Tree {
         *self.item.lock()
     }
 
-    /// Changes its root item; written when the transaction settles.
+    /// Changes its root item; written when the transaction freezes.
     pub fn change_root_item(&self, handle: &Handle, change: impl FnOnce(&mut RootItem)) {
         self.note(handle);
         let mut item = self.item.lock();
@@ -254,12 +254,12 @@ impl Tree {
         self.noted.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the root item in the tree of tree roots is out of date.
+    /// Whether the root item in the root tree is out of date.
     pub(crate) fn has_unrecorded(&self) -> bool {
         *self.recorded.lock() != (self.root(), false)
     }
 
-    /// Its root as of the last transaction that settled; `None` for a tree that the running one made. What it leads to
+    /// Its root as of the last transaction that froze; `None` for a tree that the running one made. What it leads to
     /// never changes, and stays readable until the running transaction is durable.
     pub(crate) fn committed_root(&self, running: Generation) -> Option<NodePtr> {
         let (root, _) = *self.recorded.lock();
@@ -372,10 +372,10 @@ impl Tree {
                 let mut root = self.root.write();
                 edit(&Editor { core, transaction: handle.transaction(), tree: self }, &mut root)
             };
-            let mended = match result {
+            let provided = match result {
                 Err(Error::Missing(ptr)) => fetched.load(core, &ptr),
                 Err(Error::Unloaded(group)) => core.load_group(group),
-                Err(Error::NoNode { system }) => core.grow_for_node(system),
+                Err(Error::NoNode { system }) => core.allocate_chunk_for_node(system),
                 // An edit that fails has changed no item, so only earlier ones can be left half-done.
                 other => {
                     core.env().passes("a tree is edited");
@@ -386,7 +386,7 @@ impl Tree {
                     return other.inspect(|_| handle.edited()).inspect_err(|error| handle.failed(error));
                 }
             };
-            mended.inspect_err(|error| handle.failed(error))?;
+            provided.inspect_err(|error| handle.failed(error))?;
         }
     }
 
@@ -464,7 +464,7 @@ impl Tree {
         })
     }
 
-    /// A new tree whose root is an empty leaf. Its root item is written when the transaction settles.
+    /// A new tree whose root is an empty leaf. Its root item is written when the transaction freezes.
     pub fn create(handle: &Handle, id: TreeId, item: RootItem) -> Result<Tree> {
         let tree = Tree::from_item(id, 0, item);
         tree.write(handle, |editor, root| {

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 /// The trees that every filesystem has once.
 pub struct GlobalTrees {
-    /// Tree of tree roots.
+    /// Root tree.
     pub root: Arc<Tree>,
     /// Chunks and devices.
     pub chunk: Arc<Tree>,
@@ -67,7 +67,7 @@ impl TreeTable {
     }
 
     /// The root item of a tree as it is now: the one in memory if the tree is open, since what is stored follows only
-    /// when the transaction settles; else `stored`.
+    /// when the transaction freezes; else `stored`.
     pub fn current_root_item(&self, id: TreeId, stored: RootItem) -> RootItem {
         self.open.lock().get(&id).map_or(stored, |tree| tree.root_item())
     }

@@ -173,7 +173,7 @@ impl Logs {
     fn must_commit(&self, handle: &Handle, tree: &Tree) -> bool {
         let core = &self.core;
         let generation = handle.generation();
-        handle.transaction().books().has_grown
+        handle.transaction().books().has_allocated_chunk
             || core.incompat() != core.superblock().incompat_flags.get()
             || tree.is_deleted()
             || tree.committed_root(generation).is_none()
@@ -227,7 +227,7 @@ impl Logs {
         let bytes = edits.bytes() + sums;
         let new = 2 * bytes / core.nodesize() as usize + 32;
         let blocks = new + scattered.min(2 * (set.store.len() + new));
-        let _promise = core.promise_log(blocks as u64).ok_or(Stop::Commit("there is no space to spare for a log"))?;
+        let _promise = core.reserve_log(blocks as u64).ok_or(Stop::Commit("there is no space to spare for a log"))?;
         let log = set.trees.get_mut(&tree).expect("it was made before anything was planned");
         core.env().passes("a log is edited");
         let mut items = set.store.items(core, &mut log.root);
@@ -379,7 +379,7 @@ impl Logs {
         let core = &self.core;
         let mut slot = self.set.lock();
         let set = slot.as_mut().filter(|set| !set.broken).ok_or(Stop::Commit("the log lacks something"))?;
-        if handle.transaction().books().has_grown {
+        if handle.transaction().books().has_allocated_chunk {
             return Err(Stop::Commit("a chunk was added"));
         }
         let frozen = set.freeze(core);
@@ -402,7 +402,7 @@ pub(crate) enum Synced {
 impl LogSet {
     fn freeze(&mut self, core: &Arc<Core>) -> Planned<Frozen> {
         let blocks = 4 * self.trees.len() + 32;
-        let _promise = core.promise_log(blocks as u64).ok_or(Stop::Commit("there is no space to spare for a log"))?;
+        let _promise = core.reserve_log(blocks as u64).ok_or(Stop::Commit("there is no space to spare for a log"))?;
         let generation = self.store.generation();
         let mut root = match self.root {
             Some(root) => root,

@@ -116,8 +116,8 @@ pub const OPERATIONS: &[Operation] = &[
         let newest = s.world.fs.superblock().generation();
         m.call(s, || s.world.fs.new_extents(s.tree, newest, &mut |_: Ino, _| Ok(()))).unwrap();
     }),
-    Operation::new("mend_uuid_tree", "", All, |s, m| {
-        let _ = m.call(s, || s.world.fs.mend_uuid_tree()).unwrap();
+    Operation::new("repair_uuid_tree", "", All, |s, m| {
+        let _ = m.call(s, || s.world.fs.repair_uuid_tree()).unwrap();
     }),
     Operation::new("read_snapshot", "", One, |s, m| {
         m.call(s, || reader(s));

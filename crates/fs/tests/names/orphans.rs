@@ -163,13 +163,13 @@ fn a_snapshot_keeps_no_files_without_a_name() {
     let (fs, root) = (&world.fs, world.root());
     let source = InodeId::root_of(fs.create_subvolume(&ROOT, root, b"source").unwrap());
     assert_eq!(world.id("source"), source);
-    let doomed = |number: u64| {
+    let orphan = |number: u64| {
         let file = world.file(source, &format!("doomed{number}"));
         fs.write(file, 0, &vec![number as u8; (number * 3000) as usize], false).unwrap();
         file
     };
     // Each leaf of the tree has some, and what is left of them is more than one leaf.
-    let open: Vec<InodeId> = (0..80).map(doomed).collect();
+    let open: Vec<InodeId> = (0..80).map(orphan).collect();
     let large = scattered_in(&world, source, "large", 400);
     let kept = world.file(source, "kept");
     let dir = world.dir(source, "dir");

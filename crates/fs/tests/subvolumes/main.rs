@@ -150,7 +150,7 @@ fn uuids_lead_to_subvolumes() {
     let uuid = world.fs.subvolume_info(snap).unwrap().uuid;
     world.fs.delete_subvolume(ROOT, b"snap").unwrap();
     assert_eq!(world.fs.subvolumes_by_uuid(UuidKind::Subvolume, &uuid).unwrap(), []);
-    assert_eq!(world.fs.mend_uuid_tree().unwrap(), 0);
+    assert_eq!(world.fs.repair_uuid_tree().unwrap(), 0);
     world.check("uuids");
 }
 

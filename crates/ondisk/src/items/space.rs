@@ -153,7 +153,7 @@ layout! { 48,
 pub struct LeftState {
     /// The commit; 0 in places that are not used.
     pub generation: U64,
-    /// The tree of tree roots.
+    /// The root tree.
     pub root: U64,
     /// The checksum in that block's header.
     pub checksum: [u8; 32],

@@ -63,7 +63,7 @@ fn check_inode_key(key: Key) -> Result<(), String> {
 
 pub(super) fn check_inode_ref(item: &Item) -> Result<(), String> {
     check_placement(item)?;
-    // The tree of tree roots names tree 5 and its own directory from a directory below the usual range.
+    // The root tree names tree 5 and its own directory from a directory below the usual range.
     let parent = item.key.offset;
     let in_root_tree = item.owner == TreeId::ROOT && parent == Ino::TREE_ROOT_DIR.0;
     ensure!(is_free_number(parent) || in_root_tree, "invalid parent directory {parent}");

@@ -123,7 +123,7 @@ impl Base {
     pub fn new(canary: Option<Canary>) -> Base {
         let mut plan = explore::plan(canary);
         plan.bytes = 64 << 20;
-        // One with the default booking: settling before each operation would wait for all others.
+        // One with the default booking: booking before each operation would wait for all others.
         plan.seed = 3;
         let disk = Arc::new(plan.make(&environment(1)));
         let open =

@@ -146,14 +146,14 @@ fn half_dropped() -> Vec<Arc<MemoryDevice>> {
     let disks = made(&FORMATS[0].1);
     let filesystem = opened(&disks);
     filling::fill(&filesystem);
-    let doomed = filesystem.create_subvolume(&ROOT, top(), b"doomed").expect("room");
-    filling::many_leaves(&filesystem, InodeId::root_of(doomed), 560);
+    let deleted = filesystem.create_subvolume(&ROOT, top(), b"doomed").expect("room");
+    filling::many_leaves(&filesystem, InodeId::root_of(deleted), 560);
     filesystem.sync().expect("memory can be written");
     filesystem.delete_subvolume(top(), b"doomed").expect("it is there");
     filesystem.sync().expect("memory can be written");
     assert!(filesystem.clean_once().expect("a sound image"), "there is something to drop");
     filesystem.commit_recorded().expect("memory can be written");
-    assert_eq!(filesystem.deleted_subvolumes().expect("a sound image"), [doomed], "a step drops a part");
+    assert_eq!(filesystem.deleted_subvolumes().expect("a sound image"), [deleted], "a step drops a part");
     drop(filesystem);
     disks
 }

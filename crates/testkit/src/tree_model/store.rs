@@ -44,7 +44,7 @@ pub struct Store {
     pub forbid_copies: Cell<bool>,
     /// Whether to check on shadowing that the parent is writable (slow in large trees).
     pub check_parents: Cell<bool>,
-    /// Whether a root may have one child, as in a tree from elsewhere that has not been mended.
+    /// Whether a root may have one child, as in a tree from elsewhere that has not been repaired.
     pub lone_children: Cell<bool>,
     /// Whether a node that is fetched must be what its parent promises.
     pub confirm_promises: Cell<bool>,

@@ -60,7 +60,7 @@ fn record(seed: u64, format: &Format) -> Recorded {
     let device: Arc<dyn BlockDevice> = Arc::new(recorder.record(made));
     let filesystem = Filesystem::open(vec![device], options, Env::system()).unwrap_or_else(|error| panic!("{error}"));
     // What opening itself writes is over when the work begins.
-    filesystem.mend_uuid_tree().unwrap_or_else(|error| panic!("{error}"));
+    filesystem.repair_uuid_tree().unwrap_or_else(|error| panic!("{error}"));
     filesystem.sync().unwrap_or_else(|error| panic!("{error}"));
     let mut steps = vec![RecordedStep { after: shown(&filesystem, "new"), began: 0, ended: recorder.len() }];
     let mut rng = Rng::new(seed);
@@ -115,7 +115,7 @@ impl Recorded {
             // Before the first commit there is only what mkfs made.
             assert!(last == 0 && found.entries.len() == 1, "{what}: after step {last}: {wrong:#?}");
         }
-        assert_eq!(filesystem.mend_uuid_tree().unwrap_or_else(|error| panic!("{what}: {error}")), 0, "{what}");
+        assert_eq!(filesystem.repair_uuid_tree().unwrap_or_else(|error| panic!("{what}: {error}")), 0, "{what}");
     }
 }
 

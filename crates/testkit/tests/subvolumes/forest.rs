@@ -205,7 +205,7 @@ fn turns(seed: u64, format: &Format, image: &Path) {
             (0..STEPS).for_each(|_| forest.step(&us));
             us.0.sync().unwrap_or_else(|error| panic!("{error}"));
             forest.compare(&us, &what);
-            assert_eq!(us.0.mend_uuid_tree().unwrap_or_else(|error| panic!("{error}")), 0, "{what}");
+            assert_eq!(us.0.repair_uuid_tree().unwrap_or_else(|error| panic!("{error}")), 0, "{what}");
             us.0.shutdown().unwrap_or_else(|error| panic!("{error}"));
         } else {
             let mount = KernelMount::new(image, "");

@@ -52,16 +52,16 @@ fn a_log_touches_the_primaries_only() {
 }
 
 #[test]
-fn torn_superblocks_are_mended_and_valid_ones_left_alone() {
+fn torn_superblocks_are_repaired_and_valid_ones_left_alone() {
     let (volume, sb, recorder, _) = recorded();
     volume.write_superblock(&sb).unwrap();
-    for (device, offset, mending) in [(1, OFFSETS[1].0, "w2@67108864"), (0, OFFSETS[0].0, "w1@65536")] {
+    for (device, offset, repairing) in [(1, OFFSETS[1].0, "w2@67108864"), (0, OFFSETS[0].0, "w1@65536")] {
         let before = recorder.len();
-        volume.mend_superblocks(&sb).unwrap();
+        volume.repair_superblocks(&sb).unwrap();
         assert_eq!(recorder.len(), before);
         volume.members[device].device.write_at(offset + 512, &[0xaa; 512]).unwrap();
-        volume.mend_superblocks(&sb).unwrap();
-        assert_eq!(script(&recorder)[before + 1..], [mending, "f1", "f2"]);
+        volume.repair_superblocks(&sb).unwrap();
+        assert_eq!(script(&recorder)[before + 1..], [repairing, "f1", "f2"]);
     }
 }
 

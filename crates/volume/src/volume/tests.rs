@@ -222,7 +222,7 @@ fn flushes_survive_what_every_chunk_survives() {
 }
 
 #[test]
-fn a_device_with_a_chunk_of_its_own_is_not_given_up() {
+fn a_device_with_a_chunk_of_its_own_is_not_marked_failed() {
     for (profile, stripes) in SHAPES {
         let rig = rig(profile, stripes);
         rig.devices[0].add_rule(FaultRule::always(Operation::Flush, Fault::Fail));
@@ -235,9 +235,9 @@ fn a_device_with_a_chunk_of_its_own_is_not_given_up() {
     }
 }
 
-/// What a device that was given up holds is as if it were not there: it is neither written nor read.
+/// What a failed device holds is as if it were not there: it is neither written nor read.
 #[test]
-fn a_device_that_was_given_up_is_out_of_use() {
+fn a_failed_device_is_out_of_use() {
     for (profile, stripes) in [("RAID1", 2), ("RAID1C3", 3), ("RAID10", 4), ("RAID5", 3), ("RAID6", 4)] {
         let (rig, _) = filled(profile, stripes);
         rig.devices[0].add_rule(FaultRule::always(Operation::Flush, Fault::Fail).after(0, 1));
@@ -289,7 +289,7 @@ fn a_missing_copy_comes_from_a_whole_device() {
         let all = rig.memory[stale].len() as usize;
         rig.memory[stale].write_at(1 << 20, &vec![0xee; all - (1 << 20)]).unwrap();
         rig.volume.members[stale].worsen(Condition::Stale);
-        rig.volume.members[missing].worsen(Condition::GivenUp);
+        rig.volume.members[missing].worsen(Condition::Failed);
         for copy in (0..3).filter(|copy| *copy != stale) {
             let mut found = vec![0; content.len()];
             rig.volume.read_copy(START, copy, &mut found).unwrap();
@@ -463,7 +463,7 @@ fn bad_copies_are_repaired_from_good_ones() {
         assert!(messages.iter().all(|message| message.ends_with("repaired from another copy")), "{messages:?}");
         let counted: u64 = stats.iter().map(|(_, stats)| stats.corruption_errors).sum();
         assert!(counted as usize == messages.len() && counted > 0, "{profile}: {stats:?}");
-        // Read order passes over some damaged mirrors; scrub's way through `repair` mends those.
+        // Read order passes over some damaged mirrors; scrub's way through `repair` repairs those.
         for offset in (0..rig.chunk.length).step_by(STRIPE_LEN as usize).map(|element| element + 8192) {
             let good = &content[offset as usize..][..4096];
             (0..mirrors).for_each(|copy| assert!(rig.volume.repair(at(offset), copy, good).unwrap()));

@@ -173,6 +173,6 @@ fn changes() -> Vec<Operation> {
                 _ => set_read_only(v, "T", true),
             },
         ),
-        Operation::asks("mend_uuid_tree", &["mend_uuid_tree"], |s| done(s.fs.mend_uuid_tree())),
+        Operation::asks("repair_uuid_tree", &["repair_uuid_tree"], |s| done(s.fs.repair_uuid_tree())),
     ]
 }

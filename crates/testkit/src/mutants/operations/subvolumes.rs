@@ -75,7 +75,7 @@ pub const OPERATIONS: &[Operation] = &[
         let (id, read_only) = (w.subvolume(), w.rng.chance(50));
         if id == TreeId::FS { Ok(()) } else { w.filesystem.set_subvolume_readonly(id, read_only) }
     }),
-    ("mend_uuid_tree", |w| w.filesystem.mend_uuid_tree().map(drop)),
+    ("repair_uuid_tree", |w| w.filesystem.repair_uuid_tree().map(drop)),
     ("is_in_place_stopped", |w| {
         let _ = w.filesystem.is_in_place_stopped(w.subvolume());
         Ok(())

@@ -1,9 +1,9 @@
-//! Groups that became empty, and leave so that other classes can have their place on the devices.
+//! Deleting groups that became empty, so that other classes can have their place on the devices.
 //!
 //! # Invariants
 //! 1. A group leaves only when every byte of it is free: nothing allocated, nothing pinned by a transaction that is not
 //!    durable, nothing taken for a log.
-//! 2. What is promised in a class, and the floor its caller names, stays free in the groups that are left.
+//! 2. What is reserved in a class, and the floor its caller names, stays free in the groups that are left.
 //! 3. The last group of a class and profile stays: it says what the next one is to be.
 //!
 //! [`SpaceState::steer_trees`] helps groups of trees to become empty. What is on disk about a group, and its chunk, are the
@@ -45,7 +45,7 @@ impl SpaceState {
     }
 
     /// New tree blocks leave a group that is nearly empty for the first one that has room: what is left in it moves out
-    /// as it changes, and it retires.
+    /// as it changes, and it is deleted.
     pub(super) fn steer_trees(&mut self) {
         let class = Class::Metadata;
         let hint = self.hint[class as usize];
@@ -62,8 +62,8 @@ impl SpaceState {
 
 impl Space {
     /// Takes out up to `most` empty groups of data or trees, small ones first, except those in `keep`. In the groups of
-    /// trees that are left, `metadata_floor` and all promises stay free.
-    pub fn retire(&self, metadata_floor: u64, most: usize, keep: &BTreeSet<Logical>) -> Vec<GroupInfo> {
+    /// trees that are left, `metadata_floor` and all reservations stay free.
+    pub fn delete_unused(&self, metadata_floor: u64, most: usize, keep: &BTreeSet<Logical>) -> Vec<GroupInfo> {
         let mut state = self.state.lock();
         let mut empty: Vec<(u64, u64)> = state
             .groups
@@ -72,20 +72,20 @@ impl Space {
             .map(|(&start, group)| (group.length, start))
             .collect();
         empty.sort_unstable();
-        let mut retired = Vec::new();
+        let mut deleted = Vec::new();
         for (_, start) in empty {
-            if retired.len() < most && state.may_leave(start, metadata_floor) {
+            if deleted.len() < most && state.may_leave(start, metadata_floor) {
                 let group = state.groups.remove(&start).expect("just listed");
                 state.free[group.class as usize] -= group.allocatable();
                 state.dirty.remove(&start);
-                retired.push(info(start, &group));
+                deleted.push(info(start, &group));
             }
         }
-        state.emptied = !retired.is_empty() && retired.len() == most;
-        retired
+        state.emptied = !deleted.is_empty() && deleted.len() == most;
+        deleted
     }
 
-    /// Whether a group became empty since groups last retired.
+    /// Whether a group became empty since unused groups were last deleted.
     pub fn has_emptied(&self) -> bool {
         self.state.lock().emptied
     }
@@ -109,38 +109,38 @@ mod tests {
         space
     }
 
-    fn starts(retired: &[GroupInfo]) -> Vec<u64> {
-        retired.iter().map(|group| group.start.0 / MIB).collect()
+    fn starts(deleted: &[GroupInfo]) -> Vec<u64> {
+        deleted.iter().map(|group| group.start.0 / MIB).collect()
     }
 
-    fn retire(space: &Space, floor: u64) -> Vec<u64> {
-        starts(&space.retire(floor, usize::MAX, &BTreeSet::new()))
+    fn delete_unused(space: &Space, floor: u64) -> Vec<u64> {
+        starts(&space.delete_unused(floor, usize::MAX, &BTreeSet::new()))
     }
 
     #[test]
     fn one_of_each_class_and_profile_stays() {
         let (data, trees, dup) = (bits::DATA, bits::METADATA, bits::METADATA | bits::DUP);
         let space = space(&[data, data, data, trees, trees, dup, bits::SYSTEM, bits::SYSTEM]);
-        assert_eq!(retire(&space, 0), [0, 16, 48]);
-        assert_eq!(retire(&space, 0), [0; 0]);
+        assert_eq!(delete_unused(&space, 0), [0, 16, 48]);
+        assert_eq!(delete_unused(&space, 0), [0; 0]);
         assert_eq!(space.totals(Class::Data).free, 16 * MIB);
     }
 
     #[test]
-    fn what_is_promised_stays_free() {
+    fn reserved_space_stays_free() {
         let space = space(&[bits::DATA; 3]);
         assert!(space.reserve(Class::Data, 17 * MIB, 0));
-        assert_eq!(retire(&space, 0), [0]);
+        assert_eq!(delete_unused(&space, 0), [0]);
         space.unreserve(Class::Data, 17 * MIB);
-        assert_eq!(retire(&space, 0), [16]);
+        assert_eq!(delete_unused(&space, 0), [16]);
     }
 
     #[test]
     fn trees_keep_their_floor_and_some_more() {
         let space = space(&[bits::METADATA; 3]);
-        assert_eq!(retire(&space, 17 * MIB), [0]);
-        assert_eq!(retire(&space, 15 * MIB), [0; 0]);
-        assert_eq!(retire(&space, 14 * MIB), [16]);
+        assert_eq!(delete_unused(&space, 17 * MIB), [0]);
+        assert_eq!(delete_unused(&space, 15 * MIB), [0; 0]);
+        assert_eq!(delete_unused(&space, 14 * MIB), [16]);
     }
 
     #[test]
@@ -157,14 +157,14 @@ mod tests {
         gone.iter().for_each(|at| assert!(space.account_freed(*at, 16384, Generation(1))));
         space.release(Generation(1));
         assert_eq!(space.allocate_node(Class::Metadata), Found::Extent(Logical(8 * MIB), 16384));
-        assert_eq!(retire(&space, 0), [16]);
+        assert_eq!(delete_unused(&space, 0), [16]);
         space.account_freed(*stayed.last().expect("one in the third"), 16384, Generation(2));
         space.release(Generation(2));
-        assert_eq!(retire(&space, 0), [32]);
+        assert_eq!(delete_unused(&space, 0), [32]);
     }
 
     #[test]
-    fn a_block_is_not_taken_again_in_a_group_that_is_to_retire() {
+    fn a_block_is_not_taken_again_in_a_group_that_is_to_be_deleted() {
         let space = space(&[bits::METADATA; 2]);
         let taken = |_| match space.allocate_node(Class::Metadata) {
             Found::Extent(at, _) => at,
@@ -182,13 +182,13 @@ mod tests {
         space.account_freed(tree, 16384, Generation(2));
         space.release(Generation(2));
         assert!(!space.retake_node(Class::Metadata, log), "its group is empty");
-        assert_eq!(retire(&space, 0), [0]);
+        assert_eq!(delete_unused(&space, 0), [0]);
         assert!(!space.retake_node(Class::Metadata, log), "its group is gone");
     }
 
     #[test]
     fn mixed_groups_stay() {
-        assert_eq!(retire(&space(&[bits::DATA | bits::METADATA; 2]), 0), [0; 0]);
+        assert_eq!(delete_unused(&space(&[bits::DATA | bits::METADATA; 2]), 0), [0; 0]);
     }
 
     #[test]
@@ -196,17 +196,17 @@ mod tests {
         let space = space(&[bits::DATA; 2]);
         let Found::Extent(at, len) = space.allocate_extent(Class::Data, MIB, MIB) else { panic!("it is empty") };
         assert_eq!(at, Logical(0));
-        assert_eq!(retire(&space, 0), [16], "the other one is empty");
+        assert_eq!(delete_unused(&space, 0), [16], "the other one is empty");
         space.add_group(GroupInfo { start: Logical(64 * MIB), length: MIB, flags: bits::DATA, used: 0 }, &[], true);
         space.account_allocated(at, len);
         space.account_freed(at, len, Generation(7));
-        assert_eq!(retire(&space, 0), [64], "pinned bytes are not free");
+        assert_eq!(delete_unused(&space, 0), [64], "pinned bytes are not free");
         space.add_group(GroupInfo { start: Logical(64 * MIB), length: MIB, flags: bits::DATA, used: 0 }, &[], true);
         assert!(!space.has_emptied());
         space.release(Generation(7));
         assert!(space.has_emptied());
         let keep = [Logical(64 * MIB)].into();
-        assert_eq!(starts(&space.retire(0, 1, &keep)), [0]);
+        assert_eq!(starts(&space.delete_unused(0, 1, &keep)), [0]);
         assert_eq!(space.group_of(at), None);
     }
 }

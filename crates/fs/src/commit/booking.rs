@@ -1,4 +1,4 @@
-//! Settling: everything that waits is booked, until nothing is left. No handle is open but the one that settles.
+//! The first half of a freeze: everything that waits is booked, until nothing is left. No handle is open but the commit's.
 
 use super::Engine;
 use crate::error::Result;
@@ -8,16 +8,16 @@ use butterfs_ondisk::{Logical, TreeId};
 use zerocopy::IntoBytes;
 
 /// Books everything. False when the transaction has changed nothing.
-pub(super) fn settle(engine: &Engine, handle: &Handle) -> Result<bool> {
+pub(super) fn book_all(engine: &Engine, handle: &Handle) -> Result<bool> {
     let generation = handle.generation();
     engine.trees.close_unused(generation);
     engine.dirty_inodes.record_all(handle)?;
-    let (retires, must_happen) = {
+    let (deletes_groups, must_happen) = {
         let mut books = handle.transaction().books();
-        (std::mem::take(&mut books.retires), books.must_happen || books.label.is_some())
+        (std::mem::take(&mut books.deletes_groups), books.must_happen || books.label.is_some())
     };
-    if retires || has_changes(handle) {
-        engine.retire_groups(handle)?;
+    if deletes_groups || has_changes(handle) {
+        engine.delete_unused_groups(handle)?;
     }
     if !must_happen && !has_changes(handle) {
         return Ok(false);
@@ -42,7 +42,7 @@ fn has_changes(handle: &Handle) -> bool {
 
 /// One round: chunks, references, block groups, root items. True when there was anything.
 fn book(handle: &Handle) -> Result<bool> {
-    handle.core().env().passes("a round of settling begins");
+    handle.core().env().passes("a round of booking begins");
     let mut any = !book_chunks(handle)?.is_empty();
     any |= extent::write_device_stats(handle)?;
     any |= extent::write_stale_devices(handle)?;

@@ -1,8 +1,8 @@
-//! Empty block groups go back to the devices: their items with the transaction that settles, their place when it is
-//! durable.
+//! Deleting unused block groups: their items go with the transaction that freezes, and their place on the devices is free
+//! when it is durable.
 //!
 //! # Invariants
-//! 1. A group retires in a later transaction than the one that emptied it, and never in the one that made it.
+//! 1. A group is deleted in a later transaction than the one that emptied it, and never in the one that made it.
 //! 2. Until the transaction is durable the chunk map and the device space hold the chunk: no other one can lie where
 //!    the last commit still has it.
 //! 3. What removing the items takes is there before the first one goes.
@@ -20,7 +20,7 @@ use butterfs_ondisk::{Key, KeyType, Logical};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-/// Groups that retire in one transaction.
+/// Groups that are deleted in one transaction.
 const MOST_GROUPS: u64 = 32;
 
 /// Tree blocks that removing the items of one group may copy: a few in each of three trees.
@@ -28,7 +28,7 @@ const NODES_PER_GROUP: u64 = 16;
 
 impl Engine {
     /// Removes the items of empty groups that nobody needs.
-    pub(super) fn retire_groups(&self, handle: &Handle) -> Result<()> {
+    pub(super) fn delete_unused_groups(&self, handle: &Handle) -> Result<()> {
         let cost = self.commit_cost();
         let room = self.space.totals(Class::Metadata).free.saturating_sub(cost);
         let most = (room / (NODES_PER_GROUP * u64::from(self.nodesize()))).min(MOST_GROUPS);
@@ -38,15 +38,15 @@ impl Engine {
             keep.extend(books.new_chunks.iter().map(|chunk| chunk.start));
             keep.extend(std::mem::take(&mut books.chunks_booked_ahead));
         }
-        let retired = self.space.retire(cost + self.global_reserve(), most as usize, &keep);
-        if !retired.is_empty() {
-            handle.transaction().traces.note_retirement();
+        let deleted = self.space.delete_unused(cost + self.global_reserve(), most as usize, &keep);
+        if !deleted.is_empty() {
+            handle.transaction().traces.note_deleted_groups();
         }
         let map = self.volume.chunk_map();
-        for group in retired {
+        for group in deleted {
             let chunk = map.get(group.start).expect("a block group has a chunk");
             extent::remove_chunk_items(handle, chunk)?;
-            handle.transaction().books().retired_chunks.push(chunk.clone());
+            handle.transaction().books().removed_chunks.push(chunk.clone());
         }
         Ok(())
     }
@@ -66,30 +66,30 @@ impl Engine {
     }
 
     /// Whether a commit may give the place of empty groups back to the devices, or one is doing so.
-    pub(crate) fn can_retire(&self) -> bool {
-        self.space.has_emptied() || self.gate.retires()
+    pub(crate) fn has_unused_groups(&self) -> bool {
+        self.space.has_emptied() || self.gate.deletes_groups()
     }
 
     /// A commit that also gives empty groups back, for who needs their place. No handle may be held.
     pub(crate) fn commit_for_space(&self) -> Result<()> {
-        let ((), generation) = self.gate.with_books(|books| books.retires = true);
+        let ((), generation) = self.gate.with_books(|books| books.deletes_groups = true);
         self.commit_through(generation)
     }
 
     /// The same, if there are such groups.
-    pub(crate) fn commit_retirement(&self) -> Result<()> {
+    pub(crate) fn commit_unused_groups(&self) -> Result<()> {
         if self.space.has_emptied() { self.commit_for_space() } else { Ok(()) }
     }
 }
 
 /// The transaction that removed the items of these chunks is durable: their place is free.
-pub(super) fn free_chunks(core: &Core, retired: &[Chunk]) {
-    if retired.is_empty() {
+pub(super) fn free_chunks(core: &Core, deleted: &[Chunk]) {
+    if deleted.is_empty() {
         return;
     }
     let mut devices = core.devices.space.lock();
     let mut map = (*core.volume.chunk_map()).clone();
-    for chunk in retired {
+    for chunk in deleted {
         map.remove(chunk.start);
         devices.remove_chunk(chunk);
     }
