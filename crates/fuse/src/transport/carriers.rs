@@ -13,8 +13,8 @@
 //!    is refused with `EAGAIN`. So the requests they wait for find an entry, now or when another request is finished.
 //! 2. A ring is used by the thread that made it, and dropped before the entry whose memory it refers to.
 
-use super::place::Place;
-use super::ring_entry::Entry;
+use super::affinity::Affinity;
+use super::ring_entry::RingEntry;
 use super::{Exchange, Served};
 use crate::Log;
 use crate::protocol::wire::{InHeader, OutHeader};
@@ -40,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// One ring with one entry, of the thread that made it.
 pub struct Carrier {
     ring: IoUring<Entry128, cqueue::Entry>,
-    entry: Entry,
+    entry: RingEntry,
     /// A request came with the registration.
     has_request: bool,
 }
@@ -59,7 +59,7 @@ impl Carrier {
     pub fn new(queue: u16) -> io::Result<Carrier> {
         let mut builder = IoUring::<Entry128, cqueue::Entry>::builder();
         let ring = builder.setup_single_issuer().setup_defer_taskrun().build(2)?;
-        Ok(Carrier { ring, entry: Entry::new(queue)?, has_request: false })
+        Ok(Carrier { ring, entry: RingEntry::new(queue)?, has_request: false })
     }
 
     /// The same, with its entry handed to the kernel.
@@ -182,15 +182,15 @@ impl Shared {
     }
 
     /// One thread's life, from its registration on.
-    pub fn run(&self, mut carrier: Carrier, place: Place) {
+    pub fn run(&self, mut carrier: Carrier, affinity: Affinity) {
         let queue = carrier.entry.queue();
-        if let Err(error) = self.carry(&mut carrier, place) {
+        if let Err(error) = self.carry(&mut carrier, affinity) {
             (self.log)(&format!("a thread that serves requests over io_uring ended: {error}"));
         }
         self.discharge(queue);
     }
 
-    fn carry(&self, carrier: &mut Carrier, mut place: Place) -> io::Result<()> {
+    fn carry(&self, carrier: &mut Carrier, mut affinity: Affinity) -> io::Result<()> {
         let device = self.device.as_raw_fd();
         let queue = self.queue(carrier.entry.queue());
         let mut last = Last::default();
@@ -211,7 +211,7 @@ impl Shared {
                 }
             }
             queue.idle.fetch_sub(1, Ordering::AcqRel);
-            carrier.entry.request().inspect(|request| place.prepare_for(request));
+            carrier.entry.request().inspect(|request| affinity.prepare_for(request));
             self.serve(carrier, &mut last);
             carrier.entry.shrink();
             let answered = carrier.entry.answer(&last.header, &last.payload);

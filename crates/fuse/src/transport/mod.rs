@@ -9,9 +9,9 @@
 //! 2. The buffer holds the largest request that was negotiated, so that no request is lost for want of room.
 //! 3. When the kernel has ended the connection, every thread ends; nothing is left to answer.
 
+mod affinity;
 mod carriers;
 pub mod dev_fuse;
-mod place;
 mod ring_entry;
 pub mod rings;
 mod workers;

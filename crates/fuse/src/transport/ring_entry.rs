@@ -10,7 +10,7 @@
 //! request is in one piece, as over `/dev/fuse`, without its data being copied.
 //!
 //! # Invariants
-//! 1. Between [`Entry::register`] or [`Entry::commit`] and the completion of that command the memory is the kernel's;
+//! 1. Between [`RingEntry::register`] or [`RingEntry::commit`] and the completion of that command the memory is the kernel's;
 //!    nothing here touches it. In between it is this process's alone.
 //! 2. The memory outlives the ring that the commands are in: an entry is dropped after its ring.
 
@@ -37,7 +37,7 @@ const KEPT_DATA_BYTES: usize = 64 << 10;
 const SHRINK_EVERY: u32 = 256;
 
 /// See the [module](self).
-pub struct Entry {
+pub struct RingEntry {
     region: NonNull<u8>,
     /// Read by the kernel when the entry is registered.
     parts: Box<[libc::iovec; 2]>,
@@ -49,11 +49,11 @@ pub struct Entry {
 }
 
 // SAFETY: the region belongs to this value alone; nothing in it is tied to a thread.
-unsafe impl Send for Entry {}
+unsafe impl Send for RingEntry {}
 
-impl Entry {
+impl RingEntry {
     /// Buffers for an entry of `queue`. Only what is used of them takes memory.
-    pub fn new(queue: u16) -> io::Result<Entry> {
+    pub fn new(queue: u16) -> io::Result<RingEntry> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a fresh mapping where the kernel likes overlaps nothing.
         let region = unsafe { mmap_anonymous(std::ptr::null_mut(), REGION_BYTES, protection, flags) }?;
@@ -64,7 +64,7 @@ impl Entry {
             iov_len,
         };
         let parts = Box::new([part(0, size_of::<Headers>()), part(DATA_AT, MAX_DATA_BYTES)]);
-        Ok(Entry { region, parts, queue, commit_id: 0, most_used: 0, requests: 0 })
+        Ok(RingEntry { region, parts, queue, commit_id: 0, most_used: 0, requests: 0 })
     }
 
     /// The command that hands this entry over for the first time.
@@ -79,7 +79,7 @@ impl Entry {
         command
     }
 
-    /// The command that sends what [`Entry::answer`] left, and hands the entry over for the next request.
+    /// The command that sends what [`RingEntry::answer`] left, and hands the entry over for the next request.
     pub fn commit(&self, device: RawFd) -> Entry128 {
         self.command(device, COMMIT_AND_FETCH, self.commit_id)
     }
@@ -110,7 +110,7 @@ impl Entry {
         Some(&region[begin..end])
     }
 
-    /// Puts a reply where [`Entry::commit`] sends it from. One that has no room is not put there.
+    /// Puts a reply where [`RingEntry::commit`] sends it from. One that has no room is not put there.
     pub fn answer(&mut self, header: &OutHeader, payload: &[u8]) -> Result<(), NoRoom> {
         if payload.len() > MAX_DATA_BYTES {
             return Err(NoRoom);
@@ -148,7 +148,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for RingEntry {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and by invariant 2 nobody else has its address. An error leaks it.
         let _ = unsafe { munmap(self.region.as_ptr().cast::<c_void>(), REGION_BYTES) };
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     /// Leaves in the entry what the kernel would.
-    fn arrive(entry: &mut Entry, len: u32, operation: &[u8], data: &[u8], claimed: u32) {
+    fn arrive(entry: &mut RingEntry, len: u32, operation: &[u8], data: &[u8], claimed: u32) {
         // SAFETY: no kernel knows of this entry.
         let region = unsafe { std::slice::from_raw_parts_mut(entry.region.as_ptr(), REGION_BYTES) };
         region[DATA_AT..][..data.len()].copy_from_slice(data);
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_request_is_put_together_and_its_reply_left() {
-        let mut entry = Entry::new(0).unwrap();
+        let mut entry = RingEntry::new(0).unwrap();
         for (operation, data) in [(&b"operation!"[..], &b"some data"[..]), (b"", b"name"), (b"only", b""), (b"", b"")] {
             let len = 40 + operation.len() + data.len();
             arrive(&mut entry, len as u32, operation, data, data.len() as u32);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_none() {
-        let mut entry = Entry::new(0).unwrap();
+        let mut entry = RingEntry::new(0).unwrap();
         let too_much = MAX_DATA_BYTES as u32 + 1;
         for (len, claimed) in [(39, 0), (40, 1), (40 + 129, 0), (u32::MAX, 0), (40 + too_much, too_much), (0, u32::MAX)]
         {

@@ -12,8 +12,8 @@
 //! An entry has to have room for the largest request, about 1 MiB, of which only what was used takes memory. All
 //! queues together have [`ENTRIES`], and each at least [`FEWEST_ENTRIES`].
 
+use super::affinity::Affinity;
 use super::carriers::{self, Carrier, Shared};
-use super::place::Place;
 use super::{DevFuse, Exchange};
 use crate::Log;
 use parking_lot::{Condvar, Mutex};
@@ -51,7 +51,7 @@ pub fn why_not_offered() -> String {
 }
 
 /// How far it has come, which the threads wait for.
-enum Step {
+enum SetupPhase {
     Prepare,
     Register(RawFd),
     Serve(Arc<Shared>),
@@ -61,16 +61,16 @@ enum Step {
 
 /// Where the threads and who starts them wait for each other.
 struct Gate {
-    state: Mutex<State>,
+    state: Mutex<SetupState>,
     /// How many threads there are to be.
     threads: usize,
-    stepped: Condvar,
+    advanced: Condvar,
     reported: Condvar,
 }
 
-struct State {
-    step: Step,
-    /// Threads that have done this step, and why one could not.
+struct SetupState {
+    phase: SetupPhase,
+    /// Threads that have done this phase, and why one could not.
     done: usize,
     failure: Option<io::Error>,
 }
@@ -91,7 +91,7 @@ pub struct Registered {
 pub struct Rings(Arc<Shared>);
 
 impl Gate {
-    /// A thread has done this step, or could not. Only the last one and failures wake who waits.
+    /// A thread has done this phase, or could not. Only the last one and failures wake who waits.
     fn report(&self, outcome: io::Result<()>) {
         let mut state = self.state.lock();
         state.done += 1;
@@ -101,7 +101,7 @@ impl Gate {
         }
     }
 
-    /// Waits until every thread has done this step.
+    /// Waits until every thread has done this phase.
     fn all_report(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         while state.failure.is_none() && state.done < self.threads {
@@ -112,28 +112,28 @@ impl Gate {
         state.failure.take().map_or(Ok(()), Err)
     }
 
-    fn advance(&self, step: Step) {
+    fn advance(&self, phase: SetupPhase) {
         let mut state = self.state.lock();
-        (state.step, state.done) = (step, 0);
-        self.stepped.notify_all();
+        (state.phase, state.done) = (phase, 0);
+        self.advanced.notify_all();
     }
 
     /// Waits for the connection to register with.
     fn device(&self) -> Option<RawFd> {
         let mut state = self.state.lock();
-        self.stepped.wait_while(&mut state, |state| matches!(state.step, Step::Prepare));
-        if let Step::Register(device) = state.step { Some(device) } else { None }
+        self.advanced.wait_while(&mut state, |state| matches!(state.phase, SetupPhase::Prepare));
+        if let SetupPhase::Register(device) = state.phase { Some(device) } else { None }
     }
 
     /// Waits for what is to be served.
     fn shared(&self) -> Option<Arc<Shared>> {
         let mut state = self.state.lock();
-        self.stepped.wait_while(&mut state, |state| matches!(state.step, Step::Register(_)));
-        if let Step::Serve(shared) = &state.step { Some(Arc::clone(shared)) } else { None }
+        self.advanced.wait_while(&mut state, |state| matches!(state.phase, SetupPhase::Register(_)));
+        if let SetupPhase::Serve(shared) = &state.phase { Some(Arc::clone(shared)) } else { None }
     }
 
     /// A thread's life.
-    fn live(&self, queue: u16, place: Place) {
+    fn live(&self, queue: u16, affinity: Affinity) {
         let mut carrier = match Carrier::new(queue) {
             Ok(carrier) => carrier,
             Err(error) => return self.report(Err(error)),
@@ -145,7 +145,7 @@ impl Gate {
         self.report(registered);
         // Failed or abandoned: what the kernel has goes with the ring.
         let Some(shared) = self.shared().filter(|_| !failed) else { return };
-        shared.run(carrier, place);
+        shared.run(carrier, affinity);
     }
 }
 
@@ -156,9 +156,9 @@ impl Prepared {
         let queues = last_of(&possible).map(|last| last + 1).filter(|queues| (1..=MOST_QUEUES).contains(queues));
         let queues = queues.ok_or_else(|| io::Error::other(format!("{} processors", possible.trim_end())))?;
         let entries = (ENTRIES / queues).max(FEWEST_ENTRIES);
-        let state = State { step: Step::Prepare, done: 0, failure: None };
-        let (stepped, reported) = (Condvar::new(), Condvar::new());
-        let gate = Arc::new(Gate { state: Mutex::new(state), threads: queues * entries, stepped, reported });
+        let state = SetupState { phase: SetupPhase::Prepare, done: 0, failure: None };
+        let (advanced, reported) = (Condvar::new(), Condvar::new());
+        let gate = Arc::new(Gate { state: Mutex::new(state), threads: queues * entries, advanced, reported });
         let prepared = Prepared { queues, gate };
         for queue in 0..queues as u16 {
             start_queue(queue, entries, Arc::clone(&prepared.gate))?;
@@ -170,7 +170,7 @@ impl Prepared {
     /// Hands all entries to the kernel. INIT has agreed on it on the connection of `device`.
     pub fn register(self, device: &DevFuse) -> io::Result<Registered> {
         let device = device.duplicate()?;
-        self.gate.advance(Step::Register(device.as_raw_fd()));
+        self.gate.advance(SetupPhase::Register(device.as_raw_fd()));
         self.gate.all_report()?;
         Ok(Registered { device, prepared: self })
     }
@@ -178,8 +178,8 @@ impl Prepared {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        if !matches!(self.gate.state.lock().step, Step::Serve(_)) {
-            self.gate.advance(Step::Abandoned);
+        if !matches!(self.gate.state.lock().phase, SetupPhase::Serve(_)) {
+            self.gate.advance(SetupPhase::Abandoned);
         }
     }
 }
@@ -187,14 +187,14 @@ impl Drop for Prepared {
 /// Starts the threads of a queue: the first goes to the queue's processor, and starts the others there.
 fn start_queue(queue: u16, entries: usize, gate: Arc<Gate>) -> io::Result<()> {
     carriers::spawn(queue, move || {
-        let place = Place::at_home(queue);
+        let affinity = Affinity::at_home(queue);
         for _ in 1..entries {
             let same = Arc::clone(&gate);
-            if let Err(error) = carriers::spawn(queue, move || same.live(queue, place)) {
+            if let Err(error) = carriers::spawn(queue, move || same.live(queue, affinity)) {
                 gate.report(Err(error));
             }
         }
-        gate.live(queue, place);
+        gate.live(queue, affinity);
     })
 }
 
@@ -204,7 +204,7 @@ impl Registered {
         let Registered { device, prepared } = self;
         let Prepared { queues, gate } = &prepared;
         let shared = Arc::new(Shared::new(device, exchange, log, *queues, gate.threads / queues));
-        gate.advance(Step::Serve(Arc::clone(&shared)));
+        gate.advance(SetupPhase::Serve(Arc::clone(&shared)));
         Rings(shared)
     }
 }

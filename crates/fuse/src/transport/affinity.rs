@@ -15,24 +15,24 @@ const MUCH_BYTES: usize = 128 << 10;
 
 /// Where the current thread runs. A copy is for a thread that it starts.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Affinity {
     home: CpuSet,
     anywhere: CpuSet,
     away: bool,
 }
 
-impl Place {
+impl Affinity {
     /// Moves this thread, which can run wherever the process may, to the processor of `queue`, if it is one of those.
-    pub fn at_home(queue: u16) -> Place {
+    pub fn at_home(queue: u16) -> Affinity {
         let anywhere = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         let (mut home, own) = (anywhere, usize::from(queue));
         if own < CpuSet::MAX_CPU && anywhere.is_set(own) {
             home = CpuSet::new();
             home.set(own);
         }
-        let mut place = Place { home, anywhere, away: true };
-        place.go(false);
-        place
+        let mut affinity = Affinity { home, anywhere, away: true };
+        affinity.go(false);
+        affinity
     }
 
     /// Goes where `request` is to be served.
@@ -86,13 +86,13 @@ mod tests {
         std::thread::spawn(move || {
             let before = allowed();
             let first = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).expect("it runs somewhere");
-            let mut place = Place::at_home(first as u16);
+            let mut affinity = Affinity::at_home(first as u16);
             assert!(allowed().count() == 1 && allowed().is_set(first));
-            place.prepare_for(&request(opcode::Syncfs, &[]));
+            affinity.prepare_for(&request(opcode::Syncfs, &[]));
             assert_eq!(allowed().count(), before.count());
-            place.prepare_for(&request(opcode::Getattr, &[]));
+            affinity.prepare_for(&request(opcode::Getattr, &[]));
             assert_eq!(allowed().count(), 1);
-            let stays = Place::at_home(u16::MAX);
+            let stays = Affinity::at_home(u16::MAX);
             assert!(!stays.away && allowed().count() == 1);
         })
         .join()
