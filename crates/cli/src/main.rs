@@ -14,9 +14,9 @@ mod args;
 mod commands;
 mod error;
 mod names;
+mod open_filesystem;
 mod report;
 mod streams;
-mod target;
 
 use commands::Run;
 use error::CliError;

@@ -1,15 +1,14 @@
-//! Sending as a question, so that it is asked of the process that serves a mount as of an image that this process opens.
-//!
-//! `send VERSION OPTIONS PARENT SOURCES CLONE_SOURCE… SUBVOLUME…`: the version's number; options by name, separated by
-//! commas; `-` for no parent; how many clone sources follow; subvolumes as [`subvolumes`] names inodes.
+//! Sending and receiving as questions, asked of the process that serves a mount as of an image that this process opens.
 
 mod outlet;
 pub mod receiving;
 
+use butterfs_control::question::{SendSubvolumes, SentContents, SentStreams};
+use butterfs_control::{InodeRef, Record, Refusal, SendStatus, SendSummary, StreamQuestion};
 use butterfs_fs::{Errno, Filesystem};
 use butterfs_fuse::adaptor::Carrier;
-use butterfs_fuse::control::Report;
-use butterfs_fuse::subvolumes::{self, Access, Answer, Record, Refusal, Stage};
+use butterfs_fuse::control::Tell;
+use butterfs_fuse::subvolumes::{self, Access, Refused, Stage};
 use butterfs_send::generate::{self, Job, Options, Progress};
 use butterfs_send::wire::Version;
 use outlet::Outlet;
@@ -23,56 +22,22 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// What a pipe is made to hold, so that its two ends wait for each other less.
 const PIPE_BYTES: usize = 1 << 20;
 
-const ONE_STREAM: &str = "one-stream";
-const NO_DATA: &str = "no-data";
-const COMPRESSED: &str = "compressed-data";
-
-/// What `send` is asked for; subvolumes as words.
-#[derive(Clone, Debug)]
-pub struct Request {
-    pub version: Version,
-    pub one_stream: bool,
-    pub no_data: bool,
-    pub compressed_data: bool,
-    pub parent: Option<Vec<u8>>,
-    pub clone_sources: Vec<Vec<u8>>,
-    pub subvolumes: Vec<Vec<u8>>,
-}
-
-impl Request {
-    /// As a question.
-    pub fn to_words(&self) -> Record {
-        let chosen = [(self.one_stream, ONE_STREAM), (self.no_data, NO_DATA), (self.compressed_data, COMPRESSED)];
-        let options: Vec<&str> = chosen.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
-        let number = |number: usize| number.to_string().into_bytes();
-        let mut words = vec![b"send".to_vec(), number(self.version.raw() as usize), options.join(",").into_bytes()];
-        words.push(self.parent.clone().unwrap_or_else(|| b"-".to_vec()));
-        words.push(number(self.clone_sources.len()));
-        words.extend(self.clone_sources.iter().chain(&self.subvolumes).cloned());
-        words
-    }
-}
-
-/// What words ask for.
-fn job_of(stage: &Stage<'_>, words: &[Vec<u8>]) -> Result<Job, Refusal> {
-    let malformed = || Refusal::new(Errno::EINVAL.0, "the question makes no sense");
-    let [version, options, parent, sources, rest @ ..] = words else { return Err(malformed()) };
-    let text = |word: &[u8]| std::str::from_utf8(word).map(str::to_owned).map_err(|_| malformed());
-    let version = text(version)?.parse().ok().and_then(Version::from_raw).ok_or_else(malformed)?;
-    let options = text(options)?;
-    let has = |name| options.split(',').any(|option| option == name);
-    let sources: usize = text(sources)?.parse().map_err(|_| malformed())?;
-    let (sources, subvolumes) = rest.split_at_checked(sources).ok_or_else(malformed)?;
-    let all = |words: &[Vec<u8>]| -> Result<Vec<_>, Refusal> {
-        words.iter().map(|word| subvolumes::subvolume_of(stage, word)).collect()
-    };
+/// What is to be sent.
+fn job_of(stage: &Stage<'_>, question: &SendSubvolumes) -> Result<Job, Refusal> {
+    let unknown = || Refusal::new(Errno::EINVAL.0, format!("streams of version {} are not known", question.version));
+    let subvolume = |inode: &InodeRef| subvolumes::subvolume_of(stage, *inode);
+    let all = |inodes: &[InodeRef]| inodes.iter().map(subvolume).collect::<Result<_, _>>();
     Ok(Job {
-        subvolumes: all(subvolumes)?,
-        parent: (parent != b"-").then(|| subvolumes::subvolume_of(stage, parent)).transpose()?,
-        clone_sources: all(sources)?,
-        one_stream: has(ONE_STREAM),
-        version,
-        options: Options { no_data: has(NO_DATA), compressed_data: has(COMPRESSED), ..Options::default() },
+        subvolumes: all(&question.subvolumes)?,
+        parent: question.parent.as_ref().map(subvolume).transpose()?,
+        clone_sources: all(&question.clone_sources)?,
+        one_stream: question.streams == SentStreams::Joined,
+        version: Version::from_raw(question.version).ok_or_else(unknown)?,
+        options: Options {
+            no_data: question.contents == SentContents::Omitted,
+            compressed_data: question.contents == SentContents::Compressed,
+            ..Options::default()
+        },
     })
 }
 
@@ -82,21 +47,30 @@ pub fn carrier() -> Carrier {
 }
 
 /// Answers one question about streams.
-pub fn carry(stage: &Stage<'_>, question: &[Vec<u8>], descriptor: OwnedFd, report: Report<'_>) -> Answer {
+pub fn carry(
+    stage: &Stage<'_>,
+    question: &StreamQuestion,
+    descriptor: OwnedFd,
+    tell: Tell<'_>,
+) -> Result<Record, Refusal> {
     Access { filesystem: stage.filesystem, peer: stage.peer }.must_be_privileged()?;
-    match question.split_first() {
-        Some((verb, words)) if verb == b"send" => send(stage.filesystem, &job_of(stage, words)?, descriptor, report),
-        Some((verb, words)) if verb == b"receive" => receiving::receive(stage, words, descriptor, report),
-        _ => Err(Refusal::new(Errno::EINVAL.0, "the question makes no sense")),
+    match question {
+        StreamQuestion::SendSubvolumes(question) => {
+            let sent = send(stage.filesystem, &job_of(stage, question)?, descriptor, tell)?;
+            Ok(sent.into())
+        }
+        StreamQuestion::ReceiveSubvolumes(question) => {
+            Ok(receiving::receive(stage, question, descriptor, tell)?.into())
+        }
     }
 }
 
-fn send(filesystem: &Filesystem, job: &Job, descriptor: OwnedFd, report: Report<'_>) -> Answer {
+fn send(filesystem: &Filesystem, job: &Job, descriptor: OwnedFd, tell: Tell<'_>) -> Result<SendSummary, Refusal> {
     // Only pipes can be made larger, and only up to the user's limit.
     let _ = rustix::pipe::fcntl_setpipe_size(&descriptor, PIPE_BYTES);
     let is_wanted = AtomicBool::new(true);
     let mut outlet = Outlet::new(descriptor, &is_wanted);
-    let report = std::cell::RefCell::new(report);
+    let tell = std::cell::RefCell::new(tell);
     let mut told = Instant::now();
     let mut watch = |progress: &Progress| {
         if told.elapsed() < INTERVAL {
@@ -104,23 +78,18 @@ fn send(filesystem: &Filesystem, job: &Job, descriptor: OwnedFd, report: Report<
         }
         told = Instant::now();
         let Progress { bytes, commands, permille } = *progress;
-        let numbers = [bytes, commands, permille.into()].map(|number| number.to_string().into_bytes());
-        let words = [&[b"progress".to_vec()][..], &numbers].concat();
-        let is_there = (*report.borrow_mut())(&words);
+        let is_there = (*tell.borrow_mut())(SendStatus::Progress { bytes, commands, permille }.into());
         is_wanted.fetch_and(is_there, Ordering::Relaxed);
         is_there
     };
     let mut begun = |number: usize| {
-        let words = [b"begun".to_vec(), number.to_string().into_bytes()];
         // Whoever does not listen any more is noticed when the progress is told.
-        let _ = (*report.borrow_mut())(&words);
+        let _ = (*tell.borrow_mut())(SendStatus::Begun(number as u32).into());
     };
     let done = generate::run(filesystem, job, &mut outlet, &mut watch, &mut begun);
     match done {
-        Ok(Progress { bytes, commands, .. }) => {
-            Ok(vec![[bytes, commands].map(|n| n.to_string().into_bytes()).to_vec()])
-        }
-        Err(generate::Error::Filesystem(error)) => Err(error.into()),
+        Ok(Progress { bytes, commands, .. }) => Ok(SendSummary { bytes, commands }),
+        Err(generate::Error::Filesystem(error)) => Err(Refused::from(error).into()),
         Err(generate::Error::Output(error)) => {
             let errno = error.raw_os_error().unwrap_or(Errno::EIO.0);
             Err(Refusal::new(errno, format!("cannot write the stream: {error}")))

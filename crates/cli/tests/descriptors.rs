@@ -6,6 +6,7 @@ mod common;
 #[allow(dead_code)] // the same
 mod mounted;
 
+use butterfs_control::{Attached, Label, Question, Reply, Request, VERSION, encode, question, read_reply};
 use butterfs_testkit::kernel::run;
 use butterfs_testkit::requirement;
 use common::butterfs_ok;
@@ -103,20 +104,20 @@ fn attacker() {
         let flushed = open("f");
         let mut sent = Vec::new();
         if how == "unread" {
-            sent.extend((0..4).map(|_| send(&socket, "do 1 get-la", &flushed)));
+            sent.extend((0..4).map(|_| send(&socket, &half_a_question(), &flushed)));
             return (sent, flushed);
         }
-        let mut asked = send(&socket, "do 1 get-label\n", &flushed);
-        assert!(answer(&mut asked).starts_with("refused "));
+        let mut asked = send(&socket, &whole_question(), &flushed);
+        assert!(is_refused(&mut asked));
         sent.push(asked);
-        // The rest of this line never comes, and nobody gets to see the descriptor.
-        sent.push(send(&socket, "do 1 get-la", &flushed));
+        // The rest of this question never comes, and nobody gets to see the descriptor.
+        sent.push(send(&socket, &half_a_question(), &flushed));
         // The process that drops the last reference writes the changes back.
         let (written, other) = (open("w"), open("w"));
-        let mut last = send(&socket, "do 1 get-label\n", &written);
+        let mut last = send(&socket, &whole_question(), &written);
         drop(written);
         rustix::io::write(&other, b"changed").unwrap();
-        assert!(answer(&mut last).starts_with("refused "));
+        assert!(is_refused(&mut last));
         let _ = other.into_raw_fd();
         (sent, flushed)
     });
@@ -150,27 +151,50 @@ fn as_user<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Connects, and sends a line with a descriptor once the server has said something.
-fn send(socket: &Path, line: &str, descriptor: &OwnedFd) -> BufReader<UnixStream> {
+/// A question as it is sent, about one descriptor.
+fn whole_question() -> Vec<u8> {
+    let question = encode(&Question::from(question::GetLabel {})).unwrap();
+    let line = Request::Question(Attached { descriptors: 1, bytes: question.len() });
+    [format!("{line}\n").as_bytes(), &question].concat()
+}
+
+/// The same without its last byte.
+fn half_a_question() -> Vec<u8> {
+    let mut half = whole_question();
+    half.pop();
+    half
+}
+
+/// Connects, and sends bytes with a descriptor once the server has said something.
+fn send(socket: &Path, bytes: &[u8], descriptor: &OwnedFd) -> BufReader<UnixStream> {
     let mut stream = BufReader::new(UnixStream::connect(socket).unwrap());
     stream.get_ref().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.get_mut().write_all(b"hello 2\n").unwrap();
-    assert!(answer(&mut stream).starts_with("butterfs "));
-    assert_eq!(send_now(stream.get_ref(), line, descriptor), Ok(line.len()));
+    stream.get_mut().write_all(format!("{}\n", Request::Hello(VERSION)).as_bytes()).unwrap();
+    assert!(line(&mut stream).starts_with("butterfs "));
+    assert_eq!(send_now(stream.get_ref(), bytes, descriptor), Ok(bytes.len()));
     stream
 }
 
-fn send_now(stream: &UnixStream, line: &str, descriptor: &OwnedFd) -> rustix::io::Result<usize> {
+fn send_now(stream: &UnixStream, bytes: &[u8], descriptor: &OwnedFd) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let (mut control, sent) = (SendAncillaryBuffer::new(&mut space), [descriptor.as_fd()]);
     assert!(control.push(SendAncillaryMessage::ScmRights(&sent)));
-    sendmsg(stream, &[IoSlice::new(line.as_bytes())], &mut control, SendFlags::NOSIGNAL)
+    sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-fn answer(stream: &mut BufReader<UnixStream>) -> String {
+fn line(stream: &mut BufReader<UnixStream>) -> String {
     let mut line = String::new();
     stream.read_line(&mut line).unwrap();
     line
+}
+
+fn is_refused(stream: &mut BufReader<UnixStream>) -> bool {
+    matches!(read_reply(stream).unwrap(), Reply::Refused(_))
+}
+
+/// Whether the answer is that there is no label.
+fn is_answered(stream: &mut BufReader<UnixStream>) -> bool {
+    read_reply(stream).unwrap() == Reply::Record(Label(Vec::new()).into())
 }
 
 /// The socket for ordinary users, and the name of the mount in it.
@@ -204,7 +228,7 @@ fn nobody_waits_for_a_filesystem_that_never_answers() {
     assert_eq!(list.code, Some(0), "root is served: {}", list.output);
     as_user(|| {
         let root = rustix::fs::open(&bed.at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        assert_eq!(answer(&mut send(&socket, "do 1 get-label\n", &root)), "record %\n", "so are users");
+        assert!(is_answered(&mut send(&socket, &whole_question(), &root)), "so are users");
     });
     let umount = run(20, env!("CARGO_BIN_EXE_butterfs"), &["umount", text(&bed.at)]);
     let left = bed.serving_process();
@@ -237,8 +261,7 @@ fn another_proxy_takes_the_place_of_one_that_ended() {
     assert_eq!(proxies(&name), 1);
     run(20, "pkill", &["-KILL", "-x", "-f", &format!("butterfs-control-proxy {name}")]);
     eventually(|| as_user(|| UnixStream::connect(&socket).is_ok()));
-    let answered = as_user(|| answer(&mut send(&socket, "do 1 get-label\n", &root)));
-    assert_eq!(answered, "record %\n");
+    assert!(as_user(|| is_answered(&mut send(&socket, &whole_question(), &root))));
     drop(root);
     bed.umount_ok();
     eventually(|| proxies(&name) == 0);
@@ -257,10 +280,10 @@ fn who_is_not_let_in_sends_no_descriptors() {
     }
     let null = OwnedFd::from(fs::File::open("/dev/null").unwrap());
     as_user(|| {
-        let mut held: Vec<_> = (0..4).map(|_| send(&socket, "do 1 get-la", &null)).collect();
+        let mut held: Vec<_> = (0..4).map(|_| send(&socket, &half_a_question(), &null)).collect();
         let mut more = BufReader::new(UnixStream::connect(&socket).unwrap());
-        assert_eq!(send_now(more.get_ref(), "do", &null), Err(rustix::io::Errno::PERM));
-        assert!(answer(&mut more).starts_with("refused 11 "));
+        assert_eq!(send_now(more.get_ref(), b"ask", &null), Err(rustix::io::Errno::PERM));
+        assert!(line(&mut more).starts_with("refused 11 "));
         held.clear();
     });
     bed.umount_ok();

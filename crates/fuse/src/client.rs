@@ -2,10 +2,11 @@
 //!
 //! Errors are sentences for the user.
 
-use crate::control::{self, Caller, Order, Waiter};
+use crate::control::{self, ControlClient, Waiter};
 use crate::mount::mountinfo::{self, Mount};
 use crate::mount::{self, Flags};
 use crate::system;
+use butterfs_control::{Order, question};
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::AsFd;
@@ -31,7 +32,7 @@ pub fn unmount(path: &Path) -> Result<Unmounted, String> {
     let shown = mount.mountpoint.display();
     let asking = |error: io::Error| format!("cannot ask the process that serves {shown}: {error}");
     let waiter = match find(&mount)? {
-        Some(caller) => caller.wait().map_err(asking)?,
+        Some(client) => client.wait().map_err(asking)?,
         None => None,
     };
     mount::unmount(&mount.mountpoint, false).map_err(|error| match error.kind() {
@@ -63,8 +64,8 @@ fn wait_for_end(mount: &Mount, mut waiter: Waiter) -> Result<Unmounted, String> 
 }
 
 fn is_serving(mount: &Mount) -> bool {
-    let Ok(Some(mut caller)) = find(mount) else { return false };
-    matches!(caller.is_ending(), Ok(false))
+    let Ok(Some(mut client)) = find(mount) else { return false };
+    matches!(client.is_ending(), Ok(false))
 }
 
 /// Gives an existing mount these flags, and has its new data stored as `data` says, where that says anything.
@@ -84,10 +85,8 @@ pub fn remount(path: &Path, flags: &Flags, data: &[String]) -> Result<(), String
 fn store_data(mount: &Mount, options: &[String]) -> Result<(), String> {
     let shown = mount.mountpoint.display();
     let asking = |error: io::Error| format!("cannot ask the process that serves {shown}: {error}");
-    let mut caller = find_server(mount)?;
-    let words = std::iter::once("store-data").chain(options.iter().map(String::as_str));
-    let question: Vec<Vec<u8>> = words.map(|word| word.as_bytes().to_vec()).collect();
-    let answer = caller.question(&question, &[]).map_err(asking)?;
+    let mut client = find_server(mount)?;
+    let answer = client.ask(question::StoreData { options: options.to_vec() }, &[]).map_err(asking)?;
     answer.map(drop).map_err(|refusal| format!("{shown}: {}", refusal.sentence))
 }
 
@@ -101,8 +100,8 @@ fn change(mount: &Mount, flags: &Flags) -> Result<(), String> {
 
 fn order(mount: &Mount, order: Order) -> Result<(), String> {
     let shown = mount.mountpoint.display();
-    let mut caller = find_server(mount)?;
-    let answer = caller.order(order).map_err(|error| format!("cannot ask the process that serves {shown}: {error}"))?;
+    let mut client = find_server(mount)?;
+    let answer = client.order(order).map_err(|error| format!("cannot ask the process that serves {shown}: {error}"))?;
     answer.map_err(|why| format!("{shown}: {why}"))
 }
 
@@ -119,13 +118,13 @@ pub fn sync(path: &Path) -> Result<(), String> {
 }
 
 /// A connection for questions to the process that serves the mount on which something with this device number lies.
-pub fn ask_about(device: (u32, u32)) -> Result<Caller, String> {
+pub fn ask_about(device: (u32, u32)) -> Result<ControlClient, String> {
     let mounts = mountinfo::all().map_err(|error| cannot_open(&PathBuf::from("/proc/self/mountinfo"), error))?;
     let mount = mounts.into_iter().find(|mount| mount.device == device && mount.is_ours());
     find_server(&mount.ok_or("not on a butterfs mount")?)
 }
 
-fn find_server(mount: &Mount) -> Result<Caller, String> {
+fn find_server(mount: &Mount) -> Result<ControlClient, String> {
     find(mount)?.ok_or_else(|| {
         format!(
             "nobody answers for {}: no server listens at {}; it has died, or it was started where this mount namespace does \
@@ -163,8 +162,8 @@ fn our_mount(path: &Path) -> Result<Mount, String> {
     Ok(mount)
 }
 
-fn find(mount: &Mount) -> Result<Option<Caller>, String> {
+fn find(mount: &Mount) -> Result<Option<ControlClient>, String> {
     let user = mount.user().unwrap_or(0);
     let asking = |error| format!("cannot ask the process that serves {}: {error}", mount.mountpoint.display());
-    Caller::find(mount.device, user).map_err(asking)
+    ControlClient::find(mount.device, user).map_err(asking)
 }

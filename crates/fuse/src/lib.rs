@@ -5,7 +5,7 @@
 //! service     one filesystem at one mount point, from mounting to the last commit
 //! mount       makes, changes and ends mounts: types fuse and fuseblk, fusermount3
 //! control     finds the process that serves a mount, asks it to commit, waits for its end
-//! subvolumes  questions about subvolumes and their answers, over the control socket or on an image
+//! subvolumes  answers to questions about subvolumes, over the control socket or on an image
 //! credentials capabilities of the process that asks
 //! adaptor     FUSE operation <-> engine: node ids, attributes, directories
 //! session     INIT by whitelist, one request -> one reply, what a panic means

@@ -9,13 +9,14 @@
 
 use crate::Log;
 use crate::adaptor::{Adaptor, Carrier, Reopen};
-use crate::control::{Carry, Desk, Order, Powers, Proxy, Respond};
+use crate::control::{Carry, ControlServer, Powers, Proxy, Respond};
 use crate::memory::Tide;
 use crate::mount::{self, mountinfo};
 use crate::session::{End, Refusal, Session, connect};
 use crate::system;
 use crate::transport::Transport;
 use crate::transport::rings::Registered;
+use butterfs_control::Order;
 use butterfs_fs::Filesystem;
 use std::io;
 use std::path::Path;
@@ -50,7 +51,7 @@ pub struct Commands {
 pub struct Service {
     session: Session,
     adaptor: Arc<Adaptor>,
-    desk: Option<Desk>,
+    control: Option<ControlServer>,
     kind: mount::Kind,
     log: Log,
 }
@@ -97,11 +98,11 @@ impl Service {
             adaptor.mounted_as(device);
             raise_read_ahead(device, kind);
         }
-        let desk = device.and_then(|device| open_desk(device, request.allow_other, &adaptor, commands, &log));
+        let control = device.and_then(|device| open_control(device, request.allow_other, &adaptor, commands, &log));
         let session = Session::over(mounted.device, rings, adaptor.clone(), threads, log.clone())?;
         unmount_on_termination(request.mountpoint.clone(), log.clone())?;
         watch_devices(Arc::downgrade(&adaptor), log.clone())?;
-        Ok(Service { session, adaptor, desk, kind, log })
+        Ok(Service { session, adaptor, control, kind, log })
     }
 
     /// What kind of mount it is.
@@ -112,16 +113,16 @@ impl Service {
     /// Waits for the unmount, makes everything durable, and tells those who wait for it. The error is a sentence.
     pub fn finish(self) -> Result<(), String> {
         let end = self.session.wait();
-        if let Some(desk) = &self.desk {
-            desk.ending();
+        if let Some(control) = &self.control {
+            control.ending();
         }
         let outcome = match end {
             End::Unmounted => self.adaptor.close(),
             End::Broken => Err("the server failed; changes since the last commit are lost".to_owned()),
         };
         tell(&self.adaptor, &self.log);
-        if let Some(desk) = &self.desk {
-            desk.end(outcome.clone());
+        if let Some(control) = &self.control {
+            control.end(outcome.clone());
         }
         outcome
     }
@@ -151,25 +152,25 @@ fn cannot_serve(request: &mount::Request, why: &str) -> String {
     format!("cannot serve {}: {why}", request.mountpoint.display())
 }
 
-/// Without a desk the mount works, and `umount` cannot wait for its end.
-fn open_desk(
+/// Without a control server the mount works, and `umount` cannot wait for its end.
+fn open_control(
     device: (u32, u32),
     for_all: bool,
     adaptor: &Arc<Adaptor>,
     Commands { carrier, proxy }: Commands,
     log: &Log,
-) -> Option<Desk> {
+) -> Option<ControlServer> {
     let for_questions = Arc::clone(adaptor);
     let answer: Respond = Arc::new(move |asked, sink| for_questions.perform(asked, sink));
     let for_streams = Arc::clone(adaptor);
-    let carry: Carry = Arc::new(move |asked, stream, report| for_streams.carry(&carrier, asked, stream, report));
+    let carry: Carry = Arc::new(move |asked, stream, tell| for_streams.carry(&carrier, asked, stream, tell));
     let adaptor = Arc::clone(adaptor);
     let obey = move |order| match order {
         Order::Sync => adaptor.sync(),
         Order::MakeWritable => adaptor.set_read_only(false),
         Order::MakeReadOnly => adaptor.set_read_only(true),
     };
-    Desk::open(device, Powers { obey: Arc::new(obey), respond: answer, carry, for_all, proxy }, log.clone())
+    ControlServer::open(device, Powers { obey: Arc::new(obey), respond: answer, carry, for_all, proxy }, log.clone())
         .inspect_err(|error| log(&format!("orders cannot be taken: {error}")))
         .ok()
 }

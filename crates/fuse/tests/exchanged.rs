@@ -1,9 +1,10 @@
 //! A user who exchanges names while a subvolume is deleted: only what was checked goes.
 
+use butterfs_control::{InodeRef, Record, Refusal, SubvolumeId, question};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::env::{Point, Source, Time};
 use butterfs_fs::{Caller, Env, Errno, Filesystem, InodeId, Options, RenameMode, TreeId};
-use butterfs_fuse::subvolumes::{Answer, Capabilities, Peer, Places, Stage, perform};
+use butterfs_fuse::subvolumes::{Capabilities, Inodes, Peer, Stage, perform};
 use butterfs_testkit::engine::FORMATS;
 use std::sync::{Arc, Mutex};
 
@@ -40,17 +41,18 @@ impl Source for Meanwhile {
     }
 }
 
-fn delete(fs: &Filesystem, directory: InodeId, name: &str) -> Answer {
+fn delete(fs: &Filesystem, directory: InodeId, name: &str) -> Result<Vec<Record>, Refusal> {
     let peer = Peer { uid: USER.uid, gid: USER.gid, groups: Vec::new(), capabilities: Capabilities::NONE };
-    let places = Places::Numbered;
-    let stage = Stage { filesystem: fs, peer: &peer, places, changed: &|_, _| {}, closed: &|_, _, _| {} };
-    let directory = format!("{}:{}", directory.tree.0, directory.ino.0);
-    let (question, mut records) = (["delete", &directory, name].map(|word| word.as_bytes().to_vec()), Vec::new());
+    let inodes = Inodes::Numbered;
+    let stage = Stage { filesystem: fs, peer: &peer, inodes, changed: &|_, _| {}, closed: &|_, _, _| {} };
+    let directory = InodeRef::Number { tree: directory.tree.0, ino: directory.ino.0 };
+    let question = question::DeleteSubvolume { directory, name: name.into() };
+    let mut records = Vec::new();
     let sink = &mut |record| {
         records.push(record);
         Ok(())
     };
-    perform(&stage, &question, sink).map(|()| records)
+    perform(&stage, &question.into(), sink).map(|()| records)
 }
 
 #[test]
@@ -72,7 +74,7 @@ fn a_user_deletes_nobody_elses_subvolume_by_exchanging_names() {
     // The user may delete what was checked, and what has the name now is root's.
     assert_eq!(delete(&fs, shared, "own").unwrap_err().errno, Errno::EACCES.0);
     assert!(fs.subvolume_info(own).is_ok() && fs.subvolume_info(roots).is_ok());
-    assert_eq!(delete(&fs, shared, "roots").unwrap(), vec![vec![own.0.to_string().into_bytes()]]);
+    assert_eq!(delete(&fs, shared, "roots").unwrap(), vec![Record::from(SubvolumeId(own.0))]);
     fs.forget(shared, 1);
     fs.shutdown().unwrap();
 }

@@ -3,8 +3,9 @@
 use super::Run;
 use crate::args;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
-use butterfs_fuse::subvolumes::MOST_DEDUPED;
+use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, about};
+use butterfs_control::Comparison;
+use butterfs_control::question::{Dedupe, MOST_DEDUPED};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -34,22 +35,22 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.source, Intent::Change)?;
-        target.write_back(&self.source)?;
+        let mut opened = self.image.open(&self.source, Intent::Change)?;
+        opened.write_back(&self.source)?;
         for path in &self.targets {
-            let (same, total) = self.one(&mut target, path)?;
+            let (same, total) = self.one(&mut opened, path)?;
             writeln!(out, "{}: {same} of {total} bytes are shared", path.display())?;
         }
-        target.close()
+        opened.close()
     }
 }
 
 impl Args {
-    fn one(&self, target: &mut Target, path: &Path) -> Result<(u64, u64), CliError> {
-        let [source, into] = [target.object(&self.source)?, target.object(path)?];
+    fn one(&self, opened: &mut OpenFilesystem, path: &Path) -> Result<(u64, u64), CliError> {
+        let [source, into] = [opened.object(&self.source)?, opened.object(path)?];
         let left = [
-            target.size(&source)?.saturating_sub(self.source_offset),
-            target.size(&into)?.saturating_sub(self.target_offset),
+            opened.size(&source)?.saturating_sub(self.source_offset),
+            opened.size(&into)?.saturating_sub(self.target_offset),
         ];
         let both = left[0].min(left[1]);
         // A part of a sector counts only where both files end with it.
@@ -60,13 +61,12 @@ impl Args {
         // Asked once about nothing too: the answer may be that the target is no file.
         loop {
             let len = (total - at).min(MOST_DEDUPED);
-            let question = Question::new("dedupe").about(&source).number(self.source_offset + at);
-            let question = question.about(&into).number(self.target_offset + at).number(len);
-            let records = target.ask(&what, &question)?;
-            match records.first().and_then(|record| record.first()).map(Vec::as_slice) {
-                Some(b"same") => same += len,
-                Some(b"differs") => {}
-                _ => return Err(nonsense()),
+            let (source_start, into_start) = (self.source_offset + at, self.target_offset + at);
+            let asking =
+                about([&source, &into], |[source, into]| Dedupe { source, source_start, into, into_start, len });
+            match opened.ask_one(&what, asking)? {
+                Comparison::Same => same += len,
+                Comparison::Differs => {}
             }
             at += len;
             if at >= total {

@@ -3,7 +3,10 @@
 
 use super::{Run, subcommands};
 use crate::error::{CliError, os_message};
-use crate::target::{ImageArgument, Intent, Object as Reached, Question, Target, cannot_access};
+use crate::open_filesystem::{
+    Asking, ImageArgument, Intent, Object as Reached, OpenFilesystem, about, cannot_access, plain,
+};
+use butterfs_control::{ReadOnly, question};
 use clap::{Subcommand, ValueEnum};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -57,25 +60,22 @@ const PROPERTIES: [(&str, ObjectType, &str); 3] = [
 
 impl Object {
     /// Whether the object has a property of this kind, as far as the user has not said what it is.
-    fn is(&self, kind: ObjectType, target: &mut Target) -> Result<bool, CliError> {
+    fn is(&self, kind: ObjectType, opened: &mut OpenFilesystem) -> Result<bool, CliError> {
         if let Some(said) = self.kind {
             return Ok(said == kind);
         }
         Ok(match kind {
-            ObjectType::Subvol => {
-                let question = Question::new("get-readonly").about(&target.object(&self.object)?);
-                target.try_ask(&question)?.is_ok()
-            }
-            ObjectType::Filesystem => self.is_root(target)?,
+            ObjectType::Subvol => opened.try_ask(get_read_only(&opened.object(&self.object)?))?.is_ok(),
+            ObjectType::Filesystem => self.is_root(opened)?,
             ObjectType::Inode => true,
             ObjectType::Device => false,
         })
     }
 
     /// Whether the object stands for the whole filesystem.
-    fn is_root(&self, target: &Target) -> Result<bool, CliError> {
-        if let Target::Image(filesystem) = target {
-            return Ok(target.id_in_image(&self.object)? == filesystem.root());
+    fn is_root(&self, opened: &OpenFilesystem) -> Result<bool, CliError> {
+        if let OpenFilesystem::Image(filesystem) = opened {
+            return Ok(opened.id_in_image(&self.object)? == filesystem.root());
         }
         let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
         let real = self.object.canonicalize().map_err(|error| cannot_access(&self.object, error))?;
@@ -83,10 +83,10 @@ impl Object {
     }
 
     /// The property of this name, which the object must be able to have.
-    fn property(&self, name: &str, target: &mut Target) -> Result<&'static str, CliError> {
+    fn property(&self, name: &str, opened: &mut OpenFilesystem) -> Result<&'static str, CliError> {
         let found = PROPERTIES.iter().find(|(known, ..)| *known == name);
         let (name, kind, _) = found.ok_or_else(|| CliError::failed(format!("property '{name}' is not supported")))?;
-        let fits = self.is(*kind, target)?;
+        let fits = self.is(*kind, opened)?;
         // A subvolume that is none is told so by the engine.
         if fits || *kind == ObjectType::Subvol && self.kind.is_none() {
             return Ok(name);
@@ -97,30 +97,32 @@ impl Object {
     /// All properties that the object can have.
     fn properties(
         &self,
-        target: &mut Target,
+        opened: &mut OpenFilesystem,
     ) -> Result<Vec<&'static (&'static str, ObjectType, &'static str)>, CliError> {
         let mut found = Vec::new();
         for property in &PROPERTIES {
-            found.extend(self.is(property.1, target)?.then_some(property));
+            found.extend(self.is(property.1, opened)?.then_some(property));
         }
         Ok(found)
     }
 
     /// The value of a property, if it has one.
-    fn value(&self, name: &'static str, target: &mut Target) -> Result<Option<Vec<u8>>, CliError> {
+    fn value(&self, name: &'static str, opened: &mut OpenFilesystem) -> Result<Option<Vec<u8>>, CliError> {
         let what = cannot("read", name, &self.object);
-        let question = match name {
-            READ_ONLY => Question::new("get-readonly").about(&target.object(&self.object)?),
-            LABEL => Question::new("get-label"),
-            _ => return self.compression(target).map_err(|why| CliError::failed(format!("{what}: {why}"))),
-        };
-        Ok(target.ask(&what, &question)?.into_iter().flatten().next())
+        match name {
+            READ_ONLY => {
+                let ReadOnly(read_only) = opened.ask_one(&what, get_read_only(&opened.object(&self.object)?))?;
+                Ok(Some(read_only.to_string().into_bytes()))
+            }
+            LABEL => Ok(Some(opened.ask_one(&what, plain(question::GetLabel {}))?.0)),
+            _ => self.compression(opened).map_err(|why| CliError::failed(format!("{what}: {why}"))),
+        }
     }
 
     /// Nothing where the attribute is missing, or cannot be.
-    fn compression(&self, target: &Target) -> Result<Option<Vec<u8>>, String> {
-        if let Target::Image(filesystem) = target {
-            let id = target.id_in_image(&self.object).map_err(|_| "there is no such file".to_owned())?;
+    fn compression(&self, opened: &OpenFilesystem) -> Result<Option<Vec<u8>>, String> {
+        if let OpenFilesystem::Image(filesystem) = opened {
+            let id = opened.id_in_image(&self.object).map_err(|_| "there is no such file".to_owned())?;
             return match filesystem.get_xattr(id, COMPRESSION_XATTR.as_bytes()) {
                 Ok(value) => Ok(Some(value)),
                 Err(error) if error.is(butterfs_fs::Errno::ENODATA) => Ok(None),
@@ -135,9 +137,9 @@ impl Object {
         }
     }
 
-    fn set_compression(&self, value: &[u8], target: &Target) -> Result<(), String> {
-        if let Target::Image(filesystem) = target {
-            let id = target.id_in_image(&self.object).map_err(|_| "there is no such file".to_owned())?;
+    fn set_compression(&self, value: &[u8], opened: &OpenFilesystem) -> Result<(), String> {
+        if let OpenFilesystem::Image(filesystem) = opened {
+            let id = opened.id_in_image(&self.object).map_err(|_| "there is no such file".to_owned())?;
             let set = filesystem.set_xattr(&Default::default(), id, COMPRESSION_XATTR.as_bytes(), value, 0);
             return set.map_err(|error| error.to_string());
         }
@@ -145,6 +147,10 @@ impl Object {
         let set = rustix::fs::setxattr(&self.object, COMPRESSION_XATTR, value, flags);
         set.map_err(|error| os_message(&error.into()))
     }
+}
+
+fn get_read_only(subvolume: &Reached) -> Asking<question::GetReadOnly> {
+    about([subvolume], |[subvolume]| question::GetReadOnly { subvolume })
 }
 
 /// Show the value of a property; without a name, of all
@@ -158,17 +164,17 @@ pub struct GetArgs {
 
 impl Run for GetArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.object.image.target(&self.object.object, Intent::Look)?;
+        let mut opened = self.object.image.open(&self.object.object, Intent::Look)?;
         let names = match &self.name {
-            Some(name) => vec![self.object.property(name, &mut target)?],
-            None => self.object.properties(&mut target)?.iter().map(|(name, ..)| *name).collect(),
+            Some(name) => vec![self.object.property(name, &mut opened)?],
+            None => self.object.properties(&mut opened)?.iter().map(|(name, ..)| *name).collect(),
         };
         for name in names {
-            if let Some(value) = self.object.value(name, &mut target)? {
+            if let Some(value) = self.object.value(name, &mut opened)? {
                 writeln!(out, "{name}={}", String::from_utf8_lossy(&value))?;
             }
         }
-        target.close()
+        opened.close()
     }
 }
 
@@ -193,42 +199,42 @@ pub struct SetArgs {
 impl Run for SetArgs {
     fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
         let path = &self.object.object;
-        let mut target = self.object.image.target(path, Intent::Change)?;
-        let name = self.object.property(&self.name, &mut target)?;
+        let mut opened = self.object.image.open(path, Intent::Change)?;
+        let name = self.object.property(&self.name, &mut opened)?;
         let what = cannot("change", name, path);
         match name {
-            READ_ONLY => self.set_read_only(&mut target, &what)?,
+            READ_ONLY => self.set_read_only(&mut opened, &what)?,
             LABEL => {
-                let question = Question::new("set-label").about(&target.place()).word(&self.value);
-                target.ask(&what, &question)?;
+                let label = self.value.clone().into_bytes();
+                opened.ask(&what, about([&opened.root()], |[through]| question::SetLabel { through, label }))?;
             }
             _ => {
-                let set = self.object.set_compression(self.value.as_bytes(), &target);
+                let set = self.object.set_compression(self.value.as_bytes(), &opened);
                 set.map_err(|why| CliError::failed(format!("{what}: {why}")))?;
             }
         }
-        target.close()
+        opened.close()
     }
 }
 
 impl SetArgs {
-    fn set_read_only(&self, target: &mut Target, what: &str) -> Result<(), CliError> {
-        if !["true", "false"].contains(&self.value.as_str()) {
-            return Err(CliError::failed(format!("invalid value for property: {}", self.value)));
+    fn set_read_only(&self, opened: &mut OpenFilesystem, what: &str) -> Result<(), CliError> {
+        let invalid = |_| CliError::failed(format!("invalid value for property: {}", self.value));
+        let read_only: bool = self.value.parse().map_err(invalid)?;
+        let subvolume = opened.object(&self.object.object)?;
+        if !read_only && !self.force {
+            refuse_received(opened, &subvolume)?;
         }
-        let subvolume = target.object(&self.object.object)?;
-        if self.value == "false" && !self.force {
-            refuse_received(target, &subvolume)?;
-        }
-        target.write_back(&self.object.object)?;
-        target.ask(what, &Question::new("set-readonly").about(&subvolume).word(&self.value)).map(drop)
+        opened.write_back(&self.object.object)?;
+        let asking = about([&subvolume], |[subvolume]| question::SetReadOnly { subvolume, read_only });
+        opened.ask(what, asking).map(drop)
     }
 }
 
-fn refuse_received(target: &mut Target, subvolume: &Reached) -> Result<(), CliError> {
-    let Ok(records) = target.try_ask(&Question::new("info").about(subvolume))? else { return Ok(()) };
-    let record = records.first().and_then(|words| butterfs_fuse::subvolumes::SubvolumeRecord::from_words(words));
-    let received = record.is_some_and(|record| record.flags & 1 != 0 && record.received_uuid != [0; 16]);
+fn refuse_received(opened: &mut OpenFilesystem, subvolume: &Reached) -> Result<(), CliError> {
+    let asking = about([subvolume], |[subvolume]| question::DescribeSubvolume { subvolume });
+    let Ok(records) = opened.try_ask(asking)? else { return Ok(()) };
+    let received = records.first().is_some_and(|record| record.is_read_only() && record.received_uuid != [0; 16]);
     if !received {
         return Ok(());
     }
@@ -245,10 +251,10 @@ pub struct ListArgs {
 
 impl Run for ListArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.object.image.target(&self.object.object, Intent::Look)?;
-        for (name, _, about) in self.object.properties(&mut target)? {
+        let mut opened = self.object.image.open(&self.object.object, Intent::Look)?;
+        for (name, _, about) in self.object.properties(&mut opened)? {
             writeln!(out, "{name:<20}{about}")?;
         }
-        target.close()
+        opened.close()
     }
 }

@@ -5,9 +5,11 @@ mod progress;
 
 use super::Run;
 use crate::error::{CliError, os_message};
+use crate::open_filesystem::{ImageArgument, Intent, about, cannot_access};
 use crate::report;
-use crate::streams::receiving::{self, Request};
-use crate::target::{ImageArgument, Intent, Question, cannot_access, nonsense};
+use crate::streams::receiving;
+use butterfs_control::question::{EncodedData, ReceiveSubvolumes, ReceivedStreams};
+use butterfs_control::{ReceiveStatus, ReceiveSummary};
 use butterfs_send::apply::{self, Directory, Options, ReceiveReport, ReceiveReporter, StreamTarget, Summary};
 use progress::Progress;
 use std::fs::File;
@@ -110,27 +112,26 @@ impl Args {
     /// Whoever serves the filesystem reads the stream; for an image that is this process.
     fn fill_filesystem(&self, path: &Path, input: File, len: Option<u64>, out: &mut dyn Write) -> Result<(), CliError> {
         let image = ImageArgument { image: self.image.clone() };
-        let mut target = image.target(self.root.as_deref().unwrap_or(path), Intent::Change)?;
-        let mut question = Question::default();
-        let request = Request {
-            directory: question.name(&target.object(path)?),
-            first_stream_only: self.first_stream_only,
-            force_decompress: self.force_decompress,
+        let mut opened = image.open(self.root.as_deref().unwrap_or(path), Intent::Change)?;
+        let asking = about([&opened.object(path)?], |[directory]| ReceiveSubvolumes {
+            directory,
+            streams: if self.first_stream_only { ReceivedStreams::First } else { ReceivedStreams::All },
+            encoded: if self.force_decompress { EncodedData::Decompress } else { EncodedData::Keep },
             max_errors: self.max_errors,
             verbosity: self.verbosity(),
-        };
+        });
         let mut teller = Teller { progress: Progress::new(self.quiet, len), out, written: Ok(()) };
-        let mut tell = |words: &[Vec<u8>]| {
-            if let Some(news) = receiving::news_of(words) {
-                teller.tell(&news);
+        let mut tell = |status: ReceiveStatus| {
+            if let Some(report) = receiving::report_of(status) {
+                teller.tell(&report);
             }
         };
-        question.words = request.to_words();
-        let input = if target.takes(&input) { input.into() } else { through_pipe(input)? };
-        let answer = target.ask_with(&question, input, &mut tell)?;
-        let records = answer.map_err(|refusal| CliError::failed(format!("cannot receive: {}", refusal.sentence)))?;
-        let summary = receiving::summary_of(&records).ok_or_else(nonsense)?;
-        target.close()?;
+        let input = if opened.takes(&input) { input.into() } else { through_pipe(input)? };
+        let answer = opened.ask_stream(asking, input, &mut tell)?;
+        let received = answer.map_err(|refusal| CliError::failed(format!("cannot receive: {}", refusal.sentence)))?;
+        let ReceiveSummary { streams, sections, commands, bytes, errors } = received;
+        let summary = Summary { streams, sections, commands, bytes, errors };
+        opened.close()?;
         teller.end(&summary)
     }
 
@@ -154,7 +155,7 @@ impl Args {
     ) -> Result<(), CliError> {
         let mut teller = Teller { progress: Progress::new(self.quiet, len), out, written: Ok(()) };
         let options = Options { max_errors: self.max_errors, first_stream_only: self.first_stream_only };
-        let mut tell = |news: ReceiveReport| teller.tell(&news);
+        let mut tell = |report: ReceiveReport| teller.tell(&report);
         let summary = apply::receive(input, target, &options, &mut ReceiveReporter::new(self.verbosity(), &mut tell));
         teller.end(&summary)
     }
@@ -183,8 +184,8 @@ struct Teller<'o> {
 }
 
 impl Teller<'_> {
-    fn tell(&mut self, news: &ReceiveReport) {
-        match news {
+    fn tell(&mut self, report: &ReceiveReport) {
+        match report {
             ReceiveReport::Progress { bytes, commands } => self.progress.at(*bytes, *commands),
             ReceiveReport::Out(line) => {
                 self.progress.clear();

@@ -6,7 +6,8 @@
 use super::{Run, subcommands};
 use crate::args;
 use crate::error::{CliError, os_message};
-use crate::target::{ImageArgument, Intent, Question, Target, parent_and_name};
+use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, about, parent_and_name};
+use butterfs_control::{MayShare, question};
 use butterfs_fs::Filesystem;
 use clap::Subcommand;
 use std::fs::{File, OpenOptions};
@@ -76,8 +77,8 @@ struct Sharing {
 
 impl Sharing {
     fn run(self) -> Result<(), CliError> {
-        match self.image.target(&self.source, Intent::Change)? {
-            Target::Image(filesystem) => self.in_image(filesystem),
+        match self.image.open(&self.source, Intent::Change)? {
+            OpenFilesystem::Image(filesystem) => self.in_image(filesystem),
             mount => self.on_mount(mount),
         }
     }
@@ -91,17 +92,17 @@ impl Sharing {
     }
 
     fn in_image(&self, filesystem: Filesystem) -> Result<(), CliError> {
-        let target = Target::Image(filesystem.clone());
-        let id = |path: &Path| target.id_in_image(path);
+        let opened = OpenFilesystem::Image(filesystem.clone());
+        let id = |path: &Path| opened.id_in_image(path);
         let (source, into) = (id(&self.source)?, id(&self.target)?);
         let (from, to, len) = self.range.unwrap_or_default();
         let refused = |error: butterfs_fs::Error| self.failed(&error.to_string());
         filesystem.clone_range((source, from), (into, to), len).map_err(refused)?;
-        drop(target);
+        drop(opened);
         Ok(filesystem.shutdown()?)
     }
 
-    fn on_mount(&self, mut mount: Target) -> Result<(), CliError> {
+    fn on_mount(&self, mut mount: OpenFilesystem) -> Result<(), CliError> {
         let failed = |error: std::io::Error| self.failed(&os_message(&error));
         let source = without_waiting().read(true).open(&self.source).map_err(failed)?;
         if mount.is_directory(&self.target)?.is_none() {
@@ -116,12 +117,12 @@ impl Sharing {
         cloned
     }
 
-    fn clone_into(&self, mount: &mut Target, source: &File, target: &File) -> Result<(), CliError> {
+    fn clone_into(&self, mount: &mut OpenFilesystem, source: &File, target: &File) -> Result<(), CliError> {
         let failed = |error: std::io::Error| self.failed(&os_message(&error));
         let objects = [mount.object_of(&self.source, source)?, mount.object_of(&self.target, target)?];
-        let question = Question::new("may-clone").about(&objects[0]).about(&objects[1]);
-        let may = mount.ask(&self.what(), &question)?;
-        if may.first().and_then(|record| record.first()).is_none_or(|word| word != b"true") {
+        let [from, into] = &objects;
+        let asking = about([from, into], |[source, into]| question::AskToShare { source, into });
+        if mount.ask_one(&self.what(), asking)? == MayShare(false) {
             return Err(self.failed("one of them has checksums, the other one has none"));
         }
         let size = source.metadata().map_err(failed)?.len();

@@ -2,9 +2,9 @@
 
 use super::Run;
 use crate::error::CliError;
-use crate::streams::Request;
-use crate::target::{ImageArgument, Intent, Question, Target};
-use butterfs_fuse::subvolumes::Answer;
+use crate::open_filesystem::{Asking, ImageArgument, Intent, Named, OpenFilesystem, about};
+use butterfs_control::question::{GetReadOnly, SendSubvolumes, SentContents, SentStreams};
+use butterfs_control::{InodeRef, ReadOnly, Refusal, SendStatus, SendSummary};
 use butterfs_send::wire::Version;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -66,8 +66,8 @@ impl Run for Args {
             return Err(CliError::failed("not dumping send stream into a terminal, redirect it into a file")
                 .hint("-f FILE writes it to a file"));
         }
-        let mut target = self.image.target(&self.subvolumes[0], Intent::Look)?;
-        let question = self.question(&mut target, version)?;
+        let mut opened = self.image.open(&self.subvolumes[0], Intent::Look)?;
+        let asking = self.asking(&mut opened, version)?;
         if self.verbose {
             eprintln!("Protocol version requested: {} (supported 3)", version.raw());
             if self.no_data {
@@ -76,27 +76,27 @@ impl Run for Args {
         }
         let sink = self.sink()?;
         let mut display = Display::new(&self);
-        let answer = match target.takes(&sink) {
-            true => target.ask_with(&question, sink, &mut |words| display.report(words))?,
-            false => through_pipe(&mut target, &question, sink, &mut display)?,
+        let answer = match opened.takes(&sink) {
+            true => opened.ask_stream(asking, sink, &mut |report| display.report(report))?,
+            false => through_pipe(&mut opened, asking, sink, &mut display)?,
         };
-        let records = answer.map_err(|refusal| CliError::failed(refusal.sentence))?;
-        display.end(records.first().map_or(&[], Vec::as_slice), self.verbose);
-        target.close()
+        let summary = answer.map_err(|refusal| CliError::failed(refusal.sentence))?;
+        display.end(summary, self.verbose);
+        opened.close()
     }
 }
 
 /// For a stream that this process writes.
 fn through_pipe(
-    target: &mut Target,
-    question: &Question,
+    opened: &mut OpenFilesystem,
+    asking: Asking<SendSubvolumes>,
     sink: OwnedFd,
     display: &mut Display<'_>,
-) -> Result<Answer, CliError> {
+) -> Result<Result<SendSummary, Refusal>, CliError> {
     let cannot = |error: std::io::Error| CliError::failed(format!("cannot write the stream: {error}"));
     let (mut reader, writer) = std::io::pipe().map_err(cannot)?;
     let copier = std::thread::spawn(move || std::io::copy(&mut reader, &mut File::from(sink)));
-    let answer = target.ask_with(question, writer.into(), &mut |words| display.report(words));
+    let answer = opened.ask_stream(asking, writer.into(), &mut |report| display.report(report));
     let copied = copier.join().unwrap_or_else(|_| Err(std::io::Error::other("the copying thread panicked")));
     let answer = answer?;
     copied.map_err(cannot)?;
@@ -131,35 +131,35 @@ impl Args {
         opened.map_err(CliError::from)
     }
 
-    fn question(&self, target: &mut Target, version: Version) -> Result<Question, CliError> {
-        let mut question = Question::default();
-        let mut all = |paths: &[PathBuf], what: &str| -> Result<Vec<Vec<u8>>, CliError> {
-            paths.iter().map(|path| subvolume(target, &mut question, path, what)).collect()
+    fn asking(&self, opened: &mut OpenFilesystem, version: Version) -> Result<Asking<SendSubvolumes>, CliError> {
+        let mut named = Named::default();
+        let mut all = |paths: &[PathBuf], what: &str| -> Result<Vec<InodeRef>, CliError> {
+            paths.iter().map(|path| subvolume(opened, &mut named, path, what)).collect()
         };
-        let parent = all(self.parent.as_slice(), "parent subvolume")?.pop();
-        let request = Request {
-            version,
-            one_stream: self.one_stream,
-            no_data: self.no_data,
-            compressed_data: self.compressed_data,
-            parent,
+        let question = SendSubvolumes {
+            version: version.raw(),
+            contents: match () {
+                () if self.no_data => SentContents::Omitted,
+                () if self.compressed_data => SentContents::Compressed,
+                () => SentContents::Plain,
+            },
+            streams: if self.one_stream { SentStreams::Joined } else { SentStreams::Separate },
+            parent: all(self.parent.as_slice(), "parent subvolume")?.pop(),
             clone_sources: all(&self.clone_sources, "cloned subvolume")?,
             subvolumes: all(&self.subvolumes, "subvolume")?,
         };
-        question.words = request.to_words();
-        Ok(question)
+        Ok(named.asking(question))
     }
 }
 
-/// The word for a read-only subvolume in a question.
-fn subvolume(target: &mut Target, question: &mut Question, path: &Path, what: &str) -> Result<Vec<u8>, CliError> {
-    let object = target.object(path)?;
-    let about = format!("cannot send '{}'", path.display());
-    let records = target.ask(&about, &Question::new("get-readonly").about(&object))?;
-    if records.first().and_then(|record| record.first()).is_none_or(|word| word != b"true") {
-        return Err(CliError::failed(format!("{what} {} is not read-only", path.display())));
+/// The reference to a read-only subvolume in a question.
+fn subvolume(opened: &mut OpenFilesystem, named: &mut Named, path: &Path, what: &str) -> Result<InodeRef, CliError> {
+    let object = opened.object(path)?;
+    let cannot = format!("cannot send '{}'", path.display());
+    match opened.ask_one(&cannot, about([&object], |[subvolume]| GetReadOnly { subvolume }))? {
+        ReadOnly(true) => Ok(named.reference(&object)),
+        ReadOnly(false) => Err(CliError::failed(format!("{what} {} is not read-only", path.display()))),
     }
-    Ok(question.name(&object))
 }
 
 /// Progress on a terminal.
@@ -174,26 +174,25 @@ impl Display<'_> {
         Display { arguments, started: Instant::now(), shown: false }
     }
 
-    fn report(&mut self, words: &[Vec<u8>]) {
-        let numbers = numbers(words.get(1..).unwrap_or_default());
-        match (words.first().map(Vec::as_slice), &numbers[..]) {
+    fn report(&mut self, report: SendStatus) {
+        match report {
             _ if self.arguments.quiet => {}
-            (Some(b"begun"), &[number]) => {
+            SendStatus::Begun(number) => {
                 if let Some(path) = self.arguments.subvolumes.get(number as usize) {
                     self.clear();
                     eprintln!("At subvol {}", path.display());
                 }
             }
-            (Some(b"progress"), &[bytes, commands, permille]) if std::io::stderr().is_terminal() => {
+            SendStatus::Progress { bytes, commands, permille } if std::io::stderr().is_terminal() => {
                 let elapsed = self.started.elapsed().as_secs_f64();
                 let left = match permille.min(1000) {
                     0 => String::new(),
-                    done => format!(", about {:.0} s left", elapsed * (1000 - done) as f64 / done as f64),
+                    done => format!(", about {:.0} s left", elapsed * f64::from(1000 - done) / f64::from(done)),
                 };
                 self.shown = true;
                 eprint!("\r{}{left}\x1b[K", line(bytes, commands, elapsed));
             }
-            _ => {}
+            SendStatus::Progress { .. } => {}
         }
     }
 
@@ -203,17 +202,13 @@ impl Display<'_> {
         }
     }
 
-    fn end(&mut self, record: &[Vec<u8>], verbose: bool) {
+    fn end(&mut self, SendSummary { bytes, commands }: SendSummary, verbose: bool) {
         let shown = self.shown;
         self.clear();
-        if let ([bytes, commands], true) = (&numbers(record)[..], verbose || shown) {
-            eprintln!("{}", line(*bytes, *commands, self.started.elapsed().as_secs_f64()));
+        if verbose || shown {
+            eprintln!("{}", line(bytes, commands, self.started.elapsed().as_secs_f64()));
         }
     }
-}
-
-fn numbers(words: &[Vec<u8>]) -> Vec<u64> {
-    words.iter().filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect()
 }
 
 fn line(bytes: u64, commands: u64, seconds: f64) -> String {

@@ -5,7 +5,7 @@ use crate::common::butterfs_ok;
 use crate::differences::{Difference, place_of, unseen};
 use crate::mounted::{Bed, shell, text};
 use crate::sides::{Side, is_unknown, umount};
-use crate::state::State;
+use crate::state::FolderState;
 use crate::{BINARY, on_both};
 use butterfs_testkit::kernel::{KernelMount, check_all, mkfs, run_ok};
 use butterfs_testkit::requirement;
@@ -119,8 +119,8 @@ impl Pair {
         self.first.ask(other, "", &line, &format!("{prepared} sh -c \"$act\""))
     }
 
-    fn states(&self, setting: usize) -> [State; 2] {
-        self.places(setting).map(|(side, folder)| State::of(side, &folder))
+    fn states(&self, setting: usize) -> [FolderState; 2] {
+        self.places(setting).map(|(side, folder)| FolderState::of(side, &folder))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::common::butterfs_ok;
 use crate::differences::{Difference, place_of, unseen};
 use crate::mounted::{Bed, shell, text};
 use crate::sides::{Side, is_unknown, umount};
-use crate::state::State;
+use crate::state::FolderState;
 use crate::{BINARY, make_image, on_both};
 use butterfs_testkit::kernel::{KernelMount, mkfs};
 use butterfs_testkit::requirement;
@@ -99,9 +99,9 @@ impl Ground {
         self.side.ask(Path::new("/"), &self.folder(), &line, "cd $at; timeout -k 1 3 sh -c \"$act\"")
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> FolderState {
         // Folders that were filled before are not looked at.
-        State::of(&self.side, &self.folder()).without_names()
+        FolderState::of(&self.side, &self.folder()).without_names()
     }
 }
 
@@ -194,7 +194,7 @@ fn what_a_user_plants_is_met_as_by_the_kernel() {
 /// Our answer, and what became of root's things.
 type Outcome = (String, BTreeSet<String>);
 
-fn changes_to_roots(ground: &Ground, before: &State) -> BTreeSet<String> {
+fn changes_to_roots(ground: &Ground, before: &FolderState) -> BTreeSet<String> {
     let is_roots = |what: &String| what.starts_with("\"roots") || what.contains("subvolume roots");
     ground.state().differences(before).into_iter().filter(is_roots).collect()
 }

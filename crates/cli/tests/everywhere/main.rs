@@ -24,7 +24,7 @@ use acts::{ACTS, ELSEWHERE, is_asked};
 use differences::{DIFFERENCES, place_of, unseen};
 use sides::{Side, is_unknown, umount};
 use situations::SITUATIONS;
-use state::State;
+use state::FolderState;
 use std::os::unix::fs::PermissionsExt;
 
 use butterfs_testkit::kernel::{KernelMount, mkfs};
@@ -90,12 +90,12 @@ fn every_act_in_every_situation_is_answered_as_by_the_kernel() {
     for (number, (situation, shell)) in SITUATIONS.iter().enumerate() {
         let folder = format!("w{number}");
         on_both(&sides, |side| side.fill(&folder));
-        let [ours, kernels] = on_both(&sides, |side| State::of(side, &folder));
+        let [ours, kernels] = on_both(&sides, |side| FolderState::of(side, &folder));
         let mut differ = ours.differences(&kernels);
         for (act, ours, theirs) in ACTS.iter().filter(|act| is_asked(act.0, situation)) {
             let [(mine, state), (kernels, kernels_state)] = on_both(&sides, |side| {
                 let line = if side.is_ours() || theirs.is_empty() { ours } else { theirs };
-                (side.ask(&other, &folder, line, shell), State::of(side, &folder))
+                (side.ask(&other, &folder, line, shell), FolderState::of(side, &folder))
             });
             table += &format!("{situation:28} {act:34} {mine:10} {kernels}\n");
             let is_plain = *situation == "plain" && (mine != "done" || kernels != "done");

@@ -4,6 +4,7 @@
 use crate::BINARY;
 use crate::mounted::{Bed, eventually, shell, text};
 use crate::sides::{answer, umount};
+use butterfs_control::{InodeRef, question};
 use butterfs_fuse::client;
 use butterfs_send::wire::{Command as Do, Version, encode, encode_header};
 use butterfs_testkit::kernel::{KernelMount, mkfs, run};
@@ -96,14 +97,15 @@ fn names(at: &Path) -> BTreeSet<std::ffi::OsString> {
 /// Makes and deletes a subvolume in a directory as often as it can.
 fn work(at: &Path, name: &str, ends: &AtomicBool) {
     let device = fs::metadata(at).unwrap().dev();
-    let mut caller = client::ask_about((major(device), minor(device))).unwrap();
+    let mut client = client::ask_about((major(device), minor(device))).unwrap();
+    let (directory, umask, named) = (InodeRef::Descriptor(0), 0o22, name.as_bytes().to_vec());
+    let create = question::CreateSubvolume { directory, umask, name: named.clone() };
+    let delete = question::DeleteSubvolume { directory, name: named };
     let mut done = 0;
     while !ends.load(Ordering::Relaxed) {
-        for words in [&["create", "@0", "18", name][..], &["delete", "@0", name]] {
-            let place: OwnedFd = rustix::fs::open(at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-            let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
-            done += u32::from(caller.question(&words, &[place.as_fd()]).unwrap().is_ok());
-        }
+        let opened = || -> OwnedFd { rustix::fs::open(at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap() };
+        done += u32::from(client.ask(create.clone(), &[opened().as_fd()]).unwrap().is_ok());
+        done += u32::from(client.ask(delete.clone(), &[opened().as_fd()]).unwrap().is_ok());
     }
     assert!(done > 0, "{name}: no changes were made");
 }

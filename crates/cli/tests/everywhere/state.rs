@@ -1,8 +1,8 @@
 //! The state of one side after an act: the tree of a folder, which subvolumes it has, and which one is the default.
 
 use crate::sides::Side;
+use butterfs_control::{SubvolumeRecord, question};
 use butterfs_fuse::client;
-use butterfs_fuse::subvolumes::SubvolumeRecord;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::run_ok;
 use rustix::fs::{Access, Mode, OFlags, major, minor};
@@ -16,7 +16,7 @@ const COMPARE: Compare =
     Compare { atime: false, mtime: false, ctime: false, btime: false, blocks: false, holes: false, slack_ns: 0 };
 
 /// A folder of a side.
-pub struct State {
+pub struct FolderState {
     tree: Fingerprint,
     /// Paths from the folder, and whether they are read-only.
     subvolumes: BTreeSet<(String, bool)>,
@@ -27,8 +27,8 @@ pub struct State {
     names: BTreeSet<String>,
 }
 
-impl State {
-    pub fn of(side: &Side, folder: &str) -> State {
+impl FolderState {
+    pub fn of(side: &Side, folder: &str) -> FolderState {
         let mut tree = Fingerprint::of_tree(&side.top.join(folder));
         // Follows from the names, and would repeat every name that differs already.
         tree.entries.entry(Vec::new()).and_modify(|top| top.size = 0);
@@ -40,16 +40,16 @@ impl State {
             false => kernels(&side.top, folder, &tree),
         };
         let default = default.strip_prefix(&format!("{folder}/")).map_or(default.clone(), |path| format!("./{path}"));
-        State { tree, subvolumes, default, label, names }
+        FolderState { tree, subvolumes, default, label, names }
     }
 
     /// Of the folder alone.
-    pub fn without_names(self) -> State {
-        State { names: BTreeSet::new(), ..self }
+    pub fn without_names(self) -> FolderState {
+        FolderState { names: BTreeSet::new(), ..self }
     }
 
     /// One sentence for each difference of ours from the kernel's.
-    pub fn differences(&self, kernels: &State) -> BTreeSet<String> {
+    pub fn differences(&self, kernels: &FolderState) -> BTreeSet<String> {
         let mut found: BTreeSet<String> = differences(&kernels.tree, &self.tree, COMPARE).into_iter().collect();
         for pair in self.subvolumes.symmetric_difference(&kernels.subvolumes) {
             let whose = if self.subvolumes.contains(pair) { "ours" } else { "the kernel's" };
@@ -71,21 +71,17 @@ impl State {
 
 fn ours(top: &Path, folder: &str) -> (BTreeSet<(String, bool)>, String, String) {
     let device = std::fs::metadata(top).expect("it is mounted").dev();
-    let mut caller = client::ask_about((major(device), minor(device))).expect("it is served");
-    let place = rustix::fs::open(top, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("it is mounted");
-    let mut ask = |words: &[&str]| {
-        let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
-        caller.question(&words, &[place.as_fd()]).expect("it is served").expect("root may ask")
-    };
-    let number = |records: &[Vec<Vec<u8>>]| text(&records[0][0]).parse::<u64>().expect("a number");
-    let (default, label) = (number(&ask(&["get-default"])), text(&ask(&["get-label"])[0][0]));
-    let records = ask(&["list", "@0"]).into_iter().skip(1);
-    let all: Vec<SubvolumeRecord> =
-        records.map(|words| SubvolumeRecord::from_words(&words).expect("a record")).collect();
+    let mut client = client::ask_about((major(device), minor(device))).expect("it is served");
+    let opened = rustix::fs::open(top, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("it is mounted");
+    let opened = [opened.as_fd()];
+    let default = client.ask(question::GetDefault {}, &opened).expect("it is served").expect("root may ask")[0].0;
+    let label = client.ask(question::GetLabel {}, &opened).expect("it is served").expect("root may ask");
+    let label = text(&label[0].0);
+    let all = client.ask(question::ListSubvolumes {}, &opened).expect("it is served").expect("root may ask");
     let path = |record: &SubvolumeRecord| path_from_top(&all, record);
     let below = format!("{folder}/");
     let inside =
-        all.iter().filter_map(|record| Some((path(record).strip_prefix(&below)?.to_owned(), record.flags & 1 != 0)));
+        all.iter().filter_map(|record| Some((path(record).strip_prefix(&below)?.to_owned(), record.is_read_only())));
     let default = all.iter().find(|record| record.id == default).map(path);
     (inside.collect(), default.unwrap_or_default(), label)
 }

@@ -3,119 +3,129 @@
 use crate::common::butterfs_ok;
 use crate::mounted::text;
 use crate::operations::{Act, Operation, many, one};
-use crate::scene::{BLOCK, Scene};
+use crate::scene::{BLOCK, ONE, OTHER, Scene};
+use butterfs_control::question::*;
+use butterfs_control::{Ask, NewSince};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::path::{Path, PathBuf};
+
+/// The id of the top level.
+const TOP_LEVEL: u64 = 5;
 
 /// A new subvolume in the directory.
 fn subvolume(scene: &Scene) -> PathBuf {
     let path = scene.name();
-    scene.ask(&["create", "@0", "0", last(&path)], &[&scene.dir]);
+    scene.ask(CreateSubvolume { directory: ONE, umask: 0, name: last(&path) }, &[&scene.dir]);
     path
 }
 
-fn last(path: &Path) -> &str {
-    path.file_name().and_then(|name| name.to_str()).expect("a name")
+fn last(path: &Path) -> Vec<u8> {
+    path.file_name().expect("a name").as_encoded_bytes().to_vec()
 }
 
-fn id(scene: &Scene, path: &Path) -> String {
-    scene.ask(&["rootid", "@0"], &[path])[0][0].clone()
+fn id(scene: &Scene, path: &Path) -> u64 {
+    scene.ask(FindSubvolume { inode: ONE }, &[path])[0].0
 }
 
-/// A question about one place.
-fn about<'a>(scene: &'a Scene, words: &'static [&'static str], path: &'a Path) -> Act<'a> {
-    Box::new(move || drop(scene.ask(words, &[path])))
+/// A question about one path.
+fn about<'a, Q: Ask + 'a>(scene: &'a Scene, question: Q, path: &'a Path) -> Act<'a> {
+    Box::new(move || drop(scene.ask(question, &[path])))
+}
+
+fn generation(scene: &Scene) -> u64 {
+    let NewSince::UpTo(generation) = scene.ask(FindNew { subvolume: ONE, since: 1 }, &[scene.at()])[0].clone() else {
+        panic!("the generation comes first")
+    };
+    generation
 }
 
 pub const QUESTIONS: &[Operation] = &[
-    one("subvolume create", &["create"], |scene| Box::new(move || drop(subvolume(scene)))),
-    one("snapshot", &["snapshot"], |scene| {
-        let path = scene.name();
-        Box::new(move || drop(scene.ask(&["snapshot", "@0", "@1", last(&path), "rw"], &[scene.at(), &scene.dir])))
+    one("subvolume create", &["CreateSubvolume"], |scene| Box::new(move || drop(subvolume(scene)))),
+    one("snapshot", &["Snapshot"], |scene| {
+        let name = last(&scene.name());
+        let question = Snapshot { source: ONE, directory: OTHER, name, read_only: false };
+        Box::new(move || drop(scene.ask(question, &[scene.at(), &scene.dir])))
     }),
-    one("subvolume delete", &["delete"], |scene| {
-        let path = subvolume(scene);
-        Box::new(move || drop(scene.ask(&["delete", "@0", last(&path)], &[&scene.dir])))
+    one("subvolume delete", &["DeleteSubvolume"], |scene| {
+        let name = last(&subvolume(scene));
+        about(scene, DeleteSubvolume { directory: ONE, name }, &scene.dir)
     }),
-    one("subvolume delete by id", &["delete-id"], |scene| {
+    one("subvolume delete by id", &["DeleteSubvolumeById"], |scene| {
         let id = id(scene, &subvolume(scene));
-        Box::new(move || drop(scene.ask(&["delete-id", "@0", &id], &[&scene.dir])))
+        about(scene, DeleteSubvolumeById { through: ONE, id }, &scene.dir)
     }),
-    many("subvolume list", &["list"], |scene| about(scene, &["list", "@0"], scene.at())),
-    one("deleted subvolumes", &["deleted"], |scene| about(scene, &["deleted"], scene.at())),
-    one("info", &["info"], |scene| about(scene, &["info", "@0"], &scene.snapshot)),
-    one("info by id", &["info-id"], |scene| {
-        let id = id(scene, &scene.snapshot);
-        Box::new(move || drop(scene.ask(&["info-id", &id], &[scene.at()])))
+    many("subvolume list", &["ListSubvolumes"], |scene| about(scene, ListSubvolumes {}, scene.at())),
+    one("deleted subvolumes", &["ListDeleted"], |scene| about(scene, ListDeleted {}, scene.at())),
+    one("info", &["DescribeSubvolume"], |scene| about(scene, DescribeSubvolume { subvolume: ONE }, &scene.snapshot)),
+    one("info by id", &["DescribeSubvolumeById"], |scene| {
+        about(scene, DescribeSubvolumeById { id: id(scene, &scene.snapshot) }, scene.at())
     }),
-    one("info by UUID", &["info-uuid"], |scene| {
-        let shown = butterfs_ok(&["subvolume", "show", text(&scene.snapshot)]);
-        let uuid = shown.lines().find_map(|line| line.trim().strip_prefix("UUID:")).expect("a UUID").trim().to_owned();
-        Box::new(move || drop(scene.ask(&["info-uuid", &uuid], &[scene.at()])))
+    one("info by UUID", &["DescribeSubvolumeByUuid"], |scene| {
+        let uuid = scene.ask(DescribeSubvolume { subvolume: ONE }, &[&scene.snapshot])[0].uuid;
+        about(scene, DescribeSubvolumeByUuid { uuid }, scene.at())
     }),
-    many("snapshots of", &["snapshots-of"], |scene| about(scene, &["snapshots-of", "5"], scene.at())),
-    one("rootid", &["rootid"], |scene| about(scene, &["rootid", "@0"], &scene.file)),
-    one("default", &["get-default", "set-default"], |scene| {
+    many("snapshots of", &["ListSnapshots"], |scene| about(scene, ListSnapshots { of: TOP_LEVEL }, scene.at())),
+    one("rootid", &["FindSubvolume"], |scene| about(scene, FindSubvolume { inode: ONE }, &scene.file)),
+    one("default", &["GetDefault", "SetDefault"], |scene| {
         Box::new(move || {
-            let id = scene.ask(&["get-default"], &[scene.at()])[0][0].clone();
-            scene.ask(&["set-default", "@0", &id], &[scene.at()]);
+            let id = scene.ask(GetDefault {}, &[scene.at()])[0].0;
+            scene.ask(SetDefault { through: ONE, id }, &[scene.at()]);
         })
     }),
-    one("read-only", &["get-readonly", "set-readonly"], |scene| {
+    one("read-only", &["GetReadOnly", "SetReadOnly"], |scene| {
         let path = subvolume(scene);
         Box::new(move || {
-            scene.ask(&["set-readonly", "@0", "true"], &[&path]);
-            scene.ask(&["get-readonly", "@0"], &[&path]);
+            scene.ask(SetReadOnly { subvolume: ONE, read_only: true }, &[&path]);
+            scene.ask(GetReadOnly { subvolume: ONE }, &[&path]);
         })
     }),
-    one("new since now", &["new"], |scene| {
-        let now = scene.ask(&["new", "@0", "1"], &[scene.at()])[0][0].clone();
-        Box::new(move || drop(scene.ask(&["new", "@0", &now], &[scene.at()])))
+    one("new since now", &["FindNew"], |scene| {
+        about(scene, FindNew { subvolume: ONE, since: generation(scene) }, scene.at())
     }),
-    many("new since ever", &["new"], |scene| about(scene, &["new", "@0", "1"], scene.at())),
-    one("subvolume path", &["subvolume-path"], |scene| {
-        let id = id(scene, &scene.snapshot);
-        Box::new(move || drop(scene.ask(&["subvolume-path", &id], &[scene.at()])))
+    many("new since ever", &["FindNew"], |scene| about(scene, FindNew { subvolume: ONE, since: 1 }, scene.at())),
+    one("subvolume path", &["FindSubvolumePath"], |scene| {
+        about(scene, FindSubvolumePath { id: id(scene, &scene.snapshot) }, scene.at())
     }),
-    many("paths", &["paths", "paths-in"], |scene| {
-        let ino = statx(CWD, &scene.file, AtFlags::empty(), StatxFlags::INO).expect("a file").stx_ino.to_string();
+    many("paths", &["FindPaths", "FindPathsById"], |scene| {
+        let ino = statx(CWD, &scene.file, AtFlags::empty(), StatxFlags::INO).expect("a file").stx_ino;
         Box::new(move || {
-            scene.ask(&["paths", "@0", &ino], &[scene.at()]);
-            scene.ask(&["paths-in", "5", &ino], &[scene.at()]);
+            scene.ask(FindPaths { within: ONE, ino }, &[scene.at()]);
+            scene.ask(FindPathsById { subvolume: TOP_LEVEL, ino }, &[scene.at()]);
         })
     }),
-    many("users", &["users"], |scene| {
-        let extents = scene.ask(&["extents", "@0"], &[&scene.file]);
-        let address = extents[0].get(2).cloned().expect("an address");
-        Box::new(move || drop(scene.ask(&["users", &address, "whole"], &[scene.at()])))
+    many("users", &["FindUsers"], |scene| {
+        let address = scene.ask(ListExtents { file: ONE }, &[&scene.file])[0].address;
+        about(scene, FindUsers { address, scope: UserScope::WholeExtent }, scene.at())
     }),
-    many("extents", &["extents"], |scene| about(scene, &["extents", "@0"], &scene.file)),
-    one("may clone", &["may-clone"], |scene| {
+    many("extents", &["ListExtents"], |scene| about(scene, ListExtents { file: ONE }, &scene.file)),
+    one("may clone", &["AskToShare"], |scene| {
         let path = scene.another();
-        Box::new(move || drop(scene.ask(&["may-clone", "@0", "@1"], &[&scene.file, &path])))
+        Box::new(move || drop(scene.ask(AskToShare { source: ONE, into: OTHER }, &[&scene.file, &path])))
     }),
-    one("dedupe", &["dedupe"], |scene| {
-        let (one, other, block) = (scene.another(), scene.another(), BLOCK.to_string());
-        Box::new(move || drop(scene.ask(&["dedupe", "@0", "0", "@1", "0", &block], &[&one, &other])))
+    one("dedupe", &["Dedupe"], |scene| {
+        let (one, other) = (scene.another(), scene.another());
+        let question = Dedupe { source: ONE, source_start: 0, into: OTHER, into_start: 0, len: BLOCK };
+        Box::new(move || drop(scene.ask(question, &[&one, &other])))
     }),
-    many("defragment", &["defragment"], |scene| {
+    many("defragment", &["Defragment"], |scene| {
         let path = scene.name();
         std::fs::copy(&scene.file, &path).expect("room");
-        Box::new(move || drop(scene.ask(&["defragment", "@0", "0", "1048576", "262144", "-"], &[&path])))
+        let question = Defragment { file: ONE, start: 0, len: 1 << 20, threshold: 256 << 10, compress: None };
+        Box::new(move || drop(scene.ask(question, &[&path])))
     }),
-    one("label", &["get-label", "set-label"], |scene| {
+    one("label", &["GetLabel", "SetLabel"], |scene| {
         Box::new(move || {
-            scene.ask(&["set-label", "@0", "label"], &[scene.at()]);
-            scene.ask(&["get-label"], &[scene.at()]);
+            scene.ask(SetLabel { through: ONE, label: b"label".to_vec() }, &[scene.at()]);
+            scene.ask(GetLabel {}, &[scene.at()]);
         })
     }),
-    one("device statistics", &["device-stats"], |scene| about(scene, &["device-stats"], scene.at())),
-    one("sync by a question", &["sync"], |scene| about(scene, &["sync"], scene.at())),
-    many("send", &["send"], |scene| {
+    one("device statistics", &["CountDeviceErrors"], |scene| about(scene, CountDeviceErrors {}, scene.at())),
+    one("sync by a question", &["SyncAll"], |scene| about(scene, SyncAll {}, scene.at())),
+    many("send", &["SendSubvolumes"], |scene| {
         let stream = stream_of(scene);
         Box::new(move || drop(butterfs_ok(&["send", "-q", "-f", text(&stream), text(&scene.snapshot)])))
     }),
-    many("receive", &["receive"], |scene| {
+    many("receive", &["ReceiveSubvolumes"], |scene| {
         let (stream, into) = (stream_of(scene), scene.name());
         butterfs_ok(&["send", "-q", "-f", text(&stream), text(&scene.snapshot)]);
         std::fs::create_dir(&into).expect("room");

@@ -11,7 +11,7 @@
 //! 4. By `cargo xtask soak growth`, also the longest wait of another user's small operation, and the server's memory once
 //!    everything is removed again.
 //!
-//! Every request of the kernel that is served, and every question, has an operation: two tests compare with the sources.
+//! Every request of the kernel that is served, and every question, has an operation, which two tests see to.
 
 #[allow(dead_code)]
 #[path = "../common/mod.rs"]
@@ -26,6 +26,7 @@ mod operations;
 mod scene;
 mod server;
 
+use butterfs_control::{Message, Question, StreamQuestion};
 use judge::{Row, faults};
 use operations::{Operation, all};
 use scene::{Kind, Scene};
@@ -131,10 +132,9 @@ fn must_be_measured(found: &[String], exempt: &[(&str, &str)]) {
 
 #[test]
 fn every_question_is_measured() {
-    let text = source("subvolumes/perform.rs");
-    let arms = text.lines().filter_map(|line| line.trim().strip_prefix("b\"")?.split_once("\" =>"));
-    let questions: Vec<String> = arms.map(|(verb, _)| verb.to_owned()).collect();
-    must_be_measured(&questions, &[("work", "it is what this test asks"), ("store-data", "it turns a switch")]);
+    let questions = Question::VARIANTS.iter().chain(StreamQuestion::VARIANTS).map(|verb| verb.to_string());
+    let exempt = [("CountWork", "it is what this test asks"), ("StoreData", "it turns a switch")];
+    must_be_measured(&questions.collect::<Vec<_>>(), &exempt);
 }
 
 #[test]

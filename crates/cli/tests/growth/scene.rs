@@ -4,7 +4,8 @@ use crate::judge::{Reach, Row};
 use crate::mounted::Bed;
 use crate::operations::Operation;
 use crate::server::{Counts, Server, connection};
-use butterfs_fuse::control::Caller;
+use butterfs_control::{Ask, InodeRef, question};
+use butterfs_fuse::control::ControlClient;
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub const BLOCK: u64 = 4096;
+/// The paths that a question is about.
+pub const ONE: InodeRef = InodeRef::Descriptor(0);
+pub const OTHER: InodeRef = InodeRef::Descriptor(1);
 
 /// Memory that may stay: 32 MiB of tree blocks, 16 MiB that the allocator keeps, 16 MiB for a scene's inodes that are unused and
 /// still remembered.
@@ -68,7 +72,7 @@ pub struct Scene {
     kind: Kind,
     size: usize,
     server: Server,
-    caller: RefCell<Caller>,
+    client: RefCell<ControlClient>,
     before: (u64, usize),
     names: Cell<usize>,
     open: Vec<File>,
@@ -88,15 +92,15 @@ impl Scene {
         let levels = if kind == Kind::Levels { size } else { 1 };
         let dir = (0..levels).fold(bed.at.clone(), |at, _| at.join("d"));
         fs::create_dir_all(&dir).expect("room");
-        let (file, snapshot, caller) = (dir.join("file"), bed.at.join("snapshot"), RefCell::new(connection(&bed.at)));
+        let (file, snapshot, client) = (dir.join("file"), bed.at.join("snapshot"), RefCell::new(connection(&bed.at)));
         let before = (server.resident_kib(), server.descriptors());
         let names = Cell::new(0);
-        let mut scene = Scene { bed, dir, file, snapshot, kind, size, server, caller, before, names, open: Vec::new() };
+        let mut scene = Scene { bed, dir, file, snapshot, kind, size, server, client, before, names, open: Vec::new() };
         fs::write(&scene.file, vec![1; BLOCK as usize]).expect("room");
         scene.sync();
         (0..size).for_each(|n| scene.one_more(n));
         scene.sync();
-        scene.ask(&["snapshot", "@0", "@0", "snapshot", "ro"], &[&scene.bed.at]);
+        scene.snapshot(&scene.bed.at, "snapshot");
         Some(scene)
     }
 
@@ -127,10 +131,11 @@ impl Scene {
             Kind::Snapshots => {
                 // In a subvolume of their own, so that the tree that they share stays as small as it is.
                 if n == 0 {
-                    self.ask(&["create", "@0", "0", "shelf"], &[&self.bed.at]);
+                    let question = question::CreateSubvolume { directory: ONE, umask: 0, name: b"shelf".to_vec() };
+                    self.ask(question, &[&self.bed.at]);
                 }
                 fs::write(&self.file, vec![n as u8; BLOCK as usize]).expect("room");
-                self.ask(&["snapshot", "@0", "@1", &name, "ro"], &[&self.bed.at, &self.bed.at.join("shelf")]);
+                self.snapshot(&self.bed.at.join("shelf"), &name);
             }
         }
     }
@@ -153,15 +158,19 @@ impl Scene {
     }
 
     /// Asks a question over the control socket, which must be answered; returns the records.
-    pub fn ask(&self, words: &[&str], places: &[&Path]) -> Vec<Vec<String>> {
+    pub fn ask<Q: Ask>(&self, question: Q, about: &[&Path]) -> Vec<Q::Record> {
         let reach = |path: &&Path| rustix::fs::openat(CWD, *path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        let places: Vec<OwnedFd> = places.iter().map(|path| reach(path).expect("a path")).collect();
-        let places: Vec<_> = places.iter().map(AsFd::as_fd).collect();
-        let question: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
-        let answer = self.caller.borrow_mut().question(&question, &places).expect("the server answers");
-        let records = answer.unwrap_or_else(|refusal| panic!("{words:?}: {refusal:?}"));
-        let text = |word: Vec<u8>| String::from_utf8_lossy(&word).into_owned();
-        records.into_iter().map(|record| record.into_iter().map(text).collect()).collect()
+        let descriptors: Vec<OwnedFd> = about.iter().map(|path| reach(path).expect("a path")).collect();
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let answer = self.client.borrow_mut().ask(question, &descriptors).expect("the server answers");
+        answer.unwrap_or_else(|refusal| panic!("{about:?}: {refusal:?}"))
+    }
+
+    /// Makes a read-only snapshot of all in a folder.
+    fn snapshot(&self, folder: &Path, name: &str) {
+        let question =
+            question::Snapshot { source: ONE, directory: OTHER, name: name.as_bytes().to_vec(), read_only: true };
+        self.ask(question, &[&self.bed.at, folder]);
     }
 
     /// The costs of all operations.

@@ -1,6 +1,7 @@
 //! What the serving process says and shows of itself.
 
-use butterfs_fuse::control::Caller;
+use butterfs_control::{WorkCounts, question};
+use butterfs_fuse::control::ControlClient;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,20 +19,19 @@ pub struct Counts {
 /// A serving process and a connection to it.
 pub struct Server {
     pub id: i32,
-    caller: std::cell::RefCell<Caller>,
+    client: std::cell::RefCell<ControlClient>,
 }
 
 impl Server {
     pub fn new(id: i32, at: &Path) -> Server {
-        Server { id, caller: std::cell::RefCell::new(connection(at)) }
+        Server { id, client: std::cell::RefCell::new(connection(at)) }
     }
 
     pub fn counts(&self) -> Counts {
-        let answer = self.caller.borrow_mut().question(&[b"work".to_vec()], &[]);
+        let answer = self.client.borrow_mut().ask(question::CountWork {}, &[]);
         let records = answer.expect("the server answers").expect("root may ask");
-        let numbers: Vec<u64> =
-            records[0].iter().map(|word| String::from_utf8_lossy(word).parse().expect("a number")).collect();
-        let [nodes, items, _, stop_steps, stop_reads] = numbers[..] else { panic!("five numbers: {numbers:?}") };
+        let WorkCounts { nodes, items, longest_stop_steps, longest_stop_reads, .. } = records[0];
+        let (stop_steps, stop_reads) = (longest_stop_steps, longest_stop_reads);
         Counts { steps: nodes + items, stop_steps, stop_reads, busy: self.busy() }
     }
 
@@ -77,7 +77,7 @@ impl Server {
 }
 
 /// A connection for questions about the mount at a folder.
-pub fn connection(at: &Path) -> Caller {
+pub fn connection(at: &Path) -> ControlClient {
     let stat = rustix::fs::statx(rustix::fs::CWD, at, rustix::fs::AtFlags::empty(), rustix::fs::StatxFlags::INO)
         .expect("a mount");
     butterfs_fuse::client::ask_about((stat.stx_dev_major, stat.stx_dev_minor)).expect("a server")

@@ -99,12 +99,12 @@ enum Victim {
 }
 
 /// Where streams are received: a folder, or the mount of a bed.
-struct Place<'a> {
+struct ReceiveDirectory<'a> {
     folder: PathBuf,
     bed: Option<&'a Bed>,
 }
 
-impl Place<'_> {
+impl ReceiveDirectory<'_> {
     fn command(&self) -> Command {
         let mut command = Command::new(BINARY);
         command.args(["receive", "-q"]);
@@ -213,13 +213,13 @@ fn receives_into_a_directory_are_killed() {
     const TEST: &str = "kills_receive_directory";
     let _watchdog = Watchdog::new(TEST, 120 * factor());
     let scratch = Scratch::new(TEST);
-    Place { folder: scratch.folder("at"), bed: None }.both_streams(Victim::Command);
+    ReceiveDirectory { folder: scratch.folder("at"), bed: None }.both_streams(Victim::Command);
 }
 
 fn on_a_mount(test: &str, victim: Victim) {
     let Some(bed) = Bed::for_root(test).map(|bed| bed.slow(test).with_image()) else { return };
     bed.mount_ok("commit=1");
-    Place { folder: bed.at.clone(), bed: Some(&bed) }.both_streams(victim);
+    ReceiveDirectory { folder: bed.at.clone(), bed: Some(&bed) }.both_streams(victim);
     for name in ["base", "more"] {
         let shown = butterfs(&["property", "get", "-t", "subvol", text(&bed.path(name)), "ro"]);
         assert_eq!(shown.stdout.trim(), "ro=true", "{shown:?}");

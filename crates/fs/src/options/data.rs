@@ -87,6 +87,11 @@ impl From<Algorithm> for Method {
 }
 
 impl Method {
+    /// The level is the one that is meant: 0 stands for the default, and what is out of range for the nearest.
+    pub fn new(algorithm: Algorithm, level: i32) -> Method {
+        Method { algorithm, level: algorithm.level(level) }
+    }
+
     /// Reads `zlib`, `lzo` or `zstd`, perhaps with `:level`.
     pub fn parse(text: &str) -> Option<Method> {
         let (name, level) = match text.split_once(':') {
@@ -94,7 +99,7 @@ impl Method {
             None => (text, 0),
         };
         let (_, algorithm) = *NAMES.iter().find(|(known, _)| *known == name)?;
-        Some(Method { algorithm, level: algorithm.level(level) })
+        Some(Method::new(algorithm, level))
     }
 }
 

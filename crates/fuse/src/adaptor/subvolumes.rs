@@ -7,59 +7,101 @@
 
 use super::Adaptor;
 use crate::control::descriptors::is_pipe;
-use crate::control::{Asked, Report};
-use crate::subvolumes::{Access, Answer, Place, Places, Refusal, Sink, Stage, perform};
+use crate::control::{Asked, Tell};
+use crate::subvolumes::{Access, Inodes, ReachedInode, Sink, Stage, perform};
+use butterfs_control::{Question, Record, Refusal, StreamQuestion};
 use butterfs_fs::InodeId;
 use parking_lot::RwLock;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Questions whose answers depend on what is in files.
-const ABOUT_CONTENTS: [&[u8]; 8] =
-    [b"snapshot", b"set-readonly", b"new", b"users", b"extents", b"dedupe", b"defragment", b"sync"];
+/// Whether an answer depends on what is in files. A new question has to be put on one side.
+fn is_about_contents(question: &Question) -> bool {
+    match question {
+        Question::Snapshot(_)
+        | Question::SetReadOnly(_)
+        | Question::FindNew(_)
+        | Question::FindUsers(_)
+        | Question::ListExtents(_)
+        | Question::Dedupe(_)
+        | Question::Defragment(_)
+        | Question::SyncAll(_) => true,
+        Question::CreateSubvolume(_)
+        | Question::DeleteSubvolume(_)
+        | Question::DeleteSubvolumeById(_)
+        | Question::ListSubvolumes(_)
+        | Question::ListDeleted(_)
+        | Question::DescribeSubvolume(_)
+        | Question::DescribeSubvolumeById(_)
+        | Question::DescribeSubvolumeByUuid(_)
+        | Question::ListSnapshots(_)
+        | Question::FindSubvolume(_)
+        | Question::GetDefault(_)
+        | Question::SetDefault(_)
+        | Question::GetReadOnly(_)
+        | Question::FindSubvolumePath(_)
+        | Question::FindPaths(_)
+        | Question::FindPathsById(_)
+        | Question::AskToShare(_)
+        | Question::GetLabel(_)
+        | Question::SetLabel(_)
+        | Question::StoreData(_)
+        | Question::CountDeviceErrors(_)
+        | Question::CountWork(_) => false,
+    }
+}
 
 /// Answers questions that come with a descriptor: it makes or applies a stream.
-pub type Carrier = Arc<dyn Fn(&Stage<'_>, &[Vec<u8>], OwnedFd, Report<'_>) -> Answer + Send + Sync>;
+pub type Carrier = Arc<dyn Fn(&Stage<'_>, &StreamQuestion, OwnedFd, Tell<'_>) -> Result<Record, Refusal> + Send + Sync>;
 
 impl Adaptor {
     /// Answers a question.
-    pub fn perform(&self, asked: Asked<'_>, sink: Sink<'_>) -> Result<(), Refusal> {
-        let question = asked.words;
-        self.on_stage(asked, |stage| perform(stage, question, sink))
+    pub fn perform(&self, asked: Asked<'_, Question>, sink: Sink<'_>) -> Result<(), Refusal> {
+        let question = asked.question;
+        self.on_stage(asked, |stage| {
+            if is_about_contents(question) {
+                self.0.write_back_all();
+            }
+            perform(stage, question, sink)
+        })
     }
 
     /// Answers a question about the stream of a descriptor.
-    pub fn carry(&self, carrier: &Carrier, asked: Asked<'_>, stream: OwnedFd, report: Report<'_>) -> Answer {
-        let question = asked.words;
+    pub fn carry(
+        &self,
+        carrier: &Carrier,
+        asked: Asked<'_, StreamQuestion>,
+        stream: OwnedFd,
+        tell: Tell<'_>,
+    ) -> Result<Record, Refusal> {
+        let question = asked.question;
         self.on_stage(asked, |stage| {
             Access { filesystem: stage.filesystem, peer: stage.peer }.must_be_privileged()?;
             if !is_pipe(&stream) {
                 return Err(Refusal::new(libc::EINVAL, "the stream does not go through a pipe"));
             }
-            carrier(stage, question, stream, report)
+            carrier(stage, question, stream, tell)
         })
     }
 
-    fn on_stage<T>(
+    fn on_stage<Q, T>(
         &self,
-        Asked { peer, words, places }: Asked<'_>,
+        Asked { peer, descriptors, .. }: Asked<'_, Q>,
         act: impl FnOnce(&Stage<'_>) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         let shared = &self.0;
         let device = shared.engine.device().ok_or_else(|| Refusal::new(libc::ENODEV, "nothing is mounted yet"))?;
-        let place = |descriptor| Place::of(descriptor, (device, &shared.holds), |shown| shared.nodes.inode(shown));
-        let places: Vec<Place> = places.into_iter().map(place).collect::<Result<_, _>>()?;
-        if words.first().is_some_and(|verb| ABOUT_CONTENTS.contains(&verb.as_slice())) {
-            shared.write_back_all();
-        }
+        let reached =
+            |descriptor| ReachedInode::of(descriptor, (device, &shared.holds), |shown| shared.nodes.inode(shown));
+        let reached: Vec<ReachedInode> = descriptors.into_iter().map(reached).collect::<Result<_, _>>()?;
         let changed = |parent: InodeId, name: &[u8]| {
             // A kernel that knows nothing of the directory has nothing to forget.
             let _ = shared.device.forget_entry(shared.nodes.node(parent), name);
         };
         let closed = |parent: InodeId, name: &[u8], is_closed| shared.closed_entries.set(parent, name, is_closed);
-        let places = Places::Reached(&places);
-        act(&Stage { filesystem: shared.filesystem(), peer, places, changed: &changed, closed: &closed })
+        let inodes = Inodes::Reached(&reached);
+        act(&Stage { filesystem: shared.filesystem(), peer, inodes, changed: &changed, closed: &closed })
     }
 }
 

@@ -1,6 +1,7 @@
 //! How many connections users may have who are not privileged.
 
-use super::{MOST_GUESTS, MOST_OF_ONE_GUEST, Refusal, is_trusted};
+use super::{MOST_GUESTS, MOST_OF_ONE_GUEST, is_trusted};
+use butterfs_control::Refusal;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

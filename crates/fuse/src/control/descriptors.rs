@@ -14,7 +14,7 @@ const FUSE: u64 = 0x6573_5546;
 
 /// Whether a descriptor is no more than the way to something on the FUSE mount with this device number. Other
 /// filesystems can show device numbers that are not their own.
-pub fn is_place_on(descriptor: impl AsFd, device: (u32, u32)) -> bool {
+pub fn is_path_on(descriptor: impl AsFd, device: (u32, u32)) -> bool {
     let is_path = fcntl_getfl(&descriptor).is_ok_and(|flags| flags.contains(OFlags::PATH));
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let is_on_device = || {
@@ -47,12 +47,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_another_filesystem_is_no_place() {
+    fn what_is_on_another_filesystem_is_not_held() {
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let device = fstat(&root).unwrap().st_dev;
         let device = (rustix::fs::major(device), rustix::fs::minor(device));
-        assert!(!is_place_on(&root, (device.0, device.1 + 1)));
-        assert_eq!(is_place_on(&root, device), lies_on(&root, FUSE));
-        assert!(!is_place_on(std::fs::File::open("/").unwrap(), device));
+        assert!(!is_path_on(&root, (device.0, device.1 + 1)));
+        assert_eq!(is_path_on(&root, device), lies_on(&root, FUSE));
+        assert!(!is_path_on(std::fs::File::open("/").unwrap(), device));
     }
 }

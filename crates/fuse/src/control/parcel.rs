@@ -1,8 +1,8 @@
-//! Bytes that come with descriptors: how a question hands over the places that it names, and the stream.
+//! Bytes that come with descriptors: how a question hands over the inodes that it names, and the stream.
 //!
 //! Invariant: a peer can make the other side hold at most so many at a time as it may; more are closed at once.
 
-use super::MOST_DESCRIPTORS;
+use butterfs_control::MOST_DESCRIPTORS;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -13,17 +13,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// The lines of a socket.
-pub struct Lines<'a> {
+/// What comes over a socket.
+pub struct Incoming<'a> {
     stream: &'a UnixStream,
     waiting: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
     most_descriptors: usize,
 }
 
-impl<'a> Lines<'a> {
-    pub fn new(stream: &'a UnixStream, most_descriptors: usize) -> Lines<'a> {
-        Lines { stream, waiting: Vec::new(), descriptors: VecDeque::new(), most_descriptors }
+impl<'a> Incoming<'a> {
+    pub fn new(stream: &'a UnixStream, most_descriptors: usize) -> Incoming<'a> {
+        Incoming { stream, waiting: Vec::new(), descriptors: VecDeque::new(), most_descriptors }
     }
 
     /// Holds at most so many descriptors from now on.
@@ -33,7 +33,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The next line without its end; a longer one than `most` bytes is cut there.
-    pub fn next(&mut self, most: usize) -> io::Result<Option<String>> {
+    pub fn line(&mut self, most: usize) -> io::Result<Option<String>> {
         loop {
             let end = self.waiting.iter().position(|byte| *byte == b'\n');
             if let Some(len) = end.map(|end| end + 1).or((self.waiting.len() >= most).then_some(most)) {
@@ -45,6 +45,16 @@ impl<'a> Lines<'a> {
                 return Ok(None);
             }
         }
+    }
+
+    /// The next `len` bytes; `None` when there are not so many.
+    pub fn bytes(&mut self, len: usize) -> io::Result<Option<Vec<u8>>> {
+        while self.waiting.len() < len {
+            if self.receive()? == 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.waiting.drain(..len).collect()))
     }
 
     /// The `count` descriptors that came first; `None` when there are not so many.

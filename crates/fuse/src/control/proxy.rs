@@ -22,10 +22,11 @@
 //! | `connection` | comes with the socket, on which `peer UID GID CAPABILITIES GROUP,…` comes first, then what the client says |
 //! | `trouble SENTENCE` | for the log |
 
-use super::{GUEST_PATIENCE, MOST_CONNECTIONS, Refusal, admission::Admission, descriptors, desk::end_line, parcel};
+use super::{GUEST_PATIENCE, MOST_CONNECTIONS, admission::Admission, descriptors, parcel};
 use crate::credentials;
 use crate::subvolumes::{Capabilities, Peer};
 use crate::system::{self, PeerCredentials};
+use butterfs_control::{Refusal, Response};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::ffi::OsString;
@@ -232,14 +233,14 @@ impl Relay {
 
     /// A descriptor where it is harmless, and the stand-in otherwise.
     fn vetted<'d>(&'d self, descriptor: &'d OwnedFd, is_trusted: bool) -> BorrowedFd<'d> {
-        let is_place = descriptors::is_place_on(descriptor, self.device);
-        let is_harmless = is_place || is_trusted && descriptors::is_pipe(descriptor);
+        let is_path = descriptors::is_path_on(descriptor, self.device);
+        let is_harmless = is_path || is_trusted && descriptors::is_pipe(descriptor);
         if is_harmless { descriptor.as_fd() } else { self.stand_in.as_fd() }
     }
 }
 
 fn refuse(mut client: &UnixStream, refusal: Refusal) -> io::Result<()> {
-    client.write_all(end_line(&Err(refusal)).as_bytes())
+    client.write_all(format!("{}\n", Response::Refused(refusal)).as_bytes())
 }
 
 fn pass_answers(mut server: &UnixStream, mut client: &UnixStream) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! What a user may do, checked as the kernel checks it before one of its ioctls: by mode, owner and ACL of the inodes.
 //! Whether the user can get to them, the descriptors of a question have shown.
 
-use super::Refusal;
+use super::Refused;
 use super::perform::must_be_subvolume;
 use butterfs_fs::inode::acl::{self, Acl, Asker};
 use butterfs_fs::{Attr, Errno, Filesystem, InodeId};
@@ -88,83 +88,83 @@ pub struct Access<'a> {
 
 impl Access<'_> {
     /// Refuses those who are not privileged.
-    pub fn must_be_privileged(&self) -> Result<(), Refusal> {
+    pub fn must_be_privileged(&self) -> Result<(), Refused> {
         if self.peer.has(Capabilities::ADMINISTRATION) {
             return Ok(());
         }
-        Err(Refusal::new(Errno::EPERM.0, NOT_PRIVILEGED))
+        Err(Refused::new(Errno::EPERM.0, NOT_PRIVILEGED))
     }
 
     /// Refuses those who may not search every directory.
-    pub fn must_see_all_paths(&self) -> Result<(), Refusal> {
+    pub fn must_see_all_paths(&self) -> Result<(), Refused> {
         if self.peer.has(Capabilities::READ) {
             return Ok(());
         }
-        Err(Refusal::new(Errno::EPERM.0, "only root with CAP_DAC_READ_SEARCH may do this"))
+        Err(Refused::new(Errno::EPERM.0, "only root with CAP_DAC_READ_SEARCH may do this"))
     }
 
     /// Refuses when the peer cannot make or remove entries in a directory.
-    pub fn must_change_entries(&self, directory: InodeId) -> Result<Attr, Refusal> {
+    pub fn must_change_entries(&self, directory: InodeId) -> Result<Attr, Refused> {
         let attr = self.filesystem.getattr(directory)?;
         self.must_allow(&attr, WRITE | SEARCH)?;
         Ok(attr)
     }
 
     /// Refuses those who do not own the inode.
-    pub fn must_own(&self, attr: &Attr) -> Result<(), Refusal> {
+    pub fn must_own(&self, attr: &Attr) -> Result<(), Refused> {
         if self.peer.has(Capabilities::OWNER) || self.peer.uid == attr.uid {
             return Ok(());
         }
-        Err(Refusal::new(Errno::EPERM.0, "only its owner and root may do this"))
+        Err(Refused::new(Errno::EPERM.0, "only its owner and root may do this"))
     }
 
     /// Refuses when the peer may not delete from a directory what a lookup found in it. The order is the kernel's.
-    pub fn must_delete(&self, directory: InodeId, found: InodeId) -> Result<(), Refusal> {
+    pub fn must_delete(&self, directory: InodeId, found: InodeId) -> Result<(), Refused> {
         let is_administrator = self.peer.has(Capabilities::ADMINISTRATION);
         if !is_administrator && !self.filesystem.options().user_subvol_rm_allowed {
             let sentence = "only root deletes subvolumes, unless the mount has the option user_subvol_rm_allowed";
-            return Err(Refusal::new(Errno::EPERM.0, sentence));
+            return Err(Refused::new(Errno::EPERM.0, sentence));
         }
         must_be_subvolume(found)?;
         let attr = self.filesystem.getattr(found)?;
         if !is_administrator {
             if self.filesystem.subvolume_info(found.tree)?.is_readonly() {
-                return Err(Refusal::new(Errno::EROFS.0, "only root deletes subvolumes that are read-only"));
+                return Err(Refused::new(Errno::EROFS.0, "only root deletes subvolumes that are read-only"));
             }
             self.must_allow(&attr, WRITE | SEARCH)?;
         }
         let holder = self.must_change_entries(directory)?;
         let owns_one = [attr.uid, holder.uid].contains(&self.peer.uid) || self.peer.has(Capabilities::OWNER);
         if holder.mode & STICKY != 0 && !owns_one {
-            return Err(Refusal::new(Errno::EPERM.0, "the directory is sticky and the subvolume another user's"));
+            return Err(Refused::new(Errno::EPERM.0, "the directory is sticky and the subvolume another user's"));
         }
         Ok(())
     }
 
     /// Refuses those who may not read the inode.
-    pub fn must_read(&self, attr: &Attr) -> Result<(), Refusal> {
+    pub fn must_read(&self, attr: &Attr) -> Result<(), Refused> {
         self.must_allow(attr, READ)
     }
 
     /// Refuses those who may not search a directory.
-    pub fn must_search(&self, directory: InodeId) -> Result<(), Refusal> {
+    pub fn must_search(&self, directory: InodeId) -> Result<(), Refused> {
         self.must_allow(&self.filesystem.getattr(directory)?, SEARCH)
     }
 
     /// Refuses those who may not write to the inode.
-    pub fn must_write(&self, attr: &Attr) -> Result<(), Refusal> {
+    pub fn must_write(&self, attr: &Attr) -> Result<(), Refused> {
         self.must_allow(attr, WRITE)
     }
 
-    fn must_allow(&self, attr: &Attr, want: u32) -> Result<(), Refusal> {
+    fn must_allow(&self, attr: &Attr, want: u32) -> Result<(), Refused> {
         let reads_all = want & WRITE == 0 && self.peer.has(Capabilities::READ);
         if reads_all || self.peer.has(Capabilities::OVERRIDE) || self.permissions(attr, want)? {
             return Ok(());
         }
-        Err(Refusal::new(Errno::EACCES.0, "permission denied"))
+        Err(Refused::new(Errno::EACCES.0, "permission denied"))
     }
 
-    fn permissions(&self, attr: &Attr, want: u32) -> Result<bool, Refusal> {
+    fn permissions(&self, attr: &Attr, want: u32) -> Result<bool, Refused> {
         let peer = self.peer;
         let acl = match self.filesystem.get_xattr(attr.id, acl::ACCESS) {
             Ok(value) => Acl::parse(&value)?,

@@ -2,14 +2,26 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{self, Question, nonsense};
+use crate::open_filesystem::{self, plain};
+use butterfs_control::DeviceRecord;
+use butterfs_control::question::CountDeviceErrors;
 use butterfs_fuse::client;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The exit code where something was counted, as of btrfs.
 const COUNTED: u8 = 64;
-const COUNTERS: [&str; 5] = ["write_io_errs", "read_io_errs", "flush_io_errs", "corruption_errs", "generation_errs"];
+
+/// The counters of a device and what btrfs calls them.
+fn counters(device: &DeviceRecord) -> [(&'static str, u64); 5] {
+    [
+        ("write_io_errs", device.write_errors),
+        ("read_io_errs", device.read_errors),
+        ("flush_io_errs", device.flush_errors),
+        ("corruption_errs", device.corruption_errors),
+        ("generation_errs", device.generation_errors),
+    ]
+}
 
 /// Show what went wrong on the devices of a filesystem.
 ///
@@ -35,21 +47,18 @@ fn is_mounted(path: &Path) -> bool {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = match &self.paths[..] {
-            [mount] if is_mounted(mount) => target::mounted(mount)?,
-            images => target::images(images)?,
+        let mut opened = match &self.paths[..] {
+            [mount] if is_mounted(mount) => open_filesystem::mounted(mount)?,
+            images => open_filesystem::images(images)?,
         };
         let mut any = false;
-        for words in target.ask("cannot ask for the counters", &Question::new("device-stats"))? {
-            let word = |index: usize| words.get(index).map(|word| String::from_utf8_lossy(word)).ok_or_else(nonsense);
-            let name = word(1)?;
-            for (index, counter) in COUNTERS.iter().enumerate() {
-                let value = word(index + 2)?;
-                writeln!(out, "[{name}].{counter:<16} {value}")?;
-                any |= value != "0";
+        for device in opened.ask("cannot ask for the counters", plain(CountDeviceErrors {}))? {
+            for (counter, value) in counters(&device) {
+                writeln!(out, "[{}].{counter:<16} {value}", device.name)?;
+                any |= value != 0;
             }
         }
-        target.close()?;
+        opened.close()?;
         if self.check && any { Err(CliError::Reported { code: COUNTED }) } else { Ok(()) }
     }
 }

@@ -3,9 +3,10 @@
 use crate::args;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, Target, cannot_access, nonsense};
-use butterfs_fs::Method;
-use butterfs_fuse::subvolumes::MOST_DEFRAGMENTED;
+use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, about, cannot_access, plain};
+use butterfs_control::question::{Defragment, GetReadOnly, MOST_DEFRAGMENTED, SyncAll};
+use butterfs_control::{Compression, CompressionMethod};
+use butterfs_fs::{Algorithm, Method};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -53,19 +54,19 @@ impl Run for Args {
         if self.recursive && self.image.image.is_some() {
             return Err(CliError::usage("'-r' works on mounts only"));
         }
-        let method = self.method()?;
+        let compress = self.method()?;
         for path in &self.paths {
-            let mut target = self.image.target(path, Intent::Change)?;
-            target.write_back(path)?;
-            if target.is_directory(path)? != Some(true) {
-                self.file(&mut target, path, &method, out)?;
+            let mut opened = self.image.open(path, Intent::Change)?;
+            opened.write_back(path)?;
+            if opened.is_directory(path)? != Some(true) {
+                self.file(&mut opened, path, compress, out)?;
             } else if self.recursive {
-                self.folder(&mut target, path, &method, out)?;
+                self.folder(&mut opened, path, compress, out)?;
             }
             if self.flush {
-                target.ask("cannot make it durable", &Question::new("sync"))?;
+                opened.ask("cannot make it durable", plain(SyncAll {}))?;
             }
-            target.close()?;
+            opened.close()?;
         }
         Ok(())
     }
@@ -80,35 +81,52 @@ impl Args {
         }
     }
 
-    /// The word for the method.
-    fn method(&self) -> Result<String, CliError> {
-        let Some(name) = &self.compress else { return Ok("-".to_owned()) };
+    fn method(&self) -> Result<Option<CompressionMethod>, CliError> {
+        let Some(name) = &self.compress else { return Ok(None) };
         let text = self.level.map_or(name.clone(), |level| format!("{name}:{level}"));
-        match Method::parse(&text) {
-            Some(_) => Ok(text),
-            None => Err(CliError::usage(format!("unknown compression '{text}', known are zlib, lzo and zstd"))),
-        }
+        let Some(Method { algorithm, level }) = Method::parse(&text) else {
+            return Err(CliError::usage(format!("unknown compression '{text}', known are zlib, lzo and zstd")));
+        };
+        let algorithm = match algorithm {
+            Algorithm::Zlib => Compression::Zlib,
+            Algorithm::Lzo => Compression::Lzo,
+            Algorithm::Zstd => Compression::Zstd,
+        };
+        Ok(Some(CompressionMethod { algorithm, level }))
     }
 
-    fn file(&self, target: &mut Target, path: &Path, method: &str, out: &mut dyn Write) -> Result<(), CliError> {
+    fn file(
+        &self,
+        opened: &mut OpenFilesystem,
+        path: &Path,
+        compress: Option<CompressionMethod>,
+        out: &mut dyn Write,
+    ) -> Result<(), CliError> {
         if self.verbose {
             writeln!(out, "{}", path.display())?;
         }
-        let object = target.object(path)?;
+        let object = opened.object(path)?;
         let what = format!("cannot defragment '{}'", path.display());
-        let end = self.start.saturating_add(self.length.unwrap_or(u64::MAX)).min(target.size(&object)?.max(1));
+        let end = self.start.saturating_add(self.length.unwrap_or(u64::MAX)).min(opened.size(&object)?.max(1));
         let mut at = self.start;
         while at < end {
             let len = (end - at).min(MOST_DEFRAGMENTED);
-            let question = Question::new("defragment").about(&object).number(at).number(len).number(self.threshold);
-            target.ask(&what, &question.word(method))?.first().ok_or_else(nonsense)?;
+            let threshold = self.threshold;
+            let asking = about([&object], |[file]| Defragment { file, start: at, len, threshold, compress });
+            opened.ask_one(&what, asking)?;
             at += len;
         }
         Ok(())
     }
 
     /// Everything below that is a file of the same subvolume.
-    fn folder(&self, target: &mut Target, top: &Path, method: &str, out: &mut dyn Write) -> Result<(), CliError> {
+    fn folder(
+        &self,
+        opened: &mut OpenFilesystem,
+        top: &Path,
+        compress: Option<CompressionMethod>,
+        out: &mut dyn Write,
+    ) -> Result<(), CliError> {
         let device = |path: &Path| rustix::fs::lstat(path).map(|stat| stat.st_dev);
         let own = device(top).map_err(|error| cannot_access(top, error.into()))?;
         let mut folders = vec![top.to_owned()];
@@ -117,10 +135,10 @@ impl Args {
             for entry in entries {
                 let entry = entry.map_err(|error| cannot_access(&folder, error))?;
                 let kind = entry.file_type().map_err(|error| cannot_access(&entry.path(), error))?;
-                if kind.is_dir() && device(&entry.path()) == Ok(own) && !is_subvolume(target, &entry.path())? {
+                if kind.is_dir() && device(&entry.path()) == Ok(own) && !is_subvolume(opened, &entry.path())? {
                     folders.push(entry.path());
                 } else if kind.is_file() {
-                    self.file(target, &entry.path(), method, out)?;
+                    self.file(opened, &entry.path(), compress, out)?;
                 }
             }
         }
@@ -128,7 +146,7 @@ impl Args {
     }
 }
 
-fn is_subvolume(target: &mut Target, path: &Path) -> Result<bool, CliError> {
-    let question = Question::new("get-readonly").about(&target.object(path)?);
-    Ok(target.try_ask(&question)?.is_ok())
+fn is_subvolume(opened: &mut OpenFilesystem, path: &Path) -> Result<bool, CliError> {
+    let asking = about([&opened.object(path)?], |[subvolume]| GetReadOnly { subvolume });
+    Ok(opened.try_ask(asking)?.is_ok())
 }

@@ -2,8 +2,9 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, nonsense};
-use butterfs_fuse::subvolumes::FileExtentRecord;
+use crate::open_filesystem::{ImageArgument, Intent, about};
+use butterfs_control::question::ListExtents;
+use butterfs_control::{Compression, ExtentKind, FileExtentRecord};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -21,33 +22,41 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
-        target.write_back(&self.path)?;
-        let question = Question::new("extents").about(&target.object(&self.path)?);
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        opened.write_back(&self.path)?;
+        let asking = about([&opened.object(&self.path)?], |[file]| ListExtents { file });
         let what = format!("cannot list the extents of '{}'", self.path.display());
         writeln!(out, "{:>16} {:>16} {:>12} {:>12}  FLAGS", "FILE OFFSET", "ADDRESS", "LENGTH", "ON DISK")?;
         let mut count = 0;
-        target.each(&what, &question, &mut |words| {
+        opened.each(&what, asking, &mut |record| {
             count += 1;
-            show(&FileExtentRecord::from_words(&words).ok_or_else(nonsense)?, out)
+            show(&record, out)
         })?;
         writeln!(out, "{}: {count} extents", self.path.display())?;
-        target.close()
+        opened.close()
     }
 }
 
 fn show(record: &FileExtentRecord, out: &mut dyn Write) -> Result<(), CliError> {
-    let [start, len, at, disk_len, _, offset, _] = record.numbers;
-    let plain = record.compression == "none";
-    let address = if plain && at != 0 { at + offset } else { at };
+    let FileExtentRecord { start, len, address, disk_len, offset, compression, .. } = *record;
+    let plain = compression.is_none();
+    let address = if plain && address != 0 { address + offset } else { address };
     let on_disk = if plain && disk_len != 0 { len } else { disk_len };
     Ok(writeln!(out, "{start:>16} {address:>16} {len:>12} {on_disk:>12}  {}", flags(record))?)
 }
 
 fn flags(record: &FileExtentRecord) -> String {
-    let mut flags: Vec<&str> = Vec::new();
-    flags.extend((record.kind != "data").then_some(record.kind.as_str()));
-    flags.extend((record.compression != "none").then_some(record.compression.as_str()));
-    flags.extend(record.shared.then_some("shared"));
-    flags.join(",")
+    let kind = match record.kind {
+        ExtentKind::Inline => Some("inline"),
+        ExtentKind::Data => None,
+        ExtentKind::Hole => Some("hole"),
+        ExtentKind::Preallocated => Some("prealloc"),
+    };
+    let compression = record.compression.map(|algorithm| match algorithm {
+        Compression::Zlib => "zlib",
+        Compression::Lzo => "lzo",
+        Compression::Zstd => "zstd",
+    });
+    let flags = [kind, compression, record.shared.then_some("shared")];
+    flags.into_iter().flatten().collect::<Vec<_>>().join(",")
 }

@@ -3,7 +3,9 @@
 use super::number;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
+use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, about, plain};
+use butterfs_control::question::{FindPaths, FindPathsById, FindSubvolume, FindSubvolumePath, FindUsers, UserScope};
+use butterfs_control::{ExtentUser, InodePath, SubvolumeId};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -19,10 +21,11 @@ pub struct RootidArgs {
 
 impl Run for RootidArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
-        let question = Question::new("rootid").about(&target.object(&self.path)?);
-        writeln!(out, "{}", target.ask_number("cannot find the subvolume", &question)?)?;
-        target.close()
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        let asking = about([&opened.object(&self.path)?], |[inode]| FindSubvolume { inode });
+        let SubvolumeId(id) = opened.ask_one("cannot find the subvolume", asking)?;
+        writeln!(out, "{id}")?;
+        opened.close()
     }
 }
 
@@ -40,16 +43,16 @@ pub struct SubvolidArgs {
 
 impl Run for SubvolidArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
         let what = format!("cannot resolve subvolid {}", self.subvolid);
-        out.write_all(&[subvolume_path(&mut target, &what, self.subvolid)?.as_slice(), b"\n"].concat())?;
-        target.close()
+        out.write_all(&[subvolume_path(&mut opened, &what, self.subvolid)?.as_slice(), b"\n"].concat())?;
+        opened.close()
     }
 }
 
-fn subvolume_path(target: &mut Target, what: &str, id: u64) -> Result<Vec<u8>, CliError> {
-    let records = target.ask(what, &Question::new("subvolume-path").number(id))?;
-    records.into_iter().flatten().next().ok_or_else(nonsense)
+fn subvolume_path(opened: &mut OpenFilesystem, what: &str, id: u64) -> Result<Vec<u8>, CliError> {
+    let InodePath(path) = opened.ask_one(what, plain(FindSubvolumePath { id }))?;
+    Ok(path)
 }
 
 /// Show the paths of an inode of the subvolume that a path lies in
@@ -69,13 +72,11 @@ pub struct InodeArgs {
 
 impl Run for InodeArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
-        let question = Question::new("paths").about(&target.object(&self.path)?).number(self.inode);
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        let asking = about([&opened.object(&self.path)?], |[within]| FindPaths { within, ino: self.inode });
         let what = format!("cannot resolve inode {}", self.inode);
-        target.each(&what, &question, &mut |record| {
-            record.iter().try_for_each(|path| write_path(out, &self.path, &[path]))
-        })?;
-        target.close()
+        opened.each(&what, asking, &mut |InodePath(path)| write_path(out, &self.path, &[&path]))?;
+        opened.close()
     }
 }
 
@@ -120,32 +121,23 @@ pub struct LogicalArgs {
 
 impl Run for LogicalArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
-        target.write_back(&self.path)?;
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        opened.write_back(&self.path)?;
         let what = format!("cannot resolve address {}", self.logical);
-        let which = if self.ignore_offsets { "whole" } else { "exact" };
-        let question = Question::new("users").number(self.logical).word(which);
+        let scope = if self.ignore_offsets { UserScope::WholeExtent } else { UserScope::Address };
+        let asking = plain(FindUsers { address: self.logical, scope });
         if self.no_paths {
-            target.each(&what, &question, &mut |user| {
-                let [tree, ino, offset] = numbers(&user)?;
-                Ok(writeln!(out, "inode {ino} offset {offset} root {tree}")?)
+            opened.each(&what, asking, &mut |ExtentUser { subvolume, ino, offset }| {
+                Ok(writeln!(out, "inode {ino} offset {offset} root {subvolume}")?)
             })?;
-            return target.close();
+            return opened.close();
         }
-        for user in target.ask(&what, &question)? {
-            let [tree, ino, _] = numbers(&user)?;
-            let subvolume = subvolume_path(&mut target, &what, tree)?;
-            let question = Question::new("paths-in").number(tree).number(ino);
-            target.each(&what, &question, &mut |record| {
-                record.iter().try_for_each(|path| write_path(out, &self.path, &[&subvolume, path]))
+        for ExtentUser { subvolume, ino, .. } in opened.ask(&what, asking)? {
+            let path_of_subvolume = subvolume_path(&mut opened, &what, subvolume)?;
+            opened.each(&what, plain(FindPathsById { subvolume, ino }), &mut |InodePath(path)| {
+                write_path(out, &self.path, &[&path_of_subvolume, &path])
             })?;
         }
-        target.close()
+        opened.close()
     }
-}
-
-/// The subvolume, the inode and the offset of a user of an address.
-fn numbers(user: &[Vec<u8>]) -> Result<[u64; 3], CliError> {
-    let numbers = user.iter().map(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok());
-    numbers.collect::<Option<Vec<u64>>>().and_then(|numbers| numbers.try_into().ok()).ok_or_else(nonsense)
 }

@@ -3,7 +3,8 @@
 use super::refuse_qgroups;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, parent_and_name};
+use crate::open_filesystem::{ImageArgument, Intent, about, parent_and_name};
+use butterfs_control::question::CreateSubvolume;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -29,18 +30,18 @@ impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         refuse_qgroups(&self.qgroups)?;
         let (parent, name) = parent_and_name(&self.path)?;
-        let mut target = self.image.target(&parent, Intent::Change)?;
-        if target.is_directory(&self.path)?.is_some() {
+        let mut opened = self.image.open(&parent, Intent::Change)?;
+        if opened.is_directory(&self.path)?.is_some() {
             return Err(CliError::failed(format!("target path already exists: {}", self.path.display())));
         }
-        let directory = target.object(&parent)?;
+        let directory = opened.object(&parent)?;
         let shown = format!("{}/{}", parent.display(), String::from_utf8_lossy(&name));
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
         let what = format!("cannot create subvolume '{shown}'");
-        let question = Question::new("create").about(&directory).number(umask.as_raw_mode().into()).word(&name);
-        target.ask(&what, &question)?;
-        target.close()?;
+        let umask = umask.as_raw_mode();
+        opened.ask(&what, about([&directory], |[directory]| CreateSubvolume { directory, umask, name }))?;
+        opened.close()?;
         if !self.quiet {
             writeln!(out, "Create subvolume '{shown}'")?;
         }

@@ -3,7 +3,9 @@
 use super::forest::{Forest, TOP_LEVEL};
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question};
+use crate::open_filesystem::{ImageArgument, Intent, about, plain};
+use butterfs_control::SubvolumeId;
+use butterfs_control::question::{FindSubvolume, GetDefault, GetReadOnly, SetDefault};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -19,20 +21,19 @@ pub struct GetArgs {
 
 impl Run for GetArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
-        let id = target.ask_number("cannot find the default subvolume", &Question::new("get-default"))?;
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        let SubvolumeId(id) = opened.ask_one("cannot find the default subvolume", plain(GetDefault {}))?;
         if id == TOP_LEVEL {
             writeln!(out, "ID 5 (FS_TREE)")?;
-            return target.close();
+            return opened.close();
         }
-        let place = target.place();
-        let forest = Forest::ask(&mut target, &place)?;
+        let forest = Forest::ask(&mut opened)?;
         let found = forest.all.get(&id);
         let found = found.ok_or_else(|| CliError::failed(format!("the default subvolume {id} does not exist")))?;
         write!(out, "ID {id} gen {} top level {} path ", found.generation, found.parent)?;
         out.write_all(&forest.path_from_top(id))?;
         writeln!(out)?;
-        target.close()
+        opened.close()
     }
 }
 
@@ -51,21 +52,20 @@ pub struct SetArgs {
 impl Run for SetArgs {
     fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
         let what = "cannot set the default subvolume";
-        let mut target = self.image.target(self.path.as_ref().unwrap_or(&self.first), Intent::Change)?;
-        let mut place = target.place();
-        let id = match &self.path {
+        let mut opened = self.image.open(self.path.as_ref().unwrap_or(&self.first), Intent::Change)?;
+        let mut through = opened.root();
+        let id: u64 = match &self.path {
             Some(_) => {
                 let text = self.first.to_string_lossy();
                 text.parse().map_err(|_| CliError::failed(format!("{text} is not a valid numeric value")))?
             }
             None => {
-                place = target.object(&self.first)?;
-                target.ask(what, &Question::new("get-readonly").about(&place))?;
-                target.ask_number(what, &Question::new("rootid").about(&place))?
+                through = opened.object(&self.first)?;
+                opened.ask(what, about([&through], |[subvolume]| GetReadOnly { subvolume }))?;
+                opened.ask_one(what, about([&through], |[inode]| FindSubvolume { inode }))?.0
             }
         };
-        let id: u64 = id;
-        target.ask(what, &Question::new("set-default").about(&place).number(id))?;
-        target.close()
+        opened.ask(what, about([&through], |[through]| SetDefault { through, id }))?;
+        opened.close()
     }
 }

@@ -1,9 +1,14 @@
 //! `butterfs subvolume delete`.
 
+use super::forest::Forest;
 use crate::commands::Run;
 use crate::error::CliError;
+use crate::open_filesystem::{
+    Asking, ImageArgument, Intent, Object, OpenFilesystem, about, cannot_access, parent_and_name, plain,
+};
 use crate::report;
-use crate::target::{ImageArgument, Intent, Object, Question, Target, parent_and_name};
+use butterfs_control::question::{DeleteSubvolume, DeleteSubvolumeById, FindSubvolume, FindSubvolumePath, SyncAll};
+use butterfs_control::{Ask, SubvolumeId};
 use butterfs_fs::Errno;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -63,62 +68,64 @@ impl Args {
     fn delete(&self, path: &Path, out: &mut dyn Write) -> Result<(), CliError> {
         let path = &self.resolved(path)?;
         let (parent, name) = parent_and_name(path)?;
-        let mut target = self.image.target(&parent, Intent::Change)?;
-        let subvolume = target.object(path)?;
+        let mut opened = self.image.open(&parent, Intent::Change)?;
+        let subvolume = opened.object(path)?;
         if self.recursive {
-            let id = target.ask_number("cannot find the subvolume", &Question::new("rootid").about(&subvolume))?;
-            self.delete_below(&mut target, &subvolume, id, out)?;
+            let asking = about([&subvolume], |[inode]| FindSubvolume { inode });
+            let SubvolumeId(id) = opened.ask_one("cannot find the subvolume", asking)?;
+            self.delete_below(&mut opened, &subvolume, id, out)?;
         }
-        let directory = target.object(&parent)?;
+        let directory = opened.object(&parent)?;
         self.say(out, &format!("'{}'", path.display()))?;
-        let question = Question::new("delete").about(&directory).word(&name);
-        self.order(&mut target, &question, &format!("could not destroy subvolume '{}'", path.display()))?;
-        target.close()
+        let asking = about([&directory], |[directory]| DeleteSubvolume { directory, name });
+        self.order(&mut opened, asking, &format!("could not destroy subvolume '{}'", path.display()))?;
+        opened.close()
     }
 
     /// Links and dots are of no use to a name that is to be removed.
     fn resolved(&self, path: &Path) -> Result<PathBuf, CliError> {
         match self.image.image {
             Some(_) => Ok(path.to_owned()),
-            None => path.canonicalize().map_err(|error| crate::target::cannot_access(path, error)),
+            None => path.canonicalize().map_err(|error| cannot_access(path, error)),
         }
     }
 
     fn delete_id(&self, path: &Path, id: u64, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(path, Intent::Change)?;
-        let place = target.place();
-        let shown = match target.try_ask(&Question::new("subvolume-path").number(id))? {
-            Ok(records) => {
-                let inside = records.first().and_then(|record| record.first()).cloned().unwrap_or_default();
+        let mut opened = self.image.open(path, Intent::Change)?;
+        let root = opened.root();
+        let shown = match opened.try_ask(plain(FindSubvolumePath { id }))? {
+            Ok(mut paths) => {
+                let inside = paths.pop().map(|path| path.0).unwrap_or_default();
                 format!("'{}/{}'", path.display(), String::from_utf8_lossy(&inside))
             }
             Err(_) => format!("subvolid={id}"),
         };
         if self.recursive {
-            self.delete_below(&mut target, &place, id, out)?;
+            self.delete_below(&mut opened, &root, id, out)?;
         }
         self.say(out, &shown)?;
-        self.order(
-            &mut target,
-            &Question::new("delete-id").about(&place).number(id),
-            &format!("could not destroy subvolume {id}"),
-        )?;
-        target.close()
+        self.order(&mut opened, by_id(&root, id), &format!("could not destroy subvolume {id}"))?;
+        opened.close()
     }
 
     /// Deletes everything below the subvolume `id`, innermost first.
-    fn delete_below(&self, target: &mut Target, at: &Object, id: u64, out: &mut dyn Write) -> Result<(), CliError> {
-        let forest = super::forest::Forest::ask(target, at)?;
+    fn delete_below(
+        &self,
+        opened: &mut OpenFilesystem,
+        at: &Object,
+        id: u64,
+        out: &mut dyn Write,
+    ) -> Result<(), CliError> {
+        let forest = Forest::ask(opened)?;
         for inner in forest.below(id) {
             self.say(out, &format!("'{}'", String::from_utf8_lossy(&forest.path_from_top(inner))))?;
-            let question = Question::new("delete-id").about(at).number(inner);
-            self.order(target, &question, &format!("could not destroy subvolume {inner}"))?;
+            self.order(opened, by_id(at, inner), &format!("could not destroy subvolume {inner}"))?;
         }
         Ok(())
     }
 
-    fn order(&self, target: &mut Target, question: &Question, what: &str) -> Result<(), CliError> {
-        target.try_ask(question)?.map_err(|refusal| {
+    fn order<Q: Ask>(&self, opened: &mut OpenFilesystem, asking: Asking<Q>, what: &str) -> Result<(), CliError> {
+        opened.try_ask(asking)?.map_err(|refusal| {
             let error = CliError::failed(format!("{what}: {}", refusal.sentence));
             match Errno(refusal.errno) {
                 Errno::ENOTEMPTY => error.hint("'--recursive' deletes the subvolumes inside it, too"),
@@ -126,7 +133,7 @@ impl Args {
             }
         })?;
         if self.commit_each || self.commit_after {
-            target.ask("cannot commit", &Question::new("sync"))?;
+            opened.ask("cannot commit", plain(SyncAll {}))?;
         }
         Ok(())
     }
@@ -138,4 +145,8 @@ impl Args {
         }
         Ok(())
     }
+}
+
+fn by_id(through: &Object, id: u64) -> Asking<DeleteSubvolumeById> {
+    about([through], |[through]| DeleteSubvolumeById { through, id })
 }

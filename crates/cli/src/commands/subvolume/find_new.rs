@@ -2,8 +2,9 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, nonsense};
-use butterfs_fuse::subvolumes::ExtentRecord;
+use crate::open_filesystem::{ImageArgument, Intent, about, nonsense};
+use butterfs_control::question::FindNew;
+use butterfs_control::{ExtentKind, NewExtent, NewSince};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -20,26 +21,37 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
-        target.write_back(&self.path)?;
-        let question = Question::new("new").about(&target.object(&self.path)?).number(self.lastgen);
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        opened.write_back(&self.path)?;
+        let since = self.lastgen;
+        let asking = about([&opened.object(&self.path)?], |[subvolume]| FindNew { subvolume, since });
         let what = format!("cannot search '{}'", self.path.display());
         let mut marker = None;
-        target.each(&what, &question, &mut |words| match marker {
-            Some(_) => show(&ExtentRecord::from_words(&words).ok_or_else(nonsense)?, out),
-            None => {
-                marker = Some(words.into_iter().next().ok_or_else(nonsense)?);
+        opened.each(&what, asking, &mut |new| match new {
+            NewSince::UpTo(generation) => {
+                marker = Some(generation);
                 Ok(())
             }
+            NewSince::Extent(extent) => show(&extent, out),
         })?;
-        writeln!(out, "transid marker was {}", String::from_utf8_lossy(&marker.ok_or_else(nonsense)?))?;
-        target.close()
+        writeln!(out, "transid marker was {}", marker.ok_or_else(nonsense)?)?;
+        opened.close()
     }
 }
 
-fn show(record: &ExtentRecord, out: &mut dyn Write) -> Result<(), CliError> {
-    let [ino, position, len, at, offset, generation] = record.numbers;
-    write!(out, "inode {ino} file offset {position} len {len} disk start {at} offset {offset} ")?;
-    write!(out, "gen {generation} flags {} ", record.flags)?;
-    Ok(out.write_all(&[record.path.as_slice(), b"\n"].concat())?)
+fn show(extent: &NewExtent, out: &mut dyn Write) -> Result<(), CliError> {
+    let NewExtent { ino, start, len, address, offset, generation, path, .. } = extent;
+    write!(out, "inode {ino} file offset {start} len {len} disk start {address} offset {offset} ")?;
+    write!(out, "gen {generation} flags {} ", flags(extent))?;
+    Ok(out.write_all(&[path.as_slice(), b"\n"].concat())?)
+}
+
+fn flags(extent: &NewExtent) -> String {
+    let kind = match extent.kind {
+        ExtentKind::Preallocated => Some("PREALLOC"),
+        ExtentKind::Inline => Some("INLINE"),
+        ExtentKind::Data | ExtentKind::Hole => None,
+    };
+    let flags: Vec<&str> = [extent.compressed.then_some("COMPRESS"), kind].into_iter().flatten().collect();
+    if flags.is_empty() { "NONE".to_owned() } else { flags.join("|") }
 }

@@ -4,8 +4,9 @@
 //! many steps as there are subvolumes.
 
 use crate::error::CliError;
-use crate::target::{Object, Question, Target, nonsense};
-use butterfs_fuse::subvolumes::SubvolumeRecord;
+use crate::open_filesystem::{OpenFilesystem, plain};
+use butterfs_control::SubvolumeRecord;
+use butterfs_control::question::ListSubvolumes;
 use std::collections::BTreeMap;
 
 /// The id of the top level.
@@ -13,21 +14,15 @@ pub const TOP_LEVEL: u64 = 5;
 
 /// See the [module](self).
 pub struct Forest {
-    /// The subvolume that the question was asked about.
-    pub asked_in: u64,
     /// All of them by id, the top level included.
     pub all: BTreeMap<u64, SubvolumeRecord>,
 }
 
 impl Forest {
-    /// Asks for all subvolumes of the filesystem that `place` is on.
-    pub fn ask(target: &mut Target, place: &Object) -> Result<Forest, CliError> {
-        let records = target.ask("cannot list subvolumes", &Question::new("list").about(place))?;
-        let (first, rest) = records.split_first().ok_or_else(nonsense)?;
-        let asked_in = first.first().and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
-        let all = rest.iter().map(|words| SubvolumeRecord::from_words(words).map(|record| (record.id, record)));
-        let all = all.collect::<Option<_>>().ok_or_else(nonsense)?;
-        Ok(Forest { asked_in: asked_in.ok_or_else(nonsense)?, all })
+    /// Asks for all subvolumes of the filesystem.
+    pub fn ask(opened: &mut OpenFilesystem) -> Result<Forest, CliError> {
+        let records = opened.ask("cannot list subvolumes", plain(ListSubvolumes {}))?;
+        Ok(Forest { all: records.into_iter().map(|record| (record.id, record)).collect() })
     }
 
     /// The path of a subvolume from the top level.
@@ -80,7 +75,7 @@ mod tests {
             let (directory_path, name) = (directory.into(), name.into());
             (id, SubvolumeRecord { id, parent, directory_path, name, ..SubvolumeRecord::default() })
         };
-        Forest { asked_in: TOP_LEVEL, all: all.iter().map(record).collect() }
+        Forest { all: all.iter().map(record).collect() }
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use super::forest::{Forest, TOP_LEVEL};
 use super::local_date;
+use super::uuid_or_dash;
 use crate::commands::Run;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, Target, nonsense};
-use butterfs_fuse::subvolumes::{SubvolumeRecord, uuid_text};
+use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, about, plain};
+use butterfs_control::question::{FindSubvolume, ListDeleted};
+use butterfs_control::{DeletedSubvolume, SubvolumeId, SubvolumeRecord};
 use std::cmp::Ordering;
 use std::io::Write;
 use std::path::PathBuf;
@@ -139,7 +141,7 @@ struct Line {
 
 impl Line {
     fn ogeneration(&self) -> u64 {
-        self.record.transids[1]
+        self.record.created.transid
     }
 }
 
@@ -148,8 +150,8 @@ type Column = (&'static str, String);
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
-        let mut lines = if self.deleted { deleted(&mut target)? } else { self.living(&mut target)? };
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        let mut lines = if self.deleted { deleted(&mut opened)? } else { self.living(&mut opened)? };
         lines.sort_by(|a, b| {
             let orders = self.sort.iter().map(|order| order.compare(a, b));
             orders.fold(Ordering::Equal, Ordering::then)
@@ -162,37 +164,38 @@ impl Run for Args {
             }
             if self.table { write_row(out, &columns, &line.path)? } else { write_line(out, &columns, &line.path)? }
         }
-        target.close()
+        opened.close()
     }
 }
 
 impl Args {
-    fn living(&self, target: &mut Target) -> Result<Vec<Line>, CliError> {
-        let place = target.object(&self.path)?;
-        let forest = Forest::ask(target, &place)?;
+    fn living(&self, opened: &mut OpenFilesystem) -> Result<Vec<Line>, CliError> {
+        let asking = about([&opened.object(&self.path)?], |[inode]| FindSubvolume { inode });
+        let SubvolumeId(own) = opened.ask_one("cannot list subvolumes", asking)?;
+        let forest = Forest::ask(opened)?;
         let shown = |record: &&SubvolumeRecord| {
             record.id != TOP_LEVEL
-                && (!self.only_below || record.parent == forest.asked_in)
+                && (!self.only_below || record.parent == own)
                 && (!self.snapshots || record.parent_uuid != [0; 16])
-                && (!self.readonly || record.flags & 1 != 0)
+                && (!self.readonly || record.is_read_only())
                 && self.with_generation.is_none_or(|bound| bound.holds(record.generation))
-                && self.with_ogeneration.is_none_or(|bound| bound.holds(record.transids[1]))
+                && self.with_ogeneration.is_none_or(|bound| bound.holds(record.created.transid))
         };
         let line = |record: &SubvolumeRecord| Line {
             id: record.id,
             generation: record.generation,
-            path: self.path_of(&forest, record),
+            path: self.path_of(&forest, own, record),
             record: record.clone(),
         };
         Ok(forest.all.values().filter(shown).map(line).collect())
     }
 
-    fn path_of(&self, forest: &Forest, record: &SubvolumeRecord) -> Vec<u8> {
+    fn path_of(&self, forest: &Forest, own: u64, record: &SubvolumeRecord) -> Vec<u8> {
         match (self.only_below, self.all) {
             (true, _) => forest.path_from_top(record.id),
-            (_, true) if record.parent == forest.asked_in => forest.path_from_top(record.id),
+            (_, true) if record.parent == own => forest.path_from_top(record.id),
             (_, true) => [b"<FS_TREE>/", forest.path_from_top(record.id).as_slice()].concat(),
-            _ => forest.path_from(forest.asked_in, record.id),
+            _ => forest.path_from(own, record.id),
         }
     }
 
@@ -208,29 +211,26 @@ impl Args {
             ),
             (self.parent, "parent", record.parent.to_string()),
             (true, "top level", record.parent.to_string()),
-            (self.snapshots, "otime", local_date::short(zone, record.times[1])),
-            (self.parent_uuid, "parent_uuid", uuid_or_dash(&record.parent_uuid)),
-            (self.received_uuid, "received_uuid", uuid_or_dash(&record.received_uuid)),
-            (self.uuid, "uuid", uuid_or_dash(&record.uuid)),
+            (self.snapshots, "otime", local_date::short(zone, record.created.seconds)),
+            (self.parent_uuid, "parent_uuid", uuid_column(&record.parent_uuid)),
+            (self.received_uuid, "received_uuid", uuid_column(&record.received_uuid)),
+            (self.uuid, "uuid", uuid_column(&record.uuid)),
         ];
         all.into_iter().filter(|(wanted, ..)| *wanted).map(|(_, name, value)| (name, value)).collect()
     }
 }
 
-fn uuid_or_dash(uuid: &[u8; 16]) -> String {
-    let text = if *uuid == [0; 16] { "-".to_owned() } else { uuid_text(uuid) };
-    format!("{text:<36}")
+fn uuid_column(uuid: &[u8; 16]) -> String {
+    format!("{:<36}", uuid_or_dash(uuid))
 }
 
-fn deleted(target: &mut Target) -> Result<Vec<Line>, CliError> {
-    let records = target.ask("cannot list deleted subvolumes", &Question::new("deleted"))?;
-    let line = |words: &Vec<Vec<u8>>| {
-        let number = |index: usize| std::str::from_utf8(words.get(index)?).ok()?.parse().ok();
-        let (id, generation) = (number(0)?, number(1)?);
+fn deleted(opened: &mut OpenFilesystem) -> Result<Vec<Line>, CliError> {
+    let records = opened.ask("cannot list deleted subvolumes", plain(ListDeleted {}))?;
+    let line = |DeletedSubvolume { id, generation }| {
         let record = SubvolumeRecord { id, generation, ..SubvolumeRecord::default() };
-        Some(Line { id, generation, path: b"DELETED".to_vec(), record })
+        Line { id, generation, path: b"DELETED".to_vec(), record }
     };
-    records.iter().map(line).collect::<Option<_>>().ok_or_else(nonsense)
+    Ok(records.into_iter().map(line).collect())
 }
 
 fn write_line(out: &mut dyn Write, columns: &[Column], path: &[u8]) -> Result<(), CliError> {

@@ -16,6 +16,7 @@ use super::{Run, subcommands};
 use crate::error::CliError;
 use clap::Subcommand;
 use std::io::Write;
+use uuid::Uuid;
 
 subcommands! {
     /// Make, delete, list and describe subvolumes and snapshots
@@ -38,4 +39,8 @@ fn refuse_qgroups(qgroups: &[String]) -> Result<(), CliError> {
         Some(qgroup) => Err(CliError::failed(format!("quota groups are not supported, cannot add to {qgroup}"))),
         None => Ok(()),
     }
+}
+
+fn uuid_or_dash(uuid: &[u8; 16]) -> String {
+    if *uuid == [0; 16] { "-".to_owned() } else { Uuid::from_bytes(*uuid).to_string() }
 }

@@ -2,13 +2,18 @@
 
 use super::forest::TOP_LEVEL;
 use super::local_date::with_zone;
+use super::uuid_or_dash;
 use crate::commands::Run;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, nonsense};
-use butterfs_fuse::subvolumes::{SubvolumeRecord, uuid_from_text, uuid_text};
+use crate::open_filesystem::{ImageArgument, Intent, about, plain};
+use butterfs_control::question::{
+    DescribeSubvolume, DescribeSubvolumeById, DescribeSubvolumeByUuid, FindSubvolumePath, ListSnapshots,
+};
+use butterfs_control::{InodePath, SubvolumeRecord};
 use std::io::Write;
 use std::path::PathBuf;
+use uuid::Uuid;
 
 /// Show more about a subvolume
 ///
@@ -29,64 +34,68 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Look)?;
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
         let what = format!("cannot show '{}'", self.path.display());
-        let records = match (&self.rootid, &self.uuid) {
-            (Some(id), _) => target.ask(&what, &Question::new("info-id").number(*id)),
-            (_, Some(uuid)) => {
-                let uuid = uuid_from_text(uuid).ok_or_else(|| CliError::failed(format!("invalid UUID: {uuid}")))?;
-                target.ask(&what, &Question::new("info-uuid").word(uuid_text(&uuid)))
-            }
+        let record = match (self.rootid, &self.uuid) {
+            (Some(id), _) => opened.ask_one(&what, plain(DescribeSubvolumeById { id })),
+            (_, Some(text)) => opened.ask_one(&what, plain(DescribeSubvolumeByUuid { uuid: uuid_of(text)? })),
             _ => {
-                let question = Question::new("info").about(&target.object(&self.path)?);
-                target.ask(&what, &question)
+                let subvolume = opened.object(&self.path)?;
+                opened.ask_one(&what, about([&subvolume], |[subvolume]| DescribeSubvolume { subvolume }))
             }
         }?;
-        let record = records.first().and_then(|words| SubvolumeRecord::from_words(words)).ok_or_else(nonsense)?;
-        let snapshots = target.ask(&what, &Question::new("snapshots-of").number(record.id))?;
-        let paths: Vec<_> = snapshots.into_iter().filter_map(|mut words| words.pop()).collect();
-        write_record(out, &record, &paths)?;
-        target.close()
+        let InodePath(path) = opened.ask_one(&what, plain(FindSubvolumePath { id: record.id }))?;
+        let snapshots = opened.ask(&what, plain(ListSnapshots { of: record.id }))?;
+        write_record(out, &record, &path, &snapshots)?;
+        opened.close()
     }
 }
 
-/// `paths`: that of the subvolume from the top level, then those of its snapshots.
-fn write_record(out: &mut dyn Write, record: &SubvolumeRecord, paths: &[Vec<u8>]) -> Result<(), CliError> {
+/// Reads a UUID as it is shown.
+fn uuid_of(text: &str) -> Result<[u8; 16], CliError> {
+    let uuid = Uuid::try_parse(text).ok().filter(|_| text.len() == 36);
+    uuid.map(Uuid::into_bytes).ok_or_else(|| CliError::failed(format!("invalid UUID: {text}")))
+}
+
+/// `path` leads to the subvolume from the top level.
+fn write_record(
+    out: &mut dyn Write,
+    record: &SubvolumeRecord,
+    path: &[u8],
+    snapshots: &[InodePath],
+) -> Result<(), CliError> {
     let top = record.id == TOP_LEVEL;
-    let (path, snapshots) = paths.split_first().ok_or_else(nonsense)?;
-    let path = if top { b"/" } else { path.as_slice() };
+    let path = if top { b"/" } else { path };
     out.write_all(&[path, b"\n"].concat())?;
     let zone = Zone::of_system();
-    let uuid = |uuid: &[u8; 16]| if *uuid == [0; 16] { "-".to_owned() } else { uuid_text(uuid) };
     let time = |seconds: i64| if seconds == 0 { "-".to_owned() } else { with_zone(&zone, seconds) };
-    let [_, created, sent, received] = record.transids;
-    let [_, otime, stime, rtime] = record.times;
+    let SubvolumeRecord { created, sent, received, .. } = record;
     // btrfs-progs shows the time of creation where there is none of sending.
-    let stime = if stime == 0 { otime } else { stime };
+    let sent_at = if sent.seconds == 0 { created.seconds } else { sent.seconds };
     let name = if top { "<FS_TREE>".to_owned() } else { String::from_utf8_lossy(&record.name).into_owned() };
     let lines = [
         ("Name: \t\t", name),
-        ("UUID: \t\t", uuid(&record.uuid)),
-        ("Parent UUID: \t", uuid(&record.parent_uuid)),
-        ("Received UUID: \t", uuid(&record.received_uuid)),
-        ("Creation time: \t", time(otime)),
+        ("UUID: \t\t", uuid_or_dash(&record.uuid)),
+        ("Parent UUID: \t", uuid_or_dash(&record.parent_uuid)),
+        ("Received UUID: \t", uuid_or_dash(&record.received_uuid)),
+        ("Creation time: \t", time(created.seconds)),
         ("Subvolume ID: \t", record.id.to_string()),
         ("Generation: \t", record.generation.to_string()),
-        ("Gen at creation: ", created.to_string()),
+        ("Gen at creation: ", created.transid.to_string()),
         ("Parent ID: \t", record.parent.to_string()),
         ("Top level ID: \t", record.parent.to_string()),
-        ("Flags: \t\t", if record.flags & 1 != 0 { "readonly" } else { "-" }.to_owned()),
-        ("Send transid: \t", sent.to_string()),
-        ("Send time: \t", time(stime)),
-        ("Receive transid: ", received.to_string()),
-        ("Receive time: \t", time(rtime)),
+        ("Flags: \t\t", if record.is_read_only() { "readonly" } else { "-" }.to_owned()),
+        ("Send transid: \t", sent.transid.to_string()),
+        ("Send time: \t", time(sent_at)),
+        ("Receive transid: ", received.transid.to_string()),
+        ("Receive time: \t", time(received.seconds)),
     ];
     for (name, value) in lines {
         writeln!(out, "\t{name}\t{value}")?;
     }
     writeln!(out, "\tSnapshot(s):")?;
     for snapshot in snapshots {
-        out.write_all(&[b"\t\t\t\t", snapshot.as_slice(), b"\n"].concat())?;
+        out.write_all(&[b"\t\t\t\t", snapshot.0.as_slice(), b"\n"].concat())?;
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 use super::refuse_qgroups;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, parent_and_name};
+use crate::open_filesystem::{ImageArgument, Intent, about, parent_and_name};
+use butterfs_control::question::Snapshot;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -35,9 +36,9 @@ pub struct Args {
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         refuse_qgroups(&self.qgroups)?;
-        let mut target = self.image.target(&self.subvolume, Intent::Change)?;
-        let source = target.object(&self.subvolume)?;
-        let (parent, name) = match target.is_directory(&self.dest)? {
+        let mut opened = self.image.open(&self.subvolume, Intent::Change)?;
+        let source = opened.object(&self.subvolume)?;
+        let (parent, name) = match opened.is_directory(&self.dest)? {
             Some(true) => (self.dest.clone(), self.own_name()?),
             Some(false) => {
                 let sentence = format!("'{}' exists and it is not a directory", self.dest.display());
@@ -45,12 +46,17 @@ impl Run for Args {
             }
             None => parent_and_name(&self.dest)?,
         };
-        let directory = target.object(&parent)?;
-        target.write_back(&self.subvolume)?;
+        let directory = opened.object(&parent)?;
+        opened.write_back(&self.subvolume)?;
         let what = format!("cannot snapshot '{}'", self.subvolume.display());
-        let question = Question::new("snapshot").about(&source).about(&directory).word(&name);
-        target.ask(&what, &question.word(if self.readonly { "ro" } else { "rw" }))?;
-        target.close()?;
+        let asking = about([&source, &directory], |[source, directory]| Snapshot {
+            source,
+            directory,
+            name: name.clone(),
+            read_only: self.readonly,
+        });
+        opened.ask(&what, asking)?;
+        opened.close()?;
         if !self.quiet {
             let kind = if self.readonly { "readonly snapshot" } else { "snapshot" };
             let name = String::from_utf8_lossy(&name);

@@ -2,7 +2,8 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::target::{ImageArgument, Intent, Question, Target};
+use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, plain};
+use butterfs_control::question::{DescribeSubvolumeById, ListDeleted};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,8 +25,8 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut target = self.image.target(&self.path, Intent::Change)?;
-        let mut waiting = if self.ids.is_empty() { deleted(&mut target)? } else { self.ids.clone() };
+        let mut opened = self.image.open(&self.path, Intent::Change)?;
+        let mut waiting = if self.ids.is_empty() { deleted(&mut opened)? } else { self.ids.clone() };
         let all = waiting.len();
         if all > 0 {
             writeln!(out, "Waiting for {all} subvolume{}", if all == 1 { "" } else { "s" })?;
@@ -34,14 +35,14 @@ impl Run for Args {
         let mut pause = Duration::from_millis(10);
         let mut gone = 0;
         loop {
-            let left = self.left(&mut target, &waiting)?;
+            let left = self.left(&mut opened, &waiting)?;
             for id in waiting.iter().filter(|id| !left.contains(id)) {
                 gone += 1;
                 writeln!(out, "Subvolume id {id} is gone ({gone}/{all})")?;
             }
             out.flush()?;
             if left.is_empty() {
-                return target.close();
+                return opened.close();
             }
             waiting = left;
             std::thread::sleep(pause);
@@ -52,11 +53,11 @@ impl Run for Args {
 
 impl Args {
     /// Those that still take space: deleted ones, and, of ids that were given, living ones.
-    fn left(&self, target: &mut Target, waiting: &[u64]) -> Result<Vec<u64>, CliError> {
-        let deleted = deleted(target)?;
+    fn left(&self, opened: &mut OpenFilesystem, waiting: &[u64]) -> Result<Vec<u64>, CliError> {
+        let deleted = deleted(opened)?;
         let mut left = Vec::new();
         for &id in waiting {
-            let lives = !self.ids.is_empty() && target.try_ask(&Question::new("info-id").number(id))?.is_ok();
+            let lives = !self.ids.is_empty() && opened.try_ask(plain(DescribeSubvolumeById { id }))?.is_ok();
             if lives || deleted.contains(&id) {
                 left.push(id);
             }
@@ -65,7 +66,7 @@ impl Args {
     }
 }
 
-fn deleted(target: &mut Target) -> Result<Vec<u64>, CliError> {
-    let records = target.ask("cannot list deleted subvolumes", &Question::new("deleted"))?;
-    Ok(records.iter().filter_map(|words| std::str::from_utf8(words.first()?).ok()?.parse().ok()).collect())
+fn deleted(opened: &mut OpenFilesystem) -> Result<Vec<u64>, CliError> {
+    let records = opened.ask("cannot list deleted subvolumes", plain(ListDeleted {}))?;
+    Ok(records.iter().map(|subvolume| subvolume.id).collect())
 }

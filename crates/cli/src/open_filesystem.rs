@@ -1,15 +1,17 @@
 //! What commands about subvolumes work on: a mount, whose serving process is asked, or an image that this process opens.
 //!
-//! Questions and answers are those of [`butterfs_fuse::subvolumes`], the same for both.
+//! Questions and answers are those of [`butterfs_control`], the same for both.
 
 use crate::error::{CliError, os_message};
 use crate::report;
+use crate::streams;
+use butterfs_control::{Ask, AskStream, InodeRef, Refusal, Report};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_fs::{Env, Filesystem, InodeId, Options, Subvolume, TreeId};
 use butterfs_fuse::client;
-use butterfs_fuse::control::Caller;
+use butterfs_fuse::control::ControlClient;
 use butterfs_fuse::control::descriptors::is_pipe;
-use butterfs_fuse::subvolumes::{Answer, Peer, Places, Record, Refusal, Stage, perform};
+use butterfs_fuse::subvolumes::{Inodes, Peer, Stage, perform};
 use rustix::fs::{Mode, OFlags, Stat, fstat};
 use std::fs::File;
 use std::io;
@@ -36,7 +38,7 @@ pub struct ImageArgument {
 }
 
 /// See the [module](self).
-pub enum Target {
+pub enum OpenFilesystem {
     /// Somebody serves it.
     Mount(Box<Mount>),
     /// We have opened it.
@@ -45,73 +47,72 @@ pub enum Target {
 
 /// A mount whose serving process answers.
 pub struct Mount {
-    caller: Caller,
+    client: ControlClient,
     /// The path that was given.
     path: PathBuf,
     /// What it led to.
-    place: Arc<OwnedFd>,
+    root: Arc<OwnedFd>,
     device: u64,
 }
 
-/// Something on a target that a question is about.
+/// Something on a filesystem that a question is about.
 #[derive(Clone, Debug)]
 pub struct Object(Held);
 
 #[derive(Clone, Debug)]
 enum Held {
-    /// Opened with `O_PATH`, on the target's own filesystem.
+    /// Opened with `O_PATH`, on the filesystem itself.
     Open(Arc<OwnedFd>),
     Numbered(InodeId),
 }
 
 /// A question, and the descriptors of what it is about.
-#[derive(Clone, Debug, Default)]
-pub struct Question {
-    /// Its words.
-    pub words: Record,
-    places: Vec<Arc<OwnedFd>>,
+#[derive(Clone, Debug)]
+pub struct Asking<Q> {
+    question: Q,
+    descriptors: Vec<Arc<OwnedFd>>,
 }
 
-impl Question {
-    /// A question that begins with this word.
-    pub fn new(verb: &str) -> Question {
-        Question { words: vec![verb.as_bytes().to_vec()], places: Vec::new() }
-    }
+/// A question about no inode.
+pub fn plain<Q>(question: Q) -> Asking<Q> {
+    Asking { question, descriptors: Vec::new() }
+}
 
-    /// With a further word.
-    pub fn word(mut self, word: impl AsRef<[u8]>) -> Question {
-        self.words.push(word.as_ref().to_vec());
-        self
-    }
+/// The question that `make` makes of references to these objects.
+pub fn about<Q, const N: usize>(objects: [&Object; N], make: impl FnOnce([InodeRef; N]) -> Q) -> Asking<Q> {
+    let mut named = Named::default();
+    let question = make(objects.map(|object| named.reference(object)));
+    named.asking(question)
+}
 
-    /// With a number as a further word.
-    pub fn number(self, number: u64) -> Question {
-        self.word(number.to_string())
-    }
+/// The objects that a question is about, one by one.
+#[derive(Default)]
+pub struct Named(Vec<Arc<OwnedFd>>);
 
-    /// With a word for an object.
-    pub fn about(mut self, object: &Object) -> Question {
-        let word = self.name(object);
-        self.word(word)
-    }
-
-    /// The word for an object in this question.
-    pub fn name(&mut self, object: &Object) -> Vec<u8> {
+impl Named {
+    /// The reference to an object in the question.
+    pub fn reference(&mut self, object: &Object) -> InodeRef {
         match &object.0 {
-            Held::Open(place) => {
-                self.places.push(Arc::clone(place));
-                format!("@{}", self.places.len() - 1).into_bytes()
+            Held::Open(descriptor) => {
+                self.0.push(Arc::clone(descriptor));
+                // More than the index can say are refused before they are sent.
+                InodeRef::Descriptor(u8::try_from(self.0.len() - 1).unwrap_or(u8::MAX))
             }
-            Held::Numbered(id) => format!("{}:{}", id.tree.0, id.ino.0).into_bytes(),
+            Held::Numbered(id) => InodeRef::Number { tree: id.tree.0, ino: id.ino.0 },
         }
+    }
+
+    /// The question with these references.
+    pub fn asking<Q>(self, question: Q) -> Asking<Q> {
+        Asking { question, descriptors: self.0 }
     }
 }
 
 impl ImageArgument {
     /// What `path` lies on.
-    pub fn target(&self, path: &Path, intent: Intent) -> Result<Target, CliError> {
+    pub fn open(&self, path: &Path, intent: Intent) -> Result<OpenFilesystem, CliError> {
         match &self.image {
-            Some(image) => open_image(image, intent).map(Target::Image),
+            Some(image) => open_image(image, intent).map(OpenFilesystem::Image),
             None => mounted(path),
         }
     }
@@ -133,21 +134,21 @@ fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
 }
 
 /// The mount that a path is on.
-pub fn mounted(path: &Path) -> Result<Target, CliError> {
-    let place = open_place(path).map_err(|error| cannot_access(path, error))?;
-    let device = fstat(&place).map_err(|error| cannot_access(path, error.into()))?.st_dev;
+pub fn mounted(path: &Path) -> Result<OpenFilesystem, CliError> {
+    let root = open_path(path).map_err(|error| cannot_access(path, error))?;
+    let device = fstat(&root).map_err(|error| cannot_access(path, error.into()))?.st_dev;
     let number = (rustix::fs::major(device), rustix::fs::minor(device));
-    let caller = client::ask_about(number).map_err(|why| CliError::failed(format!("{}: {why}", path.display())))?;
-    Ok(Target::Mount(Box::new(Mount { caller, path: path.to_owned(), place: Arc::new(place), device })))
+    let client = client::ask_about(number).map_err(|why| CliError::failed(format!("{}: {why}", path.display())))?;
+    Ok(OpenFilesystem::Mount(Box::new(Mount { client, path: path.to_owned(), root: Arc::new(root), device })))
 }
 
 /// Opens no more than the way to something.
-fn open_place(path: &Path) -> io::Result<OwnedFd> {
+fn open_path(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// The filesystem on these devices, only to look at it; some may be missing.
-pub fn images(paths: &[PathBuf]) -> Result<Target, CliError> {
+pub fn images(paths: &[PathBuf]) -> Result<OpenFilesystem, CliError> {
     let open = |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> {
         Ok(Arc::new(FileDevice::open(path, &FileOptions::read_only())?))
     };
@@ -161,7 +162,7 @@ pub fn images(paths: &[PathBuf]) -> Result<Target, CliError> {
     };
     let filesystem = Filesystem::open(devices, options, Env::system())
         .map_err(|error| CliError::failed(format!("{}: {error}", paths[0].display())))?;
-    Ok(Target::Image(filesystem))
+    Ok(OpenFilesystem::Image(filesystem))
 }
 
 /// The failure to get at a path.
@@ -172,17 +173,22 @@ pub fn cannot_access(path: &Path, error: io::Error) -> CliError {
     CliError::failed(format!("cannot access '{}': {}", path.display(), os_message(&error)))
 }
 
-impl Target {
+impl OpenFilesystem {
     /// Asks a question; `what` begins the sentence when it is refused, as in `cannot WHAT`.
-    pub fn ask(&mut self, what: &str, question: &Question) -> Result<Vec<Record>, CliError> {
-        let answer = self.try_ask(question)?;
+    pub fn ask<Q: Ask>(&mut self, what: &str, asking: Asking<Q>) -> Result<Vec<Q::Record>, CliError> {
+        let answer = self.try_ask(asking)?;
         answer.map_err(|refusal| CliError::failed(format!("{what}: {}", refusal.sentence)))
     }
 
+    /// Asks a question whose answer is one record.
+    pub fn ask_one<Q: Ask>(&mut self, what: &str, asking: Asking<Q>) -> Result<Q::Record, CliError> {
+        self.ask(what, asking)?.pop().ok_or_else(nonsense)
+    }
+
     /// Asks a question. The inner error is the engine's.
-    pub fn try_ask(&mut self, question: &Question) -> Result<Answer, CliError> {
+    pub fn try_ask<Q: Ask>(&mut self, asking: Asking<Q>) -> Result<Result<Vec<Q::Record>, Refusal>, CliError> {
         let mut records = Vec::new();
-        let end = self.try_each(question, &mut |record| {
+        let end = self.try_each(asking, &mut |record| {
             records.push(record);
             Ok(())
         })?;
@@ -190,33 +196,34 @@ impl Target {
     }
 
     /// Asks a question whose answer can be long: `take` gets its records one by one.
-    pub fn each(
+    pub fn each<Q: Ask>(
         &mut self,
         what: &str,
-        question: &Question,
-        take: &mut dyn FnMut(Record) -> Result<(), CliError>,
+        asking: Asking<Q>,
+        take: &mut dyn FnMut(Q::Record) -> Result<(), CliError>,
     ) -> Result<(), CliError> {
-        let end = self.try_each(question, take)?;
+        let end = self.try_each(asking, take)?;
         end.map_err(|refusal| CliError::failed(format!("{what}: {}", refusal.sentence)))
     }
 
-    fn try_each(
+    fn try_each<Q: Ask>(
         &mut self,
-        question: &Question,
-        take: &mut dyn FnMut(Record) -> Result<(), CliError>,
+        asking: Asking<Q>,
+        take: &mut dyn FnMut(Q::Record) -> Result<(), CliError>,
     ) -> Result<Result<(), Refusal>, CliError> {
         let mut failure = None;
         let end = match self {
-            Target::Mount(mount) => mount.ask(question, &mut |record| {
+            OpenFilesystem::Mount(mount) => mount.ask(asking, &mut |record| {
                 take(record).map_err(|error| {
                     failure = Some(error);
                     io::Error::other("the answer is not wanted")
                 })
             }),
-            Target::Image(filesystem) => {
+            OpenFilesystem::Image(filesystem) => {
                 let peer = own_peer();
-                Ok(perform(&image_stage(filesystem, &peer), &question.words, &mut |record| {
-                    take(record).map_err(|error| {
+                Ok(perform(&image_stage(filesystem, &peer), &asking.question.into(), &mut |record| {
+                    let taken = Q::Record::try_from(record).map_err(|_| nonsense()).and_then(&mut *take);
+                    taken.map_err(|error| {
                         failure = Some(error);
                         Refusal::new(libc::EPIPE, "the answer is not wanted")
                     })
@@ -226,26 +233,29 @@ impl Target {
         failure.map_or(end, Err)
     }
 
-    /// Asks a question about the stream of a descriptor; `report` is told how far the work is.
-    pub fn ask_with(
+    /// Asks a question about the stream of a descriptor; `report` learns how far the work is.
+    pub fn ask_stream<Q: AskStream>(
         &mut self,
-        question: &Question,
+        asking: Asking<Q>,
         stream: OwnedFd,
-        report: &mut dyn FnMut(&[Vec<u8>]),
-    ) -> Result<Answer, CliError> {
+        report: &mut dyn FnMut(Q::Report),
+    ) -> Result<Result<Q::Record, Refusal>, CliError> {
         match self {
-            Target::Mount(mount) => {
-                let answer =
-                    mount.caller.question_with(&question.words, stream.as_fd(), &borrowed(&question.places), report);
-                answer.map_err(cannot_ask)
+            OpenFilesystem::Mount(mount) => {
+                let descriptors = borrowed(&asking.descriptors);
+                mount.client.ask_stream(asking.question, stream.as_fd(), &descriptors, report).map_err(cannot_ask)
             }
-            Target::Image(filesystem) => {
-                let mut report = |words: &[Vec<u8>]| {
-                    report(words);
+            OpenFilesystem::Image(filesystem) => {
+                let mut tell = |news: Report| {
+                    // One of another type is no news.
+                    let _ = Q::Report::try_from(news).map(&mut *report);
                     true
                 };
-                let peer = own_peer();
-                Ok(crate::streams::carry(&image_stage(filesystem, &peer), &question.words, stream, &mut report))
+                let (peer, question) = (own_peer(), asking.question.into());
+                match streams::carry(&image_stage(filesystem, &peer), &question, stream, &mut tell) {
+                    Ok(record) => Q::Record::try_from(record).map(Ok).map_err(|_| nonsense()),
+                    Err(refusal) => Ok(Err(refusal)),
+                }
             }
         }
     }
@@ -254,34 +264,27 @@ impl Target {
     /// for its own mount, and for others' filesystems.
     pub fn takes(&self, stream: impl AsFd) -> bool {
         match self {
-            Target::Mount(_) => is_pipe(stream),
-            Target::Image(_) => true,
+            OpenFilesystem::Mount(_) => is_pipe(stream),
+            OpenFilesystem::Image(_) => true,
         }
     }
 
-    /// Asks a question whose answer is one number.
-    pub fn ask_number(&mut self, what: &str, question: &Question) -> Result<u64, CliError> {
-        let records = self.ask(what, question)?;
-        let text = records.first().and_then(|record| std::str::from_utf8(record.first()?).ok());
-        text.and_then(|text| text.parse().ok()).ok_or_else(nonsense)
-    }
-
-    /// What the path leads to by which the target was found.
-    pub fn place(&self) -> Object {
+    /// What the path leads to by which the filesystem was found.
+    pub fn root(&self) -> Object {
         match self {
-            Target::Mount(mount) => Object(Held::Open(Arc::clone(&mount.place))),
-            Target::Image(_) => Object(Held::Numbered(InodeId::root_of(TreeId::FS))),
+            OpenFilesystem::Mount(mount) => Object(Held::Open(Arc::clone(&mount.root))),
+            OpenFilesystem::Image(_) => Object(Held::Numbered(InodeId::root_of(TreeId::FS))),
         }
     }
 
-    /// What a path leads to, which must be on the target.
+    /// What a path leads to, which must be on the filesystem.
     pub fn object(&self, path: &Path) -> Result<Object, CliError> {
         match self {
-            Target::Mount(mount) => {
-                let place = open_place(path).map_err(|error| cannot_access(path, error))?;
-                mount.object(path, place)
+            OpenFilesystem::Mount(mount) => {
+                let opened = open_path(path).map_err(|error| cannot_access(path, error))?;
+                mount.object(path, opened)
             }
-            Target::Image(_) => Ok(Object(Held::Numbered(self.id_in_image(path)?))),
+            OpenFilesystem::Image(_) => Ok(Object(Held::Numbered(self.id_in_image(path)?))),
         }
     }
 
@@ -289,39 +292,39 @@ impl Target {
     pub fn object_of(&self, path: &Path, file: &File) -> Result<Object, CliError> {
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         match self {
-            Target::Mount(mount) => {
-                let place = open_place(Path::new(&again)).map_err(|error| cannot_access(path, error))?;
-                mount.object(path, place)
+            OpenFilesystem::Mount(mount) => {
+                let opened = open_path(Path::new(&again)).map_err(|error| cannot_access(path, error))?;
+                mount.object(path, opened)
             }
-            Target::Image(_) => self.object(path),
+            OpenFilesystem::Image(_) => self.object(path),
         }
     }
 
     /// The inode that a path inside an image leads to.
     pub fn id_in_image(&self, path: &Path) -> Result<InodeId, CliError> {
         match self {
-            Target::Image(filesystem) => lookup(filesystem, path).map_err(|error| cannot_access(path, error)),
-            Target::Mount(_) => Err(CliError::failed(format!("'{}' is not in an image", path.display()))),
+            OpenFilesystem::Image(filesystem) => lookup(filesystem, path).map_err(|error| cannot_access(path, error)),
+            OpenFilesystem::Mount(_) => Err(CliError::failed(format!("'{}' is not in an image", path.display()))),
         }
     }
 
     /// Bytes of a file.
     pub fn size(&self, object: &Object) -> Result<u64, CliError> {
         match (&object.0, self) {
-            (Held::Open(place), _) => {
-                let stat: Stat = fstat(place).map_err(|error| CliError::failed(error.to_string()))?;
+            (Held::Open(opened), _) => {
+                let stat: Stat = fstat(opened).map_err(|error| CliError::failed(error.to_string()))?;
                 Ok(stat.st_size as u64)
             }
-            (Held::Numbered(id), Target::Image(filesystem)) => Ok(filesystem.getattr(*id)?.size),
-            (Held::Numbered(_), Target::Mount(_)) => Err(nonsense()),
+            (Held::Numbered(id), OpenFilesystem::Image(filesystem)) => Ok(filesystem.getattr(*id)?.size),
+            (Held::Numbered(_), OpenFilesystem::Mount(_)) => Err(nonsense()),
         }
     }
 
     /// Whether a path leads to a directory, to something else, or nowhere.
     pub fn is_directory(&self, path: &Path) -> Result<Option<bool>, CliError> {
         let found = match self {
-            Target::Mount(_) => std::fs::metadata(path).map(|metadata| metadata.is_dir()),
-            Target::Image(filesystem) => lookup(filesystem, path).and_then(|id| {
+            OpenFilesystem::Mount(_) => std::fs::metadata(path).map(|metadata| metadata.is_dir()),
+            OpenFilesystem::Image(filesystem) => lookup(filesystem, path).and_then(|id| {
                 let attr = filesystem.getattr(id).map_err(|error| io::Error::from_raw_os_error(error.errno().0))?;
                 Ok(attr.mode & 0o170_000 == 0o040_000)
             }),
@@ -336,7 +339,7 @@ impl Target {
     /// Has the kernel send the contents and times that it caches, before a question whose answer depends on them. What
     /// it caches of files that are still open for writing, the serving process asks for itself.
     pub fn write_back(&self, path: &Path) -> Result<(), CliError> {
-        if let Target::Mount(_) = self {
+        if let OpenFilesystem::Mount(_) = self {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             // Who may not open it has written nothing through it; the serving process still asks for the rest.
             if let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) {
@@ -349,38 +352,38 @@ impl Target {
     /// Finishes the work on an image.
     pub fn close(self) -> Result<(), CliError> {
         match self {
-            Target::Mount(_) => Ok(()),
-            Target::Image(filesystem) => Ok(filesystem.shutdown()?),
+            OpenFilesystem::Mount(_) => Ok(()),
+            OpenFilesystem::Image(filesystem) => Ok(filesystem.shutdown()?),
         }
     }
 }
 
 impl Mount {
-    fn ask(
+    fn ask<Q: Ask>(
         &mut self,
-        question: &Question,
-        take: &mut dyn FnMut(Record) -> io::Result<()>,
+        asking: Asking<Q>,
+        take: &mut dyn FnMut(Q::Record) -> io::Result<()>,
     ) -> Result<Result<(), Refusal>, CliError> {
-        let mut places = borrowed(&question.places);
-        if places.is_empty() {
+        let mut descriptors = borrowed(&asking.descriptors);
+        if descriptors.is_empty() {
             // Shows that whoever asks can get there.
-            places.push(self.place.as_fd());
+            descriptors.push(self.root.as_fd());
         }
-        self.caller.question_each(&question.words, &places, take).map_err(cannot_ask)
+        self.client.ask_each(asking.question, &descriptors, take).map_err(cannot_ask)
     }
 
-    fn object(&self, path: &Path, place: OwnedFd) -> Result<Object, CliError> {
-        let device = fstat(&place).map_err(|error| cannot_access(path, error.into()))?.st_dev;
+    fn object(&self, path: &Path, opened: OwnedFd) -> Result<Object, CliError> {
+        let device = fstat(&opened).map_err(|error| cannot_access(path, error.into()))?.st_dev;
         if device == self.device {
-            return Ok(Object(Held::Open(Arc::new(place))));
+            return Ok(Object(Held::Open(Arc::new(opened))));
         }
         let (path, own) = (path.display(), self.path.display());
         Err(CliError::failed(format!("'{path}' is on another filesystem than '{own}'")))
     }
 }
 
-fn borrowed(places: &[Arc<OwnedFd>]) -> Vec<BorrowedFd<'_>> {
-    places.iter().map(|place| place.as_fd()).collect()
+fn borrowed(descriptors: &[Arc<OwnedFd>]) -> Vec<BorrowedFd<'_>> {
+    descriptors.iter().map(|descriptor| descriptor.as_fd()).collect()
 }
 
 fn cannot_ask(error: io::Error) -> CliError {
@@ -389,7 +392,7 @@ fn cannot_ask(error: io::Error) -> CliError {
 
 /// Where questions about an image are asked.
 fn image_stage<'a>(filesystem: &'a Filesystem, peer: &'a Peer) -> Stage<'a> {
-    Stage { filesystem, peer, places: Places::Numbered, changed: &|_, _| {}, closed: &|_, _, _| {} }
+    Stage { filesystem, peer, inodes: Inodes::Numbered, changed: &|_, _| {}, closed: &|_, _, _| {} }
 }
 
 fn own_peer() -> Peer {

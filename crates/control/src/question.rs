@@ -1,0 +1,355 @@
+//! The questions. Each is a type of its own, which says what its records are; [`Question`] and [`StreamQuestion`] are any of
+//! them.
+//!
+//! An [`InodeRef`] proves that whoever asks could get to the inode, and says through which mount. Where an id says what is
+//! changed, `through` says through which mount. A question of someone who is not privileged comes with at least one
+//! descriptor, also where it names no inode. Work that can take long is asked for in pieces ([`MOST_DEDUPED`],
+//! [`MOST_DEFRAGMENTED`]), so that it ends with who asks.
+//!
+//! A new question comes to the end of its table: its number is its place there.
+
+use crate::record::{
+    Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentUser, FileExtentRecord, InodePath, Label,
+    MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, SendStatus,
+    SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts,
+};
+use crate::{Message, QUESTION_BYTES};
+use serde::{Deserialize, Serialize};
+
+/// Bytes that one [`Dedupe`] is about, so that work goes on only while somebody asks for more.
+pub const MOST_DEDUPED: u64 = 64 << 20;
+/// The same for [`Defragment`].
+pub const MOST_DEFRAGMENTED: u64 = 1 << 30;
+
+/// An inode that a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InodeRef {
+    /// The one behind the descriptor with this index, of those that come with the question; a stream's own does not count.
+    Descriptor(u8),
+    /// By subvolume and inode number, where nobody has mounted the filesystem.
+    Number {
+        /// The subvolume's id.
+        tree: u64,
+        /// The inode number.
+        ino: u64,
+    },
+}
+
+/// A question that is answered with records of one type.
+pub trait Ask: Into<Question> {
+    /// What the answer consists of.
+    type Record: Into<Record> + TryFrom<Record>;
+}
+
+/// A question about a stream, answered with reports, and one record at the end.
+pub trait AskStream: Into<StreamQuestion> {
+    /// How far the work is.
+    type Report: Into<Report> + TryFrom<Report>;
+    /// What the answer is.
+    type Record: Into<Record> + TryFrom<Record>;
+}
+
+/// What of a file's use of an extent counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserScope {
+    /// Those that use the very address.
+    Address,
+    /// Those that use any part of the extent.
+    WholeExtent,
+}
+
+/// How the contents of files are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SentContents {
+    /// As files show them.
+    Plain,
+    /// Compressed ones as they are stored.
+    Compressed,
+    /// Not at all: only that they changed.
+    Omitted,
+}
+
+/// How several subvolumes are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SentStreams {
+    /// Each with a header and an end of its own.
+    Separate,
+    /// One header and one end for all.
+    Joined,
+}
+
+/// Where receiving ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReceivedStreams {
+    /// With the input.
+    All,
+    /// With the first end command.
+    First,
+}
+
+/// What becomes of data that a stream has compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EncodedData {
+    /// It is stored as it comes, where that can be.
+    Keep,
+    /// It is decompressed before.
+    Decompress,
+}
+
+/// Defines the questions of a table and the enum of all of them.
+macro_rules! questions {
+    (
+        $(#[$about:meta])*
+        $all:ident is $kind:literal, asked by $asks:ident
+        $(
+            $(#[$doc:meta])*
+            $verb:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } -> $($answers:ident = $answer:ty),*;
+        )*
+    ) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+            pub struct $verb { $($(#[$field_doc])* pub $field: $type,)* }
+
+            questions!(@answers $asks, $verb, $($answers = $answer),*);
+
+            impl From<$verb> for $all {
+                fn from(question: $verb) -> $all {
+                    $all::$verb(question)
+                }
+            }
+        )*
+
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $all { $($(#[$doc])* $verb($verb),)* }
+
+        impl Message for $all {
+            const KIND: &'static str = $kind;
+            const VARIANTS: &'static [&'static str] = &[$(stringify!($verb)),*];
+            const MOST_BYTES: usize = QUESTION_BYTES;
+        }
+    };
+    (@answers $asks:ident, $verb:ident, $($name:ident = $answer:ty),*) => {
+        impl $asks for $verb { $(type $name = $answer;)* }
+    };
+}
+
+questions! {
+    /// A question.
+    Question is "question", asked by Ask
+
+    /// Makes a subvolume.
+    CreateSubvolume {
+        /// The directory that gets it.
+        directory: InodeRef,
+        /// Permissions that it does not get.
+        umask: u32,
+        /// Its name.
+        #[serde(with = "crate::bytes")]
+        name: Vec<u8>,
+    } -> Record = SubvolumeId;
+    /// Makes a snapshot.
+    Snapshot {
+        /// The subvolume.
+        source: InodeRef,
+        /// The directory that gets the snapshot.
+        directory: InodeRef,
+        /// Its name.
+        #[serde(with = "crate::bytes")]
+        name: Vec<u8>,
+        /// Whether it can only be read.
+        read_only: bool,
+    } -> Record = SubvolumeId;
+    /// Deletes a subvolume.
+    DeleteSubvolume {
+        /// The directory that holds it.
+        directory: InodeRef,
+        /// Its name there.
+        #[serde(with = "crate::bytes")]
+        name: Vec<u8>,
+    } -> Record = SubvolumeId;
+    /// Deletes the subvolume with an id.
+    DeleteSubvolumeById {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The id.
+        id: u64,
+    } -> Record = SubvolumeId;
+    /// All subvolumes.
+    ListSubvolumes {} -> Record = SubvolumeRecord;
+    /// Deleted subvolumes whose space has not all come back.
+    ListDeleted {} -> Record = DeletedSubvolume;
+    /// One subvolume.
+    DescribeSubvolume {
+        /// Its top directory.
+        subvolume: InodeRef,
+    } -> Record = SubvolumeRecord;
+    /// The subvolume with an id.
+    DescribeSubvolumeById {
+        /// The id.
+        id: u64,
+    } -> Record = SubvolumeRecord;
+    /// The subvolume with a UUID.
+    DescribeSubvolumeByUuid {
+        /// The UUID.
+        uuid: [u8; 16],
+    } -> Record = SubvolumeRecord;
+    /// The paths of a subvolume's snapshots, from the top level.
+    ListSnapshots {
+        /// The id of the subvolume.
+        of: u64,
+    } -> Record = InodePath;
+    /// The subvolume that an inode lies in.
+    FindSubvolume {
+        /// The inode.
+        inode: InodeRef,
+    } -> Record = SubvolumeId;
+    /// The subvolume that is mounted where none is named.
+    GetDefault {} -> Record = SubvolumeId;
+    /// Chooses that one.
+    SetDefault {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The id of the subvolume.
+        id: u64,
+    } -> Record = SubvolumeId;
+    /// Whether a subvolume can only be read.
+    GetReadOnly {
+        /// The subvolume.
+        subvolume: InodeRef,
+    } -> Record = ReadOnly;
+    /// Changes that.
+    SetReadOnly {
+        /// The subvolume.
+        subvolume: InodeRef,
+        /// What it is to be.
+        read_only: bool,
+    } -> Record = Nothing;
+    /// What was written to files: first up to which generation, then the extents.
+    FindNew {
+        /// The subvolume.
+        subvolume: InodeRef,
+        /// The generation after which it was written.
+        since: u64,
+    } -> Record = NewSince;
+    /// The path of a subvolume, from the top level.
+    FindSubvolumePath {
+        /// The id of the subvolume.
+        id: u64,
+    } -> Record = InodePath;
+    /// The paths of an inode inside its subvolume.
+    FindPaths {
+        /// Something in the subvolume.
+        within: InodeRef,
+        /// The inode number.
+        ino: u64,
+    } -> Record = InodePath;
+    /// The same, in the subvolume with an id.
+    FindPathsById {
+        /// The id.
+        subvolume: u64,
+        /// The inode number.
+        ino: u64,
+    } -> Record = InodePath;
+    /// The files that use an address.
+    FindUsers {
+        /// The address.
+        address: u64,
+        /// Which use counts.
+        scope: UserScope,
+    } -> Record = ExtentUser;
+    /// The extents of a file.
+    ListExtents {
+        /// The file.
+        file: InodeRef,
+    } -> Record = FileExtentRecord;
+    /// Whether extents of a file may be shared with another one.
+    AskToShare {
+        /// The file that has them.
+        source: InodeRef,
+        /// The other one.
+        into: InodeRef,
+    } -> Record = MayShare;
+    /// Lets a range share the extents of an equal one.
+    Dedupe {
+        /// The file whose extents are kept.
+        source: InodeRef,
+        /// Where the range begins there.
+        source_start: u64,
+        /// The file that gets them.
+        into: InodeRef,
+        /// Where the range begins there.
+        into_start: u64,
+        /// How long it is, at most [`MOST_DEDUPED`].
+        len: u64,
+    } -> Record = Comparison;
+    /// Writes fragments anew, as one.
+    Defragment {
+        /// The file.
+        file: InodeRef,
+        /// Where in it to start.
+        start: u64,
+        /// How much of it, at most [`MOST_DEFRAGMENTED`].
+        len: u64,
+        /// Extents of at least so many bytes stay.
+        threshold: u64,
+        /// How it is compressed, where it is.
+        compress: Option<CompressionMethod>,
+    } -> Record = Rewritten;
+    /// The label of the filesystem.
+    GetLabel {} -> Record = Label;
+    /// Changes it.
+    SetLabel {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The label.
+        #[serde(with = "crate::bytes")]
+        label: Vec<u8>,
+    } -> Record = Nothing;
+    /// Says how new data is stored.
+    StoreData {
+        /// Mount options.
+        options: Vec<String>,
+    } -> Record = Nothing;
+    /// What went wrong on each device.
+    CountDeviceErrors {} -> Record = DeviceRecord;
+    /// Makes everything durable.
+    SyncAll {} -> Record = Nothing;
+    /// Counts for tests of the cost.
+    CountWork {} -> Record = WorkCounts;
+}
+
+questions! {
+    /// A question about a stream, which goes through a descriptor that comes with it.
+    StreamQuestion is "question about a stream", asked by AskStream
+
+    /// Sends subvolumes. The descriptor is written to.
+    SendSubvolumes {
+        /// The version of the stream.
+        version: u32,
+        /// How contents are sent.
+        contents: SentContents,
+        /// How several subvolumes are sent.
+        streams: SentStreams,
+        /// What all of them are made from.
+        parent: Option<InodeRef>,
+        /// What the receiver has besides.
+        clone_sources: Vec<InodeRef>,
+        /// The subvolumes.
+        subvolumes: Vec<InodeRef>,
+    } -> Report = SendStatus, Record = SendSummary;
+    /// Receives subvolumes. The descriptor is read from.
+    ReceiveSubvolumes {
+        /// The directory that gets them.
+        directory: InodeRef,
+        /// Where it ends.
+        streams: ReceivedStreams,
+        /// What becomes of compressed data.
+        encoded: EncodedData,
+        /// After how many errors to stop; 0 for never.
+        max_errors: u64,
+        /// How much is told: −1, 0, 1 or 2.
+        verbosity: i32,
+    } -> Report = ReceiveStatus, Record = ReceiveSummary;
+}

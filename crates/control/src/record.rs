@@ -1,0 +1,385 @@
+//! What answers consist of.
+
+use serde::{Deserialize, Serialize};
+
+/// Defines an enum of types, each of which can be had back.
+macro_rules! one_of {
+    ($(#[$about:meta])* $all:ident { $($(#[$doc:meta])* $variant:ident($type:ty),)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $all { $($(#[$doc])* $variant(Box<$type>),)* }
+
+        $(
+            impl From<$type> for $all {
+                fn from(value: $type) -> $all {
+                    $all::$variant(Box::new(value))
+                }
+            }
+
+            /// The error is what it is instead.
+            impl TryFrom<$all> for $type {
+                type Error = $all;
+                fn try_from(value: $all) -> Result<$type, $all> {
+                    match value {
+                        $all::$variant(value) => Ok(*value),
+                        other => Err(other),
+                    }
+                }
+            }
+        )*
+    };
+}
+
+one_of! {
+    /// A record of any question's answer.
+    Record {
+        /// See [`SubvolumeId`].
+        SubvolumeId(SubvolumeId),
+        /// See [`SubvolumeRecord`].
+        Subvolume(SubvolumeRecord),
+        /// See [`DeletedSubvolume`].
+        DeletedSubvolume(DeletedSubvolume),
+        /// See [`ReadOnly`].
+        ReadOnly(ReadOnly),
+        /// See [`NewSince`].
+        New(NewSince),
+        /// See [`InodePath`].
+        Path(InodePath),
+        /// See [`ExtentUser`].
+        ExtentUser(ExtentUser),
+        /// See [`FileExtentRecord`].
+        FileExtent(FileExtentRecord),
+        /// See [`MayShare`].
+        MayShare(MayShare),
+        /// See [`Comparison`].
+        Comparison(Comparison),
+        /// See [`Rewritten`].
+        Rewritten(Rewritten),
+        /// See [`Label`].
+        Label(Label),
+        /// See [`DeviceRecord`].
+        Device(DeviceRecord),
+        /// See [`WorkCounts`].
+        Work(WorkCounts),
+        /// See [`SendSummary`].
+        Sent(SendSummary),
+        /// See [`ReceiveSummary`].
+        Received(ReceiveSummary),
+    }
+}
+
+one_of! {
+    /// A report of any question about a stream.
+    Report {
+        /// See [`SendStatus`].
+        Send(SendStatus),
+        /// See [`ReceiveStatus`].
+        Receive(ReceiveStatus),
+    }
+}
+
+/// The record of an answer without records: there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nothing {}
+
+impl From<Nothing> for Record {
+    fn from(nothing: Nothing) -> Record {
+        match nothing {}
+    }
+}
+
+impl TryFrom<Record> for Nothing {
+    type Error = Record;
+    fn try_from(record: Record) -> Result<Nothing, Record> {
+        Err(record)
+    }
+}
+
+/// The id of a subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubvolumeId(pub u64);
+
+/// A transaction, and when it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Its generation.
+    pub transid: u64,
+    /// Seconds since 1970.
+    pub seconds: i64,
+}
+
+/// A subvolume and where it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubvolumeRecord {
+    /// Its id.
+    pub id: u64,
+    /// The subvolume that holds its entry; 0 for the top level, and when it is deleted.
+    pub parent: u64,
+    /// The directory there.
+    pub directory: u64,
+    /// The directory's path inside its subvolume.
+    #[serde(with = "crate::bytes")]
+    pub directory_path: Vec<u8>,
+    /// Its name.
+    #[serde(with = "crate::bytes")]
+    pub name: Vec<u8>,
+    /// Generation of its root node.
+    pub generation: u64,
+    /// Its root item's flags.
+    pub flags: u64,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// The UUID of what it is a snapshot of.
+    pub parent_uuid: [u8; 16],
+    /// The UUID it was received as.
+    pub received_uuid: [u8; 16],
+    /// The last change.
+    pub changed: Stamp,
+    /// When it was made.
+    pub created: Stamp,
+    /// When what it was received from was sent.
+    pub sent: Stamp,
+    /// When it was received.
+    pub received: Stamp,
+}
+
+impl SubvolumeRecord {
+    /// Whether it can only be read.
+    pub fn is_read_only(&self) -> bool {
+        self.flags & 1 != 0
+    }
+}
+
+/// A subvolume that is being deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeletedSubvolume {
+    /// Its id.
+    pub id: u64,
+    /// Generation of its root node.
+    pub generation: u64,
+}
+
+/// Whether a subvolume can only be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadOnly(pub bool);
+
+/// What was written since a generation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NewSince {
+    /// Comes first: up to which generation the answer goes.
+    UpTo(u64),
+    /// An extent.
+    Extent(NewExtent),
+}
+
+/// A file extent that is new, and its file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewExtent {
+    /// Inode number of the file.
+    pub ino: u64,
+    /// Where in the file it begins.
+    pub start: u64,
+    /// Bytes of the file.
+    pub len: u64,
+    /// Address on disk; 0 where there is none.
+    pub address: u64,
+    /// Where in the extent on disk the used part begins.
+    pub offset: u64,
+    /// When it was written.
+    pub generation: u64,
+    /// How it is stored.
+    pub kind: ExtentKind,
+    /// Whether it is compressed, by whatever.
+    pub compressed: bool,
+    /// A path of the file inside its subvolume; none when it is unlinked.
+    #[serde(with = "crate::bytes")]
+    pub path: Vec<u8>,
+}
+
+/// How an extent of a file is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExtentKind {
+    /// In the tree.
+    Inline,
+    /// As data of its own.
+    Data,
+    /// Not at all.
+    Hole,
+    /// As space that nothing was written to.
+    Preallocated,
+}
+
+/// A compression algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Compression {
+    /// RFC 1950.
+    Zlib,
+    /// LZO1X.
+    Lzo,
+    /// Zstandard.
+    Zstd,
+}
+
+/// An algorithm and its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompressionMethod {
+    /// The algorithm.
+    pub algorithm: Compression,
+    /// As users count; 0 for the usual one.
+    pub level: i32,
+}
+
+/// A path inside a subvolume, or from the top level.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InodePath(#[serde(with = "crate::bytes")] pub Vec<u8>);
+
+/// A file that uses an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtentUser {
+    /// The id of its subvolume.
+    pub subvolume: u64,
+    /// Its inode number.
+    pub ino: u64,
+    /// Where in the file.
+    pub offset: u64,
+}
+
+/// An extent of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileExtentRecord {
+    /// Where in the file it begins.
+    pub start: u64,
+    /// Bytes of the file.
+    pub len: u64,
+    /// Address on disk.
+    pub address: u64,
+    /// Its bytes on disk.
+    pub disk_len: u64,
+    /// Uncompressed bytes of the whole extent.
+    pub ram_bytes: u64,
+    /// Where in the extent the used part begins.
+    pub offset: u64,
+    /// When it was written.
+    pub generation: u64,
+    /// How it is stored.
+    pub kind: ExtentKind,
+    /// How it is compressed.
+    pub compression: Option<Compression>,
+    /// Whether others may use the same data.
+    pub shared: bool,
+}
+
+/// Whether extents may be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MayShare(pub bool);
+
+/// How two ranges compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Comparison {
+    /// They are equal, and share extents.
+    Same,
+    /// They are not.
+    Differs,
+}
+
+/// Bytes that were written anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rewritten(pub u64);
+
+/// The label of a filesystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Label(#[serde(with = "crate::bytes")] pub Vec<u8>);
+
+/// What went wrong on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRecord {
+    /// Its number.
+    pub id: u64,
+    /// Its path, or what else it is called.
+    pub name: String,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Flushes that failed.
+    pub flush_errors: u64,
+    /// Copies that were wrong.
+    pub corruption_errors: u64,
+    /// Commits that it had missed.
+    pub generation_errors: u64,
+}
+
+/// What the engine has done so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkCounts {
+    /// Tree blocks that were asked for.
+    pub nodes: u64,
+    /// Items that were looked at.
+    pub items: u64,
+    /// Tree blocks that were read.
+    pub reads: u64,
+    /// The most of the first two for which everybody waited in one go, since the last such question.
+    pub longest_stop_steps: u64,
+    /// The most of the third.
+    pub longest_stop_reads: u64,
+}
+
+/// How far a send is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SendStatus {
+    /// A subvolume begins, by its number in the question.
+    Begun(u32),
+    /// Some of the stream is written.
+    Progress {
+        /// Bytes of the stream.
+        bytes: u64,
+        /// Commands.
+        commands: u64,
+        /// Thousandths of the whole, about.
+        permille: u32,
+    },
+}
+
+/// A stream that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendSummary {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its commands.
+    pub commands: u64,
+}
+
+/// How far a receive is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReceiveStatus {
+    /// No stream comes.
+    Waiting,
+    /// A line for the standard output.
+    Out(String),
+    /// A line for the standard error.
+    Err(String),
+    /// An error, without the word that says so.
+    Error(String),
+    /// Some of the stream is read.
+    Progress {
+        /// Bytes of the input.
+        bytes: u64,
+        /// Commands.
+        commands: u64,
+    },
+}
+
+/// What was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveSummary {
+    /// Complete streams.
+    pub streams: u64,
+    /// Complete sections.
+    pub sections: u64,
+    /// Commands that were read.
+    pub commands: u64,
+    /// Bytes of the input that were read.
+    pub bytes: u64,
+    /// Errors. With any, something is missing.
+    pub errors: u64,
+}

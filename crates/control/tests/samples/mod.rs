@@ -1,0 +1,169 @@
+//! Messages of every variant, with values at the ends of their ranges.
+
+#![allow(dead_code)] // not every test uses all of them
+
+use butterfs_control::question::*;
+use butterfs_control::*;
+
+const ONE: InodeRef = InodeRef::Descriptor(0);
+const LAST: InodeRef = InodeRef::Descriptor(249);
+const NUMBER: InodeRef = InodeRef::Number { tree: 5, ino: u64::MAX };
+
+pub fn questions() -> Vec<Question> {
+    let (name, id) = (b"a \xff\n%".to_vec(), u64::MAX - 255);
+    let compress = Some(CompressionMethod { algorithm: Compression::Zstd, level: -15 });
+    let defragment = Defragment { file: ONE, start: 1, len: MOST_DEFRAGMENTED, threshold: 0, compress };
+    vec![
+        CreateSubvolume { directory: ONE, umask: 0o22, name: name.clone() }.into(),
+        CreateSubvolume { directory: NUMBER, umask: 0o777, name: Vec::new() }.into(),
+        Snapshot { source: ONE, directory: LAST, name: name.clone(), read_only: true }.into(),
+        Snapshot { source: LAST, directory: ONE, name: name.clone(), read_only: false }.into(),
+        DeleteSubvolume { directory: ONE, name: name.clone() }.into(),
+        DeleteSubvolumeById { through: ONE, id }.into(),
+        ListSubvolumes {}.into(),
+        ListDeleted {}.into(),
+        DescribeSubvolume { subvolume: ONE }.into(),
+        DescribeSubvolumeById { id }.into(),
+        DescribeSubvolumeByUuid { uuid: [0xab; 16] }.into(),
+        ListSnapshots { of: id }.into(),
+        FindSubvolume { inode: NUMBER }.into(),
+        GetDefault {}.into(),
+        SetDefault { through: ONE, id: 0 }.into(),
+        GetReadOnly { subvolume: ONE }.into(),
+        SetReadOnly { subvolume: ONE, read_only: true }.into(),
+        FindNew { subvolume: ONE, since: 300 }.into(),
+        FindSubvolumePath { id }.into(),
+        FindPaths { within: ONE, ino: 257 }.into(),
+        FindPathsById { subvolume: 256, ino: 257 }.into(),
+        FindUsers { address: 1 << 40, scope: UserScope::Address }.into(),
+        FindUsers { address: 1 << 40, scope: UserScope::WholeExtent }.into(),
+        ListExtents { file: ONE }.into(),
+        AskToShare { source: ONE, into: LAST }.into(),
+        Dedupe { source: ONE, source_start: 0, into: LAST, into_start: 4096, len: MOST_DEDUPED }.into(),
+        Defragment { compress: None, ..defragment.clone() }.into(),
+        defragment.into(),
+        GetLabel {}.into(),
+        SetLabel { through: ONE, label: name }.into(),
+        StoreData { options: vec!["compress=zstd:3".into(), String::new()] }.into(),
+        CountDeviceErrors {}.into(),
+        SyncAll {}.into(),
+        CountWork {}.into(),
+    ]
+}
+
+pub fn stream_questions() -> Vec<StreamQuestion> {
+    let (streams, subvolumes) = (SentStreams::Separate, vec![LAST, NUMBER]);
+    let send = SendSubvolumes {
+        version: 3,
+        contents: SentContents::Compressed,
+        streams,
+        parent: Some(ONE),
+        clone_sources: vec![ONE; 3],
+        subvolumes,
+    };
+    let receive = ReceiveSubvolumes {
+        directory: ONE,
+        streams: ReceivedStreams::First,
+        encoded: EncodedData::Decompress,
+        max_errors: u64::MAX,
+        verbosity: -1,
+    };
+    let (contents, joined) = (SentContents::Omitted, SentStreams::Joined);
+    let (streams, encoded) = (ReceivedStreams::All, EncodedData::Keep);
+    vec![
+        SendSubvolumes { contents: SentContents::Plain, ..send.clone() }.into(),
+        SendSubvolumes { contents, streams: joined, parent: None, clone_sources: Vec::new(), ..send.clone() }.into(),
+        send.into(),
+        ReceiveSubvolumes { streams, encoded, max_errors: 0, verbosity: 2, ..receive.clone() }.into(),
+        receive.into(),
+    ]
+}
+
+/// One of each type; and each variant of those that have some.
+pub fn records() -> Vec<Record> {
+    let stamp = |transid, seconds| Stamp { transid, seconds };
+    let subvolume = SubvolumeRecord {
+        id: 300,
+        parent: 5,
+        directory: 256,
+        directory_path: b"d/\xff".to_vec(),
+        name: b"n \xff".to_vec(),
+        generation: u64::MAX,
+        flags: 1,
+        uuid: [0xab; 16],
+        parent_uuid: [1; 16],
+        received_uuid: [0xff; 16],
+        changed: stamp(1, -1),
+        created: stamp(2, i64::MIN),
+        sent: stamp(3, i64::MAX),
+        received: stamp(4, 1_700_000_000),
+    };
+    let new = NewExtent {
+        ino: 257,
+        start: 4096,
+        len: 8192,
+        address: 1 << 40,
+        offset: 1,
+        generation: 9,
+        kind: ExtentKind::Inline,
+        compressed: true,
+        path: b"a/b".to_vec(),
+    };
+    let extent = FileExtentRecord {
+        start: 1,
+        len: 2,
+        address: 3,
+        disk_len: 4,
+        ram_bytes: 5,
+        offset: 6,
+        generation: u64::MAX,
+        kind: ExtentKind::Data,
+        compression: Some(Compression::Zlib),
+        shared: true,
+    };
+    let device = DeviceRecord { id: 1, name: "/dev/\u{e9}".into(), write_errors: 1, ..DeviceRecord::default() };
+    let counts = WorkCounts { nodes: 1, items: 2, reads: 3, longest_stop_steps: 4, longest_stop_reads: 5 };
+    vec![
+        SubvolumeId(300).into(),
+        subvolume.into(),
+        DeletedSubvolume { id: 256, generation: 7 }.into(),
+        ReadOnly(true).into(),
+        ReadOnly(false).into(),
+        NewSince::UpTo(9).into(),
+        NewSince::Extent(new).into(),
+        InodePath(b"a/\xff".to_vec()).into(),
+        InodePath(Vec::new()).into(),
+        ExtentUser { subvolume: 5, ino: 257, offset: 4096 }.into(),
+        extent.into(),
+        FileExtentRecord { kind: ExtentKind::Hole, compression: None, ..extent }.into(),
+        FileExtentRecord { kind: ExtentKind::Preallocated, compression: Some(Compression::Lzo), ..extent }.into(),
+        MayShare(true).into(),
+        Comparison::Same.into(),
+        Comparison::Differs.into(),
+        Rewritten(1 << 30).into(),
+        Label(b"\xff".to_vec()).into(),
+        device.into(),
+        counts.into(),
+        SendSummary { bytes: 1 << 40, commands: 7 }.into(),
+        ReceiveSummary { streams: 1, sections: 2, commands: 3, bytes: 4, errors: 5 }.into(),
+    ]
+}
+
+fn reports() -> Vec<Report> {
+    vec![
+        SendStatus::Begun(3).into(),
+        SendStatus::Progress { bytes: 1, commands: 2, permille: 1000 }.into(),
+        ReceiveStatus::Waiting.into(),
+        ReceiveStatus::Out("a b".into()).into(),
+        ReceiveStatus::Err("%\n".into()).into(),
+        ReceiveStatus::Error(String::new()).into(),
+        ReceiveStatus::Progress { bytes: 7, commands: 8 }.into(),
+    ]
+}
+
+pub fn replies() -> Vec<Reply> {
+    let (records, reports) = (records().into_iter().map(Reply::Record), reports().into_iter().map(Reply::Report));
+    let ends =
+        [Reply::Done, Reply::Refused(Refusal::new(-1, "not today, %\n")), Reply::Refused(Refusal::new(i32::MAX, ""))];
+    records.chain(reports).chain(ends).collect()
+}
