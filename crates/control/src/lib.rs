@@ -3,7 +3,7 @@
 //! knows nothing of filesystems.
 //!
 //! # On the wire
-//! Requests are [lines](line). They are the same in every version, so a command can have a server of any version commit,
+//! Requests are [lines](mod@line). They are the same in every version, so a command can have a server of any version commit,
 //! and wait for its end. A question is a line, too, that says how many bytes and descriptors come with it:
 //!
 //! | request | answer |

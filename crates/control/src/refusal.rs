@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// See the [module](self).
+/// Refuses with the number that the kernel would answer, and a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The kernel's number for it.
