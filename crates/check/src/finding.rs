@@ -1,4 +1,4 @@
-//! The table of everything that the judge can find. A finding is a value with named fields; its id, its severity, its
+//! The table of everything that the checker can find. A finding is a value with named fields; its id, its severity, its
 //! sentence, whether it could be repaired, its text and its JSON all come from one declaration here.
 //!
 //! Invariants: (1) ids never change their meaning; (2) nothing is reported that is not in this table.

@@ -1,4 +1,4 @@
-//! The judge: reads a whole filesystem that nobody is writing, and says what is wrong with it. It changes nothing.
+//! The checker: reads a whole filesystem that nobody is writing, and says what is wrong with it. It changes nothing.
 //!
 //! It shares no code with the engine above `tree`: what it believes about space, references and names it derives again
 //! from the bytes. Everything that it can find is in one table ([`finding::TABLE`]).
@@ -199,7 +199,7 @@ pub fn check(devices: Vec<Arc<dyn BlockDevice>>, options: &Options, progress: &(
     }
     let volume = if volume.devices().len() > 1 { knowing_stale_devices(volume, sb, options) } else { volume };
     let session = Session::new(volume, sb, sink, options, progress);
-    let used = Judge::new(&session).run();
+    let used = Checker::new(&session).run();
     report(session.into_sink(), sb.fsid, used)
 }
 
@@ -253,15 +253,15 @@ fn knowing_stale_devices(volume: Volume, sb: butterfs_ondisk::Superblock, option
 }
 
 /// The passes and what they hand to each other.
-struct Judge<'s, 'a> {
+struct Checker<'s, 'a> {
     session: &'s Session<'a>,
     /// No block was missing in any tree so far.
     complete: AtomicBool,
 }
 
-impl<'s, 'a> Judge<'s, 'a> {
-    fn new(session: &'s Session<'a>) -> Judge<'s, 'a> {
-        Judge { session, complete: AtomicBool::new(true) }
+impl<'s, 'a> Checker<'s, 'a> {
+    fn new(session: &'s Session<'a>) -> Checker<'s, 'a> {
+        Checker { session, complete: AtomicBool::new(true) }
     }
 
     fn expect(&self, complete: bool) {

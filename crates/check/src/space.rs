@@ -73,9 +73,9 @@ pub(crate) fn check_devices(session: &Session<'_>, root: NodePtr, devices: &BTre
     let mut stripes = BTreeMap::new();
     for chunk in map.iter() {
         for stripe in &chunk.stripes {
-            let place = (stripe.device.get(), stripe.physical.get());
-            if stripes.insert(place, (chunk.start.get(), chunk.stripe_length())).is_some() {
-                session.report(Finding::DeviceExtentOverlap { device: stripe.device, physical: place.1 });
+            let device_and_address = (stripe.device.get(), stripe.physical.get());
+            if stripes.insert(device_and_address, (chunk.start.get(), chunk.stripe_length())).is_some() {
+                session.report(Finding::DeviceExtentOverlap { device: stripe.device, physical: device_and_address.1 });
             }
         }
     }
@@ -89,9 +89,9 @@ pub(crate) fn check_devices(session: &Session<'_>, root: NodePtr, devices: &BTre
         let (device, physical, length) = (DeviceId(key.objectid), key.offset, extent.length.get());
         let sum = used.entry(key.objectid).or_default();
         *sum = sum.saturating_add(length);
-        let place = (key.objectid, physical);
-        if stripes.get(&place) == Some(&(extent.chunk_offset.get(), length)) {
-            stripes.remove(&place);
+        let device_and_address = (key.objectid, physical);
+        if stripes.get(&device_and_address) == Some(&(extent.chunk_offset.get(), length)) {
+            stripes.remove(&device_and_address);
         } else {
             let chunk = Logical(extent.chunk_offset.get());
             session.report(Finding::DeviceExtentExtra { chunk, device, physical });

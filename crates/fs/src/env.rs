@@ -69,9 +69,9 @@ pub trait Source: Send + Sync {
     /// The engine has come to this point. A simulator runs what other threads do meanwhile.
     #[doc(hidden)]
     fn reached(&self, _point: Point) {}
-    /// The engine is at a place where a panic would leave something half-made. A test panics.
+    /// The engine is at a point where a panic would leave something half-made. A test panics.
     #[doc(hidden)]
-    fn passes(&self, _place: &'static str) {}
+    fn passes(&self, _point: &'static str) {}
 }
 
 /// See the [module](self).
@@ -118,9 +118,9 @@ impl Env {
         butterfs_sync::order::as_another_thread(|| self.source.reached(point));
     }
 
-    /// A place at which tests make the engine panic.
-    pub(crate) fn passes(&self, place: &'static str) {
-        self.source.passes(place);
+    /// A point at which tests make the engine panic.
+    pub(crate) fn passes(&self, point: &'static str) {
+        self.source.passes(point);
     }
 
     /// Whether the engine may start threads of its own.

@@ -511,10 +511,9 @@ fn flipped_data() {
     filesystem.shutdown().expect("a good device");
     let bytes = content.bytes();
     let block = &bytes[40960..45056];
-    let place =
-        (0..disk.len()).step_by(4096).find(|offset| bytes_at(&disk, *offset, 4096) == block).expect("it was written");
+    let offset = (0..disk.len()).step_by(4096).find(|at| bytes_at(&disk, *at, 4096) == block).expect("it was written");
     let damaged = disk.snapshot();
-    damaged.write_at(place + 100, &[block[100] ^ 0x10]).expect("memory does not fail");
+    damaged.write_at(offset + 100, &[block[100] ^ 0x10]).expect("memory does not fail");
     let filesystem = Filesystem::open(vec![Arc::new(damaged)], options(true), Env::system()).expect("metadata is good");
     let mut library = Library::new(&filesystem);
     let mut read = |offset: u64, len| library.apply(&Op::Read { object: object.clone(), offset, len });

@@ -1,7 +1,7 @@
-//! A panic at any place of the engine is the end of writing: callers get errors, nobody waits for ever, nothing more
+//! A panic at any point of the engine is the end of writing: callers get errors, nobody waits for ever, nothing more
 //! reaches the disk, and what is on it is what was acknowledged.
 //!
-//! A run counts the places that the engine passes; then each chosen one is run again with a panic there.
+//! A run counts the points that the engine passes; then each chosen one is run again with a panic there.
 //! `BUTTERFS_PANICS=1000` takes a thousand of them in each mode.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
@@ -26,14 +26,14 @@ use std::sync::{Arc, Mutex, Once};
 /// What is said by the panics that this test plants.
 const PLANTED: &str = "planted";
 
-/// Counts places, and panics at one of them.
+/// Counts points, and panics at one of them.
 #[derive(Clone, Default)]
 struct Stumbling(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     passed: AtomicU64,
-    /// The place to panic at, counted from 1; 0 for none.
+    /// The point to panic at, counted from 1; 0 for none.
     stop: AtomicU64,
     seen: Mutex<BTreeMap<&'static str, Vec<u64>>>,
     ticks: AtomicU64,
@@ -196,7 +196,7 @@ struct Run {
     outcome: Option<Result<(), String>>,
 }
 
-/// One run with a panic at place `stop`, or none.
+/// One run with a panic at point `stop`, or none.
 fn run(base: &MemoryDevice, log: bool, background: bool, stop: u64) -> Run {
     let (run, filesystem, device) = work_until(base, options(log), background, stop);
     if stop > 0 {
@@ -207,7 +207,7 @@ fn run(base: &MemoryDevice, log: bool, background: bool, stop: u64) -> Run {
     run
 }
 
-/// Works until a panic at place `stop`.
+/// Works until a panic at point `stop`.
 fn work_until(base: &MemoryDevice, options: Options, background: bool, stop: u64) -> (Run, Filesystem, Arc<Counted>) {
     let disk = Arc::new(base.snapshot());
     let source = Stumbling(Arc::new(Shared { background, ..Shared::default() }));
@@ -259,19 +259,19 @@ fn must_be_as_promised(run: &Run, log: bool) -> Result<(), String> {
     if found.iter().any(Vec::is_empty) { Ok(()) } else { Err(format!("{found:#?}")) }
 }
 
-/// The places to panic at: of each kind the first, the last and some between, and others evenly.
-fn places(run: &Run, most: u64) -> Vec<u64> {
+/// The points to panic at: of each kind the first, the last and some between, and others evenly.
+fn points(run: &Run, most: u64) -> Vec<u64> {
     let seen = run.source.0.seen.lock().expect("nobody panics in here");
     let kinds = seen.len() as u64;
-    let mut places = Vec::new();
+    let mut points = Vec::new();
     for numbers in seen.values() {
         let share = (most / kinds).max(3) as usize;
         let step = numbers.len().div_ceil(share).max(1);
-        places.extend(numbers.iter().step_by(step).chain(numbers.last()));
+        points.extend(numbers.iter().step_by(step).chain(numbers.last()));
     }
-    places.sort_unstable();
-    places.dedup();
-    places
+    points.sort_unstable();
+    points.dedup();
+    points
 }
 
 fn panic_everywhere(test: &str, log: bool, background: bool) {
@@ -284,15 +284,15 @@ fn panic_everywhere(test: &str, log: bool, background: bool) {
     let kinds: Vec<&str> = calm.source.0.seen.lock().expect("nobody panics in here").keys().copied().collect();
     let expected = if log { 16 } else { 13 };
     assert!(kinds.len() >= expected, "{kinds:?}");
-    let (places, mut died) = (places(&calm, most), 0);
-    for stop in &places {
-        watchdog.note(&format!("place {stop}"));
+    let (points, mut died) = (points(&calm, most), 0);
+    for stop in &points {
+        watchdog.note(&format!("point {stop}"));
         let ended = run(&base, log, background, *stop);
         died += u64::from(ended.outcome.is_none());
-        must_be_as_promised(&ended, log).unwrap_or_else(|problem| panic!("place {stop}: {problem}"));
+        must_be_as_promised(&ended, log).unwrap_or_else(|problem| panic!("point {stop}: {problem}"));
     }
-    println!("{} places of {} kinds, {died} panics in the caller", places.len(), kinds.len());
-    assert!(background || died == places.len() as u64);
+    println!("{} points of {} kinds, {died} panics in the caller", points.len(), kinds.len());
+    assert!(background || died == points.len() as u64);
 }
 
 #[test]
@@ -312,10 +312,10 @@ fn a_forgiven_panic_is_found() {
     let watchdog = Watchdog::new("a_forgiven_panic_is_found", 120);
     let base = base();
     let policies = Policies { canary: Some(Canary::PanicForgiven), ..Policies::default() };
-    let places = places(&run(&base, false, false, 0), 60);
+    let points = points(&run(&base, false, false, 0), 60);
     let (mut silent, mut damaged) = (0, 0);
-    for stop in &places {
-        watchdog.note(&format!("place {stop}"));
+    for stop in &points {
+        watchdog.note(&format!("point {stop}"));
         let options = Options { policies: policies.clone(), ..options(false) };
         let (run, filesystem, device) = work_until(&base, options, false, *stop);
         let told = catch_unwind(AssertUnwindSafe(|| must_have_stopped(&filesystem, &device)));
@@ -323,8 +323,8 @@ fn a_forgiven_panic_is_found() {
         let _ = catch_unwind(AssertUnwindSafe(|| filesystem.shutdown()));
         damaged += u64::from(must_be_as_promised(&run, false).is_err());
     }
-    println!("{} places: {silent} times nobody was told, {damaged} times the disk was damaged", places.len());
-    assert!(silent == places.len() as u64 && damaged > 0);
+    println!("{} points: {silent} times nobody was told, {damaged} times the disk was damaged", points.len());
+    assert!(silent == points.len() as u64 && damaged > 0);
 }
 
 /// With the engine's own threads: whoever panics, everybody else is told.

@@ -165,8 +165,8 @@ fn leaves_are_filled() {
     ] {
         let mut model = Model::new(4096);
         for n in order {
-            let place = Key::new(256 + n / 500, KeyType(3), n % 500);
-            assert!(tree::insert(&model.store, &mut model.root, &place, &[1; 100]).expect("no failure"));
+            let key = Key::new(256 + n / 500, KeyType(3), n % 500);
+            assert!(tree::insert(&model.store, &mut model.root, &key, &[1; 100]).expect("no failure"));
         }
         assert_fill(&model, name, least);
     }

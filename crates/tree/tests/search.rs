@@ -178,8 +178,8 @@ fn the_highest_tree_does_not_grow() {
     let nodes = model.store.nodes.borrow().len();
     drop(child);
     model.root = root;
-    for place in [key(0), key(2)] {
-        let result = tree::insert(&model.store, &mut model.root, &place, &[0; 300]);
+    for key in [key(0), key(2)] {
+        let result = tree::insert(&model.store, &mut model.root, &key, &[0; 300]);
         let Err(Fault::Corrupt(error)) = result else { panic!("{result:?}") };
         assert!(error.to_string().contains("cannot grow"), "{error}");
     }

@@ -39,25 +39,25 @@ fn shapes() -> Vec<(&'static str, Shape)> {
 }
 
 /// Every key of the shape and every key between two of them.
-fn places(model: &Model) -> impl Iterator<Item = Key> + use<> {
+fn keys_to_try(model: &Model) -> impl Iterator<Item = Key> + use<> {
     (0..2 * model.items.len() as u64 + 2).map(key)
 }
 
-fn ops_at(place: Key) -> Vec<Op> {
-    let mut ops = vec![Op::Remove(place), Op::Update(place, 3)];
+fn ops_at(key: Key) -> Vec<Op> {
+    let mut ops = vec![Op::Remove(key), Op::Update(key, 3)];
     for len in [0, 26, 193, MAX] {
-        ops.push(Op::Insert(place, vec![1; len]));
-        ops.push(Op::Replace(place, vec![2; len]));
+        ops.push(Op::Insert(key, vec![1; len]));
+        ops.push(Op::Replace(key, vec![2; len]));
     }
     ops
 }
 
 #[test]
-fn every_operation_at_every_place() {
+fn every_operation_at_every_key() {
     for (name, shape) in shapes() {
         let base = build(NODESIZE, &shape);
         base.check();
-        for op in places(&base).flat_map(ops_at) {
+        for op in keys_to_try(&base).flat_map(ops_at) {
             for (misses, allocations) in [(false, usize::MAX), (true, 0)] {
                 let mut model = copy(&base);
                 model.store.check_parents.set(true);
@@ -76,7 +76,7 @@ fn every_operation_at_every_place() {
 fn every_range_is_removed() {
     for (name, shape) in shapes() {
         let base = build(NODESIZE, &shape);
-        let keys: Vec<Key> = places(&base).collect();
+        let keys: Vec<Key> = keys_to_try(&base).collect();
         let step = keys.len() / 14 + 1;
         for from in keys.iter().step_by(step) {
             for to in keys.iter().rev().step_by(step) {
@@ -98,16 +98,16 @@ fn every_range_is_removed() {
 fn runs_of_every_size_are_inserted_at_every_place() {
     for (name, shape) in shapes() {
         let base = build(NODESIZE, &shape);
-        for place in places(&base).step_by(3) {
+        for key in keys_to_try(&base).step_by(3) {
             for (count, len) in [(2, MAX), (3, 193), (20, 0), (40, 26)] {
                 let items = (0..count)
-                    .map(|n| (Key::new(place.objectid, place.kind, place.offset + 1 + n), vec![n as u8; len]))
+                    .map(|n| (Key::new(key.objectid, key.kind, key.offset + 1 + n), vec![n as u8; len]))
                     .collect();
                 let mut model = copy(&base);
                 model.store.set_misses(true);
                 model.store.set_allocations(1);
                 model.apply(&Op::InsertMany(items));
-                println!("{name}: {count} of {len} bytes at {place}");
+                println!("{name}: {count} of {len} bytes at {key}");
                 model.check();
             }
         }
@@ -118,10 +118,10 @@ fn runs_of_every_size_are_inserted_at_every_place() {
 #[test]
 fn all_short_sequences() {
     let mut ops = Vec::new();
-    for place in [0, 1, 2, 3].map(key) {
-        ops.extend([0, 190, MAX].map(|len| Op::Insert(place, vec![len as u8; len])));
-        ops.push(Op::Remove(place));
-        ops.push(Op::Replace(place, vec![9; 200]));
+    for key in [0, 1, 2, 3].map(key) {
+        ops.extend([0, 190, MAX].map(|len| Op::Insert(key, vec![len as u8; len])));
+        ops.push(Op::Remove(key));
+        ops.push(Op::Replace(key, vec![9; 200]));
     }
     for shape in [Shape::Leaf(vec![]), Shape::Node(vec![leaf(1, MAX), leaf(1, 100)])] {
         let mut base = build(NODESIZE, &shape);

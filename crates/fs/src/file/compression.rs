@@ -231,8 +231,8 @@ fn seems_compressible(data: &[u8]) -> bool {
 fn repeats(data: &[u8]) -> bool {
     let (first, second) = data.split_at(data.len() / 2);
     let stride = (first.len() / 64).max(SAMPLE_PIECE);
-    let mut places = (0..first.len() - first.len().min(SAMPLE_PIECE)).step_by(stride);
-    !first.is_empty() && places.all(|at| first[at..at + SAMPLE_PIECE] == second[at..at + SAMPLE_PIECE])
+    let mut samples = (0..first.len() - first.len().min(SAMPLE_PIECE)).step_by(stride);
+    !first.is_empty() && samples.all(|at| first[at..at + SAMPLE_PIECE] == second[at..at + SAMPLE_PIECE])
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ fn all_places(fs: &Filesystem) -> BTreeMap<Logical, Places> {
         })
         .unwrap();
     }
-    found.values_mut().for_each(|places| places.sort_unstable());
+    found.values_mut().for_each(|referrers| referrers.sort_unstable());
     found
 }
 
@@ -92,7 +92,10 @@ fn assert_all_are_found(fs: &Filesystem) -> usize {
     fs.sync().unwrap();
     let expected = all_places(fs);
     for (at, expected) in &expected {
-        let found = fs.referrers_of(*at).unwrap().map(|place| place.map(|place| (place.tree, place.key, place.level)));
+        let found = fs
+            .referrers_of(*at)
+            .unwrap()
+            .map(|referrer| referrer.map(|referrer| (referrer.tree, referrer.key, referrer.level)));
         let mut found: Places = found.collect::<Result<_, _>>().unwrap();
         found.sort_unstable();
         assert_eq!(found, *expected, "{at}");
@@ -169,17 +172,17 @@ impl Work {
 
 #[test]
 fn every_place_is_found_and_none_twice() {
-    let mut places = 0;
+    let mut referrers = 0;
     for seed in 0..4 {
         let mut work = Work::new(seed);
         for step in 0..160 {
             work.step();
             if step % 40 == 39 {
-                places += assert_all_are_found(&work.fs);
+                referrers += assert_all_are_found(&work.fs);
             }
         }
     }
-    assert!(places > 50_000, "{places}");
+    assert!(referrers > 50_000, "{referrers}");
 }
 
 #[test]
@@ -210,11 +213,11 @@ fn what_does_not_change_is_found_while_all_around_it_does() {
     let mut found = std::collections::BTreeSet::new();
     let mut rng = Rng::new(5);
     loop {
-        let places = referrers.next(core, 100).unwrap();
-        if places.is_empty() {
+        let batch = referrers.next(core, 100).unwrap();
+        if batch.is_empty() {
             break;
         }
-        found.extend(places.iter().map(|place| (place.tree, place.key)));
+        found.extend(batch.iter().map(|referrer| (referrer.tree, referrer.key)));
         // Copies leaves of both trees.
         let snapshot = fs.lookup(TOP, b"snapshot").unwrap().id.tree;
         for tree in [first, snapshot] {

@@ -154,10 +154,10 @@ fn dedupe_beside_writers_loses_nothing() {
     world.write(first, 0, &content);
     world.write(second, 0, &content);
     let (fs, writer) = (world.fs.clone(), world.fs.clone());
-    let places: Vec<u64> = (0..200).map(|i| i * 20_971 % (4 << 20)).collect();
+    let offsets: Vec<u64> = (0..200).map(|i| i * 20_971 % (4 << 20)).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            places.iter().for_each(|at| assert_eq!(writer.write(second, *at, &[0xee; 10], false).unwrap(), 10))
+            offsets.iter().for_each(|at| assert_eq!(writer.write(second, *at, &[0xee; 10], false).unwrap(), 10))
         });
         for _ in 0..5 {
             match fs.dedupe_range((first, 0), (second, 0), 4 << 20) {
@@ -167,8 +167,8 @@ fn dedupe_beside_writers_loses_nothing() {
         }
     });
     let mut expected = content.clone();
-    expected.resize(expected.len().max(places.iter().max().map_or(0, |at| *at as usize + 10)), 0);
-    places.iter().for_each(|at| expected[*at as usize..*at as usize + 10].fill(0xee));
+    expected.resize(expected.len().max(offsets.iter().max().map_or(0, |at| *at as usize + 10)), 0);
+    offsets.iter().for_each(|at| expected[*at as usize..*at as usize + 10].fill(0xee));
     assert!(world.content(second) == expected);
     assert!(world.content(first) == content);
     world.finish("dedupe-writers");

@@ -108,14 +108,14 @@ impl Attendance {
             _ => (away, false),
         };
         let troubles = Trouble::some(plan, &away, &mut rng);
-        let places = 1 << (3 + rng.below(9));
+        let points = 1 << (3 + rng.below(9));
         let plain = DataPolicy { nodatasum: true, ..DataPolicy::default() };
         let in_place = DataPolicy { nodatacow: true, nodatasum: true, ..DataPolicy::default() };
         Attendance {
             given: Given::without(&away),
             troubles,
             resync_is_a_step: rng.chance(60),
-            panics_at: rng.chance(15).then(|| 1 + rng.below(places)),
+            panics_at: rng.chance(15).then(|| 1 + rng.below(points)),
             data: if unsummed { in_place } else { *rng.pick(&[DataPolicy::default(), plain, in_place, in_place]) },
         }
     }

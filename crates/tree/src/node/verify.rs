@@ -160,15 +160,14 @@ impl Node {
         out.copy_from_slice(&self.bytes);
         let flags = self.flags() | Header::WRITTEN;
         out[at::FLAGS..at::FLAGS + 8].copy_from_slice(&flags.to_le_bytes());
-        let place = NodePtr {
+        let ptr = NodePtr {
             at: self.at(),
             generation: self.generation(),
             level: self.level(),
             tree: self.owner(),
             first_key: None,
         };
-        tree_checker::check(out, &identity.check_context())
-            .map_err(|violation| Corrupt::violation(&place, violation))?;
+        tree_checker::check(out, &identity.check_context()).map_err(|violation| Corrupt::violation(&ptr, violation))?;
         let digest = identity.checksum.digest(&out[32..]);
         out[..32].copy_from_slice(&digest);
         Ok(())

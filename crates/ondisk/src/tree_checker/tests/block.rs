@@ -83,8 +83,8 @@ impl Leaf {
         block[..HEADER_LEN].copy_from_slice(self.header.as_bytes());
         for (slot, (head, data)) in self.items.iter().enumerate() {
             let at = HEADER_LEN + head.offset.get() as usize;
-            if let Some(place) = block.get_mut(at..at + data.len()) {
-                place.copy_from_slice(data);
+            if let Some(bytes) = block.get_mut(at..at + data.len()) {
+                bytes.copy_from_slice(data);
             }
             let at = HEADER_LEN + slot * ITEM_LEN;
             block[at..at + ITEM_LEN].copy_from_slice(head.as_bytes());
@@ -101,8 +101,8 @@ pub fn node(level: u8, pointers: &[(u64, u64)]) -> Vec<u8> {
     block[..HEADER_LEN].copy_from_slice(header.as_bytes());
     for (slot, (object, at)) in pointers.iter().enumerate() {
         let pointer = KeyPointer { key: key(*object, 1, 0).into(), blockptr: (*at).into(), generation: GEN.into() };
-        let place = HEADER_LEN + slot * size_of::<KeyPointer>();
-        block[place..place + size_of::<KeyPointer>()].copy_from_slice(pointer.as_bytes());
+        let offset = HEADER_LEN + slot * size_of::<KeyPointer>();
+        block[offset..offset + size_of::<KeyPointer>()].copy_from_slice(pointer.as_bytes());
     }
     block
 }

@@ -144,7 +144,7 @@ fn of_contents() -> Vec<Operation> {
                 let extent = extents.first().filter(|extent| extent.at.0 != 0);
                 let Some(extent) = extent else { return Ok(()) };
                 s.fs.users_of(extent.at, true)?.try_for_each(|user| user.map(drop))?;
-                s.fs.referrers_of(extent.at)?.try_for_each(|place| place.map(drop))
+                s.fs.referrers_of(extent.at)?.try_for_each(|referrer| referrer.map(drop))
             });
             done(found)
         }),

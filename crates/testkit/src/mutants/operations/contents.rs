@@ -95,7 +95,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("referrers_of", |w| {
         let id = w.object();
         for extent in w.filesystem.some_extents(id, 0..u64::MAX, 3)? {
-            w.filesystem.referrers_of(extent.at)?.take(10_000).try_for_each(|place| place.map(drop))?;
+            w.filesystem.referrers_of(extent.at)?.take(10_000).try_for_each(|referrer| referrer.map(drop))?;
         }
         Ok(())
     }),
