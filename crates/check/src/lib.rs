@@ -282,7 +282,9 @@ impl<'s, 'a> Checker<'s, 'a> {
             scan = extents::scan(session, root.ptr());
         }
         self.expect(scan.complete);
-        if let Some(root) = roots.get(TreeId::BLOCK_GROUP) {
+        // Without the feature nobody looks into that tree.
+        let has_group_tree = session.sb.compat_ro_flags.get() & compat_ro::BLOCK_GROUP_TREE != 0;
+        if let Some(root) = roots.get(TreeId::BLOCK_GROUP).filter(|_| has_group_tree) {
             scan.complete &= walk::items(session, root.ptr(), &mut |key, data| scan.add_group(key, data));
         }
         if let Some(root) = roots.get(TreeId::DEV) {
