@@ -106,7 +106,12 @@ fn is_found(canary: Canary, first: &[&str], second: &[&str]) {
 #[test]
 fn a_write_in_place_over_a_new_owner_is_found() {
     let filling = ["delete_subvolume S", "clean", "commit", "create B/fill", "write B/fill", "fsync B/fill"];
-    is_found(Canary::InPlaceUnprotected, &["sync"], &filling);
+    is_found(Canary::InPlaceUnprotected, &["write back S/pre"], &filling);
+    is_found(
+        Canary::InPlaceUnprotected,
+        &["sync"],
+        &["drop S/pre", "commit", "create B/fill", "write B/fill", "fsync B/fill"],
+    );
 }
 
 #[test]

@@ -239,6 +239,15 @@ pub fn check(rank: u8) {
     let _ = rank;
 }
 
+/// The names of the ranks that this thread holds, in the order in which it took them. None in a release build.
+pub fn held() -> Vec<&'static str> {
+    #[cfg(debug_assertions)]
+    let held = HELD.with_borrow(|held| held.iter().map(|rank| RANKS[usize::from(*rank)].0).collect());
+    #[cfg(not(debug_assertions))]
+    let held = Vec::new();
+    held
+}
+
 /// Does what stands for another thread, in a simulator that runs it in this one.
 pub fn as_another_thread<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(debug_assertions)]

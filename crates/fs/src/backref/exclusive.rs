@@ -8,17 +8,18 @@ use crate::error::Result;
 use crate::file_extent::FileExtent;
 use crate::transaction::extent_item::{CountedRef, ExtentRecord};
 use crate::transaction::refs::RefBy;
-use crate::transaction::{Core, Tree};
+use crate::transaction::{BlockSource, Tree};
 use butterfs_ondisk::items::compression;
 use butterfs_ondisk::{Ino, Key, KeyType};
 
 /// Whether the data of `extent`, an item of inode `ino` in `tree`, can be overwritten.
-pub fn is_exclusive(core: &Core, tree: &Tree, ino: Ino, extent: &FileExtent) -> Result<bool> {
-    Ok(extent.compression == compression::NONE && is_only_user(core, tree, ino, extent)?)
+pub fn is_exclusive(source: BlockSource<'_>, tree: &Tree, ino: Ino, extent: &FileExtent) -> Result<bool> {
+    Ok(extent.compression == compression::NONE && is_only_user(source, tree, ino, extent)?)
 }
 
 /// Whether `extent`, an item of inode `ino` in `tree`, is the only user of its data.
-pub fn is_only_user(core: &Core, tree: &Tree, ino: Ino, extent: &FileExtent) -> Result<bool> {
+pub fn is_only_user(source: BlockSource<'_>, tree: &Tree, ino: Ino, extent: &FileExtent) -> Result<bool> {
+    let core = source.core();
     let last_snapshot = tree.last_snapshot().0;
     if !extent.is_on_disk() || extent.generation <= last_snapshot {
         return Ok(false);
@@ -28,7 +29,7 @@ pub fn is_only_user(core: &Core, tree: &Tree, ino: Ino, extent: &FileExtent) -> 
     let key = Key::new(extent.at.0, KeyType::EXTENT_ITEM, extent.disk_len);
     // What is pending is looked at first: a change that is booked in between is then seen twice, not missed.
     let pending = core.gate.running().refs.look(extent.at, |head| (head.new, head.changes.is_only(by)));
-    let stored = core.globals().extent.get(core, key)?;
+    let stored = core.globals().extent.get(source, key)?;
     let stored = stored.map(|payload| ExtentRecord::parse(extent.at, key.kind, &payload)).transpose()?;
     let only_ours = |count: &CountedRef| count.by == by;
     let stored_ok = stored.as_ref().is_none_or(|record| {

@@ -12,9 +12,14 @@ use super::booking::book_chunks;
 use crate::error::Result;
 use crate::extent;
 use crate::options::Canary;
-use crate::transaction::Handle;
+use crate::transaction::{Copied, Handle};
 use butterfs_ondisk::key::objectid;
-use butterfs_ondisk::{Key, KeyType};
+use butterfs_ondisk::{Key, KeyType, Logical};
+use std::collections::BTreeSet;
+
+fn checksum_key(at: Logical) -> Key {
+    Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, at.0)
+}
 
 impl Engine {
     /// Books a slice where many changes wait. For whoever is about to join; no handle may be held.
@@ -41,7 +46,7 @@ impl Engine {
     pub(super) fn book_before_commit(&self) -> Result<()> {
         let left = self.options().policies.booking.left;
         self.book_down_to(left)?;
-        self.read_ahead_of_booking(left)
+        self.preload_freeze()
     }
 
     /// In a bounded number of slices, larger ones where others queue as fast: booking queues changes too.
@@ -60,21 +65,44 @@ impl Engine {
     }
 
     fn book_slice(&self, most: usize) -> Result<()> {
-        self.read_ahead_of_booking(most)?;
+        self.preload_booking(most, &mut Copied::new());
         let stopped = self.stop_handles_in_turn()?;
         // A slice that failed half-way leaves a transaction that cannot be completed; an error aborts before handles go on.
         self.book_some(stopped.handle(), most).inspect_err(|error| self.abort(error))
     }
 
-    /// Reads the leaves that about `most` changes are going to be made in, while nobody waits.
-    pub(super) fn read_ahead_of_booking(&self, most: usize) -> Result<()> {
+    /// Has the leaves in memory that about `most` changes are going to be made in, while nobody waits.
+    fn preload_booking(&self, most: usize, copied: &mut Copied) {
         let (keys, going) = self.gate.running().refs.next_keys(most);
-        let globals = self.globals();
-        for key in keys {
-            globals.extent.position(self, key)?;
-        }
-        for at in going {
-            globals.csum.position(self, Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, at.0))?;
+        let (globals, core) = (self.globals(), self.core());
+        globals.extent.preload_copied(core, &keys, copied);
+        let sums: Vec<Key> = going.iter().map(|at| checksum_key(*at)).collect();
+        globals.csum.preload_copied(core, &sums, copied);
+        let mut places: Vec<Logical> = keys.iter().map(|key| Logical(key.objectid)).collect();
+        places.dedup();
+        extent::preload(core, &places, copied);
+    }
+
+    /// The same for everything that is recorded when the transaction is frozen. Recording copies blocks, which is recorded too.
+    fn preload_freeze(&self) -> Result<()> {
+        self.load_groups_ahead()?;
+        self.groups_with_caches()?;
+        let (core, globals, mut copied) = (self.core(), self.globals(), Copied::new());
+        self.preload_booking(usize::MAX, &mut copied);
+        let changed = self.dirty_inodes.preload(core, &mut copied);
+        let changed = changed.into_iter().chain(self.gate.running().unrecorded());
+        let mut keys: Vec<Key> = changed.filter_map(|id| Some(core.trees.get(id)?.root_item_key())).collect();
+        keys.extend(globals.all().map(|tree| tree.root_item_key()));
+        keys.sort_unstable();
+        globals.root.preload_copied(core, &keys, &mut copied);
+        let mut known = BTreeSet::new();
+        copied.extend(core.space.next_nodes());
+        while !copied.is_empty() {
+            let mut places: Vec<Logical> = std::mem::take(&mut copied);
+            places.sort_unstable();
+            places.retain(|at| known.insert(*at));
+            extent::preload(core, &places, &mut copied);
+            copied.retain(|at| !known.contains(at));
         }
         Ok(())
     }

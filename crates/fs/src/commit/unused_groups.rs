@@ -52,13 +52,13 @@ impl Engine {
     }
 
     /// Looked for once: nothing here makes such caches or takes them away.
-    fn groups_with_caches(&self) -> Result<&BTreeSet<Logical>> {
+    pub(super) fn groups_with_caches(&self) -> Result<&BTreeSet<Logical>> {
         if let Some(groups) = self.cached_groups.get() {
             return Ok(groups);
         }
         let key = |offset| Key::new(objectid::FREE_SPACE, KeyType(0), offset);
         let mut groups = BTreeSet::new();
-        self.globals().root.scan(self, key(0), key(u64::MAX), &mut |key, _| {
+        self.globals().root.scan(self.core(), key(0), key(u64::MAX), &mut |key, _| {
             groups.insert(Logical(key.offset));
             Ok(ControlFlow::Continue(()))
         })?;

@@ -1,7 +1,8 @@
 //! Block group items: how much of each group is used.
 
 use crate::error::{Error, Result};
-use crate::transaction::{Core, Handle, Tree};
+use crate::space::GroupInfo;
+use crate::transaction::{Copied, Core, Handle, Tree};
 use butterfs_ondisk::items::BlockGroupItem;
 use butterfs_ondisk::{Key, KeyType};
 use std::sync::Arc;
@@ -13,13 +14,22 @@ pub(super) fn tree(core: &Core) -> &Arc<Tree> {
     globals.block_group.as_ref().unwrap_or(&globals.extent)
 }
 
+/// Has the items of these groups in memory.
+pub(super) fn preload(core: &Core, groups: &[GroupInfo], copied: &mut Copied) {
+    tree(core).preload_copied(core, &groups.iter().map(key_of).collect::<Vec<_>>(), copied);
+}
+
+fn key_of(group: &GroupInfo) -> Key {
+    Key::new(group.start.0, KeyType::BLOCK_GROUP_ITEM, group.length)
+}
+
 /// Writes the items of groups whose usage changed. True when there were any.
 pub(crate) fn write_block_groups(handle: &Handle) -> Result<bool> {
     let core = handle.core();
     let dirty = core.space.take_dirty();
     let any = !dirty.is_empty();
     for group in dirty {
-        let key = Key::new(group.start.0, KeyType::BLOCK_GROUP_ITEM, group.length);
+        let key = key_of(&group);
         let updated = tree(core).update(handle, key, |data| match BlockGroupItem::mut_from_bytes(data) {
             Ok(item) => {
                 item.used = group.used.into();

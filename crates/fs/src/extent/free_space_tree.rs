@@ -13,9 +13,9 @@
 
 use crate::error::{Error, Result};
 use crate::space::GroupInfo;
-use crate::transaction::{Handle, Tree};
+use crate::transaction::{Copied, Core, Handle, Tree};
 use butterfs_ondisk::items::FreeSpaceInfo;
-use butterfs_ondisk::{Key, KeyType};
+use butterfs_ondisk::{Key, KeyType, Logical};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -41,7 +41,7 @@ pub(super) fn apply(handle: &Handle, changes: &[RangeChange]) -> Result<()> {
     while let Some(first) = rest.first() {
         let group = core
             .space
-            .group_of(butterfs_ondisk::Logical(first.at))
+            .group_of(Logical(first.at))
             .ok_or_else(|| Error::corrupt(format!("extent {} is in no block group", first.at)))?;
         let end = group.start.0 + group.length;
         let (here, later) = rest.split_at(rest.partition_point(|change| change.at < end));
@@ -49,6 +49,17 @@ pub(super) fn apply(handle: &Handle, changes: &[RangeChange]) -> Result<()> {
         rest = later;
     }
     Ok(())
+}
+
+/// Has the items in memory that changes of extents at these places, which ascend, are going to change.
+pub(super) fn preload(core: &Core, groups: &[GroupInfo], places: &[Logical], copied: &mut Copied) {
+    let Some(tree) = core.globals().free_space.as_ref().filter(|_| core.maintains_free_space_tree()) else { return };
+    tree.preload_copied(core, &groups.iter().map(info_key).collect::<Vec<_>>(), copied);
+    tree.preload_copied(core, &places.iter().map(|at| behind_run_at(at.0)).collect::<Vec<_>>(), copied);
+}
+
+fn behind_run_at(at: u64) -> Key {
+    Key::new(at, KeyType(KeyType::FREE_SPACE_EXTENT.0 + 1), 0)
 }
 
 fn coalesce(changes: &[RangeChange]) -> Vec<RangeChange> {
@@ -122,8 +133,7 @@ impl<'a> GroupRuns<'a> {
 
     /// The run that starts at or before `at`, if it is this group's.
     fn run_before(&self, at: u64) -> Result<Option<(u64, u64)>> {
-        let behind = Key::new(at, KeyType(KeyType::FREE_SPACE_EXTENT.0 + 1), 0);
-        let found = self.tree.last_before(self.handle.core(), behind)?;
+        let found = self.tree.last_before(self.handle.core(), behind_run_at(at))?;
         let own = |key: &Key| key.kind == KeyType::FREE_SPACE_EXTENT && key.objectid >= self.group.start.0;
         let Some((key, _)) = found.filter(|(key, _)| own(key)) else { return Ok(None) };
         self.must_be_inside(&key)?;

@@ -2,25 +2,25 @@
 
 use super::items::{EditItems, Items, Visit};
 use crate::error::Result;
-use crate::transaction::{Core, Handle, ItemRef, Tree};
+use crate::transaction::{BlockSource, Handle, ItemRef, Tree};
 use butterfs_ondisk::Key;
 
 /// See the [module](self).
 pub struct TreeItems<'a> {
-    core: &'a Core,
+    source: BlockSource<'a>,
     tree: &'a Tree,
     handle: Option<&'a Handle>,
 }
 
 impl<'a> TreeItems<'a> {
     /// To look at.
-    pub fn reading(core: &'a Core, tree: &'a Tree) -> TreeItems<'a> {
-        TreeItems { core, tree, handle: None }
+    pub fn reading(source: impl Into<BlockSource<'a>>, tree: &'a Tree) -> TreeItems<'a> {
+        TreeItems { source: source.into(), tree, handle: None }
     }
 
     /// To edit under `handle`.
     pub fn editing(handle: &'a Handle, tree: &'a Tree) -> TreeItems<'a> {
-        TreeItems { core: handle.core(), tree, handle: Some(handle) }
+        TreeItems { source: handle.core().into(), tree, handle: Some(handle) }
     }
 
     fn handle(&self) -> &'a Handle {
@@ -32,11 +32,11 @@ impl Items for TreeItems<'_> {
     type Payload = ItemRef;
 
     fn last_before(&self, key: Key) -> Result<Option<(Key, ItemRef)>> {
-        self.tree.last_before(self.core, key)
+        self.tree.last_before(self.source, key)
     }
 
     fn scan(&self, from: Key, to: Key, each: &mut Visit<'_>) -> Result<()> {
-        self.tree.scan(self.core, from, to, each)
+        self.tree.scan(self.source, from, to, each)
     }
 }
 

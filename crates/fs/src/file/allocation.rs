@@ -8,7 +8,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
-use crate::transaction::{DataReservation, Handle, Reserve};
+use crate::transaction::{BlockSource, DataReservation, Handle, Reserve, without_waiting};
 use butterfs_ondisk::items::inode_flags;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -95,6 +95,7 @@ impl Files {
 
     /// Takes privileges away and, where the file changes, sets its times.
     fn note_allocation(&self, inode: &Arc<Inode>, set_id: bool, changed: Option<Time>) -> Result<()> {
+        self.preload_extents(inode, &(0..0));
         let handle = self.start_surely(3)?;
         let _guard = inode.lock_exclusive()?;
         inode.kill_privileges(&handle, set_id)?;
@@ -106,6 +107,10 @@ impl Files {
 
     /// Whether `range` has neither data nor space. Behind the end of the file a hole cannot be punched.
     fn is_hole(&self, inode: &Inode, range: &Range<u64>) -> Result<bool> {
+        without_waiting(self.engine.core(), &inode.tree, |source| self.is_hole_in(source, inode, range))
+    }
+
+    fn is_hole_in(&self, source: BlockSource<'_>, inode: &Inode, range: &Range<u64>) -> Result<bool> {
         let _guard = inode.lock_shared()?;
         let end = self.round_up(inode.size());
         let span = self.sectors_of(range);
@@ -116,7 +121,7 @@ impl Files {
         if inode.data.next_buffered(span.start).is_some_and(|buffered| buffered.start < span.end) {
             return Ok(false);
         }
-        let (context, items) = self.extents(inode);
+        let (context, items) = self.extents_from(source, inode);
         let mut is_hole = true;
         context.overlapping(&items, &span, &mut |extent, _| {
             is_hole = extent.kind == ExtentKind::Regular && extent.is_hole();
@@ -159,14 +164,14 @@ impl Files {
 
     fn is_zero(&self, inode: &Inode, range: &Range<u64>) -> Result<bool> {
         let span = self.sectors_of(range);
-        let _guard = inode.lock_shared()?;
-        let current = self.sectors(inode, &span)?;
+        let (current, _) = self.sectors(inode, &span)?;
         let part = &current[(range.start - span.start) as usize..(range.end - span.start) as usize];
         Ok(part.iter().all(|&byte| byte == 0))
     }
 
     /// Drops some extents of whole sectors; returns how far it came.
     fn punch_step(&self, inode: &Arc<Inode>, range: &Range<u64>, first: bool) -> Result<u64> {
+        self.preload_extents(inode, range);
         let handle = self.start(Reserve::removal(DROPS_PER_STEP as u64 + 6))?;
         let _guard = inode.lock_exclusive()?;
         if first && !inode.data.is_idle() {
@@ -220,6 +225,7 @@ impl Files {
             }
         }
         if !keep_size && range.end > inode.size() {
+            self.preload_extents(inode, &(range.end..range.end));
             let handle = self.start(Reserve::items(4))?;
             let _guard = inode.lock_exclusive()?;
             self.grow_under(&handle, inode, range.end).inspect_err(|error| handle.failed(error))?;
@@ -251,6 +257,7 @@ impl Files {
     fn preallocate_step(&self, inode: &Arc<Inode>, hole: &Range<u64>, reserved: &mut DataReservation) -> Result<u64> {
         let wanted = (hole.end - hole.start).min(LONGEST_PREALLOC);
         let mut chunk = self.place(wanted, self.sector(), reserved)?;
+        self.preload_extents(inode, hole);
         let handle = self.start(Reserve::items(6))?;
         let _guard = inode.lock_exclusive()?;
         let context = self.context(inode, handle.generation());

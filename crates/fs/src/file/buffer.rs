@@ -22,11 +22,14 @@ struct Whole {
 /// Space for a write; none when all of it can be written in place.
 pub(super) struct WriteReservation(Option<DataReservation>);
 
-/// What to write, and the space reserved for it.
+/// What to write, the space reserved for it, and the rest of the sectors that it covers in part.
 struct Prepared<'a> {
     offset: u64,
     data: &'a [u8],
     reserved: Option<DataReservation>,
+    wholes: Vec<Whole>,
+    /// The number of the file's last change before that was read.
+    change: u64,
 }
 
 impl Prepared<'_> {
@@ -44,7 +47,10 @@ impl Files {
         if data.is_empty() {
             return Ok(0);
         }
-        let _whole = inode.data.whole.read();
+        // Who reads the rest of a sector is not overtaken by other writers.
+        let is_whole = offset.is_multiple_of(self.sector()) && (data.len() as u64).is_multiple_of(self.sector());
+        let _others = is_whole.then(|| inode.data.whole.read());
+        let _alone = (!is_whole).then(|| inode.data.whole.write());
         self.make_room(inode, data.len() as u64)?;
         let reservation = self.reserve_for_write(inode, offset, data.len() as u64)?;
         self.put(inode, offset, data, reservation, kill)?;
@@ -103,14 +109,15 @@ impl Files {
                 Some(reservation) => reservation,
                 None => self.reserve_for_write(inode, offset, data.len() as u64)?,
             };
-            let mut prepared = Prepared { offset, data, reserved };
+            let mut prepared = Prepared { offset, data, reserved, wholes: Vec::new(), change: inode.changed().change };
+            self.read_edges(inode, &mut prepared)?;
             let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.engine, set_id))?;
             let items = if privileged { 3 } else { 1 };
             // Space that a file has already never fails for data: for want of other space, the reserve serves.
             let in_place = prepared.reserved.is_none();
             let handle = if in_place { self.start_surely(items)? } else { self.start(Reserve::items(items))? };
             let _guard = inode.lock_exclusive()?;
-            if !self.put_locked(inode, &mut prepared)? {
+            if !self.put_locked(inode, &mut prepared) {
                 continue;
             }
             if let Some(set_id) = kill {
@@ -134,29 +141,33 @@ impl Files {
         (size > sector && offset >= sector + self.sector()).then_some(sector)
     }
 
-    /// False when the reservation does not cover what turned out to be needed.
-    fn put_locked(&self, inode: &Inode, prepared: &mut Prepared<'_>) -> Result<bool> {
+    /// Reads what must be in the buffer before the write touches a part of it. No lock is held.
+    fn read_edges(&self, inode: &Inode, prepared: &mut Prepared<'_>) -> Result<()> {
         let size = inode.size();
-        let mut wholes = Vec::new();
         if let Some(sector) = self.separate_tail(size, prepared.offset)
             && let Some(content) = self.tail_to_rewrite(inode, size)?
         {
-            wholes.push(Whole { at: sector, content });
+            prepared.wholes.push(Whole { at: sector, content });
         }
-        loop {
-            let missing = inode.data.with(|buffer| self.missing_edges(buffer, &wholes, &prepared.range()));
-            if missing.is_empty() {
-                let done = inode.data.with(|buffer| self.put_buffered(buffer, &wholes, prepared));
-                match done {
-                    Some(fits) => return Ok(fits),
-                    None => continue,
-                }
-            }
-            for at in missing {
-                let content = self.edge(inode, at, &prepared.range(), size)?;
-                wholes.push(Whole { at, content });
-            }
+        let range = prepared.range();
+        let missing = inode.data.with(|buffer| self.missing_edges(buffer, &prepared.wholes, &range));
+        for at in missing {
+            let content = self.edge(inode, at, &range, size)?;
+            prepared.wholes.push(Whole { at, content });
         }
+        Ok(())
+    }
+
+    /// False when the file has changed since its edges were read, or the reservation does not cover what turned out to be
+    /// needed.
+    fn put_locked(&self, inode: &Inode, prepared: &mut Prepared<'_>) -> bool {
+        let range = prepared.range();
+        let is_needed = !prepared.wholes.is_empty() || self.separate_tail(inode.size(), prepared.offset).is_some();
+        let is_old = is_needed && inode.changed().change != prepared.change;
+        !is_old
+            && inode.data.with(|buffer| {
+                self.missing_edges(buffer, &prepared.wholes, &range).is_empty() && self.put_buffered(buffer, prepared)
+            })
     }
 
     /// Sectors that the write covers in part and that neither the buffer nor `wholes` has.
@@ -176,22 +187,19 @@ impl Files {
     /// A sector that the write covers in part. Nothing is read when nothing of it stays.
     fn edge(&self, inode: &Inode, at: u64, range: &Range<u64>, size: u64) -> Result<Vec<u8>> {
         let stays = at < range.start.min(size) || range.end < size.min(at + self.sector());
-        if stays { self.sectors(inode, &(at..at + self.sector())) } else { Ok(vec![0; self.sector() as usize]) }
+        if stays { Ok(self.sectors(inode, &(at..at + self.sector()))?.0) } else { Ok(vec![0; self.sector() as usize]) }
     }
 
-    /// `None` when write-back took an edge away meanwhile; false when the reservation is too small.
-    fn put_buffered(&self, buffer: &mut Buffer, wholes: &[Whole], prepared: &mut Prepared<'_>) -> Option<bool> {
-        let range = prepared.range();
-        if !self.missing_edges(buffer, wholes, &range).is_empty() {
-            return None;
-        }
-        let span = self.sectors_of(&range);
+    /// False when the reservation is too small.
+    fn put_buffered(&self, buffer: &mut Buffer, prepared: &mut Prepared<'_>) -> bool {
+        let span = self.sectors_of(&prepared.range());
+        let wholes = &prepared.wholes;
         let is_new = |at: u64| !buffer.dirty.contains(at) && !span.contains(&at);
         let outside = wholes.iter().filter(|whole| is_new(whole.at)).count() as u64 * self.sector();
         let added: u64 = buffer.dirty.gaps(span).iter().map(|gap| gap.end - gap.start).sum::<u64>() + outside;
         if let Some(mut reserved) = prepared.reserved.take() {
             if reserved.bytes() < added {
-                return Some(false);
+                return false;
             }
             reserved.shrink(reserved.bytes() - added);
             buffer.reserve(reserved);
@@ -201,11 +209,11 @@ impl Files {
         }
         buffer.dirty.write(prepared.offset, prepared.data);
         buffer.counted.total.get_or_insert_with(|| Arc::clone(&self.buffered_bytes));
-        Some(true)
+        true
     }
 
-    /// The last sector of the file with its tail zeroed, when what is on disk behind the end of the file is not
-    /// zero, or is inline. The inode is locked.
+    /// The last sector of a file of this size with its tail zeroed, when what is on disk behind the end of the file is not
+    /// zero, or is inline. It holds as long as the file does not change.
     pub(super) fn tail_to_rewrite(&self, inode: &Inode, size: u64) -> Result<Option<Vec<u8>>> {
         let start = self.round_down(size);
         if start == size {
@@ -220,8 +228,7 @@ impl Files {
         if !inline && (extent.kind == ExtentKind::Prealloc || extent.is_hole()) {
             return Ok(None);
         }
-        let mut content = vec![0; self.sector() as usize];
-        self.read_extents(inode, &sector, &mut content)?;
+        let mut content = self.sectors_on_disk(inode, &sector)?;
         let tail = &mut content[(size - start) as usize..];
         let stale = tail.iter().any(|&byte| byte != 0);
         tail.fill(0);

@@ -89,15 +89,21 @@ impl Files {
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let read = sharing.source + done..covered;
         let range = sharing.target + done..sharing.target + (covered - sharing.source);
+        let ((one, change), (other, other_change)) =
+            (self.sectors(sharing.from, &read)?, self.sectors(sharing.into, &range)?);
+        self.preload_extents(sharing.into, &range);
         let handle = self.start(Reserve::items(Sharing::ITEMS))?;
         let _locks = sharing.lock()?;
+        if sharing.from.changed().change != change || sharing.into.changed().change != other_change {
+            return Ok(Piece::Buffered);
+        }
         let is_buffered = |inode: &Inode, range: &Range<u64>| {
             inode.data.next_buffered(range.start).is_some_and(|run| run.start < range.end)
         };
         if is_buffered(sharing.from, &read) || is_buffered(sharing.into, &range) {
             return Ok(Piece::Buffered);
         }
-        if self.sectors(sharing.from, &read)? != self.sectors(sharing.into, &range)? {
+        if one != other {
             return Ok(Piece::Differs);
         }
         let moved = |part: &FileExtent| FileExtent { start: sharing.target + (part.start - sharing.source), ..*part };

@@ -107,11 +107,7 @@ impl Files {
     /// Reads data and gives it a new place. The mapping lock is held.
     fn write_anew(&self, inode: &Arc<Inode>, range: Range<u64>, compress: Option<Method>) -> Result<()> {
         let mut reserved = Some(self.reserve_data(range.end - range.start)?);
-        let mut content = vec![0; (range.end - range.start) as usize];
-        {
-            let _guard = inode.lock_shared()?;
-            self.read_extents(inode, &range, &mut content)?;
-        }
+        let content = self.sectors_on_disk(inode, &range)?;
         let mut runs = DirtyRuns::default();
         runs.write(range.start, &content);
         drop(content);

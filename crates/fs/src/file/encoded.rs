@@ -134,6 +134,8 @@ impl Files {
         let items = DROPPED_PER_STEP as u64 + 8 + digests.len() as u64 / (u64::from(self.engine.nodesize()) / 2);
         let mut done = range.start;
         while done < range.end {
+            self.preload_extents(inode, &(done..range.end));
+            self.preload_checksums(at, chunk.len);
             let handle = self.start_recording(items)?;
             let _guard = inode.lock_exclusive()?;
             let first = done == range.start;

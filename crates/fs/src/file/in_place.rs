@@ -24,7 +24,7 @@ use crate::file_buffer::DirtyRuns;
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use crate::options::Canary;
-use crate::transaction::InPlaceWrite;
+use crate::transaction::{BlockSource, InPlaceWrite, without_waiting};
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
 use std::ops::{ControlFlow, Range};
@@ -76,11 +76,13 @@ impl Files {
         if !Files::may_have_own_space(inode) {
             return Ok(Vec::new());
         }
-        // Nothing freezes while a handle is held, so references are either pending or booked.
-        let _handle = self.engine.join()?;
-        // Write-back splits extents meanwhile, item by item, with the inode locked.
-        let _guard = inode.lock_shared()?;
-        Ok(self.in_place_now(inode, range, usize::MAX)?.0)
+        without_waiting(self.engine.core(), &inode.tree, |source| {
+            // Nothing freezes while a handle is held, so references are either pending or booked.
+            let _handle = self.engine.join()?;
+            // Write-back splits extents meanwhile, item by item, with the inode locked.
+            let _guard = inode.lock_shared()?;
+            Ok(self.in_place_now(source, inode, range, usize::MAX)?.0)
+        })
     }
 
     /// Holds the first few extents in `range` that may be written in place. The mapping lock is held.
@@ -88,13 +90,15 @@ impl Files {
         if !Files::may_have_own_space(inode) {
             return Ok(HeldExtents { extents: Vec::new(), through: range.end });
         }
-        let handle = self.engine.join()?;
-        let (found, through) = self.in_place_now(inode, range, HELD_AT_ONCE)?;
-        let hold = |extent: FileExtent| {
-            let write = self.engine.begin_in_place(&handle, inode.tree_id(), extent.at, extent.disk_len)?;
-            Some(HeldExtent { extent, _write: write })
-        };
-        Ok(HeldExtents { extents: found.into_iter().filter_map(hold).collect(), through })
+        without_waiting(self.engine.core(), &inode.tree, |source| {
+            let handle = self.engine.join()?;
+            let (found, through) = self.in_place_now(source, inode, range, HELD_AT_ONCE)?;
+            let hold = |extent: FileExtent| {
+                let write = self.engine.begin_in_place(&handle, inode.tree_id(), extent.at, extent.disk_len)?;
+                Some(HeldExtent { extent, _write: write })
+            };
+            Ok(HeldExtents { extents: found.into_iter().filter_map(hold).collect(), through })
+        })
     }
 
     fn may_have_own_space(inode: &Inode) -> bool {
@@ -103,9 +107,15 @@ impl Files {
 
     /// Of the first `limit` candidates in `range` those that may be written in place, and up to where these are all. The
     /// caller holds a handle.
-    fn in_place_now(&self, inode: &Inode, range: &Range<u64>, limit: usize) -> Result<(Vec<FileExtent>, u64)> {
+    fn in_place_now(
+        &self,
+        source: BlockSource<'_>,
+        inode: &Inode,
+        range: &Range<u64>,
+        limit: usize,
+    ) -> Result<(Vec<FileExtent>, u64)> {
         let overwrites = inode.with(|state| state.has(inode_flags::NODATACOW));
-        let (context, items) = self.extents(inode);
+        let (context, items) = self.extents_from(source, inode);
         let (mut found, mut through) = (Vec::new(), range.end);
         context.overlapping(&items, range, &mut |extent, _| {
             let is_data = extent.kind == ExtentKind::Regular && extent.is_on_disk();
@@ -126,8 +136,8 @@ impl Files {
             let writable = match same {
                 Some((_, writable)) => writable,
                 None => {
-                    is_exclusive(&self.engine, &inode.tree, inode.ino, &extent)?
-                        && (extent.kind == ExtentKind::Prealloc || self.may_overwrite(&extent)?)
+                    is_exclusive(source, &inode.tree, inode.ino, &extent)?
+                        && (extent.kind == ExtentKind::Prealloc || self.may_overwrite(source, &extent)?)
                 }
             };
             known = Some((extent, writable));
@@ -140,14 +150,14 @@ impl Files {
 
     /// Whether data of which this is the only user may be overwritten: it has no checksums, and the last commit shows it to
     /// nobody else either.
-    fn may_overwrite(&self, extent: &FileExtent) -> Result<bool> {
+    fn may_overwrite(&self, source: BlockSource<'_>, extent: &FileExtent) -> Result<bool> {
         let is_shown = self.engine.gate.was_unshared(extent.at) && !self.engine.has_canary(Canary::UnsharedEarly);
         // What several operations do together can be taken back.
-        Ok(!is_shown && !self.engine.is_together() && self.has_no_checksums(extent)?)
+        Ok(!is_shown && !self.engine.is_together() && self.has_no_checksums(source, extent)?)
     }
 
-    fn has_no_checksums(&self, extent: &FileExtent) -> Result<bool> {
-        let csum_tree = TreeItems::reading(&self.engine, &self.engine.globals().csum);
+    fn has_no_checksums(&self, source: BlockSource<'_>, extent: &FileExtent) -> Result<bool> {
+        let csum_tree = TreeItems::reading(source, &self.engine.globals().csum);
         Ok(checksums::lookup(&csum_tree, self.layout(), extent.at, extent.disk_len)?.none_present())
     }
 
@@ -177,6 +187,7 @@ impl Files {
     }
 
     fn note_overwritten(&self, inode: &Arc<Inode>, end: u64) -> Result<()> {
+        self.preload_extents(inode, &(end..end));
         let handle = self.start_recording(4)?;
         let _guard = inode.lock_exclusive()?;
         let context = self.context(inode, handle.generation());

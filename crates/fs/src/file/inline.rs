@@ -117,10 +117,7 @@ impl Files {
     pub(super) fn convert_inline(&self, inode: &Arc<Inode>) -> Result<()> {
         let sector = 0..self.sector();
         let mut reserved = Some(self.reserve_data(self.sector())?);
-        let content = {
-            let _guard = inode.lock_shared()?;
-            self.sectors(inode, &sector)?
-        };
+        let (content, _) = self.sectors(inode, &sector)?;
         let mut runs = DirtyRuns::default();
         runs.write(0, &content);
         self.write_new(inode, &runs, &mut vec![sector], &mut reserved, &mut 0)

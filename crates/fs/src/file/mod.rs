@@ -51,10 +51,12 @@ use crate::error::{Errno, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::Layout;
 use crate::file_buffer::Buffer;
-use crate::inode::{Inode, InodeId};
-use crate::transaction::{DataReservation, Handle, Reserve};
-use butterfs_ondisk::Generation;
+use crate::inode::xattr::CAPABILITY;
+use crate::inode::{Inode, InodeId, Known, preload};
+use crate::transaction::{BlockSource, DataReservation, Handle, Reserve};
 use butterfs_ondisk::features::incompat;
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Generation, Key, KeyType, Logical};
 use butterfs_sync::{Condvar, Mutex, order};
 use extents::FileContext;
 use parallel::Helpers;
@@ -66,6 +68,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use unpacked::UnpackedExtents;
+
+/// Leaves of extents that one step changes, at most.
+const LEAVES_PER_STEP: usize = 8;
 
 /// Inodes with buffered data, oldest first.
 #[derive(Default)]
@@ -169,6 +174,27 @@ impl Files {
 
     /// The file's extents, to look at.
     fn extents<'a>(&'a self, inode: &'a Inode) -> (FileContext, TreeItems<'a>) {
-        (self.context(inode, self.engine.generation()), TreeItems::reading(&self.engine, &inode.tree))
+        self.extents_from(BlockSource::loading(self.engine.core()), inode)
+    }
+
+    fn extents_from<'a>(&self, source: BlockSource<'a>, inode: &'a Inode) -> (FileContext, TreeItems<'a>) {
+        (self.context(inode, self.engine.generation()), TreeItems::reading(source, &inode.tree))
+    }
+
+    /// Has in memory what a change of the file's extents from `range` on changes, as far as one step goes.
+    fn preload_extents(&self, inode: &Inode, range: &Range<u64>) {
+        let key = |offset| Key::new(inode.ino.0, KeyType::EXTENT_DATA, offset);
+        inode.tree.preload(self.engine.core(), &[key(inode.with(|state| state.item.size.get()))]);
+        inode.tree.preload_range(self.engine.core(), key(range.start), key(range.end.max(1) - 1), LEAVES_PER_STEP);
+        if inode.with(|state| state.capability != Known::Absent) {
+            preload::attribute(self.engine.core(), &inode.tree, inode.ino, CAPABILITY);
+        }
+    }
+
+    /// The same for the checksums of data.
+    fn preload_checksums(&self, at: Logical, len: u64) {
+        let key = |at: u64| Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, at);
+        let csum = &self.engine.globals().csum;
+        csum.preload_range(self.engine.core(), key(at.0), key(at.0 + len), LEAVES_PER_STEP);
     }
 }

@@ -1,14 +1,15 @@
 //! Reading: the buffer over the extents, every sector verified. Compressed extents of one read are decompressed on all
 //! cores. What comes next on the devices is read ahead.
 
+use super::Files;
 use super::codec::{self, Algorithm};
-use super::{FileContext, Files};
 use crate::error::{Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums};
 use crate::file_extent::{ExtentKind, FileExtent, INLINE_HEAD};
 use crate::inode::Inode;
 use crate::options::Canary;
+use crate::transaction::{BlockSource, HeldData, Misses};
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
 use butterfs_sync::Mutex;
@@ -19,81 +20,155 @@ use std::sync::Arc;
 /// A compressed extent that claims more, on disk or in memory, is not believed.
 const LARGEST_COMPRESSED: u64 = 1 << 20;
 
+/// Which content of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// What users see.
+    Now,
+    /// What is recorded.
+    OnDisk,
+}
+
+/// What was read of a file.
+struct Seen {
+    span: Range<u64>,
+    /// The size of the file.
+    size: u64,
+    /// The number of its last change.
+    change: u64,
+}
+
+/// What of a file is on disk.
+#[derive(PartialEq)]
+struct Parts {
+    extents: Vec<FileExtent>,
+    /// Every sector has a checksum.
+    verified: bool,
+}
+
 impl Files {
     /// Reads up to `len` bytes at `offset` into `out`, which holds nothing else afterwards. Fewer only at the end
     /// of the file.
     pub fn read(&self, inode: &Inode, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
-        out.clear();
-        let _guard = inode.lock_shared()?;
-        let end = inode.size().min(offset.saturating_add(len as u64));
-        if offset >= end {
+        let wanted = offset..offset.saturating_add(len as u64);
+        let seen = self.see(inode, &|size| wanted.start..wanted.end.min(size), Content::Now, out);
+        let Seen { span, size, .. } = seen.inspect_err(|_| out.clear())?;
+        let end = wanted.end.min(size);
+        if span.is_empty() {
             return Ok(0);
-        }
-        let span = self.sectors_of(&(offset..end));
-        out.resize((span.end - span.start) as usize, 0);
-        if let Err(error) = self.read_span(inode, &span, out) {
-            out.clear();
-            return Err(error);
         }
         out.truncate((end - span.start) as usize);
         out.drain(..(offset - span.start) as usize);
         Ok(out.len())
     }
 
-    /// The sectors of `span` as they are now, zero beyond the end of the file. The inode is locked.
-    pub(super) fn sectors(&self, inode: &Inode, span: &Range<u64>) -> Result<Vec<u8>> {
-        let mut out = vec![0; (span.end - span.start) as usize];
-        self.read_span(inode, span, &mut out)?;
-        let end = inode.size().clamp(span.start, span.end);
+    /// The sectors of `span` as they are now, zero beyond the end of the file, and the number of the file's last change.
+    pub(super) fn sectors(&self, inode: &Inode, span: &Range<u64>) -> Result<(Vec<u8>, u64)> {
+        let mut out = Vec::new();
+        let Seen { size, change, .. } = self.see(inode, &|_| span.clone(), Content::Now, &mut out)?;
+        let end = size.clamp(span.start, span.end);
         out[(end - span.start) as usize..].fill(0);
+        Ok((out, change))
+    }
+
+    /// The sectors of `span` on disk, whatever is buffered; beyond the end of the file too.
+    pub(super) fn sectors_on_disk(&self, inode: &Inode, span: &Range<u64>) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        self.see(inode, &|_| span.clone(), Content::OnDisk, &mut out)?;
         Ok(out)
     }
 
-    /// Reads whole sectors into `out`, which is zero; beyond the end of the file they hold whatever is on disk.
-    fn read_span(&self, inode: &Inode, span: &Range<u64>, out: &mut [u8]) -> Result<()> {
-        for gap in inode.data.overlay(span, out) {
-            let part = (gap.start - span.start) as usize..(gap.end - span.start) as usize;
-            self.read_extents(inode, &gap, &mut out[part])?;
-        }
-        Ok(())
-    }
-
-    /// What the extents hold of `range`, into `out`, which is zero.
-    pub(super) fn read_extents(&self, inode: &Inode, range: &Range<u64>, out: &mut [u8]) -> Result<()> {
-        let (context, items) = self.extents(inode);
-        self.read_mapped(inode, &context, &items, range, out).map_err(|error| in_file(inode, error))
-    }
-
-    fn read_mapped(
+    /// Reads the sectors of a part of the file, as they were at one moment, into `out`; beyond the end of the file they hold
+    /// whatever is on disk. `part` is given the size. No lock is held while a device reads: what the file has where is found
+    /// out with the inode locked, and its data held.
+    fn see(
         &self,
         inode: &Inode,
-        context: &FileContext,
-        items: &TreeItems<'_>,
-        range: &Range<u64>,
-        out: &mut [u8],
-    ) -> Result<()> {
-        let mut parts: Vec<FileExtent> = Vec::new();
-        context.overlapping(items, range, &mut |extent, payload| {
-            let inside = extent.start.max(range.start)..extent.end().min(range.end);
-            match extent.kind {
-                ExtentKind::Inline => {
-                    let data = self.inline_data(&extent, &payload[INLINE_HEAD..])?;
-                    let part = &data[inside.start as usize..inside.end as usize];
-                    let from = (inside.start - range.start) as usize;
-                    out[from..from + part.len()].copy_from_slice(part);
+        part: &dyn Fn(u64) -> Range<u64>,
+        content: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<Seen> {
+        let misses = Misses::default();
+        let mut doubted: Option<Parts> = None;
+        loop {
+            out.clear();
+            let found = {
+                let _guard = inode.lock_shared()?;
+                let (size, change) = (inode.size(), inode.changed().change);
+                let part = part(size);
+                let span = if part.is_empty() { 0..0 } else { self.sectors_of(&part) };
+                out.resize((span.end - span.start) as usize, 0);
+                let gaps = match content {
+                    Content::Now => inode.data.overlay(&span, out),
+                    Content::OnDisk => vec![span.clone()],
+                };
+                let source = BlockSource::in_memory(self.engine.core(), &misses);
+                let parts = self.parts_of(inode, (&span, &gaps), out, source);
+                parts.map(|parts| (Seen { span, size, change }, self.hold(&parts), parts))
+            };
+            let (seen, _held, parts) = match found {
+                Err(Error::Missing(_)) => {
+                    misses.load(self.engine.core(), &inode.tree)?;
+                    continue;
                 }
-                ExtentKind::Regular if extent.is_on_disk() => parts.push(extent.part(&inside)),
-                ExtentKind::Regular | ExtentKind::Prealloc => {}
+                found => found.map_err(|error| in_file(inode, error))?,
+            };
+            match self.read_parts(&parts, &seen.span, out) {
+                Ok(()) => return Ok(seen),
+                // What was given up since has no checksums any more.
+                Err(_) if doubted.as_ref() != Some(&parts) => doubted = Some(parts),
+                Err(error) => return Err(in_file(inode, error)),
             }
-            Ok(ControlFlow::Continue(()))
-        })?;
+        }
+    }
+
+    /// Keeps the data of `parts` from being used again.
+    fn hold(&self, parts: &Parts) -> Option<HeldData> {
+        let mut extents: Vec<(Logical, u64)> = parts.extents.iter().map(|part| (part.at, part.disk_len)).collect();
+        extents.dedup();
+        (!extents.is_empty()).then(|| self.engine.core().hold_data(extents))
+    }
+
+    /// What of the `gaps` in `span` is on disk; what items hold goes to `out`. The inode is locked.
+    fn parts_of(
+        &self,
+        inode: &Inode,
+        (span, gaps): (&Range<u64>, &[Range<u64>]),
+        out: &mut [u8],
+        source: BlockSource<'_>,
+    ) -> Result<Parts> {
+        let context = self.context(inode, self.engine.generation());
+        let items = TreeItems::reading(source, &inode.tree);
+        let mut extents = Vec::new();
+        for gap in gaps {
+            context.overlapping(&items, gap, &mut |extent, payload| {
+                let inside = extent.start.max(gap.start)..extent.end().min(gap.end);
+                match extent.kind {
+                    ExtentKind::Inline => {
+                        let data = self.inline_data(&extent, &payload[INLINE_HEAD..])?;
+                        let part = &data[inside.start as usize..inside.end as usize];
+                        let from = (inside.start - span.start) as usize;
+                        out[from..from + part.len()].copy_from_slice(part);
+                    }
+                    ExtentKind::Regular if extent.is_on_disk() => extents.push(extent.part(&inside)),
+                    ExtentKind::Regular | ExtentKind::Prealloc => {}
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+        }
         let verified = !inode.with(|state| state.has(inode_flags::NODATASUM));
+        Ok(Parts { extents, verified })
+    }
+
+    /// Reads `parts`, which lie in `span`, to their places in `out`.
+    fn read_parts(&self, parts: &Parts, span: &Range<u64>, out: &mut [u8]) -> Result<()> {
+        let verified = parts.verified;
         let adjoins = |a: &FileExtent, b: &FileExtent| {
             a.compression == 0 && b.compression == 0 && a.end() == b.start && disk_end(a) == disk_start(b)
         };
-        let (mut rest, mut at) = (out, range.start);
+        let (mut rest, mut at) = (out, span.start);
         let mut packed: Vec<(&FileExtent, Mutex<&mut [u8]>)> = Vec::new();
-        for run in parts.chunk_by(adjoins) {
+        for run in parts.extents.chunk_by(adjoins) {
             let (first, last) = (&run[0], &run[run.len() - 1]);
             let (into, behind) = rest.split_at_mut((last.end() - at) as usize);
             let into = &mut into[(first.start - at) as usize..];
@@ -215,7 +290,7 @@ impl Files {
         if !verified {
             return Ok(volume.read_unverified(at, out).inspect_err(report)?);
         }
-        let csum_tree = TreeItems::reading(&self.engine, &self.engine.globals().csum);
+        let csum_tree = TreeItems::reading(self.engine.core(), &self.engine.globals().csum);
         let sums = checksums::lookup(&csum_tree, self.layout(), at, out.len() as u64)?;
         let sector = self.sector() as usize;
         if let Some(missing) = (0..sums.len()).find(|&index| sums.get(index).is_none()) {

@@ -143,7 +143,13 @@ impl Files {
         progress: &mut Progress<'_, '_>,
     ) -> Result<()> {
         let mut digests = Some(digests).filter(|digests| !digests.is_empty());
-        while placed.iter().any(|piece| piece.recorded < piece.file.end) {
+        while let Some(next) = placed.iter().find(|piece| piece.recorded < piece.file.end) {
+            let end = placed.last().map_or(next.file.end, |last| last.file.end);
+            self.preload_extents(inode, &(next.recorded..end));
+            if let Some(digests) = digests {
+                let sectors = (digests.len() / self.engine.checksum_kind().len()) as u64;
+                self.preload_checksums(placed[0].at, sectors * self.sector());
+            }
             let handle = self.start_recording(items)?;
             let _guard = inode.lock_exclusive()?;
             let recorded = self.record_under(&handle, inode, placed, digests.take(), progress);

@@ -121,10 +121,7 @@ impl Files {
         len: u64,
         set_id: bool,
     ) -> Result<u64> {
-        let content = {
-            let _guard = from.lock_shared()?;
-            self.sectors(from, &(source..source + self.round_up(len)))?
-        };
+        let (content, _) = self.sectors(from, &(source..source + self.round_up(len)))?;
         let reservation = self.reserve_for_write(into, target, len)?;
         self.put(into, target, &content[..len as usize], reservation, Some(set_id))?;
         Ok(len)
@@ -135,6 +132,7 @@ impl Files {
         let end = self.round_up(sharing.len);
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let range = sharing.target + done..sharing.target + (covered - sharing.source);
+        self.preload_extents(sharing.into, &range);
         let handle = self.start(Reserve::items(Sharing::ITEMS))?;
         let _locks = sharing.lock()?;
         let kill = (done == 0).then_some(set_id);

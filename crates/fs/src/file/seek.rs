@@ -8,6 +8,7 @@ use crate::backref::is_only_user;
 use crate::error::{Errno, Error, Result};
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
+use crate::transaction::{BlockSource, without_waiting};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -23,6 +24,10 @@ pub enum Whence {
 impl Files {
     /// The first position at or behind `offset` that is data, or a hole. `ENXIO` when there is none before the end.
     pub fn seek(&self, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
+        without_waiting(self.engine.core(), &inode.tree, |source| self.seek_in(source, inode, offset, whence))
+    }
+
+    fn seek_in(&self, source: BlockSource<'_>, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
         let _guard = inode.lock_shared()?;
         let size = inode.size();
         if offset >= size {
@@ -30,7 +35,7 @@ impl Files {
         }
         let mut at = offset;
         while at < size {
-            let (end, is_data) = self.stretch(inode, at, size)?;
+            let (end, is_data) = self.stretch(source, inode, at, size)?;
             if is_data == (whence == Whence::Data) {
                 return Ok(at);
             }
@@ -47,27 +52,32 @@ impl Files {
         if !self.engine.is_read_only() {
             self.write_back(inode)?;
         }
-        let _guard = inode.lock_shared()?;
-        let (context, items) = self.extents(inode);
-        context.list(&items, range, most)
+        without_waiting(self.engine.core(), &inode.tree, |source| {
+            let _guard = inode.lock_shared()?;
+            let (context, items) = self.extents_from(source, inode);
+            context.list(&items, range, most)
+        })
     }
 
     /// Whether others than the file may use the data of one of its extents, in other files or in snapshots.
     pub fn is_shared(&self, inode: &Inode, extent: &FileExtent) -> Result<bool> {
-        // Nothing freezes while a handle is held, so references are either pending or booked.
-        let _handle = if self.engine.is_read_only() { None } else { Some(self.engine.join()?) };
-        Ok(extent.is_on_disk() && !is_only_user(&self.engine, &inode.tree, inode.ino, extent)?)
+        let is_only_user = without_waiting(self.engine.core(), &inode.tree, |source| {
+            // Nothing freezes while a handle is held, so references are either pending or booked.
+            let _handle = if self.engine.is_read_only() { None } else { Some(self.engine.join()?) };
+            is_only_user(source, &inode.tree, inode.ino, extent)
+        })?;
+        Ok(extent.is_on_disk() && !is_only_user)
     }
 
     /// How far from `at` on the file is all data or all hole, at least; and which.
-    fn stretch(&self, inode: &Inode, at: u64, size: u64) -> Result<(u64, bool)> {
+    fn stretch(&self, source: BlockSource<'_>, inode: &Inode, at: u64, size: u64) -> Result<(u64, bool)> {
         let next_buffered = match inode.data.next_buffered(at) {
             Some(range) if range.start <= at => return Ok((range.end, true)),
             Some(range) => range.start,
             None => size,
         };
         let limit = next_buffered.min(size);
-        let (context, items) = self.extents(inode);
+        let (context, items) = self.extents_from(source, inode);
         // Without an extent the rest is a hole; one that begins later ends the hole.
         let mut found = (limit, false);
         context.overlapping(&items, &(at..limit), &mut |extent, _| {

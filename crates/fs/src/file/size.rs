@@ -4,15 +4,16 @@
 //! is buffered is recorded: the size on disk never covers data that is not there. Shrinking goes from the end in
 //! bounded steps, each of which is a file that is merely not short enough yet.
 
-use super::Files;
 use super::extents::FileContext;
 use super::inline::InlineContent;
 use super::recording::Booking;
+use super::{Files, LEAVES_PER_STEP};
 use crate::error::Result;
 use crate::extent::TreeItems;
 use crate::file_extent::{ExtentKind, FileExtent, INLINE_HEAD};
 use crate::inode::Inode;
 use crate::transaction::{Handle, Reserve};
+use butterfs_ondisk::{Key, KeyType};
 use std::sync::Arc;
 
 /// What a new size brings with it.
@@ -54,6 +55,7 @@ impl Files {
     fn grow(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<bool> {
         self.write_back_locked(inode)?;
         self.rewrite_tail(inode)?;
+        self.preload_extents(inode, &(size..size));
         let handle = self.start(Reserve::items(6))?;
         let _guard = inode.lock_exclusive()?;
         if inode.size() > size {
@@ -73,10 +75,14 @@ impl Files {
             return Ok(());
         }
         let reserved = self.reserve_data(self.sector());
-        {
+        loop {
+            let (change, end) = (inode.changed().change, inode.size());
+            let content = self.tail_to_rewrite(inode, end)?;
             let _guard = inode.lock_exclusive()?;
-            let end = inode.size();
-            let Some(content) = self.tail_to_rewrite(inode, end)? else { return Ok(()) };
+            if inode.changed().change != change {
+                continue;
+            }
+            let Some(content) = content else { return Ok(()) };
             let reserved = reserved?;
             inode.data.with(|buffer| {
                 buffer.dirty.write_below(self.round_down(end), &content);
@@ -84,6 +90,7 @@ impl Files {
                 buffer.trim_reservation();
                 buffer.counted.total.get_or_insert_with(|| Arc::clone(&self.buffered_bytes));
             });
+            break;
         }
         self.write_back_locked(inode)?;
         // A short file may have moved into its item with that.
@@ -127,9 +134,17 @@ impl Files {
         !inode.data.is_idle() && inode.data.with(|buffer| buffer.dirty.iter().any(|run| end(run) >= size))
     }
 
+    /// Has in memory what one step of shrinking changes.
+    fn preload_end(&self, inode: &Inode, size: u64) {
+        let key = |offset| Key::new(inode.ino.0, KeyType::EXTENT_DATA, offset);
+        self.preload_extents(inode, &(size..size));
+        inode.tree.preload_end_of_range(self.engine.core(), key(size), key(u64::MAX), LEAVES_PER_STEP);
+    }
+
     fn shrink_in_steps(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<()> {
         let mut first = true;
         loop {
+            self.preload_end(inode, size);
             let handle = self.start(Reserve::removal(DROPS_PER_STEP + 6))?;
             let _guard = inode.lock_exclusive()?;
             if std::mem::take(&mut first) {
@@ -182,7 +197,7 @@ impl Files {
 
     /// Where the next step of shrinking to `size` cuts, and whether nothing is left behind `size` then.
     fn last_extents(&self, inode: &Inode, context: &FileContext, size: u64) -> Result<(bool, u64)> {
-        let items = TreeItems::reading(&self.engine, &inode.tree);
+        let items = TreeItems::reading(self.engine.core(), &inode.tree);
         let (end, mut from) = (self.round_up(size), u64::MAX);
         for _ in 0..DROPS_PER_STEP {
             match context.before(&items, from)? {
@@ -195,7 +210,7 @@ impl Files {
 
     /// Cuts plain inline data to `size`.
     fn shrink_inline(&self, handle: &Handle, inode: &Arc<Inode>, context: &FileContext, size: u64) -> Result<()> {
-        let items = TreeItems::reading(&self.engine, &inode.tree);
+        let items = TreeItems::reading(self.engine.core(), &inode.tree);
         let found = context.before(&items, 1)?;
         let Some((extent, payload)) = found.filter(|(extent, _)| extent.kind == ExtentKind::Inline) else {
             return Ok(());

@@ -5,6 +5,7 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::attr::mode;
 use crate::inode::{Inode, InodeId};
 use crate::options::Canary;
+use crate::transaction::{BlockSource, Misses};
 use crate::tree_log::{LogStats, Request, Synced, Ticket};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Generation, Ino};
@@ -22,6 +23,8 @@ pub enum GoingDown {
     AtOnce,
 }
 
+/// How often an `fsync` may find that blocks are missing; each time more of what it needs is in memory.
+const MOST_ROUNDS: usize = 256;
 /// Inodes that an `fsync` looks for in memory before it makes a list of those that may be ahead of their tree.
 const ASKED_ONE_BY_ONE: usize = 256;
 
@@ -90,7 +93,7 @@ impl Filesystem {
                 Synced::Done => Ok(()),
                 Synced::Commit => self.commit_through(generation),
             },
-            Ticket::Settled(generation) | Ticket::Commit(generation) => self.commit_through(generation),
+            Ticket::Frozen(generation) | Ticket::Commit(generation) => self.commit_through(generation),
         }
     }
 
@@ -115,6 +118,22 @@ impl Filesystem {
         if policies.log_behind_commit {
             core.order.wait_durable(core.generation().0 - 1);
         }
+        let misses = Misses::default();
+        for _ in 0..MOST_ROUNDS {
+            if let Some(ticket) = self.log_from(inode, BlockSource::in_memory(core, &misses))? {
+                return Ok(ticket);
+            }
+            // What cannot be read is for the commit to report, if it matters.
+            if misses.load(core, &inode.tree).is_err() {
+                break;
+            }
+        }
+        Ok(Ticket::Commit(core.generation()))
+    }
+
+    /// The same with what `source` has; `None` where that is too little.
+    fn log_from(&self, inode: &Arc<Inode>, source: BlockSource<'_>) -> Result<Option<Ticket>> {
+        let core = &self.0.engine;
         let is_file = inode.with(|state| state.mode()) & mode::S_IFMT == mode::S_IFREG;
         let _mapping = is_file.then(|| inode.data.lock_mapping());
         let handle = core.join()?;
@@ -131,6 +150,6 @@ impl Filesystem {
         };
         let changed = inode.changed();
         let request = Request { tree: &inode.tree, ino: inode.ino, changed, memory: &item };
-        Ok(self.0.logs.log(&handle, &request))
+        Ok(self.0.logs.log(&handle, &request, source))
     }
 }

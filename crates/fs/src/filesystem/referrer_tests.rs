@@ -7,7 +7,7 @@ use crate::file_extent::FileExtent;
 use crate::inode::InodeId;
 use crate::inode::attr::Caller;
 use crate::options::Options;
-use crate::transaction::Loading;
+use crate::transaction::BlockSource;
 use crate::{Env, mkfs};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_ondisk::items::RootItem;
@@ -53,7 +53,7 @@ fn roots(fs: &Filesystem) -> Vec<NodePtr> {
     ];
     let (from, to) = (Key::new(0, KeyType(0), 0), Key::new(u64::MAX, KeyType(255), u64::MAX));
     let tree_root = roots[0];
-    butterfs_tree::scan(&Loading(core), &tree_root, &from, &to, &mut |key, payload| {
+    butterfs_tree::scan(&BlockSource::loading(core), &tree_root, &from, &to, &mut |key, payload| {
         if key.kind == KeyType::ROOT_ITEM {
             let item = RootItem::parse(payload).unwrap();
             roots.push(root(TreeId(key.objectid), item.bytenr.get(), item.level, item.generation.get()));
@@ -68,7 +68,7 @@ fn roots(fs: &Filesystem) -> Vec<NodePtr> {
 fn all_places(fs: &Filesystem) -> BTreeMap<Logical, Places> {
     let mut found: BTreeMap<Logical, Places> = BTreeMap::new();
     for root in roots(fs) {
-        butterfs_tree::walk(&Loading(&fs.0.engine), &root, &mut |ptr, node| {
+        butterfs_tree::walk(&BlockSource::loading(&fs.0.engine), &root, &mut |ptr, node| {
             if let Some(key) = node.first_key() {
                 found.entry(ptr.at).or_default().push((root.tree, key, ptr.level));
             }

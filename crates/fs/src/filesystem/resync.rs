@@ -119,7 +119,7 @@ impl Filesystem {
 
     fn resync_data(&self, id: DeviceId, at: Logical, len: u64, is_mixed: bool) -> Result<Resynced> {
         let core = &self.0.engine;
-        let csum_tree = TreeItems::reading(core, &core.globals().csum);
+        let csum_tree = TreeItems::reading(core.core(), &core.globals().csum);
         let sums: Checksums = checksums::lookup(&csum_tree, Layout::of(core), at, len)?;
         let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
         let sector = u64::from(core.sectorsize());

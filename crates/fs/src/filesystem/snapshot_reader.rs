@@ -13,7 +13,7 @@ use crate::backref::sharers::{self, Sharers};
 use crate::error::{Errno, Error, Result};
 use crate::file_extent::FileExtent;
 use crate::subvolume::SubvolumeInfo;
-use crate::transaction::Loading;
+use crate::transaction::BlockSource;
 use butterfs_ondisk::{Key, Logical, TreeId};
 use butterfs_tree::{Difference, NodePtr, Position};
 use std::ops::ControlFlow;
@@ -31,6 +31,8 @@ impl Filesystem {
     pub fn read_snapshot(&self, id: TreeId) -> Result<SnapshotReader> {
         let _operation = self.begin();
         self.0.engine.must_not_be_together()?;
+        // What is read now is in memory when nobody may change it.
+        self.subvolume_info(id)?;
         let mut table = self.0.engine.subvolume_table.lock();
         let (tree, info) = (self.0.engine.tree(id)?, self.subvolume_info(id)?);
         if !info.is_readonly() {
@@ -68,13 +70,13 @@ impl SnapshotReader {
     /// The leaf in whose range a key lies, and the key's place there.
     pub fn search(&self, key: Key) -> Result<Position> {
         let _alarm = self.filesystem.engine.alarm();
-        butterfs_tree::search(&Loading(&self.filesystem.engine), &self.root, &key)
+        butterfs_tree::search(&BlockSource::loading(&self.filesystem.engine), &self.root, &key)
     }
 
     /// The item with the greatest key below `key`.
     pub fn last_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>> {
         let _alarm = self.filesystem.engine.alarm();
-        let found = butterfs_tree::last_before(&Loading(&self.filesystem.engine), &self.root, &key)?;
+        let found = butterfs_tree::last_before(&BlockSource::loading(&self.filesystem.engine), &self.root, &key)?;
         Ok(found.map(|(leaf, slot)| (leaf.key(slot), leaf.item(slot).to_vec())))
     }
 
@@ -108,7 +110,7 @@ impl SnapshotReader {
         visit: &mut dyn FnMut(Key, Difference<'_>) -> Result<ControlFlow<()>, E>,
     ) -> Result<(), E> {
         let _alarm = self.filesystem.engine.alarm();
-        butterfs_tree::diff(&Loading(&self.filesystem.engine), old.map(|old| &old.root), &self.root, visit)
+        butterfs_tree::diff(&BlockSource::loading(&self.filesystem.engine), old.map(|old| &old.root), &self.root, visit)
     }
 
     /// The content of an extent as its item, `payload`, says: from `from` bytes behind its start on, into `out`, whole

@@ -40,6 +40,12 @@ impl Filesystem {
         self.0.engine.nodes.work()
     }
 
+    /// Forgets every tree block that is as it is on the device and that nobody uses.
+    pub fn forget_clean_blocks(&self) {
+        let _operation = self.begin();
+        self.0.engine.nodes.forget_clean();
+    }
+
     /// The most steps, and the most reads of tree blocks, for which everybody waited in one go since the last call.
     pub fn take_longest_stop(&self) -> (u64, u64) {
         let _operation = self.begin();

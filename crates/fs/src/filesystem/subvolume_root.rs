@@ -33,7 +33,7 @@ impl Filesystem {
         let core = &self.0.engine;
         let directory = Ino(core.superblock().root_dir_objectid.get());
         let key = Key::new(directory.0, KeyType::DIR_ITEM, name_hash(b"default"));
-        let Some(item) = core.globals().root.get(core, key)? else { return Ok(TreeId::FS) };
+        let Some(item) = core.globals().root.get(core.core(), key)? else { return Ok(TreeId::FS) };
         Ok(entry::find(&item, b"default")?.map_or(TreeId::FS, |(_, found)| TreeId(found.location.objectid)))
     }
 

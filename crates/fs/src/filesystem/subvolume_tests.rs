@@ -267,8 +267,9 @@ fn old_root_items_are_read_and_grow() {
     world.edit(|handle| [id, still].into_iter().for_each(|id| shorten(handle, id)));
     let world = world.reopen(Options::default());
     let core = &world.fs.0.engine;
-    let item_len =
-        |id: TreeId| core.globals().root.get(core, Key::new(id.0, KeyType::ROOT_ITEM, 0)).unwrap().unwrap().len();
+    let item_len = |id: TreeId| {
+        core.globals().root.get(core.core(), Key::new(id.0, KeyType::ROOT_ITEM, 0)).unwrap().unwrap().len()
+    };
     assert_eq!((item_len(id), item_len(still)), (RootItem::LEGACY_LEN, RootItem::LEGACY_LEN));
     assert_eq!(world.fs.subvolume_info(id).unwrap().uuid, [0; 16]);
     let found = world.fs.lookup(InodeId::root_of(id), b"file").unwrap();

@@ -15,7 +15,7 @@
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::inode::entry::{self, DirItemEntry, NAME_MAX};
-use crate::transaction::{Core, Handle, Tree};
+use crate::transaction::{BlockSource, Core, Handle, Tree};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::items::DirItem;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
@@ -76,7 +76,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-fn hash_key(directory: Ino, name: &[u8]) -> Key {
+pub(crate) fn hash_key(directory: Ino, name: &[u8]) -> Key {
     Key::new(directory.0, KeyType::DIR_ITEM, name_hash(name))
 }
 
@@ -86,8 +86,8 @@ pub fn index_key(directory: Ino, index: u64) -> Key {
 }
 
 /// Finds the entry of a name.
-pub fn find(core: &Core, tree: &Tree, directory: Ino, name: &[u8]) -> Result<Option<Found>> {
-    let Some(payload) = tree.get(core, hash_key(directory, name))? else { return Ok(None) };
+pub fn find<'a>(source: impl Into<BlockSource<'a>>, tree: &Tree, directory: Ino, name: &[u8]) -> Result<Option<Found>> {
+    let Some(payload) = tree.get(source, hash_key(directory, name))? else { return Ok(None) };
     let Some((range, entry)) = entry::find(&payload, name)? else { return Ok(None) };
     Ok(Some(Found { target: EntryTarget::of(entry.location)?, kind: entry.kind, alone: range.len() == payload.len() }))
 }
@@ -203,11 +203,13 @@ impl Inode {
     /// The index that the next entry will have. The operation lock is held exclusively.
     fn next_index(&self, core: &Core) -> Result<u64> {
         let known = self.with(|state| state.next_index);
-        if known != 0 {
-            return Ok(known);
+        let next = match known {
+            0 => last_index(core, &self.tree, self.ino)?.saturating_add(1),
+            known => known,
+        };
+        if next == u64::MAX {
+            return Err(Error::refused(Errno::EOVERFLOW, "the directory has no free index"));
         }
-        let next = last_index(core, &self.tree, self.ino)?.checked_add(1).filter(|next| *next < u64::MAX);
-        let next = next.ok_or_else(|| Error::refused(Errno::EOVERFLOW, "the directory has no free index"))?;
         self.remember(|state| state.next_index = next);
         Ok(next)
     }

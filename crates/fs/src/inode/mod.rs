@@ -20,6 +20,7 @@ pub mod entry;
 mod inherited;
 pub(crate) mod number;
 pub mod orphan;
+pub(crate) mod preload;
 pub(crate) mod privilege;
 pub mod property;
 pub mod reference;

@@ -50,6 +50,7 @@ pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
     if inode.with(|state| state.item.nbytes.get()) > FEW_EXTENTS * sectorsize {
         remove_extents(core, inode)?;
     }
+    preload_rest(core, inode);
     let handle = core.start(Reserve::removal(4))?;
     let _turn = core.maintain(&inode.tree)?;
     remove_rest(&handle, inode).inspect_err(|error| handle.failed(error))?;
@@ -57,9 +58,24 @@ pub(super) fn delete(inodes: &InodeCache, inode: &Arc<Inode>) -> Result<()> {
     Ok(())
 }
 
+/// The leaves that a step of [`remove_extents`] changes.
+fn preload_extents(core: &Core, inode: &Inode) {
+    let key = |offset| Key::new(inode.ino.0, KeyType::EXTENT_DATA, offset);
+    inode.tree.preload(core, &[self::key(inode.ino)]);
+    inode.tree.preload_end_of_range(core, key(0), key(u64::MAX), LEAVES_PER_STEP as usize + 1);
+}
+
+/// The leaves with the rest of an inode.
+fn preload_rest(core: &Core, inode: &Inode) {
+    let (from, to) = keys_of(inode.ino);
+    inode.tree.preload(core, &[key(inode.ino)]);
+    inode.tree.preload_range(core, from, to, usize::MAX);
+}
+
 /// Removes all file extents, from the end, in as many handles as it takes.
 fn remove_extents(core: &Engine, inode: &Arc<Inode>) -> Result<()> {
     loop {
+        preload_extents(core, inode);
         let handle = core.start(Reserve::removal(LEAVES_PER_STEP + 1))?;
         let _turn = core.maintain(&inode.tree)?;
         let more = remove_some_extents(&handle, inode).inspect_err(|error| handle.failed(error))?;
@@ -147,9 +163,13 @@ fn drop_extent(handle: &Handle, tree: TreeId, key: Key, payload: &[u8]) -> Resul
     Ok(extent.body.num_bytes.get())
 }
 
+fn keys_of(ino: Ino) -> (Key, Key) {
+    (Key::new(ino.0, KeyType(0), 0), Key::new(ino.0, KeyType(u8::MAX), u64::MAX))
+}
+
 /// Removes all items of the inode, and its orphan item.
 fn remove_rest(handle: &Handle, inode: &Arc<Inode>) -> Result<()> {
-    let (from, to) = (Key::new(inode.ino.0, KeyType(0), 0), Key::new(inode.ino.0, KeyType(u8::MAX), u64::MAX));
+    let (from, to) = keys_of(inode.ino);
     let tree = &inode.tree;
     while tree.remove_range(handle, from, to, &mut |key, payload| {
         if key.kind == KeyType::EXTENT_DATA {

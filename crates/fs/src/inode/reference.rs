@@ -62,6 +62,11 @@ fn extref_key(ino: Ino, directory: Ino, name: &[u8]) -> Key {
     Key::new(ino.0, KeyType::INODE_EXTREF, extref_hash(directory.0, name))
 }
 
+/// The items that may record a name.
+pub fn keys(ino: Ino, directory: Ino, name: &[u8]) -> [Key; 2] {
+    [ref_key(ino, directory), extref_key(ino, directory, name)]
+}
+
 /// Splits the first name off `payload`; `None` when it does not lie in it whole.
 fn split(key: &Key, payload: &[u8]) -> Option<(usize, Ino, u64, usize)> {
     if key.kind == KeyType::INODE_REF {
@@ -114,7 +119,7 @@ fn find_in(key: Key, payload: &[u8], directory: Ino, name: &[u8]) -> Result<Opti
 
 /// Finds the record of a name.
 pub fn find(core: &Core, tree: &Tree, ino: Ino, directory: Ino, name: &[u8]) -> Result<Option<NameRecord>> {
-    for key in [ref_key(ino, directory), extref_key(ino, directory, name)] {
+    for key in keys(ino, directory, name) {
         if let Some(payload) = tree.get(core, key)?
             && let Some(found) = find_in(key, &payload, directory, name)?
         {

@@ -22,7 +22,7 @@ pub struct RootBackref {
     pub index: u64,
 }
 
-fn keys(tree: TreeId, subvolume: TreeId) -> [Key; 2] {
+pub(crate) fn keys(tree: TreeId, subvolume: TreeId) -> [Key; 2] {
     [Key::new(tree.0, KeyType::ROOT_REF, subvolume.0), Key::new(subvolume.0, KeyType::ROOT_BACKREF, tree.0)]
 }
 

@@ -39,7 +39,7 @@ impl Demand {
     }
 }
 
-fn key(ino: Ino, name: &[u8]) -> Key {
+pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
     Key::new(ino.0, KeyType::XATTR_ITEM, name_hash(name))
 }
 

@@ -8,7 +8,7 @@ use crate::inode::attr::{Attr, Caller, InodeId, SetAttr, SetTime, mode, timespec
 use crate::inode::privilege::without_set_id;
 use crate::inode::refusals::FIXED;
 use crate::inode::xattr::{self, Demand};
-use crate::inode::{Inode, InodeState};
+use crate::inode::{Inode, InodeState, Known, preload};
 use crate::options::AccessTimes;
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags;
@@ -32,6 +32,7 @@ impl Namespace {
         let mtime = set.mtime.filter(|time| set.size.is_none() || *time != SetTime::Now);
         let rest = SetAttr { size: None, mtime, kill_suidgid: set.kill_suidgid && set.size.is_none(), ..*set };
         if rest != SetAttr::default() {
+            self.preload_attributes(&inode, &rest);
             self.run(Reserve::items(3), |handle| {
                 let _guard = inode.lock_exclusive()?;
                 check(&inode, &rest)?;
@@ -39,6 +40,16 @@ impl Namespace {
             })?;
         }
         Ok(inode.attr())
+    }
+
+    fn preload_attributes(&self, inode: &Inode, set: &SetAttr) {
+        if set.mode.is_some() {
+            preload::attribute(self.core(), &inode.tree, inode.ino, acl::ACCESS);
+        }
+        let may_lose_capability = set.uid.is_some() || set.gid.is_some() || set.kill_suidgid || set.kill_capability;
+        if may_lose_capability && inode.with(|state| state.capability != Known::Absent) {
+            preload::attribute(self.core(), &inode.tree, inode.ino, xattr::CAPABILITY);
+        }
     }
 
     /// An inode was read: its access time follows, as the mount's options have it.

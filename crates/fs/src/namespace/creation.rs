@@ -8,7 +8,7 @@ use crate::inode::directory::{self, EntryTarget, FIRST_INDEX, check_name, item_r
 use crate::inode::entry::DirItemEntry;
 use crate::inode::property::{COMPRESSION, Compression};
 use crate::inode::reference::{self, Reference};
-use crate::inode::{Inode, Known, Orphan, cache, number, xattr};
+use crate::inode::{Inode, Known, Orphan, cache, number, preload, xattr};
 use crate::options::DataPolicy;
 use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::items::{FileExtentHead, InodeItem, compression, file_extent_type, inode_flags};
@@ -117,6 +117,7 @@ impl Namespace {
     pub fn tmpfile(&self, caller: &Caller, parent: InodeId, permissions: u32) -> Result<Attr> {
         let directory = self.directory(parent)?;
         let wanted = Wanted { mode: mode::S_IFREG | permissions & mode::PERMISSIONS, ..Wanted::default() };
+        preload::creation(self.core(), &directory);
         let inode = self.run(Reserve::items(ITEMS), |handle| {
             let _guard = directory.lock_shared()?;
             directory.must_take_entries()?;
@@ -137,6 +138,8 @@ impl Namespace {
     fn make(&self, caller: &Caller, parent: InodeId, name: &[u8], wanted: &Wanted<'_>) -> Result<Attr> {
         check_name(name)?;
         let directory = self.directory(parent)?;
+        preload::addition(self.core(), &directory, name);
+        preload::creation(self.core(), &directory);
         let attr = self.run(Reserve::items(ITEMS), |handle| {
             let _guard = directory.lock_exclusive()?;
             directory.must_take_entries()?;

@@ -8,7 +8,7 @@ use crate::inode::capability;
 use crate::inode::property::{self, COMPRESSION, Compression};
 use crate::inode::refusals::FIXED;
 use crate::inode::xattr::{self, CAPABILITY, Demand};
-use crate::inode::{Inode, Known};
+use crate::inode::{Inode, Known, preload};
 use crate::transaction::{Handle, Reserve};
 use std::sync::Arc;
 
@@ -76,6 +76,7 @@ impl Namespace {
             capability::check(value)?;
         }
         let inode = self.inode(id)?;
+        preload::attribute(self.core(), &inode.tree, inode.ino, name);
         self.run(Reserve::items(ITEMS), |handle| {
             let _guard = inode.lock_exclusive()?;
             must_take_attributes(&inode, name)?;
@@ -97,6 +98,7 @@ impl Namespace {
     pub fn remove_xattr(&self, caller: &Caller, id: InodeId, name: &[u8]) -> Result<()> {
         let meaning = Meaning::of(name)?;
         let inode = self.inode(id)?;
+        preload::attribute(self.core(), &inode.tree, inode.ino, name);
         self.run(Reserve::removal(ITEMS), |handle| {
             let _guard = inode.lock_exclusive()?;
             must_take_attributes(&inode, name)?;

@@ -11,7 +11,7 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{InodeId, mode};
 use crate::inode::property::COMPRESSION;
 use crate::inode::xattr::Demand;
-use crate::inode::{Inode, InodeState, Known};
+use crate::inode::{Inode, InodeState, Known, preload};
 use crate::options::Algorithm;
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags::*;
@@ -26,6 +26,7 @@ impl Namespace {
     /// Sets those of the flags in `scope` that are in `wanted`, and clears the others.
     pub fn set_flags(&self, id: InodeId, wanted: u64, scope: u64) -> Result<()> {
         let inode = self.inode(id)?;
+        preload::attribute(self.core(), &inode.tree, inode.ino, COMPRESSION);
         self.run(Reserve::items(3), |handle| {
             let _guard = inode.lock_exclusive()?;
             inode.must_be_writable()?;

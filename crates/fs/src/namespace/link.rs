@@ -7,7 +7,7 @@ use crate::inode::directory::{self, EntryTarget, check_name};
 use crate::inode::entry::DirItemEntry;
 use crate::inode::reference::{self, Reference};
 use crate::inode::refusals::FIXED;
-use crate::inode::{Inode, Orphan, orphan};
+use crate::inode::{Inode, Orphan, orphan, preload};
 use crate::transaction::{Handle, Reserve};
 use std::sync::Arc;
 
@@ -26,6 +26,11 @@ impl Namespace {
         }
         if id.tree != new_parent.tree {
             return Err(Error::refused(Errno::EXDEV, "a file cannot have names in two subvolumes"));
+        }
+        preload::addition(self.core(), &directory, new_name);
+        preload::record(self.core(), &inode.tree, inode.ino, directory.ino, new_name);
+        if inode.with(|state| state.orphan == Orphan::Recorded) {
+            preload::orphan(self.core(), &inode.tree, inode.ino);
         }
         self.run(Reserve::items(5), |handle| {
             let _guards = lock_all(&[&directory, &inode])?;

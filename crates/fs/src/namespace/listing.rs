@@ -14,6 +14,9 @@ use crate::error::{Errno, Result};
 use crate::inode::attr::{Attr, InodeId, readdir_kind};
 use crate::inode::directory::{self, EntryTarget, FIRST_INDEX, index_key};
 use crate::inode::{Inode, cache, entry};
+use crate::transaction::without_waiting;
+use butterfs_ondisk::Key;
+use butterfs_tree::Position;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -55,21 +58,50 @@ impl Namespace {
             self.note_access(&directory);
         }
         let (from, to) = (index_key(id.ino, offset.max(FIRST_INDEX)), index_key(id.ino, last));
-        // A rename is in the midst of two changes while it has the directory.
-        let _guard = directory.lock_shared()?;
-        directory.tree.scan(self.core(), from, to, &mut |key, payload| {
-            for found in entry::entries(payload) {
-                let (_, entry) = found?;
-                let target = EntryTarget::of(entry.location)?;
-                let offset_next = key.offset.saturating_add(1);
-                let id = self.shown_id(&directory, entry.name, target)?;
-                let shown = DirEntry { id, offset_next, kind: readdir_kind(entry.kind), name: entry.name };
-                if !show(shown) {
-                    return Ok(ControlFlow::Break(()));
+        let mut next = Some(from);
+        while let Some(from) = next.filter(|from| *from <= to) {
+            let at = self.leaf_of(&directory, from)?;
+            for slot in at.slot..at.leaf.nritems() {
+                let key = at.leaf.key(slot);
+                if key > to || self.show_item(&directory, key, at.leaf.item(slot), show)?.is_break() {
+                    self.core().nodes.count_items(slot - at.slot);
+                    return Ok(());
                 }
             }
-            Ok(ControlFlow::Continue(()))
+            self.core().nodes.count_items(at.leaf.nritems().saturating_sub(at.slot));
+            next = at.upper;
+        }
+        Ok(())
+    }
+
+    /// The leaf of a directory's tree where `key` is. It never changes.
+    fn leaf_of(&self, directory: &Inode, key: Key) -> Result<Position> {
+        without_waiting(self.core(), &directory.tree, |source| {
+            // A rename is in the midst of two changes while it has the directory.
+            let _guard = directory.lock_shared()?;
+            directory.tree.position(source, key)
         })
+    }
+
+    /// Shows what one DIR_INDEX says.
+    fn show_item(
+        &self,
+        directory: &Arc<Inode>,
+        key: Key,
+        payload: &[u8],
+        show: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<ControlFlow<()>> {
+        for found in entry::entries(payload) {
+            let (_, entry) = found?;
+            let target = EntryTarget::of(entry.location)?;
+            let offset_next = key.offset.saturating_add(1);
+            let id = self.shown_id(directory, entry.name, target)?;
+            let shown = DirEntry { id, offset_next, kind: readdir_kind(entry.kind), name: entry.name };
+            if !show(shown) {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     /// The same with attributes. Each entry that the callback takes, but not `.` and `..`, counts as a lookup. An
@@ -119,10 +151,12 @@ impl Namespace {
     fn shown_id(&self, directory: &Arc<Inode>, name: &[u8], target: EntryTarget) -> Result<InodeId> {
         match target {
             EntryTarget::Inode(ino) => Ok(InodeId::new(directory.tree_id(), ino)),
-            EntryTarget::Subvolume(_) => match self.resolve(directory, name, target)? {
-                Object::Subvolume(tree, _) => Ok(InodeId::root_of(tree)),
-                Object::Placeholder(tree) => Ok(self.placeholder(directory, tree).id),
-                Object::Inode(inode) => Ok(inode.id()),
+            EntryTarget::Subvolume(subvolume) => match self.subvolume_object(directory, name, subvolume) {
+                Ok(Object::Placeholder(tree)) => Ok(self.placeholder(directory, tree).id),
+                Ok(_) => Ok(InodeId::root_of(subvolume)),
+                // It has moved since its entry was seen.
+                Err(error) if error.is(Errno::ENOENT) => Ok(InodeId::root_of(subvolume)),
+                Err(error) => Err(error),
             },
         }
     }

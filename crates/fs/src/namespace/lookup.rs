@@ -6,6 +6,7 @@ use crate::inode::attr::{Attr, mode};
 use crate::inode::directory::{self, EntryTarget};
 use crate::inode::entry::NAME_MAX;
 use crate::inode::{Inode, InodeId, reference, subvolume_entry};
+use crate::transaction::without_waiting;
 use butterfs_ondisk::items::{FileExtentHead, compression, file_extent_type};
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use std::sync::Arc;
@@ -46,13 +47,7 @@ impl Namespace {
             return Err(no_entry());
         }
         let directory = self.directory(parent)?;
-        let object = {
-            let _guard = directory.lock_shared()?;
-            let found = directory::find(self.core(), &directory.tree, directory.ino, name)?;
-            let Some(found) = found else { return Err(no_entry()) };
-            self.resolve(&directory, name, found.target)?
-        };
-        match object {
+        match self.object(&directory, name)?.ok_or_else(no_entry)? {
             Object::Inode(inode) => Ok(inode.attr()),
             Object::Subvolume(tree, _) => {
                 self.enter_subvolume(tree)?;
@@ -62,7 +57,42 @@ impl Namespace {
         }
     }
 
-    /// What the target of an entry is. The directory is locked.
+    /// What a name leads to.
+    fn object(&self, directory: &Inode, name: &[u8]) -> Result<Option<Object>> {
+        let mut doubtful = None;
+        loop {
+            let found = without_waiting(self.core(), &directory.tree, |source| {
+                // A rename is in the midst of two changes while it has the directory.
+                let _guard = directory.lock_shared()?;
+                directory::find(source, &directory.tree, directory.ino, name)
+            })?;
+            let Some(target) = found.map(|found| found.target) else { return Ok(None) };
+            let resolved = match target {
+                EntryTarget::Inode(_) => self.resolve(directory, name, target),
+                EntryTarget::Subvolume(id) => self.subvolume_object(directory, name, id),
+            };
+            match resolved {
+                // Somebody may have removed it since.
+                Err(_) if doubtful != Some(target) => doubtful = Some(target),
+                resolved => return resolved.map(Some),
+            }
+        }
+    }
+
+    /// What an entry for a subvolume is: with the directory locked, because an entry that has just lost its subvolume looks like
+    /// a placeholder. `ENOENT` when the name does not lead there any more.
+    pub(super) fn subvolume_object(&self, directory: &Inode, name: &[u8], subvolume: TreeId) -> Result<Object> {
+        // From here on everything is in memory.
+        let _ = self.resolve_subvolume(directory, name, subvolume);
+        let _guard = directory.lock_shared()?;
+        let found = directory::find(self.core(), &directory.tree, directory.ino, name)?;
+        if found.map(|found| found.target) != Some(EntryTarget::Subvolume(subvolume)) {
+            return Err(no_entry());
+        }
+        self.resolve_subvolume(directory, name, subvolume)
+    }
+
+    /// What the target of an entry is. Where the directory is not locked, it may be gone.
     pub(super) fn resolve(&self, directory: &Inode, name: &[u8], target: EntryTarget) -> Result<Object> {
         match target {
             EntryTarget::Inode(ino) => {

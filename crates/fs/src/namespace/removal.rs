@@ -5,7 +5,7 @@ use super::{Namespace, lock_all};
 use crate::error::{Errno, Error, Result};
 use crate::inode::attr::{InodeId, timespec};
 use crate::inode::directory::{self, EntryTarget, Found, check_name};
-use crate::inode::{Inode, Orphan, reference};
+use crate::inode::{Inode, Orphan, preload, reference};
 use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::TreeId;
 use std::sync::Arc;
@@ -41,6 +41,7 @@ impl Namespace {
         check_name(name)?;
         let directory = self.directory(parent)?;
         loop {
+            preload::name(self.core(), &directory, name);
             match self.run(Reserve::removal(5), |handle| self.try_remove(handle, &directory, name, call))? {
                 Attempt::Again => {}
                 Attempt::Orphan(id) => {

@@ -14,9 +14,10 @@ use crate::inode::directory::{self, EntryTarget, Found, check_name};
 use crate::inode::entry::DirItemEntry;
 use crate::inode::reference::{self, Reference};
 use crate::inode::refusals::FIXED;
-use crate::inode::{Inode, subvolume_entry};
+use crate::inode::{Inode, preload, subvolume_entry};
 use crate::options::Canary;
 use crate::transaction::{Handle, Reserve};
+use butterfs_ondisk::items::dir_type;
 use std::sync::Arc;
 
 /// Items that a rename changes: two entries go and two come, two inodes' records, two subvolumes' records, whiteout.
@@ -108,8 +109,9 @@ impl Namespace {
         let ((old_parent, old_name), (new_parent, new_name)) = (old, new);
         check_name(old_name)?;
         check_name(new_name)?;
-        let _renames = (old_parent != new_parent).then(|| self.renames.lock());
         let (old, new) = (self.directory(old_parent)?, self.directory(new_parent)?);
+        self.preload_rename((&old, old_name), (&new, new_name), how);
+        let _renames = (old_parent != new_parent).then(|| self.renames.lock());
         loop {
             let attempt = self.run(Reserve::items(ITEMS), |handle| {
                 let old = self.side(&old, old_name)?;
@@ -122,6 +124,35 @@ impl Namespace {
                     orphan.into_iter().for_each(|id| self.inodes.dispose(id));
                     return Ok(());
                 }
+            }
+        }
+    }
+
+    fn preload_rename(&self, old: (&Inode, &[u8]), new: (&Inode, &[u8]), how: RenameMode) {
+        let core = self.core();
+        for (from, to) in [(old, new), (new, old)] {
+            preload::name(core, from.0, from.1);
+            preload::addition(core, from.0, from.1);
+            let Ok(Some(found)) = directory::find(core, &from.0.tree, from.0.ino, from.1) else { continue };
+            match found.target {
+                EntryTarget::Inode(child) => preload::record(core, &to.0.tree, child, to.0.ino, to.1),
+                EntryTarget::Subvolume(subvolume) => preload::place(core, to.0.tree_id(), subvolume),
+            }
+            if found.kind == dir_type::DIR && old.0.id() != new.0.id() {
+                self.preload_way_up(to.0.id());
+            }
+        }
+        if matches!(how, RenameMode::Whiteout { .. }) {
+            preload::creation(core, old.0);
+        }
+    }
+
+    fn preload_way_up(&self, directory: InodeId) {
+        let mut at = directory;
+        for _ in 0..1 << 20 {
+            match self.parent(at) {
+                Ok(parent) if parent != at => at = parent,
+                _ => return,
             }
         }
     }

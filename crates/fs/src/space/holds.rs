@@ -1,24 +1,28 @@
-//! Extents that somebody is writing where they are, without a lock: they are not used again until that has ended.
+//! Extents that somebody reads, or writes where they are, without a lock: they are not used again until that has ended.
 //!
 //! # Invariants
 //! 1. A freed extent that is held stays pinned when its generation is durable, and becomes free when the last hold on
 //!    it ends.
-//! 2. A hold begins while the extent has an owner, under a handle: so before the extent can be freed and released.
+//! 2. A hold begins while the extent has an owner that cannot give it up: so before the extent can be freed and released.
+//! 3. Extents that are held are whole ones, so no two of them overlap.
 
 use super::{Space, SpaceState};
 use butterfs_ondisk::Logical;
+use std::collections::BTreeMap;
 
-/// Extents that are held, and freed ones that wait for that to end: addresses and lengths.
+/// Extents that are held, and freed ones that wait for that to end.
 #[derive(Default)]
 pub(super) struct Holds {
-    held: Vec<(u64, u64)>,
+    /// Address and length, with how many hold it.
+    held: BTreeMap<(u64, u64), usize>,
     pub waiting: Vec<(u64, u64)>,
 }
 
 impl Holds {
     /// Whether some byte of a run is held.
     fn holds(&self, (at, len): (u64, u64)) -> bool {
-        self.held.iter().any(|&(start, held)| start < at + len && at < start + held)
+        let before_end = self.held.range(..(at + len, 0)).next_back();
+        before_end.is_some_and(|(&(start, held), _)| start + held > at)
     }
 }
 
@@ -34,16 +38,24 @@ impl SpaceState {
 }
 
 impl Space {
-    /// From now on these bytes are not used again when they are freed, until [`end_hold`](Self::end_hold).
-    pub fn hold(&self, at: Logical, len: u64) {
-        self.state.lock().holds.held.push((at.0, len));
+    /// From now on the bytes of these extents are not used again when they are freed, until [`end_hold`](Self::end_hold).
+    pub fn hold(&self, extents: &[(Logical, u64)]) {
+        let mut state = self.state.lock();
+        for (at, len) in extents {
+            *state.holds.held.entry((at.0, *len)).or_default() += 1;
+        }
     }
 
-    /// Ends one hold.
-    pub fn end_hold(&self, at: Logical, len: u64) {
+    /// Ends one hold on each of these extents.
+    pub fn end_hold(&self, extents: &[(Logical, u64)]) {
         let mut state = self.state.lock();
-        let found = state.holds.held.iter().position(|held| *held == (at.0, len));
-        state.holds.held.swap_remove(found.expect("a hold ends once"));
+        for (at, len) in extents {
+            let count = state.holds.held.get_mut(&(at.0, *len)).expect("a hold ends once");
+            *count -= 1;
+            if *count == 0 {
+                state.holds.held.remove(&(at.0, *len));
+            }
+        }
         if state.holds.waiting.is_empty() {
             return;
         }
@@ -82,15 +94,15 @@ mod tests {
         let (space, at) = space();
         let free = || space.totals(Class::Data).free;
         let before = free();
-        space.hold(at, MIB);
-        space.hold(at, MIB);
+        space.hold(&[(at, MIB)]);
+        space.hold(&[(at, MIB)]);
         space.account_freed(at, MIB, Generation(1));
         assert_eq!(space.release(Generation(1)), []);
         assert_eq!(free(), before);
-        space.end_hold(at, MIB);
+        space.end_hold(&[(at, MIB)]);
         assert_eq!(free(), before);
         assert!(space.delete_unused(0, 1, &[Logical(16 * MIB)].into()).is_empty(), "its group stays");
-        space.end_hold(at, MIB);
+        space.end_hold(&[(at, MIB)]);
         assert_eq!(free(), before + MIB);
         assert_eq!(space.delete_unused(0, 1, &BTreeSet::new()).len(), 1);
     }
@@ -100,23 +112,23 @@ mod tests {
         let space = Space::new(16384);
         let info = GroupInfo { start: Logical(0), length: 16 * MIB, flags: bits::DATA, used: MIB };
         space.add_group(info, &[], false);
-        space.hold(Logical(0), MIB);
+        space.hold(&[(Logical(0), MIB)]);
         space.account_freed(Logical(0), MIB, Generation(1));
         assert_eq!(space.release(Generation(1)), []);
         // The trees say that all of it is free.
         space.load(Logical(0), &[(0, 16 * MIB)]);
         assert_eq!(space.totals(Class::Data).free, 15 * MIB);
-        space.end_hold(Logical(0), MIB);
+        space.end_hold(&[(Logical(0), MIB)]);
         assert_eq!(space.totals(Class::Data).free, 16 * MIB);
     }
 
     #[test]
     fn other_extents_are_released_as_ever() {
         let (space, at) = space();
-        space.hold(at.plus(4 * MIB), MIB);
+        space.hold(&[(at.plus(4 * MIB), MIB)]);
         space.account_freed(at, MIB, Generation(1));
         assert_eq!(space.release(Generation(1)), [(at, MIB)]);
-        space.end_hold(at.plus(4 * MIB), MIB);
+        space.end_hold(&[(at.plus(4 * MIB), MIB)]);
         assert_eq!(space.totals(Class::Data).free, 32 * MIB);
     }
 }

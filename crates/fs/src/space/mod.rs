@@ -273,6 +273,23 @@ impl Space {
         state.free[class] = state.free[class] - before + after;
     }
 
+    /// A group of `class` to load, where those that are loaded have less than `least` bytes to allocate.
+    pub fn group_to_load(&self, class: Class, least: u64) -> Option<GroupInfo> {
+        let state = self.state.lock();
+        let class = state.resolve(class);
+        let of_class = || state.groups.iter().filter(|(_, group)| group.class == class && group.allocatable() > 0);
+        let loaded: u64 =
+            of_class().filter(|(_, group)| group.free.is_some()).map(|(_, group)| group.allocatable()).sum();
+        let next = of_class().find(|(_, group)| group.free.is_none()).filter(|_| loaded < least);
+        next.map(|(start, group)| info(*start, group))
+    }
+
+    /// About where the next tree blocks are going to be allocated.
+    pub fn next_nodes(&self) -> [Logical; 2] {
+        let state = self.state.lock();
+        [Class::Metadata, Class::System].map(|class| Logical(state.hint[state.resolve(class) as usize]))
+    }
+
     /// Allocates one tree block, aligned to its size.
     pub fn allocate_node(&self, class: Class) -> Found {
         let mut state = self.state.lock();

@@ -1,7 +1,7 @@
 //! New subvolumes and snapshots.
 
-use super::quota_groups;
 use super::uuid_tree::{self, UuidKind};
+use super::{preload, quota_groups};
 use crate::env::{Point, Time};
 use crate::error::{Errno, Error, Result};
 use crate::file::Files;
@@ -45,15 +45,23 @@ pub fn create(inodes: &InodeCache, files: &Files, caller: &Caller, parent: Inode
     let core = files.engine();
     let parent = inodes.get(parent)?;
     check_place(&parent, name)?;
+    let uuid = core.env().uuid();
+    preload::making(core, &parent, name, &uuid);
     let handle = files.start(Reserve::items(ITEMS))?;
     let _guard = parent.lock_exclusive()?;
     let _table = check_under_lock(core, || must_hold(&parent, core, name))?;
     let id = core.trees.next_id()?;
-    make(&handle, caller, &parent, name, id).inspect_err(|error| handle.failed(error))?;
+    make(&handle, caller, &parent, name, (id, uuid)).inspect_err(|error| handle.failed(error))?;
     Ok(id)
 }
 
-fn make(handle: &Handle, caller: &Caller, parent: &Arc<Inode>, name: &[u8], id: TreeId) -> Result<()> {
+fn make(
+    handle: &Handle,
+    caller: &Caller,
+    parent: &Arc<Inode>,
+    name: &[u8],
+    (id, uuid): (TreeId, [u8; 16]),
+) -> Result<()> {
     let core = handle.core();
     let (generation, now) = (handle.generation().0, core.env().now());
     let item = RootItem {
@@ -62,7 +70,7 @@ fn make(handle: &Handle, caller: &Caller, parent: &Arc<Inode>, name: &[u8], id: 
         generation_v2: generation.into(),
         root_dirid: Ino::ROOT_DIR.0.into(),
         refs: 1.into(),
-        uuid: core.env().uuid(),
+        uuid,
         ctransid: generation.into(),
         otransid: generation.into(),
         ctime: timespec(now),
@@ -150,11 +158,14 @@ pub fn snapshot(
     // Until the snapshot is made: it must not share data that still changes.
     let _stopped = core.stop_in_place(source.id());
     // Space is found while handles come and go.
+    let uuid = core.env().uuid();
+    preload::making(core, &parent, name, &uuid);
     let handle = files.start(Reserve::items(ITEMS))?;
     must_hold(&parent, core, name)?;
     let checked = core.has_canary(Canary::SubvolumeCheckedEarly);
     drop(handle);
     core.env().reached(Point::SubvolumeAsked);
+    preload::copying(core, &source, &parent, name);
     let (id, generation) = {
         let stopped = core.stop_handles()?;
         let handle = stopped.handle();
@@ -165,7 +176,7 @@ pub fn snapshot(
         must_hold(&parent, core, name)?;
         let id = core.trees.next_id()?;
         core.dirty_inodes.record_all(handle)?;
-        copy(handle, &source, &parent, name, read_only, id).inspect_err(|error| handle.failed(error))?;
+        copy(handle, &source, &parent, name, read_only, (id, uuid)).inspect_err(|error| handle.failed(error))?;
         (id, handle.generation())
     };
     core.commit_operation(generation)?;
@@ -178,7 +189,7 @@ fn copy(
     parent: &Arc<Inode>,
     name: &[u8],
     read_only: bool,
-    id: TreeId,
+    (id, uuid): (TreeId, [u8; 16]),
 ) -> Result<()> {
     let core = handle.core();
     let (generation, now) = (handle.generation().0, core.env().now());
@@ -188,7 +199,7 @@ fn copy(
     item.last_snapshot = generation.into();
     item.flags = flags.into();
     item.parent_uuid = item.uuid;
-    item.uuid = core.env().uuid();
+    item.uuid = uuid;
     item.otransid = generation.into();
     item.otime = timespec(now);
     item.reserved = [0.into(); 8];

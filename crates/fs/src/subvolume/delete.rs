@@ -1,8 +1,8 @@
 //! Deleting a subvolume: it loses its name and its UUIDs at once, its blocks later (see `cleaner`).
 
 use super::create::check_under_lock;
-use super::info;
 use super::uuid_tree::{self, UuidKind};
+use super::{info, preload};
 use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::file::Files;
@@ -40,10 +40,11 @@ pub fn delete(inodes: &InodeCache, files: &Files, parent: InodeId, name: &[u8], 
     let core = files.engine();
     core.env().reached(Point::SubvolumeAsked);
     let parent = inodes.get(parent)?;
+    preload::deleting(inodes, &parent, name);
     let handle = files.start(Reserve::removal(ITEMS))?;
     let _guard = parent.lock_exclusive()?;
     parent.must_lose_entries()?;
-    let found = directory::find(core, &parent.tree, parent.ino, name)?;
+    let found = directory::find(core.core(), &parent.tree, parent.ino, name)?;
     let found = found.ok_or_else(|| Error::refused(Errno::ENOENT, "there is no such name"))?;
     let EntryTarget::Subvolume(id) = found.target else {
         return Err(Error::refused(Errno::EINVAL, "not a subvolume"));

@@ -1,6 +1,7 @@
 //! What is known about subvolumes, and the properties that can be changed.
 
 use super::create::check_under_lock;
+use super::preload;
 use super::uuid_tree::{self, UuidKind};
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
@@ -8,7 +9,7 @@ use crate::file::Files;
 use crate::inode::attr::{time_of, timespec};
 use crate::inode::entry;
 use crate::inode::entry::DirItemEntry;
-use crate::inode::xattr;
+use crate::inode::{self, xattr};
 use crate::transaction::{Core, Reserve};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::features::incompat;
@@ -136,7 +137,7 @@ pub fn info(core: &Core, id: TreeId) -> Result<SubvolumeInfo> {
     Ok(info)
 }
 
-fn default_key(core: &Core) -> Key {
+pub(super) fn default_key(core: &Core) -> Key {
     Key::new(core.superblock().root_dir_objectid.get(), KeyType::DIR_ITEM, name_hash(b"default"))
 }
 
@@ -149,6 +150,8 @@ pub fn default_id(core: &Core) -> Result<TreeId> {
 /// Makes `id` the default subvolume.
 pub fn set_default(files: &Files, id: TreeId) -> Result<()> {
     let core = files.engine();
+    preload::naming_default(core);
+    preload::identity(core, id);
     let handle = files.start(Reserve::items(2))?;
     let _table = check_under_lock(core, || core.tree(id).map(|_| ()))?;
     let location = Key::new(id.0, KeyType::ROOT_ITEM, u64::MAX);
@@ -163,6 +166,11 @@ pub fn set_default(files: &Files, id: TreeId) -> Result<()> {
 /// into the trees.
 pub fn finish_received(files: &Files, id: TreeId, uuid: &[u8; 16], stransid: u64, mark: &[u8]) -> Result<()> {
     let core = files.engine();
+    preload::identity(core, id);
+    uuid_tree::preload(core, UuidKind::Received, uuid);
+    if let Ok(tree) = core.tree(id) {
+        inode::preload::attribute(core, &tree, Ino::ROOT_DIR, mark);
+    }
     let handle = files.start(Reserve::items(5))?;
     let _table = core.subvolume_table.lock();
     let tree = core.tree(id)?;
@@ -191,6 +199,7 @@ pub fn finish_received(files: &Files, id: TreeId, uuid: &[u8; 16], stransid: u64
 /// Sets or clears the read-only flag. A received subvolume that becomes writable is no longer a received one.
 pub fn set_readonly(files: &Files, id: TreeId, read_only: bool) -> Result<()> {
     let core = files.engine();
+    preload::identity(core, id);
     let handle = files.start(Reserve::items(3))?;
     let table = core.subvolume_table.lock();
     let tree = core.tree(id)?;

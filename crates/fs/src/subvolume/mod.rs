@@ -14,6 +14,7 @@ mod drop_tree;
 pub mod extents;
 mod info;
 pub mod paths;
+mod preload;
 mod quota_groups;
 mod snapshots;
 pub mod uuid_tree;

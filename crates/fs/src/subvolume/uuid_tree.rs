@@ -60,6 +60,13 @@ fn ids(payload: &[u8]) -> impl Iterator<Item = u64> + '_ {
     payload.chunks_exact(8).map(|id| u64::from_le_bytes(id.try_into().expect("eight bytes")))
 }
 
+/// Has in memory what says which subvolumes have this UUID.
+pub(super) fn preload(core: &Core, kind: UuidKind, uuid: &[u8; 16]) {
+    if let Ok(Some(tree)) = tree(core) {
+        tree.preload(core, &[key_of(kind, uuid)]);
+    }
+}
+
 /// The subvolumes with this UUID, oldest entry first.
 pub fn lookup(core: &Core, kind: UuidKind, uuid: &[u8; 16]) -> Result<Vec<TreeId>> {
     let Some(tree) = tree(core)? else { return Ok(Vec::new()) };

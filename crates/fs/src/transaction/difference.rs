@@ -3,9 +3,8 @@
 //!
 //! Invariant: of a range of keys, an item that is not in the leaves returned is the same in both trees.
 
-use super::editor::{Loading, Reader};
 use super::tree::Fetched;
-use super::{Core, Tree};
+use super::{BlockSource, Core, Misses, Tree};
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Key, Level};
 use butterfs_tree::{Node, NodePtr, NodeSource};
@@ -19,39 +18,43 @@ pub(crate) type Leaves = Vec<Arc<Node>>;
 /// A committed tree, to look at.
 #[derive(Clone, Copy)]
 pub(crate) struct Committed<'a> {
-    pub core: &'a Core,
+    pub source: BlockSource<'a>,
     pub root: NodePtr,
 }
 
 impl Committed<'_> {
     /// Shows the item at `key` to `look`.
     pub fn get<R>(&self, key: Key, look: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        let found = butterfs_tree::search(&Loading(self.core), &self.root, &key)?;
+        let found = butterfs_tree::search(&self.source, &self.root, &key)?;
         Ok(found.found.then(|| look(found.leaf.item(found.slot))))
     }
 
     /// The greatest item before `key`.
     pub fn last_before(&self, key: Key) -> Result<Option<(Key, Vec<u8>)>> {
-        let found = butterfs_tree::last_before(&Loading(self.core), &self.root, &key)?;
+        let found = butterfs_tree::last_before(&self.source, &self.root, &key)?;
         Ok(found.map(|(leaf, slot)| (leaf.key(slot), leaf.item(slot).to_vec())))
     }
 
     /// Shows the items from `from` to `to`, both included, until the callback breaks.
     pub fn scan(&self, from: Key, to: Key, visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
-        butterfs_tree::scan(&Loading(self.core), &self.root, &from, &to, visit)
+        butterfs_tree::scan(&self.source, &self.root, &from, &to, visit)
     }
 }
 
 impl Tree {
     /// The leaves with items from `from` to `to` that only the committed tree has, and those that only this one has.
     pub(crate) fn changed_leaves(&self, committed: &Committed<'_>, from: Key, to: Key) -> Result<(Leaves, Leaves)> {
-        let core = committed.core;
+        let core = committed.source.core();
         let mut fetched = Fetched::default();
         loop {
             let mut missing = Vec::new();
             let found = self.with_root(|root| compare(core, committed.root, *root, (from, to), &mut missing))?;
             if missing.is_empty() {
                 return Ok(found);
+            }
+            if let Some(misses) = committed.source.misses() {
+                misses.note(&missing);
+                return Err(Error::Missing(Box::new(missing[0])));
             }
             for ptr in missing {
                 fetched.load(core, &ptr)?;
@@ -69,7 +72,7 @@ impl Side {
     }
 
     /// Goes one level down.
-    fn expand(&mut self, reader: &Reader<'_>, (from, to): (Key, Key), missing: &mut Vec<NodePtr>) -> Result<()> {
+    fn expand(&mut self, reader: &BlockSource<'_>, (from, to): (Key, Key), missing: &mut Vec<NodePtr>) -> Result<()> {
         let mut children = Vec::new();
         for ptr in &self.0 {
             let node = match reader.node(ptr) {
@@ -88,7 +91,7 @@ impl Side {
         Ok(())
     }
 
-    fn leaves(&self, reader: &Reader<'_>, missing: &mut Vec<NodePtr>) -> Result<Leaves> {
+    fn leaves(&self, reader: &BlockSource<'_>, missing: &mut Vec<NodePtr>) -> Result<Leaves> {
         let mut leaves = Vec::with_capacity(self.0.len());
         for ptr in &self.0 {
             match reader.node(ptr) {
@@ -107,7 +110,8 @@ fn compare(
     range: (Key, Key),
     missing: &mut Vec<NodePtr>,
 ) -> Result<(Leaves, Leaves)> {
-    let reader = Reader { core };
+    let misses = Misses::default();
+    let reader = BlockSource::in_memory(core, &misses);
     let (mut old, mut new) = (Side(vec![old]), Side(vec![new]));
     while missing.is_empty() {
         let (old_level, new_level) = (old.level(), new.level());

@@ -274,6 +274,27 @@ impl DirtyInodes {
         }
     }
 
+    /// Has the leaves in memory that the items go to; adds what of the trees is going to be copied to `copied`. Returns the
+    /// trees.
+    pub(crate) fn preload(&self, core: &super::Core, copied: &mut super::Copied) -> Vec<TreeId> {
+        let mut places: Vec<(TreeId, Key)> = Vec::new();
+        let inodes = self.list.lock().clone();
+        for inode in &inodes {
+            places.push((inode.tree_id(), item_key(inode.ino)));
+            if inode.with(|state| state.orphan == Orphan::Due) {
+                places.push((inode.tree_id(), orphan_key(inode.ino)));
+            }
+        }
+        places.sort_unstable();
+        for of_tree in places.chunk_by(|a, b| a.0 == b.0) {
+            if let Some(tree) = core.trees.get(of_tree[0].0) {
+                tree.preload_copied(core, &of_tree.iter().map(|(_, key)| *key).collect::<Vec<_>>(), copied);
+            }
+        }
+        places.dedup_by_key(|(tree, _)| *tree);
+        places.into_iter().map(|(tree, _)| tree).collect()
+    }
+
     /// Writes the items of at most `most`. Orphans wait for the commit, by which time most of them are gone.
     pub fn record_some(&self, handle: &Handle, most: usize) -> Result<()> {
         let taken = {

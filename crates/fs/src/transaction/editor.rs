@@ -25,38 +25,6 @@ use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Finds nodes in memory.
-pub(crate) struct Reader<'a> {
-    pub core: &'a Core,
-}
-
-impl NodeSource for Reader<'_> {
-    type Error = Error;
-
-    fn nodesize(&self) -> u32 {
-        self.core.nodesize()
-    }
-
-    fn node(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
-        self.core.nodes.get(ptr).ok_or_else(|| Error::Missing(Box::new(*ptr)))
-    }
-}
-
-/// Finds nodes in memory and on the devices. For readers that hold no lock.
-pub(crate) struct Loading<'a>(pub &'a Core);
-
-impl NodeSource for Loading<'_> {
-    type Error = Error;
-
-    fn nodesize(&self) -> u32 {
-        self.0.nodesize()
-    }
-
-    fn node(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
-        self.0.nodes.load(ptr)
-    }
-}
-
 /// Edits one tree in the running transaction.
 pub(crate) struct Editor<'a> {
     pub core: &'a Core,

@@ -7,9 +7,10 @@
 
 use super::Core;
 use crate::error::{Error, Result};
-use crate::space::GroupInfo;
+use crate::space::{Class, GroupInfo};
 use butterfs_ondisk::{Key, KeyType, Logical};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 impl Core {
     /// Loads the free runs of the group that starts at `start`. No tree lock may be held, and nothing may freeze
@@ -17,9 +18,31 @@ impl Core {
     /// nothing to load.
     pub(crate) fn load_group(&self, start: Logical) -> Result<()> {
         let Some(group) = self.space.group_of(start) else { return Ok(()) };
-        let runs = if self.maintains_free_space_tree() { self.listed_runs(&group)? } else { self.gaps(&group)? };
+        let runs = self.free_runs(&group)?;
         self.space.load(group.start, &runs);
         Ok(())
+    }
+
+    /// Loads groups that tree blocks can be allocated from, so that nobody has to who holds a handle. Nothing is held.
+    pub(crate) fn load_groups_ahead(self: &Arc<Self>) -> Result<()> {
+        for (class, least) in [(Class::Metadata, 4096 * u64::from(self.nodesize())), (Class::System, 1)] {
+            while let Some(group) = self.space.group_to_load(class, least) {
+                self.load_group_ahead(&group)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads a group, of which everything is read before a handle is joined.
+    pub(super) fn load_group_ahead(self: &Arc<Self>, group: &GroupInfo) -> Result<()> {
+        self.free_runs(group)?;
+        // Nothing settles while a handle is held.
+        let _handle = self.join()?;
+        self.load_group(group.start)
+    }
+
+    fn free_runs(&self, group: &GroupInfo) -> Result<Vec<(u64, u64)>> {
+        if self.maintains_free_space_tree() { self.listed_runs(group) } else { self.gaps(group) }
     }
 
     fn listed_runs(&self, group: &GroupInfo) -> Result<Vec<(u64, u64)>> {

@@ -82,7 +82,7 @@ pub(crate) struct InPlaceWrite {
 impl Drop for InPlaceWrite {
     fn drop(&mut self) {
         if let Some((at, len)) = self.held {
-            self.core.space.end_hold(at, len);
+            self.core.space.end_hold(&[(at, len)]);
         }
         self.core.in_place.change(self.tree, |state| state.writes -= 1);
     }
@@ -109,7 +109,7 @@ impl Core {
         }
         let held = (!self.has_canary(Canary::InPlaceUnprotected)).then_some((at, len));
         if let Some((at, len)) = held {
-            self.space.hold(at, len);
+            self.space.hold(&[(at, len)]);
         }
         Some(InPlaceWrite { core: Arc::clone(handle.core()), tree, held })
     }

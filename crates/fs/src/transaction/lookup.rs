@@ -1,9 +1,8 @@
 //! How many references a tree block has, with those that are still pending.
 
-use super::Core;
-use super::editor::Reader;
 use super::extent_item::ExtentRecord;
 use super::refs::{Pending, RefQueue};
+use super::{BlockSource, Core, Misses};
 use crate::error::{Error, Result};
 use butterfs_ondisk::{Key, KeyType, Level, Logical};
 
@@ -27,7 +26,8 @@ impl Core {
     /// References of the block at `at`, those that wait in `refs` included. May be called under a subvolume tree's lock; a node
     /// of the extent tree that is not in memory is `Error::Missing`.
     pub(crate) fn block_refs(&self, refs: &RefQueue, at: Logical, level: Level) -> Result<BlockRefs> {
-        let stored = self.stored_refs(at, level)?;
+        let misses = Misses::default();
+        let stored = self.stored_refs(&BlockSource::in_memory(self, &misses), at, level)?;
         let Pending { net, new, set_full } = refs.pending(at).unwrap_or_default();
         let (refs, full) = match stored {
             Some(record) => (record.refs, record.is_full()),
@@ -41,13 +41,18 @@ impl Core {
         Ok(BlockRefs { refs, full: full || set_full })
     }
 
-    fn stored_refs(&self, at: Logical, level: Level) -> Result<Option<ExtentRecord>> {
-        let reader = Reader { core: self };
+    /// What the extent tree says of the block at `at`.
+    pub(super) fn stored_refs(
+        &self,
+        source: &BlockSource<'_>,
+        at: Logical,
+        level: Level,
+    ) -> Result<Option<ExtentRecord>> {
         let root = self.globals().extent.root();
         let skinny = Key::new(at.0, KeyType::METADATA_ITEM, u64::from(level.0));
         let full = Key::new(at.0, KeyType::EXTENT_ITEM, u64::from(self.nodesize()));
         for key in [skinny, full] {
-            let found = butterfs_tree::search(&reader, &root, &key)?;
+            let found = butterfs_tree::search(source, &root, &key)?;
             if found.found {
                 return ExtentRecord::parse(at, key.kind, found.leaf.item(found.slot)).map(Some);
             }

@@ -19,6 +19,7 @@
 //! Freezing and writing are done in `commit`.
 
 mod abort;
+mod block_source;
 mod chunk_allocation;
 mod core;
 mod devices;
@@ -29,9 +30,11 @@ pub mod extent_item;
 mod free_space_load;
 mod gate;
 mod handle;
+mod held_data;
 mod in_place;
 mod log_space;
 mod lookup;
+mod preload;
 mod ref_changes;
 pub mod refs;
 mod reserve;
@@ -43,14 +46,17 @@ mod watch;
 
 pub use self::core::Core;
 pub(crate) use abort::Alarm;
+pub(crate) use block_source::without_waiting;
+pub use block_source::{BlockSource, Misses};
 pub use chunk_allocation::DeviceSpace;
 pub(crate) use devices::StaleItem;
 pub(crate) use difference::{Committed, merge_leaves};
 pub use dirty_inodes::{InodeRecord, InodeState, Known, Orphan, item_key, orphan_key};
-pub(crate) use editor::Loading;
 pub(crate) use handle::Stopped;
 pub use handle::{DataRef, Handle};
+pub(crate) use held_data::HeldData;
 pub(crate) use in_place::InPlaceWrite;
+pub(crate) use preload::Copied;
 pub(crate) use reserve::MetadataReservation;
 pub use reserve::{DataReservation, Reserve};
 pub(crate) use running::{Books, Ended, Transaction};
@@ -58,4 +64,4 @@ pub(crate) use subvolume_table::Readers;
 pub(crate) use tree::Fetched;
 pub use tree::{ItemRef, Tree};
 pub use tree_table::GlobalTrees;
-pub(crate) use watch::Watch;
+pub(crate) use watch::{Changes, Watch};

@@ -229,10 +229,8 @@ impl RefQueue {
             }
             keys.push(Key::new(at.0, KeyType::EXTENT_ITEM, head.len));
             going.extend((head.kind == ExtentKind::Data && head.net() < 0).then_some(at));
-            if head.changes.len() > 1 {
-                let by_key = |(by, _): (RefBy, i64)| Key::new(at.0, by.kind(), by.sequence());
-                keys.extend(head.changes.iter().take(most).map(by_key));
-            }
+            let by_key = |(by, _): (RefBy, i64)| Key::new(at.0, by.kind(), by.sequence());
+            keys.extend(head.changes.iter().take(most).map(by_key));
         }
         keys.sort_unstable();
         (keys, going)

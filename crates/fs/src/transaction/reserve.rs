@@ -210,9 +210,9 @@ impl Core {
                     return Ok((at, len));
                 }
                 Found::Load(group) => {
-                    // Nothing freezes while a handle is held.
-                    let _handle = self.join()?;
-                    self.load_group(group)?;
+                    if let Some(group) = self.space.group_of(group) {
+                        self.load_group_ahead(&group)?;
+                    }
                 }
                 Found::Nothing => self
                     .allocate_chunk(Class::Data)

@@ -6,8 +6,9 @@
 //!    and the operation starts again.
 //! 3. A callback of [`Tree::scan`] runs without the lock, over a leaf that cannot change.
 
-use super::editor::{Editor, Reader};
-use super::{Core, Handle, Watch};
+use super::block_source::Misses;
+use super::editor::Editor;
+use super::{BlockSource, Core, Handle, Watch};
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use butterfs_ondisk::items::{RootItem, Timespec};
@@ -277,22 +278,29 @@ impl Tree {
         look(&self.root.read())
     }
 
-    fn read<R>(&self, core: &Core, look: impl Fn(&Reader<'_>, &NodePtr) -> Result<R>) -> Result<R> {
-        let mut fetched = Fetched::default();
+    fn read<'a, R>(
+        &self,
+        source: impl Into<BlockSource<'a>>,
+        look: impl Fn(&BlockSource<'_>, &NodePtr) -> Result<R>,
+    ) -> Result<R> {
+        let source: BlockSource<'_> = source.into();
+        // Under the tree's lock nothing is read.
+        let misses = Misses::default();
+        let in_memory = if source.misses().is_some() { source } else { BlockSource::in_memory(source.core(), &misses) };
         loop {
             let result = {
                 let root = self.root.read();
-                look(&Reader { core }, &root)
+                look(&in_memory, &root)
             };
             match result {
-                Err(Error::Missing(ptr)) => fetched.load(core, &ptr).map_err(|error| self.excused(error))?,
+                Err(Error::Missing(_)) if source.misses().is_none() => misses.load(source.core(), self)?,
                 other => return other,
             }
         }
     }
 
     /// The error to return for a failed read: a tree that is being dropped has lost blocks, which is no damage.
-    fn excused(&self, error: Error) -> Error {
+    pub(super) fn excused(&self, error: Error) -> Error {
         match self.is_dropping() {
             true => Error::refused(Errno::ESTALE, "the subvolume was deleted"),
             false => error,
@@ -300,49 +308,50 @@ impl Tree {
     }
 
     /// The item at `key`.
-    pub fn get(&self, core: &Core, key: Key) -> Result<Option<ItemRef>> {
-        self.read(core, |reader, root| {
+    pub fn get<'a>(&self, source: impl Into<BlockSource<'a>>, key: Key) -> Result<Option<ItemRef>> {
+        self.read(source, |reader, root| {
             let found = butterfs_tree::search(reader, root, &key)?;
             Ok(found.found.then_some(ItemRef { leaf: found.leaf, slot: found.slot }))
         })
     }
 
     /// The leaf in whose range `key` lies, and the place there.
-    pub(crate) fn position(&self, core: &Core, key: Key) -> Result<butterfs_tree::Position> {
-        self.read(core, |reader, root| butterfs_tree::search(reader, root, &key))
+    pub(crate) fn position<'a>(&self, source: impl Into<BlockSource<'a>>, key: Key) -> Result<butterfs_tree::Position> {
+        self.read(source, |reader, root| butterfs_tree::search(reader, root, &key))
     }
 
     /// The greatest item before `key`.
-    pub fn last_before(&self, core: &Core, key: Key) -> Result<Option<(Key, ItemRef)>> {
-        self.read(core, |reader, root| {
+    pub fn last_before<'a>(&self, source: impl Into<BlockSource<'a>>, key: Key) -> Result<Option<(Key, ItemRef)>> {
+        self.read(source, |reader, root| {
             let found = butterfs_tree::last_before(reader, root, &key)?;
             Ok(found.map(|(leaf, slot)| (leaf.key(slot), ItemRef { leaf, slot })))
         })
     }
 
     /// Shows the items from `from` to `to`, both included, in order, until the callback breaks.
-    pub fn scan(
+    pub fn scan<'a>(
         &self,
-        core: &Core,
+        source: impl Into<BlockSource<'a>>,
         from: Key,
         to: Key,
         visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        self.scan_since(core, Generation(0), from, to, visit)
+        self.scan_since(source, Generation(0), from, to, visit)
     }
 
     /// The same for leaves that were made in transaction `since` or later; older ones are not read.
-    pub fn scan_since(
+    pub fn scan_since<'a>(
         &self,
-        core: &Core,
+        source: impl Into<BlockSource<'a>>,
         since: Generation,
         from: Key,
         to: Key,
         visit: &mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut next = Some(from);
+        let source: BlockSource<'_> = source.into();
+        let (mut next, core) = (Some(from), source.core());
         while let Some(from) = next.filter(|from| *from <= to) {
-            let at = match self.read(core, |reader, root| butterfs_tree::search_since(reader, root, &from, since))? {
+            let at = match self.read(source, |reader, root| butterfs_tree::search_since(reader, root, &from, since))? {
                 Since::Leaf(at) => at,
                 Since::Nothing(upper) => {
                     next = upper;

@@ -28,6 +28,14 @@ pub struct GlobalTrees {
     pub block_group: Option<Arc<Tree>>,
 }
 
+impl GlobalTrees {
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Tree>> {
+        let always = [&self.root, &self.chunk, &self.extent, &self.dev, &self.csum];
+        always.into_iter().chain(&self.free_space).chain(&self.block_group)
+    }
+}
+
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct TreeTable {

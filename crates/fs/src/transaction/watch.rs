@@ -81,6 +81,18 @@ impl Watch {
         self.watched.lock().changes.get_mut(&ino.0).is_some_and(|changes| std::mem::take(&mut changes.xattrs))
     }
 
+    /// Puts back what was taken of an inode, for whoever takes it next.
+    pub fn put_back(&self, ino: Ino, taken: Changes) {
+        let Watched { changes, renamed, .. } = &mut *self.watched.lock();
+        let changes = changes.entry(ino.0).or_default();
+        changes.xattrs |= taken.xattrs;
+        changes.extents.extend(taken.extents);
+        changes.entries.extend(taken.entries);
+        if taken.names && !std::mem::replace(&mut changes.names, true) {
+            renamed.push(ino);
+        }
+    }
+
     /// Whether an inode's extended attributes changed.
     pub fn xattrs_changed(&self, ino: Ino) -> bool {
         self.watched.lock().changes.get(&ino.0).is_some_and(|changes| changes.xattrs)
@@ -132,6 +144,12 @@ mod tests {
         assert!(watch.any_renamed());
         assert_eq!(watch.take_renamed(), [Ino(257)]);
         assert_eq!((watch.any_renamed(), watch.take(Ino(257))), (false, Changes::default()));
+        watch.note(key(257, KeyType::DIR_INDEX));
+        watch.put_back(Ino(257), changes);
+        watch.put_back(Ino(257), Changes { names: true, ..Changes::default() });
+        assert_eq!((watch.take_renamed(), watch.any_renamed()), (vec![Ino(257)], false));
+        let all = Changes { xattrs: true, names: false, extents: vec![7], entries: vec![7] };
+        assert_eq!(watch.take(Ino(257)), all);
         watch.end();
         watch.note(key(257, KeyType::INODE_REF));
         assert!(!watch.any_renamed());

@@ -10,7 +10,7 @@
 //! Who calls holds the file's mapping, so its extents do not change meanwhile.
 
 use super::Logged;
-use super::plan::{Plan, Planned, Stop, Sums, is_regular};
+use super::plan::{LogPlan, Planned, Stop, Sums, is_regular};
 use crate::error::{Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Layout};
@@ -48,15 +48,15 @@ struct Piece {
 
 /// Where a file's extents are looked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum Origin {
     Current,
     Committed,
     Log,
 }
 
-impl<L: Items> Plan<'_, '_, L> {
+impl<L: Items> LogPlan<'_, '_, L> {
     fn sector(&self) -> u64 {
-        u64::from(self.view.core.sectorsize())
+        u64::from(self.view.core().sectorsize())
     }
 
     /// Logs the extents of a file or the target of a symbolic link; `points` are positions of the items that changed
@@ -73,10 +73,10 @@ impl<L: Items> Plan<'_, '_, L> {
         if known.is_some() && !whole {
             self.edits.removals.push((key_at(ino, 0), key_at(ino, u64::MAX)));
         }
-        let sources: &[Source] = match (committed, whole) {
-            (true, true) => &[Source::Current, Source::Committed, Source::Log],
-            (true, false) => &[Source::Current, Source::Committed],
-            (false, true) => &[Source::Current, Source::Log],
+        let origins: &[Origin] = match (committed, whole) {
+            (true, true) => &[Origin::Current, Origin::Committed, Origin::Log],
+            (true, false) => &[Origin::Current, Origin::Committed],
+            (false, true) => &[Origin::Current, Origin::Log],
             (false, false) => return self.all_extents(ino, item),
         };
         let mut points = if whole { points } else { self.differing_extents(ino)? };
@@ -92,7 +92,7 @@ impl<L: Items> Plan<'_, '_, L> {
         let mut done = 0;
         for point in points {
             if point >= done {
-                done = self.changed_range(ino, item, point, sources, &mut logged)?;
+                done = self.changed_range(ino, item, point, origins, &mut logged)?;
             }
         }
         if is_regular(item) { self.tail(ino, item, whole, &logged) } else { Ok(()) }
@@ -100,7 +100,7 @@ impl<L: Items> Plan<'_, '_, L> {
 
     /// Everything of a file that only the log knows.
     fn all_extents(&mut self, ino: Ino, item: &InodeItem) -> Planned<()> {
-        let pieces = self.pieces(Source::Current, ino, &(0..u64::MAX))?;
+        let pieces = self.pieces(Origin::Current, ino, &(0..u64::MAX))?;
         if pieces.len() > EXTENTS_MAX {
             return Err(Stop::Commit("the file has too many extents"));
         }
@@ -127,7 +127,7 @@ impl<L: Items> Plan<'_, '_, L> {
         if before >= now {
             return Ok(Vec::new());
         }
-        let pieces = self.pieces(Source::Committed, ino, &(before..now))?;
+        let pieces = self.pieces(Origin::Committed, ino, &(before..now))?;
         Ok(pieces.iter().map(|piece| piece.range.start.max(before)).collect())
     }
 
@@ -137,14 +137,14 @@ impl<L: Items> Plan<'_, '_, L> {
         ino: Ino,
         item: &InodeItem,
         point: u64,
-        sources: &[Source],
+        origins: &[Origin],
         logged: &mut BTreeSet<u64>,
     ) -> Planned<u64> {
         let mut range = point..point.saturating_add(1);
         loop {
             let mut grown = range.clone();
-            for source in sources {
-                for piece in self.pieces(*source, ino, &range)? {
+            for origin in origins {
+                for piece in self.pieces(*origin, ino, &range)? {
                     grown = grown.start.min(piece.range.start)..grown.end.max(piece.range.end);
                 }
             }
@@ -156,12 +156,12 @@ impl<L: Items> Plan<'_, '_, L> {
         if range.end - range.start == 1 {
             return Ok(range.end);
         }
-        if sources.contains(&Source::Log) {
+        if origins.contains(&Origin::Log) {
             self.edits.removals.push((key_at(ino, range.start), key_at(ino, range.end - 1)));
         }
         let end_of_file = item.size.get().next_multiple_of(self.sector());
         let mut at = range.start;
-        for piece in self.pieces(Source::Current, ino, &range)? {
+        for piece in self.pieces(Origin::Current, ino, &range)? {
             self.write_hole(ino, at..piece.range.start.min(end_of_file));
             self.write_piece(ino, item, &piece, false)?;
             logged.insert(piece.range.start);
@@ -174,7 +174,7 @@ impl<L: Items> Plan<'_, '_, L> {
     /// Logs what reaches beyond the end of the file and is not logged yet.
     fn tail(&mut self, ino: Ino, item: &InodeItem, whole: bool, logged: &BTreeSet<u64>) -> Planned<()> {
         let end_of_file = item.size.get().next_multiple_of(self.sector());
-        for piece in self.pieces(Source::Current, ino, &(end_of_file..u64::MAX))? {
+        for piece in self.pieces(Origin::Current, ino, &(end_of_file..u64::MAX))? {
             if logged.contains(&piece.range.start) {
                 continue;
             }
@@ -189,14 +189,14 @@ impl<L: Items> Plan<'_, '_, L> {
     /// Logs what reached beyond the end of a file that stays as it was committed.
     pub(super) fn committed_tail(&mut self, ino: Ino, size: u64) -> Planned<()> {
         let end_of_file = size.next_multiple_of(self.sector());
-        for piece in self.pieces(Source::Committed, ino, &(end_of_file..u64::MAX))? {
+        for piece in self.pieces(Origin::Committed, ino, &(end_of_file..u64::MAX))? {
             self.edits.fresh.push(key_at(ino, piece.range.start), &piece.payload);
         }
         Ok(())
     }
 
     /// The items that overlap a range.
-    fn pieces(&self, source: Source, ino: Ino, range: &Range<u64>) -> Result<Vec<Piece>> {
+    fn pieces(&self, origin: Origin, ino: Ino, range: &Range<u64>) -> Result<Vec<Piece>> {
         let sector = self.sector();
         let mut pieces = Vec::new();
         let mut take = |key: Key, payload: &[u8]| -> Result<ControlFlow<()>> {
@@ -209,20 +209,20 @@ impl<L: Items> Plan<'_, '_, L> {
         let view = &self.view;
         let own = |key: &Key| key.objectid == ino.0 && key.kind == KeyType::EXTENT_DATA;
         let start = key_at(ino, range.start);
-        let before: Option<(Key, Vec<u8>)> = match source {
+        let before: Option<(Key, Vec<u8>)> = match origin {
             _ if range.start == 0 => None,
-            Source::Current => view.tree.last_before(view.core, start)?.map(|(key, item)| (key, item.to_vec())),
-            Source::Committed => view.committed.last_before(start)?,
-            Source::Log => self.log_items.last_before(start)?.map(|(key, item)| (key, item.to_vec())),
+            Origin::Current => view.tree.last_before(view.source, start)?.map(|(key, item)| (key, item.to_vec())),
+            Origin::Committed => view.committed.last_before(start)?,
+            Origin::Log => self.log_items.last_before(start)?.map(|(key, item)| (key, item.to_vec())),
         };
         if let Some((key, payload)) = before.filter(|(key, _)| own(key)) {
             let _ = take(key, &payload)?;
         }
         let last = key_at(ino, range.end - 1);
-        match source {
-            Source::Current => view.tree.scan(view.core, start, last, &mut take)?,
-            Source::Committed => view.committed.scan(start, last, &mut take)?,
-            Source::Log => self.log_items.scan(start, last, &mut take)?,
+        match origin {
+            Origin::Current => view.tree.scan(view.source, start, last, &mut take)?,
+            Origin::Committed => view.committed.scan(start, last, &mut take)?,
+            Origin::Log => self.log_items.scan(start, last, &mut take)?,
         }
         Ok(pieces)
     }
@@ -262,9 +262,9 @@ impl<L: Items> Plan<'_, '_, L> {
             0 => (body.disk_bytenr.get() + body.offset.get(), body.num_bytes.get()),
             _ => (body.disk_bytenr.get(), body.disk_num_bytes.get()),
         };
-        let core = self.view.core;
-        let layout = Layout::of(core);
-        let found = checksums::lookup(&TreeItems::reading(core, &core.globals().csum), layout, Logical(at), len)?;
+        let core = self.view.core();
+        let csums = TreeItems::reading(self.view.source, &core.globals().csum);
+        let found = checksums::lookup(&csums, Layout::of(core), Logical(at), len)?;
         for (index, digests) in found.runs() {
             let at = Logical(at + index as u64 * self.sector());
             self.edits.sums.push(Sums { at, digests: digests.to_vec() });

@@ -5,8 +5,8 @@
 //! older kernels did.
 
 use super::Logged;
-use super::names::{self, Target};
-use super::plan::{Plan, Planned, Stop, is_directory, is_symlink, item_key, parse_item};
+use super::names::{self, NameOwner};
+use super::plan::{LogPlan, Planned, Stop, is_directory, is_symlink, item_key, parse_item};
 use crate::extent::items::Items;
 use crate::transaction::merge_leaves;
 use butterfs_ondisk::header::ITEM_LEN;
@@ -20,14 +20,14 @@ const fn index_key(directory: Ino, index: u64) -> Key {
     Key::new(directory.0, KeyType::DIR_INDEX, index)
 }
 
-fn inode(target: Target) -> Planned<Ino> {
+fn inode(target: NameOwner) -> Planned<Ino> {
     match target {
-        Target::Inode(ino) => Ok(ino),
-        Target::Subvolume => Err(Stop::Commit("an entry of a subvolume came or went")),
+        NameOwner::Inode(ino) => Ok(ino),
+        NameOwner::Subvolume => Err(Stop::Commit("an entry of a subvolume came or went")),
     }
 }
 
-impl<L: Items> Plan<'_, '_, L> {
+impl<L: Items> LogPlan<'_, '_, L> {
     /// Logs what became of a directory's entries; `points` are the indexes that changed since it was logged last.
     pub(super) fn entries(
         &mut self,
@@ -55,7 +55,7 @@ impl<L: Items> Plan<'_, '_, L> {
     fn all_entries(&mut self, from: Key, to: Key) -> Planned<()> {
         let mut next = Some(from);
         while let Some(from) = next.filter(|from| *from <= to) {
-            let at = self.view.tree.position(self.view.core, from)?;
+            let at = self.view.tree.position(self.view.source, from)?;
             for slot in at.slot..at.leaf.nritems() {
                 if at.leaf.key(slot) > to {
                     return Ok(());
@@ -74,7 +74,7 @@ impl<L: Items> Plan<'_, '_, L> {
         for index in points {
             let key = index_key(directory, index);
             let old = self.view.committed.get(key, <[u8]>::to_vec)?;
-            let new = self.view.tree.get(self.view.core, key)?;
+            let new = self.view.tree.get(self.view.source, key)?;
             let mut logged = None;
             self.log_items.scan(key, key, &mut |_, payload| {
                 logged = Some(payload.to_vec());
@@ -108,7 +108,7 @@ impl<L: Items> Plan<'_, '_, L> {
         self.edits.entry_bytes += ITEM_LEN + payload.len();
         if self.policies.log_dir_items {
             let key = names::hash_key(directory, name);
-            if let Some(payload) = self.view.tree.get(self.view.core, key)? {
+            if let Some(payload) = self.view.tree.get(self.view.source, key)? {
                 self.edits.puts.push(key, &payload);
                 self.edits.entry_bytes += ITEM_LEN + payload.len();
             }
@@ -132,7 +132,7 @@ impl<L: Items> Plan<'_, '_, L> {
         };
         let at = match self.leaf.take().filter(is_near) {
             Some(at) => at,
-            None => self.view.tree.position(self.view.core, key)?,
+            None => self.view.tree.position(self.view.source, key)?,
         };
         let taken = self.take_child(&at, (directory, index, name), child);
         self.leaf = Some(at);

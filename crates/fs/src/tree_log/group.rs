@@ -19,7 +19,7 @@
 use super::sync_primitives::{Condvar, Mutex, order};
 
 #[derive(Default)]
-struct State {
+struct GroupState {
     /// Everything logged up to here is durable.
     durable: u64,
     /// Everything logged up to here is what the superblock leads to, durable or not.
@@ -29,7 +29,7 @@ struct State {
     waiting: Vec<u64>,
 }
 
-impl State {
+impl GroupState {
     /// Whether somebody waits for more than `written`, who will lead if nobody else does.
     fn others_wait(&self, written: u64) -> bool {
         self.waiting.iter().any(|point| *point > written)
@@ -84,7 +84,7 @@ impl Drop for Leader<'_> {
 /// See the [module](self).
 #[derive(Default)]
 pub struct Group {
-    state: Mutex<State, { order::LOG_GROUP }>,
+    state: Mutex<GroupState, { order::LOG_GROUP }>,
     changed: Condvar,
 }
 

@@ -38,7 +38,7 @@ pub enum Outcome {
     Stopped,
 }
 
-enum Step<'a> {
+enum Phase<'a> {
     Begun(Logging<'a>),
     Written(Logging<'a>),
     /// The group's point of what is written when the flush begins.
@@ -53,42 +53,42 @@ pub struct Lead<'a> {
     group: &'a Group,
     /// Up to where the log was frozen.
     point: u64,
-    step: Step<'a>,
+    phase: Phase<'a>,
 }
 
 impl<'a> Lead<'a> {
     /// For a log of `generation` that was frozen up to `point`.
     pub fn begin(order: &'a SuperblockOrder, group: &'a Group, generation: u64, point: u64) -> Lead<'a> {
-        let step = order.log(generation).map_or(Step::Ended(Outcome::Committed), Step::Begun);
-        Lead { group, point, step }
+        let phase = order.log(generation).map_or(Phase::Ended(Outcome::Committed), Phase::Begun);
+        Lead { group, point, phase }
     }
 
     /// What is to be done next; the last one has succeeded. May wait for other commits and logs.
     pub fn next(&mut self) -> Next {
-        let step = std::mem::replace(&mut self.step, Step::Ended(Outcome::Stopped));
-        let (step, next) = match step {
-            Step::Begun(logging) => (Step::Written(logging), Next::WriteBlocks),
-            Step::Written(logging) => (Step::Flushing(logging, self.group.written()), Next::FlushBlocks),
-            Step::Flushing(logging, written) => {
+        let phase = std::mem::replace(&mut self.phase, Phase::Ended(Outcome::Stopped));
+        let (phase, next) = match phase {
+            Phase::Begun(logging) => (Phase::Written(logging), Next::WriteBlocks),
+            Phase::Written(logging) => (Phase::Flushing(logging, self.group.written()), Next::FlushBlocks),
+            Phase::Flushing(logging, written) => {
                 self.group.flushed(written);
                 match logging.lead() {
-                    Turn::Leading(leading) => (Step::Leading(leading), Next::WriteSuperblock),
+                    Turn::Leading(leading) => (Phase::Leading(leading), Next::WriteSuperblock),
                     Turn::LeftToNext => ended(Outcome::LeftToNext),
                     Turn::Stopped => ended(Outcome::Stopped),
                 }
             }
-            Step::Leading(_leading) if self.group.others_wait(self.point) => {
+            Phase::Leading(_leading) if self.group.others_wait(self.point) => {
                 ended(Outcome::Led(Reached::Written(self.point)))
             }
-            Step::Leading(leading) => (Step::LastFlush(leading), Next::FlushSuperblock),
-            Step::LastFlush(_leading) => ended(Outcome::Led(Reached::Durable(self.point))),
-            Step::Ended(how) => ended(how),
+            Phase::Leading(leading) => (Phase::LastFlush(leading), Next::FlushSuperblock),
+            Phase::LastFlush(_leading) => ended(Outcome::Led(Reached::Durable(self.point))),
+            Phase::Ended(how) => ended(how),
         };
-        self.step = step;
+        self.phase = phase;
         next
     }
 }
 
-fn ended<'a>(how: Outcome) -> (Step<'a>, Next) {
-    (Step::Ended(how), Next::Ended(how))
+fn ended<'a>(how: Outcome) -> (Phase<'a>, Next) {
+    (Phase::Ended(how), Next::Ended(how))
 }

@@ -1,7 +1,7 @@
 //! The names of inodes as their items record them, and the entries that directories have for them.
 
 use crate::error::{Error, Result};
-use crate::transaction::{Committed, Core, Tree};
+use crate::transaction::{BlockSource, Committed, Tree};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::items::{DirItem, InodeExtref, InodeRef};
 use butterfs_ondisk::{Ino, Key, KeyType};
@@ -21,7 +21,7 @@ pub(super) struct Name {
 
 /// Where a directory entry leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum NameOwner {
     Inode(Ino),
     Subvolume,
 }
@@ -78,13 +78,13 @@ pub(super) fn missing_in<'a>(names: &'a [Name], others: &[Name]) -> Vec<&'a Name
 }
 
 /// Where the entry at a DIR_INDEX leads, and its name.
-pub(super) fn entry_of(key: Key, payload: &[u8]) -> Result<(Target, &[u8])> {
+pub(super) fn entry_of(key: Key, payload: &[u8]) -> Result<(NameOwner, &[u8])> {
     let mut found = None;
     entries(key, payload, &mut |target, name| found = found.or(Some((target, name))))?;
     found.ok_or_else(|| malformed(key))
 }
 
-fn entries<'a>(key: Key, payload: &'a [u8], each: &mut dyn FnMut(Target, &'a [u8])) -> Result<()> {
+fn entries<'a>(key: Key, payload: &'a [u8], each: &mut dyn FnMut(NameOwner, &'a [u8])) -> Result<()> {
     let mut rest = payload;
     while !rest.is_empty() {
         let (head, tail) = DirItem::ref_from_prefix(rest).map_err(|_| malformed(key))?;
@@ -93,12 +93,12 @@ fn entries<'a>(key: Key, payload: &'a [u8], each: &mut dyn FnMut(Target, &'a [u8
         rest = tail.get(name_len + data_len..).ok_or_else(|| malformed(key))?;
         let location = Key::from(head.location);
         let inode = location.kind == KeyType::INODE_ITEM;
-        each(if inode { Target::Inode(Ino(location.objectid)) } else { Target::Subvolume }, name);
+        each(if inode { NameOwner::Inode(Ino(location.objectid)) } else { NameOwner::Subvolume }, name);
     }
     Ok(())
 }
 
-fn owner_in(key: Key, payload: &[u8], name: &[u8]) -> Result<Option<Target>> {
+fn owner_in(key: Key, payload: &[u8], name: &[u8]) -> Result<Option<NameOwner>> {
     let mut owner = None;
     entries(key, payload, &mut |target, found| {
         if found == name {
@@ -114,13 +114,18 @@ pub(super) fn hash_key(directory: Ino, name: &[u8]) -> Key {
 }
 
 /// Where a name leads in the running transaction.
-pub(super) fn current_owner(core: &Core, tree: &Tree, directory: Ino, name: &[u8]) -> Result<Option<Target>> {
+pub(super) fn current_owner(
+    source: BlockSource<'_>,
+    tree: &Tree,
+    directory: Ino,
+    name: &[u8],
+) -> Result<Option<NameOwner>> {
     let key = hash_key(directory, name);
-    tree.get(core, key)?.map_or(Ok(None), |payload| owner_in(key, &payload, name))
+    tree.get(source, key)?.map_or(Ok(None), |payload| owner_in(key, &payload, name))
 }
 
 /// Where a name led in the committed tree.
-pub(super) fn committed_owner(committed: &Committed<'_>, directory: Ino, name: &[u8]) -> Result<Option<Target>> {
+pub(super) fn committed_owner(committed: &Committed<'_>, directory: Ino, name: &[u8]) -> Result<Option<NameOwner>> {
     let key = hash_key(directory, name);
     committed.get(key, |payload| owner_in(key, payload, name))?.unwrap_or(Ok(None))
 }

@@ -14,16 +14,16 @@
 //! What cannot be said in a log, or only so that some replay loses something, is committed ([`Stop::Commit`]): moved
 //! directories, entries of subvolumes, removed directories that something was moved out of or whose names matter.
 //!
-//! Who calls holds the gate of names exclusively, so no name changes meanwhile; not for [`Plan::quick`], which looks at
+//! Who calls holds the gate of names exclusively, so no name changes meanwhile; not for [`LogPlan::quick`], which looks at
 //! none.
 
 use super::batch::Batch;
-use super::names::{self, Name, Target};
+use super::names::{self, Name, NameOwner};
 use super::{Logged, TreeLog, range_key, range_payload};
 use crate::error::{Error, Result};
 use crate::extent::items::Items;
 use crate::options::Policies;
-use crate::transaction::{Committed, Core, Tree};
+use crate::transaction::{BlockSource, Changes, Committed, Core, Tree};
 use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, Logical};
 use butterfs_tree::Position;
@@ -39,6 +39,8 @@ const REMOVED_MAX: usize = 4096;
 /// Why nothing is logged.
 #[derive(Debug)]
 pub(crate) enum Stop {
+    /// Blocks are not in memory, and noted.
+    Missing,
     /// A commit is right or cheaper.
     Commit(&'static str),
     /// Something failed; a commit will show whether it matters.
@@ -47,7 +49,10 @@ pub(crate) enum Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Stop {
-        Stop::Failed(error)
+        match error {
+            Error::Missing(_) => Stop::Missing,
+            error => Stop::Failed(error),
+        }
     }
 }
 
@@ -55,7 +60,7 @@ pub(super) type Planned<T> = std::result::Result<T, Stop>;
 
 /// The two states of a subvolume.
 pub(super) struct View<'a> {
-    pub core: &'a Core,
+    pub source: BlockSource<'a>,
     pub tree: &'a Tree,
     pub committed: Committed<'a>,
     pub generation: Generation,
@@ -88,13 +93,17 @@ pub(super) fn parse_item(payload: &[u8]) -> Option<InodeItem> {
     InodeItem::read_from_bytes(payload).ok()
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    pub fn core(&self) -> &'a Core {
+        self.source.core()
+    }
+
     pub fn committed_item(&self, ino: Ino) -> Result<Option<InodeItem>> {
         Ok(self.committed.get(item_key(ino), parse_item)?.flatten())
     }
 
     pub fn current_item(&self, ino: Ino) -> Result<Option<InodeItem>> {
-        let Some(payload) = self.tree.get(self.core, item_key(ino))? else { return Ok(None) };
+        let Some(payload) = self.tree.get(self.source, item_key(ino))? else { return Ok(None) };
         Ok((self.memory)(ino).or_else(|| parse_item(&payload)))
     }
 
@@ -103,7 +112,7 @@ impl View<'_> {
     }
 
     fn current_names(&self, ino: Ino) -> Result<Vec<Name>> {
-        names::names_of(ino, |from, to, visit| self.tree.scan(self.core, from, to, visit))
+        names::names_of(ino, |from, to, visit| self.tree.scan(self.source, from, to, visit))
     }
 }
 
@@ -144,7 +153,7 @@ impl Edits {
 }
 
 /// See the [module](self).
-pub(super) struct Plan<'a, 'l, L: Items> {
+pub(super) struct LogPlan<'a, 'l, L: Items> {
     pub view: View<'a>,
     pub policies: Policies,
     pub log: &'l TreeLog,
@@ -155,6 +164,8 @@ pub(super) struct Plan<'a, 'l, L: Items> {
     /// The leaf in which the last new entry's inode was found.
     pub(super) leaf: Option<Position>,
     queue: Vec<(Ino, Want)>,
+    /// What was taken of the notes about changes.
+    taken: Vec<(Ino, Changes)>,
     pub(super) named: FxHashSet<Ino>,
     full: FxHashSet<Ino>,
 }
@@ -167,36 +178,69 @@ enum Want {
     Full,
 }
 
-impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
+impl<'a, 'l, L: Items> LogPlan<'a, 'l, L> {
     pub fn new(
         view: View<'a>,
         policies: Policies,
         (log, log_items): (&'l TreeLog, &'l L),
         budget: usize,
-    ) -> Plan<'a, 'l, L> {
-        let (edits, queue, named, full) = Default::default();
-        Plan { view, policies, log, log_items, edits, budget, leaf: None, queue, named, full }
+    ) -> LogPlan<'a, 'l, L> {
+        let (edits, queue, taken, named, full) = Default::default();
+        LogPlan { view, policies, log, log_items, edits, budget, leaf: None, queue, taken, named, full }
     }
 
-    /// Plans the log of `target` and of `renamed`, and of everything that belongs to them.
-    pub fn make(mut self, target: Ino, renamed: Vec<Ino>) -> Planned<Edits> {
-        self.queue.extend(renamed.into_iter().map(|ino| (ino, Want::Names)));
-        self.queue.push((target, Want::Full));
-        while let Some((ino, want)) = self.queue.pop() {
-            self.visit(ino, want)?;
-            self.check_budget()?;
+    /// Plans the log of `target` and of those whose names changed, and of everything that belongs to them.
+    pub fn make(mut self, target: Ino) -> Planned<Edits> {
+        for ino in self.view.tree.watch.take_renamed() {
+            self.taken.push((ino, Changes { names: true, ..Changes::default() }));
+            self.queue.push((ino, Want::Names));
         }
-        self.add_ranges()?;
+        self.queue.push((target, Want::Full));
+        let planned = self.all();
         self.edits.logged.entry(target).or_default();
-        Ok(self.edits)
+        self.end(planned)
     }
 
     /// Plans the log of what changed in a regular file that is logged whole, but for its names.
     pub fn quick(mut self, target: Ino) -> Planned<Edits> {
+        let planned = self.quick_contents(target);
+        self.end(planned)
+    }
+
+    fn quick_contents(&mut self, target: Ino) -> Planned<()> {
         let committed = self.view.committed_item(target)?;
         let item = self.view.current_item(target)?.ok_or(Stop::Commit("the file is gone"))?;
-        self.contents(target, committed.as_ref(), &item)?;
-        Ok(self.edits)
+        self.contents(target, committed.as_ref(), &item)
+    }
+
+    /// Visits everybody. Where a block is missing it goes on with the next one, so that few rounds find all that is missing.
+    fn all(&mut self) -> Planned<()> {
+        let mut visited = Ok(());
+        while let Some((ino, want)) = self.queue.pop() {
+            match self.visit(ino, want) {
+                Err(Stop::Missing) => visited = Err(Stop::Missing),
+                other => other?,
+            }
+            self.check_budget()?;
+        }
+        visited?;
+        self.add_ranges()
+    }
+
+    /// The edits. A plan that lacks blocks is made again, from the same notes.
+    fn end(self, planned: Planned<()>) -> Planned<Edits> {
+        if let Err(Stop::Missing) = planned {
+            for (ino, changes) in self.taken {
+                self.view.tree.watch.put_back(ino, changes);
+            }
+        }
+        planned.map(|()| self.edits)
+    }
+
+    fn take_changes(&mut self, ino: Ino) -> Changes {
+        let changes = self.view.tree.watch.take(ino);
+        self.taken.push((ino, changes.clone()));
+        changes
     }
 
     pub(super) fn check_budget(&self) -> Planned<()> {
@@ -283,16 +327,16 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
             return Ok(());
         }
         match names::committed_owner(&self.view.committed, name.directory, &name.name)? {
-            Some(Target::Inode(other)) if other != ino => self.queue.push((other, Want::Names)),
-            Some(Target::Subvolume) => return Err(Stop::Commit("a name of a subvolume is taken over")),
+            Some(NameOwner::Inode(other)) if other != ino => self.queue.push((other, Want::Names)),
+            Some(NameOwner::Subvolume) => return Err(Stop::Commit("a name of a subvolume is taken over")),
             _ => {}
         }
         // After a mount the index of the last entry may be given out again when that was removed.
         let key = Key::new(name.directory.0, KeyType::DIR_INDEX, name.index);
         let target = |payload: &[u8]| names::entry_of(key, payload).map(|(target, _)| target);
         match self.view.committed.get(key, target)?.transpose()? {
-            Some(Target::Inode(other)) if other != ino => self.queue.push((other, Want::Names)),
-            Some(Target::Subvolume) => return Err(Stop::Commit("an index of a subvolume is taken over")),
+            Some(NameOwner::Inode(other)) if other != ino => self.queue.push((other, Want::Names)),
+            Some(NameOwner::Subvolume) => return Err(Stop::Commit("an index of a subvolume is taken over")),
             _ => {}
         }
         Ok(())
@@ -308,9 +352,9 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
             }
             self.edits.ranges.entry(name.directory).or_default().insert(name.index);
         }
-        match names::current_owner(self.view.core, self.view.tree, name.directory, &name.name)? {
-            Some(Target::Inode(other)) if other != ino => self.queue.push((other, Want::Names)),
-            Some(Target::Subvolume) => return Err(Stop::Commit("a subvolume has taken a name over")),
+        match names::current_owner(self.view.source, self.view.tree, name.directory, &name.name)? {
+            Some(NameOwner::Inode(other)) if other != ino => self.queue.push((other, Want::Names)),
+            Some(NameOwner::Subvolume) => return Err(Stop::Commit("a subvolume has taken a name over")),
             _ => {}
         }
         Ok(())
@@ -342,7 +386,7 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
         let mut leads_here = false;
         self.log_items.scan(key, key, &mut |key, payload| {
             let (target, found) = names::entry_of(key, payload)?;
-            leads_here = target == Target::Inode(ino) && found == name.name;
+            leads_here = target == NameOwner::Inode(ino) && found == name.name;
             Ok(ControlFlow::Break(()))
         })?;
         if leads_here {
@@ -373,7 +417,7 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
     /// Copies items of the running transaction.
     pub(super) fn copy(&mut self, from: Key, to: Key, fresh: bool) -> Planned<()> {
         let batch = if fresh { &mut self.edits.fresh } else { &mut self.edits.puts };
-        self.view.tree.scan(self.view.core, from, to, &mut |key, payload| {
+        self.view.tree.scan(self.view.source, from, to, &mut |key, payload| {
             batch.push(key, payload);
             Ok(ControlFlow::Continue(()))
         })?;
@@ -421,6 +465,7 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
         if committed && logged.generation == 0 || !self.view.tree.watch.take_xattrs(ino) {
             return Ok(());
         }
+        self.taken.push((ino, Changes { xattrs: true, ..Changes::default() }));
         let transid = self.view.generation.0.into();
         let item = InodeItem { generation: logged.generation, size: logged.size, transid, ..*alive };
         self.edits.puts.push(item_key(ino), item.as_bytes());
@@ -442,7 +487,7 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
     fn contents(&mut self, ino: Ino, old: Option<&InodeItem>, new: &InodeItem) -> Planned<()> {
         let known = self.log.logged.get(&ino).copied();
         let whole = known.is_some_and(|known| known.whole);
-        let changes = self.view.tree.watch.take(ino);
+        let changes = self.take_changes(ino);
         let item = InodeItem { transid: self.view.generation.0.into(), ..*new };
         let batch = if known.is_some() { &mut self.edits.puts } else { &mut self.edits.fresh };
         batch.push(item_key(ino), item.as_bytes());
@@ -489,7 +534,7 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
         let (mut rest, mut seen) = (vec![directory], 0);
         while let Some(directory) = rest.pop() {
             for target in self.committed_targets(directory)? {
-                let Target::Inode(child) = target else {
+                let NameOwner::Inode(child) = target else {
                     return Err(Stop::Commit("a removed directory held a subvolume"));
                 };
                 seen += 1;
@@ -507,7 +552,7 @@ impl<'a, 'l, L: Items> Plan<'a, 'l, L> {
         Ok(())
     }
 
-    fn committed_targets(&self, directory: Ino) -> Result<Vec<Target>> {
+    fn committed_targets(&self, directory: Ino) -> Result<Vec<NameOwner>> {
         let mut targets = Vec::new();
         let key = |index| Key::new(directory.0, KeyType::DIR_INDEX, index);
         self.view.committed.scan(key(0), key(u64::MAX), &mut |key, payload| {

@@ -16,14 +16,14 @@
 use super::batch::merged;
 use super::group::{Group, Joined, Reached};
 use super::lead::{Lead, Next, Outcome};
-use super::plan::{Plan, Planned, Stop, View, is_regular};
+use super::plan::{LogPlan, Planned, Stop, View, is_regular};
 use super::store::LogStore;
 use super::{Logged, TreeLog, root_key};
 use crate::commit::write_nodes;
 use crate::error::{Error, Result};
 use crate::extent::checksums::{self, Layout};
 use crate::options::Canary;
-use crate::transaction::{Committed, Core, Handle, Tree};
+use crate::transaction::{BlockSource, Committed, Core, Handle, Tree};
 use butterfs_ondisk::items::{InodeItem, RootItem};
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
 use butterfs_sync::{Mutex, order};
@@ -60,7 +60,7 @@ pub(crate) enum Ticket {
     /// It is in the log of this transaction, up to this point.
     Logged(Generation, u64),
     /// It is done when this transaction is durable.
-    Settled(Generation),
+    Frozen(Generation),
     /// This transaction is to be committed.
     Commit(Generation),
 }
@@ -127,11 +127,11 @@ impl Logs {
         self.set.lock().take_if(|set| set.store.generation() <= durable);
     }
 
-    /// Logs an inode. A regular file's mapping is held.
-    pub fn log(&self, handle: &Handle, request: &Request<'_>) -> Ticket {
+    /// Logs an inode. A regular file's mapping is held. `None` where blocks are missing from `source`: nothing is logged then.
+    pub fn log(&self, handle: &Handle, request: &Request<'_>, source: BlockSource<'_>) -> Option<Ticket> {
         let generation = handle.generation();
         if let Some(written) = request.changed.written_in.filter(|written| *written < generation) {
-            return Ticket::Settled(written);
+            return Some(Ticket::Frozen(written));
         }
         let mut slot = self.set.lock();
         // Points go on counting from one transaction to the next.
@@ -144,14 +144,15 @@ impl Logs {
         }
         let set = slot.as_mut().expect("just made");
         if set.broken || self.must_commit(handle, request.tree) {
-            return Ticket::Commit(generation);
+            return Some(Ticket::Commit(generation));
         }
-        match self.log_in(handle, set, request) {
-            Ok(point) => Ticket::Logged(generation, point),
+        match self.log_in(handle, set, request, source) {
+            Ok(point) => Some(Ticket::Logged(generation, point)),
+            Err(Stop::Missing) => None,
             Err(stop) => {
                 set.broken = true;
                 self.count_commit(&stop);
-                Ticket::Commit(generation)
+                Some(Ticket::Commit(generation))
             }
         }
     }
@@ -163,6 +164,7 @@ impl Logs {
 
     fn count_commit(&self, stop: &Stop) {
         let reason = match stop {
+            Stop::Missing => return,
             Stop::Commit(reason) => (*reason).to_owned(),
             Stop::Failed(error) => error.to_string(),
         };
@@ -179,10 +181,16 @@ impl Logs {
             || tree.committed_root(generation).is_none()
     }
 
-    fn log_in(&self, handle: &Handle, set: &mut LogSet, request: &Request<'_>) -> Planned<u64> {
+    fn log_in(
+        &self,
+        handle: &Handle,
+        set: &mut LogSet,
+        request: &Request<'_>,
+        source: BlockSource<'_>,
+    ) -> Planned<u64> {
         let (core, tree, ino) = (&self.core, request.tree, request.ino);
         let root = tree.committed_root(handle.generation()).ok_or(Stop::Commit("the subvolume is new"))?;
-        let committed = Committed { core, root };
+        let committed = Committed { source, root };
         if !set.trees.contains_key(&tree.id()) {
             let last_committed = committed.last_before(Key::new(Ino::LAST_FREE.0 + 1, KeyType(0), 0))?;
             let last_committed = Ino(last_committed.map_or(0, |(key, _)| key.objectid));
@@ -199,12 +207,12 @@ impl Logs {
         let is_file = (request.memory)(ino).is_some_and(|item| is_regular(&item));
         let quick = known.whole && is_file && !tree.watch.any_renamed() && !tree.watch.xattrs_changed(ino);
         let gate = (!quick).then(|| core.names_gate.write());
-        let view = View { core, tree, committed, generation: handle.generation(), memory: request.memory };
+        let view = View { source, tree, committed, generation: handle.generation(), memory: request.memory };
         let (mut log_root, policies) = (log.root, core.options().policies.clone());
         let budget = if policies.log_at_any_cost { usize::MAX } else { self.commit_bytes() };
         let log_items = set.store.items(core, &mut log_root);
-        let plan = Plan::new(view, policies, (log, &log_items), budget);
-        let edits = if quick { plan.quick(ino) } else { plan.make(ino, tree.watch.take_renamed()) }?;
+        let plan = LogPlan::new(view, policies, (log, &log_items), budget);
+        let edits = if quick { plan.quick(ino) } else { plan.make(ino) }?;
         drop(gate);
         self.apply(set, tree.id(), edits, request)
     }
@@ -271,7 +279,7 @@ impl Logs {
             };
             match self.lead(generation, point) {
                 Ok(reached) => leader.end(reached),
-                Err(stop @ Stop::Commit(_)) => {
+                Err(stop @ (Stop::Commit(_) | Stop::Missing)) => {
                     self.count_commit(&stop);
                     return Ok(Synced::Commit);
                 }

@@ -4,9 +4,10 @@
 use super::world::{ROOT, World, pattern};
 use butterfs_device::{BlockDevice, GateDevice, Kept, MemoryDevice, Recorder};
 use butterfs_fs::options::{Canary, Policies};
-use butterfs_fs::{Filesystem, InodeId, Options, TreeId, inode_flags};
+use butterfs_fs::{Filesystem, InodeId, Options, SetAttr, TreeId, inode_flags};
 use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 const LEN: usize = 1 << 20;
@@ -236,5 +237,101 @@ fn a_deletion_that_waits_for_its_blocks_stops_nobody() {
     });
     assert_eq!(fs.deleted_subvolumes().unwrap(), []);
     assert_eq!(world.content(world.id("meanwhile")), b"content");
+    world.finish(TEST);
+}
+
+#[test]
+fn a_cold_fsync_stops_nobody() {
+    const TEST: &str = "a_cold_fsync_stops_nobody";
+    let _watchdog = Watchdog::new(TEST, 120);
+    let made = World::new();
+    let root = made.fs.root();
+    let folder = made.fs.mkdir(&ROOT, root, b"folder", 0o755).unwrap().id;
+    for number in 0..2000 {
+        let id = made.fs.create(&ROOT, folder, format!("file-{number}").as_bytes(), 0o644).unwrap().id;
+        made.fs.forget(id, 1);
+    }
+    made.fs.shutdown().unwrap();
+    let gate = Arc::new(GateDevice::new(made.device.clone()));
+    let world = made.over(gate.clone(), Options::default());
+    let fs = &world.fs;
+    let make = |name: &[u8]| {
+        let id = fs.create(&ROOT, root, name, 0o644).unwrap().id;
+        world.write(id, 0, b"content");
+        fs.fsync(id, false).unwrap();
+    };
+    const SYNCED: [&str; 2] = ["folder/file-700", "folder/file-1400"];
+    for which in SYNCED {
+        let synced = world.id(which);
+        fs.setattr(&ROOT, synced, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).unwrap();
+        fs.forget_clean_blocks();
+        // What making a file takes is in memory.
+        make(format!("before {}", synced.ino).as_bytes());
+        gate.close_for_reads(|offset| offset > 1 << 20);
+        std::thread::scope(|scope| {
+            let cold = scope.spawn(|| fs.fsync(synced, false).unwrap());
+            gate.wait_for(1);
+            make(format!("meanwhile {}", synced.ino).as_bytes());
+            assert_eq!(gate.waiting(), 1, "the fsync of {which} still waits");
+            gate.open();
+            cold.join().unwrap();
+        });
+    }
+    assert_eq!(fs.log_stats().commits, Default::default(), "each was logged");
+    let cut = world.after_power_cut();
+    for path in SYNCED {
+        let id = cut.id(path);
+        assert_eq!(cut.fs.getattr(id).unwrap().mode & 0o777, 0o700, "{path}");
+        assert_eq!(cut.content(cut.id(&format!("meanwhile {}", id.ino))), b"content");
+    }
+    world.finish(TEST);
+}
+
+#[test]
+fn a_slow_read_stops_nobody() {
+    const TEST: &str = "a_slow_read_stops_nobody";
+    let _watchdog = Watchdog::new(TEST, 120);
+    let made = World::new();
+    let root = made.fs.root();
+    let old = made.file("old");
+    made.write(old, 0, &old_data());
+    made.fs.shutdown().unwrap();
+    let gate = Arc::new(GateDevice::new(made.device.clone()));
+    let world = made.over(gate.clone(), Options::default());
+    let fs = &world.fs;
+    let id = world.id("old");
+    // Extents and checksums are in memory after the first look, so the second one reads data only.
+    let data_at = Arc::new(AtomicU64::new(0));
+    for _ in 0..2 {
+        let last_read = Arc::clone(&data_at);
+        gate.close_for_reads(move |offset| {
+            last_read.store(offset, Ordering::Relaxed);
+            false
+        });
+        fs.read(id, 0, 4096, &mut Vec::new()).unwrap();
+    }
+    let data = data_at.load(Ordering::Relaxed);
+    gate.close_for_reads(move |offset| (data..data + LEN as u64).contains(&offset));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut out = Vec::new();
+            fs.read(id, 0, LEN, &mut out).unwrap();
+            out
+        });
+        gate.wait_for(1);
+        // The file changes, loses its data and its name, and its space is wanted, while the device still reads.
+        fs.setattr(&ROOT, id, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        fs.unlink(root, b"old").unwrap();
+        fs.commit_recorded().unwrap();
+        let new = world.file("new");
+        let full = (0..).find(|at| fs.write(new, at * LEN as u64, &new_data(), true).is_err()).unwrap();
+        assert!(full > 100, "{full} MiB were free");
+        fs.write_back(new).unwrap();
+        fs.commit_recorded().unwrap();
+        assert_eq!(gate.waiting(), 1, "the device still reads");
+        gate.open();
+        let seen = reader.join().unwrap();
+        assert!(seen == old_data(), "it read what was there when it began");
+    });
     world.finish(TEST);
 }

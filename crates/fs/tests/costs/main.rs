@@ -13,6 +13,7 @@
 //! Two bugs on purpose must be found: `Canary::ReferencesScanned` and `Canary::BookedAtOnce`. `BUTTERFS_COSTS` is a factor for
 //! all sizes.
 
+mod cold;
 mod contents;
 mod judge;
 mod meter;

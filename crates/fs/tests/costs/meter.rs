@@ -58,6 +58,8 @@ impl Cost {
 #[derive(Default)]
 pub struct Meter {
     cost: Cost,
+    /// Whether no clean tree block is in memory when a call begins.
+    is_cold: bool,
 }
 
 /// Time that this thread has spent on a processor. The engine has no other threads here.
@@ -67,6 +69,11 @@ fn processor_time() -> Duration {
 }
 
 impl Meter {
+    /// Each call begins without clean tree blocks in memory.
+    pub fn cold() -> Meter {
+        Meter { is_cold: true, ..Meter::default() }
+    }
+
     /// The measured cost.
     pub fn cost(&self) -> Cost {
         self.cost
@@ -79,6 +86,9 @@ impl Meter {
 
     /// The same for a call on another filesystem.
     pub fn call_on<R>(&mut self, fs: &Filesystem, call: impl FnOnce() -> R) -> R {
+        if self.is_cold {
+            fs.forget_clean_blocks();
+        }
         let (work, time) = (fs.work(), processor_time());
         let result = call();
         self.cost.time += processor_time() - time;

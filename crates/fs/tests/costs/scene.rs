@@ -2,9 +2,11 @@
 
 use crate::meter::{Cost, Meter};
 use crate::world::{ROOT, World, pattern, quiet_env};
+use butterfs_device::BlockDevice;
 use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::{Ino, InodeId, Options, SetAttr, TreeId};
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;
@@ -114,6 +116,13 @@ impl Scene {
         scene.snapshot = fs.snapshot(tree, root, b"snapshot", true).expect("snapshot");
         fs.sync().expect("sync");
         scene
+    }
+
+    /// The same scene, of which nothing is in memory, on a device that is looked at through a wrapper.
+    pub fn over(self, wrap: impl FnOnce(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>) -> Scene {
+        self.world.fs.shutdown().expect("shutdown");
+        let device = wrap(self.world.device.clone());
+        Scene { world: self.world.over(device, Options::default()), ..self }
     }
 
     fn folders(&self, levels: usize) -> InodeId {

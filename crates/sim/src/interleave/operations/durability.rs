@@ -66,6 +66,10 @@ pub(super) fn all() -> Vec<Operation> {
         write_back!("write back S/nocow", "S/nocow"),
         Operation::asks("clean once", &["clean_once"], |s| done(s.fs.clean_once())),
         Operation::asks("clean", &["clean_subvolumes"], |s| done(s.fs.clean_subvolumes())),
+        Operation::asks("forget blocks", &["forget_clean_blocks"], |s| {
+            s.fs.forget_clean_blocks();
+            done(Ok(()))
+        }),
         Operation::asks("resync", &["resync"], |s| done(s.fs.resync())),
     ]
 }

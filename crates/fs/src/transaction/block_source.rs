@@ -1,0 +1,105 @@
+//! Where somebody who looks at trees gets their blocks from.
+//!
+//! Who holds nothing that others wait for has missing blocks read. Everybody else looks in memory only: a block that is not
+//! there ends the operation with [`Error::Missing`] before it has changed anything, and is noted; whoever called lets go of
+//! everything, reads what was noted, and begins again.
+
+use super::tree::Fetched;
+use super::{Core, Tree};
+use crate::error::{Error, Result};
+use butterfs_tree::{Node, NodePtr, NodeSource};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// The blocks that an operation did not find in memory.
+#[derive(Default)]
+pub struct Misses {
+    noted: RefCell<Vec<NodePtr>>,
+    fetched: RefCell<Fetched>,
+}
+
+impl Misses {
+    /// These are missing.
+    pub fn note(&self, missing: &[NodePtr]) {
+        self.noted.borrow_mut().extend_from_slice(missing);
+    }
+
+    /// Reads what was noted since the last call; it stays in memory as long as this lives. Nothing that others wait for may be
+    /// held. `tree`: where the blocks were missed.
+    pub fn load(&self, core: &Core, tree: &Tree) -> Result<()> {
+        let noted = std::mem::take(&mut *self.noted.borrow_mut());
+        noted.iter().try_for_each(|ptr| self.fetched.borrow_mut().load(core, ptr).map_err(|error| tree.excused(error)))
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Copy)]
+pub struct BlockSource<'a> {
+    core: &'a Core,
+    misses: Option<&'a Misses>,
+}
+
+impl<'a> BlockSource<'a> {
+    /// What is in memory. Blocks that are not are noted.
+    pub fn in_memory(core: &'a Core, misses: &'a Misses) -> BlockSource<'a> {
+        BlockSource { core, misses: Some(misses) }
+    }
+
+    /// Memory and the devices.
+    pub fn loading(core: &'a Core) -> BlockSource<'a> {
+        BlockSource { core, misses: None }
+    }
+
+    /// The filesystem.
+    pub fn core(&self) -> &'a Core {
+        self.core
+    }
+
+    /// Where missing blocks are noted, unless they are read.
+    pub fn misses(&self) -> Option<&'a Misses> {
+        self.misses
+    }
+}
+
+impl NodeSource for BlockSource<'_> {
+    type Error = Error;
+
+    fn nodesize(&self) -> u32 {
+        self.core.nodesize()
+    }
+
+    fn node(&self, ptr: &NodePtr) -> Result<Arc<Node>> {
+        let Some(misses) = self.misses else { return self.core.nodes.load(ptr) };
+        self.core.nodes.get(ptr).ok_or_else(|| {
+            misses.note(&[*ptr]);
+            Error::Missing(Box::new(*ptr))
+        })
+    }
+}
+
+impl<'a> From<&'a Core> for BlockSource<'a> {
+    fn from(core: &'a Core) -> BlockSource<'a> {
+        BlockSource::loading(core)
+    }
+}
+
+impl<'a> From<&'a Arc<Core>> for BlockSource<'a> {
+    fn from(core: &'a Arc<Core>) -> BlockSource<'a> {
+        BlockSource::loading(core)
+    }
+}
+
+/// Tries again until nothing is missing from memory. `attempt` takes what it holds, and lets go of it before it returns.
+pub(crate) fn without_waiting<R>(
+    core: &Core,
+    tree: &Tree,
+    mut attempt: impl FnMut(BlockSource<'_>) -> Result<R>,
+) -> Result<R> {
+    let misses = Misses::default();
+    loop {
+        match attempt(BlockSource::in_memory(core, &misses)) {
+            Err(Error::Missing(_)) => misses.load(core, tree)?,
+            other => return other,
+        }
+    }
+}
