@@ -46,7 +46,8 @@ impl Engine {
     pub(super) fn book_before_commit(&self) -> Result<()> {
         let left = self.options().policies.booking.left;
         self.book_down_to(left)?;
-        self.preload_freeze()
+        self.preload_freeze();
+        Ok(())
     }
 
     /// In a bounded number of slices, larger ones where others queue as fast: booking queues changes too.
@@ -84,9 +85,9 @@ impl Engine {
     }
 
     /// The same for everything that is recorded when the transaction is frozen. Recording copies blocks, which is recorded too.
-    fn preload_freeze(&self) -> Result<()> {
-        self.load_groups_ahead()?;
-        self.groups_with_caches()?;
+    fn preload_freeze(&self) {
+        self.load_groups_ahead();
+        let _ = self.groups_with_caches();
         let (core, globals, mut copied) = (self.core(), self.globals(), Copied::new());
         self.preload_booking(usize::MAX, &mut copied);
         let changed = self.dirty_inodes.preload(core, &mut copied);
@@ -104,7 +105,6 @@ impl Engine {
             extent::preload(core, &places, &mut copied);
             copied.retain(|at| !known.contains(at));
         }
-        Ok(())
     }
 
     fn book_some(&self, handle: &Handle, most: usize) -> Result<()> {

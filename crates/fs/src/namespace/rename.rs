@@ -151,7 +151,8 @@ impl Namespace {
         let mut at = directory;
         for _ in 0..1 << 20 {
             match self.parent(at) {
-                Ok(parent) if parent != at => at = parent,
+                // A damaged tree may lead in a circle.
+                Ok(parent) if parent != at && parent != directory => at = parent,
                 _ => return,
             }
         }

@@ -23,14 +23,16 @@ impl Core {
         Ok(())
     }
 
-    /// Loads groups that tree blocks can be allocated from, so that nobody has to who holds a handle. Nothing is held.
-    pub(crate) fn load_groups_ahead(self: &Arc<Self>) -> Result<()> {
+    /// Loads groups that tree blocks can be allocated from, so that nobody has to who holds a handle. Nothing is held. What
+    /// cannot be read is for whoever needs it to report.
+    pub(crate) fn load_groups_ahead(self: &Arc<Self>) {
         for (class, least) in [(Class::Metadata, 4096 * u64::from(self.nodesize())), (Class::System, 1)] {
             while let Some(group) = self.space.group_to_load(class, least) {
-                self.load_group_ahead(&group)?;
+                if self.load_group_ahead(&group).is_err() {
+                    break;
+                }
             }
         }
-        Ok(())
     }
 
     /// Loads a group, of which everything is read before a handle is joined.

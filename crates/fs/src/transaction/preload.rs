@@ -81,7 +81,9 @@ impl Tree {
         let mut next = Some(from);
         for _ in 0..most {
             let Some(from) = next.filter(|from| *from <= to) else { return };
-            next = self.preload_one(core, from, &mut scope).ok().and_then(|leaf| leaf.upper);
+            let upper = self.preload_one(core, from, &mut scope).ok().and_then(|leaf| leaf.upper);
+            // In a damaged tree keys may go back.
+            next = upper.filter(|upper| *upper > from);
         }
     }
 
