@@ -28,8 +28,8 @@ struct Prepared<'a> {
     data: &'a [u8],
     reserved: Option<DataReservation>,
     wholes: Vec<Whole>,
-    /// The number of the file's last change before that was read.
-    change: u64,
+    /// The file's version before that was read.
+    version: u64,
 }
 
 impl Prepared<'_> {
@@ -109,7 +109,7 @@ impl Files {
                 Some(reservation) => reservation,
                 None => self.reserve_for_write(inode, offset, data.len() as u64)?,
             };
-            let mut prepared = Prepared { offset, data, reserved, wholes: Vec::new(), change: inode.changed().change };
+            let mut prepared = Prepared { offset, data, reserved, wholes: Vec::new(), version: inode.version() };
             self.read_edges(inode, &mut prepared)?;
             let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.engine, set_id))?;
             let items = if privileged { 3 } else { 1 };
@@ -163,7 +163,7 @@ impl Files {
     fn put_locked(&self, inode: &Inode, prepared: &mut Prepared<'_>) -> bool {
         let range = prepared.range();
         let is_needed = !prepared.wholes.is_empty() || self.separate_tail(inode.size(), prepared.offset).is_some();
-        let is_old = is_needed && inode.changed().change != prepared.change;
+        let is_old = is_needed && inode.version() != prepared.version;
         !is_old
             && inode.data.with(|buffer| {
                 self.missing_edges(buffer, &prepared.wholes, &range).is_empty() && self.put_buffered(buffer, prepared)

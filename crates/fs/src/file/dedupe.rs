@@ -89,12 +89,12 @@ impl Files {
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let read = sharing.source + done..covered;
         let range = sharing.target + done..sharing.target + (covered - sharing.source);
-        let ((one, change), (other, other_change)) =
+        let ((one, version), (other, other_version)) =
             (self.sectors(sharing.from, &read)?, self.sectors(sharing.into, &range)?);
         self.preload_extents(sharing.into, &range);
         let handle = self.start(Reserve::items(Sharing::ITEMS))?;
         let _locks = sharing.lock()?;
-        if sharing.from.changed().change != change || sharing.into.changed().change != other_change {
+        if sharing.from.version() != version || sharing.into.version() != other_version {
             return Ok(Piece::Buffered);
         }
         let is_buffered = |inode: &Inode, range: &Range<u64>| {

@@ -76,10 +76,10 @@ impl Files {
         }
         let reserved = self.reserve_data(self.sector());
         loop {
-            let (change, end) = (inode.changed().change, inode.size());
+            let (version, end) = (inode.version(), inode.size());
             let content = self.tail_to_rewrite(inode, end)?;
             let _guard = inode.lock_exclusive()?;
-            if inode.changed().change != change {
+            if inode.version() != version {
                 continue;
             }
             let Some(content) = content else { return Ok(()) };

@@ -86,6 +86,11 @@ impl Inode {
         self.core.dirty_inodes.change(&self.record, self.core.env(), change)
     }
 
+    /// A number that every change but that of access times raises.
+    pub(crate) fn version(&self) -> u64 {
+        self.with(|state| state.item.sequence.get())
+    }
+
     /// When it changed last.
     pub(crate) fn changed(&self) -> Changed {
         self.with(|state| {
