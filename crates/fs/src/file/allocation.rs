@@ -164,7 +164,7 @@ impl Files {
 
     fn is_zero(&self, inode: &Inode, range: &Range<u64>) -> Result<bool> {
         let span = self.sectors_of(range);
-        let (current, _) = self.sectors(inode, &span)?;
+        let current = self.sectors(inode, &span)?;
         let part = &current[(range.start - span.start) as usize..(range.end - span.start) as usize];
         Ok(part.iter().all(|&byte| byte == 0))
     }
@@ -173,7 +173,7 @@ impl Files {
     fn punch_step(&self, inode: &Arc<Inode>, range: &Range<u64>, first: bool) -> Result<u64> {
         self.preload_extents(inode, range);
         let handle = self.start(Reserve::removal(DROPS_PER_STEP as u64 + 6))?;
-        let _guard = inode.lock_exclusive()?;
+        let _guard = inode.lock_extents()?;
         if first && !inode.data.is_idle() {
             inode.data.with(|buffer| {
                 buffer.dirty.cut(range.clone());
@@ -227,7 +227,7 @@ impl Files {
         if !keep_size && range.end > inode.size() {
             self.preload_extents(inode, &(range.end..range.end));
             let handle = self.start(Reserve::items(4))?;
-            let _guard = inode.lock_exclusive()?;
+            let _guard = inode.lock_extents()?;
             self.grow_under(&handle, inode, range.end).inspect_err(|error| handle.failed(error))?;
         }
         Ok(())
@@ -259,7 +259,7 @@ impl Files {
         let mut chunk = self.place(wanted, self.sector(), reserved)?;
         self.preload_extents(inode, hole);
         let handle = self.start(Reserve::items(6))?;
-        let _guard = inode.lock_exclusive()?;
+        let _guard = inode.lock_extents()?;
         let context = self.context(inode, handle.generation());
         let (at, len) = (chunk.at, chunk.len);
         let extent = FileExtent::new(ExtentKind::Prealloc, hole.start, at, len, context.generation);

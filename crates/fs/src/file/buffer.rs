@@ -28,8 +28,9 @@ struct Prepared<'a> {
     data: &'a [u8],
     reserved: Option<DataReservation>,
     wholes: Vec<Whole>,
-    /// The file's version before that was read.
+    /// What the file had on disk when that was read, and its size.
     version: u64,
+    size: u64,
 }
 
 impl Prepared<'_> {
@@ -109,7 +110,8 @@ impl Files {
                 Some(reservation) => reservation,
                 None => self.reserve_for_write(inode, offset, data.len() as u64)?,
             };
-            let mut prepared = Prepared { offset, data, reserved, wholes: Vec::new(), version: inode.version() };
+            let (version, size) = (inode.data.version(), inode.size());
+            let mut prepared = Prepared { offset, data, reserved, wholes: Vec::new(), version, size };
             self.read_edges(inode, &mut prepared)?;
             let privileged = kill.map_or(Ok(false), |set_id| inode.has_privileges(&self.engine, set_id))?;
             let items = if privileged { 3 } else { 1 };
@@ -143,7 +145,7 @@ impl Files {
 
     /// Reads what must be in the buffer before the write touches a part of it. No lock is held.
     fn read_edges(&self, inode: &Inode, prepared: &mut Prepared<'_>) -> Result<()> {
-        let size = inode.size();
+        let size = prepared.size;
         if let Some(sector) = self.separate_tail(size, prepared.offset)
             && let Some(content) = self.tail_to_rewrite(inode, size)?
         {
@@ -158,12 +160,13 @@ impl Files {
         Ok(())
     }
 
-    /// False when the file has changed since its edges were read, or the reservation does not cover what turned out to be
-    /// needed.
+    /// False when the edges are others than those that were read, or the reservation does not cover what turned out to be needed.
+    /// Other writes into the buffer change no edge: what was read goes below them.
     fn put_locked(&self, inode: &Inode, prepared: &mut Prepared<'_>) -> bool {
         let range = prepared.range();
-        let is_needed = !prepared.wholes.is_empty() || self.separate_tail(inode.size(), prepared.offset).is_some();
-        let is_old = is_needed && inode.version() != prepared.version;
+        let (size, has_tail) = (inode.size(), self.separate_tail(inode.size(), prepared.offset).is_some());
+        let is_other = inode.data.version() != prepared.version;
+        let is_old = is_other && (has_tail || !prepared.wholes.is_empty()) || has_tail && size != prepared.size;
         !is_old
             && inode.data.with(|buffer| {
                 self.missing_edges(buffer, &prepared.wholes, &range).is_empty() && self.put_buffered(buffer, prepared)
@@ -187,7 +190,7 @@ impl Files {
     /// A sector that the write covers in part. Nothing is read when nothing of it stays.
     fn edge(&self, inode: &Inode, at: u64, range: &Range<u64>, size: u64) -> Result<Vec<u8>> {
         let stays = at < range.start.min(size) || range.end < size.min(at + self.sector());
-        if stays { Ok(self.sectors(inode, &(at..at + self.sector()))?.0) } else { Ok(vec![0; self.sector() as usize]) }
+        if stays { self.sectors(inode, &(at..at + self.sector())) } else { Ok(vec![0; self.sector() as usize]) }
     }
 
     /// False when the reservation is too small.

@@ -89,14 +89,11 @@ impl Files {
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let read = sharing.source + done..covered;
         let range = sharing.target + done..sharing.target + (covered - sharing.source);
-        let ((one, version), (other, other_version)) =
-            (self.sectors(sharing.from, &read)?, self.sectors(sharing.into, &range)?);
+        // What the files have on disk does not change while their mappings are locked.
+        let (one, other) = (self.sectors(sharing.from, &read)?, self.sectors(sharing.into, &range)?);
         self.preload_extents(sharing.into, &range);
         let handle = self.start(Reserve::items(Sharing::ITEMS))?;
         let _locks = sharing.lock()?;
-        if sharing.from.version() != version || sharing.into.version() != other_version {
-            return Ok(Piece::Buffered);
-        }
         let is_buffered = |inode: &Inode, range: &Range<u64>| {
             inode.data.next_buffered(range.start).is_some_and(|run| run.start < range.end)
         };

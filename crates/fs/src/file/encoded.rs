@@ -137,7 +137,7 @@ impl Files {
             self.preload_extents(inode, &(done..range.end));
             self.preload_checksums(at, chunk.len);
             let handle = self.start_recording(items)?;
-            let _guard = inode.lock_exclusive()?;
+            let _guard = inode.lock_extents()?;
             let first = done == range.start;
             let mut step = || -> Result<u64> {
                 let context = self.context(inode, handle.generation());

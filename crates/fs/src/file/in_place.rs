@@ -189,7 +189,7 @@ impl Files {
     fn note_overwritten(&self, inode: &Arc<Inode>, end: u64) -> Result<()> {
         self.preload_extents(inode, &(end..end));
         let handle = self.start_recording(4)?;
-        let _guard = inode.lock_exclusive()?;
+        let _guard = inode.lock_extents()?;
         let context = self.context(inode, handle.generation());
         let mut items = TreeItems::editing(&handle, &inode.tree);
         self.advance_size(inode, &context, &mut items, end, |_| ()).inspect_err(|error| handle.failed(error))

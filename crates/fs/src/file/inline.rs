@@ -65,7 +65,7 @@ impl Files {
         runs.pieces(0..sector)
             .for_each(|(at, piece)| data[at as usize..at as usize + piece.len()].copy_from_slice(piece));
         let handle = self.start_recording(6)?;
-        let _guard = inode.lock_exclusive()?;
+        let _guard = inode.lock_extents()?;
         let size = inode.size();
         if !fits(size) {
             return Ok(false);
@@ -117,7 +117,7 @@ impl Files {
     pub(super) fn convert_inline(&self, inode: &Arc<Inode>) -> Result<()> {
         let sector = 0..self.sector();
         let mut reserved = Some(self.reserve_data(self.sector())?);
-        let (content, _) = self.sectors(inode, &sector)?;
+        let content = self.sectors(inode, &sector)?;
         let mut runs = DirtyRuns::default();
         runs.write(0, &content);
         self.write_new(inode, &runs, &mut vec![sector], &mut reserved, &mut 0)

@@ -34,8 +34,6 @@ struct Seen {
     span: Range<u64>,
     /// The size of the file.
     size: u64,
-    /// Its version.
-    version: u64,
 }
 
 /// What of a file is on disk.
@@ -62,13 +60,13 @@ impl Files {
         Ok(out.len())
     }
 
-    /// The sectors of `span` as they are now, zero beyond the end of the file, and the file's version.
-    pub(super) fn sectors(&self, inode: &Inode, span: &Range<u64>) -> Result<(Vec<u8>, u64)> {
+    /// The sectors of `span` as they are now, zero beyond the end of the file.
+    pub(super) fn sectors(&self, inode: &Inode, span: &Range<u64>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        let Seen { size, version, .. } = self.see(inode, &|_| span.clone(), Content::Now, &mut out)?;
+        let Seen { size, .. } = self.see(inode, &|_| span.clone(), Content::Now, &mut out)?;
         let end = size.clamp(span.start, span.end);
         out[(end - span.start) as usize..].fill(0);
-        Ok((out, version))
+        Ok(out)
     }
 
     /// The sectors of `span` on disk, whatever is buffered; beyond the end of the file too.
@@ -94,7 +92,7 @@ impl Files {
             out.clear();
             let found = {
                 let _guard = inode.lock_shared()?;
-                let (size, version) = (inode.size(), inode.version());
+                let size = inode.size();
                 let part = part(size);
                 let span = if part.is_empty() { 0..0 } else { self.sectors_of(&part) };
                 out.resize((span.end - span.start) as usize, 0);
@@ -104,7 +102,7 @@ impl Files {
                 };
                 let source = BlockSource::in_memory(self.engine.core(), &misses);
                 let parts = self.parts_of(inode, (&span, &gaps), out, source);
-                parts.map(|parts| (Seen { span, size, version }, self.hold(&parts), parts))
+                parts.map(|parts| (Seen { span, size }, self.hold(&parts), parts))
             };
             let (seen, _held, parts) = match found {
                 Err(Error::Missing(_)) => {

@@ -151,7 +151,7 @@ impl Files {
                 self.preload_checksums(placed[0].at, sectors * self.sector());
             }
             let handle = self.start_recording(items)?;
-            let _guard = inode.lock_exclusive()?;
+            let _guard = inode.lock_extents()?;
             let recorded = self.record_under(&handle, inode, placed, digests.take(), progress);
             recorded.inspect_err(|error| handle.failed(error))?;
         }

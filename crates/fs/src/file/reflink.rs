@@ -49,7 +49,7 @@ impl<'a> Sharing<'a> {
         let same = Arc::ptr_eq(self.from, self.into);
         let source_first = self.from.id() < self.into.id();
         let first = if source_first { Some(self.from.lock_shared()?) } else { None };
-        let into = self.into.lock_exclusive()?;
+        let into = self.into.lock_extents()?;
         let last = if source_first || same { None } else { Some(self.from.lock_shared()?) };
         Ok(Locks { _first: first, _into: into, _last: last })
     }
@@ -121,7 +121,7 @@ impl Files {
         len: u64,
         set_id: bool,
     ) -> Result<u64> {
-        let (content, _) = self.sectors(from, &(source..source + self.round_up(len)))?;
+        let content = self.sectors(from, &(source..source + self.round_up(len)))?;
         let reservation = self.reserve_for_write(into, target, len)?;
         self.put(into, target, &content[..len as usize], reservation, Some(set_id))?;
         Ok(len)

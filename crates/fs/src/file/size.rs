@@ -57,7 +57,7 @@ impl Files {
         self.rewrite_tail(inode)?;
         self.preload_extents(inode, &(size..size));
         let handle = self.start(Reserve::items(6))?;
-        let _guard = inode.lock_exclusive()?;
+        let _guard = inode.lock_extents()?;
         if inode.size() > size {
             return Ok(false);
         }
@@ -76,10 +76,10 @@ impl Files {
         }
         let reserved = self.reserve_data(self.sector());
         loop {
-            let (version, end) = (inode.version(), inode.size());
+            let end = inode.size();
             let content = self.tail_to_rewrite(inode, end)?;
             let _guard = inode.lock_exclusive()?;
-            if inode.version() != version {
+            if inode.size() != end {
                 continue;
             }
             let Some(content) = content else { return Ok(()) };
@@ -146,7 +146,7 @@ impl Files {
         loop {
             self.preload_end(inode, size);
             let handle = self.start(Reserve::removal(DROPS_PER_STEP + 6))?;
-            let _guard = inode.lock_exclusive()?;
+            let _guard = inode.lock_extents()?;
             if std::mem::take(&mut first) {
                 // From here on everybody sees the new size, and may write behind it again.
                 self.cut_buffer(inode, size);

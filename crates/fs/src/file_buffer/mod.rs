@@ -27,6 +27,8 @@ pub struct FileData {
     /// Shared by writes, and held alone by a change of content that takes several steps. Taken before `mapping`.
     pub(crate) whole: RwLock<(), { order::WHOLE }>,
     buffer: Mutex<Option<Box<Buffer>>, { order::BUFFER }>,
+    /// How often what the file has on disk has changed. Raised with the inode locked.
+    changes: AtomicU64,
 }
 
 /// What is buffered.
@@ -115,6 +117,16 @@ impl FileData {
     /// See [`FileData::mapping`].
     pub(crate) fn lock_mapping(&self) -> MutexGuard<'_, ()> {
         self.mapping.lock()
+    }
+
+    /// What the file has on disk is about to change. The inode is locked.
+    pub(crate) fn extents_change(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that every such change raises.
+    pub(crate) fn version(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// Forgets everything: the inode is being deleted.

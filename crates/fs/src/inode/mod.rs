@@ -86,11 +86,6 @@ impl Inode {
         self.core.dirty_inodes.change(&self.record, self.core.env(), change)
     }
 
-    /// A number that every change but that of access times raises.
-    pub(crate) fn version(&self) -> u64 {
-        self.with(|state| state.item.sequence.get())
-    }
-
     /// When it changed last.
     pub(crate) fn changed(&self) -> Changed {
         self.with(|state| {
@@ -109,6 +104,13 @@ impl Inode {
     pub fn lock_exclusive(&self) -> Result<RwLockWriteGuard<'_, ()>> {
         let guard = self.lock.write();
         self.must_exist().map(|()| guard)
+    }
+
+    /// The same for whoever changes what the file has on disk.
+    pub(crate) fn lock_extents(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        let guard = self.lock_exclusive()?;
+        self.data.extents_change();
+        Ok(guard)
     }
 
     /// Refuses an inode that is gone.

@@ -142,7 +142,8 @@ impl Namespace {
         }
         if offset < FIRST_INDEX {
             // A removed directory has no parent any more; it shows itself.
-            let parent = self.parent(id).or_else(|error| if error.is(Errno::ENOENT) { Ok(id) } else { Err(error) })?;
+            let parent =
+                self.parent_at_rest(id).or_else(|error| if error.is(Errno::ENOENT) { Ok(id) } else { Err(error) })?;
             return Ok(show(DirEntry { id: parent, offset_next: FIRST_INDEX, kind: DT_DIR, name: b".." }));
         }
         Ok(true)

@@ -32,7 +32,7 @@ impl Namespace {
     pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
         let attr = match name {
             b"." => self.getattr(parent)?,
-            b".." => self.getattr(self.parent(parent)?)?,
+            b".." => self.getattr(self.parent_at_rest(parent)?)?,
             _ => self.lookup_entry(parent, name)?,
         };
         self.inodes.retain(attr.id);
@@ -50,8 +50,9 @@ impl Namespace {
         match self.object(&directory, name)?.ok_or_else(no_entry)? {
             Object::Inode(inode) => Ok(inode.attr()),
             Object::Subvolume(tree, _) => {
-                self.enter_subvolume(tree)?;
-                self.getattr(InodeId::root_of(tree))
+                let entered = self.enter_subvolume(tree).and_then(|()| self.getattr(InodeId::root_of(tree)));
+                // It was deleted since.
+                entered.map_err(|error| if error.is(Errno::ESTALE) { no_entry() } else { error })
             }
             Object::Placeholder(subvolume) => Ok(self.placeholder(&directory, subvolume)),
         }
@@ -146,6 +147,18 @@ impl Namespace {
             None if id == InodeId::root_of(id.tree) => Ok(subvolume_entry::parent(self.core(), id.tree)?.unwrap_or(id)),
             None => Err(Error::refused(Errno::ENOENT, "the directory was removed")),
         }
+    }
+
+    /// The same, not in the midst of a rename. The directory is not locked.
+    pub(super) fn parent_at_rest(&self, id: InodeId) -> Result<InodeId> {
+        if id.is_placeholder() || id == InodeId::root_of(id.tree) {
+            return self.parent(id);
+        }
+        // From here on everything is in memory.
+        let _ = self.parent(id);
+        let directory = self.directory(id)?;
+        let _guard = directory.lock.read();
+        self.parent(id)
     }
 
     /// The target of a symbolic link.

@@ -5,6 +5,7 @@ use super::world::{ROOT, World, pattern};
 use butterfs_device::{BlockDevice, GateDevice, Kept, MemoryDevice, Recorder};
 use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::{Filesystem, InodeId, Options, SetAttr, TreeId, inode_flags};
+use butterfs_sync::order;
 use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -334,4 +335,64 @@ fn a_slow_read_stops_nobody() {
         assert!(seen == old_data(), "it read what was there when it began");
     });
     world.finish(TEST);
+}
+
+/// Does `work` while somebody changes the mode of `file` after each read of the device.
+fn beside_changes_of_mode(made: World, work: impl FnOnce(&World, InodeId)) {
+    made.fs.shutdown().unwrap();
+    let gate = Arc::new(GateDevice::new(made.device.clone()));
+    let world = made.over(gate.clone(), Options::default());
+    let id = world.id("file");
+    let fs = world.fs.clone();
+    gate.close_for_reads(move |_| {
+        // Whoever reads holds nothing that this waits for.
+        fs.setattr(&ROOT, id, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+        false
+    });
+    work(&world, id);
+    gate.open();
+}
+
+#[test]
+fn a_write_of_a_part_ends_beside_changes_of_the_inode() {
+    let _watchdog = Watchdog::new("a write of a part", 60);
+    let made = || {
+        let made = World::new();
+        let id = made.file("file");
+        made.write(id, 0, &pattern(1, 100_001));
+        made
+    };
+    beside_changes_of_mode(made(), |world, id| {
+        world.write(id, 50_001, b"hello");
+        world.write(id, 1 << 20, b"far behind the end");
+        let content = world.content(id);
+        assert_eq!((&content[50_001..50_006], &content[100_001..100_003]), (&b"hello"[..], &[0, 0][..]));
+    });
+    beside_changes_of_mode(made(), |world, id| {
+        world.fs.setattr(&ROOT, id, &SetAttr { size: Some(200_000), ..SetAttr::default() }).unwrap();
+        assert_eq!(world.content(id)[100_001..], [0; 99_999]);
+    });
+}
+
+#[test]
+fn deduplication_goes_on_beside_writes_elsewhere_in_the_file() {
+    let _watchdog = Watchdog::new("deduplication beside writes", 60);
+    let made = World::new();
+    for name in ["file", "other"] {
+        let id = made.file(name);
+        made.write(id, 0, &old_data());
+        made.write(id, 4 << 20, b"elsewhere");
+    }
+    made.fs.shutdown().unwrap();
+    let gate = Arc::new(GateDevice::new(made.device.clone()));
+    let world = made.over(gate.clone(), Options::default());
+    let (file, other) = (world.id("file"), world.id("other"));
+    let fs = world.fs.clone();
+    fs.write(file, 4 << 20, &[1; 4096], true).unwrap();
+    gate.close_for_reads(move |_| {
+        order::as_another_thread(|| fs.write(file, 4 << 20, &[2; 4096], true).unwrap());
+        false
+    });
+    assert!(world.fs.dedupe_range((file, 0), (other, 0), LEN as u64).unwrap());
+    gate.open();
 }

@@ -229,3 +229,44 @@ fn a_deleted_subvolume_is_not_there_any_more() {
     assert_eq!(errno(fs.create_subvolume(&caller(), scene.outer, b"new")), Err(Errno::ESTALE));
     scene.world.check("deleted-is-gone");
 }
+
+/// Looks at a directory while a subvolume in it moves or goes: it is there or it is not, and never a placeholder.
+fn looks_beside(change: impl Fn(&Filesystem, u64) + Send + 'static) {
+    let world = World::new(16384);
+    let fs = world.fs.clone();
+    fs.create_subvolume(&caller(), ROOT, b"s").unwrap();
+    let changing = std::thread::spawn({
+        let fs = fs.clone();
+        move || (0..400).for_each(|round| change(&fs, round))
+    });
+    let mut wrong = Vec::new();
+    while !changing.is_finished() {
+        for name in [b"s", b"t"] {
+            match fs.lookup(ROOT, name) {
+                Ok(found) if found.id.is_placeholder() => wrong.push("lookup: a placeholder".to_owned()),
+                Ok(found) => fs.forget(found.id, 1),
+                Err(error) if error.is(Errno::ENOENT) => {}
+                Err(error) => wrong.push(format!("lookup: {error}")),
+            }
+        }
+        let mut show = |entry: butterfs_fs::DirEntry<'_>| {
+            wrong.extend(entry.id.is_placeholder().then(|| "readdir: a placeholder".to_owned()));
+            true
+        };
+        fs.readdir(ROOT, 2, &mut show).unwrap();
+    }
+    changing.join().unwrap();
+    assert!(wrong.is_empty(), "{} times: {}", wrong.len(), wrong[0]);
+}
+
+#[test]
+fn a_subvolume_that_moves_is_no_placeholder() {
+    looks_beside(|fs, round| {
+        let (old, new) = if round % 2 == 0 { (b"s", b"t") } else { (b"t", b"s") };
+        fs.rename(ROOT, old, ROOT, new, RenameMode::Replace).unwrap();
+    });
+    looks_beside(|fs, _| {
+        fs.delete_subvolume(ROOT, b"s").unwrap();
+        fs.create_subvolume(&caller(), ROOT, b"s").unwrap();
+    });
+}

@@ -27,6 +27,10 @@ pub const OPERATIONS: &[Operation] = &[
         w.filesystem.age_caches();
         Ok(())
     }),
+    ("forget_clean_blocks", |w| {
+        w.filesystem.forget_clean_blocks();
+        Ok(())
+    }),
     ("root", |w| w.filesystem.getattr(w.filesystem.root()).map(drop)),
     ("notes", |w| quiet(w.filesystem.notes())),
     ("options", |w| quiet(w.filesystem.options())),
