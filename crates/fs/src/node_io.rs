@@ -159,6 +159,8 @@ pub struct NodeCache {
     dirty: AtomicUsize,
     items: AtomicU64,
     reads: AtomicU64,
+    /// How often a node was read from a device, or evicted.
+    departures: AtomicU64,
 }
 
 impl NodeCache {
@@ -174,7 +176,13 @@ impl NodeCache {
             dirty: AtomicUsize::new(0),
             items: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            departures: AtomicU64::new(0),
         }
+    }
+
+    /// A number that is raised whenever a node was not in memory, or leaves it.
+    pub fn departures(&self) -> u64 {
+        self.departures.load(Ordering::Relaxed)
     }
 
     /// Bytes of a node.
@@ -238,6 +246,7 @@ impl NodeCache {
             return Ok(Some(node));
         }
         let mut bytes = vec![0; self.nodesize as usize];
+        self.departures.fetch_add(1, Ordering::Relaxed);
         // Whatever it is, it is no bad copy yet.
         match self.volume.read(ptr.at, &mut bytes, &mut |_| Ok(())) {
             Err(VolumeError::Unmapped { .. }) => return Ok(None),
@@ -265,6 +274,7 @@ impl NodeCache {
 
     fn read(&self, ptr: &NodePtr) -> Result<Node> {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        self.departures.fetch_add(1, Ordering::Relaxed);
         let identity = self.identity();
         if !ptr.at.0.is_multiple_of(u64::from(identity.sectorsize)) {
             return Err(Error::corrupt(format!("tree {}: block address {} is not aligned", ptr.tree, ptr.at)));
@@ -373,6 +383,7 @@ impl NodeCache {
 
     /// Evicts what nobody has asked for since the last call, as long as more than `floor_bytes` are clean.
     pub fn age(&self, floor_bytes: usize) {
+        self.departures.fetch_add(1, Ordering::Relaxed);
         let least = (floor_bytes / self.nodesize as usize / SHARDS).max(LEAST_PER_SHARD);
         for shard in &self.shards {
             shard.lock().age(least);
@@ -381,6 +392,7 @@ impl NodeCache {
 
     /// Evicts every clean node that nobody holds.
     pub fn forget_clean(&self) {
+        self.departures.fetch_add(1, Ordering::Relaxed);
         for shard in &self.shards {
             let mut shard = shard.lock();
             shard.age(0);

@@ -13,22 +13,26 @@ use std::sync::Arc;
 
 /// The blocks that an operation did not find in memory.
 #[derive(Default)]
-pub struct Misses {
-    noted: RefCell<Vec<NodePtr>>,
-    fetched: RefCell<Fetched>,
+pub struct Misses(RefCell<Option<Box<Missed>>>);
+
+#[derive(Default)]
+struct Missed {
+    noted: Vec<NodePtr>,
+    fetched: Fetched,
 }
 
 impl Misses {
     /// These are missing.
     pub fn note(&self, missing: &[NodePtr]) {
-        self.noted.borrow_mut().extend_from_slice(missing);
+        self.0.borrow_mut().get_or_insert_default().noted.extend_from_slice(missing);
     }
 
     /// Reads what was noted since the last call; it stays in memory as long as this lives. Nothing that others wait for may be
     /// held. `tree`: where the blocks were missed.
     pub fn load(&self, core: &Core, tree: &Tree) -> Result<()> {
-        let noted = std::mem::take(&mut *self.noted.borrow_mut());
-        noted.iter().try_for_each(|ptr| self.fetched.borrow_mut().load(core, ptr).map_err(|error| tree.excused(error)))
+        let mut missed = self.0.borrow_mut();
+        let Missed { noted, fetched } = &mut **missed.get_or_insert_default();
+        noted.drain(..).try_for_each(|ptr| fetched.load(core, &ptr).map_err(|error| tree.excused(error)))
     }
 }
 

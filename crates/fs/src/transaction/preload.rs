@@ -1,6 +1,6 @@
 //! Bringing into memory what an edit is going to need, before anything is held that others wait for.
 //!
-//! It decides nothing: what others change meanwhile may need another block, which is then read while a handle is held. And
+//! It decides nothing, and may be left out ([`Calm`]): what others change meanwhile may need another block, which is then read while a handle is held. And
 //! what cannot be read is for the edit to report, if it needs it.
 
 use super::{BlockSource, Core, Tree, without_waiting};
@@ -8,6 +8,32 @@ use crate::error::Result;
 use butterfs_ondisk::header::{Header, leaf_data_size};
 use butterfs_ondisk::{Generation, Key, Logical};
 use butterfs_tree::{Node, NodePtr, NodeSource};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Operations in a row that missed no block, after which the next ones are not preloaded: where everything is in memory, that
+/// would cost a third of a small operation. The first block that is missing again is read under the handle, and ends this.
+const CALM: u64 = 4096;
+/// Bits of [`Calm`] that count.
+const COUNT_BITS: u32 = 13;
+
+/// How many operations on a tree were preloaded since a block was missing last: that number below the low bits of
+/// [`departures`](crate::node_io::NodeCache::departures).
+#[derive(Default)]
+pub(super) struct Calm(AtomicU64);
+
+impl Calm {
+    /// Counts an operation; whether it need not be preloaded.
+    fn is_long(&self, departures: u64) -> bool {
+        let (known, now) = (self.0.load(Ordering::Relaxed), departures << COUNT_BITS);
+        let count = known.wrapping_sub(now);
+        if count > CALM {
+            self.0.store(now, Ordering::Relaxed);
+        } else if count < CALM {
+            self.0.store(known + 1, Ordering::Relaxed);
+        }
+        count == CALM
+    }
+}
 
 /// Blocks of earlier transactions on the ways to leaves that are going to change: these are copied, and what says so of them
 /// changes too.
@@ -50,7 +76,9 @@ impl Tree {
     /// says who else refers to one that a snapshot may share.
     /// Ascending keys of one leaf cost as much as one.
     pub(crate) fn preload(&self, core: &Core, keys: &[Key]) {
-        self.preload_copied(core, keys, &mut Copied::new());
+        if !self.calm.is_long(core.nodes.departures()) {
+            self.preload_copied(core, keys, &mut Copied::new());
+        }
     }
 
     /// The same; adds the blocks that are going to be copied to `copied`.
@@ -77,6 +105,9 @@ impl Tree {
 
     /// The same for the first `most` leaves with keys from `from` to `to`.
     pub(crate) fn preload_range(&self, core: &Core, from: Key, to: Key, most: usize) {
+        if self.calm.is_long(core.nodes.departures()) {
+            return;
+        }
         let mut scope = Scope { copied: &mut Copied::new(), shared: self.last_snapshot(), amount: Amount::Many };
         let mut next = Some(from);
         for _ in 0..most {
@@ -89,6 +120,9 @@ impl Tree {
 
     /// The same for the last ones.
     pub(crate) fn preload_end_of_range(&self, core: &Core, from: Key, to: Key, most: usize) {
+        if self.calm.is_long(core.nodes.departures()) {
+            return;
+        }
         let mut scope = Scope { copied: &mut Copied::new(), shared: self.last_snapshot(), amount: Amount::Many };
         let mut next = Some(to);
         for _ in 0..most {

@@ -8,6 +8,7 @@
 
 use super::block_source::Misses;
 use super::editor::Editor;
+use super::preload::Calm;
 use super::{BlockSource, Core, Handle, Watch};
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
@@ -91,6 +92,8 @@ pub struct Tree {
     pub next_ino: AtomicU64,
     /// Whether blocks of it may be gone: nothing is written into it any more.
     dropping: AtomicBool,
+    /// How long nothing was missing.
+    pub(super) calm: Calm,
     /// While the tree is dropped: how far its shared blocks have full back references; kept by `subvolume`.
     pub(crate) converted_to: Mutex<Option<Key>, { order::FULL_BACKREFS }>,
 }
@@ -128,6 +131,7 @@ impl Tree {
             watch: Watch::default(),
             next_ino: AtomicU64::new(0),
             dropping: AtomicBool::new(false),
+            calm: Calm::default(),
             converted_to: Mutex::default(),
         }
     }
