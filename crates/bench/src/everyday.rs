@@ -43,7 +43,7 @@ const ON_A_TREE: &[(&str, bool, &str)] = &[
     ("rm -rf, cold", true, "rm -rf ./*"),
 ];
 
-/// What was measured of a piece of work.
+/// The measurements of a piece of work.
 struct Measurement {
     what: String,
     bar: &'static str,

@@ -57,7 +57,7 @@ pub(crate) struct Name {
     pub name: Vec<u8>,
 }
 
-/// What the root tree says.
+/// The contents of the root tree.
 #[derive(Default)]
 pub(crate) struct Roots {
     pub trees: Vec<Root>,

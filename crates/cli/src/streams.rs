@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// What a pipe is made to hold, so that its two ends wait for each other less.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// What is to be sent.
+/// The send that a question asks for.
 fn job_of(stage: &Stage<'_>, question: &SendSubvolumes) -> Result<Job, Refusal> {
     let unknown = || Refusal::new(Errno::EINVAL.0, format!("streams of version {} are not known", question.version));
     let subvolume = |inode: &InodeRef| subvolumes::subvolume_of(stage, *inode);

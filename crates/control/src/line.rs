@@ -24,7 +24,7 @@ pub enum Request {
     BrokenQuestion,
 }
 
-/// What a process that serves a mount can be asked to do.
+/// An order to the process that serves a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Make everything durable.
@@ -35,7 +35,7 @@ pub enum Order {
     MakeReadOnly,
 }
 
-/// What comes with a question.
+/// The attachments of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
     /// How many descriptors.

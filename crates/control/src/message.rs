@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display, Formatter};
 use std::io::{self, Read};
 
-/// What one side sends at a time.
+/// One message of either side.
 pub trait Message: Serialize + DeserializeOwned {
-    /// What it is, for sentences.
+    /// Its name in error messages.
     const KIND: &'static str;
     /// The names of its variants, in order.
     const VARIANTS: &'static [&'static str];
@@ -16,7 +16,7 @@ pub trait Message: Serialize + DeserializeOwned {
     const MOST_BYTES: usize;
 }
 
-/// What the server answers to a question.
+/// The server's answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// A piece of the answer.

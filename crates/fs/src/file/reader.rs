@@ -9,7 +9,7 @@ use crate::extent::checksums::{self, Checksums};
 use crate::file_extent::{ExtentKind, FileExtent, INLINE_HEAD};
 use crate::inode::Inode;
 use crate::options::Canary;
-use crate::transaction::{BlockSource, HeldData, Misses};
+use crate::transaction::{BlockSource, HeldData, without_waiting};
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
 use butterfs_sync::Mutex;
@@ -86,11 +86,10 @@ impl Files {
         content: Content,
         out: &mut Vec<u8>,
     ) -> Result<Seen> {
-        let misses = Misses::default();
         let mut doubted: Option<Parts> = None;
         loop {
-            out.clear();
-            let found = {
+            let found = without_waiting(self.engine.core(), &inode.tree, |source| {
+                out.clear();
                 let _guard = inode.lock_shared()?;
                 let size = inode.size();
                 let part = part(size);
@@ -100,17 +99,10 @@ impl Files {
                     Content::Now => inode.data.overlay(&span, out),
                     Content::OnDisk => vec![span.clone()],
                 };
-                let source = BlockSource::in_memory(self.engine.core(), &misses);
-                let parts = self.parts_of(inode, (&span, &gaps), out, source);
-                parts.map(|parts| (Seen { span, size }, self.hold(&parts), parts))
-            };
-            let (seen, _held, parts) = match found {
-                Err(Error::Missing(_)) => {
-                    misses.load(self.engine.core(), &inode.tree)?;
-                    continue;
-                }
-                found => found.map_err(|error| in_file(inode, error))?,
-            };
+                let parts = self.parts_of(inode, (&span, &gaps), out, source)?;
+                Ok((Seen { span, size }, self.hold(&parts), parts))
+            });
+            let (seen, _held, parts) = found.map_err(|error| in_file(inode, error))?;
             match self.read_parts(&parts, &seen.span, out) {
                 Ok(()) => return Ok(seen),
                 // What was given up since has no checksums any more.

@@ -1,7 +1,7 @@
 //! Bringing into memory what an edit is going to need, before anything is held that others wait for.
 //!
-//! It decides nothing, and may be left out ([`Calm`]): what others change meanwhile may need another block, which is then read while a handle is held. And
-//! what cannot be read is for the edit to report, if it needs it.
+//! It decides nothing, and may be left out ([`Calm`]): if others change the tree meanwhile, the edit may need another block and
+//! reads it under its handle. The edit also reports what cannot be read, if it needs it.
 
 use super::{BlockSource, Core, Tree, without_waiting};
 use crate::error::Result;
@@ -54,7 +54,7 @@ enum Amount {
     Many,
 }
 
-/// Amount of one leaf that are many.
+/// Keys in one leaf from which on all of it may change.
 const MANY: usize = 8;
 
 /// What is looked at beside the way to a leaf.
@@ -66,7 +66,7 @@ struct Scope<'a> {
 }
 
 impl Leaf {
-    fn has_room_for(&self, key: &Key) -> bool {
+    fn covers(&self, key: &Key) -> bool {
         self.first.is_some_and(|first| first <= *key) && self.upper.is_none_or(|upper| *key < upper)
     }
 }
@@ -86,7 +86,7 @@ impl Tree {
         let (mut last, mut in_leaf) = (None::<Leaf>, 0);
         let mut scope = Scope { copied, shared: self.last_snapshot(), amount: Amount::Few };
         for key in keys {
-            let is_near = last.as_ref().is_some_and(|leaf| leaf.has_room_for(key));
+            let is_near = last.as_ref().is_some_and(|leaf| leaf.covers(key));
             in_leaf = if is_near { in_leaf + 1 } else { 0 };
             if !is_near || in_leaf == MANY {
                 scope.amount = if is_near { Amount::Many } else { Amount::Few };

@@ -241,6 +241,14 @@ fn a_deletion_that_waits_for_its_blocks_stops_nobody() {
     world.finish(TEST);
 }
 
+/// The same filesystem, closed and opened again on a device whose reads can be held back.
+fn behind_gate(made: World) -> (World, Arc<GateDevice>) {
+    made.fs.shutdown().unwrap();
+    let gate = Arc::new(GateDevice::new(made.device.clone()));
+    let world = made.over(gate.clone(), Options::default());
+    (world, gate)
+}
+
 #[test]
 fn a_cold_fsync_stops_nobody() {
     const TEST: &str = "a_cold_fsync_stops_nobody";
@@ -252,9 +260,7 @@ fn a_cold_fsync_stops_nobody() {
         let id = made.fs.create(&ROOT, folder, format!("file-{number}").as_bytes(), 0o644).unwrap().id;
         made.fs.forget(id, 1);
     }
-    made.fs.shutdown().unwrap();
-    let gate = Arc::new(GateDevice::new(made.device.clone()));
-    let world = made.over(gate.clone(), Options::default());
+    let (world, gate) = behind_gate(made);
     let fs = &world.fs;
     let make = |name: &[u8]| {
         let id = fs.create(&ROOT, root, name, 0o644).unwrap().id;
@@ -296,9 +302,7 @@ fn a_slow_read_stops_nobody() {
     let root = made.fs.root();
     let old = made.file("old");
     made.write(old, 0, &old_data());
-    made.fs.shutdown().unwrap();
-    let gate = Arc::new(GateDevice::new(made.device.clone()));
-    let world = made.over(gate.clone(), Options::default());
+    let (world, gate) = behind_gate(made);
     let fs = &world.fs;
     let id = world.id("old");
     // Extents and checksums are in memory after the first look, so the second one reads data only.
@@ -339,9 +343,7 @@ fn a_slow_read_stops_nobody() {
 
 /// Does `work` while somebody changes the mode of `file` after each read of the device.
 fn beside_changes_of_mode(made: World, work: impl FnOnce(&World, InodeId)) {
-    made.fs.shutdown().unwrap();
-    let gate = Arc::new(GateDevice::new(made.device.clone()));
-    let world = made.over(gate.clone(), Options::default());
+    let (world, gate) = behind_gate(made);
     let id = world.id("file");
     let fs = world.fs.clone();
     gate.close_for_reads(move |_| {
@@ -383,9 +385,7 @@ fn deduplication_goes_on_beside_writes_elsewhere_in_the_file() {
         made.write(id, 0, &old_data());
         made.write(id, 4 << 20, b"elsewhere");
     }
-    made.fs.shutdown().unwrap();
-    let gate = Arc::new(GateDevice::new(made.device.clone()));
-    let world = made.over(gate.clone(), Options::default());
+    let (world, gate) = behind_gate(made);
     let (file, other) = (world.id("file"), world.id("other"));
     let fs = world.fs.clone();
     fs.write(file, 4 << 20, &[1; 4096], true).unwrap();
