@@ -1,6 +1,7 @@
 //! The judge beside `btrfs check`: time and memory on the same image, made here, with many files and 20 snapshots.
 
 use crate::Scale;
+use crate::subject::Sides;
 use crate::table::Table;
 use butterfs_device::FileDevice;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
@@ -33,9 +34,10 @@ pub fn run(scale: Scale, table: &mut Table) {
     let (ours, our_peak) = measure(&serve::binary(), &["check", "-q", name]);
     let (kernel, their_peak) = measure(&theirs, &["check", name]);
     let what = format!("check: {} files, {SNAPSHOTS} snapshots", scale.library_files);
-    table.times(&what, ours, Some(kernel), BAR);
+    table.times(&what, Sides::two(ours, Some(kernel)), BAR);
     let mebibytes = |kib: f64| format!("{:.0} MiB", kib / 1024.0);
-    table.compared("check: peak memory", (our_peak as f64, Some(their_peak as f64)), mebibytes, true, "");
+    let peaks = Sides::two(our_peak as f64, Some(their_peak as f64));
+    table.compared("check: peak memory", peaks, mebibytes, true, "");
 }
 
 /// Small files in folders, one in ten with data in an extent, and snapshots between changes.

@@ -4,7 +4,7 @@
 //! Rates are of uncompressed bytes and include making it durable. The text is C source.
 
 use crate::Scale;
-use crate::subject::{Side, Subject};
+use crate::subject::{Side, Sides, Subject};
 use crate::table::Table;
 use butterfs_device::{FileDevice, FileOptions};
 use butterfs_fs::{Caller, DataPolicy, Env, Filesystem, Options};
@@ -44,14 +44,11 @@ pub fn run(scale: Scale, table: &mut Table) {
     }
     let folder = scratch::Scratch::new("bench-data");
     let inputs = Inputs { text: text(scale, folder.path()), noise: noise(scale.bytes as usize) };
-    let ours = measure(Side::Ours, scale, &inputs, &folder);
-    let kernel = match requirement::kernel_btrfs("bench beside the kernel") {
-        true => measure(Side::Kernel, scale, &inputs, &folder),
-        false => Numbers::new(),
-    };
+    let kernel = requirement::kernel_btrfs("bench beside the kernel");
+    let sides = Sides::measure(kernel, |side| measure(side, scale, &inputs, &folder));
     let rate = |rate: f64| format!("{rate:.0} MB/s");
-    for (what, number) in &ours {
-        let both = (*number, kernel.get(what).copied());
+    for what in sides.ours.keys() {
+        let both = sides.find(|numbers| numbers.get(what).copied()).expect("one of ours");
         match what {
             _ if what.ends_with("on disk") => {
                 table.compared(what, both, |bytes| format!("{:.1} MB", bytes / 1e6), true, "<= 1.10x");
@@ -61,8 +58,9 @@ pub fn run(scale: Scale, table: &mut Table) {
         }
     }
     for (what, number) in library(&inputs, &folder) {
-        let kernels = kernel.get(what.trim_start_matches("library: ")).copied();
-        table.compared(&what, (number, kernels), rate, false, LIBRARY_BAR);
+        let kernels =
+            sides.kernel.as_ref().and_then(|kernel| kernel.get(what.trim_start_matches("library: ")).copied());
+        table.compared(&what, Sides::two(number, kernels), rate, false, LIBRARY_BAR);
     }
 }
 
@@ -198,7 +196,7 @@ fn plain(subject: &mut Subject, side: Side, scale: Scale, inputs: &Inputs, numbe
 fn clone(side: Side, from: &Path, to: &Path) {
     let [from, to] = [from, to].map(|path| path.to_string_lossy().into_owned());
     match side {
-        Side::Ours => run_ok(120, binary(), &["reflink", "clone", &from, &to]),
+        Side::Ours | Side::OnDevice => run_ok(120, binary(), &["reflink", "clone", &from, &to]),
         Side::Kernel => run_ok(120, "cp", &["--reflink=always", &from, &to]),
         Side::Memory => unreachable!("only everyday work is compared with it"),
     };

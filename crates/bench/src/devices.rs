@@ -4,11 +4,11 @@
 
 use crate::Scale;
 use crate::data::read;
-use crate::subject::Side;
+use crate::subject::{Mount, Side, Sides, empty_caches};
 use crate::table::Table;
-use butterfs_testkit::kernel::{KernelMount, run_ok};
+use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::rng::Rng;
-use butterfs_testkit::serve::{Served, binary};
+use butterfs_testkit::serve::binary;
 use butterfs_testkit::{requirement, scratch};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,45 +26,10 @@ pub fn run(scale: Scale, table: &mut Table) {
         return;
     }
     let folder = scratch::Scratch::new("bench-devices");
-    let [ours, kernel] = [Side::Ours, Side::Kernel].map(|side| measure(side, scale, &folder));
-    for (what, rate) in &ours {
-        table.compared(what, (*rate, kernel.get(what).copied()), |rate| format!("{rate:.0} MB/s"), false, BAR);
-    }
-}
-
-/// A mount of either side.
-enum Mount {
-    Ours(Served),
-    Kernel(KernelMount),
-}
-
-impl Mount {
-    fn new(side: Side, images: &[PathBuf], at: &Path, options: &str) -> Mount {
-        match side {
-            Side::Kernel => Mount::Kernel(KernelMount::several(images, options)),
-            Side::Ours => {
-                let others: String = images[1..].iter().map(|image| format!(",device={}", image.display())).collect();
-                Mount::Ours(Served::mount(&images[0], at, &format!("{options}{others}")))
-            }
-            Side::Memory => unreachable!("only everyday work is compared with it"),
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Mount::Ours(served) => served.path(),
-            Mount::Kernel(mount) => mount.path(),
-        }
-    }
-
-    fn end(self) {
-        match self {
-            Mount::Ours(served) => served.unmount(),
-            Mount::Kernel(mount) => drop(mount.finish()),
-        }
-        run_ok(60, "sync", &[]);
-        // Without root the caches stay, on both sides alike.
-        let _ = std::fs::write("/proc/sys/vm/drop_caches", "3\n");
+    let sides = Sides::measure(true, |side| measure(side, scale, &folder));
+    for what in sides.ours.keys() {
+        let rates = sides.find(|rates| rates.get(what).copied()).expect("one of ours");
+        table.compared(what, rates, |rate| format!("{rate:.0} MB/s"), false, BAR);
     }
 }
 
@@ -84,6 +49,7 @@ fn measure(side: Side, scale: Scale, folder: &scratch::Scratch) -> Rates {
             std::fs::write(mount.path().join(reader.to_string()), &noise).expect("room");
         }
         mount.end();
+        empty_caches();
         let mut read = |what: &str, images: &[PathBuf], options: &str, together: bool| {
             let mount = Mount::new(side, images, &at, options);
             let started = Instant::now();
@@ -91,6 +57,7 @@ fn measure(side: Side, scale: Scale, folder: &scratch::Scratch) -> Rates {
             let rate = bytes as f64 / 1e6 / started.elapsed().as_secs_f64();
             rates.insert(format!("{profile}: {what}, MB/s"), rate);
             mount.end();
+            empty_caches();
         };
         read("read by one", &images, "noatime", false);
         read("read by four", &images, "noatime", true);

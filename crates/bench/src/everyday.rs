@@ -4,7 +4,7 @@
 //! before it is made durable on both: that shows what the transport takes and what the engine.
 
 use crate::Scale;
-use crate::subject::{Side, Subject, Usage};
+use crate::subject::{Side, Sides, Subject, Usage};
 use crate::table::Table;
 use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::serve::memory_binary;
@@ -65,12 +65,8 @@ pub fn run(scale: Scale, table: &mut Table) {
     }
     let folder = scratch::Scratch::new("bench");
     let archive = tree_archive(scale, folder.path());
-    let (ours, usages) = measure(Side::Ours, scale, archive.as_deref(), &folder, table);
-    let (kernel, kernel_usages) = match requirement::kernel_btrfs("bench beside the kernel") {
-        true => measure(Side::Kernel, scale, archive.as_deref(), &folder, table),
-        false => (Measurements::new(), Usages::new()),
-    };
-    let kernel = by_name(kernel);
+    let kernel = requirement::kernel_btrfs("bench beside the kernel");
+    let sides = Sides::measure(kernel, |side| measure(side, scale, archive.as_deref(), &folder, table));
     let memory = match memory_binary() {
         Some(_) => by_name(measure(Side::Memory, scale, archive.as_deref(), &folder, table).0),
         None => {
@@ -78,15 +74,14 @@ pub fn run(scale: Scale, table: &mut Table) {
             BTreeMap::new()
         }
     };
-    for Measurement { what, bar, work, durable } in ours {
-        table.times(&what, durable, kernel.get(&what).map(|measurement| measurement.durable), bar);
-        if let Some(memory) = memory.get(&what) {
-            table.in_memory(work, memory.work, MEMORY_BAR);
+    for (number, Measurement { what, bar, work, .. }) in sides.ours.0.iter().enumerate() {
+        table.times(what, sides.map(|(measurements, _)| measurements[number].durable), bar);
+        if let Some(memory) = memory.get(what) {
+            table.in_memory(*work, memory.work, MEMORY_BAR);
         }
     }
-    for (what, usage) in usages {
-        let kernel = kernel_usages.iter().find(|(name, _)| *name == what);
-        usage.enter(what, kernel.map(|(_, usage)| *usage), table);
+    for (number, (what, _)) in sides.ours.1.iter().enumerate() {
+        sides.map(|(_, usages)| usages[number].1).enter(what, table);
     }
 }
 

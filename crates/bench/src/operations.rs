@@ -1,18 +1,19 @@
 //! Single operations of the engine, by threads, beside the same operations through the kernel's mount; both on a file.
 //!
-//! Ours are calls of `Filesystem`, the kernel's are system calls: what a program pays that links the library, and what
-//! it pays that asks the kernel. Each thread works in a directory of its own. Then what an operation of ours costs
-//! beside time: allocations, memory, and what is written.
+//! Twice: as calls of `Filesystem` by inode beside the kernel's system calls by path, which is what a program pays that links
+//! the library, and what it pays that asks the kernel; and as the same system calls on both mounts. Each thread works in a
+//! directory of its own. Then what a call of ours costs beside time: allocations, memory, and what is written.
 
 use crate::Scale;
 use crate::counting::Counting;
 use crate::library::processor_time;
-use crate::subject::{Side, Subject};
+use crate::subject::{Side, Sides, Subject};
 use crate::table::{Table, seconds};
 use butterfs_device::BlockDevice;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options, TreeId};
 use butterfs_testkit::kernel::run_ok;
+use butterfs_testkit::serve::binary;
 use butterfs_testkit::{requirement, scratch};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -31,8 +32,9 @@ const FEW: u64 = 100;
 /// One operation, the `number`th of a thread's. The names of the threads' directories are `0`, `1` and so on.
 struct Operation {
     name: &'static str,
-    ours: fn(&Filesystem, InodeId, u64),
-    kernel: fn(&Path, u64),
+    library: fn(&Filesystem, InodeId, u64),
+    /// On a mount of this side.
+    mounted: fn(&Path, u64, Side),
     few: bool,
     /// Bytes of content that it brings.
     content: u64,
@@ -42,21 +44,21 @@ struct Operation {
 const OPERATIONS: &[Operation] = &[
     Operation {
         name: "create",
-        ours: |fs, at, number| {
+        library: |fs, at, number| {
             let made = fs.create(&CALLER, at, name(number).as_bytes(), 0o644).expect("room");
             fs.forget(made.id, 1);
         },
-        kernel: |at, number| drop(File::create_new(at.join(name(number))).expect("room")),
+        mounted: |at, number, _| drop(File::create_new(at.join(name(number))).expect("room")),
         few: false,
         content: 0,
         bar: BAR,
     },
     Operation {
         name: "lookup",
-        ours: |fs, at, number| {
+        library: |fs, at, number| {
             found(fs, at, number);
         },
-        kernel: |at, number| {
+        mounted: |at, number, _| {
             std::fs::symlink_metadata(at.join(name(number))).expect("it is there");
         },
         few: false,
@@ -65,7 +67,7 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "readdir of a whole directory",
-        ours: |fs, at, _| {
+        library: |fs, at, _| {
             let mut entries = 0u64;
             fs.readdir(at, 0, &mut |_| {
                 entries += 1;
@@ -74,17 +76,17 @@ const OPERATIONS: &[Operation] = &[
             .expect("a good device");
             assert!(entries > 2, "it is full of files");
         },
-        kernel: |at, _| assert!(std::fs::read_dir(at).expect("it is there").count() > 0),
+        mounted: |at, _, _| assert!(std::fs::read_dir(at).expect("it is there").count() > 0),
         few: true,
         content: 0,
         bar: EVEN_BAR,
     },
     Operation {
         name: "write of 4 KiB",
-        ours: |fs, at, number| {
+        library: |fs, at, number| {
             fs.write(found(fs, at, number), 0, &[number as u8; 4096], false).expect("room");
         },
-        kernel: |at, number| {
+        mounted: |at, number, _| {
             let file = File::options().write(true).open(at.join(name(number))).expect("it is there");
             file.write_all_at(&[number as u8; 4096], 0).expect("room");
         },
@@ -94,11 +96,11 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "read of 4 KiB",
-        ours: |fs, at, number| {
+        library: |fs, at, number| {
             let mut out = Vec::with_capacity(4096);
             fs.read(found(fs, at, number), 0, 4096, &mut out).expect("a good device");
         },
-        kernel: |at, number| {
+        mounted: |at, number, _| {
             let file = File::open(at.join(name(number))).expect("it is there");
             file.read_exact_at(&mut [0; 4096], 0).expect("a good device");
         },
@@ -108,12 +110,12 @@ const OPERATIONS: &[Operation] = &[
     },
     Operation {
         name: "append of 4 KiB and fsync",
-        ours: |fs, at, number| {
+        library: |fs, at, number| {
             let id = found(fs, at, 0);
             fs.write(id, (number + 1) * 4096, &[number as u8; 4096], false).expect("room");
             fs.fsync(id, false).expect("a good device");
         },
-        kernel: |at, number| {
+        mounted: |at, number, _| {
             let file = File::options().write(true).open(at.join(name(0))).expect("it is there");
             file.write_all_at(&[number as u8; 4096], (number + 1) * 4096).expect("room");
             file.sync_all().expect("a good device");
@@ -122,17 +124,18 @@ const OPERATIONS: &[Operation] = &[
         content: 4096,
         bar: EVEN_BAR,
     },
-    // The kernel's through its command, which takes about a millisecond of that: there is no other safe way to ask.
+    // On a mount by a command, which takes about a millisecond of that: there is no other safe way to ask.
     Operation {
         name: "snapshot, durable",
-        ours: |fs, at, number| {
+        library: |fs, at, number| {
             let name = format!("snapshot-{number}");
             fs.snapshot(TreeId::FS, at, name.as_bytes(), false).expect("room");
         },
-        kernel: |at, number| {
+        mounted: |at, number, side| {
             let top = at.parent().expect("in the root folder").to_string_lossy().into_owned();
             let name = at.join(format!("snapshot-{number}")).to_string_lossy().into_owned();
-            run_ok(60, "btrfs", &["subvolume", "snapshot", &top, &name]);
+            let program = if side == Side::Kernel { PathBuf::from("btrfs") } else { binary() };
+            run_ok(60, program, &["subvolume", "snapshot", &top, &name]);
         },
         few: true,
         content: 0,
@@ -180,17 +183,23 @@ pub fn run(scale: Scale, table: &mut Table) {
     let mut threads = vec![1];
     threads.extend((most > 1).then_some(most));
     for threads in threads {
-        let ours = of_ours(&folder, scale, threads);
-        let kernel = requirement::kernel_btrfs("bench: operations beside the kernel")
-            .then(|| of_the_kernel(&folder, scale, threads));
+        let called = of_the_library(&folder, scale, threads);
+        let kernel = requirement::kernel_btrfs("bench: operations beside the kernel");
+        let mounted = requirement::fuse("bench: operations on a mount")
+            .then(|| Sides::measure(kernel, |side| on_a_mount(side, &folder, scale, threads)));
         for (index, operation) in OPERATIONS.iter().enumerate() {
-            let what = format!("library: {}, {threads} at once", operation.name);
-            let kernel = kernel.as_ref().map(|times| times[index]);
-            let wall = (ours[index].wall, kernel.map(|times| times.wall));
-            table.compared(&what, wall, seconds, true, operation.bar);
+            let what = format!("{}, {threads} at once", operation.name);
+            let kernel = mounted.as_ref().and_then(|sides| Some(sides.kernel.as_ref()?[index]));
+            let sides = Sides::two(called[index], kernel);
+            let name = format!("library, by inode (the kernel's by path): {what}");
+            table.compared(&name, sides.map(|times| times.wall), seconds, true, operation.bar);
             if !operation.few {
-                let processor = (ours[index].processor, kernel.map(|times| times.processor));
-                table.compared(&format!("{what}, processor time"), processor, seconds, true, operation.bar);
+                let name = format!("{name}, processor time");
+                table.compared(&name, sides.map(|times| times.processor), seconds, true, operation.bar);
+            }
+            if let Some(sides) = &mounted {
+                let wall = sides.map(|times| times[index].wall);
+                table.compared(&format!("mounts, both by path: {what}"), wall, seconds, true, "");
             }
         }
     }
@@ -228,10 +237,10 @@ impl Ours {
     }
 }
 
-fn of_ours(folder: &scratch::Scratch, scale: Scale, threads: u64) -> Vec<Times> {
+fn of_the_library(folder: &scratch::Scratch, scale: Scale, threads: u64) -> Vec<Times> {
     let ours = Ours::new(folder, threads);
     let time = |operation: &Operation| {
-        let work = |thread: u64, number| (operation.ours)(&ours.fs, ours.folders[thread as usize], number);
+        let work = |thread: u64, number| (operation.library)(&ours.fs, ours.folders[thread as usize], number);
         let time = each(threads, count(operation, scale), work);
         if !operation.few {
             ours.fs.sync().expect("a good device");
@@ -250,7 +259,7 @@ fn costs(folder: &scratch::Scratch, scale: Scale, table: &mut Table) {
         let count = count(operation, scale);
         let (written, flushes) = ours.device.totals();
         let memory = allocation_counter::measure(|| {
-            (0..count).for_each(|number| (operation.ours)(&ours.fs, ours.folders[0], number));
+            (0..count).for_each(|number| (operation.library)(&ours.fs, ours.folders[0], number));
             ours.fs.sync().expect("a good device");
         });
         let now = ours.device.totals();
@@ -271,15 +280,16 @@ fn costs(folder: &scratch::Scratch, scale: Scale, table: &mut Table) {
     ours.end();
 }
 
-fn of_the_kernel(folder: &scratch::Scratch, scale: Scale, threads: u64) -> Vec<Times> {
-    let image = folder.sparse_file("kernel.img", DEVICE_BYTES);
-    let subject = Subject::new(Side::Kernel, &image, &folder.folder("mnt"));
+fn on_a_mount(side: Side, folder: &scratch::Scratch, scale: Scale, threads: u64) -> Vec<Times> {
+    let image = folder.sparse_file("mounted.img", DEVICE_BYTES);
+    let subject = Subject::new(side, &image, &folder.folder("mnt"));
     let folders: Vec<PathBuf> = (0..threads).map(|thread| subject.path().join(thread.to_string())).collect();
     folders.iter().for_each(|folder| std::fs::create_dir(folder).expect("a new filesystem"));
     let mut times = Vec::new();
     for operation in OPERATIONS {
         let count = count(operation, scale);
-        times.push(each(threads, count, |thread, number| (operation.kernel)(&folders[thread as usize], number)));
+        let work = |thread: u64, number| (operation.mounted)(&folders[thread as usize], number, side);
+        times.push(each(threads, count, work));
     }
     drop(subject);
     std::fs::remove_file(image).expect("our own file");

@@ -4,6 +4,7 @@
 //! everything is durable. Ours is the library; the kernel's is `btrfs receive` and a sync.
 
 use crate::Scale;
+use crate::subject::Sides;
 use crate::table::Table;
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options, RenameMode, Subvolume, TreeId, mkfs};
@@ -45,7 +46,8 @@ pub fn run(scale: Scale, table: &mut Table) {
 type Times = (Vec<Duration>, Option<Vec<Duration>>);
 
 fn add(table: &mut Table, what: &str, (ours, kernel): &Times, number: usize) {
-    table.times(what, ours[number], kernel.as_ref().map(|times| times[number]), "<= 1.00x");
+    let times = Sides::two(ours[number], kernel.as_ref().map(|times| times[number]));
+    table.times(what, times, "<= 1.00x");
 }
 
 fn made(image: &Path) -> Filesystem {
@@ -139,7 +141,7 @@ fn measure(folder: &Scratch, streams: &[&PathBuf]) -> Times {
     }
     let image = folder.sparse_file("image", IMAGE_BYTES);
     kernel::mkfs(&image, &[]);
-    let mount = KernelMount::new(&image, "noatime");
+    let mount = KernelMount::direct(&[&image], "noatime");
     let at = mount.path().to_str().expect("test paths are text").to_owned();
     let kernel = streams.iter().map(|stream| {
         let started = Instant::now();

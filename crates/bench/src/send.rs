@@ -4,7 +4,7 @@
 //! command on a mount, from its start to its end.
 
 use crate::Scale;
-use crate::subject::Usage;
+use crate::subject::{Sides, Usage};
 use crate::table::Table;
 use butterfs_device::{FileDevice, FileOptions};
 use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options, RenameMode, Subvolume, TreeId, mkfs};
@@ -113,7 +113,7 @@ impl Made {
             measured
         };
         let kernel = requirement::kernel_btrfs("bench beside the kernel").then(|| {
-            let mount = KernelMount::new(&image, "noatime");
+            let mount = KernelMount::direct(&[&image], "noatime");
             let measured = best(Path::new("btrfs"), arguments, mount.path(), how);
             mount.finish();
             measured
@@ -155,9 +155,9 @@ fn add(
     bars: (&'static str, &'static str),
 ) {
     let ((ours, bytes), kernel) = measured;
-    table.times(what, ours, kernel.map(|(time, _)| time), bars.0);
+    table.times(what, Sides::two(ours, kernel.map(|(time, _)| time)), bars.0);
     if !bars.1.is_empty() {
-        let sizes = (bytes as f64, kernel.map(|(_, bytes)| bytes as f64));
+        let sizes = Sides::two(bytes as f64, kernel.map(|(_, bytes)| bytes as f64));
         table.compared(&format!("{what}: stream"), sizes, |bytes| format!("{:.2} MB", bytes / 1e6), true, bars.1);
     }
 }
@@ -191,9 +191,9 @@ fn script(count: u64, table: &mut Table) {
     let measured = made.measure(&["-p", "snap1", "snap2"], How::Rounds);
     let what = format!("incremental send, {count} files");
     add(table, &what, measured, ("<= 0.05x", "<= 0.75x"));
-    made.usage.enter_memory(&what, table);
-    table.times(&format!("the same in the library, {count} files"), after, None, "");
-    table.times(&format!("the same without remembered paths, {count} files"), before, None, "");
+    Sides::two(made.usage, None).enter_memory(&what, table);
+    table.times(&format!("the same in the library, {count} files"), Sides::two(after, None), "");
+    table.times(&format!("the same without remembered paths, {count} files"), Sides::two(before, None), "");
 }
 
 fn library(fs: &Filesystem, job: &Job) -> Duration {
@@ -221,7 +221,7 @@ fn small_files(count: u64, table: &mut Table) {
     let measured = made.measure(&["snap"], How::Rounds);
     let what = format!("full send, {count} small files");
     add(table, &what, measured, ("<= 0.30x", "<= 0.75x"));
-    made.usage.enter_memory(&what, table);
+    Sides::two(made.usage, None).enter_memory(&what, table);
 }
 
 fn large_files(bytes: u64, table: &mut Table) {
@@ -243,11 +243,11 @@ fn large_files(bytes: u64, table: &mut Table) {
     for (how, word) in [(How::Once, "warm"), (How::Cold, "cold")] {
         let ((ours, _), kernel) = made.measure(&["--proto", "2", "snap"], how);
         let rate = |time: Duration| bytes as f64 / time.as_secs_f64();
-        let rates = (rate(ours), kernel.map(|(time, _)| rate(time)));
+        let rates = Sides::two(rate(ours), kernel.map(|(time, _)| rate(time)));
         let what = format!("full send, {} MiB of large files, {word}", bytes >> 20);
         table.compared(&what, rates, |rate| format!("{:.0} MB/s", rate / 1e6), false, ">= 1.00x");
     }
-    made.usage.enter_memory("full send of large files", table);
+    Sides::two(made.usage, None).enter_memory("full send of large files", table);
 }
 
 fn empty(table: &mut Table) {
@@ -257,5 +257,5 @@ fn empty(table: &mut Table) {
     let snapshot = fs.snapshot(work, TOP, b"snap", true).expect("a free name");
     let job = Job { subvolumes: vec![snapshot], ..Job::default() };
     let fastest = (0..100).map(|_| library(fs, &job)).min().expect("some rounds");
-    table.times("full send of an empty subvolume, library", fastest, None, "microseconds");
+    table.times("full send of an empty subvolume, library", Sides::two(fastest, None), "microseconds");
 }

@@ -1,18 +1,64 @@
 //! The sides: each makes a filesystem in the backing file, mounts it, and is measured.
 
 use crate::table::Table;
-use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
-use butterfs_testkit::serve::{Served, binary, memory_binary};
+use butterfs_testkit::kernel::{KernelMount, LoopDevice, mkfs, run_ok};
+use butterfs_testkit::serve::{self, Served, memory_binary};
 use std::path::{Path, PathBuf};
 
 /// Who serves the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Side {
+    /// Ours, on the backing file.
     Ours,
+    /// Ours, on a loop device like the kernel's.
+    OnDevice,
+    /// The kernel's, on a loop device that passes the page cache of the backing file.
     Kernel,
     /// A filesystem in memory behind the same transport and session as ours. What it holds is gone when it is unmounted.
     Memory,
+}
+
+/// The same of all sides that are compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Sides<T> {
+    /// Ours, on the backing file.
+    pub ours: T,
+    /// Ours, on a block device; none where that makes no difference or could not be made.
+    pub on_device: Option<T>,
+    /// None without root.
+    pub kernel: Option<T>,
+}
+
+impl<T> Sides<T> {
+    /// Measures ours, and where `with_kernel` says that they can be made, ours on a block device and the kernel's.
+    pub fn measure(with_kernel: bool, mut measure: impl FnMut(Side) -> T) -> Sides<T> {
+        let ours = measure(Side::Ours);
+        let on_device = with_kernel.then(|| measure(Side::OnDevice));
+        Sides { ours, on_device, kernel: with_kernel.then(|| measure(Side::Kernel)) }
+    }
+
+    /// What has no other form than ours on a file, and the kernel's.
+    pub fn two(ours: T, kernel: Option<T>) -> Sides<T> {
+        Sides { ours, on_device: None, kernel }
+    }
+
+    /// A part of it, or something made of it.
+    pub fn map<U>(&self, part: impl Fn(&T) -> U) -> Sides<U> {
+        Sides {
+            ours: part(&self.ours),
+            on_device: self.on_device.as_ref().map(&part),
+            kernel: self.kernel.as_ref().map(&part),
+        }
+    }
+
+    /// What `find` finds in each; none without ours.
+    pub fn find<'a, U>(&'a self, find: impl Fn(&'a T) -> Option<U>) -> Option<Sides<U>> {
+        Some(Sides {
+            ours: find(&self.ours)?,
+            on_device: self.on_device.as_ref().and_then(&find),
+            kernel: self.kernel.as_ref().and_then(&find),
+        })
+    }
 }
 
 /// What mounts have taken.
@@ -39,18 +85,21 @@ impl Usage {
     pub fn and(self, other: Usage) -> Usage {
         Usage { written: self.written + other.written, memory: self.memory.max(other.memory) }
     }
+}
 
-    /// Enters what `what` took on both sides.
-    pub fn enter(self, what: &str, kernel: Option<Usage>, table: &mut Table) {
-        let written = (self.written as f64, kernel.map(|kernel| kernel.written as f64));
+impl Sides<Usage> {
+    /// Enters what `what` took.
+    pub fn enter(&self, what: &str, table: &mut Table) {
+        let written = self.map(|usage| usage.written as f64);
         table.compared(&format!("{what}: written to the device"), written, megabytes, true, "");
         self.enter_memory(what, table);
     }
 
     /// Enters the memory alone.
-    pub fn enter_memory(self, what: &str, table: &mut Table) {
+    pub fn enter_memory(&self, what: &str, table: &mut Table) {
         let name = format!("{what}: peak memory of the serving process");
-        table.compared(&name, (self.memory as f64, None), megabytes, true, "");
+        let memory = Sides { kernel: None, ..self.map(|usage| usage.memory as f64) };
+        table.compared(&name, memory, megabytes, true, "");
     }
 }
 
@@ -60,18 +109,60 @@ fn megabytes(bytes: f64) -> String {
 
 /// A mount of a side.
 #[derive(Debug)]
-enum Mount {
-    /// Ours, or that in memory.
+pub enum Mount {
+    /// Ours on files, or that in memory.
     Served(Served),
-    /// With what had been written to its device before.
+    /// Ours on block devices, and what had been written to them before.
+    OnDevice(Served, Vec<LoopDevice>, u64),
+    /// With what had been written to its devices before.
     Kernel(KernelMount, u64),
 }
 
 impl Mount {
-    fn path(&self) -> &Path {
+    /// Mounts the filesystem that lies in `images`.
+    pub fn new(side: Side, images: &[impl AsRef<Path>], at: &Path, options: &str) -> Mount {
+        let served = |devices: &[&Path]| {
+            let others: String = devices[1..].iter().map(|device| format!(",device={}", device.display())).collect();
+            Served::mount(devices[0], at, &format!("{options}{others}"))
+        };
+        let paths = || images.iter().map(AsRef::as_ref);
+        match side {
+            Side::Ours => Mount::Served(served(&paths().collect::<Vec<_>>())),
+            Side::OnDevice => {
+                let devices: Vec<LoopDevice> = paths().map(LoopDevice::attach_direct).collect();
+                let before = devices.iter().map(LoopDevice::written).sum();
+                let nodes: Vec<&Path> = devices.iter().map(LoopDevice::path).collect();
+                Mount::OnDevice(served(&nodes), devices, before)
+            }
+            Side::Memory => {
+                let program = memory_binary().expect("asked for where it is");
+                Mount::Served(Served::memory(&program, images[0].as_ref(), at, options))
+            }
+            Side::Kernel => {
+                let mount = KernelMount::direct(images, options);
+                let before = mount.written();
+                Mount::Kernel(mount, before)
+            }
+        }
+    }
+
+    /// The mounted root folder.
+    pub fn path(&self) -> &Path {
         match self {
-            Mount::Served(served) => served.path(),
+            Mount::Served(served) | Mount::OnDevice(served, ..) => served.path(),
             Mount::Kernel(mount, _) => mount.path(),
+        }
+    }
+
+    /// Unmounts.
+    pub fn end(self) {
+        match self {
+            Mount::Served(served) => served.unmount(),
+            Mount::OnDevice(served, devices, _) => {
+                served.unmount();
+                drop(devices);
+            }
+            Mount::Kernel(mount, _) => drop(mount.finish()),
         }
     }
 
@@ -82,6 +173,10 @@ impl Mount {
         }
         match self {
             Mount::Served(served) => Usage::of(served),
+            Mount::OnDevice(served, devices, before) => {
+                let written = devices.iter().map(LoopDevice::written).sum::<u64>() - before;
+                Usage { written, ..Usage::of(served) }
+            }
             Mount::Kernel(mount, before) => Usage { written: mount.written() - before, memory: 0 },
         }
     }
@@ -107,10 +202,14 @@ impl Subject {
 
     /// The same with mount options.
     pub fn with(side: Side, image: &Path, at: &Path, options: &str) -> Subject {
-        let name = image.to_str().expect("a text path");
+        Subject::made(side, image, at, &[], options)
+    }
+
+    /// The same with options of mkfs, which both programs know.
+    pub fn made(side: Side, image: &Path, at: &Path, made: &[&str], options: &str) -> Subject {
         match side {
-            Side::Ours => drop(run_ok(60, binary(), &["mkfs", "-q", "-f", name])),
-            Side::Kernel => mkfs(image, &[]),
+            Side::Ours | Side::OnDevice => serve::mkfs(image, made),
+            Side::Kernel => mkfs(image, made),
             Side::Memory => {}
         }
         let (image, at, options) = (image.to_owned(), at.to_owned(), options.to_owned());
@@ -120,27 +219,13 @@ impl Subject {
     }
 
     fn mount(&mut self) {
-        self.mount = Some(match self.side {
-            Side::Ours => Mount::Served(Served::mount(&self.image, &self.at, &self.options)),
-            Side::Memory => {
-                let program = memory_binary().expect("asked for where it is");
-                Mount::Served(Served::memory(&program, &self.image, &self.at, &self.options))
-            }
-            Side::Kernel => {
-                let mount = KernelMount::new(&self.image, &self.options);
-                let before = mount.written();
-                Mount::Kernel(mount, before)
-            }
-        });
+        self.mount = Some(Mount::new(self.side, &[&self.image], &self.at, &self.options));
     }
 
     fn unmount(&mut self) {
         let Some(mount) = self.mount.take() else { return };
         self.usage = self.usage.and(mount.usage());
-        match mount {
-            Mount::Served(served) => served.unmount(),
-            Mount::Kernel(mount, _) => drop(mount.finish()),
-        }
+        mount.end();
     }
 
     /// The mounted root folder.
@@ -157,7 +242,7 @@ impl Subject {
     /// The serving process; none for the kernel.
     pub fn process(&self) -> Option<u32> {
         match &self.mount {
-            Some(Mount::Served(served)) => Some(served.id()),
+            Some(Mount::Served(served) | Mount::OnDevice(served, ..)) => Some(served.id()),
             _ => None,
         }
     }
@@ -168,13 +253,17 @@ impl Subject {
         if self.side != Side::Memory {
             self.unmount();
         }
-        run_ok(60, "sync", &[]);
-        // Without root the caches stay, on all sides alike.
-        let _ = std::fs::write("/proc/sys/vm/drop_caches", "3\n");
+        empty_caches();
         if self.mount.is_none() {
             self.mount();
         }
     }
+}
+
+/// Makes this machine forget every cached page. Without root they stay, on all sides alike.
+pub fn empty_caches() {
+    run_ok(60, "sync", &[]);
+    let _ = std::fs::write("/proc/sys/vm/drop_caches", "3\n");
 }
 
 impl Drop for Subject {

@@ -1,8 +1,10 @@
-//! Results as a table: ours, the kernel's, the ratio, and the bar it is held to; beside some of them the same for a
-//! filesystem in memory on the same transport, where nothing is made durable.
+//! Results as a table: ours on a file and on a block device, the kernel's, the ratios, and the bar, which
+//! is for the ratio on the same block device where there is one. Beside some of them the same for a filesystem in
+//! memory on the same transport, where nothing is made durable.
 //!
 //! Work that is done in several rounds has one row: the medians, and from where to where the rounds went.
 
+use crate::subject::Sides;
 use std::fmt;
 use std::time::Duration;
 
@@ -20,8 +22,8 @@ struct Row {
 enum Result {
     /// In words.
     Said { ours: String, kernel: String, ratio: String },
-    /// Ours and the kernel's, in each round.
-    Measured { rounds: Vec<(f64, Option<f64>)>, show: Show, less_is_better: bool },
+    /// What it was in each round.
+    Measured { rounds: Vec<Sides<f64>>, show: Show, less_is_better: bool },
 }
 
 type Show = fn(f64) -> String;
@@ -58,8 +60,8 @@ pub struct Table {
 
 impl Table {
     /// Times of the same work; printed at once too, because the whole takes long.
-    pub fn times(&mut self, what: &str, ours: Duration, kernel: Option<Duration>, bar: &'static str) {
-        self.compared(what, (ours.as_secs_f64(), kernel.map(|kernel| kernel.as_secs_f64())), seconds, true, bar);
+    pub fn times(&mut self, what: &str, times: Sides<Duration>, bar: &'static str) {
+        self.compared(what, times.map(Duration::as_secs_f64), seconds, true, bar);
     }
 
     /// Sets beside the last row what its work takes without making it durable: ours, and a filesystem in memory.
@@ -72,16 +74,9 @@ impl Table {
         }
     }
 
-    /// Rates, times or sizes of the same work, ours and the kernel's, shown by `show`.
-    pub fn compared(
-        &mut self,
-        what: &str,
-        (ours, kernel): (f64, Option<f64>),
-        show: Show,
-        less_is_better: bool,
-        bar: &'static str,
-    ) {
-        let rounds = vec![(ours, kernel.filter(|kernel| *kernel > 0.0))];
+    /// Rates, times or sizes of the same work, shown by `show`.
+    pub fn compared(&mut self, what: &str, sides: Sides<f64>, show: Show, less_is_better: bool, bar: &'static str) {
+        let rounds = vec![Sides { kernel: sides.kernel.filter(|kernel| *kernel > 0.0), ..sides }];
         self.add(what, Result::Measured { rounds, show, less_is_better }, bar);
     }
 
@@ -100,8 +95,12 @@ impl Table {
     }
 
     fn add(&mut self, what: &str, result: Result, bar: &'static str) {
-        let [ours, kernel, ratio, _] = result.shown();
-        eprintln!("{what}: ours {ours}, kernel {kernel}, ratio {ratio}");
+        let Shown { ours, ratio, on_device, device_ratio, kernel, .. } = result.shown();
+        let on_device = match on_device.as_str() {
+            DASH => String::new(),
+            shown => format!("; on the same device {shown}, ratio {device_ratio}"),
+        };
+        eprintln!("{what}: kernel {kernel}, ours {ours}, ratio {ratio}{on_device}");
         self.rows.push(Row { what: what.to_owned(), result, bar, in_memory: None });
     }
 
@@ -134,7 +133,7 @@ impl Row {
     }
 
     fn bars(&self) -> impl Iterator<Item = Bar> {
-        let of_kernel = self.result.ratio().map(|(ratio, less_is_better)| {
+        let of_kernel = self.result.judged().map(|(ratio, less_is_better)| {
             let what = self.what.clone();
             Bar { what, ratio, less_is_better }
         });
@@ -148,35 +147,83 @@ impl Row {
     }
 }
 
+/// A row's cells.
+struct Shown {
+    ours: String,
+    ratio: String,
+    on_device: String,
+    device_ratio: String,
+    kernel: String,
+    /// Of the ratio that the bar is for; of ours where there is none.
+    spread: String,
+}
+
+/// What stands where nothing was measured.
+const DASH: &str = "-";
+
 impl Result {
-    /// Ours, the kernel's, the ratio, and the spread: of the ratio, or of ours where there is none.
-    fn shown(&self) -> [String; 4] {
+    fn shown(&self) -> Shown {
+        let dash = || DASH.to_owned();
         let Result::Measured { rounds, show, .. } = self else {
             let Result::Said { ours, kernel, ratio } = self else { unreachable!("there are two kinds") };
-            return [ours.clone(), kernel.clone(), ratio.clone(), String::new()];
+            let (ours, kernel, ratio) = (ours.clone(), kernel.clone(), ratio.clone());
+            return Shown { ours, ratio, on_device: dash(), device_ratio: dash(), kernel, spread: String::new() };
         };
-        let dash = || "-".to_owned();
-        let ours = median(rounds.iter().map(|round| round.0)).map_or_else(dash, show);
-        let kernel = median(rounds.iter().filter_map(|round| round.1)).map_or_else(dash, show);
-        let ratios: Vec<f64> = ratios(rounds).collect();
-        let ratio = median(ratios.iter().copied()).map_or_else(dash, |ratio| format!("{ratio:.2}x"));
-        let spread = match (ends(ratios), rounds.len()) {
+        let shown =
+            |number: fn(&Sides<f64>) -> Option<f64>| median(rounds.iter().filter_map(number)).map_or_else(dash, show);
+        let ratio = |number: fn(&Sides<f64>) -> Option<f64>| {
+            median(ratios(rounds, number)).map_or_else(dash, |ratio| format!("{ratio:.2}x"))
+        };
+        let spread = match (ends(ratios(rounds, self.judged_side())), rounds.len()) {
             (_, 1) => String::new(),
             (Some((least, most)), _) => format!("{least:.2}x to {most:.2}x"),
-            (None, _) => ends(rounds.iter().map(|round| round.0))
+            (None, _) => ends(rounds.iter().map(|round| round.ours))
                 .map_or_else(dash, |(least, most)| format!("{} to {}", show(least), show(most))),
         };
-        [ours, kernel, ratio, spread]
+        Shown {
+            ours: shown(|round| Some(round.ours)),
+            ratio: ratio(|round| Some(round.ours)),
+            on_device: shown(|round| round.on_device),
+            device_ratio: ratio(|round| round.on_device),
+            kernel: shown(|round| round.kernel),
+            spread,
+        }
     }
 
-    fn ratio(&self) -> Option<(f64, bool)> {
+    /// What is held to the bar: ours on the kernel's block device where it was measured.
+    fn judged_side(&self) -> fn(&Sides<f64>) -> Option<f64> {
+        match self {
+            Result::Measured { rounds, .. } if rounds.iter().any(|round| round.on_device.is_some()) => {
+                |round| round.on_device
+            }
+            _ => |round| Some(round.ours),
+        }
+    }
+
+    /// The ratio that the bar is for.
+    fn judged(&self) -> Option<(f64, bool)> {
         let Result::Measured { rounds, less_is_better, .. } = self else { return None };
-        Some((median(ratios(rounds))?, *less_is_better))
+        Some((median(ratios(rounds, self.judged_side()))?, *less_is_better))
     }
 }
 
-fn ratios(rounds: &[(f64, Option<f64>)]) -> impl Iterator<Item = f64> {
-    rounds.iter().filter_map(|(ours, kernel)| Some(ours / (*kernel)?))
+impl Row {
+    /// The bar, marked when the ratio misses it.
+    fn bar(&self) -> String {
+        let limit = |sign: &str| self.bar.strip_prefix(sign)?.split('x').next()?.trim().parse::<f64>().ok();
+        let is_missed = self.result.judged().is_some_and(|(ratio, _)| {
+            limit("<=").filter(|_| self.bar.contains('x')).is_some_and(|most| ratio > most)
+                || limit(">=").is_some_and(|least| ratio < least)
+        });
+        if is_missed { format!("{} {MISSED}", self.bar) } else { self.bar.to_owned() }
+    }
+}
+
+/// Behind a bar that is missed.
+pub const MISSED: &str = "**missed**";
+
+fn ratios(rounds: &[Sides<f64>], number: fn(&Sides<f64>) -> Option<f64>) -> impl Iterator<Item = f64> {
+    rounds.iter().filter_map(move |round| Some(number(round)? / round.kernel?))
 }
 
 fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
@@ -206,25 +253,42 @@ pub fn seconds(time: f64) -> String {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: Vec<[String; 4]> = self.rows.iter().map(|row| row.result.shown()).collect();
-        let spreads = shown.iter().any(|[.., spread]| !spread.is_empty());
-        let beside = self.rows.iter().any(|row| row.in_memory.is_some());
-        let more = |has: bool, text: String| if has { text } else { String::new() };
-        let spread = more(spreads, format!(" {:>20} |", "spread"));
-        let head =
-            more(beside, format!(" {:>12} | {:>12} | {:>7} | {:<18} |", "not durable", "in memory", "ratio", "bar"));
-        writeln!(
-            f,
-            "| {:<44} | {:>12} | {:>12} | {:>7} |{spread} {:<18} |{head}",
-            "work", "ours", "kernel", "ratio", "bar"
-        )?;
-        let spread = more(spreads, format!("{:->22}|", ":"));
-        let head = more(beside, format!("{:->14}|{:->14}|{:->9}|{:-<20}|", ":", ":", ":", ""));
-        writeln!(f, "|{:-<46}|{:->14}|{:->14}|{:->9}|{spread}{:-<20}|{head}", "", ":", ":", ":", "")?;
-        for (row, [ours, kernel, ratio, spread]) in self.rows.iter().zip(shown) {
-            let (spread, rest) = (more(spreads, format!(" {spread:>20} |")), more(beside, row.beside()));
-            let Row { what, bar, .. } = row;
-            writeln!(f, "| {what:<44} | {ours:>12} | {kernel:>12} | {ratio:>7} |{spread} {bar:<18} |{rest}")?;
+        let shown: Vec<Shown> = self.rows.iter().map(|row| row.result.shown()).collect();
+        let has_spread = shown.iter().any(|shown| !shown.spread.is_empty());
+        let has_devices = shown.iter().any(|shown| shown.on_device != DASH);
+        let has_memory = self.rows.iter().any(|row| row.in_memory.is_some());
+        let columns = |first: [&str; 3], devices: [&str; 2], kernel: &str, rest: [&str; 2], memory: &str| {
+            let [what, ours, ratio] = first;
+            let [on_device, device_ratio] = devices;
+            let [spread, bar] = rest;
+            let mut line = format!("| {what:<44} | {ours:>12} | {ratio:>7} |");
+            if has_devices {
+                line += &format!(" {on_device:>13} | {device_ratio:>7} |");
+            }
+            line += &format!(" {kernel:>12} |");
+            if has_spread {
+                line += &format!(" {spread:>20} |");
+            }
+            line += &format!(" {bar:<19} |");
+            if has_memory {
+                line += memory;
+            }
+            line
+        };
+        let memory = format!(" {:>12} | {:>12} | {:>7} | {:<18} |", "not durable", "in memory", "ratio", "bar");
+        let head = columns(["work", "ours", "ratio"], ["on the device", "ratio"], "kernel", ["spread", "bar"], &memory);
+        writeln!(f, "{head}")?;
+        let rule = |column: &str| match column.trim() {
+            "work" | "bar" => format!("{:-<width$}", "", width = column.len()),
+            _ => format!("{:->width$}", ":", width = column.len()),
+        };
+        let rules: Vec<String> = head.trim_matches('|').split('|').map(rule).collect();
+        writeln!(f, "|{}|", rules.join("|"))?;
+        for (row, shown) in self.rows.iter().zip(&shown) {
+            let devices = [shown.on_device.as_str(), shown.device_ratio.as_str()];
+            let first = [row.what.as_str(), &shown.ours, &shown.ratio];
+            let rest = [shown.spread.as_str(), &row.bar()];
+            writeln!(f, "{}", columns(first, devices, &shown.kernel, rest, &row.beside()))?;
         }
         Ok(())
     }
@@ -257,9 +321,9 @@ mod tests {
     #[test]
     fn a_row_can_have_a_filesystem_in_memory_beside_it() {
         let mut table = Table::default();
-        table.times("a", ms(30), Some(ms(20)), "<= 1.50x");
+        table.times("a", Sides::two(ms(30), Some(ms(20))), "<= 1.50x");
         assert_eq!(table.to_string().lines().next().unwrap().matches('|').count(), 6);
-        table.times("b", ms(30), None, "<= 1.50x");
+        table.times("b", Sides::two(ms(30), None), "<= 1.50x");
         table.in_memory(ms(12), ms(10), "<= 1.20x");
         let text = table.to_string();
         assert!(text.lines().all(|line| line.matches('|').count() == 10), "{text}");
@@ -269,19 +333,40 @@ mod tests {
     }
 
     #[test]
+    fn the_bar_is_for_the_same_block_device() {
+        let mut table = Table::default();
+        for (what, bar) in [("a", ">= 1.50x"), ("b", ">= 1.10x"), ("c", "<= 64 MiB"), ("d", "<= 1.20x, flat")] {
+            let sides = Sides { ours: 300.0, on_device: Some(120.0), kernel: Some(100.0) };
+            table.compared(what, sides, |rate| format!("{rate:.0}"), false, bar);
+        }
+        let text = table.to_string();
+        let lines: Vec<Vec<&str>> = text.lines().map(words).collect();
+        assert_eq!(lines[2][1..8], ["a", "300", "3.00x", "120", "1.20x", "100", ">= 1.50x **missed**"]);
+        assert!(lines[3..].iter().all(|line| !line[7].contains(MISSED)), "{text}");
+        assert!(
+            text.lines()
+                .nth(1)
+                .unwrap()
+                .split('|')
+                .zip(lines[0].iter())
+                .all(|(rule, head)| head.is_empty() || rule.len() > head.len())
+        );
+    }
+
+    #[test]
     fn rounds_are_one_row_with_medians_and_spread() {
         let mut all = Table::default();
         for (ours, kernel, memory) in [(30, 20, 10), (90, 30, 40), (20, 20, 20)] {
             let mut round = Table::default();
-            round.times("a", ms(ours), Some(ms(kernel)), "<= 1.50x");
+            round.times("a", Sides::two(ms(ours), Some(ms(kernel))), "<= 1.40x");
             round.in_memory(ms(ours), ms(memory), "<= 1.20x");
-            round.times("alone", ms(ours), None, "");
+            round.times("alone", Sides::two(ms(ours), None), "");
             round.value("said", ours.to_string(), None, None, "");
             all.add_round(round);
         }
         let text = all.to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(words).collect();
-        let row = ["a", "30.00 ms", "20.00 ms", "1.50x", "1.00x to 3.00x", "<= 1.50x"];
+        let row = ["a", "30.00 ms", "1.50x", "20.00 ms", "1.00x to 3.00x", "<= 1.40x **missed**"];
         assert_eq!(lines[2][1..7], row);
         assert_eq!(lines[2][7..11], ["30.00 ms", "20.00 ms", "2.25x", "<= 1.20x"]);
         assert_eq!(lines[3][1..6], ["alone", "30.00 ms", "-", "-", "20.00 ms to 90.00 ms"]);

@@ -5,12 +5,11 @@
 //! What is compared is the whole command, as a user runs it: `butterfs` here, `btrfs` there.
 
 use crate::Scale;
-use crate::subject::{Side, Subject, Usage};
+use crate::subject::{Side, Sides, Subject, Usage};
 use crate::table::Table;
 use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::serve::binary;
 use butterfs_testkit::{requirement, scratch};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -30,17 +29,12 @@ pub fn run(scale: Scale, table: &mut Table) {
         return;
     }
     let folder = scratch::Scratch::new("bench-subvolumes");
-    let ours = measure(Side::Ours, scale, &folder);
-    let kernel = match requirement::kernel_btrfs("bench: subvolumes beside the kernel") {
-        true => measure(Side::Kernel, scale, &folder),
-        false => Measured::default(),
-    };
-    let used = (!kernel.0.is_empty()).then_some(kernel.1);
-    let kernel: BTreeMap<_, _> = kernel.0.into_iter().map(|(what, _, time)| (what, time)).collect();
-    for (what, bar, time) in ours.0 {
-        table.times(&what, time, kernel.get(&what).copied(), bar);
+    let kernel = requirement::kernel_btrfs("bench: subvolumes beside the kernel");
+    let sides = Sides::measure(kernel, |side| measure(side, scale, &folder));
+    for (number, (what, bar, _)) in sides.ours.0.iter().enumerate() {
+        table.times(what, sides.map(|measured| measured.0[number].2), bar);
     }
-    ours.1.enter("commands: all of it", used, table);
+    sides.map(|measured| measured.1).enter("commands: all of it", table);
 }
 
 struct Commands {
@@ -64,14 +58,14 @@ fn measure(side: Side, scale: Scale, folder: &scratch::Scratch) -> Measured {
     let mut measured = Measured::default();
     {
         let subject = Subject::new(side, &image, &at);
-        let program = if side == Side::Ours { binary() } else { PathBuf::from("btrfs") };
+        let program = if side == Side::Kernel { PathBuf::from("btrfs") } else { binary() };
         let commands = Commands { program, root: subject.path().to_owned() };
         many(&commands, scale, &mut measured);
         measured.1 = measured.1.and(subject.finish());
     }
     {
         let subject = Subject::new(side, &image, &at);
-        let program = if side == Side::Ours { binary() } else { PathBuf::from("btrfs") };
+        let program = if side == Side::Kernel { PathBuf::from("btrfs") } else { binary() };
         large(&Commands { program, root: subject.path().to_owned() }, scale, &mut measured);
         measured.1 = measured.1.and(subject.finish());
     }

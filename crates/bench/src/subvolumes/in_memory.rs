@@ -2,6 +2,7 @@
 //! measurements (a subvolume and a read-only snapshot of it, again and again), a lookup by UUID at each size, opening,
 //! snapshots of large subvolumes, and deletion of snapshots that share everything or nothing.
 
+use crate::subject::Sides;
 use crate::table::{Table, seconds};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
@@ -86,7 +87,7 @@ fn note(filesystem: &Filesystem, id: TreeId, uuids: &mut Vec<([u8; 16], TreeId)>
 }
 
 fn own(table: &mut Table, what: &str, time: f64, bar: &'static str) {
-    table.compared(what, (time, None), seconds, true, bar);
+    table.compared(what, Sides::two(time, None), seconds, true, bar);
 }
 
 fn lookups(filesystem: &Filesystem, uuids: &[([u8; 16], TreeId)], rng: &mut Rng, table: &mut Table) {

@@ -36,11 +36,21 @@ impl KernelMount {
 
     /// Mounts the filesystem on several images, or says what the kernel said.
     pub fn try_several(images: &[impl AsRef<Path>], options: &str) -> Result<KernelMount, String> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let read_only = options.split(',').any(|option| option == "ro");
         let log = KernelLog::mark();
-        let devices: Vec<LoopDevice> =
-            images.iter().map(|image| LoopDevice::attach(image.as_ref(), read_only)).collect();
+        let devices = images.iter().map(|image| LoopDevice::attach(image.as_ref(), read_only)).collect();
+        KernelMount::try_attached(devices, log, options)
+    }
+
+    /// Mounts the filesystem on several images with `options`, on devices that pass the page cache of the images.
+    pub fn direct(images: &[impl AsRef<Path>], options: &str) -> KernelMount {
+        let log = KernelLog::mark();
+        let devices = images.iter().map(|image| LoopDevice::attach_direct(image.as_ref())).collect();
+        KernelMount::try_attached(devices, log, options).unwrap_or_else(|sentence| panic!("{sentence}"))
+    }
+
+    fn try_attached(devices: Vec<LoopDevice>, log: KernelLog, options: &str) -> Result<KernelMount, String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = scratch::root().join(format!("kernel-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
@@ -54,8 +64,7 @@ impl KernelMount {
             return Ok(mount);
         }
         let said: Vec<String> = mount.devices.iter().flat_map(|device| log.lines(device.name())).collect();
-        let image = images[0].as_ref().display();
-        let sentence = format!("the kernel does not mount {image}: {}\n{}", finished.output.trim(), said.join("\n"));
+        let sentence = format!("the kernel does not mount {source}: {}\n{}", finished.output.trim(), said.join("\n"));
         mount.forget();
         Err(sentence)
     }
