@@ -100,9 +100,12 @@ impl Subject {
                 for step in steps {
                     // Each is one that the model does.
                     let outcome = self.apply(step);
+                    if outcome == Err(Errno::NOSPC) {
+                        return Err(Error::refused(butterfs_fs::Errno::ENOSPC, "there is no room"));
+                    }
                     assert!(outcome.is_ok(), "{step:?} fails within a transaction: {outcome:?}, {}", self.said());
                 }
-                if *fails { Err(butterfs_fs::Error::refused(butterfs_fs::Errno::EINTR, "on purpose")) } else { Ok(()) }
+                if *fails { Err(Error::refused(butterfs_fs::Errno::EINTR, "on purpose")) } else { Ok(()) }
             })),
         }
     }

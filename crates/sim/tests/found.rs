@@ -86,6 +86,55 @@ fn a_hole_does_not_make_a_file_longer() {
     clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// A hole up to the end of a file that had grown again since it was cut: the commit before the sectors in front of the hole
+/// were written had the new size already, and showed what had been cut off.
+#[test]
+fn a_hole_at_the_end_shows_nothing_old() {
+    for (written, cut, added, hole) in [(2254, 602, 276..1081, 457..11_090), (17_490, 904, 904..13_192, 13_192..17_900)]
+    {
+        let disk = made();
+        let filesystem = open(&disk);
+        let id = filesystem.create(&ROOT, filesystem.root(), b"file", 0o644).expect("room").id;
+        filesystem.write(id, 0, &vec![7; written], false).expect("room");
+        filesystem.sync().expect("a good disk");
+        filesystem.setattr(&ROOT, id, &SetAttr { size: Some(cut), ..SetAttr::default() }).expect("room");
+        filesystem.sync().expect("a good disk");
+        filesystem.write(id, added.start, &vec![8; (added.end - added.start) as usize], false).expect("room");
+        filesystem.fallocate(id, 3, hole.start, hole.end - hole.start, false).expect("room");
+        filesystem.commit_recorded().expect("a good disk");
+        let after = open(&Arc::new(disk.snapshot()));
+        let found = after.lookup(after.root(), b"file").expect("it was committed");
+        let mut content = Vec::new();
+        after.read(found.id, 0, 80_000, &mut content).expect("a good disk");
+        let old = content.iter().skip(cut as usize).position(|byte| *byte == 7);
+        assert_eq!(old, None, "of {} bytes", content.len());
+        drop(filesystem);
+        clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
+    }
+}
+
+/// A snapshot that changed in the transaction of several operations that made it: what it had got there was taken for its
+/// source's, and named it still when it was gone and another snapshot kept it.
+#[test]
+fn a_snapshot_that_changes_as_it_is_made_is_dropped() {
+    let disk = made();
+    let filesystem = open(&disk);
+    let root = filesystem.root();
+    let source = filesystem.create_subvolume(&ROOT, root, b"source").expect("room");
+    let first = filesystem.transaction(|together| {
+        let first = together.snapshot(source, root, b"first", false)?;
+        for number in 0..500 {
+            together.create(&ROOT, InodeId::root_of(first), format!("file {number}").as_bytes(), 0o644)?;
+        }
+        Ok(first)
+    });
+    filesystem.snapshot(first.expect("room"), root, b"second", true).expect("room");
+    filesystem.delete_subvolume(root, b"first").expect("it is there");
+    filesystem.clean_subvolumes().expect("a good disk");
+    filesystem.shutdown().expect("a good disk");
+    clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
+}
+
 /// The index of a deleted subvolume's entry was given to a new file, and the log of that file asked for the removal of
 /// the subvolume, which no replay does: the filesystem did not open.
 #[test]

@@ -69,6 +69,11 @@ impl Files {
         // Holes and zeros are made in several steps, and no write may come between them.
         let _whole = (!matches!(what, Allocation::Allocate { .. })).then(|| inode.data.whole.write());
         let _mapping = inode.data.lock_mapping();
+        if !matches!(what, Allocation::Allocate { .. }) && range.end >= inode.size() {
+            // What is dropped may be all that would have advanced the recorded size, and the sectors before it may show what was
+            // cut off until they are written: the size must not run ahead of them.
+            self.write_back_locked(inode)?;
+        }
         let now = || Some(self.engine.env().now());
         // A call that is refused for want of space changes no times. Privileges go before the content changes.
         match what {
@@ -186,10 +191,9 @@ impl Files {
         let dropped = context.drop_range(&mut items, range, DROPS_PER_STEP, &mut booking).and_then(|stopped| {
             let recorded = self.round_up(inode.with(|state| state.item.size.get()));
             context.insert_hole(&mut items, &(range.start..stopped.min(recorded).max(range.start)))?;
-            // Data that was to advance the recorded size may just have been forgotten. Where the hole ends before the file
-            // does, what is to advance it is still there: no size in between may be seen after a crash.
-            let end = if stopped >= inode.size() { stopped } else { 0 };
-            self.advance_size(inode, &context, &mut items, end, |state| booking.apply(state))?;
+            // The recorded size stays: it is the file's where the hole reaches the end, and elsewhere what is to advance it
+            // is still buffered. No size in between may be seen after a crash.
+            inode.change(|state| booking.apply(state));
             Ok(stopped)
         });
         dropped.inspect_err(|error| handle.failed(error))

@@ -28,6 +28,9 @@ const MOST_ROUNDS: usize = 256;
 /// Inodes that an `fsync` looks for in memory before it makes a list of those that may be ahead of their tree.
 const ASKED_ONE_BY_ONE: usize = 256;
 
+#[cfg(test)]
+mod tests;
+
 impl Filesystem {
     /// Makes everything durable that was done before the call. Where data of a file cannot be written, everything else
     /// is durable, and the error is that file's.

@@ -176,7 +176,11 @@ pub fn snapshot(
         must_hold(&parent, core, name)?;
         let id = core.trees.next_id()?;
         core.dirty_inodes.record_all(handle)?;
-        copy(handle, &source, &parent, name, read_only, (id, uuid)).inspect_err(|error| handle.failed(error))?;
+        // Blocks up to this generation count as the source's when the snapshot is dropped. Within a transaction of several
+        // operations it may get blocks of its own in the generation that it is made in.
+        let created = handle.generation().0 - u64::from(core.is_together());
+        copy(handle, &source, &parent, name, read_only, (id, uuid, created))
+            .inspect_err(|error| handle.failed(error))?;
         (id, handle.generation())
     };
     core.commit_operation(generation)?;
@@ -189,7 +193,7 @@ fn copy(
     parent: &Arc<Inode>,
     name: &[u8],
     read_only: bool,
-    (id, uuid): (TreeId, [u8; 16]),
+    (id, uuid, created): (TreeId, [u8; 16], u64),
 ) -> Result<()> {
     let core = handle.core();
     let (generation, now) = (handle.generation().0, core.env().now());
@@ -208,7 +212,7 @@ fn copy(
         (item.stransid, item.rtransid) = (0.into(), 0.into());
         (item.stime, item.rtime) = Default::default();
     }
-    let tree = Arc::new(source.snapshot(handle, id, item)?);
+    let tree = Arc::new(source.snapshot(handle, (id, created), item)?);
     make_known(handle, tree)?;
     uuid_tree::add(handle, UuidKind::Subvolume, &item.uuid, id)?;
     match uuid_tree::add(handle, UuidKind::Received, &item.received_uuid, id) {

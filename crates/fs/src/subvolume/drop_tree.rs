@@ -20,7 +20,8 @@
 //! # Invariants
 //! 1. A step drops references and stores how far it came (`drop_progress`, `drop_level`) in one transaction.
 //! 2. Everything left of the stored path is gone and never read again; the path itself is still allocated.
-//! 3. g is the offset of the root item's key: the transaction of a snapshot's creation, 0 for a subvolume.
+//! 3. g is the offset of the root item's key, 0 for a subvolume: blocks of generations up to it are never a snapshot's own. It
+//!    is the generation of a snapshot's creation, or the one before where the snapshot could change in it.
 
 use crate::error::{Error, Result};
 use crate::transaction::refs::{Changed, ExtentKind, RefBy, RefQueue};

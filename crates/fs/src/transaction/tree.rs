@@ -490,10 +490,11 @@ impl Tree {
     }
 
     /// A snapshot of this tree: a copy of its root node, and references to everything below it. From now on, and
-    /// until the transaction ends, both trees copy even blocks of the running generation. No other handle is open.
-    pub fn snapshot(&self, handle: &Handle, id: TreeId, item: RootItem) -> Result<Tree> {
+    /// until the transaction ends, both trees copy even blocks of the running generation. No other handle is open. Blocks of
+    /// generations up to `created` are never the snapshot's own.
+    pub fn snapshot(&self, handle: &Handle, (id, created): (TreeId, u64), item: RootItem) -> Result<Tree> {
         let generation = handle.generation();
-        let copy = Tree::from_item(id, generation.0, item);
+        let copy = Tree::from_item(id, created, item);
         let source = self.write(handle, |editor, root| editor.node(root))?;
         copy.write(handle, |editor, root| {
             root.at = editor.copy_shared(&source)?;

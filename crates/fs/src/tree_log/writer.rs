@@ -121,10 +121,14 @@ impl Logs {
         })
     }
 
-    /// Forgets logs that nothing can lead to any more: those of transactions that are durable.
+    /// Forgets logs that nothing can lead to any more: those of transactions that are durable. The points of the next log go on
+    /// from theirs, else who still waits for one of theirs would seem to have made the next log durable.
     pub fn forget_durable(&self) {
         let durable = self.core.gate.durable();
-        self.set.lock().take_if(|set| set.store.generation() <= durable);
+        let mut slot = self.set.lock();
+        if let Some(set) = slot.take_if(|set| set.store.generation() <= durable) {
+            self.group.flushed(set.point);
+        }
     }
 
     /// Logs an inode. A regular file's mapping is held. `None` where blocks are missing from `source`: nothing is logged then.

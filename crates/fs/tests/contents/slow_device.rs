@@ -2,14 +2,15 @@
 //! take snapshots; and reads, while others go on.
 
 use super::world::{ROOT, World, pattern};
-use butterfs_device::{BlockDevice, GateDevice, Kept, MemoryDevice, Recorder};
+use butterfs_device::{BlockDevice, Event, GateDevice, Kept, MemoryDevice, Recorder};
 use butterfs_fs::options::{Canary, Policies};
-use butterfs_fs::{Filesystem, InodeId, Options, SetAttr, TreeId, inode_flags};
+use butterfs_fs::{Errno, Filesystem, GoingDown, InodeId, Options, SetAttr, TreeId, inode_flags};
 use butterfs_sync::order;
 use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 const LEN: usize = 1 << 20;
 
@@ -242,6 +243,33 @@ fn a_deletion_that_waits_for_its_blocks_stops_nobody() {
 }
 
 /// The same filesystem, closed and opened again on a device whose reads can be held back.
+/// A log waits for the commit before it, of which a slow device holds back a block, when all writing stops: the `fsync` ends with an
+/// error, and does not wait for ever.
+#[test]
+fn who_waits_for_a_superblock_is_woken_when_writing_stops() {
+    let _watchdog = Watchdog::new("a superblock that never comes", 120);
+    let slow = Slow::new(None);
+    let file = slow.world.file("file");
+    let held = AtomicBool::new(false);
+    slow.gate.close(move |_, _| !held.swap(true, Ordering::Relaxed));
+    let (fs, other) = (slow.fs().clone(), slow.fs().clone());
+    let commit = std::thread::spawn(move || fs.commit_recorded());
+    slow.gate.wait_for(1);
+    // It fits its item: data would need a chunk, and that a commit.
+    slow.world.write(file, 0, b"new");
+    let before = slow.recorder.len();
+    let fsync = std::thread::spawn(move || other.fsync(file, false));
+    // The log's blocks are durable then.
+    let flushes = |event: &Event| matches!(event, Event::Flush { .. });
+    while !slow.recorder.events(before..slow.recorder.len()).iter().any(flushes) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    slow.fs().go_down(GoingDown::AtOnce).unwrap();
+    assert_eq!(fsync.join().unwrap().unwrap_err().errno(), Errno::EROFS);
+    slow.gate.open();
+    commit.join().unwrap().unwrap_err();
+}
+
 fn behind_gate(made: World) -> (World, Arc<GateDevice>) {
     made.fs.shutdown().unwrap();
     let gate = Arc::new(GateDevice::new(made.device.clone()));

@@ -338,7 +338,8 @@ impl World {
     fn end(&mut self, step: &Step, mut begun: Begun, actual: &Outcome, said: &str) {
         self.digest.update(format!("{step:?} {actual:?}").as_bytes());
         self.pending.retain(|(mark, _)| *mark != begun.mark);
-        if self.fills && matches!(actual, Err(Errno::NOSPC)) {
+        // Within a transaction of several operations no commit makes room.
+        if (self.fills || matches!(step, Step::Together { .. })) && matches!(actual, Err(Errno::NOSPC)) {
             self.take_back(step, begun);
             return;
         }
