@@ -6,6 +6,7 @@
 //!
 //! `BUTTERFS_STATES_RUNS=20000` makes more runs of each team than CI.
 
+use butterfs_fs::options::Canary;
 use butterfs_sim::interleave::attempt::{Attempt, Judged, Programs, attempt};
 use butterfs_sim::interleave::operations::Operations;
 use butterfs_sim::interleave::scene::Base;
@@ -15,7 +16,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::{Config, Runner, hint, thread};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 
 /// Runs of each team with each scheduler.
 const RUNS: usize = 30;
@@ -33,11 +34,23 @@ const TEAMS: &[&[&[&str]]] = &[
 ];
 
 /// The filesystem that runs begin with, and what can be done to it.
-static WORLD: LazyLock<(Base, Arc<Operations>)> = LazyLock::new(|| {
-    let base = Base::new(None);
-    let operations = Arc::new(Operations::new(&base));
-    (base, operations)
-});
+struct World {
+    base: Base,
+    operations: Arc<Operations>,
+}
+
+impl World {
+    fn new(canary: Option<Canary>) -> Arc<World> {
+        let base = Base::new(canary);
+        let operations = Arc::new(Operations::new(&base));
+        Arc::new(World { base, operations })
+    }
+
+    fn programs(&self, team: &[&[&str]]) -> Programs {
+        let number_of = |name: &&str| self.operations.number(name);
+        team.iter().map(|program| program.iter().map(number_of).collect()).collect()
+    }
+}
 
 /// The engine's side: which of these threads, a bit for each, has the next turn.
 struct Asking {
@@ -75,14 +88,13 @@ impl Answering {
     }
 }
 
-fn run(programs: &Programs, judged: &Arc<Mutex<Judged>>) -> Attempt {
+fn run(world: &Arc<World>, programs: &Programs, judged: &Arc<Mutex<Judged>>) -> Attempt {
     let ((ask, questions), (answer, answers)) = (channel(), channel());
-    let (programs, judged, count) = (programs.clone(), Arc::clone(judged), programs.len());
+    let (world, programs, judged, count) = (Arc::clone(world), programs.clone(), Arc::clone(judged), programs.len());
     let engine = std::thread::spawn(move || {
-        let (base, operations) = &*WORLD;
         let asking = Asking { ask: ask.clone(), answer: answers };
         let judged = &mut judged.lock().expect("one run at a time");
-        let attempt = attempt(base, operations, &programs, Box::new(asking), judged);
+        let attempt = attempt(&world.base, &world.operations, &programs, Box::new(asking), judged);
         ask.send(None).expect("somebody waits for the end");
         attempt
     });
@@ -115,15 +127,12 @@ fn runs() -> usize {
 
 fn all_teams<S: Scheduler + 'static>(name: &str, scheduler: impl Fn(u64) -> S) {
     let _watchdog = Watchdog::new("states of transactions", 600 + runs() as u64);
-    let states = Arc::new(Mutex::new(0));
+    let (world, states) = (World::new(None), Arc::new(Mutex::new(0)));
     for (number, team) in TEAMS.iter().enumerate() {
-        let number_of = |name: &&str| WORLD.1.number(name);
-        let programs: Programs = team.iter().map(|program| program.iter().map(number_of).collect()).collect();
-        let (judged, states) = (Arc::default(), Arc::clone(&states));
-        let (mut config, name) = (Config::new(), name.to_owned());
-        config.silence_warnings = true;
-        Runner::new(scheduler(number as u64), config).run(move || {
-            let attempt = run(&programs, &judged);
+        let (programs, judged) = (world.programs(team), Arc::default());
+        let (world, states, name) = (Arc::clone(&world), Arc::clone(&states), name.to_owned());
+        Runner::new(scheduler(number as u64), Config::new()).run(move || {
+            let attempt = run(&world, &programs, &judged);
             *states.lock().expect("one run at a time") += attempt.states;
             attempt.verdict.unwrap_or_else(|what| panic!("{name}, {team:?}: {what}"));
         });
@@ -141,4 +150,21 @@ fn any_thread_at_any_moment() {
 #[test]
 fn few_interruptions_at_unlikely_moments() {
     all_teams("few interruptions", |seed| PctScheduler::new_from_seed(seed, DEPTH, runs()));
+}
+
+/// Bugs on purpose, in a team that meets them.
+#[test]
+fn bugs_are_found() {
+    let _watchdog = Watchdog::new("bugs on purpose", 600);
+    for (canary, team) in [
+        (Canary::TogetherSeparated, &[&["two together"][..], &["write A/foo", "fsync A/foo"]]),
+        (Canary::LoggedItemLeftOut, &[&["write S/pre", "fsync S/pre"], &["fsync A/bar"]]),
+    ] {
+        let (world, found) = (World::new(Some(canary)), Arc::new(Mutex::new(0)));
+        let (programs, judged, failed) = (world.programs(team), Arc::default(), Arc::clone(&found));
+        Runner::new(RandomScheduler::new_from_seed(1, RUNS), Config::new()).run(move || {
+            *failed.lock().expect("one run at a time") += usize::from(run(&world, &programs, &judged).verdict.is_err());
+        });
+        assert!(*found.lock().expect("nobody runs any more") > 0, "{canary:?} is not found");
+    }
 }
