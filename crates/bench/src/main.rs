@@ -18,6 +18,7 @@ mod operations;
 mod page;
 mod plot;
 mod receive;
+mod requests;
 mod send;
 mod subject;
 mod subvolumes;
@@ -97,6 +98,11 @@ const SECTIONS: &[Section] = &[
         about: "Everyday work through a mount; times include making it durable. The last columns are without that, beside a \
             filesystem in memory on the same session and transport: what the engine adds.",
         run: everyday::run,
+    },
+    Section {
+        name: "requests",
+        about: "Round trips between the kernel and the serving process: requests for each file, by the kernel's own count.",
+        run: requests::run,
     },
     Section {
         name: "data",
