@@ -10,8 +10,9 @@
 //! 4. A file that was cut off meanwhile is not written any more: a write behind its end would give it its length back,
 //!    with zeros for content.
 //!
-//! Buffered I/O only; nothing here bypasses the page cache.
+//! Reads and small writes go through the page cache; [`write_uncached`](BlockDevice::write_uncached) goes past it.
 
+use crate::direct::Direct;
 use crate::in_use::{self, Span};
 use crate::write_out;
 use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
@@ -61,6 +62,8 @@ impl FileOptions {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
+    /// For writing past the page cache, where that is possible.
+    direct: Option<Direct>,
     name: String,
     len: u64,
     is_block_device: bool,
@@ -125,6 +128,7 @@ impl FileDevice {
         beneath: Option<File>,
     ) -> FileDevice {
         FileDevice {
+            direct: if read_only { None } else { Direct::beside(&file) },
             file,
             name: path.display().to_string(),
             len,
@@ -158,6 +162,13 @@ impl FileDevice {
             return Err(OpenError::new(path, OpenErrorKind::WriteProtected));
         }
         Ok(FileDevice::assemble(file, path, self.len, self.is_block_device, false, None))
+    }
+
+    /// The error of a write that must not be tried.
+    fn check_may_write(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_write(self, offset, len)?;
+        self.check_not_failed()?;
+        if self.is_block_device { Ok(()) } else { self.check_not_truncated() }
     }
 
     /// The error of every write to a file that has become shorter.
@@ -281,12 +292,21 @@ impl BlockDevice for FileDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        check_write(self, offset, data.len() as u64)?;
-        self.check_not_failed()?;
-        if !self.is_block_device {
-            self.check_not_truncated()?;
-        }
+        self.check_may_write(offset, data.len() as u64)?;
         self.file.write_all_at(data, offset)
+    }
+
+    fn write_uncached(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check_may_write(offset, data.len() as u64)?;
+        let direct = self.direct.as_ref().filter(|direct| direct.takes(offset, data.len()));
+        if let Some(direct) = direct
+            && direct.write(offset, data)?
+        {
+            return Ok(());
+        }
+        self.file.write_all_at(data, offset)?;
+        self.begin_write_out(offset, data.len() as u64);
+        Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -21,6 +21,7 @@
 #![deny(unsafe_code)]
 
 mod block_ioctl;
+mod direct;
 mod faulty;
 mod file;
 mod gate;
@@ -67,6 +68,14 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Makes everything durable that was written before.
     fn flush(&self) -> io::Result<()>;
+
+    /// Like [`write_at`](Self::write_at), for bytes that nobody reads soon: past the page cache where the storage can, else
+    /// they are on their way out of it when this returns.
+    fn write_uncached(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.write_at(offset, data)?;
+        self.begin_write_out(offset, data.len() as u64);
+        Ok(())
+    }
 
     /// Starts to write these bytes out of the page cache, so that the next `flush` has less to wait for. A hint: it promises
     /// nothing, and what goes wrong is the flush's error.

@@ -58,6 +58,10 @@ mod sync_primitives {
         pub fn notify_all(&self) {
             self.0.notify_all();
         }
+
+        pub fn notify_one(&self) {
+            self.0.notify_one();
+        }
     }
 }
 

@@ -78,6 +78,8 @@ order! {
     KNOWN_SUPERBLOCK,
     /// Who writes the log for others.
     LOG_GROUP,
+    /// What one who waits for a log is told.
+    LOG_WAITER,
     /// Counts of logs.
     LOG_STATS,
     /// Where the logs lie.

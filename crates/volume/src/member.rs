@@ -49,6 +49,15 @@ pub enum Condition {
 
 const CONDITIONS: [Condition; 3] = [Condition::Whole, Condition::Stale, Condition::Failed];
 
+/// Whether a device keeps what is written in its cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteMode {
+    /// It does, where it has one.
+    Cached,
+    /// See [`BlockDevice::write_uncached`].
+    Uncached,
+}
+
 #[derive(Default, Debug)]
 struct Counters {
     write: AtomicU64,
@@ -245,11 +254,15 @@ impl Member {
     }
 
     /// Writes anything but a superblock.
-    pub fn write(&self, at: Physical, data: &[u8]) -> io::Result<()> {
+    pub fn write(&self, at: Physical, data: &[u8], mode: WriteMode) -> io::Result<()> {
         if let Some(copy) = touched_superblock(at, data.len() as u64) {
             return Err(io::Error::other(format!("it would overwrite the superblock copy at {copy}")));
         }
-        self.device.write_at(at.0, data).inspect_err(|_| count(&self.counters.write))
+        let written = match mode {
+            WriteMode::Cached => self.device.write_at(at.0, data),
+            WriteMode::Uncached => self.device.write_uncached(at.0, data),
+        };
+        written.inspect_err(|_| count(&self.counters.write))
     }
 
     pub fn write_superblock(&self, at: Physical, bytes: &[u8]) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 use crate::error::{CopyFailure, VolumeError};
 use crate::layout::Layout;
+use crate::member::WriteMode;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
@@ -65,8 +66,13 @@ impl Volume {
         }
         for piece in layout.pieces(at, good.len()) {
             let address = layout.stripe_address(&piece, copy);
-            let stored =
-                self.store_stripe(layout, at.plus(piece.range.start as u64), address, &good[piece.range.clone()]);
+            let stored = self.store_stripe(
+                layout,
+                at.plus(piece.range.start as u64),
+                address,
+                &good[piece.range.clone()],
+                WriteMode::Cached,
+            );
             if let Err(error) = stored {
                 // It may hold a part of it now.
                 if let Some(member) = self.member(layout.chunk().stripes[address.stripe].device) {

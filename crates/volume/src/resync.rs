@@ -7,6 +7,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, StripeAddress};
+use crate::member::WriteMode;
 use crate::member::touched_superblock;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
@@ -136,7 +137,7 @@ impl Volume {
         own: StripeAddress,
         bytes: &[u8],
     ) -> Result<(), VolumeError> {
-        self.store_stripe(layout, at, own, bytes).inspect_err(|_| {
+        self.store_stripe(layout, at, own, bytes, WriteMode::Cached).inspect_err(|_| {
             if let Some(member) = self.member(layout.chunk().stripes[own.stripe].device) {
                 self.miss(&[member]);
             }

@@ -10,6 +10,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, StripeAddress};
+use crate::member::WriteMode;
 use crate::parity;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
@@ -18,12 +19,18 @@ use std::io;
 use std::ops::Range;
 
 impl Volume {
-    pub(crate) fn store_mirrors(&self, layout: &Layout<'_>, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+    pub(crate) fn store_mirrors(
+        &self,
+        layout: &Layout<'_>,
+        at: Logical,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<(), VolumeError> {
         for piece in layout.pieces(at, data.len()) {
             let part = &data[piece.range.clone()];
             let written = (0..layout.mirrors()).map(|mirror| {
                 let address = layout.stripe_address(&piece, mirror);
-                (address, self.store_stripe(layout, at.plus(piece.range.start as u64), address, part))
+                (address, self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, mode))
             });
             self.tolerate(layout, written)?;
         }
@@ -65,23 +72,30 @@ impl Volume {
         at: Logical,
         address: StripeAddress,
         data: &[u8],
+        mode: WriteMode,
     ) -> Result<(), VolumeError> {
         let id = layout.chunk().stripes[address.stripe].device;
         let (device, written) = match self.member(id) {
-            Some(member) if member.is_in_use() => (member.device.name(), member.write(address.physical, data)),
+            Some(member) if member.is_in_use() => (member.device.name(), member.write(address.physical, data, mode)),
             Some(member) => (member.device.name(), Err(absent())),
             None => (format!("device {id}"), Err(absent())),
         };
         written.map_err(|error| VolumeError::Write { at: Some(at), device, physical: address.physical, error })
     }
 
-    pub(crate) fn store_with_parity(&self, layout: &Layout<'_>, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+    pub(crate) fn store_with_parity(
+        &self,
+        layout: &Layout<'_>,
+        at: Logical,
+        data: &[u8],
+        mode: WriteMode,
+    ) -> Result<(), VolumeError> {
         let pieces: Vec<Piece> = layout.pieces(at, data.len()).collect();
         pieces.chunk_by(|a, b| a.row == b.row).try_for_each(|pieces| {
             let depths = touched_depths(pieces);
             let whole =
                 Piece { range: 0..(depths.end - depths.start) as usize, depth: depths.start, ..pieces[0].clone() };
-            self.store_row(&RowWrite { layout: *layout, at, data, pieces, whole })
+            self.store_row(&RowWrite { layout: *layout, at, data, pieces, whole, mode })
         })
     }
 
@@ -90,11 +104,11 @@ impl Volume {
         let parities = self.future_parity(row)?;
         let data = row.pieces.iter().map(|piece| {
             let (part, address) = (&row.data[piece.range.clone()], layout.stripe_address(piece, 0));
-            (address, self.store_stripe(layout, at.plus(piece.range.start as u64), address, part))
+            (address, self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, row.mode))
         });
         let parities = parities.iter().enumerate().map(|(which, bytes)| {
             let address = layout.parity_address(&row.whole, which);
-            (address, self.store_stripe(layout, *at, address, bytes))
+            (address, self.store_stripe(layout, *at, address, bytes, row.mode))
         });
         self.tolerate(layout, data.chain(parities))
     }
@@ -150,6 +164,7 @@ struct RowWrite<'a> {
     pieces: &'a [Piece],
     /// The depths that the pieces cover together, in the first one's column.
     whole: Piece,
+    mode: WriteMode,
 }
 
 /// The depths that the pieces of a row cover together.

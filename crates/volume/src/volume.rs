@@ -3,7 +3,7 @@
 use crate::chunk_map::{ChunkMap, ChunkMapError};
 use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, StripeAddress};
-use crate::member::{DeviceStats, Member};
+use crate::member::{DeviceStats, Member, WriteMode};
 use crate::ownership::Look;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
@@ -399,16 +399,25 @@ impl Volume {
     /// Writes `data` at `at`, which lie in one chunk, to every copy. Durable after the next [`flush`](Self::flush).
     /// Devices that fail are told, and an error when they are more than the profile survives.
     pub fn write(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+        self.write_as(at, data, WriteMode::Cached)
+    }
+
+    /// Like [`write`](Self::write), for bytes that nobody reads soon: past the caches of the devices where they can.
+    pub fn write_uncached(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+        self.write_as(at, data, WriteMode::Uncached)
+    }
+
+    fn write_as(&self, at: Logical, data: &[u8], mode: WriteMode) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
         self.check_writable()?;
         self.check_still_ours(Look::Cached)?;
         self.located(at, data.len(), |layout| {
             if layout.parity() == 0 {
                 let _gate = self.gate.read();
-                self.store_mirrors(&layout, at, data)
+                self.store_mirrors(&layout, at, data, mode)
             } else {
                 let _gate = self.gate.write();
-                self.store_with_parity(&layout, at, data)
+                self.store_with_parity(&layout, at, data, mode)
             }
         })
     }

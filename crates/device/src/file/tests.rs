@@ -425,3 +425,96 @@ fn a_file_that_was_cut_off_is_not_written_any_more() {
     device.write_at(0, b"after").unwrap_err();
     device.flush().unwrap_err();
 }
+
+/// Bytes that say where they belong, and which write brought them.
+fn pattern(offset: u64, len: usize, turn: u64) -> Vec<u8> {
+    (0..len as u64).map(|index| ((offset + index) / 512 * 31 + turn * 7 + index % 512) as u8).collect()
+}
+
+/// Writes past the cache and through it, over each other, of all alignments: a read shows the last one.
+fn check_mixed_writes(device: &FileDevice) {
+    let mut expected = vec![0; 8 << 20];
+    device.write_at(0, &expected).unwrap();
+    let mut random = 7u64;
+    let mut below = |limit: u64| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) % limit
+    };
+    for turn in 0..400 {
+        let unit = [4096, 4096, 4096, 512, 1][below(5) as usize];
+        // Up to three of the parts that a long write consists of.
+        let most = [16, 100, 800][below(3) as usize];
+        let len = (1 + below(most)) as usize * unit as usize;
+        let offset = below((expected.len() - len) as u64 / unit) * unit;
+        let data = pattern(offset, len, turn);
+        expected[offset as usize..][..len].copy_from_slice(&data);
+        match below(3) {
+            0 => device.write_at(offset, &data).unwrap(),
+            _ => device.write_uncached(offset, &data).unwrap(),
+        }
+        let (from, most) = (below(expected.len() as u64 - 1), 1 << 16);
+        let mut found = vec![0; most.min(expected.len() - from as usize)];
+        device.read_at(from, &mut found).unwrap();
+        assert!(found == expected[from as usize..][..found.len()], "after write {turn}, at {from}");
+    }
+    device.flush().unwrap();
+    let mut found = vec![0; expected.len()];
+    device.read_at(0, &mut found).unwrap();
+    assert!(found == expected);
+}
+
+#[test]
+fn what_goes_past_the_cache_is_what_is_read() {
+    let scratch = Scratch::new();
+    let device = FileDevice::create(scratch.path("mixed"), 8 << 20).unwrap();
+    check_mixed_writes(&device);
+    let device = FileDevice { direct: None, ..device };
+    check_mixed_writes(&device);
+    let node = match kernel_filesystem(&scratch) {
+        Ok((_, node)) => node,
+        Err(why) => return skip(why),
+    };
+    let device = FileDevice::open(&node.node, &patient(FileOptions::read_write())).unwrap();
+    assert!(device.direct.is_some());
+    check_mixed_writes(&device);
+}
+
+/// The file beneath a loop device has at once what goes past the device's cache; what is written through it only later.
+#[test]
+fn a_direct_write_reaches_the_storage() {
+    let scratch = Scratch::new();
+    let (image, node) = match kernel_filesystem(&scratch) {
+        Ok(both) => both,
+        Err(why) => return skip(why),
+    };
+    let device = FileDevice::open(&node.node, &patient(FileOptions::read_write())).unwrap();
+    let beneath = File::open(&image).unwrap();
+    let mut found = vec![0; 3 << 20];
+    device.write_uncached(64 << 20, &vec![7; found.len()]).unwrap();
+    beneath.read_exact_at(&mut found, 64 << 20).unwrap();
+    assert!(found.iter().all(|byte| *byte == 7));
+    // What the storage does not take directly goes through the cache from then on.
+    let direct = device.direct.as_ref().expect("a block device has direct I/O");
+    assert!(!direct.write(1, &[8; 4096]).unwrap() && !direct.takes(0, 4096));
+    device.write_uncached(64 << 20, &[9; 4096]).unwrap();
+    device.flush().unwrap();
+    beneath.read_exact_at(&mut found, 64 << 20).unwrap();
+    assert!(found.iter().zip(0..).all(|(byte, index)| *byte == if index < 4096 { 9 } else { 7 }));
+}
+
+#[test]
+fn writes_past_the_cache_are_refused_as_others_are() {
+    let scratch = Scratch::new();
+    let path = scratch.image();
+    let device = FileDevice::open(&path, &patient(FileOptions::read_write())).unwrap();
+    let page = [1; 4096];
+    assert_eq!(device.write_uncached(1 << 20, &page).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    let other = OpenOptions::new().write(true).open(&path).unwrap();
+    other.set_len(65536).unwrap();
+    assert!(device.write_uncached((1 << 20) - 4096, &page).unwrap_err().to_string().contains("was truncated"));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 65536);
+    assert!(device.write_uncached(0, &page).unwrap_err().to_string().contains("cannot be written any more"));
+    drop(device);
+    let device = FileDevice::open(&path, &patient(FileOptions::read_only())).unwrap();
+    assert_eq!(device.write_uncached(0, &page).unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+}

@@ -17,7 +17,10 @@ use std::ops::Range;
 
 /// Pieces smaller than this are gathered before they are written to the device.
 const GATHER_BELOW: usize = 256 << 10;
-/// Writes of at least this many bytes go to the device at once, so that the next flush has less to wait for.
+/// Pieces that are this long on average go past the device's cache, which has no use for them: who wrote them has them in a
+/// cache of its own. Short ones are gathered to few writes there, and small files are often read again soon.
+const UNCACHED_FROM: u64 = 64 << 10;
+/// Cached writes of at least this many bytes go to the device at once, so that the next flush has less to wait for.
 const BEGIN_WRITE_OUT_BYTES: usize = 64 << 10;
 /// Buffers for gathering.
 const GATHER_BYTES: usize = 1 << 20;
@@ -160,20 +163,27 @@ impl Files {
         let mut digests = Vec::new();
         let mut gathered: Vec<u8> = Vec::new();
         let mut next = placed[0].at;
+        let bytes: u64 = placed.iter().map(Placed::disk_len).sum();
+        let is_uncached = bytes / placed.len() as u64 >= UNCACHED_FROM;
+        let volume = self.engine.volume();
         let write = |from: Logical, bytes: &[u8]| -> Result<Logical> {
-            if !bytes.is_empty() {
-                self.engine.volume().write(from, bytes)?;
+            if is_uncached && !bytes.is_empty() {
+                volume.write_uncached(from, bytes)?;
+            } else if !bytes.is_empty() {
+                volume.write(from, bytes)?;
                 if bytes.len() >= BEGIN_WRITE_OUT_BYTES {
-                    self.engine.volume().begin_write_out(from, bytes.len());
+                    volume.begin_write_out(from, bytes.len());
                 }
             }
             Ok(from.plus(bytes.len() as u64))
         };
-        for piece in placed.iter().flat_map(|piece| bytes_of(piece, runs)) {
+        let mut pieces = placed.iter().flat_map(|piece| bytes_of(piece, runs)).peekable();
+        while let Some(piece) = pieces.next() {
             if summed {
                 digests.extend_from_slice(&layout.digests(piece));
             }
-            let large = piece.len() >= GATHER_BELOW;
+            let is_alone = gathered.is_empty() && pieces.peek().is_none();
+            let large = piece.len() >= GATHER_BELOW || is_alone;
             if large || gathered.len() + piece.len() > GATHER_BYTES {
                 next = write(next, &gathered)?;
                 gathered.clear();

@@ -71,6 +71,25 @@ struct Asked {
     inner: Arc<dyn BlockDevice>,
     asked: Mutex<Vec<(u64, u64)>>,
     read: Mutex<Vec<(u64, u64)>>,
+    /// Bytes that were written past the cache.
+    uncached: Mutex<u64>,
+}
+
+impl Asked {
+    fn over(device: &Arc<butterfs_device::MemoryDevice>) -> Arc<Asked> {
+        let inner = Arc::clone(device) as Arc<dyn BlockDevice>;
+        Arc::new(Asked { inner, asked: Mutex::default(), read: Mutex::default(), uncached: Mutex::default() })
+    }
+
+    /// A volume over these devices, with the chunk of `rig`.
+    fn volume(devices: &[Arc<Asked>], rig: &Rig) -> Volume {
+        let item = |id| crate::fixture::dev_item(id, crate::fixture::DEVICE_LEN);
+        let members =
+            devices.iter().zip(1..).map(|(device, id)| (item(id), Arc::clone(device) as Arc<dyn BlockDevice>));
+        let volume = Volume::of_devices(members.collect());
+        volume.set_chunk_map(ChunkMap::from_chunks([rig.chunk.clone()]).unwrap());
+        volume
+    }
 }
 
 impl BlockDevice for Asked {
@@ -87,6 +106,10 @@ impl BlockDevice for Asked {
     fn flush(&self) -> std::io::Result<()> {
         self.inner.flush()
     }
+    fn write_uncached(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        *self.uncached.lock() += data.len() as u64;
+        self.write_at(offset, data)
+    }
     fn begin_read(&self, offset: u64, len: u64) {
         self.asked.lock().push((offset, len));
     }
@@ -98,20 +121,30 @@ impl BlockDevice for Asked {
     }
 }
 
+/// Copies and parity too, and nothing of other writes.
+#[test]
+fn writes_past_the_cache_reach_every_device_as_such() {
+    for (profile, stripes) in SHAPES {
+        let (rig, mut content) = filled(profile, stripes);
+        let devices: Vec<_> = rig.memory.iter().map(Asked::over).collect();
+        let volume = Asked::volume(&devices, &rig);
+        let uncached = || devices.iter().map(|device| *device.uncached.lock()).sum::<u64>();
+        volume.write(at(4096), &content[..4096]).unwrap();
+        assert_eq!(uncached(), 0, "{profile} x{stripes}");
+        content.reverse();
+        volume.write_uncached(at(0), &content).unwrap();
+        let all = rig.chunk.stripe_length() * rig.chunk.stripes.len() as u64;
+        assert_eq!(uncached(), all, "{profile} x{stripes}");
+        check_all_copies(&rig, &content, profile);
+    }
+}
+
 #[test]
 fn what_is_asked_for_ahead_is_what_is_read() {
     for (profile, stripes) in SHAPES {
         let (rig, content) = filled(profile, stripes);
-        let asked = |device: &Arc<butterfs_device::MemoryDevice>| {
-            let inner = Arc::clone(device) as Arc<dyn BlockDevice>;
-            Arc::new(Asked { inner, asked: Mutex::default(), read: Mutex::default() })
-        };
-        let devices: Vec<_> = rig.memory.iter().map(asked).collect();
-        let item = |id| crate::fixture::dev_item(id, crate::fixture::DEVICE_LEN);
-        let members =
-            devices.iter().zip(1..).map(|(device, id)| (item(id), Arc::clone(device) as Arc<dyn BlockDevice>));
-        let volume = Volume::of_devices(members.collect());
-        volume.set_chunk_map(ChunkMap::from_chunks([rig.chunk.clone()]).unwrap());
+        let devices: Vec<_> = rig.memory.iter().map(Asked::over).collect();
+        let volume = Asked::volume(&devices, &rig);
         let first = 4096;
         volume.begin_read(at(first), 1 << 40);
         volume.begin_read(at(content.len() as u64), 4096);
