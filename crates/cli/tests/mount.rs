@@ -385,6 +385,42 @@ fn what_is_written_through_a_mapping_is_there_after_a_sync() {
     bed.umount_ok();
 }
 
+/// Flushes that a block device has seen.
+fn flushes(node: &Path) -> u64 {
+    let name = node.file_name().and_then(|name| name.to_str()).expect("a device's name");
+    let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).expect("it is attached");
+    stat.split_whitespace().nth(15).and_then(|number| number.parse().ok()).expect("the kernel counts flushes")
+}
+
+#[test]
+fn a_snapshot_by_command_is_one_commit_with_what_mappings_hold() {
+    const TEST: &str = "snapshot_once";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::programs(TEST, &["python3"]) {
+        return;
+    }
+    let bed = bed.with_image();
+    let node = shell("losetup --find --show \"$image\"", &[("image", &bed.image)]);
+    let node = PathBuf::from(node.trim());
+    butterfs_ok(&["mount", text(&node), text(&bed.at)]);
+    fs::write(bed.path("held"), [b'-'; 65536]).unwrap();
+    butterfs_ok(&["filesystem", "sync", text(&bed.at)]);
+    let hold = "import mmap, sys; file = open(sys.argv[1], 'r+b'); mapping = mmap.mmap(file.fileno(), 65536); \
+                mapping[:] = b'b' * 65536; sys.stdin.read()";
+    let mut holder = Command::new("python3");
+    let mut holder = holder.args(["-c", hold, text(&bed.path("held"))]).stdin(Stdio::piped()).spawn().unwrap();
+    eventually(|| fs::read(bed.path("held")).unwrap() == [b'b'; 65536]);
+    let before = flushes(&node);
+    butterfs_ok(&["subvolume", "snapshot", text(&bed.at), text(&bed.path("snapshot"))]);
+    let flushed = flushes(&node) - before;
+    let held = fs::read(bed.path("snapshot/held")).unwrap();
+    holder.kill().and_then(|()| holder.wait()).unwrap();
+    butterfs_ok(&["umount", text(&bed.at)]);
+    shell("losetup --detach \"$node\"", &[("node", &node)]);
+    assert!(held == [b'b'; 65536]);
+    assert_eq!(flushed, 2);
+}
+
 #[test]
 fn default_acls_count_instead_of_the_umask() {
     const TEST: &str = "default_acl";

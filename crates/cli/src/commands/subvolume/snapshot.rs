@@ -47,7 +47,6 @@ impl Run for Args {
             None => parent_and_name(&self.dest)?,
         };
         let directory = opened.object(&parent)?;
-        opened.write_back(&self.subvolume)?;
         let what = format!("cannot snapshot '{}'", self.subvolume.display());
         let asking = about([&source, &directory], |[source, directory]| Snapshot {
             source,
