@@ -157,6 +157,11 @@ fn a_log_superblock_too_early_is_found() {
 }
 
 #[test]
+fn secondary_superblocks_without_the_log_are_found() {
+    caught(Canary::CopiesBehind, 100);
+}
+
+#[test]
 fn space_reused_too_early_is_found() {
     caught(Canary::PinnedReusedEarly, 200);
 }
