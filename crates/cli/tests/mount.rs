@@ -765,3 +765,29 @@ fn a_mount_without_a_server_says_what_helps() {
         "nobody knows whether everything is durable: {unmounted:?}"
     );
 }
+
+/// As when the file system beneath the image is full: an error of what is written, not the end of the serving process.
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error() {
+    const TEST: &str = "file_size_limit";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    let bed = bed.with_image();
+    // Units of 512 bytes: 100 MiB, which is less than the image has.
+    assert!(fs::metadata(&bed.image).unwrap().len() > 110 << 20);
+    let script = "ulimit -f 204800; exec \"$butterfs\" mount \"$image\" \"$at\"";
+    shell(script, &[("butterfs", Path::new(BINARY)), ("image", &bed.image), ("at", &bed.at)]);
+    let server = bed.serving_process().unwrap();
+    let mut kept = File::create(bed.path("kept")).unwrap();
+    kept.write_all(b"kept").and_then(|()| kept.sync_all()).unwrap();
+    let mut large = File::create(bed.path("large")).unwrap();
+    let piece = vec![7; 1 << 20];
+    let written = (0..300).try_for_each(|_| large.write_all(&piece)).and_then(|()| large.sync_all());
+    assert!(written.is_err());
+    drop((kept, large));
+    assert_eq!(bed.serving_process(), Some(server), "it serves on");
+    assert_eq!(fs::read(bed.path("kept")).unwrap(), b"kept");
+    // It says that not everything is durable.
+    let _ = butterfs(&["umount", text(&bed.at)]);
+    eventually(|| !bed.is_mounted());
+    bed.judge(|root| assert_eq!(fs::read(root.join("kept")).unwrap(), b"kept"));
+}

@@ -1,7 +1,8 @@
 //! A regular file or a block device as a [`BlockDevice`].
 //!
 //! # Invariants
-//! 1. One descriptor for the whole life of the device: a write error that the kernel reports once is not missed.
+//! 1. Cached writes and flushes go through one descriptor for the whole life of the device: a write error that the kernel
+//!    reports once is not missed. Direct writes, through a second one, report their errors themselves.
 //! 2. The first failed flush is final: the kernel may have dropped what it could not write and call the pages clean,
 //!    so a later flush that "succeeds" means nothing. Every later write and flush fails.
 //! 3. While a device is open for writing nobody else who asks can open it for writing or for a mount: `flock`

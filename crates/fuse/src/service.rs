@@ -32,11 +32,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const MOST_TOLD: usize = 16;
 
 /// Makes this process ready to serve: it must not wait for its own filesystem to get memory, and is told of signals
-/// that ask it to end. Before the first thread is started, so before a filesystem is opened.
+/// that ask it to end; a limit on the size of files is an error of a device. Before the first thread is started, so before a filesystem is opened.
 pub fn prepare() {
     // Only with CAP_SYS_RESOURCE; without it there is no other way.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     system::hold_termination();
+    system::ignore_file_size_signal();
 }
 
 /// What commands need to be served.

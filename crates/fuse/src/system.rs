@@ -30,6 +30,12 @@ pub fn leave_mount_namespace() -> io::Result<()> {
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }?)
 }
 
+/// Makes a write beyond the limit of a file's size (`RLIMIT_FSIZE`) an error instead of the end of this process.
+pub fn ignore_file_size_signal() {
+    // SAFETY: SIG_IGN runs no code, and the signal is used for nothing else.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// loop_info64.
 #[repr(C)]
 #[derive(Clone, Copy)]
