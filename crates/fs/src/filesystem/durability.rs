@@ -28,9 +28,6 @@ const MOST_ROUNDS: usize = 256;
 /// Inodes that an `fsync` looks for in memory before it makes a list of those that may be ahead of their tree.
 const ASKED_ONE_BY_ONE: usize = 256;
 
-#[cfg(test)]
-mod tests;
-
 impl Filesystem {
     /// Makes everything durable that was done before the call. Where data of a file cannot be written, everything else
     /// is durable, and the error is that file's.
@@ -107,7 +104,7 @@ impl Filesystem {
     }
 
     /// Puts an inode into the log of the running transaction, if that is possible and worth it.
-    fn log(&self, inode: &Arc<Inode>) -> Result<Ticket> {
+    pub(super) fn log(&self, inode: &Arc<Inode>) -> Result<Ticket> {
         let core = &self.0.engine;
         let policies = &self.options().policies;
         // A device that lacks the newest log, or comes back later, could bring an older one of the same generation with it.

@@ -6,6 +6,8 @@
 mod claims;
 mod data;
 mod durability;
+#[cfg(test)]
+mod durability_tests;
 mod exclusion;
 mod listing;
 mod memory;
