@@ -25,7 +25,6 @@ mod whole;
 #[allow(dead_code)]
 #[path = "../contents/world.rs"]
 mod world;
-mod written;
 
 use butterfs_fs::options::Canary;
 use judge::{Report, judge};
