@@ -81,6 +81,8 @@ pub enum Canary {
     LoggedItemLeftOut,
     /// The superblock leads to a log without a flush after the log's blocks.
     LogSuperblockEarly,
+    /// A commit replaces primary superblocks that lead to a log while the secondary ones do not.
+    CopiesBehind,
     /// Data is not compared with its checksums when it is read.
     ChecksumIgnored,
     /// A commit goes on although some of its tree blocks could not be written.

@@ -157,6 +157,11 @@ fn a_log_superblock_too_early_is_found() {
 }
 
 #[test]
+fn secondary_superblocks_without_the_log_are_found() {
+    caught(Canary::CopiesBehind, 100);
+}
+
+#[test]
 fn space_reused_too_early_is_found() {
     caught(Canary::PinnedReusedEarly, 200);
 }
@@ -178,13 +183,13 @@ fn a_stale_member_believed_is_found() {
 
 #[test]
 fn an_interrupted_member_forgiven_is_found() {
-    // The first one that finds it is 104.
-    caught_among(Canary::InterruptedForgiven, 96..116, Plan::with_members);
+    // One of a thousand seeds finds it.
+    caught_among(Canary::InterruptedForgiven, 1046..1056, Plan::with_members);
 }
 
 #[test]
 fn a_loss_that_no_tree_names_is_found() {
-    caught_among(Canary::LossUnnamed, 4185..4195, Plan::with_members);
+    caught_among(Canary::LossUnnamed, 7386..7396, Plan::with_members);
 }
 
 #[test]

@@ -136,6 +136,12 @@ impl Member {
         *self.known_superblock.lock() = Some(bytes.into());
     }
 
+    /// The primary superblock that this process last read or wrote, if it knows.
+    pub fn known_superblock(&self) -> Option<Superblock> {
+        let known = self.known_superblock.lock();
+        known.as_deref().and_then(|bytes| Superblock::parse(bytes, OFFSETS[0]).ok())
+    }
+
     /// Whether the primary superblock is the one that this process last read or wrote, as `read` finds it. One that nobody
     /// knows, or that cannot be read, is no sign of anything.
     pub fn superblock_is_known(&self, read: impl FnOnce(&mut [u8]) -> io::Result<()>) -> bool {
