@@ -119,6 +119,8 @@ pub enum Canary {
     BookedAtOnce,
     /// A panic aborts nothing.
     PanicForgiven,
+    /// Who waits for a superblock is not woken when writing stops.
+    SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
 }
