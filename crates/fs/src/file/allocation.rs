@@ -66,8 +66,8 @@ impl Files {
         if append_only && !matches!(what, Allocation::Allocate { .. }) {
             return Err(Error::refused(Errno::EPERM, "the file can only be appended to"));
         }
-        // Holes and zeros are made in several steps, and no write may come between them.
-        let _whole = (!matches!(what, Allocation::Allocate { .. })).then(|| inode.data.whole.write());
+        // All is done in several steps, and no write may come between them.
+        let _whole = inode.data.whole.write();
         let _mapping = inode.data.lock_mapping();
         if !matches!(what, Allocation::Allocate { .. }) && range.end >= inode.size() {
             // What is dropped may be all that would have advanced the recorded size, and the sectors before it may show what was

@@ -284,38 +284,49 @@ fn who_waits_for_a_superblock_is_woken_when_writing_stops() {
     assert!(sees_the_bug, "the test sees who is not woken");
 }
 
-/// The end of a file lies in a sector that still has what was cut off. Others write behind it, while a clone into it waits for the
-/// device: neither the clone nor a crash beside it may show that.
+/// Makes a file longer.
+type Growth = fn(&Filesystem, InodeId, InodeId) -> butterfs_fs::Result<()>;
+
+/// The end of a file lies in a sector that still has what was cut off. Others write behind it, while something that makes it longer
+/// waits for the device: neither that nor a crash beside it may show what was cut off.
 #[test]
-fn a_write_beside_a_clone_shows_nothing_that_was_cut_off() {
-    let _watchdog = Watchdog::new("a write beside a clone", 60);
-    let slow = Slow::new(None);
-    let (from, into) = (slow.world.file("from"), slow.world.file("into"));
-    slow.world.write(from, 0, &[9; 8192]);
-    slow.world.write(into, 0, &[7; 17_490]);
-    slow.fs().sync().unwrap();
-    slow.fs().setattr(&ROOT, into, &SetAttr { size: Some(602), ..SetAttr::default() }).unwrap();
-    slow.fs().sync().unwrap();
-    slow.world.write(into, 10, b"buffered");
-    slow.gate.close(|_, data| data[10..].starts_with(b"buffered"));
-    let (fs, other) = (slow.fs().clone(), slow.fs().clone());
-    let clone = std::thread::spawn(move || fs.clone_range((from, 0), (into, 8192), 8192));
-    slow.gate.wait_for(1);
-    let writer = std::thread::spawn(move || other.write(into, 20_000, &[8; 100], true));
-    let patience = Instant::now() + Duration::from_millis(300);
-    while !writer.is_finished() && Instant::now() < patience {
-        std::thread::sleep(Duration::from_millis(1));
+fn a_write_beside_growth_shows_nothing_that_was_cut_off() {
+    let _watchdog = Watchdog::new("a write beside growth", 60);
+    let ways: [Growth; 4] = [
+        |fs, from, into| fs.clone_range((from, 0), (into, 16_384), 8192),
+        |fs, _, into| fs.setattr(&ROOT, into, &SetAttr { size: Some(50_000), ..SetAttr::default() }).map(drop),
+        |fs, _, into| fs.fallocate(into, 0, 0, 50_000, false),
+        |fs, _, into| fs.fallocate(into, 16, 10_000, 40_000, false),
+    ];
+    for (number, grow) in ways.into_iter().enumerate() {
+        let slow = Slow::new(None);
+        let (from, into) = (slow.world.file("from"), slow.world.file("into"));
+        slow.world.write(from, 0, &[9; 8192]);
+        slow.world.write(into, 0, &[7; 17_490]);
+        slow.fs().sync().unwrap();
+        slow.fs().setattr(&ROOT, into, &SetAttr { size: Some(8794), ..SetAttr::default() }).unwrap();
+        slow.fs().sync().unwrap();
+        slow.world.write(into, 10, b"buffered");
+        slow.gate.close(|_, data| data[10..].starts_with(b"buffered"));
+        let (fs, other) = (slow.fs().clone(), slow.fs().clone());
+        let growing = std::thread::spawn(move || grow(&fs, from, into));
+        slow.gate.wait_for(1);
+        let writer = std::thread::spawn(move || other.write(into, 30_000, &[8; 100], true));
+        let patience = Instant::now() + Duration::from_millis(300);
+        while !writer.is_finished() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        slow.gate.open();
+        growing.join().unwrap().unwrap();
+        slow.fs().commit_recorded().unwrap();
+        let cut = slow.world.after_power_cut();
+        let old = cut.content(cut.id("into")).iter().skip(8794).position(|byte| *byte == 7);
+        assert_eq!(old, None, "it was cut off (way {number})");
+        writer.join().unwrap().unwrap();
+        let content = slow.world.content(into);
+        assert_eq!((content[8794], content[30_000]), (0, 8), "way {number}");
+        slow.world.finish("a-write-beside-growth");
     }
-    slow.gate.open();
-    clone.join().unwrap().unwrap();
-    slow.fs().commit_recorded().unwrap();
-    let cut = slow.world.after_power_cut();
-    let old = cut.content(cut.id("into")).iter().skip(602).position(|byte| *byte == 7);
-    assert_eq!(old, None, "it was cut off");
-    writer.join().unwrap().unwrap();
-    let content = slow.world.content(into);
-    assert_eq!((content.len(), content[602], content[8192], content[20_000]), (20_100, 0, 9, 8));
-    slow.world.finish("a-write-beside-a-clone");
 }
 
 /// Where the primary superblock lies.
