@@ -143,25 +143,30 @@ impl File {
         Ok(content)
     }
 
-    /// Writes at `offset`; returns how many bytes. A file opened with [`OpenOptions::append`] is written at its end.
+    /// Writes at `offset`; returns how many bytes. A file opened with [`OpenOptions::append`] is written at its end instead.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
-        self.must_be_open_for_writing()?;
-        let offset = if self.handle.start == Start::Append { self.metadata()?.len() } else { offset };
-        Ok(self.engine().write(self.handle.node.id(), offset, data, false)?)
+        self.write_anywhere(data, offset).map(|_| data.len())
     }
 
-    /// Writes all of `data` at `offset`.
-    pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<()> {
+    /// Writes all of `data` at `offset`. A file opened with [`OpenOptions::append`] is written at its end instead.
+    pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.write_anywhere(data, offset).map(drop)
+    }
+
+    /// Writes all of `data`; returns the position behind it.
+    fn write_anywhere(&self, data: &[u8], mut offset: u64) -> Result<u64> {
         self.must_be_open_for_writing()?;
-        while !data.is_empty() {
-            let written = self.write_at(data, offset)?;
-            if written == 0 {
-                return Err(Error::refused(Errno::EIO, "the file takes no more data"));
-            }
-            data = &data[written..];
+        let id = self.handle.node.id();
+        if self.handle.start == Start::Append {
+            return Ok(self.engine().append(id, data, false)?);
+        }
+        let mut left = data;
+        while !left.is_empty() {
+            let written = self.engine().write(id, offset, left, false)?;
+            left = &left[written..];
             offset += written as u64;
         }
-        Ok(())
+        Ok(offset)
     }
 
     /// Sets the size; bytes beyond the old end read as zeros.
@@ -257,12 +262,8 @@ impl Read for File {
 
 impl Write for File {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if self.handle.start == Start::Append {
-            self.position = self.metadata()?.len();
-        }
-        let written = self.write_at(data, self.position)?;
-        self.position += written as u64;
-        Ok(written)
+        self.position = self.write_anywhere(data, self.position)?;
+        Ok(data.len())
     }
 
     /// Does nothing: a write is in the filesystem when it returns. For durability there is [`File::sync_all`].

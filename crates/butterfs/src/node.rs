@@ -101,7 +101,7 @@ impl Node {
         self.set(SetAttr { mode: Some(mode.bits()), ..SetAttr::default() })
     }
 
-    /// Sets user and group. As with `chown(2)` by the superuser, set-user-id bits stay.
+    /// Sets user and group. As with `chown(2)`, a file loses its set-user-id and set-group-id bits: set the mode afterwards.
     pub fn set_owner(&self, owner: Owner) -> Result<()> {
         self.set(SetAttr { uid: Some(owner.uid), gid: Some(owner.gid), ..SetAttr::default() })
     }
