@@ -20,11 +20,6 @@ impl FreeExtents {
         self.total
     }
 
-    /// Number of runs.
-    pub fn runs(&self) -> usize {
-        self.by_offset.len()
-    }
-
     fn put(&mut self, at: u64, len: u64) {
         self.by_offset.insert(at, len);
         self.by_size.insert((len, at));
@@ -123,7 +118,8 @@ impl FreeExtents {
     }
 
     /// All runs by offset.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    #[cfg(test)]
+    fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_offset.iter().map(|(&at, &len)| (at, len))
     }
 }

@@ -73,11 +73,6 @@ impl Rows {
         self.columns * STRIPE_LEN
     }
 
-    /// Bytes that `stream` can have without sharing slices.
-    pub fn unshared(&self, stream: Stream) -> u64 {
-        self.fresh.total() + self.open[stream as usize].free.total()
-    }
-
     /// Bytes of fresh slices.
     pub fn fresh(&self) -> u64 {
         self.fresh.total()
@@ -102,7 +97,9 @@ impl Rows {
         for open in &mut self.open {
             open.free.remove(from, bytes);
             let closed: Vec<u64> = open.slices.range(whole.clone()).map(|(&row, _)| row).collect();
-            closed.iter().for_each(|row| drop(open.slices.remove(row)));
+            for row in closed {
+                open.slices.remove(&row);
+            }
         }
         if all.covers(from, bytes) {
             self.fresh.insert(from, bytes);
@@ -179,7 +176,9 @@ impl Rows {
         self.open.iter_mut().for_each(|open| open.free.remove(start, self.columns * STRIPE_LEN));
         if all.covers(start, self.row_len()) {
             self.fresh.insert(start, self.row_len());
-            self.open.iter_mut().for_each(|open| drop(open.slices.remove(&row)));
+            for open in &mut self.open {
+                open.slices.remove(&row);
+            }
             return;
         }
         let free: Vec<u16> = (0..self.columns).map(|column| free_slices(all, self.column_start(row, column))).collect();
