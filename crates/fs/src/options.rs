@@ -123,6 +123,10 @@ pub enum Canary {
     SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
+    /// A part of a row is written without its new parity.
+    ParityNotUpdated,
+    /// New data shares parity with data that is needed although there is room elsewhere.
+    RowsShared,
 }
 
 impl Canary {
