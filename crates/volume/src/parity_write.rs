@@ -235,3 +235,6 @@ fn segments<'a>(write: &Write<'a>, pieces: &[Piece]) -> Vec<Segment<'a>> {
     };
     cuts.windows(2).map(segment).filter(|segment| !segment.new.is_empty()).collect()
 }
+
+#[cfg(test)]
+mod tests;
