@@ -29,11 +29,7 @@ pub struct butterfs_dirent {
 
 /// Opens a directory for listing. Close it with butterfs_dir_close.
 #[unsafe(no_mangle)]
-pub extern "C" fn butterfs_dir_open(
-    fs: *const FilesystemHandle,
-    at: *const c_char,
-    out: *mut *mut DirHandle,
-) -> c_int {
+pub extern "C" fn butterfs_dir_open(fs: *const FilesystemHandle, at: *const c_char, out: *mut *mut DirHandle) -> c_int {
     code(|| {
         let entries = object(fs)?.root().read_dir(path(at)?)?;
         store(out, Box::into_raw(Box::new(DirHandle(Mutex::new(entries)))))

@@ -44,9 +44,8 @@ pub struct butterfs_usage {
 
 /// Called for each finding: whether it is an error (1) or a warning (0), a word that names its kind, and a sentence.
 #[allow(non_camel_case_types)]
-pub type butterfs_finding_fn = Option<
-    unsafe extern "C" fn(user: *mut c_void, is_error: c_int, id: *const c_char, sentence: *const c_char),
->;
+pub type butterfs_finding_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, is_error: c_int, id: *const c_char, sentence: *const c_char)>;
 
 /// Does several operations on the filesystem that it gets; 0, or another number to take everything back.
 #[allow(non_camel_case_types)]

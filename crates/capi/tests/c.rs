@@ -4,6 +4,7 @@ use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -23,12 +24,17 @@ fn the_header_is_current() {
     assert!(made == kept, "{} is not what cbindgen makes; run {command}", path.display());
 }
 
-/// Where cargo has put the library for this test.
-fn library(name: &str) -> PathBuf {
-    let here = std::env::current_exe().unwrap();
-    let deps = here.parent().unwrap();
-    let found = [deps.join(name), deps.parent().unwrap().join(name)].into_iter().find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("cargo has not built {name} beside {}", here.display()))
+/// The shared library: the one that `BUTTERFS_LIB` names, as `cargo xtask test` does, or one that cargo builds now.
+fn library() -> PathBuf {
+    if let Some(path) = std::env::var_os("BUTTERFS_LIB") {
+        return PathBuf::from(path);
+    }
+    static BUILT: LazyLock<String> = LazyLock::new(|| {
+        let build = ["build", "-q", "-p", "butterfs-capi", "--message-format=json"];
+        run(Command::new(env!("CARGO")).args(build).current_dir(folder()))
+    });
+    let names = BUILT.split('"').filter(|text| text.ends_with("/libbutterfs.so"));
+    names.map(PathBuf::from).next_back().expect("cargo names the library")
 }
 
 fn run(command: &mut Command) -> String {
@@ -50,7 +56,7 @@ fn the_example_runs_with_the_shared_library() {
     if !requirement::programs("the_example_runs_with_the_shared_library", &["cc"]) {
         return;
     }
-    let (scratch, library) = (Scratch::new("capi"), library("libbutterfs.so"));
+    let (scratch, library) = (Scratch::new("capi"), library());
     let program = scratch.join("image");
     compile(&folder().join("examples/image.c"), &program, &library);
     let out = run(Command::new(&program).arg(scratch.path()).env("LD_LIBRARY_PATH", library.parent().unwrap()));
@@ -65,7 +71,7 @@ fn devices_of_the_program_work() {
     if !requirement::programs("devices_of_the_program_work", &["cc"]) {
         return;
     }
-    let (scratch, library) = (Scratch::new("capi-device"), library("libbutterfs.so"));
+    let (scratch, library) = (Scratch::new("capi-device"), library());
     let program = scratch.join("device");
     compile(&folder().join("tests/device.c"), &program, &library);
     run(Command::new(&program).env("LD_LIBRARY_PATH", library.parent().unwrap()));
