@@ -64,6 +64,11 @@
 #define BUTTERFS_EXCHANGE 2
 
 /*
+ Storage that holds a filesystem, or one of its devices.
+ */
+typedef struct butterfs_device butterfs_device;
+
+/*
  A directory that is being listed.
  */
 typedef struct butterfs_dir butterfs_dir;

@@ -1,6 +1,6 @@
 //! Making, opening, closing; statistics; transactions; the checker.
 
-use crate::device;
+use crate::device::{self, DeviceHandle};
 use crate::error::{Failure, Outcome, code, free, object, path, store, text};
 use butterfs::{Access, Builder, Check, DataCheck, Device, Existing, Filesystem, Log, MissingDevices, Mkfs, Severity};
 use butterfs::{SubvolumeChoice, Transaction};
@@ -61,7 +61,7 @@ fn known(flags: u32, all: u32) -> Outcome<()> {
 /// Makes a filesystem. `label` may be NULL. `flags`: BUTTERFS_OVERWRITE.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_mkfs(
-    devices: *const *const Device,
+    devices: *const *const DeviceHandle,
     count: usize,
     label: *const c_char,
     flags: u32,
@@ -84,7 +84,7 @@ pub extern "C" fn butterfs_mkfs(
 /// `flags`: BUTTERFS_READ_ONLY, BUTTERFS_IGNORE_LOG, BUTTERFS_ALLOW_MISSING. Close it with butterfs_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_open(
-    devices: *const *const Device,
+    devices: *const *const DeviceHandle,
     count: usize,
     subvolume: *const c_char,
     flags: u32,
@@ -163,7 +163,7 @@ pub extern "C" fn butterfs_transaction(
 /// errors. `found` may be NULL. `flags`: BUTTERFS_CHECK_DATA.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_check(
-    devices: *const *const Device,
+    devices: *const *const DeviceHandle,
     count: usize,
     flags: u32,
     found: butterfs_finding_fn,
