@@ -47,6 +47,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["file"],
     &["namespace"],
     &["subvolume"],
+    &["scrub"],
     &["replay"],
     &["mount"],
     &["filesystem"],

@@ -249,6 +249,13 @@ impl Member {
         self.counters.generation.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Adds errors that scrub has found.
+    pub fn count_found(&self, reads: u64, corruptions: u64, generations: u64) {
+        self.counters.read.fetch_add(reads, Ordering::Relaxed);
+        self.counters.corruption.fetch_add(corruptions, Ordering::Relaxed);
+        self.counters.generation.fetch_add(generations, Ordering::Relaxed);
+    }
+
     pub fn read(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
         self.device.read_at(at.0, buf).inspect_err(|_| count(&self.counters.read))
     }
