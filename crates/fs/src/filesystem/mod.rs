@@ -33,7 +33,7 @@ pub use durability::GoingDown;
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
-pub use statfs::StatFs;
+pub use statfs::{DeviceCondition, StatFs};
 pub use together::Together;
 
 use crate::commit::Engine;

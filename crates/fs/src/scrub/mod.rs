@@ -31,6 +31,7 @@ mod selection;
 mod superblocks;
 mod window;
 
+pub use butterfs_device::priority::IoClass;
 pub use counters::Counters;
 pub use damage::{Cause, Content, Damage, FileRange, Finding, Outcome};
 pub use lane::{End, LaneProgress};
