@@ -147,8 +147,10 @@ impl Scrub {
         if lane.progress(Duration::ZERO).resumed != 0 || self.settings.only.is_some() {
             return;
         }
+        let repaired = superblocks::repaired_copies(core, lane.device);
         let mut bad = superblocks::bad_copies(core, lane.device);
-        lane.count_superblocks(bad.len() as u64);
+        lane.count_superblocks((repaired.len() + bad.len()) as u64);
+        self.bring(repaired);
         if self.repairs(core) {
             self.has_bad_superblocks.fetch_or(!bad.is_empty(), Ordering::Relaxed);
         } else {

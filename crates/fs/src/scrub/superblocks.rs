@@ -3,9 +3,16 @@
 
 use super::damage::{Cause, Content, Damage, Outcome};
 use crate::transaction::Core;
-use butterfs_ondisk::superblock::OFFSETS;
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
 use butterfs_ondisk::{DeviceId, Physical};
 use std::time::Duration;
+
+/// The copies that were bad when the filesystem was opened for writing, which has rewritten them; each is reported once.
+pub(super) fn repaired_copies(core: &Core, device: DeviceId) -> Vec<Damage> {
+    let repaired = core.volume().take_repaired_superblocks(device).into_iter();
+    let cause = || Cause::Header("it was not valid when the filesystem was opened".to_owned());
+    repaired.map(|at| damage(core, device, at, cause())).collect()
+}
 
 /// How long a commit is given to finish its writes.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -38,16 +45,20 @@ fn look(core: &Core, device: DeviceId) -> Vec<Damage> {
     };
     let damages = copies.into_iter().filter_map(|(at, found)| {
         let cause = judge(at, found.map(|superblock| superblock.generation.get()))?;
-        Some(Damage {
-            device,
-            device_name: volume.device_name(device),
-            physical: at,
-            at: None,
-            len: butterfs_ondisk::superblock::SUPERBLOCK_LEN as u64,
-            content: Content::Superblock,
-            cause,
-            outcome: Outcome::Rewritten,
-        })
+        Some(damage(core, device, at, cause))
     });
     damages.collect()
+}
+
+fn damage(core: &Core, device: DeviceId, physical: Physical, cause: Cause) -> Damage {
+    Damage {
+        device,
+        device_name: core.volume().device_name(device),
+        physical,
+        at: None,
+        len: SUPERBLOCK_LEN as u64,
+        content: Content::Superblock,
+        cause,
+        outcome: Outcome::Rewritten,
+    }
 }
