@@ -151,9 +151,8 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
 pub fn images_for(paths: &[PathBuf], intent: Intent) -> Result<OpenFilesystem, CliError> {
     let read_only = intent == Intent::Look;
     let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
-    let open = |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> {
-        Ok(Arc::new(FileDevice::open(path, &file)?))
-    };
+    let open =
+        |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> { Ok(Arc::new(FileDevice::open(path, &file)?)) };
     let devices = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let options = Options {
         read_only,

@@ -41,7 +41,13 @@ mod refusal;
 pub use line::{Attached, Order, Request, Response};
 pub use message::{DecodeError, Message, Reply, TooLong, decode, encode, read_reply};
 pub use question::{Ask, AskStream, InodeRef, Question, StreamQuestion};
-pub use record::{Comparison, Compression, CompressionMethod, DamagedFile, DeletedSubvolume, DeviceHealth, DeviceRecord, ExtentKind, ExtentUser, FileExtentRecord, Health, HealthRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, ScrubDevice, ScrubEnd, ScrubFinding, ScrubNews, ScrubOutcome, ScrubState, SendStatus, SendSummary, Stamp, SubvolumeId, SubvolumeRecord, WorkCounts};
+pub use record::{
+    Comparison, Compression, CompressionMethod, DamagedFile, DeletedSubvolume, DeviceHealth, DeviceRecord, ExtentKind,
+    ExtentUser, FileExtentRecord, Health, HealthRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing,
+    ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, ScrubDevice, ScrubEarlier, ScrubEnd,
+    ScrubFinding, ScrubNews, ScrubOutcome, ScrubState, SendStatus, SendSummary, Stamp, SubvolumeId, SubvolumeRecord,
+    WorkCounts,
+};
 pub use refusal::Refusal;
 
 /// The version of questions and replies.

@@ -11,7 +11,7 @@
 use crate::record::{
     Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentUser, FileExtentRecord, HealthRecord,
     InodePath, Label, MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten,
-    ScrubDevice, ScrubNews, ScrubState, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts,
+    ScrubEarlier, ScrubNews, ScrubState, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts,
 };
 use crate::{Message, QUESTION_BYTES};
 use serde::{Deserialize, Serialize};
@@ -339,7 +339,7 @@ questions! {
         /// Addresses that it is limited to: where they begin and end. At most [`MOST_SCRUB_RANGES`].
         ranges: Vec<(u64, u64)>,
         /// Where an earlier run ended.
-        earlier: Vec<ScrubDevice>,
+        earlier: Vec<ScrubEarlier>,
     } -> Record = ScrubNews;
     /// How far a scrub is, or how the last one since the mount ended.
     GetScrub {} -> Record = ScrubState;

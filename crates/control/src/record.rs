@@ -427,6 +427,21 @@ pub struct ScrubDevice {
     pub end: ScrubEnd,
 }
 
+/// Where an earlier scrub of a device ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubEarlier {
+    /// The device's number.
+    pub id: u64,
+    /// When it was started, in seconds since 1970.
+    pub started: i64,
+    /// Seconds that it has run.
+    pub duration_secs: u64,
+    /// Whether everything was verified.
+    pub is_finished: bool,
+    /// The counters in the order of `btrfs_scrub_progress`.
+    pub counters: Vec<u64>,
+}
+
 /// The scrub of a filesystem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubState {

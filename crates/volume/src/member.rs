@@ -98,7 +98,8 @@ impl Member {
     pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
         let (id, item) = (DeviceId(item.devid.get()), Mutex::new(item));
         let (counters, condition, known_superblock) = Default::default();
-        let (is_recorded, refuses_superblocks, missed, is_foreign, opened_as, repaired_superblocks) = Default::default();
+        let (is_recorded, refuses_superblocks, missed, is_foreign, opened_as, repaired_superblocks) =
+            Default::default();
         Member {
             id,
             device,

@@ -189,13 +189,7 @@ impl Volume {
         self.located(at, good.len(), |layout| self.rewrite_in(&layout, at, copy, good))
     }
 
-    fn rewrite_in(
-        &self,
-        layout: &Layout<'_>,
-        at: Logical,
-        copy: usize,
-        good: &[u8],
-    ) -> Result<Rewritten, VolumeError> {
+    fn rewrite_in(&self, layout: &Layout<'_>, at: Logical, copy: usize, good: &[u8]) -> Result<Rewritten, VolumeError> {
         if copy >= layout.mirrors() {
             return Ok(Rewritten::NoSource);
         }
@@ -207,8 +201,7 @@ impl Volume {
         for piece in layout.pieces(at, good.len()) {
             let address = layout.stripe_address(&piece, copy);
             let part = &good[piece.range.clone()];
-            let stored =
-                self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, WriteMode::Cached);
+            let stored = self.store_stripe(layout, at.plus(piece.range.start as u64), address, part, WriteMode::Cached);
             if let Err(error) = stored {
                 // It may hold a part of it now.
                 if let Some(member) = self.member(layout.chunk().stripes[address.stripe].device) {
@@ -228,9 +221,8 @@ impl Volume {
         let mut found = vec![0; good.len()];
         let is_stale = |copy| self.touches_stale(layout, at, good.len(), copy);
         let mut others = (0..layout.copies()).filter(|other| *other != copy && (is_stale(copy) || !is_stale(*other)));
-        let source = others.find(|other| {
-            self.fetch(layout, at, *other, Trust::Verified, &mut found).is_ok() && found == good
-        })?;
+        let source = others
+            .find(|other| self.fetch(layout, at, *other, Trust::Verified, &mut found).is_ok() && found == good)?;
         Some(self.place_in(layout, at, source))
     }
 

@@ -71,7 +71,11 @@ fn print(out: &mut dyn Write, health: &HealthRecord) -> io::Result<()> {
     }
     writeln!(out, "       scrub: {}", scrub_text(health))?;
     writeln!(out, "     devices:")?;
-    writeln!(out, "    {:>4} {:<9} {:>8} {:>8} {:>8} {:>10} {:>10} name", "id", "state", "write", "read", "flush", "corruption", "generation")?;
+    writeln!(
+        out,
+        "    {:>4} {:<9} {:>8} {:>8} {:>8} {:>10} {:>10} name",
+        "id", "state", "write", "read", "flush", "corruption", "generation"
+    )?;
     for device in &health.devices {
         let errors = &device.errors;
         writeln!(

@@ -187,12 +187,8 @@ mod tests {
     }
 
     fn window(start: u64) -> Window {
-        let extent = DeviceExtent {
-            physical: Physical(0),
-            len: 64 * WINDOW,
-            chunk: butterfs_ondisk::Logical(0),
-            stripe: 0,
-        };
+        let extent =
+            DeviceExtent { physical: Physical(0), len: 64 * WINDOW, chunk: butterfs_ondisk::Logical(0), stripe: 0 };
         Window { extent, depths: start..start + WINDOW }
     }
 

@@ -138,7 +138,10 @@ impl Scrub {
 
     /// Sets the limit of a device, in bytes per second; 0 for none.
     pub fn set_limit(&self, device: DeviceId, limit: u64) {
-        self.lanes.iter().filter(|lane| lane.device == device).for_each(|lane| lane.limit.store(limit, Ordering::Relaxed));
+        self.lanes
+            .iter()
+            .filter(|lane| lane.device == device)
+            .for_each(|lane| lane.limit.store(limit, Ordering::Relaxed));
     }
 
     /// Verifies the superblocks of a lane's device, unless it was resumed.
@@ -181,7 +184,8 @@ impl Scrub {
         };
         let only = self.settings.only.as_ref();
         let order = Order { core, device: lane.device, only, repairs: self.repairs(core) };
-        let result = order.carry_out(&window, buffer).unwrap_or_else(|error| self.unplanned(core, lane, &window, &error));
+        let result =
+            order.carry_out(&window, buffer).unwrap_or_else(|error| self.unplanned(core, lane, &window, &error));
         let bytes = result.bytes_read;
         self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
         self.bring(lane.done(&window, result));

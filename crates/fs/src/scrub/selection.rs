@@ -101,7 +101,10 @@ fn take(ranges: &mut Vec<Range<u64>>, extent: &FileExtent) -> Result<()> {
         ranges.push(extent.at.0..extent.at.0.saturating_add(extent.disk_len));
     }
     if ranges.len() > MOST_PIECES {
-        return Err(Error::refused_at(Errno::E2BIG, format!("it has more than {MOST_PIECES} extents; scrub everything")));
+        return Err(Error::refused_at(
+            Errno::E2BIG,
+            format!("it has more than {MOST_PIECES} extents; scrub everything"),
+        ));
     }
     Ok(())
 }

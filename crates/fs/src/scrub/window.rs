@@ -83,13 +83,7 @@ impl Order<'_> {
         unreadable
     }
 
-    fn read_sectors(
-        &self,
-        window: &Window,
-        range: Range<u64>,
-        buffer: &mut [u8],
-        unreadable: &mut BTreeSet<Physical>,
-    ) {
+    fn read_sectors(&self, window: &Window, range: Range<u64>, buffer: &mut [u8], unreadable: &mut BTreeSet<Physical>) {
         let sector = u64::from(self.core.sectorsize());
         for at in range.step_by(sector as usize).map(Physical) {
             let from = (at.0 - window.start().0) as usize;
@@ -152,9 +146,7 @@ impl Order<'_> {
             };
             match bad.last_mut() {
                 Some(last)
-                    if last.range.end == into
-                        && last.cause == cause
-                        && into - last.range.start < REPAIRED_AT_ONCE =>
+                    if last.range.end == into && last.cause == cause && into - last.range.start < REPAIRED_AT_ONCE =>
                 {
                     last.range.end = into + sector as u64;
                 }
@@ -235,13 +227,7 @@ impl Order<'_> {
         sources
     }
 
-    fn verify_block(
-        &self,
-        part: &Part,
-        bytes: &[u8],
-        unreadable: &BTreeSet<Physical>,
-        result: &mut WindowResult,
-    ) {
+    fn verify_block(&self, part: &Part, bytes: &[u8], unreadable: &BTreeSet<Physical>, result: &mut WindowResult) {
         let Holds::Block { level, generation } = part.holds else { return };
         let (volume, sector) = (self.core.volume(), u64::from(self.core.sectorsize()));
         if part.run.len < u64::from(self.core.nodesize()) {
@@ -390,12 +376,7 @@ impl Order<'_> {
                     {
                         last.len += sector as u64;
                     }
-                    _ => result.damages.push(self.damage(
-                        &run,
-                        Content::Data,
-                        Cause::CopiesDiffer,
-                        Outcome::Noticed,
-                    )),
+                    _ => result.damages.push(self.damage(&run, Content::Data, Cause::CopiesDiffer, Outcome::Noticed)),
                 }
             }
         }
@@ -408,9 +389,7 @@ fn reads(runs: impl Iterator<Item = Run>) -> Vec<Range<Physical>> {
     for run in runs {
         let end = run.physical.plus(run.len);
         match reads.last_mut() {
-            Some(last)
-                if run.physical.0 <= last.end.0 + BRIDGED && end.0 - last.start.0 <= LONGEST_READ as u64 =>
-            {
+            Some(last) if run.physical.0 <= last.end.0 + BRIDGED && end.0 - last.start.0 <= LONGEST_READ as u64 => {
                 last.end = end;
             }
             _ => reads.push(run.physical..end),

@@ -25,7 +25,13 @@ pub struct ReplyWriter<'a> {
 
 impl<'a> ReplyWriter<'a> {
     pub fn new(stream: &'a UnixStream, is_guest: bool) -> ReplyWriter<'a> {
-        ReplyWriter { stream, buffer: Vec::new(), patience: is_guest.then_some(GUEST_DELAY), is_lost: false, sent: Instant::now() }
+        ReplyWriter {
+            stream,
+            buffer: Vec::new(),
+            patience: is_guest.then_some(GUEST_DELAY),
+            is_lost: false,
+            sent: Instant::now(),
+        }
     }
 
     fn put(&mut self, reply: &Reply) -> Result<(), TooLong> {

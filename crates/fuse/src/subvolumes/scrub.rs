@@ -7,8 +7,8 @@ use super::perform::{Answering, Each, malformed};
 use super::{Refused, records};
 use butterfs_control::question::{self, MOST_SCRUB_RANGES};
 use butterfs_control::{
-    DamagedFile, DeviceHealth, DeviceRecord, Health, HealthRecord, ScrubDevice, ScrubEnd, ScrubFinding, ScrubNews,
-    ScrubOutcome, ScrubState,
+    DamagedFile, DeviceHealth, DeviceRecord, Health, HealthRecord, ScrubDevice, ScrubEarlier, ScrubEnd, ScrubFinding,
+    ScrubNews, ScrubOutcome, ScrubState,
 };
 use butterfs_fs::filesystem::DeviceCondition;
 use butterfs_fs::scrub::{
@@ -30,7 +30,11 @@ impl Answering<'_> {
         each: Each<'_, ScrubNews>,
     ) -> Result<(), Refused> {
         self.access().must_be_privileged()?;
-        if question.read_only { self.inode(question.through)? } else { self.changed(question.through)? };
+        if question.read_only {
+            self.inode(question.through)?
+        } else {
+            self.changed(question.through)?
+        };
         let filesystem = self.filesystem();
         let settings = self.settings(question)?;
         let earlier = question.earlier.iter().map(lane).collect();
@@ -137,13 +141,8 @@ fn state_of(filesystem: &Filesystem) -> ScrubState {
         lane.map_or(idle.clone(), |lane| device_of(lane, idle))
     });
     let devices = devices.collect();
-    let run = progress.unwrap_or(Progress {
-        devices: Vec::new(),
-        read_only: false,
-        findings: 0,
-        omitted: 0,
-        is_over: true,
-    });
+    let run =
+        progress.unwrap_or(Progress { devices: Vec::new(), read_only: false, findings: 0, omitted: 0, is_over: true });
     let (read_only, findings, omitted) = (run.read_only, run.findings, run.omitted);
     ScrubState { fsid, is_running: !run.is_over, read_only, findings, omitted, devices }
 }
@@ -171,19 +170,19 @@ fn device_of(lane: &LaneProgress, idle: ScrubDevice) -> ScrubDevice {
 }
 
 /// Where an earlier run ended.
-fn lane(device: &ScrubDevice) -> LaneProgress {
+fn lane(device: &ScrubEarlier) -> LaneProgress {
     let mut counters = Counters::default();
-    for (name, value) in &device.counters {
+    for ((name, _), value) in Counters::default().named().iter().zip(&device.counters) {
         counters.set(name, *value);
     }
     LaneProgress {
         device: DeviceId(device.id),
-        name: device.name.clone(),
+        name: String::new(),
         counters,
         started: device.started,
-        resumed: device.resumed,
+        resumed: 0,
         duration: device.duration_secs,
-        end: (device.end == ScrubEnd::Finished).then_some(End::Finished),
+        end: device.is_finished.then_some(End::Finished),
         limit: 0,
     }
 }

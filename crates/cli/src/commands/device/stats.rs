@@ -96,7 +96,8 @@ fn lines(out: &mut dyn Write, devices: &[DeviceRecord]) -> std::io::Result<()> {
 
 /// The columns are those of btrfs-progs: numbers to the right, as wide as their widest cell.
 fn table(out: &mut dyn Write, devices: &[DeviceRecord]) -> std::io::Result<()> {
-    let titles = ["Id", "Path", "Write errors", "Read errors", "Flush errors", "Corruption errors", "Generation errors"];
+    let titles =
+        ["Id", "Path", "Write errors", "Read errors", "Flush errors", "Corruption errors", "Generation errors"];
     let row = |device: &DeviceRecord| {
         let mut cells = vec![device.id.to_string(), device.name.clone()];
         cells.extend(counters(device).map(|(_, value)| value.to_string()));

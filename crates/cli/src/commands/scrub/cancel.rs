@@ -53,7 +53,8 @@ impl Run for Args {
 /// Asks the process that holds the lock to end, and waits for that.
 fn cancel_on_image(records: &Records) -> Result<bool, CliError> {
     let Some(pid) = records.holder() else { return Ok(false) };
-    kill_process(pid, Signal::TERM).map_err(|error| CliError::failed(format!("cannot stop process {pid:?}: {error}")))?;
+    kill_process(pid, Signal::TERM)
+        .map_err(|error| CliError::failed(format!("cannot stop process {pid:?}: {error}")))?;
     let began = Instant::now();
     while records.holder() == Some(pid) {
         if began.elapsed() > PATIENCE {

@@ -2,7 +2,7 @@
 
 use super::place::{Place, Target};
 use super::record::{Findings, Lock, Records, counter, uuid_text};
-use super::summary::{self, Style};
+use super::summary::{self, COUNTERS, Style};
 use super::{NOTHING_TO_DO, UNCORRECTABLE, findings, place};
 use crate::args;
 use crate::commands::Run;
@@ -11,7 +11,7 @@ use crate::error::{CliError, os_message};
 use crate::open_filesystem::{Intent, Named, OpenFilesystem, plain};
 use crate::report;
 use butterfs_control::question::{GetScrub, MOST_SCRUB_RANGES, StartScrub};
-use butterfs_control::{ScrubDevice, ScrubEnd, ScrubFinding, ScrubNews, ScrubState};
+use butterfs_control::{ScrubDevice, ScrubEarlier, ScrubEnd, ScrubFinding, ScrubNews, ScrubState};
 use butterfs_fuse::service;
 use butterfs_fuse::subvolumes::IN_PROGRESS;
 use std::ffi::OsString;
@@ -129,7 +129,8 @@ impl Job {
 
     /// Calls this program once more, and waits until the scrub runs.
     fn send_to_background(&self, out: &mut dyn Write) -> Result<(), CliError> {
-        let cannot = |what: &str, error: &std::io::Error| CliError::failed(format!("cannot {what}: {}", os_message(error)));
+        let cannot =
+            |what: &str, error: &std::io::Error| CliError::failed(format!("cannot {what}: {}", os_message(error)));
         let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
         let mut command = Command::new(program);
         command.arg("scrub").arg(self.word).arg("--serve").args(self.to_command_line());
@@ -211,19 +212,13 @@ impl Job {
     }
 
     /// Where the devices are to begin, for a scrub that is resumed.
-    fn earlier(
-        &self,
-        records: &Records,
-        place: &Place,
-        state: &ScrubState,
-    ) -> Result<Vec<ScrubDevice>, CliError> {
+    fn earlier(&self, records: &Records, place: &Place, state: &ScrubState) -> Result<Vec<ScrubEarlier>, CliError> {
         if self.word != "resume" {
             return Ok(Vec::new());
         }
         let mut devices = records.read()?.map(|state| state.devices).unwrap_or_default();
-        let is_meant = |device: &ScrubDevice| {
-            state.devices.iter().any(|known| known.id == device.id && place.means(&known.name))
-        };
+        let is_meant =
+            |device: &ScrubDevice| state.devices.iter().any(|known| known.id == device.id && place.means(&known.name));
         devices.retain(is_meant);
         if devices.iter().all(|device| device.end == ScrubEnd::Finished) {
             let (target, fsid) = (self.common.target.shown(), uuid_text(&state.fsid));
@@ -231,11 +226,14 @@ impl Job {
             writeln!(out, "scrub: nothing to resume for {target}, fsid {fsid}")?;
             return Err(CliError::Reported { code: NOTHING_TO_DO });
         }
-        for device in &mut devices {
-            device.counters.retain(|(_, value)| *value != 0);
-            device.name.clear();
-        }
-        Ok(devices)
+        let earlier = |device: &ScrubDevice| ScrubEarlier {
+            id: device.id,
+            started: device.started,
+            duration_secs: device.duration_secs,
+            is_finished: device.end == ScrubEnd::Finished,
+            counters: COUNTERS.map(|name| counter(device, name)).to_vec(),
+        };
+        Ok(devices.iter().map(earlier).collect())
     }
 
     /// The question to ask; none where there is nothing to look at again.
@@ -245,7 +243,7 @@ impl Job {
         place: &Place,
         state: &ScrubState,
         records: &Records,
-        earlier: Vec<ScrubDevice>,
+        earlier: Vec<ScrubEarlier>,
     ) -> Result<Option<crate::open_filesystem::Asking<StartScrub>>, CliError> {
         let ranges = match self.errors_of_last {
             true => findings::ranges(&records.findings(), MOST_SCRUB_RANGES),
@@ -264,7 +262,9 @@ impl Job {
                 let devices: Vec<u64> = meant.map(|device| device.id).collect();
                 if devices.is_empty() {
                     let shown = device.display();
-                    return Err(CliError::failed(format!("{shown} is no device of the filesystem that it is mounted as")));
+                    return Err(CliError::failed(format!(
+                        "{shown} is no device of the filesystem that it is mounted as"
+                    )));
                 }
                 devices
             }

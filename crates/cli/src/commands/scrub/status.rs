@@ -1,9 +1,9 @@
 //! `butterfs scrub status`.
 
+use super::findings;
 use super::place::{Place, Target, fsid_of};
 use super::record::{Records, uuid_text};
 use super::summary::{self, Style};
-use super::findings;
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::open_filesystem::{Intent, plain};

@@ -22,7 +22,7 @@ pub struct Style {
 }
 
 /// The counters in the order of the kernel's structure.
-const COUNTERS: [&str; 15] = [
+pub const COUNTERS: [&str; 15] = [
     "data_extents_scrubbed",
     "tree_extents_scrubbed",
     "data_bytes_scrubbed",
@@ -159,8 +159,7 @@ fn duration(secs: u64) -> String {
 /// `Mon Nov 23 02:22:21 2026`, local time.
 pub fn date(seconds: i64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let local = seconds.saturating_add(Zone::of_system().utc_offset(seconds).into());
     let (days, second) = (local.div_euclid(86_400), local.rem_euclid(86_400));
     let (year, month, day) = civil(days);
