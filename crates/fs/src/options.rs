@@ -119,6 +119,8 @@ pub enum Canary {
     PanicForgiven,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
+    /// Scrub reads extents that can be freed and used again meanwhile.
+    ScrubUnheld,
 }
 
 impl Canary {

@@ -5,6 +5,7 @@ use crate::backref::View;
 use crate::error::{Error, Result};
 use crate::extent::checksums::{self, Checksums, Layout as ChecksumLayout};
 use crate::extent::items::{Items, Visit};
+use crate::options::Canary;
 use crate::transaction::extent_item::ExtentRecord;
 use crate::transaction::{Core, HeldData};
 use butterfs_ondisk::items::{ExtentItem, extent_flags};
@@ -87,7 +88,8 @@ pub(super) fn plan(core: &Arc<Core>, window: &Window, only: Option<&Selection>) 
             Ok((view.generation, extents, view.root(TreeId::CSUM)?))
         })?;
         extents.retain(|extent| only.is_none_or(|only| only.touches(extent.start..extent.start.plus(extent.len))));
-        let held = core.hold_data(extents.iter().map(|extent| (extent.start, extent.len)).collect());
+        let is_held = |_: &&Allocated| !core.has_canary(Canary::ScrubUnheld);
+        let held = core.hold_data(extents.iter().filter(is_held).map(|extent| (extent.start, extent.len)).collect());
         let looked = View::look(core, |view| {
             if view.generation != generation {
                 return Ok(None);

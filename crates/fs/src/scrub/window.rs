@@ -3,6 +3,7 @@
 use super::damage::{Cause, Content, Damage, Outcome};
 use super::plan::{Holds, Part, Plan, Window, plan};
 use super::{Counters, Selection};
+use crate::env::Point;
 use crate::error::Result;
 use crate::transaction::Core;
 use butterfs_device::AlignedBuffer;
@@ -51,6 +52,9 @@ impl Order<'_> {
     pub fn carry_out(&self, window: &Window, buffer: &mut AlignedBuffer) -> Result<WindowResult> {
         let Some(plan) = plan(self.core, window, self.only)? else { return Ok(WindowResult::default()) };
         let mut result = WindowResult::default();
+        if !plan.parts.is_empty() {
+            self.core.env().reached(Point::ScrubPlanned);
+        }
         let unreadable = self.read(window, &plan, buffer, &mut result);
         for part in &plan.parts {
             self.verify(part, &plan, (window, &*buffer), &unreadable, &mut result);
