@@ -65,7 +65,13 @@ fn used_sectors(images: &[PathBuf]) -> Vec<(usize, u64)> {
         let is_data = chunk.kind & bits::DATA != 0;
         // Reading the trees repairs the copy that is read, so only one that is not read keeps its damage.
         let is_dup = chunk.kind & bits::PROFILE_MASK == bits::DUP;
-        let from = if is_data { 0 } else if is_dup { 1 } else { continue };
+        let from = if is_data {
+            0
+        } else if is_dup {
+            1
+        } else {
+            continue;
+        };
         for stripe in &chunk.stripes[from..] {
             let image = stripe.device.0 as usize - 1;
             let file = std::fs::File::open(&images[image]).unwrap();
@@ -170,15 +176,21 @@ fn compare(seed: u64, metadata: &str, data: &str, count: usize) {
         let (theirs, ours) = (sector(&copies, *place) == *good, sector(&images, *place) == *good);
         assert_eq!(theirs, ours, "{what}: {place:?} is repaired");
     }
-    let known: BTreeSet<(u64, u64, String)> = findings
+    let known: BTreeSet<(u64, u64, u64, u64, String)> = findings
         .iter()
         .flat_map(|finding| &finding.files)
-        .map(|file| (file.tree.0, file.ino.0, String::from_utf8(file.path.clone().unwrap()).unwrap()))
+        .map(|file| {
+            let path = String::from_utf8(file.path.clone().unwrap()).unwrap();
+            (file.tree.0, file.ino.0, file.offset, file.offset + file.len, path)
+        })
         .collect();
     println!("{what}: {} damaged, the kernel names {}, we {}", chosen.len(), named.len(), known.len());
-    for (tree, ino, _, path) in &named {
-        let is_known = |(t, i, p): &(u64, u64, String)| t == tree && i == ino && p.ends_with(path.as_str());
-        assert!(known.iter().any(is_known), "{what}: inode {ino} of tree {tree}, {path}, among {known:?}");
+    for (tree, ino, offset, path) in &named {
+        // The kernel's addresses are those of units of 64 KiB.
+        let is_known = |(t, i, from, to, p): &(u64, u64, u64, u64, String)| {
+            t == tree && i == ino && p.ends_with(path.as_str()) && *from < offset + (64 << 10) && offset < to
+        };
+        assert!(known.iter().any(is_known), "{what}: inode {ino} of tree {tree} at {offset}, {path}, among {known:?}");
     }
     if ours.iter().all(|counters| counters.uncorrectable == 0) {
         check_several(&images);

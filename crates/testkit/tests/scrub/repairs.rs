@@ -60,7 +60,10 @@ fn one_bad_copy_is_repaired_where_there_is_another_and_named_everywhere() {
         assert_eq!(names.len(), 4, "{profile}");
         // Whoever reads the log learns of it, too.
         let said = filesystem.take_messages();
-        assert!(said.iter().any(|line| line.contains("scrub: 8192 bytes of data") && line.contains("snapshot")), "{said:?}");
+        assert!(
+            said.iter().any(|line| line.contains("scrub: 8192 bytes of data") && line.contains("snapshot")),
+            "{said:?}"
+        );
         let (counters, lines) = outcome(&filesystem.scrub(Settings::default(), Vec::new()).unwrap());
         assert_eq!(counters.csum_errors, if *is_repaired { 0 } else { 2 }, "{profile}: {lines:?}");
         let mut read = Vec::new();

@@ -4,7 +4,7 @@ use crate::rig::{Quiet, make, noise, open_with, outcome, shared, write};
 use butterfs_fs::env::Point;
 use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::scrub::Settings;
-use butterfs_fs::{Env, Options};
+use butterfs_fs::{Env, Filesystem, Options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,27 +13,27 @@ fn errors_with_reuse(options: Options) -> u64 {
     let disks = make(1, "dup", "single");
     let hook = Quiet::default();
     let filesystem = open_with(&shared(&disks), options, Env::new(hook.clone()));
-    for number in 0..20 {
-        write(&filesystem, &format!("old{number}"), &noise(number, 1 << 20));
-    }
-    filesystem.sync().unwrap();
+    // So much of the space that the next files take it again.
+    let fill = |filesystem: &Filesystem, round: u64| {
+        for number in 0..60 {
+            write(filesystem, &format!("file{round}-{number}"), &noise(1000 * round + number, 1 << 20));
+        }
+        filesystem.sync().unwrap();
+    };
+    fill(&filesystem, 0);
     let inside = filesystem.clone();
     let mut round = 0;
     *hook.0.lock().unwrap() = Some(Box::new(move |point| {
-        if point != Point::ScrubPlanned || round == 8 {
+        if point != Point::ScrubPlanned || round == 3 {
             return;
         }
+        for number in 0..60 {
+            inside.unlink(inside.root(), format!("file{round}-{number}").as_bytes()).unwrap();
+        }
+        inside.sync().unwrap();
+        inside.sync().unwrap();
         round += 1;
-        for number in 0..20 {
-            // Not there any more in the later rounds.
-            let _ = inside.unlink(inside.root(), format!("old{number}").as_bytes());
-        }
-        inside.sync().unwrap();
-        inside.sync().unwrap();
-        for number in 0..40 {
-            write(&inside, &format!("new{round}-{number}"), &noise(1000 * round + number, 1 << 20));
-        }
-        inside.sync().unwrap();
+        fill(&inside, round);
     }));
     let scrub = filesystem.scrub(Settings::default(), Vec::new()).unwrap();
     *hook.0.lock().unwrap() = None;
@@ -44,7 +44,10 @@ fn errors_with_reuse(options: Options) -> u64 {
 fn space_that_is_used_again_is_not_reported() {
     assert_eq!(errors_with_reuse(Options::default()), 0);
     let policies = Policies { canary: Some(Canary::ScrubUnheld), ..Policies::default() };
-    assert!(errors_with_reuse(Options { policies, ..Options::default() }) > 0, "the test sees a scrub that holds nothing");
+    assert!(
+        errors_with_reuse(Options { policies, ..Options::default() }) > 0,
+        "the test sees a scrub that holds nothing"
+    );
 }
 
 #[test]
