@@ -15,19 +15,21 @@ fn errors_with_reuse(options: Options) -> u64 {
     let filesystem = open_with(&shared(&disks), options, Env::new(hook.clone()));
     // So much of the space that the next files take it again.
     let fill = |filesystem: &Filesystem, round: u64| {
-        for number in 0..60 {
+        for number in 0..100 {
             write(filesystem, &format!("file{round}-{number}"), &noise(1000 * round + number, 1 << 20));
         }
         filesystem.sync().unwrap();
     };
     fill(&filesystem, 0);
     let inside = filesystem.clone();
-    let mut round = 0;
+    let (mut round, mut windows) = (0, 0);
     *hook.0.lock().unwrap() = Some(Box::new(move |point| {
-        if point != Point::ScrubPlanned || round == 3 {
+        windows += u64::from(point == Point::ScrubPlanned);
+        // The first ones are of tree blocks.
+        if point != Point::ScrubPlanned || windows < 8 || round == 3 {
             return;
         }
-        for number in 0..60 {
+        for number in 0..100 {
             inside.unlink(inside.root(), format!("file{round}-{number}").as_bytes()).unwrap();
         }
         inside.sync().unwrap();
