@@ -359,19 +359,19 @@ impl Running {
         match news {
             ScrubNews::Finding(finding) => self.found(&finding),
             ScrubNews::State(state) => {
-                if self.written.is_none() {
-                    self.announce(&state, out)?;
-                }
                 self.state = state;
+                let is_first = self.written.is_none();
                 if self.written.is_none_or(|written| written.elapsed() >= EACH) {
                     self.write()?;
                 }
-                Ok(())
+                // Whoever learns that it runs can ask for its state.
+                if is_first { self.announce(out) } else { Ok(()) }
             }
         }
     }
 
-    fn announce(&mut self, state: &ScrubState, out: &mut dyn Write) -> Result<(), CliError> {
+    fn announce(&self, out: &mut dyn Write) -> Result<(), CliError> {
+        let state = &self.state;
         if self.common.serve {
             return background::detach(out, format!("runs {}\n", uuid_text(&state.fsid)).as_bytes());
         }
