@@ -58,7 +58,7 @@ pub fn whole(state: &ScrubState) -> ScrubDevice {
     let scrubbed = || state.devices.iter().filter(|device| device.started != 0);
     for name in COUNTERS.into_iter().chain(["unchecked_parity"]) {
         let sum = scrubbed().map(|device| counter(device, name)).fold(0, u64::saturating_add);
-        let last = scrubbed().last().map_or(0, |device| counter(device, name));
+        let last = scrubbed().next_back().map_or(0, |device| counter(device, name));
         all.counters.push((name.to_owned(), if name == "last_physical" { last } else { sum }));
     }
     all.total_bytes = state.devices.iter().map(|device| device.total_bytes).sum();
