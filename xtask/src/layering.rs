@@ -49,6 +49,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["file"],
     &["namespace"],
     &["subvolume"],
+    &["scrub"],
     &["replay"],
     &["mount"],
     &["filesystem"],

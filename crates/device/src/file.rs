@@ -13,7 +13,7 @@
 //!
 //! Reads and small writes go through the page cache; [`write_uncached`](BlockDevice::write_uncached) goes past it.
 
-use crate::direct::Direct;
+use crate::direct::{Direct, DirectReads};
 use crate::in_use::{self, Span};
 use crate::write_out;
 use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
@@ -65,6 +65,8 @@ pub struct FileDevice {
     file: File,
     /// For writing past the page cache, where that is possible.
     direct: Option<Direct>,
+    /// For reading past it.
+    direct_reads: DirectReads,
     name: String,
     len: u64,
     is_block_device: bool,
@@ -145,6 +147,7 @@ impl FileDevice {
     ) -> FileDevice {
         FileDevice {
             direct: if read_only { None } else { Direct::beside(&file) },
+            direct_reads: DirectReads::default(),
             file,
             name: path.display().to_string(),
             len,
@@ -380,6 +383,14 @@ impl BlockDevice for FileDevice {
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::DontNeed);
         }
         self.read_at(offset, buf)
+    }
+
+    fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        check_read(self, offset, buf.len())?;
+        if self.direct_reads.read(&self.file, offset, buf)? {
+            return Ok(());
+        }
+        self.read_fresh(offset, buf)
     }
 
     fn kernel_use(&self, fsid: &[u8; 16]) -> Option<String> {

@@ -138,6 +138,8 @@ pub enum Canary {
     ParityNotUpdated,
     /// New data shares parity with data that is needed although there is room elsewhere.
     RowsShared,
+    /// Scrub reads extents that can be freed and used again meanwhile.
+    ScrubUnheld,
 }
 
 impl Canary {

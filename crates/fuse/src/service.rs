@@ -14,6 +14,7 @@ use crate::memory::Tide;
 use crate::mount::{self, mountinfo};
 use crate::session::{End, Refusal, Session, connect};
 use crate::system;
+pub use crate::system::{hold_termination, wait_for_termination};
 use crate::transport::Transport;
 use crate::transport::rings::Registered;
 use butterfs_control::Order;

@@ -40,6 +40,12 @@ order! {
     SNAPSHOTS,
     /// Which reports were passed on.
     TOLD,
+    /// The scrub that is under way.
+    SCRUBS,
+    /// Its threads.
+    SCRUB_THREADS,
+    /// How fast it may be on each device.
+    SCRUB_LIMITS,
     /// One rename of a directory at a time.
     RENAMES,
     /// A file is changed in several steps, or written.
@@ -116,6 +122,10 @@ order! {
     ENCODERS,
     /// A device reads or writes: no lock from here on is held meanwhile.
     DEVICE,
+    /// Damage that scrub has found.
+    SCRUB_FOUND,
+    /// How far the scrub of a device is.
+    SCRUB_LANE,
     /// What a file has buffered.
     BUFFER,
     /// Inodes in memory.

@@ -98,13 +98,16 @@ pub struct Member {
     is_foreign: AtomicBool,
     /// Its superblock as it was when the device was opened.
     opened_as: OnceLock<Box<Superblock>>,
+    /// Superblock copies that were not valid when it was opened, and have been rewritten.
+    repaired_superblocks: Mutex<Vec<Physical>, { order::DEVICE_ITEM }>,
 }
 
 impl Member {
     pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
         let (id, item) = (DeviceId(item.devid.get()), Mutex::new(item));
         let (counters, condition, known_superblock) = Default::default();
-        let (is_recorded, refuses_superblocks, missed, is_foreign, opened_as) = Default::default();
+        let (is_recorded, refuses_superblocks, missed, is_foreign, opened_as, repaired_superblocks) =
+            Default::default();
         Member {
             id,
             device,
@@ -117,6 +120,7 @@ impl Member {
             missed,
             is_foreign,
             opened_as,
+            repaired_superblocks,
         }
     }
 
@@ -264,6 +268,22 @@ impl Member {
 
     pub fn count_generation(&self) {
         self.counters.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_repaired_superblock(&self, at: Physical) {
+        self.repaired_superblocks.lock().push(at);
+    }
+
+    /// The superblock copies that were rewritten when the device was opened, once.
+    pub fn take_repaired_superblocks(&self) -> Vec<Physical> {
+        std::mem::take(&mut *self.repaired_superblocks.lock())
+    }
+
+    /// Adds errors that scrub has found.
+    pub fn count_found(&self, reads: u64, corruptions: u64, generations: u64) {
+        self.counters.read.fetch_add(reads, Ordering::Relaxed);
+        self.counters.corruption.fetch_add(corruptions, Ordering::Relaxed);
+        self.counters.generation.fetch_add(generations, Ordering::Relaxed);
     }
 
     pub fn read(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {

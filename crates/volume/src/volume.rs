@@ -134,6 +134,11 @@ impl Volume {
         member.inspect(|member| member.set_item(item)).is_some()
     }
 
+    /// Devices of the filesystem that were not given.
+    pub fn missing_devices(&self) -> u64 {
+        self.absent
+    }
+
     /// The error counters of each device.
     pub fn device_stats(&self) -> Vec<(DeviceId, DeviceStats)> {
         self.members.iter().map(|member| (member.id, member.stats())).collect()

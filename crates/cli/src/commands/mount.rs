@@ -4,7 +4,7 @@
 //! output when the mount is usable; until then the one that the user called waits. Starting over instead of forking
 //! means that no thread and no lock is there before.
 
-mod background;
+pub(crate) mod background;
 mod devices;
 mod helper;
 mod panics;

@@ -17,6 +17,7 @@ mod receiving;
 mod referrer_tests;
 mod reports;
 mod resync;
+mod scrub;
 mod snapshot_reader;
 mod statfs;
 mod steps;
@@ -32,7 +33,7 @@ pub use durability::GoingDown;
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
-pub use statfs::StatFs;
+pub use statfs::{DeviceCondition, StatFs};
 pub use together::Together;
 
 use crate::commit::Engine;
@@ -76,6 +77,7 @@ pub(crate) struct Inner {
     snapshots: Snapshots,
     told: Mutex<reports::Told, { order::TOLD }>,
     claims: claims::Claims,
+    scrubs: scrub::Scrubs,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -122,6 +124,7 @@ impl Filesystem {
             snapshots: Snapshots::default(),
             told: Mutex::default(),
             claims: claims::Claims::default(),
+            scrubs: scrub::Scrubs::default(),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);
@@ -192,6 +195,10 @@ impl Filesystem {
 
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        if read_only {
+            // As in the kernel.
+            self.stop_scrub();
+        }
         let _operation = self.begin();
         if read_only && !self.is_read_only() {
             self.sync()?;
@@ -207,6 +214,7 @@ impl Filesystem {
             self.0.engine.must_not_be_together()?;
         }
         self.0.stopping.store(true, Ordering::Relaxed);
+        self.stop_scrub();
         self.0.engine.background_requests.request_commit();
         self.0.engine.background_requests.request_cleaning();
         for thread in [&self.0.timer, &self.0.cleaner] {

@@ -73,6 +73,12 @@ fn answer(answering: &Answering<'_>, question: &Question, sink: Sink<'_>) -> Res
             answering.access().must_be_privileged()?;
             one(question, records::work(answering.filesystem()), sink)
         }
+        Question::StartScrub(question) => answering.start_scrub(question, &mut each(question, sink)),
+        Question::GetScrub(question) => one(question, answering.scrub_state()?, sink),
+        Question::CancelScrub(question) => none(question, answering.cancel_scrub(question)),
+        Question::LimitScrub(question) => none(question, answering.limit_scrub(question)),
+        Question::ResetDeviceErrors(question) => answering.reset_errors(question, &mut each(question, sink)),
+        Question::GetHealth(question) => one(question, answering.health()?, sink),
     }
 }
 
