@@ -36,6 +36,7 @@ mod write_out;
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
 pub use file::{FileDevice, FileOptions};
 pub use gate::GateDevice;
+pub use in_use::Origin;
 pub use memory::MemoryDevice;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use read_only::ReadOnlyDevice;

@@ -22,7 +22,9 @@ const POLL: Duration = Duration::from_millis(100);
 pub enum Unmounted {
     /// Everything is durable and the process has ended.
     Ended,
-    /// Everything is durable, but the filesystem is still mounted in another place or namespace.
+    /// Everything is durable, and the filesystem has other mounts.
+    OthersRemain,
+    /// Everything is durable, but the filesystem is still mounted in a place that cannot be seen.
     MountedElsewhere,
 }
 
@@ -39,12 +41,20 @@ pub fn unmount(path: &Path) -> Result<Unmounted, String> {
         io::ErrorKind::ResourceBusy => format!("{shown} is in use"),
         _ => format!("cannot unmount {shown}: {error}"),
     })?;
+    if has_others(&mount) && order(&mount, Order::Sync).is_ok() {
+        return Ok(Unmounted::OthersRemain);
+    }
     match waiter {
         Some(waiter) => wait_for_end(&mount, waiter),
         // Who may unmount in a namespace of her own, and no more.
         None if is_serving(&mount) => Ok(Unmounted::MountedElsewhere),
         None => Err(format!("{shown} is unmounted, but nobody could be asked whether everything is durable")),
     }
+}
+
+/// Whether the filesystem of a mount that is gone can still be seen.
+fn has_others(mount: &Mount) -> bool {
+    mountinfo::all().is_ok_and(|all| all.iter().any(|other| other.device == mount.device && other.is_ours()))
 }
 
 fn wait_for_end(mount: &Mount, mut waiter: Waiter) -> Result<Unmounted, String> {

@@ -53,7 +53,8 @@ impl Mounted {
             backing,
             sector_bytes: 4096,
         };
-        let mount::Mounted { device, kind } = mount::mount(&request).unwrap();
+        let mount::Mounted { device, kind, place } = mount::mount(&request).unwrap();
+        place.show(&request).unwrap();
         handshake(&device).unwrap();
         let memory = Memory::new();
         memory.connected(device.another().unwrap());

@@ -123,7 +123,7 @@ impl Filesystem {
             told: Mutex::default(),
             claims: claims::Claims::default(),
         }));
-        let root = filesystem.find_subvolume_root()?;
+        let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
         filesystem.0.root.get_or_init(|| root);
         filesystem.prepare_writing()?;
         filesystem.start_timer();

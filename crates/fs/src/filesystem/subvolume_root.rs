@@ -8,8 +8,11 @@ use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 
 impl Filesystem {
-    pub(super) fn find_subvolume_root(&self) -> Result<InodeId> {
-        match &self.options().subvolume {
+    /// The root directory of a subvolume that is to be shown. `ENOENT` where there is none, `EINVAL` where the path leads to
+    /// a directory that is no subvolume's.
+    pub fn find_subvolume(&self, which: &Subvolume) -> Result<InodeId> {
+        let _operation = self.begin();
+        match which {
             Subvolume::Default => self.subvolume(self.default_subvolume()?),
             Subvolume::Id(TreeId(0)) => self.subvolume(TreeId::FS),
             Subvolume::Id(id) => self.subvolume(*id),
