@@ -6,7 +6,7 @@ use crate::control::{self, ControlClient, Waiter};
 use crate::mount::mountinfo::{self, Mount};
 use crate::mount::{self, Flags};
 use crate::system;
-use butterfs_control::{Order, question};
+use butterfs_control::{MountAnswer, MountQuestion, Order, question};
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::AsFd;
@@ -90,6 +90,25 @@ pub fn remount(path: &Path, flags: &Flags, data: &[String]) -> Result<(), String
         change(&mount, flags)?;
     }
     if data.is_empty() { Ok(()) } else { store_data(&mount, data) }
+}
+
+/// The options of a mount, comma-separated: its own flags, then those of the filesystem.
+pub fn options(path: &Path) -> Result<String, String> {
+    let mount = our_mount(path)?;
+    let shown = mount.mountpoint.display();
+    let asked = find_server(&mount)?.ask_about_mounts(MountQuestion::ShowOptions);
+    let (answer, _) = asked.map_err(|error| format!("cannot ask the process that serves {shown}: {error}"))?;
+    let options = match answer {
+        MountAnswer::Options(options) => options,
+        MountAnswer::Refused(refusal) => return Err(format!("{shown}: {}", refusal.sentence)),
+        _ => return Err(format!("{shown}: the answer makes no sense")),
+    };
+    // The superblock may be read-only where the mount is not.
+    let access = if mount.is_read_only() { "ro" } else { "rw" };
+    let own = mount.options.to_string_lossy();
+    let own = own.split(',').filter(|option| !["ro", "rw"].contains(option)).map(str::to_owned);
+    let theirs = options.split(',').filter(|option| !option.is_empty()).map(str::to_owned);
+    Ok([access.to_owned()].into_iter().chain(own).chain(theirs).collect::<Vec<_>>().join(","))
 }
 
 fn store_data(mount: &Mount, options: &[String]) -> Result<(), String> {

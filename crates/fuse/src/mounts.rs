@@ -81,6 +81,8 @@ impl Mounts {
         for _ in 0..RENAMES {
             let (path, ino) = self.find(&asked)?;
             match show(superblock, writable, &path) {
+                // Nobody renames the top level.
+                Ok(mount) if path.is_empty() => return Ok((unheeded, mount)),
                 Ok(mount) if mount::inode_number(&mount).is_ok_and(|shown| shown == ino) => {
                     return Ok((unheeded, mount));
                 }

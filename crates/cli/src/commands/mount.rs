@@ -9,6 +9,7 @@ mod devices;
 mod helper;
 mod joining;
 mod panics;
+mod show;
 mod system_log;
 mod tags;
 
@@ -56,13 +57,25 @@ pub struct Args {
     /// Serve the mount in this process, for a caller that waits for a word on standard output
     #[arg(long, hide = true)]
     serve: bool,
+    /// mount(8) has called, which repeats mounts of subvolumes in 'mount -a' unless they are of the kernel's btrfs
+    #[arg(skip)]
+    for_mount: bool,
+    /// Show the options in force of the mount at MOUNTPOINT, and do nothing
+    #[arg(long, conflicts_with_all = ["options", "foreground", "create"])]
+    show: bool,
     /// Block devices or image files of the filesystem, then an existing directory
-    #[arg(value_names = ["DEVICE", "MOUNTPOINT"], num_args = 2.., required = true)]
+    #[arg(value_names = ["DEVICE", "MOUNTPOINT"], num_args = 1.., required = true)]
     paths: Vec<PathBuf>,
 }
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        match (self.show, self.paths.len()) {
+            (true, 1) => return show::show(&self.paths[0], out),
+            (true, _) => return Err(CliError::usage("--show takes a mount point and nothing else".to_owned())),
+            (false, 1) => return Err(CliError::usage("give a device and a directory to mount it on".to_owned())),
+            (false, _) => {}
+        }
         let options = MountOptions::parse(self.options.iter().map(String::as_str)).map_err(CliError::usage)?;
         if options.remount {
             return client::remount(self.mountpoint(), &options.flags, &options.data).map_err(CliError::failed);

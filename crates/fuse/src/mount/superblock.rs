@@ -53,7 +53,7 @@ impl Superblock {
 
     /// Makes the superblock. Returns a mount of it that is nowhere.
     pub(super) fn create(&self, connection: BorrowedFd<'_>, request: &Request) -> io::Result<OwnedFd> {
-        self.named(|source| self.mount(connection, source, &request.flags))
+        self.named(|source| self.mount(connection, source, (&request.flags, attributes(&request.flags))))
     }
 
     /// One more mount of the superblock, which is nowhere and has no flags; a superblock that is read-only becomes
@@ -75,6 +75,7 @@ impl Superblock {
 
     fn again(&self, source: &OsStr, flags: &Flags) -> io::Result<OwnedFd> {
         let unusable = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        let flags = (flags, MountAttrFlags::empty());
         match &self.source {
             Source::Connection(connection) => self.mount(connection.as_fd(), source, flags),
             Source::BlockDevice(_) | Source::LoopDevice(_) => self.mount(unusable()?.as_fd(), source, flags),
@@ -90,7 +91,13 @@ impl Superblock {
         }
     }
 
-    fn mount(&self, connection: BorrowedFd<'_>, source: &OsStr, flags: &Flags) -> io::Result<OwnedFd> {
+    /// A mount of the superblock for these flags, with these flags of its own.
+    fn mount(
+        &self,
+        connection: BorrowedFd<'_>,
+        source: &OsStr,
+        (flags, own): (&Flags, MountAttrFlags),
+    ) -> io::Result<OwnedFd> {
         let on_block_device = !matches!(self.source, Source::Connection(_));
         let context = fsopen(if on_block_device { "fuseblk" } else { "fuse" }, FsOpenFlags::FSOPEN_CLOEXEC)?;
         let set = |key: &str, value: &OsStr| fsconfig_set_string(&context, key, value.as_bytes());
@@ -117,7 +124,7 @@ impl Superblock {
             fsconfig_set_flag(&context, key)?;
         }
         fsconfig_create(&context)?;
-        Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(flags))?)
+        Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, own)?)
     }
 }
 

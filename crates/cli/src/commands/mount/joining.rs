@@ -12,6 +12,7 @@ use butterfs_device::Origin;
 use butterfs_fuse::control::{ControlClient, MountTurn};
 use butterfs_fuse::mount::{self, MountOptions, mountinfo};
 use butterfs_ondisk::superblock::{MAGIC, OFFSETS, Superblock};
+use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -79,6 +80,11 @@ fn place(mount: OwnedFd, args: &Args, options: &MountOptions, mountpoint: &Path)
     let device = mount::device_number(&mount)?;
     // As the kernel: not the same filesystem twice in one place.
     if mountinfo::at(mountpoint)?.is_some_and(|there| there.device == device) {
+        let there = rustix::fs::open(mountpoint, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(std::io::Error::from)?;
+        if args.for_mount && mount::inode_number(&there)? == mount::inode_number(&mount)? {
+            return Ok(());
+        }
         return Err(CliError::failed(format!("{} is already mounted on {shown}", args.source().display())));
     }
     let placed = mount::place(mount, &options.flags, mountpoint);
