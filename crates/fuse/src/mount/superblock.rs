@@ -142,14 +142,20 @@ pub fn subtree(mount: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     if path.as_os_str().is_empty() {
         return Ok(mount);
     }
-    // Kernels before 6.15 copy only mounts that are somewhere.
+    match copy(mount.as_fd(), path) {
+        // Kernels before 6.15 copy only mounts that are somewhere.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => subtree_by_namespace(mount, path),
+        outcome => outcome,
+    }
+}
+
+/// [`subtree`] for kernels before 6.15. A namespace of one's own holds other filesystems for a moment, so that an unmount may
+/// not be the last one.
+#[doc(hidden)]
+pub fn subtree_by_namespace(mount: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     in_own_namespace(|| {
         move_mount(&mount, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        let directory = open_directory(mount.as_fd(), path);
-        let copy = directory.and_then(|directory| {
-            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-            Ok(open_tree(&directory, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?)
-        });
+        let copy = copy(mount.as_fd(), path);
         // Here, because a namespace that ends takes its mounts away some time later, and the mount would outlive its last
         // visible one for so long.
         rustix::process::fchdir(&mount)?;
@@ -157,6 +163,11 @@ pub fn subtree(mount: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
         rustix::process::chdir("/")?;
         copy
     })
+}
+
+fn copy(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(open_tree(open_directory(root, path)?, "", flags)?)
 }
 
 /// Opens a directory without following links.
