@@ -29,7 +29,9 @@ impl Two {
         let folder = |name| bed.scratch.folder(name).canonicalize().expect("just made");
         let (root, home) = (folder("root"), folder("home"));
         bed.mount_ok("rw");
-        ["@", "@home"].map(|name| butterfs_ok(&["subvolume", "create", text(&bed.path(name))]));
+        for name in ["@", "@home"] {
+            butterfs_ok(&["subvolume", "create", text(&bed.path(name))]);
+        }
         bed.umount_ok();
         Some(Two { bed, root, home })
     }
