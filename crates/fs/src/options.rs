@@ -81,6 +81,8 @@ pub enum Canary {
     LoggedItemLeftOut,
     /// The superblock leads to a log without a flush after the log's blocks.
     LogSuperblockEarly,
+    /// A commit replaces primary superblocks that lead to a log while the secondary ones do not.
+    CopiesBehind,
     /// Data is not compared with its checksums when it is read.
     ChecksumIgnored,
     /// A commit goes on although some of its tree blocks could not be written.
@@ -117,8 +119,14 @@ pub enum Canary {
     BookedAtOnce,
     /// A panic aborts nothing.
     PanicForgiven,
+    /// Who waits for a superblock is not woken when writing stops.
+    SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
+    /// A part of a row is written without its new parity.
+    ParityNotUpdated,
+    /// New data shares parity with data that is needed although there is room elsewhere.
+    RowsShared,
 }
 
 impl Canary {

@@ -101,13 +101,6 @@ impl Volume {
         computed.map_or_else(|| direct(buf), Ok)
     }
 
-    /// Fills `buf` with a piece of a parity profile, computed if it cannot be read.
-    pub(crate) fn fetch_piece(&self, layout: &Layout<'_>, piece: &Piece, buf: &mut [u8]) -> Result<(), CopyFailure> {
-        let trust = Trust::Verified;
-        let direct = self.fetch_stripe(layout, 0, layout.stripe_address(piece, 0), trust, buf);
-        direct.or_else(|failure| self.compute(layout, piece, 1, Source::P, trust, buf).map_err(|_| failure))
-    }
-
     pub(crate) fn fetch_stripe(
         &self,
         layout: &Layout<'_>,
@@ -137,6 +130,8 @@ impl Volume {
             Source::Both { also_without } => Some(also_without),
             Source::P | Source::Q => None,
         };
+        // A writer changes the row in several steps.
+        let _row = self.rows.read(layout.chunk(), piece.row);
         let (mut p, mut q) = (vec![0; buf.len()], vec![0; buf.len()]);
         if !matches!(source, Source::Q) {
             self.fetch_stripe(layout, copy, layout.parity_address(piece, 0), trust, &mut p)?;
