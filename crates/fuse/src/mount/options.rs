@@ -5,7 +5,7 @@
 
 use super::Flags;
 use crate::transport::Transport;
-use butterfs_fs::{AccessTimes, DeviceId, Options, Subvolume, TreeId};
+use butterfs_fs::{AccessTimes, DeviceId, Options, Rescue, Subvolume, TreeId};
 use std::path::PathBuf;
 
 /// See the [module](self).
@@ -108,6 +108,12 @@ const TABLE: &[(&str, Value, Effect)] = &[
         Ok(())
     }),
     ("rescue", Required, rescue),
+    ("usebackuproot", Bare, |options, _| rescue(options, "usebackuproot")),
+    ("at", Required, |options, value| {
+        options.engine.rescue.commit = Rescue::parse_commit(value)?;
+        options.engine.no_log_replay = true;
+        Ok(())
+    }),
     ("nologreplay", Bare, |options, _| rescue(options, "nologreplay")),
     ("norecovery", Bare, |options, _| rescue(options, "nologreplay")),
     ("notreelog", Bare, |options, _| {
@@ -141,6 +147,16 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("ssd_spread", Bare, IGNORED),
     ("nossd_spread", Bare, IGNORED),
     ("thread_pool", Required, |_, value| number(value).map(drop)),
+    // btrfs, and not here.
+    ("noacl", Bare, |_, _| Err("access control lists always count here".to_owned())),
+    ("nobarrier", Bare, |_, _| Err("flushes are never left out: a power cut would destroy the filesystem".to_owned())),
+    ("clear_cache", Bare, |_, _| Err("no free space cache or tree is rebuilt by a mount here".to_owned())),
+    ("nospace_cache", Bare, |_, _| Err("the free space tree, where there is one, is always kept".to_owned())),
+    ("fatal_errors", Required, |_, _| Err("after an error the filesystem becomes read-only, and no more".to_owned())),
+    ("metadata_ratio", Required, |_, _| Err("chunks of metadata are allocated as they are needed".to_owned())),
+    ("fragment", Required, |_, _| Err("it is for tests of the kernel".to_owned())),
+    ("ref_verify", Bare, |_, _| Err("it is for tests of the kernel".to_owned())),
+    ("ref_tracker", Bare, |_, _| Err("it is for tests of the kernel".to_owned())),
     // The kernel's.
     ("allow_other", Bare, |options, _| {
         options.allow_other = true;
@@ -250,7 +266,7 @@ impl MountOptions {
             (self.engine.degraded, "degraded"),
             (data.nodatasum, "nodatasum"),
             (data.nodatacow, "nodatacow"),
-            (self.engine.no_log_replay, "rescue=nologreplay"),
+            (self.engine.no_log_replay && !self.engine.rescue.is_any(), "rescue=nologreplay"),
             (self.engine.no_tree_log, "notreelog"),
             (self.engine.flush_on_commit, "flushoncommit"),
             (self.engine.rescan_uuid_tree, "rescan_uuid_tree"),
@@ -267,7 +283,12 @@ impl MountOptions {
             Transport::Classic => Some("transport=classic".to_owned()),
             Transport::Uring => Some("transport=uring".to_owned()),
         };
-        let all = switches.chain(method).chain(numbers.into_iter().flatten()).chain(stale).chain(transport);
+        let all = switches
+            .chain(self.engine.rescue.shown())
+            .chain(method)
+            .chain(numbers.into_iter().flatten())
+            .chain(stale)
+            .chain(transport);
         all.collect::<Vec<_>>().join(",")
     }
 
@@ -322,9 +343,11 @@ fn as_user(options: &mut MountOptions, noexec: bool) -> Result<(), String> {
 
 fn rescue(options: &mut MountOptions, list: &str) -> Result<(), String> {
     for item in list.split(':') {
-        match item {
-            "nologreplay" => options.engine.no_log_replay = true,
-            _ => return Err(format!("'{item}' is not supported")),
+        let known = item == "nologreplay" || options.engine.rescue.apply(item).is_some();
+        // Whatever is rescued: nothing is written, so no log is replayed.
+        options.engine.no_log_replay |= known;
+        if !known {
+            return Err(format!("'{item}' is not supported"));
         }
     }
     Ok(())
@@ -469,7 +492,15 @@ mod tests {
             ("subvol", "mount option 'subvol' needs a value"),
             ("subvol=", "mount option 'subvol' needs a value"),
             ("commit=x", "mount option 'commit=x': 'x' is not a number"),
-            ("rescue=all", "mount option 'rescue=all': 'all' is not supported"),
+            ("rescue=most", "mount option 'rescue=most': 'most' is not supported"),
+            (
+                "nobarrier",
+                "mount option 'nobarrier': flushes are never left out: a power cut would destroy the filesystem",
+            ),
+            (
+                "fatal_errors=bug",
+                "mount option 'fatal_errors=bug': after an error the filesystem becomes read-only, and no more",
+            ),
             ("space_cache=v1", "mount option 'space_cache=v1': 'v1' is not supported"),
             ("user_id=0", "mount option 'user_id=0': is the kernel's to set"),
         ];
