@@ -40,6 +40,7 @@ pub use direct::AlignedBuffer;
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
 pub use file::{FileDevice, FileOptions};
 pub use gate::GateDevice;
+pub use in_use::Origin;
 pub use memory::MemoryDevice;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use read_only::ReadOnlyDevice;

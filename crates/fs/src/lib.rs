@@ -40,4 +40,4 @@ pub use filesystem::{Claim, Filesystem, GoingDown, Listed, Listing, SnapshotRead
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use namespace::{DirEntry, RenameMode};
-pub use options::{AccessTimes, Algorithm, DataPolicy, Method, Options, Subvolume};
+pub use options::{AccessTimes, Algorithm, Commit, DataPolicy, Method, Options, Rescue, Subvolume};

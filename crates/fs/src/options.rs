@@ -1,8 +1,10 @@
 //! How a filesystem is opened.
 
 mod data;
+mod rescue;
 
 pub use data::{Algorithm, DataPolicy, Method};
+pub use rescue::{Commit, Rescue};
 
 use butterfs_ondisk::{DeviceId, TreeId};
 
@@ -173,6 +175,8 @@ pub struct Options {
     pub access_times: AccessTimes,
     /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
     pub no_log_replay: bool,
+    /// What may be missing, and which commit is shown; only with `read_only` (`rescue=`, `at=`).
+    pub rescue: Rescue,
     /// Devices may be missing, as far as the profiles survive it (`degraded`).
     pub degraded: bool,
     /// Devices whose content is given up for that of the others (`stale=`): they were written without each other, or nothing
@@ -206,6 +210,7 @@ impl Default for Options {
             data: DataPolicy::default(),
             access_times: AccessTimes::Relative,
             no_log_replay: false,
+            rescue: Rescue::default(),
             degraded: false,
             stale: Vec::new(),
             parity_writes: ParityWrites::default(),

@@ -134,6 +134,22 @@ fn scrub_records() -> Vec<Record> {
     first.into_iter().chain(findings).collect()
 }
 
+pub fn mount_questions() -> Vec<MountQuestion> {
+    let join = MountQuestion::Join { options: vec!["subvol=/a".into(), String::new()] };
+    vec![MountQuestion::Locate, join, MountQuestion::ShowOptions]
+}
+
+pub fn mount_answers() -> Vec<MountAnswer> {
+    let file = Storage { device: 7, inode: Some(u64::MAX), start: 0 };
+    let located = vec![file, Storage { device: u64::MAX, inode: None, start: 1 << 20 }];
+    vec![
+        MountAnswer::Located(located),
+        MountAnswer::Joined(vec!["compress=zstd".into()]),
+        MountAnswer::Options("rw,\u{e9}".into()),
+        MountAnswer::Refused(Refusal::new(95, "no")),
+    ]
+}
+
 pub fn stream_questions() -> Vec<StreamQuestion> {
     let (streams, subvolumes) = (SentStreams::Separate, vec![LAST, NUMBER]);
     let send = SendSubvolumes {

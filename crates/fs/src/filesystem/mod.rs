@@ -126,7 +126,7 @@ impl Filesystem {
             claims: claims::Claims::default(),
             scrubs: scrub::Scrubs::default(),
         }));
-        let root = filesystem.find_subvolume_root()?;
+        let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
         filesystem.0.root.get_or_init(|| root);
         filesystem.prepare_writing()?;
         filesystem.start_timer();
