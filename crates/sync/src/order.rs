@@ -38,6 +38,8 @@ order! {
     CLAIMS,
     /// Which snapshots are known.
     SNAPSHOTS,
+    /// Which operation runs that excludes others.
+    EXCLUSIVE_OPERATION,
     /// Which reports were passed on.
     TOLD,
     /// One rename of a directory at a time.
