@@ -117,6 +117,12 @@ pub enum Canary {
     BookedAtOnce,
     /// A panic aborts nothing.
     PanicForgiven,
+    /// The stripes of a chunk that moves are swapped before the commit that says so is durable.
+    StripesSwappedEarly,
+    /// Some pieces of a chunk that moves are not copied.
+    PieceNotCopied,
+    /// Writes to a chunk that moves do not go to its new stripes.
+    MoveNotFollowed,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
 }

@@ -3,8 +3,10 @@
 //! Names and inodes are in [`namespace`](self), contents in `data`. Everything is safe to call from many threads.
 //! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
 
+mod chunk_migration;
 mod claims;
 mod data;
+mod devices;
 mod durability;
 #[cfg(test)]
 mod durability_tests;
@@ -31,6 +33,7 @@ mod subvolumes;
 mod together;
 
 pub use claims::Claim;
+pub use devices::{DeviceDescription, NewSize, OldContent, RemovedDevice, Resized, Storage};
 pub use durability::GoingDown;
 pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};
