@@ -65,6 +65,10 @@ one_of! {
         Sent(SendSummary),
         /// See [`ReceiveSummary`].
         Received(ReceiveSummary),
+        /// See [`DeviceSize`].
+        DeviceSize(DeviceSize),
+        /// See [`WorkProgress`].
+        WorkProgress(WorkProgress),
     }
 }
 
@@ -307,6 +311,28 @@ pub struct DeviceRecord {
     pub corruption_errors: u64,
     /// Commits that it had missed.
     pub generation_errors: u64,
+}
+
+/// A device and its size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSize {
+    /// Its number.
+    pub id: u64,
+    /// Its path, or what else it is called; `None` where it is missing.
+    pub name: Option<String>,
+    /// Bytes that the filesystem uses of it.
+    pub total_bytes: u64,
+    /// Bytes in chunks.
+    pub used_bytes: u64,
+}
+
+/// How far work on devices is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkProgress {
+    /// Bytes that have moved.
+    pub done_bytes: u64,
+    /// Bytes that are to move.
+    pub total_bytes: u64,
 }
 
 /// What the engine has done so far.

@@ -117,7 +117,7 @@ pub enum Canary {
     BookedAtOnce,
     /// A panic aborts nothing.
     PanicForgiven,
-    /// The stripes of a chunk that moves are swapped before the commit that says so is durable.
+    /// The stripes of a chunk that moves are swapped before the last of it is copied.
     StripesSwappedEarly,
     /// Some pieces of a chunk that moves are not copied.
     PieceNotCopied,

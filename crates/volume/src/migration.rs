@@ -81,9 +81,10 @@ impl Volume {
     }
 
     fn forget_move(&self, start: Logical) {
+        let has_twins = self.members().twins().next().is_some();
         let mut moves = self.moves.lock();
         moves.retain(|chunk| chunk.start != start);
-        let is_moving = !moves.is_empty() || self.members().twins().next().is_some();
+        let is_moving = !moves.is_empty() || has_twins;
         self.is_moving.store(is_moving, Ordering::Release);
     }
 
@@ -135,6 +136,28 @@ impl Volume {
                 if !is_kept(from, to, address.stripe) {
                     let at = at.plus(piece.range.start as u64);
                     let stored = self.store_stripe(&layout, at, address, &data[piece.range.clone()], mode);
+                    stored.unwrap_or_else(|error| self.fail_move(&error));
+                }
+            }
+        }
+    }
+
+    /// Where copies are given up, those that stay must be as good as the one that was copied.
+    fn correct_kept(&self, from: &Chunk, to: &Chunk, at: Logical, data: &[u8]) {
+        let kept = (0..to.stripes.len()).filter(|stripe| is_kept(from, to, *stripe)).count();
+        if kept == 0 || kept == from.stripes.len() {
+            return;
+        }
+        let Ok(layout) = Layout::of(to) else { return };
+        for piece in layout.pieces(at, data.len()) {
+            let part = &data[piece.range.clone()];
+            let addresses = (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror));
+            for address in addresses.filter(|address| is_kept(from, to, address.stripe)) {
+                let mut found = vec![0; part.len()];
+                let read = self.fetch_stripe(&layout, 0, address, Trust::Verified, &mut found);
+                if read.is_err() || found != part {
+                    let at = at.plus(piece.range.start as u64);
+                    let stored = self.store_stripe(&layout, at, address, part, WriteMode::Cached);
                     stored.unwrap_or_else(|error| self.fail_move(&error));
                 }
             }
@@ -248,6 +271,7 @@ impl Volume {
                 let target = self.moves.lock().iter().find(|to| to.start == layout.chunk().start).cloned();
                 if let Some(target) = target {
                     self.store_on_stripes(layout.chunk(), &target, at, data, WriteMode::Uncached);
+                    self.correct_kept(layout.chunk(), &target, at, data);
                 }
             }
             CopyTo::Twin(id) => {

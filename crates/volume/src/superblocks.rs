@@ -102,8 +102,9 @@ impl Volume {
 
     /// The whole devices first.
     fn write_primaries(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
-        let (stale, whole): (Vec<_>, Vec<_>) =
-            self.with_items(items).into_iter().partition(|(member, _)| member.is_stale());
+        let all = self.with_items(items);
+        self.write_first_primaries(sb, &all)?;
+        let (stale, whole): (Vec<_>, Vec<_>) = all.into_iter().partition(|(member, _)| member.is_stale());
         if whole.is_empty() {
             return self.write_primaries_of(sb, stale);
         }
@@ -117,6 +118,20 @@ impl Volume {
                 self.lose_superblock(&member, &error);
             }
         }
+        Ok(())
+    }
+
+    /// Devices that join get theirs first: until the others have one that counts them, nobody misses them.
+    fn write_first_primaries(&self, sb: &Superblock, all: &[(Arc<Member>, DevItem)]) -> Result<(), VolumeError> {
+        let new: Vec<_> = all.iter().filter(|(member, _)| member.is_new()).collect();
+        if new.is_empty() || new.len() == all.len() {
+            return Ok(());
+        }
+        for (member, item) in &new {
+            write_copy(member, sb, *item, OFFSETS[0])?;
+        }
+        self.flush()?;
+        new.iter().for_each(|(member, _)| member.set_new(false));
         Ok(())
     }
 
@@ -191,6 +206,7 @@ impl Volume {
     pub fn add_device(&self, item: DevItem, device: Arc<dyn BlockDevice>) {
         let member = Arc::new(Member::new(item, device));
         member.set_known(false);
+        member.set_new(true);
         self.change_devices(|set| set.with(member));
     }
 

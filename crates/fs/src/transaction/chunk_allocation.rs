@@ -90,7 +90,8 @@ impl DeviceExtents {
     }
 
     fn unallocated(&self) -> u64 {
-        self.end().saturating_sub(FIRST_PHYSICAL).saturating_sub(self.used())
+        let in_front = self.extents.range(..self.end()).map(|(_, len)| len).sum();
+        self.end().saturating_sub(FIRST_PHYSICAL).saturating_sub(in_front)
     }
 }
 

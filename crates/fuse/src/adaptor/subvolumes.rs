@@ -48,6 +48,11 @@ fn is_about_contents(question: &Question) -> bool {
         | Question::SetLabel(_)
         | Question::StoreData(_)
         | Question::CountDeviceErrors(_)
+        | Question::ListDevices(_)
+        | Question::ResizeDevice(_)
+        | Question::AddDevice(_)
+        | Question::RemoveDevice(_)
+        | Question::CancelDeviceWork(_)
         | Question::CountWork(_) => false,
     }
 }
