@@ -44,8 +44,8 @@ pub use question::{Ask, AskStream, InodeRef, Question, StreamQuestion};
 pub use record::{
     Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentKind, ExtentUser,
     FileExtentRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing, ReadOnly, ReceiveStatus,
-    ReceiveSummary, Record, Report, Rewritten, SendStatus, SendSummary, Stamp, SubvolumeId, SubvolumeRecord,
-    WorkCounts, WorkProgress,
+    ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, SendStatus, SendSummary, Stamp, SubvolumeId,
+    SubvolumeRecord, WorkCounts, WorkProgress,
 };
 pub use refusal::Refusal;
 

@@ -10,8 +10,8 @@
 
 use crate::record::{
     Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser, FileExtentRecord, InodePath,
-    Label, MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, SendStatus,
-    SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
+    Label, MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report,
+    Rewritten, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 use crate::{Message, QUESTION_BYTES};
 use serde::{Deserialize, Serialize};
@@ -127,6 +127,8 @@ pub enum DeviceWork {
     Resize,
     /// A device is removed.
     Remove,
+    /// A device is replaced.
+    Replace,
 }
 
 /// Defines the questions of a table and the enum of all of them.
@@ -390,6 +392,24 @@ questions! {
         /// What is to stop.
         work: DeviceWork,
     } -> Record = Nothing;
+    /// Begins to replace a device; that goes on after the answer.
+    StartReplace {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The device.
+        source: DeviceName,
+        /// Where the serving process finds the new one.
+        #[serde(with = "crate::bytes")]
+        target: Vec<u8>,
+        /// The old one is only read where no other copy is good.
+        avoid_source: bool,
+        /// Also where something is recognised on the new one.
+        force: bool,
+        /// The content of the new one is discarded before.
+        discard: bool,
+    } -> Record = Nothing;
+    /// The last replacement of a device.
+    DescribeReplace {} -> Record = ReplaceRecord;
 }
 
 questions! {

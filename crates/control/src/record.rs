@@ -69,6 +69,8 @@ one_of! {
         DeviceSize(DeviceSize),
         /// See [`WorkProgress`].
         WorkProgress(WorkProgress),
+        /// See [`ReplaceRecord`].
+        Replace(ReplaceRecord),
     }
 }
 
@@ -324,6 +326,23 @@ pub struct DeviceSize {
     pub total_bytes: u64,
     /// Bytes in chunks.
     pub used_bytes: u64,
+}
+
+/// The last replacement of a device, as the kernel describes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplaceRecord {
+    /// 0 never started, 1 started, 2 finished, 3 canceled, 4 suspended.
+    pub state: u64,
+    /// Thousandths that are done.
+    pub permille: u64,
+    /// Seconds since 1970.
+    pub started: i64,
+    /// Seconds since 1970.
+    pub stopped: i64,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// What no copy could be read of.
+    pub read_errors: u64,
 }
 
 /// How far work on devices is.

@@ -88,6 +88,8 @@ order! {
     LOG_BLOCKS,
     /// Stale devices as the device tree has them.
     STALE_ITEMS,
+    /// The replacement of a device, as the device tree is to have it.
+    REPLACEMENT,
     /// Free space of the devices.
     DEVICE_SPACE,
     /// What the commit of the running transaction is to do.

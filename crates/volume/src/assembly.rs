@@ -13,6 +13,7 @@ use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
 use crate::member::Condition;
 use crate::signatures;
+use crate::twins::Target;
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk;
@@ -89,6 +90,7 @@ impl Volume {
             candidates.push(Candidate { device, sb });
         }
         candidates.sort_by_key(Candidate::id);
+        let target = take_target(&mut candidates)?;
         let is_foreign = |candidate: &Candidate| foreign.contains(&candidate.id());
         let sb = *ruling(candidates.iter().filter(|candidate| !is_foreign(candidate)))?;
         check_members(&candidates, &sb, degraded, foreign, &mut notes)?;
@@ -98,6 +100,12 @@ impl Volume {
         let primaries: Vec<Superblock> = candidates.iter().map(|candidate| candidate.sb).collect();
         let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
         let volume = Volume::of_devices(members).with_absent(absent);
+        if let Some(target) = target {
+            check_target(&target, &sb)?;
+            let (item, generation) = (target.sb.dev_item, target.generation());
+            let target = Target { item, generation, device: target.device };
+            volume.change_devices(|set| set.with_target(Some(target)));
+        }
         let members = volume.members();
         for (member, sb) in members.iter().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
             member.know_superblock(sb.as_bytes());
@@ -112,6 +120,29 @@ impl Volume {
         volume.set_chunk_map(bootstrap_map(&volume, &sb)?);
         Ok((volume, sb, notes))
     }
+}
+
+/// Takes out the device with number 0, which takes over from another one.
+fn take_target(candidates: &mut Vec<Candidate>) -> Result<Option<Candidate>, VolumeError> {
+    let is_target = candidates.first().is_some_and(|first| first.id() == DeviceId(0));
+    let target = is_target.then(|| candidates.remove(0));
+    match candidates.first() {
+        Some(second) if second.id() == DeviceId(0) => {
+            Err(VolumeError::refused(format!("{} is a second device with number 0", second.name())))
+        }
+        _ => Ok(target),
+    }
+}
+
+fn check_target(target: &Candidate, sb: &Superblock) -> Result<(), VolumeError> {
+    let name = target.name();
+    if target.sb.fsid != sb.fsid {
+        return Err(VolumeError::refused(format!("{name} belongs to another filesystem than the other devices")));
+    }
+    if target.device.len() < target.sb.dev_item.total_bytes.get() {
+        return Err(VolumeError::refused(format!("{name} is truncated: it has {} bytes", target.device.len())));
+    }
+    Ok(())
 }
 
 fn bootstrap_map(volume: &Volume, sb: &Superblock) -> Result<ChunkMap, VolumeError> {

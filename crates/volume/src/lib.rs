@@ -38,6 +38,7 @@ mod staleness;
 mod stripe_read;
 mod stripe_write;
 mod superblocks;
+mod twins;
 mod volume;
 
 pub use assembly::{OpenNotes, SPLIT_HINT};
@@ -49,6 +50,7 @@ pub use migration::{CopyTo, can_move, is_kept};
 pub use resync::{Confirmed, Resynced};
 pub use signatures::recognise;
 pub use staleness::Bug;
+pub use twins::Target;
 pub use volume::{MIRROR_TURN, Report, Volume};
 
 pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

@@ -14,15 +14,13 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, StripeAddress};
-use crate::member::{Condition, Member, WriteMode};
+use crate::member::WriteMode;
 use crate::resync::Confirmed;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
-use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::{Chunk, STRIPE_LEN};
-use butterfs_ondisk::items::DevItem;
-use butterfs_ondisk::{DeviceId, Logical, Physical};
+use butterfs_ondisk::{DeviceId, Logical};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,7 +35,7 @@ pub(crate) struct Window {
     /// A write to it has begun.
     is_touched: bool,
     /// Why the move cannot be completed.
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 /// Where copies go.
@@ -80,30 +78,12 @@ impl Volume {
         self.drain();
     }
 
-    fn forget_move(&self, start: Logical) {
+    pub(crate) fn forget_move(&self, start: Logical) {
         let has_twins = self.members().twins().next().is_some();
         let mut moves = self.moves.lock();
         moves.retain(|chunk| chunk.start != start);
         let is_moving = !moves.is_empty() || has_twins;
         self.is_moving.store(is_moving, Ordering::Release);
-    }
-
-    /// The device `device`, which is described by `item`, gets every write that device `id` gets from now on.
-    pub fn begin_twin(&self, id: DeviceId, item: DevItem, device: Arc<dyn BlockDevice>) {
-        self.window.lock().failure = None;
-        let twin = Arc::new(Member::new(item, device));
-        self.change_devices(|set| set.with_twin(id, Some(Arc::clone(&twin))));
-        self.is_moving.store(true, Ordering::Release);
-        self.drain();
-    }
-
-    /// Nothing takes over from the device any more. Returns what did.
-    pub fn cancel_twin(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
-        let twin = self.members().twin(id).map(|twin| Arc::clone(&twin.device));
-        self.change_devices(|set| set.with_twin(id, None));
-        self.forget_move(Logical(u64::MAX));
-        self.drain();
-        twin
     }
 
     /// A write to these bytes begins; the gate is held.
@@ -164,32 +144,9 @@ impl Volume {
         }
     }
 
-    fn fail_move(&self, error: &VolumeError) {
+    pub(crate) fn fail_move(&self, error: &VolumeError) {
         let sentence = error.to_string();
         self.window.lock().failure.get_or_insert(sentence);
-    }
-
-    /// Stores on the device that takes over from another one what goes to that one.
-    pub(crate) fn store_on_twin(&self, id: DeviceId, at: Physical, data: &[u8], mode: WriteMode) {
-        if !self.is_moving.load(Ordering::Acquire) {
-            return;
-        }
-        let Some(twin) = self.members().twin(id).cloned() else { return };
-        if let Err(error) = twin.write(at, data, mode) {
-            let device = twin.device.name();
-            self.fail_twin(&twin, &VolumeError::Write { at: None, device, physical: at, error });
-        }
-    }
-
-    pub(crate) fn flush_twin(&self, twin: &Arc<Member>) {
-        if let Err(error) = twin.flush() {
-            self.fail_twin(twin, &VolumeError::Flush { device: twin.device.name(), error });
-        }
-    }
-
-    fn fail_twin(&self, twin: &Member, error: &VolumeError) {
-        twin.worsen(Condition::Failed);
-        self.fail_move(error);
     }
 
     /// Copies `len` bytes at `at`, which lie in one chunk, to where `to` says: of all copies the one that `rank` likes best. With

@@ -43,6 +43,7 @@ impl Volume {
     /// Makes `sb` the secondary superblocks of every device, durable with the next flush. Only for an `sb` that the
     /// primary ones have already, or that is followed by a flush and the primary ones. What cannot be written is told.
     pub fn write_secondary_superblocks(&self, sb: &Superblock, items: &[DevItem]) {
+        self.write_twin_superblocks(sb, items, false);
         for (member, item) in self.with_items(items) {
             for at in Superblock::copies_on(item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
                 if self.check_writable().is_err() {
@@ -109,6 +110,7 @@ impl Volume {
             return self.write_primaries_of(sb, stale);
         }
         self.write_primaries_of(sb, whole)?;
+        self.write_twin_superblocks(sb, items, true);
         if stale.is_empty() {
             return Ok(());
         }
@@ -227,7 +229,7 @@ impl Volume {
     }
 }
 
-fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> Result<(), VolumeError> {
+pub(crate) fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> Result<(), VolumeError> {
     let mut own = *sb;
     own.bytenr = at.0.into();
     own.dev_item = item;

@@ -9,6 +9,7 @@ mod scan;
 mod stats;
 
 pub use progress::show;
+pub use remove::device_name;
 
 use super::{Run, subcommands};
 use crate::error::CliError;

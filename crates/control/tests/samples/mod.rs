@@ -59,6 +59,17 @@ pub fn questions() -> Vec<Question> {
         RemoveDevice { through: ONE, device: DeviceName::Missing }.into(),
         CancelDeviceWork { through: ONE, work: DeviceWork::Resize }.into(),
         CancelDeviceWork { through: ONE, work: DeviceWork::Remove }.into(),
+        CancelDeviceWork { through: ONE, work: DeviceWork::Replace }.into(),
+        StartReplace {
+            through: ONE,
+            source: DeviceName::Id(1),
+            target: b"/dev/loop2".to_vec(),
+            avoid_source: true,
+            force: false,
+            discard: true,
+        }
+        .into(),
+        DescribeReplace {}.into(),
     ]
 }
 
@@ -161,6 +172,8 @@ pub fn records() -> Vec<Record> {
         DeviceSize { name: None, ..size.clone() }.into(),
         size.into(),
         WorkProgress { done_bytes: 1, total_bytes: 2 }.into(),
+        ReplaceRecord { state: 1, permille: 999, started: 1 << 40, stopped: -1, write_errors: 2, read_errors: 3 }
+            .into(),
     ]
 }
 

@@ -95,7 +95,7 @@ impl Written {
             return Ok(Published::LeftToNext);
         }
         let committing = core.order.commit(generation.0);
-        device_changes::publish(core, &ended.changed_devices);
+        device_changes::publish(core, &ended.changed_devices)?;
         write_superblock(core, superblock, devices, committing.log_on_disk())?;
         committing.end();
         core.nodes.written(&nodes);

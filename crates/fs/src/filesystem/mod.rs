@@ -20,6 +20,7 @@ mod namespace;
 mod receiving;
 #[cfg(test)]
 mod referrer_tests;
+mod replace;
 mod reports;
 mod resync;
 mod snapshot_reader;
@@ -38,6 +39,7 @@ pub use durability::GoingDown;
 pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
+pub use replace::{ReplaceRequest, ReplaceStatus, Replacement};
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;
 pub use together::Together;
@@ -137,6 +139,11 @@ impl Filesystem {
         filesystem.prepare_writing()?;
         filesystem.start_timer();
         filesystem.start_cleaner();
+        if filesystem.0.engine.env().background()
+            && let Some(replacement) = filesystem.continue_replace()?
+        {
+            replacement.run_in_background()?;
+        }
         Ok(filesystem)
     }
 
@@ -223,6 +230,7 @@ impl Filesystem {
                 let _ = thread.join();
             }
         }
+        self.wait_for_chunk_work();
         // Not earlier: the threads have to get in once more before they end.
         let _operation = self.begin();
         if self.is_read_only() {

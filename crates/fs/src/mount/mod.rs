@@ -12,6 +12,7 @@ mod admission;
 mod chunks;
 mod groups;
 mod histories;
+mod replacement;
 
 use crate::commit::Engine;
 use crate::env::Env;
@@ -80,6 +81,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     if found.iter().any(|id| !known.contains(id)) {
         return Ok(Opened::FoundStale(found));
     }
+    replacement::load(core, core.options().degraded, &mut notes)?;
     groups::load(core)?;
     extent::load_device_stats(core)?;
     if !core.is_read_only() || log == Log::Replay {

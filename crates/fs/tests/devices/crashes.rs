@@ -3,12 +3,13 @@
 
 use super::scene::*;
 use butterfs_device::{BlockDevice, Kept, MemoryDevice, Recorder};
-use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, Storage};
+use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, ReplaceRequest, Storage};
 use butterfs_fs::migration::MigrationTarget;
 use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::{DeviceId, Filesystem, InodeId, OperationProgress, Options, inode_flags};
 use butterfs_ondisk::profile::Profile;
 use butterfs_testkit::judge::{judge, text};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -193,10 +194,10 @@ fn a_conversion_survives_power_cuts() {
 fn canaries_of_moving_chunks_are_found() {
     for canary in [Canary::StripesSwappedEarly, Canary::MoveNotFollowed, Canary::PieceNotCopied] {
         let found = (0..3).any(|_| {
-            let recorded = std::panic::catch_unwind(|| moved(Some(canary)));
+            let recorded = catch_unwind(|| moved(Some(canary)));
             let looked = |recorded: Recorded| {
                 // Reading what is wrong may panic, too.
-                let looked = std::panic::catch_unwind(|| look(&recorded, &[vec![0, 1]]));
+                let looked = catch_unwind(AssertUnwindSafe(|| look(&recorded, &[vec![0, 1]])));
                 looked.map_or(true, |found| found.is_err())
             };
             recorded.map_or(true, looked)
@@ -225,4 +226,15 @@ fn resizing_survives_power_cuts() {
         fs.resize_device(DeviceId(1), NewSize::Max, Storage::Stays).unwrap();
     });
     look(&recorded, &[vec![0]]).unwrap();
+}
+
+#[test]
+fn replacing_survives_power_cuts() {
+    let devices = memory(&[160 << 20, 170 << 20]);
+    make(&devices[..1], "single", "DUP");
+    let recorded = record(&devices, 1, None, |fs, recorded| {
+        let request = ReplaceRequest { source: DeviceId(1), avoids_source: false, force: false, old: OldContent::Keep };
+        fs.begin_replace(Arc::clone(&recorded[1]), &request).unwrap().run().unwrap();
+    });
+    look(&recorded, &[vec![0], vec![0, 1], vec![1]]).unwrap();
 }

@@ -2,10 +2,10 @@
 
 use super::scene::*;
 use butterfs_device::{BlockDevice, MemoryDevice};
-use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, Storage};
+use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, ReplaceRequest, Storage};
 use butterfs_fs::migration::MigrationTarget;
-use butterfs_fs::{DeviceId, Errno, Filesystem, Logical, OperationProgress, Options};
-use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_fs::{DeviceId, Errno, ExclusiveOperation, Filesystem, Logical, OperationProgress, Options};
+use butterfs_ondisk::items::{DevReplaceItem, block_group_flags as bits};
 use butterfs_ondisk::profile::Profile;
 use std::sync::Arc;
 
@@ -156,4 +156,104 @@ fn bad_copies_do_not_move() {
     assert!(moves.iter().all(Result::is_ok), "{moves:?}");
     assert_eq!(before.entries.len(), seen(&fs).entries.len());
     assert_eq!(content(&fs, "snap/big"), noise(1, 9 << 20));
+}
+
+fn replaced(source: u64) -> ReplaceRequest {
+    ReplaceRequest { source: DeviceId(source), avoids_source: false, force: false, old: OldContent::Keep }
+}
+
+#[test]
+fn a_device_is_replaced() {
+    let devices = memory(&[512 << 20, 512 << 20, 500 << 20, 600 << 20]);
+    make(&devices[..2], "RAID0", "RAID1");
+    let fs = open(dynamic(&devices[..2]), Options::default());
+    fill(&fs);
+    let before = seen(&fs);
+    let refused = fs.begin_replace(devices[2].clone(), &replaced(1)).err().unwrap();
+    assert_eq!(refused.to_string(), format!("target device smaller than source device (required {} bytes)", 512 << 20));
+    assert!(fs.begin_replace(devices[1].clone(), &replaced(1)).is_err(), "it has a superblock");
+    assert!(fs.begin_replace(devices[3].clone(), &replaced(7)).is_err());
+    fs.begin_replace(devices[3].clone(), &replaced(1)).unwrap().run().unwrap();
+    assert_eq!(fs.replace_status().item.state.get(), DevReplaceItem::FINISHED);
+    assert_same(&before, &seen(&fs), "what it holds");
+    assert!(butterfs_fs::mkfs::recognise(&*devices[0]).unwrap().is_none(), "the old one is wiped");
+    fs.shutdown().unwrap();
+    let after = [devices[3].clone(), devices[1].clone()];
+    assert_clean(&after, "a_device_is_replaced");
+    let fs = open(dynamic(&after), Options::default());
+    assert_same(&before, &seen(&fs), "what it holds");
+    fs.resize_device(DeviceId(1), NewSize::Max, Storage::Stays).unwrap();
+    fs.shutdown().unwrap();
+}
+
+#[test]
+fn a_missing_device_is_replaced() {
+    let devices = memory(&[512 << 20, 512 << 20, 512 << 20]);
+    make(&devices[..2], "RAID1", "RAID1");
+    let fs = open(dynamic(&devices[..2]), Options::default());
+    fill(&fs);
+    let before = seen(&fs);
+    fs.shutdown().unwrap();
+    let fs = open(dynamic(&devices[1..2]), Options { degraded: true, ..Options::default() });
+    let id = fs.create(&ROOT, fs.root(), b"while it was away", 0o600).unwrap().id;
+    fs.write(id, 0, &noise(8, 500_000), false).unwrap();
+    fs.begin_replace(devices[2].clone(), &replaced(1)).unwrap().run().unwrap();
+    fs.shutdown().unwrap();
+    let after = [devices[2].clone(), devices[1].clone()];
+    assert_clean(&after, "a_missing_device_is_replaced");
+    // The new device alone has everything.
+    let fs = open(dynamic(&after[..1]), Options { degraded: true, read_only: true, ..Options::default() });
+    assert_eq!(content(&fs, "while it was away"), noise(8, 500_000));
+    assert_eq!(content(&fs, "big"), {
+        let fs = open(dynamic(&after), Options::default());
+        content(&fs, "big")
+    });
+    assert!(before.entries.len() > 400);
+}
+
+#[test]
+fn a_replacement_waits_and_goes_on() {
+    let devices = memory(&[512 << 20, 512 << 20]);
+    make(&devices[..1], "single", "DUP");
+    let fs = open(dynamic(&devices[..1]), Options::default());
+    fill(&fs);
+    let before = seen(&fs);
+    // Begun, and left.
+    drop(fs.begin_replace(devices[1].clone(), &replaced(1)).unwrap());
+    fs.shutdown().unwrap();
+    drop(fs);
+    let alone = Filesystem::open(dynamic(&devices[..1]), Options::default(), env()).err().unwrap().to_string();
+    assert!(alone.contains("device replace operation is ongoing"), "{alone}");
+    let fs = open(dynamic(&devices), Options::default());
+    assert_same(&before, &seen(&fs), "what it holds");
+    assert!(fs.begin_exclusive(ExclusiveOperation::Resize).is_ok());
+    fs.continue_replace().unwrap().unwrap().run().unwrap();
+    fs.shutdown().unwrap();
+    assert_clean(&devices[1..], "a_replacement_waits_and_goes_on");
+    let fs = open(dynamic(&devices[1..]), Options::default());
+    assert_same(&before, &seen(&fs), "what it holds");
+}
+
+#[test]
+fn a_replacement_is_cancelled() {
+    let devices = memory(&[512 << 20, 512 << 20]);
+    make(&devices[..1], "single", "DUP");
+    let fs = open(dynamic(&devices[..1]), Options::default());
+    fill(&fs);
+    let before = seen(&fs);
+    assert!(!fs.cancel_replace().unwrap());
+    let replacement = fs.begin_replace(devices[1].clone(), &replaced(1)).unwrap();
+    assert!(fs.cancel_replace().unwrap());
+    assert!(replacement.run().unwrap_err().is(Errno::ECANCELED));
+    assert_eq!(fs.replace_status().item.state.get(), DevReplaceItem::CANCELED);
+    assert!(butterfs_fs::mkfs::recognise(&*devices[1]).unwrap().is_none(), "the new one is wiped");
+    assert_same(&before, &seen(&fs), "what it holds");
+    // One that was left, and whose new device is lost.
+    drop(fs.begin_replace(devices[1].clone(), &replaced(1)).unwrap());
+    fs.shutdown().unwrap();
+    drop(fs);
+    let fs = open(dynamic(&devices[..1]), Options { degraded: true, ..Options::default() });
+    assert!(fs.cancel_replace().unwrap());
+    fs.shutdown().unwrap();
+    assert_clean(&devices[..1], "a_replacement_is_cancelled");
 }

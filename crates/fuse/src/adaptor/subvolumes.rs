@@ -53,6 +53,8 @@ fn is_about_contents(question: &Question) -> bool {
         | Question::AddDevice(_)
         | Question::RemoveDevice(_)
         | Question::CancelDeviceWork(_)
+        | Question::StartReplace(_)
+        | Question::DescribeReplace(_)
         | Question::CountWork(_) => false,
     }
 }

@@ -6,8 +6,10 @@
 use super::Refused;
 use super::perform::{Answering, Each};
 use butterfs_control::question::{self, DeviceName, DeviceWork, SizeChange};
-use butterfs_control::{DeviceSize, WorkProgress};
-use butterfs_fs::filesystem::{DeviceDescription, NewSize, OldContent, RemovedDevice, Storage};
+use butterfs_control::{DeviceSize, ReplaceRecord, WorkProgress};
+use butterfs_fs::filesystem::{
+    DeviceDescription, NewSize, OldContent, RemovedDevice, ReplaceRequest, ReplaceStatus, Storage,
+};
 use butterfs_fs::{DeviceId, Errno, ExclusiveOperation, Filesystem};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -80,11 +82,45 @@ impl Answering<'_> {
         let operation = match asked.work {
             DeviceWork::Resize => ExclusiveOperation::Resize,
             DeviceWork::Remove => ExclusiveOperation::DeviceRemove,
+            DeviceWork::Replace => return self.cancel_replace(),
         };
         match self.filesystem().cancel_exclusive(operation) {
             true => Ok(()),
             false => Err(Refused::new(Errno::ENOTCONN.0, format!("no {operation} is in progress"))),
         }
+    }
+}
+
+impl Answering<'_> {
+    fn cancel_replace(&self) -> Result<(), Refused> {
+        match self.filesystem().cancel_replace()? {
+            true => Ok(()),
+            false => Err(Refused::new(Errno::ENOTCONN.0, "not started")),
+        }
+    }
+
+    pub(super) fn start_replace(&self, asked: &question::StartReplace) -> Result<(), Refused> {
+        self.changed(asked.through)?;
+        self.access().must_be_privileged()?;
+        let old = if asked.discard { OldContent::Discard } else { OldContent::Keep };
+        let (source, avoids_source, force) = (self.device_id(&asked.source)?, asked.avoid_source, asked.force);
+        let request = ReplaceRequest { source, avoids_source, force, old };
+        let begun = self.filesystem().begin_replace_at(Path::new(OsStr::from_bytes(&asked.target)), &request)?;
+        Ok(begun.run_in_background()?)
+    }
+
+    pub(super) fn replace_status(&self) -> Result<ReplaceRecord, Refused> {
+        self.access().must_be_privileged()?;
+        let ReplaceStatus { item, total_bytes } = self.filesystem().replace_status();
+        let permille = (u128::from(item.cursor_left.get()) * 1000).checked_div(u128::from(total_bytes)).unwrap_or(0);
+        Ok(ReplaceRecord {
+            state: item.state.get(),
+            permille: permille.min(1000) as u64,
+            started: item.time_started.get() as i64,
+            stopped: item.time_stopped.get() as i64,
+            write_errors: item.write_errors.get(),
+            read_errors: item.uncorrectable_read_errors.get(),
+        })
     }
 }
 

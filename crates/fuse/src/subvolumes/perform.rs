@@ -78,6 +78,8 @@ fn answer(answering: &Answering<'_>, question: &Question, sink: Sink<'_>) -> Res
         Question::AddDevice(question) => answering.add_device(question, &mut each(question, sink)),
         Question::RemoveDevice(question) => answering.remove_device(question, &mut each(question, sink)),
         Question::CancelDeviceWork(question) => none(question, answering.cancel_work(question)),
+        Question::StartReplace(question) => none(question, answering.start_replace(question)),
+        Question::DescribeReplace(question) => one(question, answering.replace_status()?, sink),
     }
 }
 

@@ -43,10 +43,18 @@ impl Run for Args {
             let asking = about([&opened.root()], |[through]| AddDevice { through, path: name, force, discard });
             let added = opened.each(&format!("error adding device '{shown}'"), asking, &mut progress::show);
             progress::clear();
-            added.map_err(|error| {
-                if self.force { error } else { error.hint("use the -f option to force overwriting what is there") }
-            })?;
+            added.map_err(explained)?;
         }
         opened.close()
+    }
+}
+
+/// Something on the device: a hint how to go on.
+fn explained(error: CliError) -> CliError {
+    match &error {
+        CliError::Failed { sentence, .. } if sentence.contains("appears to contain") => {
+            error.hint("use the -f option to force overwriting what is there")
+        }
+        _ => error,
     }
 }
