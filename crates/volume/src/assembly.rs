@@ -93,6 +93,7 @@ impl Volume {
         let target = take_target(&mut candidates)?;
         let is_foreign = |candidate: &Candidate| foreign.contains(&candidate.id());
         let sb = *ruling(candidates.iter().filter(|candidate| !is_foreign(candidate)))?;
+        leave_departed(&mut candidates, &sb, &mut notes);
         check_members(&candidates, &sb, degraded, foreign, &mut notes)?;
         let stale: Vec<DeviceId> =
             candidates.iter().filter(|other| other.has_missed_something(&sb)).map(Candidate::id).collect();
@@ -131,6 +132,28 @@ fn take_target(candidates: &mut Vec<Candidate>) -> Result<Option<Candidate>, Vol
             Err(VolumeError::refused(format!("{} is a second device with number 0", second.name())))
         }
         _ => Ok(target),
+    }
+}
+
+/// Leaves devices alone that a power cut kept from being wiped after they were replaced or removed: what is older than another
+/// one with the same number and UUID, and, where there are too many, just as many that are older than the rest.
+fn leave_departed(candidates: &mut Vec<Candidate>, sb: &Superblock, notes: &mut OpenNotes) {
+    let is_older = |old: &Candidate, new: &Candidate| {
+        let same = old.id() == new.id() && old.sb.dev_item.uuid == new.sb.dev_item.uuid && old.sb.fsid == new.sb.fsid;
+        same && old.generation() < new.generation()
+    };
+    let replaced = |index: usize| candidates.iter().any(|other| is_older(&candidates[index], other));
+    let mut left: Vec<usize> = (0..candidates.len()).filter(|index| replaced(*index)).collect();
+    let surplus = (candidates.len() - left.len()).saturating_sub(sb.num_devices.get() as usize);
+    let is_behind = |index: &usize| candidates[*index].generation() < sb.generation.get() && !left.contains(index);
+    let behind: Vec<usize> = (0..candidates.len()).filter(is_behind).collect();
+    if surplus > 0 && behind.len() == surplus {
+        left.extend(behind);
+    }
+    left.sort_unstable();
+    for index in left.into_iter().rev() {
+        let name = candidates.remove(index).name();
+        notes.lines.push(format!("{name} is not a device of the filesystem any more: it is left alone"));
     }
 }
 

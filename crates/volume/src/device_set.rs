@@ -80,3 +80,12 @@ impl DeviceSet {
         set
     }
 }
+
+#[cfg(test)]
+impl std::ops::Index<usize> for DeviceSet {
+    type Output = Member;
+
+    fn index(&self, index: usize) -> &Member {
+        &self.members[index]
+    }
+}
