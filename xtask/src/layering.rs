@@ -43,6 +43,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["file_extent", "extent"],
     &["backref"],
     &["commit"],
+    &["migration"],
     &["tree_log"],
     &["file_buffer"],
     &["inode"],

@@ -132,6 +132,12 @@ pub enum Canary {
     BookedAtOnce,
     /// A panic aborts nothing.
     PanicForgiven,
+    /// The stripes of a chunk that moves are swapped before the last of it is copied.
+    StripesSwappedEarly,
+    /// Some pieces of a chunk that moves are not copied.
+    PieceNotCopied,
+    /// Writes to a chunk that moves do not go to its new stripes.
+    MoveNotFollowed,
     /// Who waits for a superblock is not woken when writing stops.
     SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.

@@ -7,7 +7,7 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece};
-use crate::member::{Member, WriteMode};
+use crate::member::WriteMode;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_ondisk::chunk::{Chunk, STRIPE_LEN};
@@ -270,6 +270,6 @@ impl Volume {
 
     /// The superblock copies of a device that were not valid when it was opened, and were rewritten then. Each is told once.
     pub fn take_repaired_superblocks(&self, id: DeviceId) -> Vec<Physical> {
-        self.member(id).map(Member::take_repaired_superblocks).unwrap_or_default()
+        self.member(id).map(|member| member.take_repaired_superblocks()).unwrap_or_default()
     }
 }

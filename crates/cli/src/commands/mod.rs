@@ -13,6 +13,7 @@ pub mod property;
 pub mod receive;
 pub mod reflink;
 pub mod scrub;
+pub mod replace;
 pub mod send;
 pub mod subvolume;
 pub mod umount;
@@ -67,6 +68,7 @@ subcommands! {
         Device(#[command(subcommand)] device::Group),
         Scrub(#[command(subcommand)] scrub::Group),
         Health(health::Args),
+        Replace(#[command(subcommand)] replace::Group),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),

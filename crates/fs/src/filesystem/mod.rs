@@ -3,18 +3,24 @@
 //! Names and inodes are in [`namespace`](self), contents in `data`. Everything is safe to call from many threads.
 //! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
 
+mod chunk_migration;
 mod claims;
 mod data;
+mod devices;
 mod durability;
 #[cfg(test)]
 mod durability_tests;
 mod exclusion;
+mod exclusive_operation;
+#[cfg(test)]
+mod exclusive_tests;
 mod listing;
 mod memory;
 mod namespace;
 mod receiving;
 #[cfg(test)]
 mod referrer_tests;
+mod replace;
 mod reports;
 mod resync;
 mod scrub;
@@ -29,9 +35,12 @@ mod subvolumes;
 mod together;
 
 pub use claims::Claim;
+pub use devices::{DeviceDescription, NewSize, OldContent, RemovedDevice, Resized, Storage};
 pub use durability::GoingDown;
+pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
+pub use replace::{ReplaceRequest, ReplaceStatus, Replacement};
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::{DeviceCondition, StatFs};
 pub use together::Together;
@@ -78,6 +87,7 @@ pub(crate) struct Inner {
     told: Mutex<reports::Told, { order::TOLD }>,
     claims: claims::Claims,
     scrubs: scrub::Scrubs,
+    exclusive_operations: exclusive_operation::ExclusiveOperations,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -125,12 +135,18 @@ impl Filesystem {
             told: Mutex::default(),
             claims: claims::Claims::default(),
             scrubs: scrub::Scrubs::default(),
+            exclusive_operations: exclusive_operation::ExclusiveOperations::default(),
         }));
         let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
         filesystem.0.root.get_or_init(|| root);
         filesystem.prepare_writing()?;
         filesystem.start_timer();
         filesystem.start_cleaner();
+        if filesystem.0.engine.env().background()
+            && let Some(replacement) = filesystem.continue_replace()?
+        {
+            replacement.run_in_background()?;
+        }
         Ok(filesystem)
     }
 
@@ -222,6 +238,7 @@ impl Filesystem {
                 let _ = thread.join();
             }
         }
+        self.wait_for_chunk_work();
         // Not earlier: the threads have to get in once more before they end.
         let _operation = self.begin();
         if self.is_read_only() {

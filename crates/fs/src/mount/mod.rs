@@ -13,6 +13,7 @@ mod chunks;
 mod groups;
 mod histories;
 mod rescue;
+mod replacement;
 
 use crate::commit::Engine;
 use crate::env::Env;
@@ -79,6 +80,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         Some(Canary::MirrorsTakeTurns) => Some(Bug::MirrorsTakeTurns),
         Some(Canary::RepairsFromStale) => Some(Bug::RepairsFromStale),
         Some(Canary::InterruptedForgiven) => Some(Bug::InterruptedForgiven),
+        Some(Canary::MoveNotFollowed) => Some(Bug::MoveNotFollowed),
         Some(Canary::ParityNotUpdated) => Some(Bug::ParityNotUpdated),
         _ => None,
     };
@@ -97,6 +99,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     if found.iter().any(|id| !known.contains(id)) {
         return Ok(Opened::FoundStale(found));
     }
+    replacement::load(core, core.options().degraded, &mut notes)?;
     groups::load(core)?;
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(core)?;
