@@ -211,8 +211,9 @@ impl Filesystem {
 
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
         if read_only {
-            // As in the kernel.
+            // As in the kernel. Its threads have to get in once more before they end.
             self.stop_scrub();
         }
         let _operation = self.begin();

@@ -48,7 +48,7 @@ impl Filesystem {
                 let work = move || work(&weak, &of_worker, lane, first);
                 match std::thread::Builder::new().name("scrub".to_owned()).spawn(work) {
                     Ok(thread) => threads.push(thread),
-                    Err(_) => drop(scrub.worker_ends()),
+                    Err(_) => scrub.worker_ends(),
                 }
             }
         }
@@ -68,6 +68,7 @@ impl Filesystem {
 
     /// Scrubs on the calling thread, and returns when everything is done.
     pub fn scrub(&self, settings: Settings, earlier: Vec<Resumed>) -> Result<Arc<Scrub>> {
+        let _alarm = self.0.engine.alarm();
         let scrub = self.enter_scrub(settings, earlier)?;
         let mut buffer = AlignedBuffer::new(crate::scrub::WINDOW as usize);
         for lane in 0..scrub.lanes() {
@@ -106,16 +107,19 @@ impl Filesystem {
 
     /// The run that is under way, or the last one since the filesystem was opened.
     pub fn last_scrub(&self) -> Option<Arc<Scrub>> {
+        let _operation = self.begin();
         self.0.scrubs.last.lock().clone()
     }
 
     /// How far that is.
     pub fn scrub_progress(&self) -> Option<Progress> {
+        let _operation = self.begin();
         Some(self.last_scrub()?.progress(self.0.engine.env().uptime()))
     }
 
     /// Stops the scrub that is under way and waits for its end. `ENOTCONN` where none is.
     pub fn cancel_scrub(&self) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
         let running = self.last_scrub().filter(|scrub| !scrub.is_over());
         let Some(scrub) = running else { return Err(Error::refused(Errno::ENOTCONN, "not running")) };
         scrub.cancel();
@@ -127,6 +131,7 @@ impl Filesystem {
 
     /// Limits the scrubs of a device, that which is under way among them, to so many bytes per second; 0 for no limit.
     pub fn limit_scrub(&self, device: DeviceId, bytes_per_sec: u64) -> Result<()> {
+        let _operation = self.begin();
         if !self.0.engine.volume().devices().iter().any(|(id, _)| *id == device) {
             return Err(Error::refused_at(Errno::ENODEV, format!("there is no device {device}")));
         }
@@ -139,6 +144,7 @@ impl Filesystem {
 
     /// The limit of each device, ascending by number; 0 for none.
     pub fn scrub_limits(&self) -> Vec<(DeviceId, String, u64)> {
+        let _operation = self.begin();
         let limits = self.0.scrubs.limits.lock();
         let devices = self.0.engine.volume().devices().into_iter();
         devices.map(|(id, name)| (id, name, limits.get(&id).copied().unwrap_or(0))).collect()
@@ -147,6 +153,7 @@ impl Filesystem {
     /// What a scrub of these files is limited to; the top directory of a subvolume stands for all of it. What is not in
     /// the trees yet is committed first.
     pub fn scrub_selection(&self, ids: &[InodeId]) -> Result<Selection> {
+        let _alarm = self.0.engine.alarm();
         if !self.is_read_only() {
             self.sync()?;
         }
@@ -164,6 +171,7 @@ impl Filesystem {
 
     /// Bytes that a scrub of each device has to verify, ascending by number.
     pub fn scrub_totals(&self) -> Vec<(DeviceId, u64)> {
+        let _operation = self.begin();
         let volume = self.0.engine.volume();
         let used: FxHashMap<Logical, u64> =
             self.0.engine.space.groups().into_iter().map(|group| (group.start, group.used)).collect();
@@ -229,9 +237,8 @@ impl Filesystem {
 
     /// Ends the scrub that is under way, and waits for its threads. No operation may be under way here.
     pub(super) fn stop_scrub(&self) {
-        if let Some(scrub) = self.last_scrub() {
-            scrub.cancel();
-        }
+        let last = self.0.scrubs.last.lock().clone();
+        last.inspect(|scrub| scrub.cancel());
         let threads = std::mem::take(&mut *self.0.scrubs.threads.lock());
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
@@ -241,6 +248,7 @@ impl Filesystem {
 
 /// One worker of a lane. The first one verifies the superblocks.
 fn work(weak: &Weak<super::Inner>, scrub: &Scrub, lane: usize, is_first: bool) {
+    let _ending = Ending(scrub);
     let settings = scrub.settings();
     // Without the privilege for it, it works as the others do.
     let _ = priority::set_io_priority(settings.priority.class, settings.priority.level);
@@ -256,11 +264,20 @@ fn work(weak: &Weak<super::Inner>, scrub: &Scrub, lane: usize, is_first: bool) {
         let Some(rest) = rest else { break };
         scrub.rest(rest);
     }
-    scrub.worker_ends();
+}
+
+/// A worker has ended, also by a panic.
+struct Ending<'a>(&'a Scrub);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.worker_ends();
+    }
 }
 
 /// Names what the workers find, and ends the run when they have ended.
 fn name(weak: &Weak<super::Inner>, scrub: &Scrub) {
+    let _over = Over(scrub);
     let mut namer = Namer::default();
     while let Some(filesystem) = weak.upgrade().map(Filesystem) {
         // Looked at first: what the last worker has brought is named after that.
@@ -275,5 +292,13 @@ fn name(weak: &Weak<super::Inner>, scrub: &Scrub) {
         drop(filesystem);
         scrub.wait_for_news(LOOK);
     }
-    scrub.finish();
+}
+
+/// Nothing more comes, also after a panic.
+struct Over<'a>(&'a Scrub);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
 }

@@ -88,6 +88,7 @@ impl Filesystem {
 
     /// How far each device is believed, ascending by number.
     pub fn device_conditions(&self) -> Vec<(DeviceId, DeviceCondition)> {
+        let _operation = self.begin();
         let volume = self.0.engine.volume();
         let condition = |id| match () {
             () if !volume.is_usable(id) => DeviceCondition::Failed,
@@ -99,11 +100,13 @@ impl Filesystem {
 
     /// Devices of the filesystem that are not there.
     pub fn missing_devices(&self) -> u64 {
+        let _operation = self.begin();
         self.0.engine.volume().missing_devices()
     }
 
     /// Why nothing is written any more, after an error.
     pub fn stopped(&self) -> Option<String> {
+        let _operation = self.begin();
         self.0.engine.aborted().map(|error| error.to_string())
     }
 

@@ -274,11 +274,10 @@ impl Scrub {
         self.workers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A worker ends. True for the last one.
-    pub(crate) fn worker_ends(&self) -> bool {
-        let is_last = self.workers.fetch_sub(1, Ordering::AcqRel) == 1;
+    /// A worker ends.
+    pub(crate) fn worker_ends(&self) {
+        self.workers.fetch_sub(1, Ordering::AcqRel);
         self.news.notify_all();
-        is_last
     }
 
     /// Whether workers are at work.
