@@ -201,3 +201,48 @@ fn older_commits_are_shown() {
     assert!(unknown.contains("does not remember") && unknown.contains(&newest.to_string()), "{unknown}");
     assert!(fs::read(&image).unwrap() == before, "nothing is written");
 }
+
+/// The kernel writes such a filesystem on an ordinary device; what it leaves there is read, and never written.
+#[test]
+fn zoned_filesystems_are_read_and_not_written() {
+    const TEST: &str = "zoned";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    if !butterfs_testkit::kernel::can_make("zoned") {
+        return requirement::skip(TEST, "mkfs.btrfs makes no zoned filesystems");
+    }
+    let scratch = Scratch::new(TEST);
+    let image = scratch.sparse_file("zoned.img", 4 << 30);
+    mkfs(&image, &["-O", "zoned"]);
+    let mount = match KernelMount::try_new(&image, "noatime") {
+        Ok(mount) => mount,
+        Err(why) => return requirement::skip(TEST, &format!("the kernel mounts no zoned filesystems: {why}")),
+    };
+    let at = mount.path();
+    fs::create_dir(at.join("folder")).unwrap();
+    for number in 0..100 {
+        fs::write(at.join(format!("folder/{number}")), vec![number as u8; number * 500]).unwrap();
+    }
+    let snapshot = [at.to_str().unwrap().to_owned(), at.join("snapshot").to_str().unwrap().to_owned()];
+    butterfs_testkit::kernel::run_ok(20, "btrfs", &["subvolume", "snapshot", &snapshot[0], &snapshot[1]]);
+    fs::write(at.join("folder/50"), "changed").unwrap();
+    let kernel = Fingerprint::of_tree(at);
+    mount.finish();
+    let ours = Fingerprint::of_library(&open(&image, "").unwrap()).unwrap();
+    assert_eq!(differences(&kernel, &ours, Compare::ALL), [""; 0]);
+    let refused = |image: &Path, options: Options| {
+        let opened = Filesystem::open(vec![writable(image)], options, Env::system());
+        opened.err().expect("it is refused").to_string()
+    };
+    let sentence = refused(&image, Options::default());
+    assert!(sentence.contains("ZONED") && sentence.contains("only reading is possible"), "{sentence}");
+    // As on a device with zones.
+    let device = writable(&image);
+    let mut superblock = vec![0; 4096];
+    device.read_at(64 << 10, &mut superblock).unwrap();
+    device.write_at(0, &superblock).unwrap();
+    drop(device);
+    let sentence = refused(&image, Options { read_only: true, ..Options::default() });
+    assert!(sentence.contains("as a log in its first zones"), "{sentence}");
+}
