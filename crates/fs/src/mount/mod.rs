@@ -12,8 +12,9 @@ mod admission;
 mod chunks;
 mod groups;
 mod histories;
-mod rescue;
 mod replacement;
+mod rescue;
+mod zoned;
 
 use crate::commit::Engine;
 use crate::env::Env;
@@ -59,15 +60,24 @@ enum Opened {
 
 /// Opens the filesystem, knowing that the devices `stale` have missed writes.
 fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<Opened> {
+    let given = devices.clone();
     let (volume, superblock, notes) = Volume::open_without(devices, options.degraded, &options.stale)?;
     volume.set_stale(&|id| stale.contains(&id));
     // Until it is known that the devices belong together.
     volume.hold_repairs(true);
     let mut notes: Vec<String> = notes.lines;
     rescue::must_be_read_only(&options)?;
+    zoned::must_have_superblocks_in_place(&superblock, &given)?;
     let newest = rescue::without_flags(superblock, &options);
     // No block is newer than the superblock on disk, whatever is shown.
     let superblock = rescue::as_of(&newest, options.rescue.commit)?;
+    if superblock.generation() < newest.generation() {
+        notes.push(format!(
+            "generation {} is shown, the last commit is {}",
+            superblock.generation(),
+            newest.generation()
+        ));
+    }
     let log = admission::admit(&superblock, &options, &mut notes)?;
     let mut identity = identity_of(&newest, !options.read_only || log == Log::Replay);
     identity.ignores_checksums = options.rescue.ignore_metadata_checksums;

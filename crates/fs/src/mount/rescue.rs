@@ -28,7 +28,9 @@ pub(super) fn without_flags(mut superblock: Superblock, options: &Options) -> Su
     if options.rescue.ignore_superblock_flags {
         let kept = super_flags::WRITTEN | super_flags::RELOC | super_flags::SEEDING;
         let dumps = super_flags::METADUMP | super_flags::METADUMP_V2;
-        superblock.flags = (superblock.flags.get() & (kept | dumps | super_flags::ERROR)).into();
+        /// A change of the UUID, in which devices and blocks may differ: the kernel does not ignore it either.
+        const CHANGING_UUID: u64 = 3 << 35;
+        superblock.flags = (superblock.flags.get() & (kept | dumps | super_flags::ERROR | CHANGING_UUID)).into();
     }
     superblock
 }
