@@ -5,6 +5,7 @@
 
 mod claims;
 mod data;
+mod discards;
 mod durability;
 #[cfg(test)]
 mod durability_tests;
@@ -28,6 +29,7 @@ mod subvolumes;
 mod together;
 
 pub use claims::Claim;
+pub use discards::Trim;
 pub use durability::GoingDown;
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
@@ -71,6 +73,7 @@ pub(crate) struct Inner {
     stopping: AtomicBool,
     timer: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
     cleaner: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
+    discarder: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
     /// One at a time drops deleted subvolumes or repairs the UUID tree.
     upkeep: Mutex<(), { order::UPKEEP }>,
     snapshots: Snapshots,
@@ -84,7 +87,8 @@ impl Drop for Inner {
         self.stopping.store(true, Ordering::Relaxed);
         self.engine.background_requests.request_commit();
         self.engine.background_requests.request_cleaning();
-        for thread in [&self.timer, &self.cleaner] {
+        self.engine.discards.wake();
+        for thread in [&self.timer, &self.cleaner, &self.discarder] {
             let thread = thread.lock().take();
             // One of them may be the last that held the filesystem.
             if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -118,6 +122,7 @@ impl Filesystem {
             stopping: AtomicBool::new(false),
             timer: Mutex::new(None),
             cleaner: Mutex::new(None),
+            discarder: Mutex::new(None),
             upkeep: Mutex::new(()),
             snapshots: Snapshots::default(),
             told: Mutex::default(),
@@ -128,6 +133,7 @@ impl Filesystem {
         filesystem.prepare_writing()?;
         filesystem.start_timer();
         filesystem.start_cleaner();
+        filesystem.start_discarder();
         Ok(filesystem)
     }
 
@@ -209,7 +215,8 @@ impl Filesystem {
         self.0.stopping.store(true, Ordering::Relaxed);
         self.0.engine.background_requests.request_commit();
         self.0.engine.background_requests.request_cleaning();
-        for thread in [&self.0.timer, &self.0.cleaner] {
+        self.0.engine.discards.wake();
+        for thread in [&self.0.timer, &self.0.cleaner, &self.0.discarder] {
             if let Some(thread) = thread.lock().take() {
                 let _ = thread.join();
             }
@@ -228,6 +235,7 @@ impl Filesystem {
         self.0.engine.commit_unused_groups()?;
         // The secondary superblocks of the last commit wait for a flush.
         self.0.engine.volume().flush()?;
+        self.discard_last();
         self.0.engine.set_read_only(true);
         // Only data of files could not be written, and is lost now.
         synced

@@ -8,6 +8,7 @@
 //! of devices), 32 MiB for system chunks.
 
 use super::Core;
+use super::unallocated::Trimmed;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, GroupInfo};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
@@ -19,7 +20,7 @@ use butterfs_ondisk::{DeviceId, Logical, Physical};
 use std::collections::BTreeMap;
 
 /// No chunk starts below this address of a device.
-const FIRST_PHYSICAL: u64 = 1 << 20;
+pub(super) const FIRST_PHYSICAL: u64 = 1 << 20;
 
 /// Most devices of one chunk; the items of chunks stay small.
 const MAX_DEVICES: usize = 32;
@@ -35,6 +36,8 @@ pub struct DeviceExtents {
     pub extents: BTreeMap<u64, u64>,
     /// It is missing, or not used any more: nothing new is placed there.
     pub is_lost: bool,
+    /// What of the rest is, or was, discarded.
+    pub discards: Trimmed,
 }
 
 impl DeviceExtents {
@@ -47,7 +50,7 @@ impl DeviceExtents {
     fn hole(&self, want: u64) -> Option<(u64, u64)> {
         let mut from = FIRST_PHYSICAL;
         let mut largest = None;
-        let ends = self.extents.iter().map(|(&at, &len)| (at, at.saturating_add(len)));
+        let ends = self.taken().into_iter().map(|taken| (taken.start, taken.end));
         for (start, end) in ends.chain([(self.total_bytes, self.total_bytes)]) {
             let aligned = from.checked_next_multiple_of(STRIPE_LEN).unwrap_or(u64::MAX);
             let len = start.saturating_sub(aligned) / STRIPE_LEN * STRIPE_LEN;
@@ -79,7 +82,9 @@ impl DeviceSpace {
     pub fn add_chunk(&mut self, chunk: &Chunk) {
         let len = chunk.stripe_length();
         for stripe in &chunk.stripes {
-            self.devices.entry(stripe.device).or_default().extents.insert(stripe.physical.0, len);
+            let device = self.devices.entry(stripe.device).or_default();
+            device.extents.insert(stripe.physical.0, len);
+            device.discards.trimmed.remove(stripe.physical.0, len);
         }
     }
 
@@ -259,7 +264,7 @@ mod tests {
 
     fn devices(total_bytes: u64, used: &[(u64, u64)]) -> DeviceSpace {
         let extents = used.iter().copied().collect();
-        let device = DeviceExtents { total_bytes, uuid: [7; 16], extents, is_lost: false };
+        let device = DeviceExtents { total_bytes, uuid: [7; 16], extents, ..DeviceExtents::default() };
         DeviceSpace { devices: [(DeviceId(1), device)].into() }
     }
 
