@@ -17,6 +17,7 @@ mod names;
 mod open_filesystem;
 mod output;
 mod report;
+mod space;
 mod streams;
 
 use commands::Run;

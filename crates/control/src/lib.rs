@@ -42,10 +42,10 @@ pub use line::{Attached, Order, Request, Response};
 pub use message::{DecodeError, Message, Reply, TooLong, decode, encode, read_reply};
 pub use question::{Ask, AskStream, InodeRef, Question, StreamQuestion};
 pub use record::{
-    Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentKind, ExtentUser,
-    FileExtentRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing, ReadOnly, ReceiveStatus,
-    ReceiveSummary, Record, Report, Rewritten, SendStatus, SendSummary, Stamp, SubvolumeId, SubvolumeRecord,
-    WorkCounts,
+    ChunkRecord, Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentKind, ExtentUser,
+    FileExtentRecord, FilesystemRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord, NewExtent, NewSince,
+    Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, SendStatus, SendSummary, SpaceRecord,
+    Stamp, SubvolumeId, SubvolumeRecord, WorkCounts,
 };
 pub use refusal::Refusal;
 

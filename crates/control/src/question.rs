@@ -9,9 +9,10 @@
 //! A new question comes to the end of its table: its number is its place there.
 
 use crate::record::{
-    Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentUser, FileExtentRecord, InodePath, Label,
-    MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, SendStatus,
-    SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts,
+    ChunkRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentUser, FileExtentRecord,
+    FilesystemRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord, NewSince, Nothing, ReadOnly,
+    ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord,
+    WorkCounts,
 };
 use crate::{Message, QUESTION_BYTES};
 use serde::{Deserialize, Serialize};
@@ -318,6 +319,17 @@ questions! {
     SyncAll {} -> Record = Nothing;
     /// Counts for tests of the cost.
     CountWork {} -> Record = WorkCounts;
+    /// The filesystem as a whole.
+    DescribeFilesystem {} -> Record = FilesystemRecord;
+    /// Its chunks.
+    ListChunks {} -> Record = ChunkRecord;
+    /// Its devices.
+    ListMembers {} -> Record = MemberRecord;
+    /// The extents of a file that take space, without those that are inline, and whether other files use their data.
+    MeasureFile {
+        /// The file.
+        file: InodeRef,
+    } -> Record = MeasuredExtent;
 }
 
 questions! {

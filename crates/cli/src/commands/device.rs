@@ -1,6 +1,7 @@
 //! `butterfs device`: commands about the devices of a filesystem.
 
 mod stats;
+mod usage;
 
 use super::{Run, subcommands};
 use crate::error::CliError;
@@ -11,5 +12,6 @@ subcommands! {
     /// Look at the devices of a filesystem
     Group {
         Stats(stats::Args),
+        Usage(usage::Args),
     }
 }

@@ -1,8 +1,14 @@
 //! `butterfs filesystem`: commands on a mounted filesystem as a whole, and on how files lie in it.
 
 mod defragment;
+mod df;
+mod du;
 mod extents;
+mod label;
+mod mkswapfile;
+mod show;
 mod sync;
+mod usage;
 
 use super::{Run, subcommands};
 use crate::error::CliError;
@@ -13,7 +19,13 @@ subcommands! {
     /// Work on a filesystem as a whole, or on how files lie in it
     Group {
         Defragment(defragment::Args),
+        Df(df::Args),
+        Du(du::Args),
         Extents(extents::Args),
+        Label(label::Args),
+        Mkswapfile(mkswapfile::Args),
+        Show(show::Args),
         Sync(sync::Args),
+        Usage(usage::Args),
     }
 }

@@ -48,6 +48,10 @@ pub fn questions() -> Vec<Question> {
         CountDeviceErrors {}.into(),
         SyncAll {}.into(),
         CountWork {}.into(),
+        DescribeFilesystem {}.into(),
+        ListChunks {}.into(),
+        ListMembers {}.into(),
+        MeasureFile { file: ONE }.into(),
     ]
 }
 
@@ -146,6 +150,29 @@ pub fn records() -> Vec<Record> {
         counts.into(),
         SendSummary { bytes: 1 << 40, commands: 7 }.into(),
         ReceiveSummary { streams: 1, sections: 2, commands: 3, bytes: 4, errors: 5 }.into(),
+        FilesystemRecord {
+            uuid: [0xcd; 16],
+            label: b"\xff".to_vec(),
+            generation: u64::MAX,
+            bytes_used: 1,
+            sectorsize: 4096,
+            nodesize: 65536,
+            available: 2,
+            global_reserve: 3,
+            devices: 4,
+            device_bytes: 5,
+            missing_bytes: 6,
+            slack_bytes: 7,
+            spaces: vec![SpaceRecord { flags: 0x15, total: 1, used: 2, raw: 3 }],
+            discard: "discard=async".into(),
+        }
+        .into(),
+        FilesystemRecord::default().into(),
+        ChunkRecord { start: 1, length: 2, used: 3, flags: 4, stripe_length: 5, stripes: vec![(1, u64::MAX)] }.into(),
+        MemberRecord { id: 1, uuid: [2; 16], storage: Some(("/dev/\u{e9}".into(), 3)), total_bytes: 4, allocated: 5 }
+            .into(),
+        MemberRecord { id: 2, ..MemberRecord::default() }.into(),
+        MeasuredExtent { address: 1 << 40, len: 4096, shared: true }.into(),
     ]
 }
 

@@ -70,6 +70,24 @@ pub fn extent_at(core: &Core, at: Logical) -> Result<ExtentAt> {
         .ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("nothing is allocated at {at}")))
 }
 
+/// Whether some file beside this one, by tree and inode number, refers to the data at `at`, as of the last commit. What nothing
+/// refers to yet has no other user.
+pub fn has_other_users(core: &Core, at: Logical, own: (TreeId, u64)) -> Result<bool> {
+    /// Most extents have few users.
+    const FEW: usize = 4;
+    let Some(extent) = View::look(core, |view| view.extent_at(at))? else { return Ok(false) };
+    let mut referrers = Referrers::new(extent);
+    loop {
+        let found = referrers.next(core, FEW)?;
+        if found.iter().any(|referrer| (referrer.tree, referrer.key.objectid) != own) {
+            return Ok(true);
+        }
+        if found.is_empty() {
+            return Ok(false);
+        }
+    }
+}
+
 /// More referrers than these are an error: the kernel's own answer ends long before.
 pub const MOST_REFERRERS: usize = 4_000_000;
 

@@ -27,6 +27,7 @@ mod subvolume_root;
 mod subvolume_tests;
 mod subvolumes;
 mod together;
+mod usage;
 
 pub use claims::Claim;
 pub use discards::Trim;
@@ -36,6 +37,7 @@ pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;
 pub use together::Together;
+pub use usage::{ChunkUsage, DeviceUsage, SpaceUsage};
 
 use crate::commit::Engine;
 use crate::env::Env;

@@ -50,7 +50,7 @@ pub use self::core::Core;
 pub(crate) use abort::Alarm;
 pub(crate) use block_source::without_waiting;
 pub use block_source::{BlockSource, Misses};
-pub use chunk_allocation::DeviceSpace;
+pub use chunk_allocation::{DeviceExtents, DeviceSpace};
 pub(crate) use devices::StaleItem;
 pub(crate) use difference::{Committed, merge_leaves};
 pub use dirty_inodes::{InodeRecord, InodeState, Known, Orphan, item_key, orphan_key};

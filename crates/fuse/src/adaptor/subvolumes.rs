@@ -48,6 +48,10 @@ fn is_about_contents(question: &Question) -> bool {
         | Question::SetLabel(_)
         | Question::StoreData(_)
         | Question::CountDeviceErrors(_)
+        | Question::DescribeFilesystem(_)
+        | Question::ListChunks(_)
+        | Question::ListMembers(_)
+        | Question::MeasureFile(_)
         | Question::CountWork(_) => false,
     }
 }

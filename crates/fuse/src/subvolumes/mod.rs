@@ -20,6 +20,7 @@ mod hold;
 mod inodes;
 mod perform;
 mod records;
+mod usage;
 
 pub use access::{Access, Capabilities, Peer};
 pub use hold::Holds;
