@@ -159,13 +159,12 @@ impl UnitFormat {
         let units = if base == 1000 { DECIMAL } else { BINARY };
         let fitting = || (1..units.len()).take_while(|power| bytes / base.pow(*power as u32) > 0).count();
         let power = power.unwrap_or_else(fitting);
-        format!("{:.2}{}", bytes as f64 / base.pow(power as u32) as f64, units[power])
-    }
-
-    /// A number of bytes that may be below zero.
-    pub fn signed_size(self, bytes: i64) -> String {
-        let sign = if bytes < 0 { "-" } else { "" };
-        format!("{sign}{}", self.size(bytes.unsigned_abs()))
+        // As btrfs-progs rounds: in whole units of the power below, then in single precision.
+        let value = match power {
+            0 => bytes as f32,
+            power => (bytes / base.pow(power as u32 - 1)) as f32 / base as f32,
+        };
+        format!("{value:.2}{}", units[power])
     }
 }
 
@@ -188,12 +187,13 @@ mod tests {
             (scaled(1000, None), 1_500_000, "1.50MB"),
             (scaled(1024, Some(3)), 214_748_365, "0.20GiB"),
             (scaled(1000, Some(1)), 16_384, "16.38kB"),
+            (scaled(1000, None), 268_435_456, "268.43MB"),
+            (scaled(1024, Some(1)), 3_042_530_637, "2971221.25KiB"),
             (UnitFormat::Raw, 16_384, "16384"),
         ];
         for (format, bytes, text) in table {
             assert_eq!(format.size(bytes), text);
         }
-        assert_eq!(scaled(1024, None).signed_size(-2048), "-2.00KiB");
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl ImagesArgument {
         }
     }
 
+    /// The filesystem that a path lies on, or inside of which the path is.
+    pub fn open_for(&self, path: &Path) -> Result<OpenFilesystem, CliError> {
+        if self.images.is_empty() { open_filesystem::mounted(path) } else { open_filesystem::images(&self.images) }
+    }
+
     /// The same for commands that work on one filesystem.
     pub fn open_one(&self, path: Option<&PathBuf>) -> Result<OpenFilesystem, CliError> {
         let mut opened = self.open(path.map_or(&[][..], std::slice::from_ref))?;

@@ -31,8 +31,8 @@ pub use exclusive::{is_exclusive, is_only_user};
 
 use crate::error::{Errno, Error, Result};
 use crate::file_extent::{FileExtent, MAX_UNCOMPRESSED};
-use crate::transaction::Core;
 use crate::transaction::refs::RefBy;
+use crate::transaction::{Core, DataRef};
 use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::Node;
 use references::References;
@@ -70,19 +70,23 @@ pub fn extent_at(core: &Core, at: Logical) -> Result<ExtentAt> {
         .ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("nothing is allocated at {at}")))
 }
 
-/// Whether some file beside this one, by tree and inode number, refers to the data at `at`, as of the last commit. What nothing
-/// refers to yet has no other user.
-pub fn has_other_users(core: &Core, at: Logical, own: (TreeId, u64)) -> Result<bool> {
+/// Whether something beside `own` refers to the data of `extent`, as of the last commit: another file, the same file in another
+/// subvolume, or this one at another distance. What nothing refers to yet has no other user.
+pub fn has_other_users(core: &Core, extent: &FileExtent, own: &DataRef) -> Result<bool> {
     /// Most extents have few users.
     const FEW: usize = 4;
-    let Some(extent) = View::look(core, |view| view.extent_at(at))? else { return Ok(false) };
-    let mut referrers = Referrers::new(extent);
+    let Some(found) = View::look(core, |view| view.extent_at(extent.at))? else { return Ok(false) };
+    let mut referrers = Referrers::new(found);
+    let is_other = |referrer: &Referrer| {
+        let data_ref = referrer.extent.and_then(|extent| extent.data_ref(referrer.tree, referrer.key.objectid));
+        data_ref.is_none_or(|data_ref| data_ref != *own)
+    };
     loop {
-        let found = referrers.next(core, FEW)?;
-        if found.iter().any(|referrer| (referrer.tree, referrer.key.objectid) != own) {
+        let some = referrers.next(core, FEW)?;
+        if some.iter().any(is_other) {
             return Ok(true);
         }
-        if found.is_empty() {
+        if some.is_empty() {
             return Ok(false);
         }
     }

@@ -6,7 +6,6 @@ use crate::file_extent::FileExtent;
 use crate::inode::InodeId;
 use butterfs_ondisk::DeviceId;
 use butterfs_ondisk::items::block_group_flags as bits;
-use butterfs_ondisk::profile::{PROFILES, Profile};
 use butterfs_volume::Chunk;
 
 /// All block groups of one type and profile.
@@ -46,15 +45,12 @@ pub struct DeviceUsage {
     pub allocated: u64,
 }
 
-/// The kernel lists types and profiles in this order.
+/// The kernel lists types in this order, and profiles in that of their bits.
 const TYPES: [u64; 4] = [bits::DATA, bits::SYSTEM, bits::METADATA, bits::DATA | bits::METADATA];
-const PROFILE_ORDER: [&str; 9] = ["RAID10", "RAID1", "DUP", "RAID0", "single", "RAID5", "RAID6", "RAID1C3", "RAID1C4"];
 
-fn order(flags: u64) -> (usize, usize) {
-    let profile = Profile::of(flags & bits::PROFILE_MASK).unwrap_or(&PROFILES[0]).name;
-    let type_bits = TYPES.iter().position(|kind| *kind == flags & bits::TYPE_MASK);
-    let place = PROFILE_ORDER.iter().position(|name| *name == profile);
-    (type_bits.unwrap_or(TYPES.len()), place.unwrap_or(PROFILE_ORDER.len()))
+fn order(flags: u64) -> (usize, u64) {
+    let place = TYPES.iter().position(|kind| *kind == flags & bits::TYPE_MASK);
+    (place.unwrap_or(TYPES.len()), flags & bits::PROFILE_MASK)
 }
 
 impl Filesystem {
@@ -116,6 +112,7 @@ impl Filesystem {
         if !extent.is_on_disk() || !self.is_shared(id, extent)? {
             return Ok(false);
         }
-        crate::backref::has_other_users(&self.0.engine, extent.at, (id.tree, id.ino.0))
+        let own = extent.data_ref(id.tree, id.ino.0);
+        own.map_or(Ok(false), |own| crate::backref::has_other_users(&self.0.engine, extent, &own))
     }
 }

@@ -13,9 +13,10 @@ mod tree;
 
 use crate::commands::Run;
 use crate::error::{CliError, FAILED};
-use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, about};
+use crate::open_filesystem::{OpenFilesystem, about};
 use crate::output::{self, Format, UnitFormat, Units};
 use crate::report;
+use crate::space::ImagesArgument;
 use butterfs_control::MeasuredExtent;
 use butterfs_control::question::MeasureFile;
 use serde::Serialize;
@@ -34,7 +35,7 @@ pub struct Args {
     #[command(flatten)]
     units: Units,
     #[command(flatten)]
-    image: ImageArgument,
+    images: ImagesArgument,
     /// Files or directories
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -137,7 +138,7 @@ impl Walk<'_> {
         let used = match entry.kind {
             Kind::File => self.file(&entry.path)?,
             Kind::Directory => self.directory(&entry.path)?,
-            Kind::Other => return Err(CliError::failed("it is neither a file nor a directory")),
+            Kind::Other => return Ok(()),
         };
         let shared = self.shared.bytes()?;
         (self.show)(&entry.path, used, Some(shared))
@@ -150,9 +151,9 @@ impl Args {
         path: &Path,
         show: &mut dyn FnMut(&Path, Use, Option<u64>) -> Result<(), CliError>,
     ) -> Result<(), CliError> {
-        let mut opened = self.image.open(path, Intent::Look)?;
+        let mut opened = self.images.open_for(path)?;
         opened.write_back(path)?;
-        let entry = tree::entry(&opened, path)?;
+        let entry = tree::argument(&opened, path)?;
         let (shared, seen, device) = (Shared::default(), HashSet::new(), entry.device);
         Walk { opened: &mut opened, shared, seen, show, summarize: self.summarize, device }.argument(&entry)?;
         opened.close()

@@ -75,6 +75,10 @@ impl Overall {
             let raw_data: u64 = of_type(bits::DATA).map(|space| space.raw).sum();
             let raw_data_used: u64 = of_type(bits::DATA).map(raw_used).sum();
             free = raw_data.saturating_sub(raw_data_used) as f64 / data_ratio;
+            if is_mixed {
+                // What is kept for trees is kept in the same groups.
+                free = (free - whole.global_reserve as f64).max(0.0);
+            }
             least = free;
             if unallocated >= LEAST_UNALLOCATED {
                 let highest = whole.spaces.iter().map(|space| ratio(std::iter::once(space))).fold(1.0, f64::max);
@@ -154,12 +158,11 @@ fn show_list(shown: &Overview, units: UnitFormat, out: &mut dyn Write) -> Result
         let (total, used) = (units.size(space.total), units.size(space.used));
         let (kind, profile) = (type_name(space.flags), profile_name(space.flags));
         writeln!(out, "\n{kind},{profile}: Size:{total}, Used:{used} ({percent:.2}%)")?;
-        for details in &shown.details {
-            for member in &details.members {
-                let bytes = details.on_device(space.flags, member.id);
-                if bytes > 0 {
-                    writeln!(out, "   {}\t{:>10}", device_name(member), units.size(bytes))?;
-                }
+        let Some(details) = &shown.details else { continue };
+        for member in &details.members {
+            let bytes = details.on_device(space.flags, member.id);
+            if bytes > 0 {
+                writeln!(out, "   {}\t{:>10}", device_name(member), units.size(bytes))?;
             }
         }
     }

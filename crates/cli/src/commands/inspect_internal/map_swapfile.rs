@@ -2,9 +2,9 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::open_filesystem::{ImageArgument, Intent, Object, OpenFilesystem, about};
+use crate::open_filesystem::{Object, OpenFilesystem, about};
 use crate::output::{self, Format};
-use crate::space::{chunks, profile_name};
+use crate::space::{ImagesArgument, chunks, profile_name};
 use butterfs_control::question::ListExtents;
 use butterfs_control::{ChunkRecord, ExtentKind, FileExtentRecord};
 use butterfs_fs::inode_flags;
@@ -24,7 +24,7 @@ const PAGE: u64 = 4096;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]
-    image: ImageArgument,
+    images: ImagesArgument,
     /// Print the resume offset only
     #[arg(short = 'r', long)]
     resume_offset: bool,
@@ -118,7 +118,7 @@ impl Run for Args {
     }
 
     fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut opened = self.image.open(&self.file, Intent::Look)?;
+        let mut opened = self.images.open_for(&self.file)?;
         must_be_nocow(&opened, &self.file)?;
         opened.write_back(&self.file)?;
         let object = opened.object(&self.file)?;

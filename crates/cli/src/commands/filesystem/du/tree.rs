@@ -43,11 +43,24 @@ pub struct Entry {
     pub device: u64,
 }
 
-/// What a path leads to; a symbolic link itself.
-pub fn entry(opened: &OpenFilesystem, path: &Path) -> Result<Entry, CliError> {
+/// What a path leads to that somebody has named.
+pub fn argument(opened: &OpenFilesystem, path: &Path) -> Result<Entry, CliError> {
+    look(opened, path, |path| std::fs::metadata(path))
+}
+
+/// What is in a directory; a symbolic link itself.
+fn entry(opened: &OpenFilesystem, path: &Path) -> Result<Entry, CliError> {
+    look(opened, path, |path| std::fs::symlink_metadata(path))
+}
+
+fn look(
+    opened: &OpenFilesystem,
+    path: &Path,
+    metadata: impl FnOnce(&Path) -> std::io::Result<std::fs::Metadata>,
+) -> Result<Entry, CliError> {
     match opened {
         OpenFilesystem::Mount(_) => {
-            let found = std::fs::symlink_metadata(path).map_err(|error| cannot_access(path, error))?;
+            let found = metadata(path).map_err(|error| cannot_access(path, error))?;
             let id = (found.dev(), found.ino());
             Ok(Entry {
                 path: path.to_owned(),
