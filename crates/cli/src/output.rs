@@ -158,11 +158,14 @@ impl UnitFormat {
         let UnitFormat::Scaled { base, power } = self else { return bytes.to_string() };
         let units = if base == 1000 { DECIMAL } else { BINARY };
         let fitting = || (1..units.len()).take_while(|power| bytes / base.pow(*power as u32) > 0).count();
-        let power = power.unwrap_or_else(fitting);
-        // As btrfs-progs rounds: in whole units of the power below, then in single precision.
-        let value = match power {
-            0 => bytes as f32,
-            power => (bytes / base.pow(power as u32 - 1)) as f32 / base as f32,
+        let unit = |power: usize| base.pow(power as u32);
+        // As btrfs-progs rounds: in single precision, and to a unit that fits from whole units of the power below.
+        let (value, power) = match power {
+            Some(power) => (bytes as f32 / unit(power) as f32, power),
+            None => match fitting() {
+                0 => (bytes as f32, 0),
+                power => ((bytes / unit(power - 1)) as f32 / base as f32, power),
+            },
         };
         format!("{value:.2}{}", units[power])
     }
@@ -188,6 +191,7 @@ mod tests {
             (scaled(1024, Some(3)), 214_748_365, "0.20GiB"),
             (scaled(1000, Some(1)), 16_384, "16.38kB"),
             (scaled(1000, None), 268_435_456, "268.43MB"),
+            (scaled(1000, Some(3)), 5_767_168, "0.01GB"),
             (scaled(1024, Some(1)), 3_042_530_637, "2971221.25KiB"),
             (UnitFormat::Raw, 16_384, "16384"),
         ];

@@ -11,7 +11,7 @@ use butterfs_ondisk::profile::Profile;
 use std::path::{Path, PathBuf};
 
 /// What a missing device is called.
-pub const MISSING: &str = "<missing disk>";
+const MISSING: &str = "missing";
 
 /// The devices that `--image` names.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 //! # What counts
 //! - *Total*: every extent that takes space, by the bytes that the file has of it. Inline data and holes count nothing.
 //! - *Exclusive*: of that, what no other file and no snapshot uses.
-//! - *Set shared*: the rest, each byte on disk once, for each argument.
+//! - *Set shared*: the rest, for each argument; of a directory each byte on disk once.
 //!
 //! Memory: one entry for each directory on the way, one number for each inode with several links, and for what is shared
 //! [`Shared`], which is bounded.
@@ -135,12 +135,15 @@ impl Walk<'_> {
     }
 
     fn argument(mut self, entry: &Entry) -> Result<(), CliError> {
-        let used = match entry.kind {
-            Kind::File => self.file(&entry.path)?,
-            Kind::Directory => self.directory(&entry.path)?,
+        let (used, shared) = match entry.kind {
+            Kind::File => {
+                // Of a file, what it has twice counts twice, as btrfs-progs has it.
+                let used = self.file(&entry.path)?;
+                (used, used.total - used.exclusive)
+            }
+            Kind::Directory => (self.directory(&entry.path)?, self.shared.bytes()?),
             Kind::Other => return Ok(()),
         };
-        let shared = self.shared.bytes()?;
         (self.show)(&entry.path, used, Some(shared))
     }
 }

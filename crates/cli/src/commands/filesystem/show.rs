@@ -9,7 +9,8 @@ use crate::commands::Run;
 use crate::error::CliError;
 use crate::open_filesystem;
 use crate::output::{self, Format, UnitFormat, Units};
-use crate::space::{MISSING, describe, members, uuid};
+use crate::report;
+use crate::space::{describe, members, uuid};
 use scan::Found;
 use serde::Serialize;
 use std::io::Write;
@@ -116,7 +117,7 @@ impl Shown {
                     units.size(*size),
                     units.size(*used)
                 )?,
-                None => writeln!(out, "\tdevid {devid:>4} size 0 used 0 path {MISSING} MISSING")?,
+                None => writeln!(out, "\tdevid {devid:>4} size 0 used 0 path <missing disk> MISSING")?,
             }
         }
         if self.incomplete {
@@ -141,9 +142,12 @@ impl Args {
         let mut shown: Vec<Shown> = Vec::new();
         if !self.all_devices {
             for mount in scan::our_mounts() {
-                let found = Shown::of_mount(&mount)?;
-                if !shown.iter().any(|known| known.uuid == found.uuid) {
-                    shown.push(found);
+                match Shown::of_mount(&mount) {
+                    Ok(found) if shown.iter().any(|known| known.uuid == found.uuid) => {}
+                    Ok(found) => shown.push(found),
+                    // Another user's, or one whose server has died; the others are shown.
+                    Err(CliError::Failed { sentence, .. }) => report::warn(&format!("{}: {sentence}", mount.display())),
+                    Err(error) => return Err(error),
                 }
             }
         }

@@ -70,20 +70,22 @@ impl Overall {
         let is_mixed = whole.spaces.iter().any(|space| space.flags & bits::TYPE_MASK == bits::DATA | bits::METADATA);
         let data_ratio = ratio(of_type(bits::DATA));
         let metadata_ratio = if is_mixed { data_ratio } else { ratio(of_type(bits::METADATA)) };
-        let (mut free, mut least) = (0.0, 0.0);
+        let (mut free, mut least) = (0, 0);
         if data_ratio > 0.0 {
+            // Each part in whole bytes, as btrfs-progs has it.
+            let divided = |bytes: u64, ratio: f64| (bytes as f64 / ratio) as u64;
             let raw_data: u64 = of_type(bits::DATA).map(|space| space.raw).sum();
             let raw_data_used: u64 = of_type(bits::DATA).map(raw_used).sum();
-            free = raw_data.saturating_sub(raw_data_used) as f64 / data_ratio;
+            free = divided(raw_data.saturating_sub(raw_data_used), data_ratio);
             if is_mixed {
                 // What is kept for trees is kept in the same groups.
-                free = (free - whole.global_reserve as f64).max(0.0);
+                free = free.saturating_sub(whole.global_reserve);
             }
             least = free;
             if unallocated >= LEAST_UNALLOCATED {
                 let highest = whole.spaces.iter().map(|space| ratio(std::iter::once(space))).fold(1.0, f64::max);
-                free += unallocated as f64 / data_ratio;
-                least += unallocated as f64 / highest;
+                free += divided(unallocated, data_ratio);
+                least += divided(unallocated, highest);
             }
         }
         Overall {
@@ -93,8 +95,8 @@ impl Overall {
             device_missing: whole.missing_bytes,
             device_slack: whole.slack_bytes,
             used: whole.spaces.iter().map(raw_used).sum(),
-            free_estimated: free as u64,
-            free_estimated_min: least as u64,
+            free_estimated: free,
+            free_estimated_min: least,
             free_statfs: whole.available,
             data_ratio,
             metadata_ratio,
