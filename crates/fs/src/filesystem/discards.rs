@@ -19,7 +19,8 @@ const REST: Duration = Duration::from_millis(10);
 /// What still waits when the filesystem is closed may take so long.
 const LAST: Duration = Duration::from_secs(1);
 
-/// What `FITRIM` asks for. Start and length are logical addresses; unallocated space of the devices is always meant too.
+/// What `FITRIM` asks for. Start and length are logical addresses. As in the kernel, a block group that begins before the
+/// first address is left alone, and unallocated space of the devices is always meant too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
     /// The first address.
@@ -91,6 +92,9 @@ impl Filesystem {
         if request.len < u64::from(core.sectorsize()) {
             return Err(Error::refused(Errno::EINVAL, "less than a sector is to be trimmed"));
         }
+        let groups = core.space.groups().into_iter().map(|group| group.start.0);
+        let first = groups.filter(|start| *start >= range.start).min().unwrap_or(u64::MAX);
+        let range = first.min(range.end)..range.end;
         let mut bytes = 0;
         let trimmed = self.trim_groups(Walk::new(range, request.least), stop, &mut bytes);
         for (id, _) in core.volume().devices() {
