@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--split|--together|--discards]
+usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--parity|--split|--together|--discards]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
                        [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
@@ -31,6 +31,7 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --discards         freed space is discarded by commits or in the background, free space by fstrim; it reads as garbage
   --together         several steps become durable together, or are taken back
   --members          devices leave, return and fail, and data may have no checksums
+  --parity           the same on RAID5 and RAID6
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
                      discarded-early (with --discards),
                      checksum-ignored, error-ignored; with --interleave checked-early, in-place-unprotected; with --members
@@ -46,6 +47,7 @@ struct Arguments {
     threads: usize,
     faults: bool,
     members: bool,
+    parity: bool,
     together: bool,
     split: bool,
     discards: bool,
@@ -67,6 +69,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         threads,
         faults: false,
         members: false,
+        parity: false,
         split: false,
         discards: false,
         together: false,
@@ -81,6 +84,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         let flag = match word.as_str() {
             "--faults" => Some(&mut arguments.faults),
             "--members" => Some(&mut arguments.members),
+            "--parity" => Some(&mut arguments.parity),
             "--split" => Some(&mut arguments.split),
             "--together" => Some(&mut arguments.together),
             "--discards" => Some(&mut arguments.discards),
@@ -128,9 +132,12 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "together-separated" => Canary::TogetherSeparated,
                     "left-behind" => Canary::LeftBehind,
                     "interrupted-forgiven" => Canary::InterruptedForgiven,
+                    "copies-behind" => Canary::CopiesBehind,
                     "log-early" => Canary::LogSuperblockEarly,
                     "checked-early" => Canary::SubvolumeCheckedEarly,
                     "panic-forgiven" => Canary::PanicForgiven,
+                    "parity-not-updated" => Canary::ParityNotUpdated,
+                    "rows-shared" => Canary::RowsShared,
                     "in-place-unprotected" => Canary::InPlaceUnprotected,
                     _ => return Err(bad()),
                 });
@@ -178,6 +185,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     let plan = |seed| match arguments {
         Arguments { faults: true, .. } => Plan::with_faults(seed),
         Arguments { members: true, .. } => Plan::with_members(seed),
+        Arguments { parity: true, .. } => Plan::with_parity(seed),
         Arguments { together: true, .. } => Plan::with_together(seed),
         Arguments { split: true, .. } => Plan::with_split(seed),
         Arguments { discards: true, .. } => Plan::with_discards(seed),
@@ -197,6 +205,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     let kind = match arguments {
         Arguments { faults: true, .. } => " --faults",
         Arguments { members: true, .. } => " --members",
+        Arguments { parity: true, .. } => " --parity",
         Arguments { together: true, .. } => " --together",
         Arguments { split: true, .. } => " --split",
         Arguments { discards: true, .. } => " --discards",

@@ -108,6 +108,8 @@ order! {
     READ_AHEAD_STREAMS,
     /// A copy is repaired, or written.
     REPAIR_GATE,
+    /// Rows with parity are written, or elements of them computed.
+    ROWS,
     /// Decompressed extents.
     UNPACKED,
     /// Encoders that are not in use.

@@ -36,6 +36,8 @@ pub enum Bug {
     RepairsFromStale,
     /// A device that lacks the last superblock counts as whole although another one is missing.
     InterruptedForgiven,
+    /// A part of a row is written without its new parity.
+    ParityNotUpdated,
 }
 
 impl Volume {

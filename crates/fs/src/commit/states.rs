@@ -5,6 +5,8 @@ use super::{Engine, unused_groups};
 use crate::env::Point;
 use crate::error::Result;
 use crate::options::Canary;
+use crate::space::Stream;
+use crate::superblock_order::Committing;
 use crate::transaction::{Core, Ended, Stopped};
 use butterfs_ondisk::Generation;
 use butterfs_ondisk::items::DevItem;
@@ -21,11 +23,13 @@ pub(super) struct Frozen {
     superblock: Superblock,
     devices: Vec<DevItem>,
     ended: Ended,
+    /// Data that was allocated before it belongs to this transaction or an earlier one.
+    epoch: u64,
 }
 
 /// Its tree blocks are durable.
 #[must_use = "no superblock leads to it"]
-pub(super) struct Written(Frozen);
+pub(super) struct Written<'a>(Frozen, Committing<'a>);
 
 /// A superblock leads to it.
 #[must_use = "what it freed is not given back"]
@@ -44,17 +48,21 @@ impl Engine {
         let superblock = self.next_superblock(handle.transaction());
         let devices = self.volume.device_items();
         let identity = self.nodes.identity();
+        self.space.close(&[Stream::Trees]);
+        let epoch = self.space.end_epoch();
         let ended = stopped.end_transaction();
         if self.has_canary(Canary::PinnedReusedEarly) {
             self.space.release(generation);
         }
-        Frozen { generation, nodes, identity, superblock, devices, ended }
+        Frozen { generation, nodes, identity, superblock, devices, ended, epoch }
     }
 }
 
 impl Frozen {
-    /// Writes its tree blocks, and flushes.
-    pub fn write(self, core: &Core) -> Result<Written> {
+    /// Writes its tree blocks, and flushes. The flush also makes the secondary superblocks durable, which then are what the
+    /// primary ones are until these are written: were those torn, whoever reads a secondary one finds all that was promised,
+    /// by a commit and by logs.
+    pub fn write(self, core: &Core) -> Result<Written<'_>> {
         core.env().reached(Point::WritingNodes);
         core.volume.check_ownership()?;
         if core.has_canary(Canary::DiscardedEarly) {
@@ -64,12 +72,18 @@ impl Frozen {
         if !core.has_canary(Canary::WriteErrorIgnored) {
             written?;
         }
+        // Nothing that shares parity with what is about to be needed may be on its way.
+        core.space.await_writes(self.epoch);
+        let committing = core.order.commit(self.generation.0);
+        if committing.copies_behind() && !core.has_canary(Canary::CopiesBehind) {
+            core.volume.refresh_secondary_superblocks();
+        }
         core.env().reached(Point::FlushingNodes);
         if !core.has_canary(Canary::NoBarrier) {
             core.volume.flush()?;
             core.env().reached(Point::WritingSuperblock);
         }
-        Ok(Written(self))
+        Ok(Written(self, committing))
     }
 }
 
@@ -81,10 +95,10 @@ pub(super) enum Published {
     LeftToNext,
 }
 
-impl Written {
+impl Written<'_> {
     /// Writes the superblocks that lead to it, unless its trees do not name a device that has failed meanwhile.
     pub fn publish(self, core: &Core) -> Result<Published> {
-        let Frozen { generation, nodes, superblock, devices, ended, .. } = self.0;
+        let Written(Frozen { generation, nodes, superblock, devices, ended, .. }, committing) = self;
         if core.volume.has_unrecorded_loss() && !core.has_canary(Canary::LossUnnamed) {
             core.nodes.written(&nodes);
             core.gate.with_books(|books| {
@@ -95,8 +109,7 @@ impl Written {
             core.order.leave_to_next(generation.0);
             return Ok(Published::LeftToNext);
         }
-        let committing = core.order.commit(generation.0);
-        write_superblock(core, superblock, devices, committing.log_on_disk())?;
+        write_superblock(core, superblock, devices)?;
         committing.end();
         core.nodes.written(&nodes);
         core.gate.note_durable(generation);
@@ -121,19 +134,14 @@ impl Durable {
     }
 }
 
-/// With a log on disk the secondary superblocks go first: were the primary torn, an old secondary one would show the
-/// filesystem without what the log has promised. Without one they follow, durable with the next commit's blocks.
-fn write_superblock(core: &Core, superblock: Superblock, devices: Vec<DevItem>, log_on_disk: bool) -> Result<()> {
+/// The secondary superblocks follow the primary ones, durable with the next flush.
+fn write_superblock(core: &Core, superblock: Superblock, devices: Vec<DevItem>) -> Result<()> {
     core.env().passes("superblocks are written");
     if let Some(aborted) = core.aborted() {
         return Err(aborted);
     }
-    if log_on_disk {
-        core.volume.write_superblock_with(&superblock, &devices)?;
-    } else {
-        core.volume.write_primary_superblock_with(&superblock, &devices)?;
-        core.volume.write_secondary_superblocks(&superblock, &devices);
-    }
+    core.volume.write_primary_superblock_with(&superblock, &devices)?;
+    core.volume.write_secondary_superblocks(&superblock, &devices);
     *core.superblock.lock() = superblock;
     *core.devices.committed.lock() = devices;
     Ok(())

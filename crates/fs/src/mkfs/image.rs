@@ -53,7 +53,7 @@ pub fn write_image(volume: &Volume, spec: &FilesystemSpec, placed: &[PlacedTree]
     let mut bytes = vec![0; identity.nodesize as usize];
     for node in placed.iter().flat_map(|tree| nodes(tree, spec, placed, &identity)) {
         node.seal_into(&mut bytes, &identity)?;
-        volume.write(node.at(), &bytes)?;
+        volume.write_new(node.at(), &bytes)?;
     }
     volume.flush()?;
     Ok(volume.write_superblock(&superblock(spec, placed))?)
@@ -104,7 +104,7 @@ fn parents(children: &[Node], row: &[Logical], new: impl Fn(Logical) -> Node) ->
 }
 
 fn device_error(device: &dyn BlockDevice, doing: &str, error: std::io::Error) -> Error {
-    Error::Device(format!("{doing} {}: {error}", device.name()).into_boxed_str())
+    Error::Device(format!("{doing} {}: {error}", device.name()).into())
 }
 
 fn read(device: &dyn BlockDevice, at: u64, out: &mut [u8]) -> Result<()> {

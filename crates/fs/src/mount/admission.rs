@@ -85,15 +85,9 @@ fn refused(errno: Errno, what: String) -> Error {
     Error::refused_at(errno, what)
 }
 
-/// Refuses to write where too many devices are missing, and profiles with parity: their rows are not yet safe against a
-/// power cut.
+/// Refuses to write where too many devices are missing.
 pub(super) fn refuse_unwritable_chunks(core: &Core) -> Result<()> {
     let map = core.volume.chunk_map();
-    if let Some(chunk) = map.iter().find(|chunk| chunk.profile().parity > 0) {
-        let name = chunk.profile().name;
-        let what = format!("writing to {name} is not supported; only reading is possible (mount with -o ro)");
-        return Err(refused(Errno::EOPNOTSUPP, what));
-    }
     let survivable = core.volume.check_survivable(&map);
     survivable.map_err(|error| refused(Errno::EINVAL, format!("{error} (mount with -o ro,degraded)")))
 }

@@ -41,9 +41,10 @@ pub enum Taken {
 }
 
 impl SpaceState {
-    /// Takes the first bytes of `wanted` in the group at `start`. `None` where there are none in this group.
+    /// Takes the first bytes of `wanted` in the group at `start`. `None` where there are none in this group, or it has parity:
+    /// its rows hold other data too.
     fn take_in(&mut self, start: u64, wanted: &TrimRange, floor: u64, unit: u64) -> Option<Taken> {
-        let group = self.groups.get_mut(&start)?;
+        let group = self.groups.get_mut(&start).filter(|group| group.columns == 0)?;
         let (class, group_end) = (group.class as usize, start + group.length);
         let end = wanted.range.end.min(group_end);
         let Some(free) = &mut group.free else {
@@ -118,7 +119,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::{Class, Found, GroupInfo};
+    use crate::space::{Class, Found, GroupInfo, Sharing, Stream};
     use butterfs_ondisk::items::block_group_flags as bits;
 
     const MIB: u64 = 1 << 20;
@@ -142,12 +143,18 @@ mod tests {
         let all = wanted(0..u64::MAX, 0, 12 * MIB);
         let taken = space.take_for_discard(&all, [0; 4]);
         assert_eq!(taken, Taken::Run { at: Logical(0), len: 12 * MIB, run_end: 16 * MIB });
-        assert_eq!(space.allocate_extent(Class::Data, 8 * MIB, 8 * MIB), Found::Nothing);
+        assert_eq!(
+            space.allocate_extent(Class::Data, 8 * MIB, 8 * MIB, (Stream::Data, Sharing::Never)),
+            Found::Nothing
+        );
         assert!(!space.reserve(Class::Data, 5 * MIB, 0));
         space.end_discard(&[(Logical(0), 12 * MIB)]);
         assert!(space.reserve(Class::Data, 16 * MIB, 0));
         assert_eq!(space.take_for_discard(&all, [0; 4]), Taken::Nothing, "all of it is reserved");
-        assert_eq!(space.allocate_extent(Class::Data, 16 * MIB, MIB), Found::Extent(Logical(0), 16 * MIB));
+        assert_eq!(
+            space.allocate_extent(Class::Data, 16 * MIB, MIB, (Stream::Data, Sharing::Never)),
+            Found::Extent(Logical(0), 16 * MIB)
+        );
     }
 
     #[test]
@@ -179,15 +186,21 @@ mod tests {
     #[test]
     fn freed_space_stays_pinned_until_it_is_discarded() {
         let space = space(1);
-        let Found::Extent(at, len) = space.allocate_extent(Class::Data, 16 * MIB, MIB) else { panic!("it is empty") };
+        let Found::Extent(at, len) = space.allocate_extent(Class::Data, 16 * MIB, MIB, (Stream::Data, Sharing::Never))
+        else {
+            panic!("it is empty")
+        };
         space.account_allocated(at, len);
         assert!(space.account_freed(at, len, Generation(3)));
         assert_eq!(space.pinned_by(Generation(3)), [(at, len)]);
         let runs = space.release_for_discard(Generation(3));
         assert_eq!(runs, [(at, len)]);
-        assert_eq!(space.allocate_extent(Class::Data, MIB, MIB), Found::Nothing);
+        assert_eq!(space.allocate_extent(Class::Data, MIB, MIB, (Stream::Data, Sharing::Never)), Found::Nothing);
         space.end_discard(&runs);
-        assert_eq!(space.allocate_extent(Class::Data, MIB, MIB), Found::Extent(at, MIB));
+        assert_eq!(
+            space.allocate_extent(Class::Data, MIB, MIB, (Stream::Data, Sharing::Never)),
+            Found::Extent(at, MIB)
+        );
     }
 
     #[test]

@@ -138,7 +138,8 @@ impl DeviceSpace {
         let named = |name| Profile::named(name).expect("the table has this row");
         let Some(&best) = wanted.iter().max_by_key(strength) else { return named("single") };
         let left = self.usable().count();
-        match best.copies {
+        // A byte with parity is worth as many copies as survive the same.
+        match best.copies + best.parity {
             _ if left >= best.min_devices => best,
             1 => named("single"),
             copies => match left.min(copies) {
@@ -229,7 +230,7 @@ impl Core {
         map.insert(chunk.clone()).map_err(|error| Error::corrupt(error.to_string()))?;
         devices.add_chunk(&chunk);
         let info = GroupInfo { start: chunk.start, length: chunk.length, flags: chunk.kind, used: 0 };
-        let excluded = map.superblock_exclusions(&chunk);
+        let (excluded, columns) = (map.superblock_exclusions(&chunk), chunk.parity_columns());
         // The items wait before anything is allocated in the chunk: a block there must find them when that freezes. Who makes
         // the superblock sees the chunk in the map and here, or in neither.
         self.gate.with_books(|books| {
@@ -237,7 +238,7 @@ impl Core {
             books.new_chunks.push(chunk);
             books.has_allocated_chunk = true;
         });
-        self.space.add_group(info, &excluded, true);
+        self.space.add_group_in_rows(info, &excluded, true, columns);
         Ok(())
     }
 
@@ -321,9 +322,16 @@ mod tests {
         const GIB: u64 = 1 << 30;
         let first = FIRST_PHYSICAL;
         let space = several(&[10 * GIB + first, 4 * GIB + first, 4 * GIB + first]);
-        for (profile, expected) in
-            [("single", 18), ("DUP", 9), ("RAID1", 8), ("RAID1C3", 4), ("RAID1C4", 0), ("RAID0", 18)]
-        {
+        for (profile, expected) in [
+            ("single", 18),
+            ("DUP", 9),
+            ("RAID1", 8),
+            ("RAID1C3", 4),
+            ("RAID1C4", 0),
+            ("RAID0", 18),
+            ("RAID5", 8),
+            ("RAID6", 4),
+        ] {
             assert_eq!(space.unallocated(Profile::named(profile).unwrap()), expected * GIB, "{profile}");
         }
     }
@@ -338,6 +346,10 @@ mod tests {
             (&["single", "RAID1", "DUP"], 2, Class::Metadata, "RAID1"),
             (&["RAID1"], 1, Class::Metadata, "DUP"),
             (&["RAID10"], 1, Class::Data, "single"),
+            (&["RAID5"], 2, Class::Data, "RAID5"),
+            (&["RAID5"], 1, Class::Metadata, "DUP"),
+            (&["RAID6"], 2, Class::Data, "RAID1"),
+            (&["RAID6", "RAID5"], 3, Class::Data, "RAID6"),
             (&["RAID0"], 1, Class::Data, "RAID0"),
             (&["DUP", "single"], 1, Class::Metadata, "DUP"),
         ];
