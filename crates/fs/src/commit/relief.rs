@@ -75,6 +75,11 @@ impl Engine {
                 }
             }
         }
+        if started.is_none() {
+            // What is being discarded is free soon.
+            let _pause = self.discards.pause();
+            started = self.try_start(reserve)?;
+        }
         if !reserve.frees() {
             self.note_trees_full(started.is_none());
         } else if started.is_none()

@@ -2,6 +2,7 @@
 
 pub mod dump_super;
 pub mod dump_tree;
+mod map_swapfile;
 mod resolve;
 
 use super::{Run, subcommands};
@@ -14,6 +15,7 @@ subcommands! {
     InspectInternal {
         DumpSuper(dump_super::Args),
         DumpTree(dump_tree::Args),
+        MapSwapfile(map_swapfile::Args),
         Rootid(resolve::RootidArgs),
         SubvolidResolve(resolve::SubvolidArgs),
         InodeResolve(resolve::InodeArgs),
