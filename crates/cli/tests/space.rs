@@ -355,6 +355,40 @@ fn swap_files_are_those_of_btrfs_progs() {
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), "ERROR: file is not NOCOW\n"));
 }
 
+/// Time is not compared, and neither is the histogram, which is not shown.
+fn without_time(shown: &str) -> String {
+    let is_fixed = |line: &&str| !line.contains("read time") && !line.contains(" - ") && !line.contains("histogram");
+    shown.lines().filter(is_fixed).map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn trees_and_least_sizes_are_those_of_btrfs_progs() {
+    const TEST: &str = "trees_and_least_sizes_are_those_of_btrfs_progs";
+    let Some(lab) = Lab::new(TEST, &[400]) else { return };
+    lab.make(&["-n", "4096"], 1);
+    lab.mount("nodiscard");
+    for round in 0..3 {
+        for number in 0..60 {
+            fs::write(lab.at.join(format!("f{round}-{number}")), vec![b'x'; number * 37]).expect("there is room");
+        }
+        lab.sync();
+    }
+    (0..60).step_by(2).for_each(|number| fs::remove_file(lab.at.join(format!("f1-{number}"))).expect("it is there"));
+    lab.sync();
+    let least = btrfs(&["inspect-internal", "min-dev-size", text(&lab.at)]);
+    lab.unmount();
+    let device = lab.paths(1)[0];
+    for option in [&["-b"][..], &[]] {
+        let theirs = btrfs(&[&["inspect-internal", "tree-stats"], option, &[device]].concat());
+        let ours = butterfs_ok(&[&["inspect-internal", "tree-stats"], option, &[device]].concat());
+        assert_eq!(without_time(&ours), without_time(&theirs), "{option:?}");
+    }
+    assert_eq!(butterfs_ok(&["inspect-internal", "min-dev-size", "--image", device]), least);
+    let json = butterfs_ok(&["--format", "json", "inspect-internal", "tree-stats", "-t", "fs", device]);
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["inspect-internal-tree-stats"][0]["tree"], "fs");
+}
+
 #[test]
 fn json_is_refused_where_there_is_none() {
     let ran = butterfs(&["--format", "json", "subvolume", "list", "/"]);
