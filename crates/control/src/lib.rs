@@ -45,10 +45,7 @@ pub use message::{DecodeError, Message, Reply, TooLong, decode, encode, frame, r
 pub use mounts::{MountAnswer, MountQuestion, Storage};
 pub use question::{Ask, AskStream, InodeRef, Question, StreamQuestion};
 pub use record::{
-    Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentKind, ExtentUser,
-    FileExtentRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing, ReadOnly, ReceiveStatus,
-    ReceiveSummary, Record, Report, Rewritten, SendStatus, SendSummary, Stamp, SubvolumeId, SubvolumeRecord,
-    WorkCounts,
+    Comparison, Compression, CompressionMethod, DamagedFile, DeletedSubvolume, DeviceHealth, DeviceRecord, DeviceSize, ExtentKind, ExtentUser, FileExtentRecord, Health, HealthRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, ScrubDevice, ScrubEarlier, ScrubEnd, ScrubFinding, ScrubNews, ScrubOutcome, ScrubState, SendStatus, SendSummary, Stamp, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 pub use refusal::Refusal;
 

@@ -4,7 +4,7 @@
 //! output when the mount is usable; until then the one that the user called waits. Starting over instead of forking
 //! means that no thread and no lock is there before.
 
-mod background;
+pub(crate) mod background;
 mod devices;
 mod helper;
 mod joining;
@@ -249,6 +249,8 @@ impl Args {
         if made {
             give_root_directory(&filesystem)?;
         }
+        // Where the engine writes already, a device that is removed must not stay open here.
+        let files = if engine.read_only { files } else { Vec::new() };
         let reopen = Box::new(move || {
             let writable = devices::writable(&files).map_err(|error| error.to_string())?;
             let options = Options { read_only: false, ..engine.clone() };

@@ -12,6 +12,7 @@ mod admission;
 mod chunks;
 mod groups;
 mod histories;
+mod replacement;
 mod rescue;
 mod zoned;
 
@@ -89,6 +90,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         Some(Canary::MirrorsTakeTurns) => Some(Bug::MirrorsTakeTurns),
         Some(Canary::RepairsFromStale) => Some(Bug::RepairsFromStale),
         Some(Canary::InterruptedForgiven) => Some(Bug::InterruptedForgiven),
+        Some(Canary::MoveNotFollowed) => Some(Bug::MoveNotFollowed),
         Some(Canary::ParityNotUpdated) => Some(Bug::ParityNotUpdated),
         _ => None,
     };
@@ -107,6 +109,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     if found.iter().any(|id| !known.contains(id)) {
         return Ok(Opened::FoundStale(found));
     }
+    replacement::load(core, core.options().degraded, &mut notes)?;
     groups::load(core)?;
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(core)?;

@@ -34,6 +34,7 @@ pub struct Operation {
 pub const LEFT_OUT: &[(&str, &str)] = &[
     ("open", "there is no filesystem before it"),
     ("has_log", "there is no filesystem before it"),
+    ("append", "a write whose place depends on the others; tests with threads (crates/butterfs/tests/handles.rs)"),
     ("shutdown", "each run ends with it"),
     ("abort", "nothing is true after it; tests of their own"),
     ("halt_switch", "nothing is true after it; tests of their own"),
@@ -50,6 +51,15 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("set_data_policy", "an option"),
     ("data_policy", "an option"),
     ("age_caches", "it needs a minute"),
+    ("start_scrub", "it has threads of its own; what they do, 'scrub' does"),
+    ("cancel_scrub", "it waits for those threads"),
+    ("limit_scrub", "a number"),
+    ("scrub_limits", "numbers"),
+    ("scrub_totals", "a sum of block groups"),
+    ("scrub_selection", "a scan of a tree"),
+    ("device_conditions", "numbers"),
+    ("missing_devices", "a number"),
+    ("stopped", "nothing is true after it; tests of their own"),
 ];
 
 /// All operations, and what each uses.
