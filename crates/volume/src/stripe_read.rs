@@ -45,8 +45,8 @@ impl Volume {
             let part = &mut buf[piece.range.clone()];
             match source(layout, &piece, copy) {
                 None if layout.parity() > 0 => self.fetch_or_compute(layout, &piece, trust, part),
-                // What a stale device holds is the next one to ask.
-                Some(Source::P) if self.is_stale_piece(layout, &piece) => {
+                // What a stale device holds is the next one to ask, where copy 0 was not that.
+                Some(Source::P) if self.is_stale_piece(layout, &piece) && self.can_be_computed(layout, &piece) => {
                     self.fetch_stripe(layout, copy, layout.stripe_address(&piece, 0), trust, part)
                 }
                 None => self.fetch_stripe(layout, copy, self.mirror_address(layout, &piece, copy, trust), trust, part),
@@ -99,7 +99,7 @@ impl Volume {
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
         let address = layout.stripe_address(piece, 0);
-        if self.is_believed(layout, piece) {
+        if self.is_believed(layout, piece) || !self.can_be_computed(layout, piece) {
             return self.fetch_stripe(layout, 0, address, trust, buf);
         }
         let _row = self.rows.read(layout.chunk(), piece.row);
@@ -110,6 +110,15 @@ impl Volume {
             return Ok(());
         }
         self.fetch_stripe(layout, 0, address, trust, buf)
+    }
+
+    /// Whether enough of the row lies on devices that have missed nothing.
+    fn can_be_computed(&self, layout: &Layout<'_>, piece: &Piece) -> bool {
+        let others = (0..layout.columns() + layout.parity()).filter(|&element| element != piece.column);
+        let is_whole = |element: &usize| {
+            self.is_readable(layout, layout.element_address(piece.row, *element, piece.depth), Trust::Blind)
+        };
+        others.filter(is_whole).count() >= layout.columns()
     }
 
     fn is_stale_piece(&self, layout: &Layout<'_>, piece: &Piece) -> bool {
