@@ -160,7 +160,8 @@ impl Volume {
             return Ok(Row::unknown(layout.columns(), layout.parity(), len));
         }
         if matches!(write.old, Old::Unused) {
-            let row = self.read_row(layout, segment.row, depths, &|element| !is_new(element) && element < layout.columns());
+            let row =
+                self.read_row(layout, segment.row, depths, &|element| !is_new(element) && element < layout.columns());
             if (0..layout.columns()).all(|column| is_new(column) || row.is_known(column)) {
                 return Ok(row);
             }

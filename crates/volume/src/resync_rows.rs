@@ -85,7 +85,8 @@ impl Volume {
             let made = made.element(own.element);
             let rank = if own.is_data() { confirm(own.at(depth), made) } else { Confirmed::Unknown };
             // Both are wrong, which every reader finds; or only what the device holds is right.
-            let is_worse = rank == Confirmed::No && !self.is_foreign(own.layout.chunk().stripes[own.address(0).stripe].device);
+            let is_worse =
+                rank == Confirmed::No && !self.is_foreign(own.layout.chunk().stripes[own.address(0).stripe].device);
             if is_worse || rank < own_rank || held.is_some_and(|held| held == made) {
                 continue;
             }

@@ -77,9 +77,10 @@ impl Row {
         let own: Vec<Vec<u8>> = self.parities().map(|parity| self.element(parity).to_vec()).collect();
         let known: Vec<bool> = self.parities().map(|parity| self.is_known(parity)).collect();
         self.update_parity();
-        let differs = self.parities().zip(own.iter().zip(&known)).any(|(parity, (own, is_known))| {
-            *is_known && self.element(parity) != own.as_slice()
-        });
+        let differs = self
+            .parities()
+            .zip(own.iter().zip(&known))
+            .any(|(parity, (own, is_known))| *is_known && self.element(parity) != own.as_slice());
         if differs {
             let parities = self.columns..self.elements.len();
             self.elements[parities].iter_mut().zip(own).for_each(|(element, own)| element.bytes = own);
@@ -139,7 +140,10 @@ mod tests {
         let mut row = Row::unknown(columns, parity, 64);
         for column in 0..columns {
             row.fill(column, |bytes| {
-                bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + column * 31 + column * column) as u8);
+                bytes
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, byte)| *byte = (i * 7 + column * 31 + column * column) as u8);
                 true
             });
         }

@@ -72,8 +72,7 @@ pub static FEATURES: [Feature; 6] = [
 ];
 
 /// Names that btrfs-progs knows and we cannot make.
-const UNSUPPORTED: [&str; 6] =
-    ["quota", "squota", "zoned", "extent-tree-v2", "raid-stripe-tree", "remap-tree"];
+const UNSUPPORTED: [&str; 6] = ["quota", "squota", "zoned", "extent-tree-v2", "raid-stripe-tree", "remap-tree"];
 
 /// Names of features that follow from the profiles, and are there when they are needed.
 const IMPLIED: [&str; 2] = ["raid56", "raid1c34"];

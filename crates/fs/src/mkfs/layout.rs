@@ -271,7 +271,8 @@ mod tests {
     #[test]
     fn chunks_of_every_profile_lie_on_different_devices_inside_of_them() {
         let sizes = [150 * MIB, 400 * MIB, 200 * MIB, 1000 * MIB, 130 * MIB];
-        for (metadata, data) in [("raid1", "raid0"), ("raid1c3", "raid1"), ("raid1c4", "raid10"), ("raid10", "raid1c4"), ("raid5", "raid6")]
+        for (metadata, data) in
+            [("raid1", "raid0"), ("raid1c3", "raid1"), ("raid1c4", "raid10"), ("raid10", "raid1c4"), ("raid5", "raid6")]
         {
             for count in 4..=sizes.len() {
                 let devices: Vec<MemberDevice> = (1..)

@@ -173,7 +173,12 @@ impl SpaceState {
         unloaded.map_or(Found::Nothing, |start| Found::Load(Logical(start)))
     }
 
-    fn allocate_extent(&mut self, class: Class, (want, min): (u64, u64), (stream, sharing): (Stream, Sharing)) -> Found {
+    fn allocate_extent(
+        &mut self,
+        class: Class,
+        (want, min): (u64, u64),
+        (stream, sharing): (Stream, Sharing),
+    ) -> Found {
         let hint = self.hint[class as usize];
         let first = self.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
         let order: Vec<u64> = self

@@ -281,7 +281,10 @@ mod tests {
         take(&mut all, &mut rows, Stream::Data, START, 4096);
         assert_eq!(rows.find(Stream::Data, 2 * row, 4096), Some((START + row, 2 * row)));
         assert_eq!(rows.find(Stream::Data, 8192, 4096).map(|(_, len)| len), Some(8192));
-        assert_eq!(rows.find(Stream::Data, ROWS * row, 4096), Some((START + STRIPE_LEN * 2 + 4096, 4 * row + STRIPE_LEN - 4096)));
+        assert_eq!(
+            rows.find(Stream::Data, ROWS * row, 4096),
+            Some((START + STRIPE_LEN * 2 + 4096, 4 * row + STRIPE_LEN - 4096))
+        );
     }
 
     /// Against a map with an entry for each sector.
@@ -291,7 +294,8 @@ mod tests {
         let sectors = (ROWS * COLUMNS * SLICES) as usize;
         let (mut all, mut rows) = all_free();
         let (mut free, mut owner) = (vec![true; sectors], vec![None; (ROWS * SLICES) as usize]);
-        let slice_of = |sector: usize| sector / (COLUMNS * SLICES) as usize * SLICES as usize + sector % SLICES as usize;
+        let slice_of =
+            |sector: usize| sector / (COLUMNS * SLICES) as usize * SLICES as usize + sector % SLICES as usize;
         let cells = |slice: usize| {
             let first = slice / SLICES as usize * (COLUMNS * SLICES) as usize + slice % SLICES as usize;
             (0..COLUMNS as usize).map(move |column| first + column * SLICES as usize)

@@ -317,9 +317,16 @@ mod tests {
         const GIB: u64 = 1 << 30;
         let first = FIRST_PHYSICAL;
         let space = several(&[10 * GIB + first, 4 * GIB + first, 4 * GIB + first]);
-        for (profile, expected) in
-            [("single", 18), ("DUP", 9), ("RAID1", 8), ("RAID1C3", 4), ("RAID1C4", 0), ("RAID0", 18), ("RAID5", 8), ("RAID6", 4)]
-        {
+        for (profile, expected) in [
+            ("single", 18),
+            ("DUP", 9),
+            ("RAID1", 8),
+            ("RAID1C3", 4),
+            ("RAID1C4", 0),
+            ("RAID0", 18),
+            ("RAID5", 8),
+            ("RAID6", 4),
+        ] {
             assert_eq!(space.unallocated(Profile::named(profile).unwrap()), expected * GIB, "{profile}");
         }
     }

@@ -125,7 +125,12 @@ pub fn check_several(images: &[impl AsRef<Path>]) {
     for program in programs() {
         // It finds the other devices by looking at all block devices.
         let Verdict { program, clean, findings, output } = check(&program, devices[0].path());
-        assert!(clean || is_rebuilt_wrongly(&findings, &output), "{} check of {}…: {findings:#?}\n{output}", program.display(), first.display());
+        assert!(
+            clean || is_rebuilt_wrongly(&findings, &output),
+            "{} check of {}…: {findings:#?}\n{output}",
+            program.display(),
+            first.display()
+        );
     }
     for device in &devices {
         run(20, "btrfs", &["device", "scan", "--forget", &device.path().to_string_lossy()]);

@@ -88,11 +88,15 @@ fn parity_fits(what: &str, images: &[PathBuf]) -> usize {
                 let mut bytes = vec![0; ELEMENT];
                 files[id - 1].read_exact_at(&mut bytes, offset + (row * ELEMENT) as u64).unwrap();
                 let superblocks = [64u64 << 10, 64 << 20];
-                let is_under = |at: &u64| (offset + (row * ELEMENT) as u64..).contains(at) && *at < offset + ((row + 1) * ELEMENT) as u64;
+                let is_under = |at: &u64| {
+                    (offset + (row * ELEMENT) as u64..).contains(at) && *at < offset + ((row + 1) * ELEMENT) as u64
+                };
                 (bytes, superblocks.iter().any(is_under))
             };
             let elements: Vec<(Vec<u8>, bool)> = (0..stripes).map(element).collect();
-            if elements.iter().any(|(_, is_superblock)| *is_superblock) || elements.iter().all(|(bytes, _)| bytes[..] == ZERO) {
+            if elements.iter().any(|(_, is_superblock)| *is_superblock)
+                || elements.iter().all(|(bytes, _)| bytes[..] == ZERO)
+            {
                 continue;
             }
             rows += 1;
@@ -252,7 +256,8 @@ fn both_go_on_from_what_the_other_left() {
         overwrite_ours(&filesystem, seed);
         filesystem.shutdown().unwrap();
         drop(filesystem);
-        let ours = Fingerprint::of_library(&open(&devices(&images), Options { read_only: true, ..Options::default() })).unwrap();
+        let ours = Fingerprint::of_library(&open(&devices(&images), Options { read_only: true, ..Options::default() }))
+            .unwrap();
         parity_fits(&what, &images);
         check_several(&images);
         let mount = KernelMount::several(&images, "noatime");
