@@ -1,8 +1,10 @@
 //! How a filesystem is opened.
 
 mod data;
+mod rescue;
 
 pub use data::{Algorithm, DataPolicy, Method};
+pub use rescue::{Commit, Rescue};
 
 use butterfs_ondisk::{DeviceId, TreeId};
 
@@ -28,6 +30,17 @@ pub enum AccessTimes {
     Relative,
     /// Always (`strictatime`).
     Always,
+}
+
+/// What becomes of writes into space that a file has already (`NODATACOW`, preallocated) in chunks with parity (`raid56=`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ParityWrites {
+    /// They go where the space is, as in the kernel. A crash meanwhile leaves parity that does not fit other data of such files,
+    /// which the loss of a device before the row is repaired then takes.
+    #[default]
+    InPlace,
+    /// They go to new places, so no crash endangers what is there. They can fail for want of space.
+    Copied,
 }
 
 /// Policies with a "before" and an "after" that benchmarks compare; users never set them.
@@ -119,6 +132,12 @@ pub enum Canary {
     BookedAtOnce,
     /// A panic aborts nothing.
     PanicForgiven,
+    /// The stripes of a chunk that moves are swapped before the last of it is copied.
+    StripesSwappedEarly,
+    /// Some pieces of a chunk that moves are not copied.
+    PieceNotCopied,
+    /// Writes to a chunk that moves do not go to its new stripes.
+    MoveNotFollowed,
     /// Who waits for a superblock is not woken when writing stops.
     SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.
@@ -127,6 +146,8 @@ pub enum Canary {
     ParityNotUpdated,
     /// New data shares parity with data that is needed although there is room elsewhere.
     RowsShared,
+    /// Scrub reads extents that can be freed and used again meanwhile.
+    ScrubUnheld,
 }
 
 impl Canary {
@@ -160,11 +181,15 @@ pub struct Options {
     pub access_times: AccessTimes,
     /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
     pub no_log_replay: bool,
+    /// What may be missing, and which commit is shown; only with `read_only` (`rescue=`, `at=`).
+    pub rescue: Rescue,
     /// Devices may be missing, as far as the profiles survive it (`degraded`).
     pub degraded: bool,
     /// Devices whose content is given up for that of the others (`stale=`): they were written without each other, or nothing
     /// tells whether they were.
     pub stale: Vec<DeviceId>,
+    /// Overwriting on RAID5 and RAID6 (`raid56=inplace`, `raid56=cow`).
+    pub parity_writes: ParityWrites,
     /// fsync by commit (`notreelog`).
     pub no_tree_log: bool,
     /// Every commit covers all data that was written before it (`flushoncommit`).
@@ -191,8 +216,10 @@ impl Default for Options {
             data: DataPolicy::default(),
             access_times: AccessTimes::Relative,
             no_log_replay: false,
+            rescue: Rescue::default(),
             degraded: false,
             stale: Vec::new(),
+            parity_writes: ParityWrites::default(),
             no_tree_log: false,
             flush_on_commit: false,
             rescan_uuid_tree: false,

@@ -192,11 +192,23 @@ impl Volume {
         depths: &Range<u64>,
         wanted: &dyn Fn(usize) -> bool,
     ) -> Row {
+        self.read_row_as(layout, row, depths, Trust::Blind, wanted)
+    }
+
+    /// The same from devices that `trust` allows.
+    pub(crate) fn read_row_as(
+        &self,
+        layout: &Layout<'_>,
+        row: u64,
+        depths: &Range<u64>,
+        trust: Trust,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Row {
         let len = (depths.end - depths.start) as usize;
         let mut read = Row::unknown(layout.columns(), layout.parity(), len);
         for element in (0..layout.columns() + layout.parity()).filter(|&element| wanted(element)) {
             let address = layout.element_address(row, element, depths.start);
-            read.fill(element, |bytes| self.fetch_stripe(layout, 0, address, Trust::Blind, bytes).is_ok());
+            read.fill(element, |bytes| self.fetch_stripe(layout, 0, address, trust, bytes).is_ok());
         }
         read
     }
@@ -235,3 +247,6 @@ fn segments<'a>(write: &Write<'a>, pieces: &[Piece]) -> Vec<Segment<'a>> {
     };
     cuts.windows(2).map(segment).filter(|segment| !segment.new.is_empty()).collect()
 }
+
+#[cfg(test)]
+mod tests;

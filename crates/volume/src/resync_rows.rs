@@ -6,6 +6,7 @@ use crate::layout::{Layout, StripeAddress};
 use crate::member::touched_superblock;
 use crate::resync::{Confirmed, Resynced};
 use crate::row::{Row, State};
+use crate::row_check::{CheckedRow, RowRepair};
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_ondisk::chunk::STRIPE_LEN;
@@ -83,13 +84,18 @@ impl Volume {
                 continue;
             };
             let made = made.element(own.element);
-            let rank = if own.is_data() { confirm(own.at(depth), made) } else { Confirmed::Unknown };
-            // Both are wrong, which every reader finds; or only what the device holds is right.
-            let is_worse =
-                rank == Confirmed::No && !self.is_foreign(own.layout.chunk().stripes[own.address(0).stripe].device);
-            if is_worse || rank < own_rank || held.is_some_and(|held| held == made) {
+            if held.is_some_and(|held| held == made) {
                 continue;
             }
+            if own.is_data() && own_rank > Confirmed::Unknown && confirm(own.at(depth), made) < own_rank {
+                // Only what the device holds is right: another one has something bad.
+                let (layout, number) = (own.layout, own.row);
+                let (repair, trust) = (RowRepair::Write, Trust::Verified);
+                done.written +=
+                    CheckedRow { volume: self, layout, number, repair, confirm, trust }.check(&depths)?.written();
+                continue;
+            }
+            // Wrong bytes that fit the parity are better than others: the rest of the row depends on them.
             self.store_resynced(own.layout, own.at(depth), own.address(depth), made)?;
             done.written += unit as u64;
         }

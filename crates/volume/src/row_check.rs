@@ -8,6 +8,7 @@ use crate::layout::Layout;
 use crate::member::{WriteMode, touched_superblock};
 use crate::resync::Confirmed;
 use crate::row::{Row, State};
+use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::chunk::STRIPE_LEN;
@@ -34,6 +35,11 @@ pub struct RowChecked {
 }
 
 impl RowChecked {
+    /// Bytes that were put right.
+    pub(crate) fn written(&self) -> u64 {
+        self.data + self.parity
+    }
+
     fn add(&mut self, other: RowChecked) {
         self.data += other.data;
         self.parity += other.parity;
@@ -73,7 +79,7 @@ impl Volume {
             let number = (at.0 - layout.chunk().start.0) / layout.row_len();
             let _gate = self.gate.read();
             let _row = self.rows.write(layout.chunk(), number);
-            let row = CheckedRow { volume: self, layout: &layout, number, repair, confirm };
+            let row = CheckedRow { volume: self, layout: &layout, number, repair, confirm, trust: Trust::Blind };
             for depth in (number * STRIPE_LEN..(number + 1) * STRIPE_LEN).step_by(unit) {
                 checked.add(row.check(&(depth..depth + unit as u64))?);
             }
@@ -83,18 +89,21 @@ impl Volume {
 }
 
 /// A row that is being checked.
-struct CheckedRow<'a> {
-    volume: &'a Volume,
-    layout: &'a Layout<'a>,
-    number: u64,
-    repair: RowRepair,
-    confirm: &'a dyn Fn(Logical, &[u8]) -> Confirmed,
+pub(crate) struct CheckedRow<'a> {
+    pub volume: &'a Volume,
+    pub layout: &'a Layout<'a>,
+    pub number: u64,
+    pub repair: RowRepair,
+    pub confirm: &'a dyn Fn(Logical, &[u8]) -> Confirmed,
+    /// Whether stale devices are read.
+    pub trust: Trust,
 }
 
 impl CheckedRow<'_> {
-    fn check(&self, depths: &Range<u64>) -> Result<RowChecked, VolumeError> {
+    /// Checks the row at these depths. It is locked, or nobody writes.
+    pub fn check(&self, depths: &Range<u64>) -> Result<RowChecked, VolumeError> {
         let (columns, len) = (self.layout.columns(), depths.end - depths.start);
-        let found = self.volume.read_row(self.layout, self.number, depths, &|_| true);
+        let found = self.volume.read_row_as(self.layout, self.number, depths, self.trust, &|_| true);
         let is_bad = |column: usize| !found.is_known(column) || self.confirmed(&found, column, depths) == Confirmed::No;
         let bad: Vec<usize> = (0..columns).filter(|&column| is_bad(column)).collect();
         let Some(good) = self.rebuilt(&found, &bad, depths) else {

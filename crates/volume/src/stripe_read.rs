@@ -4,9 +4,11 @@ use crate::error::{CopyFailure, FailureReason};
 use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::Member;
 use crate::parity;
+use crate::row::State;
 use crate::staleness::Bug;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
+use std::sync::Arc;
 
 /// Whether somebody checks what is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +31,8 @@ enum Source {
 
 impl Volume {
     /// Fills `buf` with copy `copy`, which exists. Nobody has verified the bytes. What of the copy lies on a device that is
-    /// not there comes from another copy; with parity that is so for copy 0.
+    /// not there comes from another copy; with parity that is so for copy 0, and for stale devices, too: copy 1 is then what such
+    /// a device holds.
     pub(crate) fn fetch(
         &self,
         layout: &Layout<'_>,
@@ -42,6 +45,10 @@ impl Volume {
             let part = &mut buf[piece.range.clone()];
             match source(layout, &piece, copy) {
                 None if layout.parity() > 0 => self.fetch_or_compute(layout, &piece, trust, part),
+                // What a stale device holds is the next one to ask.
+                Some(Source::P) if self.is_stale_piece(layout, &piece) => {
+                    self.fetch_stripe(layout, copy, layout.stripe_address(&piece, 0), trust, part)
+                }
                 None => self.fetch_stripe(layout, copy, self.mirror_address(layout, &piece, copy, trust), trust, part),
                 Some(source) => self.compute(layout, &piece, copy, source, trust, part),
             }
@@ -65,7 +72,7 @@ impl Volume {
     }
 
     /// The device of an address, or why it is not read.
-    fn readable(&self, layout: &Layout<'_>, address: StripeAddress, trust: Trust) -> Result<&Member, &'static str> {
+    fn readable(&self, layout: &Layout<'_>, address: StripeAddress, trust: Trust) -> Result<Arc<Member>, &'static str> {
         match self.member(layout.chunk().stripes[address.stripe].device).filter(|member| member.is_in_use()) {
             None => Err("the device is missing"),
             Some(member) if member.is_foreign() => Err("the device was written without the others"),
@@ -81,7 +88,9 @@ impl Volume {
         }
     }
 
-    /// A piece of a parity profile: where it lies, or computed where that device cannot be used.
+    /// A piece of a parity profile: where it lies, if that device has missed nothing, else computed from devices that have missed
+    /// nothing. A block on a stale device can be one of a commit that a crash cut off, which passes every check. Where too few
+    /// devices are left, what the device holds counts as far as `trust` allows.
     fn fetch_or_compute(
         &self,
         layout: &Layout<'_>,
@@ -90,15 +99,26 @@ impl Volume {
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
         let address = layout.stripe_address(piece, 0);
-        let direct = |buf: &mut [u8]| self.fetch_stripe(layout, 0, address, trust, buf);
-        if self.is_readable(layout, address, trust) {
-            return direct(buf);
+        if self.is_believed(layout, piece) {
+            return self.fetch_stripe(layout, 0, address, trust, buf);
         }
-        let computed = (1..layout.copies()).find_map(|copy| {
-            let source = source(layout, piece, copy)?;
-            self.compute(layout, piece, copy, source, trust, buf).ok()
-        });
-        computed.map_or_else(|| direct(buf), Ok)
+        let _row = self.rows.read(layout.chunk(), piece.row);
+        let depths = piece.depth..piece.depth + buf.len() as u64;
+        let mut row = self.read_row(layout, piece.row, &depths, &|element| element != piece.column);
+        if row.complete() != State::Lost {
+            buf.copy_from_slice(row.element(piece.column));
+            return Ok(());
+        }
+        self.fetch_stripe(layout, 0, address, trust, buf)
+    }
+
+    fn is_stale_piece(&self, layout: &Layout<'_>, piece: &Piece) -> bool {
+        !self.is_believed(layout, piece) && self.is_readable(layout, layout.stripe_address(piece, 0), Trust::Verified)
+    }
+
+    /// Whether a piece of a parity profile is read where it lies, and not computed first.
+    fn is_believed(&self, layout: &Layout<'_>, piece: &Piece) -> bool {
+        self.is_readable(layout, layout.stripe_address(piece, 0), Trust::Blind)
     }
 
     pub(crate) fn fetch_stripe(

@@ -51,11 +51,7 @@ fn told(row: Logical, found: RowChecked) -> String {
 pub(crate) fn check(core: &Core, at: Logical, repair: RowRepair) -> Result<RowChecked> {
     let Some((start, len)) = core.volume.row_of(at) else { return Ok(RowChecked::default()) };
     let confirmer = Confirmer::of(core, start, len)?;
-    // What is free holds anything.
-    let confirm = |at: Logical, bytes: &[u8]| match confirmer.confirm(at, bytes) {
-        Confirmed::No if core.space.is_free(at, bytes.len() as u64) => Confirmed::Unknown,
-        confirmed => confirmed,
-    };
+    let confirm = |at: Logical, bytes: &[u8]| confirmer.confirm_used(core, at, bytes);
     Ok(core.volume.check_row(start, confirmer.unit, repair, &confirm)?)
 }
 
@@ -92,6 +88,12 @@ impl Confirmer {
             None if self.has_blocks && self.confirm_block(at, bytes) != Confirmed::No => self.confirm_block(at, bytes),
             None => Confirmed::Unknown,
         }
+    }
+
+    /// The same; what is free holds anything.
+    pub fn confirm_used(&self, core: &Core, at: Logical, bytes: &[u8]) -> Confirmed {
+        let is_free = core.space.is_free(at, bytes.len() as u64);
+        if is_free { Confirmed::Unknown } else { self.confirm(at, bytes) }
     }
 
     /// A block that could be a tree block of this address.

@@ -73,8 +73,18 @@ impl Filesystem {
         };
         let len = step.min(chunk.end().0 - at.0);
         progress.at = at.plus(len);
+        if chunk.parity_columns() > 0
+            && !core.space.is_loaded(chunk.start)
+            && let Some(group) = core.space.group_of(chunk.start)
+        {
+            // What nobody uses must fit the rest of its row.
+            core.load_group_ahead(&group)?;
+        }
         let done = rows::Confirmer::of(core, at, len).and_then(|confirmer| {
-            let confirm = |at: Logical, bytes: &[u8]| confirmer.confirm(at, bytes);
+            let confirm = |at: Logical, bytes: &[u8]| match chunk.parity_columns() {
+                0 => confirmer.confirm(at, bytes),
+                _ => confirmer.confirm_used(core, at, bytes),
+            };
             Ok(volume.resync(progress.id, at, len as usize, confirmer.unit, &confirm)?)
         });
         match done {

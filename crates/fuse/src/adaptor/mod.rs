@@ -38,7 +38,7 @@ use crate::session::{Reply, Server};
 use crate::subvolumes::Holds;
 use crate::transport::DevFuse;
 use butterfs_fs::inode::attr::Caller;
-use butterfs_fs::{Filesystem, InodeId};
+use butterfs_fs::{Filesystem, InodeId, Options, Subvolume, TreeId};
 use nodes::Nodes;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,11 +73,12 @@ struct Shared {
 type Outcome = Result<(), Errno>;
 
 impl Adaptor {
-    /// Serves `filesystem` over the connection of `device`. One that was opened read-only is replaced by what `reopen`
-    /// returns when the mount becomes writable.
-    pub fn new(filesystem: Filesystem, reopen: Reopen, device: DevFuse) -> Adaptor {
+    /// Serves `filesystem` over the connection of `device`, whose root directory is `root`; inodes of the subvolume `plain`
+    /// show their own numbers. A filesystem that was opened read-only is replaced by what `reopen` returns when a mount
+    /// becomes writable.
+    pub fn new(filesystem: Filesystem, reopen: Reopen, device: DevFuse, root: InodeId, plain: TreeId) -> Adaptor {
         Adaptor(Arc::new(Shared {
-            nodes: Nodes::new(filesystem.root()),
+            nodes: Nodes::new(root, plain),
             engine: upgrade::Engine::new(filesystem, reopen),
             writers: Writers::default(),
             being_read: directory::BeingRead::default(),
@@ -118,6 +119,19 @@ impl Adaptor {
             self.0.engine.upgrade()?;
         }
         self.0.filesystem().set_read_only(read_only).map_err(|error| error.to_string())
+    }
+
+    /// The path from the top level of the subvolume that a mount is to show, and the inode number of its root directory.
+    pub fn find_subvolume(&self, which: &Subvolume) -> butterfs_fs::Result<(Vec<u8>, TreeId, u64)> {
+        let found = self.0.filesystem().find_subvolume(which)?;
+        let path = self.0.filesystem().subvolume_path(found.tree)?;
+        Ok((path, found.tree, self.0.nodes.ino(found)))
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> Options {
+        let filesystem = self.0.filesystem();
+        Options { data: filesystem.data_policy(), read_only: filesystem.is_read_only(), ..filesystem.options().clone() }
     }
 
     /// Called with the device number of the mount when it is known. From then on the server notices when the mount
