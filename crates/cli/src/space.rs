@@ -1,7 +1,7 @@
 //! What commands about space share: a filesystem's totals, chunks and devices, and what types and profiles are called.
 
 use crate::error::CliError;
-use crate::open_filesystem::{self, OpenFilesystem, plain};
+use crate::open_filesystem::{self, Intent, OpenFilesystem, plain};
 use crate::report;
 use butterfs_control::question::{DescribeFilesystem, ListChunks, ListMembers};
 use butterfs_control::{Ask, ChunkRecord, FilesystemRecord, MemberRecord};
@@ -27,14 +27,18 @@ impl ImagesArgument {
         match (&self.images[..], paths) {
             ([], []) => Err(CliError::usage("a path, or an image with --image, is required")),
             ([], paths) => paths.iter().map(|path| mounted(path)).collect(),
-            (images, []) => Ok(vec![open_filesystem::images(images)?]),
+            (images, []) => Ok(vec![open_filesystem::images_for(images, Intent::Look)?]),
             _ => Err(CliError::usage("with --image no path is given")),
         }
     }
 
     /// The filesystem that a path lies on, or inside of which the path is.
     pub fn open_for(&self, path: &Path) -> Result<OpenFilesystem, CliError> {
-        if self.images.is_empty() { open_filesystem::mounted(path) } else { open_filesystem::images(&self.images) }
+        if self.images.is_empty() {
+            open_filesystem::mounted(path)
+        } else {
+            open_filesystem::images_for(&self.images, Intent::Look)
+        }
     }
 
     /// The same for commands that work on one filesystem.

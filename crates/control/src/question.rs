@@ -9,10 +9,10 @@
 //! A new question comes to the end of its table: its number is its place there.
 
 use crate::record::{
-    ChunkRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentUser, FileExtentRecord,
-    FilesystemRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord, NewSince, Nothing, ReadOnly,
-    ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord,
-    WorkCounts,
+    ChunkRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser,
+    FileExtentRecord, FilesystemRecord, HealthRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord,
+    NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, ScrubEarlier,
+    ScrubNews, ScrubState, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 use crate::{Message, QUESTION_BYTES};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,8 @@ use serde::{Deserialize, Serialize};
 pub const MOST_DEDUPED: u64 = 64 << 20;
 /// The same for [`Defragment`].
 pub const MOST_DEFRAGMENTED: u64 = 1 << 30;
+/// Ranges that one [`StartScrub`] is limited to.
+pub const MOST_SCRUB_RANGES: usize = 128;
 
 /// An inode that a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +97,41 @@ pub enum EncodedData {
     Keep,
     /// It is decompressed before.
     Decompress,
+}
+
+/// What size a device is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SizeChange {
+    /// This many bytes.
+    Bytes(u64),
+    /// So many more.
+    More(u64),
+    /// So many less.
+    Less(u64),
+    /// All that the device has.
+    Max,
+}
+
+/// Which device of a filesystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceName {
+    /// By its number.
+    Id(u64),
+    /// By its path.
+    Path(#[serde(with = "crate::bytes")] Vec<u8>),
+    /// The first one that is missing.
+    Missing,
+}
+
+/// Work on devices that can be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceWork {
+    /// A device gets another size.
+    Resize,
+    /// A device is removed.
+    Remove,
+    /// A device is replaced.
+    Replace,
 }
 
 /// Defines the questions of a table and the enum of all of them.
@@ -319,6 +356,109 @@ questions! {
     SyncAll {} -> Record = Nothing;
     /// Counts for tests of the cost.
     CountWork {} -> Record = WorkCounts;
+    /// Scrubs, and tells how far it is until it ends. It is cancelled when whoever asks is gone.
+    StartScrub {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Damage is only reported.
+        read_only: bool,
+        /// The devices; all where none is named.
+        devices: Vec<u64>,
+        /// The class of the I/O priority, as `ioprio_set(2)` numbers it.
+        priority_class: u8,
+        /// The level in it.
+        priority_level: u8,
+        /// Bytes per second of each device, as long as this run lasts; none for the limits that are set.
+        limit: Option<u64>,
+        /// Files, and subvolumes by their top directories, that it is limited to.
+        only: Vec<InodeRef>,
+        /// Addresses that it is limited to: where they begin and end. At most [`MOST_SCRUB_RANGES`].
+        ranges: Vec<(u64, u64)>,
+        /// Where an earlier run ended.
+        earlier: Vec<ScrubEarlier>,
+    } -> Record = ScrubNews;
+    /// How far a scrub is, or how the last one since the mount ended.
+    GetScrub {} -> Record = ScrubState;
+    /// Stops it.
+    CancelScrub {
+        /// Shows the mount.
+        through: InodeRef,
+    } -> Record = Nothing;
+    /// Limits scrubs of a device, or of all.
+    LimitScrub {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The device.
+        device: Option<u64>,
+        /// Bytes per second; 0 for no limit.
+        bytes_per_sec: u64,
+    } -> Record = Nothing;
+    /// Sets the error counters of all devices, or of one, to zero. The answer is what they were.
+    ResetDeviceErrors {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The device.
+        device: Option<u64>,
+    } -> Record = DeviceRecord;
+    /// How the filesystem and its devices are.
+    GetHealth {} -> Record = HealthRecord;
+    /// The devices and their sizes.
+    ListDevices {} -> Record = DeviceSize;
+    /// Gives a device another size. The answer says from time to time how far that is.
+    ResizeDevice {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Its number.
+        id: u64,
+        /// The size.
+        size: SizeChange,
+        /// An image file is to have that size, too.
+        with_file: bool,
+    } -> Record = WorkProgress;
+    /// Adds a device.
+    AddDevice {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Where the serving process finds it.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+        /// Also where something is recognised on it.
+        force: bool,
+        /// Its content is discarded before.
+        discard: bool,
+    } -> Record = WorkProgress;
+    /// Removes a device; its content moves to the others.
+    RemoveDevice {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Which one.
+        device: DeviceName,
+    } -> Record = WorkProgress;
+    /// Stops what changes the devices.
+    CancelDeviceWork {
+        /// Shows the mount.
+        through: InodeRef,
+        /// What is to stop.
+        work: DeviceWork,
+    } -> Record = Nothing;
+    /// Begins to replace a device; that goes on after the answer.
+    StartReplace {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The device.
+        source: DeviceName,
+        /// Where the serving process finds the new one.
+        #[serde(with = "crate::bytes")]
+        target: Vec<u8>,
+        /// The old one is only read where no other copy is good.
+        avoid_source: bool,
+        /// Also where something is recognised on the new one.
+        force: bool,
+        /// The content of the new one is discarded before.
+        discard: bool,
+    } -> Record = Nothing;
+    /// The last replacement of a device.
+    DescribeReplace {} -> Record = ReplaceRecord;
     /// The filesystem as a whole.
     DescribeFilesystem {} -> Record = FilesystemRecord;
     /// Its chunks.

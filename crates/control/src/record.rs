@@ -65,6 +65,18 @@ one_of! {
         Sent(SendSummary),
         /// See [`ReceiveSummary`].
         Received(ReceiveSummary),
+        /// See [`ScrubNews`].
+        ScrubNews(ScrubNews),
+        /// See [`ScrubState`].
+        Scrub(ScrubState),
+        /// See [`HealthRecord`].
+        Health(HealthRecord),
+        /// See [`DeviceSize`].
+        DeviceSize(DeviceSize),
+        /// See [`WorkProgress`].
+        WorkProgress(WorkProgress),
+        /// See [`ReplaceRecord`].
+        Replace(ReplaceRecord),
         /// See [`FilesystemRecord`].
         Filesystem(FilesystemRecord),
         /// See [`ChunkRecord`].
@@ -317,6 +329,45 @@ pub struct DeviceRecord {
     pub generation_errors: u64,
 }
 
+/// A device and its size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSize {
+    /// Its number.
+    pub id: u64,
+    /// Its path, or what else it is called; `None` where it is missing.
+    pub name: Option<String>,
+    /// Bytes that the filesystem uses of it.
+    pub total_bytes: u64,
+    /// Bytes in chunks.
+    pub used_bytes: u64,
+}
+
+/// The last replacement of a device, as the kernel describes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplaceRecord {
+    /// 0 never started, 1 started, 2 finished, 3 canceled, 4 suspended.
+    pub state: u64,
+    /// Thousandths that are done.
+    pub permille: u64,
+    /// Seconds since 1970.
+    pub started: i64,
+    /// Seconds since 1970.
+    pub stopped: i64,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// What no copy could be read of.
+    pub read_errors: u64,
+}
+
+/// How far work on devices is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkProgress {
+    /// Bytes that have moved.
+    pub done_bytes: u64,
+    /// Bytes that are to move.
+    pub total_bytes: u64,
+}
+
 /// A filesystem as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesystemRecord {
@@ -480,4 +531,187 @@ pub struct ReceiveSummary {
     pub bytes: u64,
     /// Errors. With any, something is missing.
     pub errors: u64,
+}
+
+/// How the scrub of a device ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScrubEnd {
+    /// It has not.
+    #[default]
+    Running,
+    /// Everything was verified.
+    Finished,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// It could not go on, for this reason.
+    Failed(String),
+}
+
+/// How far the scrub of a device is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubDevice {
+    /// The device's number.
+    pub id: u64,
+    /// What it is called.
+    pub name: String,
+    /// Bytes that a scrub of all of it verifies.
+    pub total_bytes: u64,
+    /// Counters by the names of btrfs; those that are zero may be left out.
+    pub counters: Vec<(String, u64)>,
+    /// When it was started, in seconds since 1970; 0 for never.
+    pub started: i64,
+    /// When it was resumed; 0 if it was not.
+    pub resumed: i64,
+    /// Seconds that it has run.
+    pub duration_secs: u64,
+    /// Bytes per second; 0 for no limit.
+    pub limit: u64,
+    /// How it ended.
+    pub end: ScrubEnd,
+}
+
+/// Where an earlier scrub of a device ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubEarlier {
+    /// The device's number.
+    pub id: u64,
+    /// When it was started, in seconds since 1970.
+    pub started: i64,
+    /// Seconds that it has run.
+    pub duration_secs: u64,
+    /// Whether everything was verified.
+    pub is_finished: bool,
+    /// The counters in the order of `btrfs_scrub_progress`.
+    pub counters: Vec<u64>,
+}
+
+/// The scrub of a filesystem.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubState {
+    /// The filesystem.
+    pub fsid: [u8; 16],
+    /// Whether one is under way.
+    pub is_running: bool,
+    /// Damage is only reported.
+    pub read_only: bool,
+    /// Findings so far.
+    pub findings: u64,
+    /// Damage that was only counted, because there is too much.
+    pub omitted: u64,
+    /// The devices, also when there was no scrub.
+    pub devices: Vec<ScrubDevice>,
+}
+
+/// What a scrub says while it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScrubNews {
+    /// How far it is, at least once a second.
+    State(ScrubState),
+    /// Something that it has found.
+    Finding(ScrubFinding),
+}
+
+/// Damage, and the files that it is in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubFinding {
+    /// The device.
+    pub device: u64,
+    /// What it is called.
+    pub device_name: String,
+    /// Where on it.
+    pub physical: u64,
+    /// The address; none of a superblock.
+    pub logical: Option<u64>,
+    /// Bytes.
+    pub len: u64,
+    /// `data`, `tree block` or `superblock`.
+    pub content: String,
+    /// What is wrong.
+    pub cause: String,
+    /// What became of it.
+    pub outcome: ScrubOutcome,
+    /// The same as a sentence.
+    pub outcome_text: String,
+    /// The files, in every subvolume and snapshot.
+    pub files: Vec<DamagedFile>,
+    /// Trees that reach a tree block.
+    pub trees: Vec<u64>,
+    /// Not everything is listed.
+    pub is_cut: bool,
+}
+
+/// What became of damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScrubOutcome {
+    /// It is good again.
+    Repaired,
+    /// It could be repaired, but nothing is written.
+    Repairable,
+    /// Nothing holds what was there.
+    Lost,
+    /// Nobody can say which copy is right.
+    Noticed,
+}
+
+/// A range of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedFile {
+    /// The subvolume.
+    pub tree: u64,
+    /// The inode.
+    pub ino: u64,
+    /// Where in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The path from the top level; none where none was found.
+    #[serde(with = "crate::bytes")]
+    pub path: Vec<u8>,
+}
+
+/// How well something is, from good to bad.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Health {
+    /// Everything is as it should be.
+    #[default]
+    Online,
+    /// It works, and something needs attention.
+    Degraded,
+    /// Something is lost, or it does not work.
+    Faulted,
+}
+
+/// How a filesystem is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthRecord {
+    /// The filesystem.
+    pub fsid: [u8; 16],
+    /// Its label.
+    #[serde(with = "crate::bytes")]
+    pub label: Vec<u8>,
+    /// All in all.
+    pub state: Health,
+    /// What is the matter, one sentence each.
+    pub meaning: Vec<String>,
+    /// What to do about it, one sentence each.
+    pub action: Vec<String>,
+    /// The devices.
+    pub devices: Vec<DeviceHealth>,
+    /// Devices that are missing.
+    pub missing: u64,
+    /// Why nothing is written any more.
+    pub stopped: Option<String>,
+    /// The last scrub since the mount, or the one that runs.
+    pub scrub: Option<ScrubState>,
+}
+
+/// How a device is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceHealth {
+    /// Its counters.
+    pub errors: DeviceRecord,
+    /// How it is.
+    pub state: Health,
+    /// `whole`, `stale` or `failed`.
+    pub condition: String,
 }

@@ -13,7 +13,7 @@
 //!
 //! Reads and small writes go through the page cache; [`write_uncached`](BlockDevice::write_uncached) goes past it.
 
-use crate::direct::Direct;
+use crate::direct::{Direct, DirectReads};
 use crate::in_use::{self, Span};
 use crate::write_out;
 use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
@@ -25,7 +25,7 @@ use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How to open a [`FileDevice`].
@@ -65,8 +65,10 @@ pub struct FileDevice {
     file: File,
     /// For writing past the page cache, where that is possible.
     direct: Option<Direct>,
+    /// For reading past it.
+    direct_reads: DirectReads,
     name: String,
-    len: u64,
+    len: AtomicU64,
     is_block_device: bool,
     read_only: bool,
     /// Set once a flush has failed, or the file was cut off; the text says how.
@@ -147,9 +149,10 @@ impl FileDevice {
     ) -> FileDevice {
         FileDevice {
             direct: if read_only { None } else { Direct::beside(&file) },
+            direct_reads: DirectReads::default(),
             file,
             name: path.display().to_string(),
-            len,
+            len: AtomicU64::new(len),
             is_block_device,
             read_only,
             has_failed: AtomicBool::new(false),
@@ -180,7 +183,7 @@ impl FileDevice {
         if self.is_block_device && block_ioctl::is_write_protected(&file).map_err(wrap)? {
             return Err(OpenError::new(path, OpenErrorKind::WriteProtected));
         }
-        Ok(FileDevice::assemble(file, path, self.len, self.is_block_device, false, None))
+        Ok(FileDevice::assemble(file, path, self.len(), self.is_block_device, false, None))
     }
 
     /// The error of a write that must not be tried.
@@ -193,10 +196,11 @@ impl FileDevice {
     /// The error of every write to a file that has become shorter.
     fn check_not_truncated(&self) -> io::Result<()> {
         let len = self.file.metadata()?.len();
-        if len >= self.len {
+        if len >= self.len() {
             return Ok(());
         }
-        let sentence = format!("{} was truncated while it was in use: it had {} bytes, now {len}", self.name, self.len);
+        let sentence =
+            format!("{} was truncated while it was in use: it had {} bytes, now {len}", self.name, self.len());
         self.fail(&sentence);
         Err(io::Error::other(sentence))
     }
@@ -302,7 +306,7 @@ fn device_size(file: &File) -> io::Result<u64> {
 
 impl BlockDevice for FileDevice {
     fn len(&self) -> u64 {
-        self.len
+        self.len.load(Ordering::Acquire)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -387,12 +391,41 @@ impl BlockDevice for FileDevice {
         if self.is_block_device { block_ioctl::size_bytes(&self.file) } else { Ok(self.file.metadata()?.len()) }
     }
 
+    fn notice_growth(&self) -> io::Result<u64> {
+        let found = self.current_len()?;
+        self.len.fetch_max(found, Ordering::AcqRel);
+        Ok(self.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.is_block_device {
+            let message = format!("{} is a block device, whose size is not butterfs' to change", self.name);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        self.check_not_failed()?;
+        // A file that is shorter than this device believes would be called cut off.
+        if len < self.len() {
+            self.len.store(len, Ordering::Release);
+        }
+        self.file.set_len(len)?;
+        self.len.store(len, Ordering::Release);
+        self.flush()
+    }
+
     fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         if let (true, Some(len)) = (self.is_block_device, NonZeroU64::new(buf.len() as u64)) {
             // The cache of a block device is its own: what was written beneath it, or by another machine, is not in there.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::DontNeed);
         }
         self.read_at(offset, buf)
+    }
+
+    fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        check_read(self, offset, buf.len())?;
+        if self.direct_reads.read(&self.file, offset, buf)? {
+            return Ok(());
+        }
+        self.read_fresh(offset, buf)
     }
 
     fn kernel_use(&self, fsid: &[u8; 16]) -> Option<String> {

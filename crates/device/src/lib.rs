@@ -29,15 +29,18 @@ mod gate;
 mod in_use;
 mod memory;
 mod open_error;
+pub mod priority;
 mod random;
 mod read_only;
 mod recording;
 mod window;
 mod write_out;
 
+pub use direct::AlignedBuffer;
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
 pub use file::{FileDevice, FileOptions};
 pub use gate::GateDevice;
+pub use in_use::Origin;
 pub use memory::MemoryDevice;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use read_only::ReadOnlyDevice;
@@ -112,9 +115,26 @@ pub trait BlockDevice: Send + Sync + Debug {
         Ok(self.len())
     }
 
+    /// Takes note that the storage has grown; returns the bytes of the device from now on.
+    fn notice_growth(&self) -> io::Result<u64> {
+        Ok(self.len())
+    }
+
+    /// Gives the storage another length, where that can be: an image file.
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        let message = format!("{} is no file that could get another length", self.name());
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
     /// Like [`read_at`](Self::read_at), but from the storage itself where a cache of the device could hide what another
     /// program or machine has written there.
     fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.read_at(offset, buf)
+    }
+
+    /// Like [`read_at`](Self::read_at), but what the storage holds and not what a cache of this machine does, where it can.
+    /// Fastest into an [`AlignedBuffer`].
+    fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.read_at(offset, buf)
     }
 

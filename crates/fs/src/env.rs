@@ -40,12 +40,14 @@ pub enum Point {
     SubvolumeAsked,
     /// An operation on subvolumes was found possible and is about to change the trees. It holds its locks.
     SubvolumeChecked,
+    /// Scrub knows which extents it is about to read.
+    ScrubPlanned,
 }
 
 impl Point {
     /// Whether a commit comes to it.
     pub fn is_in_commit(self) -> bool {
-        !matches!(self, Point::SubvolumeAsked | Point::SubvolumeChecked)
+        !matches!(self, Point::SubvolumeAsked | Point::SubvolumeChecked | Point::ScrubPlanned)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
 //!
-//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | tree_log | file_buffer | inode | file | namespace | subvolume | replay | mount | filesystem`
+//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | migration | tree_log | file_buffer | inode | file | namespace | subvolume | scrub | replay | mount | filesystem`
 
 #![forbid(unsafe_code)]
 
@@ -16,12 +16,14 @@ pub mod file_buffer;
 pub mod file_extent;
 pub mod filesystem;
 pub mod inode;
+pub mod migration;
 pub mod mkfs;
 pub mod mount;
 pub mod namespace;
 pub mod node_io;
 pub mod options;
 mod replay;
+pub mod scrub;
 pub mod space;
 pub mod subvolume;
 mod superblock_order;
@@ -36,10 +38,10 @@ pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{
-    ChunkUsage, Claim, DeviceUsage, Filesystem, GoingDown, Listed, Listing, SnapshotReader, SpaceUsage, StatFs,
-    Together, Trim,
+    ChunkUsage, Claim, DeviceUsage, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing,
+    OperationProgress, SnapshotReader, SpaceUsage, StatFs, Together, Trim,
 };
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use namespace::{DirEntry, RenameMode};
-pub use options::{AccessTimes, Algorithm, DataPolicy, DiscardMode, Method, Options, Subvolume};
+pub use options::{AccessTimes, Algorithm, Commit, DataPolicy, DiscardMode, Method, Options, Rescue, Subvolume};

@@ -1,8 +1,10 @@
 //! How a filesystem is opened.
 
 mod data;
+mod rescue;
 
 pub use data::{Algorithm, DataPolicy, Method};
+pub use rescue::{Commit, Rescue};
 
 use butterfs_ondisk::{DeviceId, TreeId};
 use std::time::Duration;
@@ -177,6 +179,12 @@ pub enum Canary {
     DiscardedEarly,
     /// A panic aborts nothing.
     PanicForgiven,
+    /// The stripes of a chunk that moves are swapped before the last of it is copied.
+    StripesSwappedEarly,
+    /// Some pieces of a chunk that moves are not copied.
+    PieceNotCopied,
+    /// Writes to a chunk that moves do not go to its new stripes.
+    MoveNotFollowed,
     /// Who waits for a superblock is not woken when writing stops.
     SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.
@@ -185,6 +193,8 @@ pub enum Canary {
     ParityNotUpdated,
     /// New data shares parity with data that is needed although there is room elsewhere.
     RowsShared,
+    /// Scrub reads extents that can be freed and used again meanwhile.
+    ScrubUnheld,
 }
 
 impl Canary {
@@ -218,6 +228,8 @@ pub struct Options {
     pub access_times: AccessTimes,
     /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
     pub no_log_replay: bool,
+    /// What may be missing, and which commit is shown; only with `read_only` (`rescue=`, `at=`).
+    pub rescue: Rescue,
     /// Devices may be missing, as far as the profiles survive it (`degraded`).
     pub degraded: bool,
     /// Devices whose content is given up for that of the others (`stale=`): they were written without each other, or nothing
@@ -253,6 +265,7 @@ impl Default for Options {
             data: DataPolicy::default(),
             access_times: AccessTimes::Relative,
             no_log_replay: false,
+            rescue: Rescue::default(),
             degraded: false,
             stale: Vec::new(),
             parity_writes: ParityWrites::default(),

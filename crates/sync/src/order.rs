@@ -38,8 +38,16 @@ order! {
     CLAIMS,
     /// Which snapshots are known.
     SNAPSHOTS,
+    /// Which operation runs that excludes others.
+    EXCLUSIVE_OPERATION,
     /// Which reports were passed on.
     TOLD,
+    /// The scrub that is under way.
+    SCRUBS,
+    /// Its threads.
+    SCRUB_THREADS,
+    /// How fast it may be on each device.
+    SCRUB_LIMITS,
     /// One rename of a directory at a time.
     RENAMES,
     /// A file is changed in several steps, or written.
@@ -86,6 +94,8 @@ order! {
     LOG_BLOCKS,
     /// Stale devices as the device tree has them.
     STALE_ITEMS,
+    /// The replacement of a device, as the device tree is to have it.
+    REPLACEMENT,
     /// Free space of the devices.
     DEVICE_SPACE,
     /// What the commit of the running transaction is to do.
@@ -106,6 +116,8 @@ order! {
     READ_AHEAD_QUEUE,
     /// Who reads in order.
     READ_AHEAD_STREAMS,
+    /// Requests are on their way to the devices, or all that began are waited for.
+    REQUESTS,
     /// A copy is repaired, or written.
     REPAIR_GATE,
     /// Rows with parity are written, or elements of them computed.
@@ -116,6 +128,10 @@ order! {
     ENCODERS,
     /// A device reads or writes: no lock from here on is held meanwhile.
     DEVICE,
+    /// Damage that scrub has found.
+    SCRUB_FOUND,
+    /// How far the scrub of a device is.
+    SCRUB_LANE,
     /// What a file has buffered.
     BUFFER,
     /// Inodes in memory.
@@ -160,6 +176,12 @@ order! {
     SUPERBLOCK,
     /// The chunk map.
     CHUNK_MAP,
+    /// The set of devices.
+    DEVICE_SET,
+    /// Chunks that get other stripes.
+    MOVES,
+    /// What is being copied to another place.
+    COPY_WINDOW,
     /// Changes of references that wait.
     REFERENCES,
     /// Two that contradict each other.

@@ -22,12 +22,14 @@
 
 mod assembly;
 mod chunk_map;
+mod device_set;
 mod error;
 mod exclusion;
 #[cfg(test)]
 mod fixture;
 mod layout;
 mod member;
+mod migration;
 mod ownership;
 mod parity;
 mod parity_write;
@@ -37,11 +39,13 @@ mod resync_rows;
 mod row;
 mod row_check;
 mod row_locks;
+mod scrub;
 mod signatures;
 mod staleness;
 mod stripe_read;
 mod stripe_write;
 mod superblocks;
+mod twins;
 mod volume;
 
 pub use assembly::{OpenNotes, SPLIT_HINT};
@@ -49,10 +53,13 @@ pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
 pub use layout::{Layout, Piece, StripeAddress};
 pub use member::DeviceStats;
+pub use migration::{CopyTo, can_move, is_kept};
 pub use resync::{Confirmed, Resynced};
 pub use row_check::{RowChecked, RowRepair};
+pub use scrub::{CopyPlace, DeviceExtent, FoundErrors, Rewritten, Run};
 pub use signatures::recognise;
 pub use staleness::Bug;
+pub use twins::Target;
 pub use volume::{MIRROR_TURN, Report, Volume};
 
 pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

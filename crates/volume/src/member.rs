@@ -99,15 +99,22 @@ pub struct Member {
     missed: AtomicU64,
     /// It was written without the others: nothing on it is believed.
     is_foreign: AtomicBool,
+    /// The trees that the last superblock leads to do not know it: it is about to join, or to leave.
+    is_unknown: AtomicBool,
+    /// It has joined and has no superblock yet.
+    is_new: AtomicBool,
     /// Its superblock as it was when the device was opened.
     opened_as: OnceLock<Box<Superblock>>,
+    /// Superblock copies that were not valid when it was opened, and have been rewritten.
+    repaired_superblocks: Mutex<Vec<Physical>, { order::DEVICE_ITEM }>,
 }
 
 impl Member {
     pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
         let (id, item) = (DeviceId(item.devid.get()), Mutex::new(item));
         let (counters, condition, known_superblock) = Default::default();
-        let (is_recorded, refuses_superblocks, missed, is_foreign, opened_as) = Default::default();
+        let (is_recorded, refuses_superblocks, missed, is_foreign, is_unknown, is_new, opened_as) = Default::default();
+        let repaired_superblocks = Default::default();
         Member {
             id,
             device,
@@ -119,7 +126,10 @@ impl Member {
             refuses_superblocks,
             missed,
             is_foreign,
+            is_unknown,
+            is_new,
             opened_as,
+            repaired_superblocks,
         }
     }
 
@@ -217,6 +227,20 @@ impl Member {
         !self.is_whole() && !self.is_recorded.load(Ordering::Acquire)
     }
 
+    /// Whether the trees that superblocks lead to know it.
+    pub fn set_known(&self, is_known: bool) {
+        self.is_unknown.store(!is_known, Ordering::Release);
+    }
+
+    /// It joins: its first superblock is durable before the others get theirs.
+    pub fn set_new(&self, is_new: bool) {
+        self.is_new.store(is_new, Ordering::Release);
+    }
+
+    pub fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Acquire)
+    }
+
     pub fn refuse_superblocks(&self) {
         self.refuses_superblocks.store(true, Ordering::Release);
     }
@@ -224,7 +248,7 @@ impl Member {
     /// Whether superblocks may be written to it: whoever opens it later must learn what it lacks.
     pub fn takes_superblocks(&self) -> bool {
         let is_told = self.is_recorded.load(Ordering::Acquire) && !self.refuses_superblocks.load(Ordering::Acquire);
-        self.is_whole() || self.is_stale() && is_told
+        !self.is_unknown.load(Ordering::Acquire) && (self.is_whole() || self.is_stale() && is_told)
     }
 
     /// Whether it is written and read.
@@ -267,6 +291,22 @@ impl Member {
 
     pub fn count_generation(&self) {
         self.counters.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn count_repaired_superblock(&self, at: Physical) {
+        self.repaired_superblocks.lock().push(at);
+    }
+
+    /// The superblock copies that were rewritten when the device was opened, once.
+    pub fn take_repaired_superblocks(&self) -> Vec<Physical> {
+        std::mem::take(&mut *self.repaired_superblocks.lock())
+    }
+
+    /// Adds errors that scrub has found.
+    pub fn count_found(&self, reads: u64, corruptions: u64, generations: u64) {
+        self.counters.read.fetch_add(reads, Ordering::Relaxed);
+        self.counters.corruption.fetch_add(corruptions, Ordering::Relaxed);
+        self.counters.generation.fetch_add(generations, Ordering::Relaxed);
     }
 
     pub fn read(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {

@@ -13,9 +13,11 @@ use crate::error::VolumeError;
 use crate::member::Member;
 use crate::ownership::Look;
 use crate::volume::Volume;
+use butterfs_device::BlockDevice;
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, super_flags};
 use butterfs_ondisk::{DeviceId, Physical};
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 impl Volume {
@@ -44,7 +46,7 @@ impl Volume {
     ///
     /// A stale device keeps its older ones: the trees that the primary ones lead to may not say that it is stale.
     pub fn refresh_secondary_superblocks(&self) {
-        for member in self.members.iter().filter(|member| member.is_whole()) {
+        for member in self.members().iter().filter(|member| member.is_whole()) {
             let Some(primary) = member.known_superblock() else { continue };
             for at in Superblock::copies_on(primary.dev_item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
                 if self.check_writable().is_err() {
@@ -60,12 +62,13 @@ impl Volume {
     /// Makes `sb` the secondary superblocks of every device, durable with the next flush. Only for an `sb` that the
     /// primary ones have already, or that is followed by a flush and the primary ones. What cannot be written is told.
     pub fn write_secondary_superblocks(&self, sb: &Superblock, items: &[DevItem]) {
+        self.write_twin_superblocks(sb, items, false);
         for (member, item) in self.with_items(items) {
             for at in Superblock::copies_on(item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
                 if self.check_writable().is_err() {
                     return;
                 }
-                if let Err(error) = write_copy(member, sb, item, at) {
+                if let Err(error) = write_copy(&member, sb, item, at) {
                     self.tell(error.to_string());
                 }
             }
@@ -88,8 +91,11 @@ impl Volume {
                     continue;
                 }
                 self.check_writable()?;
-                match write_copy(member, sb, item, at) {
-                    Ok(()) => repaired = true,
+                match write_copy(&member, sb, item, at) {
+                    Ok(()) => {
+                        repaired = true;
+                        member.count_repaired_superblock(at);
+                    }
                     Err(error) => self.tell(error.to_string()),
                 }
             }
@@ -120,28 +126,45 @@ impl Volume {
 
     /// The whole devices first.
     fn write_primaries(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
-        let (stale, whole): (Vec<_>, Vec<_>) = self.with_items(items).partition(|(member, _)| member.is_stale());
+        let all = self.with_items(items);
+        self.write_first_primaries(sb, &all)?;
+        let (stale, whole): (Vec<_>, Vec<_>) = all.into_iter().partition(|(member, _)| member.is_stale());
         if whole.is_empty() {
             return self.write_primaries_of(sb, stale);
         }
         self.write_primaries_of(sb, whole)?;
+        self.write_twin_superblocks(sb, items, true);
         if stale.is_empty() {
             return Ok(());
         }
         self.flush()?;
         for (member, item) in stale {
-            if let Err(error) = write_copy(member, sb, item, OFFSETS[0]) {
-                self.lose_superblock(member, &error);
+            if let Err(error) = write_copy(&member, sb, item, OFFSETS[0]) {
+                self.lose_superblock(&member, &error);
             }
         }
         Ok(())
     }
 
+    /// Devices that join get theirs first: until the others have one that counts them, nobody misses them.
+    fn write_first_primaries(&self, sb: &Superblock, all: &[(Arc<Member>, DevItem)]) -> Result<(), VolumeError> {
+        let new: Vec<_> = all.iter().filter(|(member, _)| member.is_new()).collect();
+        if new.is_empty() || new.len() == all.len() {
+            return Ok(());
+        }
+        for (member, item) in &new {
+            write_copy(member, sb, *item, OFFSETS[0])?;
+        }
+        self.flush()?;
+        new.iter().for_each(|(member, _)| member.set_new(false));
+        Ok(())
+    }
+
     /// One device that takes it is enough for the next mount; the others are behind then.
-    fn write_primaries_of(&self, sb: &Superblock, members: Vec<(&Member, DevItem)>) -> Result<(), VolumeError> {
+    fn write_primaries_of(&self, sb: &Superblock, members: Vec<(Arc<Member>, DevItem)>) -> Result<(), VolumeError> {
         let count = members.len();
-        let write = |(member, item): (&'_ Member, DevItem)| {
-            let failed = write_copy(member, sb, item, OFFSETS[0]).err()?;
+        let write = |(member, item): (Arc<Member>, DevItem)| {
+            let failed = write_copy(&member, sb, item, OFFSETS[0]).err()?;
             Some((member.id, failed))
         };
         let mut failures: Vec<_> = members.into_iter().filter_map(write).collect();
@@ -150,7 +173,7 @@ impl Volume {
             return Err(failures.pop().map_or_else(nobody, |(_, error)| error));
         }
         for (id, error) in failures {
-            let is_survived = self.member(id).is_some_and(|member| self.lose_superblock(member, &error));
+            let is_survived = self.member(id).is_some_and(|member| self.lose_superblock(&member, &error));
             if !is_survived {
                 return Err(error);
             }
@@ -159,12 +182,12 @@ impl Volume {
     }
 
     /// A device that did not take a superblock that others have taken: the next mount will call it stale, so it is so now.
-    fn lose_superblock(&self, member: &Member, error: &VolumeError) -> bool {
+    fn lose_superblock(&self, member: &Arc<Member>, error: &VolumeError) -> bool {
         member.refuse_superblocks();
         if self.mark_failed(member, error) {
             return true;
         }
-        let is_survived = self.miss(&[member]);
+        let is_survived = self.miss(std::slice::from_ref(member));
         if is_survived {
             self.tell(format!("{error}; the other devices go on"));
         }
@@ -172,23 +195,51 @@ impl Volume {
     }
 
     /// Each device that superblocks are written to, with its item among `items`, or its current one.
-    fn with_items(&self, items: &[DevItem]) -> impl Iterator<Item = (&Member, DevItem)> {
-        self.members.iter().filter(|member| member.takes_superblocks()).map(|member| {
+    fn with_items(&self, items: &[DevItem]) -> Vec<(Arc<Member>, DevItem)> {
+        let members = self.members();
+        let with_item = |member: &Arc<Member>| {
             let item = items.iter().find(|item| item.devid.get() == member.id.0).copied();
-            (member, item.unwrap_or_else(|| member.item()))
-        })
+            (Arc::clone(member), item.unwrap_or_else(|| member.item()))
+        };
+        members.iter().filter(|member| member.takes_superblocks()).map(with_item).collect()
     }
 
     /// Says which devices the trees call stale that the next superblock of a commit leads to: they may take superblocks.
     pub fn set_recorded_stale(&self, recorded: &dyn Fn(DeviceId) -> bool) {
-        self.members.iter().for_each(|member| member.set_recorded(recorded(member.id)));
+        self.members().iter().for_each(|member| member.set_recorded(recorded(member.id)));
+    }
+
+    /// Whether the trees of the next superblock know this device, so that it gets one.
+    pub fn take_superblocks(&self, id: DeviceId, takes: bool) {
+        if let Some(member) = self.member(id) {
+            member.set_known(takes);
+        }
+    }
+
+    /// Lets a device go on which no chunk lies: returns it when nobody uses it any more. One that is not there is missed no more.
+    pub fn remove_device(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
+        let removed = self.member(id);
+        self.change_devices(|set| match removed {
+            Some(_) => set.without(id),
+            None => set.with_absent(set.absent.saturating_sub(1)),
+        });
+        self.drain();
+        removed.map(|member| Arc::clone(&member.device))
+    }
+
+    /// One more device. Superblocks go to it from [`take_superblocks`](Self::take_superblocks) on.
+    pub fn add_device(&self, item: DevItem, device: Arc<dyn BlockDevice>) {
+        let member = Arc::new(Member::new(item, device));
+        member.set_known(false);
+        member.set_new(true);
+        self.change_devices(|set| set.with(member));
     }
 
     /// The primary superblock that is on the first device that superblocks are written to now, to compare with what we last
     /// wrote.
     pub fn read_superblock(&self) -> Result<Superblock, VolumeError> {
-        let member = self
-            .members
+        let members = self.members();
+        let member = members
             .iter()
             .find(|member| member.takes_superblocks())
             .ok_or_else(|| VolumeError::refused("there are no devices"))?;
@@ -201,7 +252,7 @@ impl Volume {
     }
 }
 
-fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> Result<(), VolumeError> {
+pub(crate) fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> Result<(), VolumeError> {
     let mut own = *sb;
     own.bytenr = at.0.into();
     own.dev_item = item;

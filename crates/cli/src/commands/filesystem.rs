@@ -6,6 +6,7 @@ mod du;
 mod extents;
 mod label;
 mod mkswapfile;
+mod resize;
 mod show;
 mod sync;
 mod usage;
@@ -22,6 +23,7 @@ subcommands! {
         Df(df::Args),
         Du(du::Args),
         Extents(extents::Args),
+        Resize(resize::Args),
         Label(label::Args),
         Mkswapfile(mkswapfile::Args),
         Show(show::Args),

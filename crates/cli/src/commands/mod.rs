@@ -5,12 +5,15 @@ pub mod check;
 pub mod dedupe;
 pub mod device;
 pub mod filesystem;
+pub mod health;
 pub mod inspect_internal;
 pub mod mkfs;
 pub mod mount;
 pub mod property;
 pub mod receive;
 pub mod reflink;
+pub mod replace;
+pub mod scrub;
 pub mod send;
 pub mod subvolume;
 pub mod umount;
@@ -82,6 +85,9 @@ subcommands! {
         Umount(umount::Args),
         Filesystem(#[command(subcommand)] filesystem::Group),
         Device(#[command(subcommand)] device::Group),
+        Scrub(#[command(subcommand)] scrub::Group),
+        Health(health::Args),
+        Replace(#[command(subcommand)] replace::Group),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),

@@ -13,6 +13,8 @@ pub fn questions() -> Vec<Question> {
     let (name, id) = (b"a \xff\n%".to_vec(), u64::MAX - 255);
     let compress = Some(CompressionMethod { algorithm: Compression::Zstd, level: -15 });
     let defragment = Defragment { file: ONE, start: 1, len: MOST_DEFRAGMENTED, threshold: 0, compress };
+    let counters = vec![0, u64::MAX];
+    let earlier = ScrubEarlier { id: 1, started: -1, duration_secs: 2, is_finished: true, counters };
     vec![
         CreateSubvolume { directory: ONE, umask: 0o22, name: name.clone() }.into(),
         CreateSubvolume { directory: NUMBER, umask: 0o777, name: Vec::new() }.into(),
@@ -48,10 +50,129 @@ pub fn questions() -> Vec<Question> {
         CountDeviceErrors {}.into(),
         SyncAll {}.into(),
         CountWork {}.into(),
+        scrub(StartScrub { earlier: vec![earlier, ScrubEarlier::default()], ..start_scrub() }),
+        scrub(StartScrub { limit: Some(1 << 40), only: vec![LAST, NUMBER], ..start_scrub() }),
+        scrub(StartScrub { ranges: vec![(0, u64::MAX)], devices: vec![1, u64::MAX], ..start_scrub() }),
+        GetScrub {}.into(),
+        CancelScrub { through: ONE }.into(),
+        LimitScrub { through: ONE, device: None, bytes_per_sec: 0 }.into(),
+        LimitScrub { through: ONE, device: Some(2), bytes_per_sec: 50 << 20 }.into(),
+        ResetDeviceErrors { through: ONE, device: None }.into(),
+        ResetDeviceErrors { through: LAST, device: Some(1) }.into(),
+        GetHealth {}.into(),
+        ListDevices {}.into(),
+        ResizeDevice { through: ONE, id: 1, size: SizeChange::Bytes(1 << 40), with_file: true }.into(),
+        ResizeDevice { through: ONE, id, size: SizeChange::More(1), with_file: false }.into(),
+        ResizeDevice { through: ONE, id: 1, size: SizeChange::Less(1), with_file: false }.into(),
+        ResizeDevice { through: ONE, id: 1, size: SizeChange::Max, with_file: false }.into(),
+        AddDevice { through: ONE, path: b"/dev/\xff".to_vec(), force: true, discard: false }.into(),
+        RemoveDevice { through: ONE, device: DeviceName::Id(2) }.into(),
+        RemoveDevice { through: ONE, device: DeviceName::Path(b"/dev/loop1".to_vec()) }.into(),
+        RemoveDevice { through: ONE, device: DeviceName::Missing }.into(),
+        CancelDeviceWork { through: ONE, work: DeviceWork::Resize }.into(),
+        CancelDeviceWork { through: ONE, work: DeviceWork::Remove }.into(),
+        CancelDeviceWork { through: ONE, work: DeviceWork::Replace }.into(),
+        StartReplace {
+            through: ONE,
+            source: DeviceName::Id(1),
+            target: b"/dev/loop2".to_vec(),
+            avoid_source: true,
+            force: false,
+            discard: true,
+        }
+        .into(),
+        DescribeReplace {}.into(),
         DescribeFilesystem {}.into(),
         ListChunks {}.into(),
         ListMembers {}.into(),
         MeasureFile { file: ONE }.into(),
+    ]
+}
+
+fn scrub(question: StartScrub) -> Question {
+    question.into()
+}
+
+fn start_scrub() -> StartScrub {
+    StartScrub {
+        through: ONE,
+        read_only: true,
+        devices: Vec::new(),
+        priority_class: 3,
+        priority_level: 7,
+        limit: None,
+        only: Vec::new(),
+        ranges: Vec::new(),
+        earlier: Vec::new(),
+    }
+}
+
+fn scrub_device() -> ScrubDevice {
+    ScrubDevice {
+        id: 1,
+        name: "/dev/\u{e9}".into(),
+        total_bytes: 1 << 50,
+        counters: vec![("csum_errors".into(), 3)],
+        started: 1_700_000_000,
+        resumed: -1,
+        duration_secs: 5,
+        limit: 1 << 20,
+        end: ScrubEnd::Failed("it burns".into()),
+    }
+}
+
+fn scrub_records() -> Vec<Record> {
+    let ends = [ScrubEnd::Running, ScrubEnd::Finished, ScrubEnd::Cancelled];
+    let devices = ends.map(|end| ScrubDevice { end, ..scrub_device() }).to_vec();
+    let state = ScrubState { fsid: [7; 16], is_running: true, read_only: false, findings: 1, omitted: 2, devices };
+    let file = DamagedFile { tree: 256, ino: 257, offset: 4096, len: 8192, path: b"a/\xff".to_vec() };
+    let finding = ScrubFinding {
+        device: 2,
+        device_name: "disk".into(),
+        physical: 1 << 30,
+        logical: Some(1 << 31),
+        len: 4096,
+        content: "data".into(),
+        cause: "checksum error".into(),
+        outcome: ScrubOutcome::Repaired,
+        outcome_text: "repaired".into(),
+        files: vec![file],
+        trees: vec![5],
+        is_cut: true,
+    };
+    let outcomes = [ScrubOutcome::Repairable, ScrubOutcome::Lost, ScrubOutcome::Noticed];
+    let others = outcomes.map(|outcome| ScrubFinding { outcome, logical: None, files: Vec::new(), ..finding.clone() });
+    let errors = DeviceRecord { id: 1, ..DeviceRecord::default() };
+    let device = |state| DeviceHealth { errors: errors.clone(), state, condition: "whole".into() };
+    let health = HealthRecord {
+        fsid: [7; 16],
+        label: b"\xff".to_vec(),
+        state: Health::Faulted,
+        meaning: vec!["a".into()],
+        action: vec!["b".into()],
+        devices: [Health::Online, Health::Degraded].map(device).to_vec(),
+        missing: 1,
+        stopped: Some("c".into()),
+        scrub: Some(state.clone()),
+    };
+    let findings = std::iter::once(finding).chain(others).map(|finding| ScrubNews::Finding(finding).into());
+    let first = [ScrubNews::State(state.clone()).into(), state.into(), health.into(), HealthRecord::default().into()];
+    first.into_iter().chain(findings).collect()
+}
+
+pub fn mount_questions() -> Vec<MountQuestion> {
+    let join = MountQuestion::Join { options: vec!["subvol=/a".into(), String::new()] };
+    vec![MountQuestion::Locate, join, MountQuestion::ShowOptions]
+}
+
+pub fn mount_answers() -> Vec<MountAnswer> {
+    let file = Storage { device: 7, inode: Some(u64::MAX), start: 0 };
+    let located = vec![file, Storage { device: u64::MAX, inode: None, start: 1 << 20 }];
+    vec![
+        MountAnswer::Located(located),
+        MountAnswer::Joined(vec!["compress=zstd".into()]),
+        MountAnswer::Options("rw,\u{e9}".into()),
+        MountAnswer::Refused(Refusal::new(95, "no")),
     ]
 }
 
@@ -127,6 +248,7 @@ pub fn records() -> Vec<Record> {
     };
     let device = DeviceRecord { id: 1, name: "/dev/\u{e9}".into(), write_errors: 1, ..DeviceRecord::default() };
     let counts = WorkCounts { nodes: 1, items: 2, reads: 3, longest_stop_steps: 4, longest_stop_reads: 5 };
+    let size = DeviceSize { id: 1, name: Some("/dev/loop1".into()), total_bytes: 1 << 40, used_bytes: 1 << 30 };
     vec![
         SubvolumeId(300).into(),
         subvolume.into(),
@@ -150,6 +272,11 @@ pub fn records() -> Vec<Record> {
         counts.into(),
         SendSummary { bytes: 1 << 40, commands: 7 }.into(),
         ReceiveSummary { streams: 1, sections: 2, commands: 3, bytes: 4, errors: 5 }.into(),
+        DeviceSize { name: None, ..size.clone() }.into(),
+        size.into(),
+        WorkProgress { done_bytes: 1, total_bytes: 2 }.into(),
+        ReplaceRecord { state: 1, permille: 999, started: 1 << 40, stopped: -1, write_errors: 2, read_errors: 3 }
+            .into(),
         FilesystemRecord {
             uuid: [0xcd; 16],
             label: b"\xff".to_vec(),
@@ -189,7 +316,8 @@ fn reports() -> Vec<Report> {
 }
 
 pub fn replies() -> Vec<Reply> {
-    let (records, reports) = (records().into_iter().map(Reply::Record), reports().into_iter().map(Reply::Report));
+    let records = records().into_iter().chain(scrub_records());
+    let (records, reports) = (records.map(Reply::Record), reports().into_iter().map(Reply::Report));
     let ends =
         [Reply::Done, Reply::Refused(Refusal::new(-1, "not today, %\n")), Reply::Refused(Refusal::new(i32::MAX, ""))];
     records.chain(reports).chain(ends).collect()

@@ -38,7 +38,8 @@ use butterfs_tree::Node;
 use references::References;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
-use view::{Block, View};
+use view::Block;
+pub(crate) use view::View;
 
 /// A tree and a key that lead to an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,21 +3,28 @@
 //! Names and inodes are in [`namespace`](self), contents in `data`. Everything is safe to call from many threads.
 //! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
 
+mod chunk_migration;
 mod claims;
 mod data;
+mod devices;
 mod discards;
 mod durability;
 #[cfg(test)]
 mod durability_tests;
 mod exclusion;
+mod exclusive_operation;
+#[cfg(test)]
+mod exclusive_tests;
 mod listing;
 mod memory;
 mod namespace;
 mod receiving;
 #[cfg(test)]
 mod referrer_tests;
+mod replace;
 mod reports;
 mod resync;
+mod scrub;
 mod snapshot_reader;
 mod statfs;
 mod steps;
@@ -30,12 +37,15 @@ mod together;
 mod usage;
 
 pub use claims::Claim;
+pub use devices::{DeviceDescription, NewSize, OldContent, RemovedDevice, Resized, Storage};
 pub use discards::Trim;
 pub use durability::GoingDown;
+pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
+pub use replace::{ReplaceRequest, ReplaceStatus, Replacement};
 pub use snapshot_reader::SnapshotReader;
-pub use statfs::StatFs;
+pub use statfs::{DeviceCondition, StatFs};
 pub use together::Together;
 pub use usage::{ChunkUsage, DeviceUsage, SpaceUsage};
 
@@ -81,6 +91,8 @@ pub(crate) struct Inner {
     snapshots: Snapshots,
     told: Mutex<reports::Told, { order::TOLD }>,
     claims: claims::Claims,
+    scrubs: scrub::Scrubs,
+    exclusive_operations: exclusive_operation::ExclusiveOperations,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -129,13 +141,20 @@ impl Filesystem {
             snapshots: Snapshots::default(),
             told: Mutex::default(),
             claims: claims::Claims::default(),
+            scrubs: scrub::Scrubs::default(),
+            exclusive_operations: exclusive_operation::ExclusiveOperations::default(),
         }));
-        let root = filesystem.find_subvolume_root()?;
+        let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
         filesystem.0.root.get_or_init(|| root);
         filesystem.prepare_writing()?;
         filesystem.start_timer();
         filesystem.start_cleaner();
         filesystem.start_discarder();
+        if filesystem.0.engine.env().background()
+            && let Some(replacement) = filesystem.continue_replace()?
+        {
+            replacement.run_in_background()?;
+        }
         Ok(filesystem)
     }
 
@@ -200,6 +219,11 @@ impl Filesystem {
 
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
+        if read_only {
+            // As in the kernel. Its threads have to get in once more before they end.
+            self.stop_scrub();
+        }
         let _operation = self.begin();
         if read_only && !self.is_read_only() {
             self.sync()?;
@@ -215,6 +239,7 @@ impl Filesystem {
             self.0.engine.must_not_be_together()?;
         }
         self.0.stopping.store(true, Ordering::Relaxed);
+        self.stop_scrub();
         self.0.engine.background_requests.request_commit();
         self.0.engine.background_requests.request_cleaning();
         self.0.engine.discards.wake();
@@ -223,6 +248,7 @@ impl Filesystem {
                 let _ = thread.join();
             }
         }
+        self.wait_for_chunk_work();
         // Not earlier: the threads have to get in once more before they end.
         let _operation = self.begin();
         if self.is_read_only() {

@@ -112,12 +112,6 @@ pub(super) fn refuse_unfinished_work(core: &Core) -> Result<()> {
     if relocation {
         return unfinished("a relocation");
     }
-    // The state of a replacement: 1 is "started", 4 is "suspended".
-    let replace = globals.dev.get(core, Key::new(0, KeyType::DEV_REPLACE, 0))?;
-    let state = replace.and_then(|item| item.get(24..32).map(|s| u64::from_le_bytes(s.try_into().expect("eight"))));
-    if matches!(state, Some(1 | 4)) {
-        return unfinished("a device replacement");
-    }
     Ok(())
 }
 

@@ -20,6 +20,11 @@ impl FreeExtents {
         self.total
     }
 
+    /// All runs by offset.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.by_offset.iter().map(|(&at, &len)| (at, len))
+    }
+
     fn put(&mut self, at: u64, len: u64) {
         self.by_offset.insert(at, len);
         self.by_size.insert((len, at));
@@ -115,11 +120,6 @@ impl FreeExtents {
             let at = run.max(from).next_multiple_of(len);
             (at + len <= run + run_len).then_some(at)
         })
-    }
-
-    /// All runs by offset.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.by_offset.iter().map(|(&at, &len)| (at, len))
     }
 
     /// The free bytes at or after `at` that come first, up to the end of their run.

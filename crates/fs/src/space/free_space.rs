@@ -21,6 +21,11 @@ impl FreeSpace {
         self.all.total()
     }
 
+    /// Each free run: address and length.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.all.iter()
+    }
+
     /// Free bytes that share a slice with nothing that is in use. All of them where there is no parity.
     pub fn fresh(&self) -> u64 {
         self.rows.as_ref().map_or(self.all.total(), Rows::fresh)

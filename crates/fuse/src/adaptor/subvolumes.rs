@@ -26,6 +26,7 @@ fn is_about_contents(question: &Question) -> bool {
         | Question::ListExtents(_)
         | Question::Dedupe(_)
         | Question::Defragment(_)
+        | Question::StartScrub(_)
         | Question::SyncAll(_) => true,
         Question::CreateSubvolume(_)
         | Question::DeleteSubvolume(_)
@@ -52,7 +53,19 @@ fn is_about_contents(question: &Question) -> bool {
         | Question::ListChunks(_)
         | Question::ListMembers(_)
         | Question::MeasureFile(_)
-        | Question::CountWork(_) => false,
+        | Question::ListDevices(_)
+        | Question::ResizeDevice(_)
+        | Question::AddDevice(_)
+        | Question::RemoveDevice(_)
+        | Question::CancelDeviceWork(_)
+        | Question::StartReplace(_)
+        | Question::DescribeReplace(_)
+        | Question::CountWork(_)
+        | Question::GetScrub(_)
+        | Question::CancelScrub(_)
+        | Question::LimitScrub(_)
+        | Question::ResetDeviceErrors(_)
+        | Question::GetHealth(_) => false,
     }
 }
 

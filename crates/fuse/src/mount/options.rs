@@ -6,7 +6,7 @@
 use super::Flags;
 use crate::transport::Transport;
 use butterfs_fs::options::ParityWrites;
-use butterfs_fs::{AccessTimes, DeviceId, DiscardMode, Options, Subvolume, TreeId};
+use butterfs_fs::{AccessTimes, DeviceId, DiscardMode, Options, Rescue, Subvolume, TreeId};
 use std::path::PathBuf;
 
 /// See the [module](self).
@@ -24,6 +24,8 @@ pub struct MountOptions {
     pub transport: Transport,
     /// What was said about how new data is stored and freed space discarded, in order: an existing mount takes it too.
     pub data: Vec<String>,
+    /// The id of the subvolume, where it is said beside its path.
+    pub subvolume_id: Option<TreeId>,
     /// Devices of the filesystem besides the source of the mount.
     pub devices: Vec<PathBuf>,
 }
@@ -62,7 +64,11 @@ const TABLE: &[(&str, Value, Effect)] = &[
         Ok(())
     }),
     ("subvolid", Required, |options, value| {
-        options.engine.subvolume = Subvolume::Id(TreeId(number(value)?));
+        let id = Some(number(value)?).filter(|id| *id != 0).map_or(TreeId::FS, TreeId);
+        options.subvolume_id = Some(id);
+        if !matches!(options.engine.subvolume, Subvolume::Path(_)) {
+            options.engine.subvolume = Subvolume::Id(id);
+        }
         Ok(())
     }),
     ("commit", Required, |options, value| {
@@ -113,6 +119,12 @@ const TABLE: &[(&str, Value, Effect)] = &[
         Ok(())
     }),
     ("rescue", Required, rescue),
+    ("usebackuproot", Bare, |options, _| rescue(options, "usebackuproot")),
+    ("at", Required, |options, value| {
+        options.engine.rescue.commit = Rescue::parse_commit(value)?;
+        options.engine.no_log_replay = true;
+        Ok(())
+    }),
     ("nologreplay", Bare, |options, _| rescue(options, "nologreplay")),
     ("norecovery", Bare, |options, _| rescue(options, "nologreplay")),
     ("notreelog", Bare, |options, _| {
@@ -144,6 +156,16 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("ssd_spread", Bare, IGNORED),
     ("nossd_spread", Bare, IGNORED),
     ("thread_pool", Required, |_, value| number(value).map(drop)),
+    // btrfs, and not here.
+    ("noacl", Bare, |_, _| Err("access control lists always count here".to_owned())),
+    ("nobarrier", Bare, |_, _| Err("flushes are never left out: a power cut would destroy the filesystem".to_owned())),
+    ("clear_cache", Bare, |_, _| Err("no free space cache or tree is rebuilt by a mount here".to_owned())),
+    ("nospace_cache", Bare, |_, _| Err("the free space tree, where there is one, is always kept".to_owned())),
+    ("fatal_errors", Required, |_, _| Err("after an error the filesystem becomes read-only, and no more".to_owned())),
+    ("metadata_ratio", Required, |_, _| Err("chunks of metadata are allocated as they are needed".to_owned())),
+    ("fragment", Required, |_, _| Err("it is for tests of the kernel".to_owned())),
+    ("ref_verify", Bare, |_, _| Err("it is for tests of the kernel".to_owned())),
+    ("ref_tracker", Bare, |_, _| Err("it is for tests of the kernel".to_owned())),
     // The kernel's.
     ("allow_other", Bare, |options, _| {
         options.allow_other = true;
@@ -230,6 +252,66 @@ impl MountOptions {
         Ok(options)
     }
 
+    /// The options among `items` that belong to the filesystem or its server, where they ask for something else than `self`.
+    /// With one more mount of the same filesystem they have no effect.
+    pub fn unheeded<'a>(&self, items: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+        let differs = |item: &&str| {
+            let mut other = self.clone();
+            other.apply(item).is_err() || !other.is_same_filesystem_as(self)
+        };
+        let items = items.into_iter().flat_map(|list| list.split(',')).filter(|item| !item.is_empty());
+        items.filter(differs).map(str::to_owned).collect()
+    }
+
+    /// The options in force that belong to the filesystem and are not the kernel's to show, comma-separated.
+    pub fn in_force(&self) -> String {
+        let Options { commit_interval_secs, max_inline, data, stale, .. } = &self.engine;
+        let default = Options::default();
+        let method = data.compress.map(|method| {
+            let name = if data.force { "compress-force" } else { "compress" };
+            format!("{name}={}", method.shown())
+        });
+        let switches = [
+            (self.engine.degraded, "degraded"),
+            (data.nodatasum, "nodatasum"),
+            (data.nodatacow, "nodatacow"),
+            (self.engine.no_log_replay && !self.engine.rescue.is_any(), "rescue=nologreplay"),
+            (self.engine.no_tree_log, "notreelog"),
+            (self.engine.flush_on_commit, "flushoncommit"),
+            (self.engine.rescan_uuid_tree, "rescan_uuid_tree"),
+            (self.engine.user_subvol_rm_allowed, "user_subvol_rm_allowed"),
+        ];
+        let switches = switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned());
+        let numbers = [
+            (*max_inline != default.max_inline).then(|| format!("max_inline={max_inline}")),
+            (*commit_interval_secs != default.commit_interval_secs).then(|| format!("commit={commit_interval_secs}")),
+        ];
+        let stale = stale.iter().map(|id| format!("stale={id}"));
+        let transport = match self.transport {
+            Transport::Auto => None,
+            Transport::Classic => Some("transport=classic".to_owned()),
+            Transport::Uring => Some("transport=uring".to_owned()),
+        };
+        let all = switches
+            .chain(self.engine.rescue.shown())
+            .chain(method)
+            .chain(numbers.into_iter().flatten())
+            .chain(stale)
+            .chain(transport);
+        all.collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether two mounts differ only in what each mount has of its own.
+    fn is_same_filesystem_as(&self, other: &MountOptions) -> bool {
+        let engine = |options: &MountOptions| Options {
+            read_only: false,
+            subvolume: Subvolume::Default,
+            ..options.engine.clone()
+        };
+        let flags = |Flags { sync, dirsync, lazytime, .. }: Flags| (sync, dirsync, lazytime);
+        (engine(self), flags(self.flags), self.transport) == (engine(other), flags(other.flags), other.transport)
+    }
+
     fn apply(&mut self, item: &str) -> Result<(), String> {
         let (name, value) = item.split_once('=').map_or((item, None), |(name, value)| (name, Some(value)));
         if name.starts_with("x-") || name.starts_with("X-") {
@@ -270,9 +352,11 @@ fn as_user(options: &mut MountOptions, noexec: bool) -> Result<(), String> {
 
 fn rescue(options: &mut MountOptions, list: &str) -> Result<(), String> {
     for item in list.split(':') {
-        match item {
-            "nologreplay" => options.engine.no_log_replay = true,
-            _ => return Err(format!("'{item}' is not supported")),
+        let known = item == "nologreplay" || options.engine.rescue.apply(item).is_some();
+        // Whatever is rescued: nothing is written, so no log is replayed.
+        options.engine.no_log_replay |= known;
+        if !known {
+            return Err(format!("'{item}' is not supported"));
         }
     }
     Ok(())
@@ -358,6 +442,25 @@ mod tests {
     }
 
     #[test]
+    fn further_mounts_have_flags_of_their_own_and_no_other_options() {
+        let first = parsed("compress=zstd,commit=5,subvol=/a,noatime");
+        let list = "ro,nosuid,subvolid=300,compress=zstd:3,commit=5,x-some,defaults,device=/dev/b";
+        assert_eq!(first.unheeded([list]), [""; 0]);
+        let list = "rw,compress=lzo,commit=6,relatime,sync,degraded,transport=classic,subvol=/b";
+        let others = ["compress=lzo", "commit=6", "relatime", "sync", "degraded", "transport=classic"];
+        assert_eq!(first.unheeded([list]), others);
+    }
+
+    #[test]
+    fn a_subvolume_can_be_named_twice() {
+        for list in ["subvolid=256,subvol=/a", "subvol=/a,subvolid=256"] {
+            let options = parsed(list);
+            assert_eq!(options.subvolume_id, Some(TreeId(256)));
+            assert_eq!(options.engine.subvolume, Subvolume::Path(b"/a".to_vec()));
+        }
+    }
+
+    #[test]
     fn devices_add_up() {
         assert_eq!(parsed("device=/dev/a,noatime,device=b").devices, [PathBuf::from("/dev/a"), "b".into()]);
     }
@@ -406,7 +509,15 @@ mod tests {
             ("subvol", "mount option 'subvol' needs a value"),
             ("subvol=", "mount option 'subvol' needs a value"),
             ("commit=x", "mount option 'commit=x': 'x' is not a number"),
-            ("rescue=all", "mount option 'rescue=all': 'all' is not supported"),
+            ("rescue=most", "mount option 'rescue=most': 'most' is not supported"),
+            (
+                "nobarrier",
+                "mount option 'nobarrier': flushes are never left out: a power cut would destroy the filesystem",
+            ),
+            (
+                "fatal_errors=bug",
+                "mount option 'fatal_errors=bug': after an error the filesystem becomes read-only, and no more",
+            ),
             ("space_cache=v1", "mount option 'space_cache=v1': 'v1' is not supported"),
             ("user_id=0", "mount option 'user_id=0': is the kernel's to set"),
         ];

@@ -77,6 +77,19 @@ fn answer(answering: &Answering<'_>, question: &Question, sink: Sink<'_>) -> Res
             answering.access().must_be_privileged()?;
             one(question, records::work(answering.filesystem()), sink)
         }
+        Question::StartScrub(question) => answering.start_scrub(question, &mut each(question, sink)),
+        Question::GetScrub(question) => one(question, answering.scrub_state()?, sink),
+        Question::CancelScrub(question) => none(question, answering.cancel_scrub(question)),
+        Question::LimitScrub(question) => none(question, answering.limit_scrub(question)),
+        Question::ResetDeviceErrors(question) => answering.reset_errors(question, &mut each(question, sink)),
+        Question::GetHealth(question) => one(question, answering.health()?, sink),
+        Question::ListDevices(question) => answering.devices(&mut each(question, sink)),
+        Question::ResizeDevice(question) => answering.resize(question, &mut each(question, sink)),
+        Question::AddDevice(question) => answering.add_device(question, &mut each(question, sink)),
+        Question::RemoveDevice(question) => answering.remove_device(question, &mut each(question, sink)),
+        Question::CancelDeviceWork(question) => none(question, answering.cancel_work(question)),
+        Question::StartReplace(question) => none(question, answering.start_replace(question)),
+        Question::DescribeReplace(question) => one(question, answering.replace_status()?, sink),
     }
 }
 
