@@ -15,6 +15,7 @@ mod commands;
 mod error;
 mod names;
 mod open_filesystem;
+mod output;
 mod report;
 mod streams;
 
