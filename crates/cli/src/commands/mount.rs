@@ -8,6 +8,7 @@ mod background;
 mod devices;
 mod helper;
 mod panics;
+mod supervisor;
 mod system_log;
 
 pub use helper::Helper;
@@ -29,6 +30,7 @@ use std::io::ErrorKind::NotFound;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use supervisor::Supervisor;
 
 /// Mount a filesystem.
 ///
@@ -106,7 +108,7 @@ impl Args {
     /// Mounts, serves, and returns when the filesystem is unmounted and everything is durable.
     fn serve(&self, options: &MountOptions, out: &mut dyn Write, in_background: bool) -> Result<(), CliError> {
         service::prepare();
-        let log = if in_background { system_log::open() } else { to_stderr() };
+        let log = if in_background { system_log::open() } else { supervisor::log() };
         let mountpoint = self.absolute_mountpoint()?;
         let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
         let devices::Opened { files, read_only } = devices::open(&self.devices(options), options.engine.read_only)?;
@@ -121,7 +123,7 @@ impl Args {
         }
         let request = mount::Request {
             source: std::path::absolute(self.source()).unwrap_or_else(|_| self.source().to_owned()).into(),
-            mountpoint,
+            mountpoint: mountpoint.clone(),
             flags: options.flags,
             allow_other: options.allow_other || devices::may_mount(),
             backing,
@@ -131,9 +133,10 @@ impl Args {
         let service = Service::start(filesystem, reopen, commands(), mount, Arc::clone(&log));
         let service = service.map_err(cannot_serve)?;
         drop(request);
-        if in_background {
-            background::announce(out)?;
-        }
+        let _supervisor = match in_background {
+            true => background::announce(out).map(|()| None)?,
+            false => Some(Supervisor::ready(&mountpoint)),
+        };
         service.finish().map_err(|why| {
             if in_background {
                 log(&format!("{}: {why}", self.mountpoint().display()));
@@ -250,8 +253,4 @@ fn cannot_serve(sentence: String) -> CliError {
 fn commands() -> Commands {
     let proxy = Proxy::Program { program: "/proc/self/exe".into(), name: PROXY.into() };
     Commands { carrier: crate::streams::carrier(), proxy }
-}
-
-fn to_stderr() -> Log {
-    Arc::new(report::warn)
 }
