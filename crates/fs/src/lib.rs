@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! The engine: a btrfs filesystem that is read and written.
 //!
 //! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
@@ -38,10 +40,10 @@ pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{
-    Claim, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader,
-    StatFs, Together,
+    ChunkUsage, Claim, DeviceUsage, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing,
+    OperationProgress, SnapshotReader, SpaceUsage, StatFs, Together, Trim,
 };
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use namespace::{DirEntry, RenameMode};
-pub use options::{AccessTimes, Algorithm, Commit, DataPolicy, Method, Options, Rescue, Subvolume};
+pub use options::{AccessTimes, Algorithm, Commit, DataPolicy, DiscardMode, Method, Options, Rescue, Subvolume};

@@ -21,7 +21,7 @@ use crate::error::{CliError, os_message};
 use crate::names::PROXY;
 use crate::report;
 use butterfs_device::FileDevice;
-use butterfs_fs::{Env, Errno, Filesystem, InodeId, Options, SetAttr, Subvolume, TreeId};
+use butterfs_fs::{DiscardMode, Env, Errno, Filesystem, InodeId, Options, SetAttr, Subvolume, TreeId};
 use butterfs_fuse::adaptor::Reopen;
 use butterfs_fuse::control::{MountTurn, Proxy};
 use butterfs_fuse::mount::{self, Backing, MountOptions};
@@ -276,6 +276,10 @@ impl Args {
 /// The options of a mount whose devices were opened like this.
 fn with_access(options: &MountOptions, read_only: bool) -> MountOptions {
     let mut options = options.clone();
+    if !options.data.iter().any(|option| DiscardMode::parse(option).is_some()) {
+        // As in the kernel, where the devices support it.
+        options.engine.discard = DiscardMode::Async;
+    }
     (options.engine.read_only, options.flags.read_only) = (read_only, read_only);
     options
 }
