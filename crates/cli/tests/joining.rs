@@ -470,3 +470,43 @@ fn mkfs_image(image: &Path) {
     File::create(image).unwrap().set_len(300 << 20).unwrap();
     mkfs(image, &[]);
 }
+
+/// Neither a remount nor another mount makes it writable.
+#[test]
+fn a_rescue_mount_stays_read_only() {
+    const TEST: &str = "rescue_joined";
+    let Some(two) = Two::new(TEST) else { return };
+    let generation = {
+        two.mount_ok("subvol=@", &two.root);
+        fs::write(two.root.join("later"), "later").unwrap();
+        butterfs_ok(&["umount", text(&two.root)]);
+        let dump = butterfs_ok(&["inspect-internal", "dump-super", text(&two.bed.image)]);
+        let line = dump.lines().find(|line| line.starts_with("generation")).expect("it is shown");
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = fs::metadata(&two.bed.image).unwrap().modified().unwrap();
+    for (options, shown) in [
+        ("ro,rescue=all", "rescue=ignorebadroots:ignoredatacsums:ignoremetacsums:ignoresuperflags"),
+        ("ro,usebackuproot", "rescue=usebackuproot"),
+        (&format!("ro,at={generation}"), &format!("at={generation}")),
+    ] {
+        let ran = two.mount(&format!("subvol=@,{options}"), &two.root);
+        assert_eq!(ran.code, Some(0), "{options}: {ran:?}");
+        let line = butterfs_ok(&["mount", "--show", text(&two.root)]);
+        assert!(line.starts_with("ro,") && line.contains(shown), "{line}");
+        let refused = butterfs(&["mount", "-o", "remount,rw", text(&two.bed.image), text(&two.root)]);
+        assert!(refused.code == Some(1) && refused.stderr.contains("only possible with ro"), "{refused:?}");
+        let refused = two.mount("subvol=@home", &two.home);
+        assert!(refused.code == Some(1) && refused.stderr.contains("only possible with ro"), "{refused:?}");
+        assert_eq!(fs::write(two.root.join("no"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
+        butterfs_ok(&["umount", text(&two.root)]);
+    }
+    let ran = two.mount(&format!("subvol=@,ro,at={}", generation - 1), &two.root);
+    assert!(ran.code == Some(0) && ran.stderr.contains(&format!("generation {} is shown", generation - 1)), "{ran:?}");
+    butterfs_ok(&["umount", text(&two.root)]);
+    let refused = two.mount("at=5000,ro", &two.root);
+    assert!(refused.code == Some(1) && refused.stderr.contains("does not remember this commit"), "{refused:?}");
+    let refused = two.mount("usebackuproot", &two.root);
+    assert!(refused.code == Some(1) && refused.stderr.contains("only possible with ro"), "{refused:?}");
+    assert_eq!(fs::metadata(&two.bed.image).unwrap().modified().unwrap(), before, "nothing was written");
+}

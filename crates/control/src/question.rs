@@ -9,7 +9,10 @@
 //! A new question comes to the end of its table: its number is its place there.
 
 use crate::record::{
-    Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser, FileExtentRecord, HealthRecord, InodePath, Label, MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, ScrubEarlier, ScrubNews, ScrubState, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
+    ChunkRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser,
+    FileExtentRecord, FilesystemRecord, HealthRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord,
+    NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, ScrubEarlier,
+    ScrubNews, ScrubState, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 use crate::{Message, QUESTION_BYTES};
 use serde::{Deserialize, Serialize};
@@ -456,6 +459,17 @@ questions! {
     } -> Record = Nothing;
     /// The last replacement of a device.
     DescribeReplace {} -> Record = ReplaceRecord;
+    /// The filesystem as a whole.
+    DescribeFilesystem {} -> Record = FilesystemRecord;
+    /// Its chunks.
+    ListChunks {} -> Record = ChunkRecord;
+    /// Its devices.
+    ListMembers {} -> Record = MemberRecord;
+    /// The extents of a file that take space, without those that are inline, and whether other files use their data.
+    MeasureFile {
+        /// The file.
+        file: InodeRef,
+    } -> Record = MeasuredExtent;
 }
 
 questions! {

@@ -77,6 +77,14 @@ one_of! {
         WorkProgress(WorkProgress),
         /// See [`ReplaceRecord`].
         Replace(ReplaceRecord),
+        /// See [`FilesystemRecord`].
+        Filesystem(FilesystemRecord),
+        /// See [`ChunkRecord`].
+        Chunk(ChunkRecord),
+        /// See [`MemberRecord`].
+        Member(MemberRecord),
+        /// See [`MeasuredExtent`].
+        Measured(MeasuredExtent),
     }
 }
 
@@ -358,6 +366,96 @@ pub struct WorkProgress {
     pub done_bytes: u64,
     /// Bytes that are to move.
     pub total_bytes: u64,
+}
+
+/// A filesystem as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesystemRecord {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its label.
+    #[serde(with = "crate::bytes")]
+    pub label: Vec<u8>,
+    /// The generation of the last commit.
+    pub generation: u64,
+    /// Bytes allocated in all block groups.
+    pub bytes_used: u64,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Bytes that file data can still take, as `statfs` says.
+    pub available: u64,
+    /// Bytes of metadata that are kept for operations that must not fail.
+    pub global_reserve: u64,
+    /// Devices, missing ones too.
+    pub devices: u64,
+    /// Bytes that the filesystem uses of all of them.
+    pub device_bytes: u64,
+    /// Of them, on missing devices.
+    pub missing_bytes: u64,
+    /// Bytes of devices that the filesystem leaves alone.
+    pub slack_bytes: u64,
+    /// What each type and profile has.
+    pub spaces: Vec<SpaceRecord>,
+    /// When freed space is discarded, as the mount option says it.
+    pub discard: String,
+}
+
+/// All block groups of one type and profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceRecord {
+    /// Type and profile.
+    pub flags: u64,
+    /// Their bytes.
+    pub total: u64,
+    /// Bytes allocated in them.
+    pub used: u64,
+    /// Their bytes on all devices.
+    pub raw: u64,
+}
+
+/// A chunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkRecord {
+    /// Its address.
+    pub start: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// Bytes allocated in it.
+    pub used: u64,
+    /// Type and profile.
+    pub flags: u64,
+    /// Its bytes on each device, for each stripe.
+    pub stripe_length: u64,
+    /// Device and address of each stripe.
+    pub stripes: Vec<(u64, u64)>,
+}
+
+/// A device of a filesystem.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRecord {
+    /// Its number.
+    pub id: u64,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its path, and its bytes; none where it is missing.
+    pub storage: Option<(String, u64)>,
+    /// Bytes that the filesystem uses of it.
+    pub total_bytes: u64,
+    /// Bytes of it that are in chunks.
+    pub allocated: u64,
+}
+
+/// An extent of a file that takes space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeasuredExtent {
+    /// Where its data begins, by logical address.
+    pub address: u64,
+    /// Bytes of the file.
+    pub len: u64,
+    /// Another file, or another subvolume, uses the data.
+    pub shared: bool,
 }
 
 /// What the engine has done so far.

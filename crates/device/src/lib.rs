@@ -93,10 +93,15 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// it where they do not exist or cannot be read.
     fn begin_read(&self, _offset: u64, _len: u64) {}
 
-    /// Tells the device that nobody needs these bytes; afterwards they read as anything. Devices without discard support
-    /// return `Ok(())`, as this default does.
+    /// Tells the device that nobody needs these bytes; afterwards they read as anything, until they are written. Devices
+    /// without discard support return `Ok(())`, as this default does.
     fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Whether the device may support discard: `false` once it has said that it does not.
+    fn supports_discard(&self) -> bool {
+        true
     }
 
     /// What to call the device in messages: its path.

@@ -40,10 +40,10 @@ pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{
-    Claim, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader,
-    StatFs, Together,
+    ChunkUsage, Claim, DeviceUsage, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing,
+    OperationProgress, SnapshotReader, SpaceUsage, StatFs, Together, Trim,
 };
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use namespace::{DirEntry, RenameMode};
-pub use options::{AccessTimes, Algorithm, Commit, DataPolicy, Method, Options, Rescue, Subvolume};
+pub use options::{AccessTimes, Algorithm, Commit, DataPolicy, DiscardMode, Method, Options, Rescue, Subvolume};

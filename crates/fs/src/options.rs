@@ -7,6 +7,7 @@ pub use data::{Algorithm, DataPolicy, Method};
 pub use rescue::{Commit, Rescue};
 
 use butterfs_ondisk::{DeviceId, TreeId};
+use std::time::Duration;
 
 /// Which subvolume is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -60,6 +61,50 @@ pub struct Policies {
     /// How many reference changes may wait for what.
     #[doc(hidden)]
     pub booking: Booking,
+    /// Seconds that freed space waits before the background discards it; 120 where nothing is said, as in the kernel.
+    #[doc(hidden)]
+    pub discard_delay_secs: Option<u64>,
+}
+
+impl Policies {
+    /// How long freed space waits before the background discards it.
+    pub(crate) fn discard_delay(&self) -> Duration {
+        Duration::from_secs(self.discard_delay_secs.unwrap_or(120))
+    }
+}
+
+/// When freed space is discarded (`discard=`, `nodiscard`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DiscardMode {
+    /// Never, but on request.
+    #[default]
+    Off,
+    /// By the commit that frees it.
+    Sync,
+    /// Later, in the background.
+    Async,
+}
+
+impl DiscardMode {
+    /// What a mount option says (`discard`, `discard=sync`, `discard=async`, `nodiscard`); `None` for other options. Without
+    /// a value it is `sync`, as in the kernel.
+    pub fn parse(option: &str) -> Option<DiscardMode> {
+        match option {
+            "discard" | "discard=sync" => Some(DiscardMode::Sync),
+            "discard=async" => Some(DiscardMode::Async),
+            "nodiscard" => Some(DiscardMode::Off),
+            _ => None,
+        }
+    }
+
+    /// The mount option that says it.
+    pub fn option(self) -> &'static str {
+        match self {
+            DiscardMode::Off => "nodiscard",
+            DiscardMode::Sync => "discard=sync",
+            DiscardMode::Async => "discard=async",
+        }
+    }
 }
 
 /// When reference changes are booked ahead of the commit, which books the rest while everybody waits.
@@ -130,6 +175,8 @@ pub enum Canary {
     ReferencesScanned,
     /// All reference changes are booked by the commit, while everybody waits.
     BookedAtOnce,
+    /// What a generation freed is discarded before its superblock is durable.
+    DiscardedEarly,
     /// A panic aborts nothing.
     PanicForgiven,
     /// The stripes of a chunk that moves are swapped before the last of it is copied.
@@ -202,6 +249,8 @@ pub struct Options {
     pub node_cache_bytes: usize,
     /// Unwritten file data kept in memory, in bytes.
     pub dirty_data_bytes: usize,
+    /// When freed space is discarded; `Filesystem::set_discard_mode` changes it later.
+    pub discard: DiscardMode,
     /// Test and benchmark policies.
     pub policies: Policies,
 }
@@ -226,6 +275,7 @@ impl Default for Options {
             user_subvol_rm_allowed: false,
             node_cache_bytes: 256 << 20,
             dirty_data_bytes: 256 << 20,
+            discard: DiscardMode::Off,
             policies: Policies::default(),
         }
     }

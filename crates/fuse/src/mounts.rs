@@ -13,6 +13,7 @@ use crate::mount::{self, MountOptions, Superblock};
 use crate::transport::Transport;
 use butterfs_control::{MountAnswer, MountQuestion, Refusal, Storage};
 use butterfs_fs::TreeId;
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -80,7 +81,7 @@ impl Mounts {
         }
         for _ in 0..RENAMES {
             let (path, ino) = self.find(&asked)?;
-            match show(superblock, writable, &path) {
+            match self.show(superblock, writable, &path) {
                 // Nobody renames the top level.
                 Ok(mount) if path.is_empty() => return Ok((unheeded, mount)),
                 Ok(mount) if mount::inode_number(&mount).is_ok_and(|shown| shown == ino) => {
@@ -93,6 +94,18 @@ impl Mounts {
             }
         }
         Err(Refusal::new(libc::EBUSY, "the subvolume is renamed all the time"))
+    }
+
+    fn show(&self, superblock: &Superblock, writable: bool, path: &[u8]) -> io::Result<OwnedFd> {
+        let mount = superblock.another_mount()?;
+        if !self.adaptor.is_behind(&mount) {
+            // The device belongs to somebody else by now.
+            return Err(Errno::NOTCONN.into());
+        }
+        if writable {
+            mount::make_writable(&mount)?;
+        }
+        mount::subtree(mount, Path::new(OsStr::from_bytes(path)))
     }
 
     /// The path of the subvolume that is asked for, and the number of its root directory.
@@ -108,10 +121,6 @@ impl Mounts {
 pub fn show_first(root: OwnedFd, path: &[u8], request: &mount::Request) -> io::Result<()> {
     let mount = mount::subtree(root, Path::new(OsStr::from_bytes(path)))?;
     mount::place(mount, &request.flags, &request.mountpoint)
-}
-
-fn show(superblock: &Superblock, writable: bool, path: &[u8]) -> io::Result<OwnedFd> {
-    mount::subtree(superblock.another_mount(writable)?, Path::new(OsStr::from_bytes(path)))
 }
 
 fn refused(error: &io::Error) -> Refusal {

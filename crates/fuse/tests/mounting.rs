@@ -376,8 +376,8 @@ fn a_superblock_has_several_mounts() {
         let superblock = mounted.superblock.as_ref().expect("root mounts by system call");
         for (name, make) in [("a", mount::subtree as fn(_, &Path) -> _), ("b", mount::subtree_by_namespace)] {
             let at = scratch.folder(&format!("{backing}-{name}")).canonicalize().unwrap();
-            assert!(make(superblock.another_mount(false).unwrap(), Path::new("one/nothing")).is_err());
-            let further = make(superblock.another_mount(false).unwrap(), Path::new("one/two")).unwrap();
+            assert!(make(superblock.another_mount().unwrap(), Path::new("one/nothing")).is_err());
+            let further = make(superblock.another_mount().unwrap(), Path::new("one/two")).unwrap();
             mount::place(further, &Flags { read_only: true, ..Flags::default() }, &at).unwrap();
             assert_eq!(fs::read_to_string(at.join("file")).unwrap(), backing);
             assert_eq!(fs::write(at.join("file"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
@@ -387,7 +387,7 @@ fn a_superblock_has_several_mounts() {
         fs::write(mounted.at.join("one/two/file"), "goes on").unwrap();
         let superblock = mounted.superblock.take().expect("as above");
         assert_eq!(mounted.unmount(), End::Unmounted);
-        let error = superblock.another_mount(false).unwrap_err().raw_os_error();
+        let error = superblock.another_mount().unwrap_err().raw_os_error();
         assert!(matches!(error, Some(libc::EINVAL | libc::ENOTCONN)), "{error:?}");
     }
 }

@@ -166,6 +166,12 @@ order! {
     WATCHED,
     /// How new data is stored.
     DATA_POLICY,
+    /// How freed space is discarded.
+    DISCARD_MODE,
+    /// What waits to be discarded.
+    FREED,
+    /// Discards that are under way.
+    DISCARD_TRAFFIC,
     /// The last committed superblock.
     SUPERBLOCK,
     /// The chunk map.

@@ -47,6 +47,9 @@ pub enum Condition {
     Failed,
 }
 
+/// Nothing before this address of a device is discarded: boot loaders and partition tables live there.
+const FIRST_DISCARDED: u64 = 1 << 20;
+
 const CONDITIONS: [Condition; 3] = [Condition::Whole, Condition::Stale, Condition::Failed];
 
 /// Whether a device keeps what is written in its cache.
@@ -358,11 +361,24 @@ impl Member {
         }
     }
 
-    /// Discards a range, unless a superblock copy is in it. It is advice, so failing changes nothing.
-    pub fn discard(&self, at: Physical, len: u64) {
-        if touched_superblock(at, len).is_none() {
-            let _ = self.device.discard(at.0, len);
+    /// Discards a range, but for the copies of the superblock and what lies before the first chunk. Returns how many bytes
+    /// the device took; a failure changes nothing, because nobody needs them.
+    pub fn discard(&self, at: Physical, len: u64) -> u64 {
+        if !self.is_in_use() || !self.device.supports_discard() {
+            return 0;
         }
+        let end = at.0.saturating_add(len).min(self.device.len());
+        let mut done = 0;
+        let mut from = at.0.max(FIRST_DISCARDED);
+        while from < end {
+            let copy = touched_superblock(Physical(from), end - from);
+            let until = copy.map_or(end, |copy| copy.0.max(from));
+            if until > from && self.device.discard(from, until - from).is_ok() && self.device.supports_discard() {
+                done += until - from;
+            }
+            from = copy.map_or(end, |copy| copy.0 + SUPERBLOCK_LEN as u64);
+        }
+        done
     }
 }
 
@@ -370,7 +386,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The place of a superblock copy in a range.
+/// The place of the first superblock copy in a range.
 pub(crate) fn touched_superblock(at: Physical, len: u64) -> Option<Physical> {
     OFFSETS.into_iter().find(|copy| at.0 < copy.0 + SUPERBLOCK_LEN as u64 && copy.0 < at.0.saturating_add(len))
 }

@@ -82,6 +82,10 @@ pub fn questions() -> Vec<Question> {
         }
         .into(),
         DescribeReplace {}.into(),
+        DescribeFilesystem {}.into(),
+        ListChunks {}.into(),
+        ListMembers {}.into(),
+        MeasureFile { file: ONE }.into(),
     ]
 }
 
@@ -273,6 +277,29 @@ pub fn records() -> Vec<Record> {
         WorkProgress { done_bytes: 1, total_bytes: 2 }.into(),
         ReplaceRecord { state: 1, permille: 999, started: 1 << 40, stopped: -1, write_errors: 2, read_errors: 3 }
             .into(),
+        FilesystemRecord {
+            uuid: [0xcd; 16],
+            label: b"\xff".to_vec(),
+            generation: u64::MAX,
+            bytes_used: 1,
+            sectorsize: 4096,
+            nodesize: 65536,
+            available: 2,
+            global_reserve: 3,
+            devices: 4,
+            device_bytes: 5,
+            missing_bytes: 6,
+            slack_bytes: 7,
+            spaces: vec![SpaceRecord { flags: 0x15, total: 1, used: 2, raw: 3 }],
+            discard: "discard=async".into(),
+        }
+        .into(),
+        FilesystemRecord::default().into(),
+        ChunkRecord { start: 1, length: 2, used: 3, flags: 4, stripe_length: 5, stripes: vec![(1, u64::MAX)] }.into(),
+        MemberRecord { id: 1, uuid: [2; 16], storage: Some(("/dev/\u{e9}".into(), 3)), total_bytes: 4, allocated: 5 }
+            .into(),
+        MemberRecord { id: 2, ..MemberRecord::default() }.into(),
+        MeasuredExtent { address: 1 << 40, len: 4096, shared: true }.into(),
     ]
 }
 

@@ -7,6 +7,7 @@ mod chunk_migration;
 mod claims;
 mod data;
 mod devices;
+mod discards;
 mod durability;
 #[cfg(test)]
 mod durability_tests;
@@ -33,9 +34,11 @@ mod subvolume_root;
 mod subvolume_tests;
 mod subvolumes;
 mod together;
+mod usage;
 
 pub use claims::Claim;
 pub use devices::{DeviceDescription, NewSize, OldContent, RemovedDevice, Resized, Storage};
+pub use discards::Trim;
 pub use durability::GoingDown;
 pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};
@@ -44,6 +47,7 @@ pub use replace::{ReplaceRequest, ReplaceStatus, Replacement};
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::{DeviceCondition, StatFs};
 pub use together::Together;
+pub use usage::{ChunkUsage, DeviceUsage, SpaceUsage};
 
 use crate::commit::Engine;
 use crate::env::Env;
@@ -81,6 +85,7 @@ pub(crate) struct Inner {
     stopping: AtomicBool,
     timer: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
     cleaner: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
+    discarder: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
     /// One at a time drops deleted subvolumes or repairs the UUID tree.
     upkeep: Mutex<(), { order::UPKEEP }>,
     snapshots: Snapshots,
@@ -96,7 +101,8 @@ impl Drop for Inner {
         self.stopping.store(true, Ordering::Relaxed);
         self.engine.background_requests.request_commit();
         self.engine.background_requests.request_cleaning();
-        for thread in [&self.timer, &self.cleaner] {
+        self.engine.discards.wake();
+        for thread in [&self.timer, &self.cleaner, &self.discarder] {
             let thread = thread.lock().take();
             // One of them may be the last that held the filesystem.
             if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -130,6 +136,7 @@ impl Filesystem {
             stopping: AtomicBool::new(false),
             timer: Mutex::new(None),
             cleaner: Mutex::new(None),
+            discarder: Mutex::new(None),
             upkeep: Mutex::new(()),
             snapshots: Snapshots::default(),
             told: Mutex::default(),
@@ -142,6 +149,7 @@ impl Filesystem {
         filesystem.prepare_writing()?;
         filesystem.start_timer();
         filesystem.start_cleaner();
+        filesystem.start_discarder();
         if filesystem.0.engine.env().background()
             && let Some(replacement) = filesystem.continue_replace()?
         {
@@ -234,7 +242,8 @@ impl Filesystem {
         self.stop_scrub();
         self.0.engine.background_requests.request_commit();
         self.0.engine.background_requests.request_cleaning();
-        for thread in [&self.0.timer, &self.0.cleaner] {
+        self.0.engine.discards.wake();
+        for thread in [&self.0.timer, &self.0.cleaner, &self.0.discarder] {
             if let Some(thread) = thread.lock().take() {
                 let _ = thread.join();
             }
@@ -254,6 +263,7 @@ impl Filesystem {
         self.0.engine.commit_unused_groups()?;
         // The secondary superblocks of the last commit wait for a flush.
         self.0.engine.volume().flush()?;
+        self.discard_last();
         self.0.engine.set_read_only(true);
         // Only data of files could not be written, and is lost now.
         synced

@@ -47,7 +47,7 @@ pub(super) fn as_of(superblock: &Superblock, commit: Commit) -> Result<Superbloc
     let slot = slot.ok_or_else(|| {
         let known = known(superblock).iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         let what = format!("the superblock does not remember this commit, only those of the generations {known}");
-        Error::refused_at(Errno::ENOENT, what)
+        Error::refused_at(Errno::EINVAL, what)
     })?;
     Ok(of_backup(superblock, slot))
 }

@@ -28,6 +28,7 @@ mod nodes;
 mod operations;
 mod subvolumes;
 mod upgrade;
+mod witness;
 mod writers;
 
 use crate::protocol::Request;
@@ -62,6 +63,7 @@ struct Shared {
     being_read: directory::BeingRead,
     closed_entries: subvolumes::ClosedEntries,
     holds: Arc<Holds>,
+    witness: witness::Witness,
     device: DevFuse,
     /// Somebody had the filesystem stop writing.
     is_down: AtomicBool,
@@ -84,6 +86,7 @@ impl Adaptor {
             being_read: directory::BeingRead::default(),
             closed_entries: subvolumes::ClosedEntries::default(),
             holds: Arc::default(),
+            witness: witness::Witness::default(),
             device,
             is_down: AtomicBool::new(false),
             closed: OnceLock::new(),
@@ -126,6 +129,11 @@ impl Adaptor {
         let found = self.0.filesystem().find_subvolume(which)?;
         let path = self.0.filesystem().subvolume_path(found.tree)?;
         Ok((path, found.tree, self.0.nodes.ino(found)))
+    }
+
+    /// Whether a mount leads here. Needs the session to be served, by other threads.
+    pub fn is_behind(&self, mount: impl std::os::fd::AsFd) -> bool {
+        self.0.witness.is_asked_by(mount)
     }
 
     /// The options in force.

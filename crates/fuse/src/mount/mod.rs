@@ -29,7 +29,7 @@ pub mod options;
 mod superblock;
 
 pub use options::MountOptions;
-pub use superblock::{Superblock, device_number, inode_number, place, subtree, subtree_by_namespace};
+pub use superblock::{Superblock, device_number, inode_number, make_writable, place, subtree, subtree_by_namespace};
 
 use crate::transport::DevFuse;
 use rustix::mount::UnmountFlags;

@@ -6,7 +6,7 @@
 use super::Flags;
 use crate::transport::Transport;
 use butterfs_fs::options::ParityWrites;
-use butterfs_fs::{AccessTimes, DeviceId, Options, Rescue, Subvolume, TreeId};
+use butterfs_fs::{AccessTimes, DeviceId, DiscardMode, Options, Rescue, Subvolume, TreeId};
 use std::path::PathBuf;
 
 /// See the [module](self).
@@ -22,7 +22,7 @@ pub struct MountOptions {
     pub remount: bool,
     /// How requests come.
     pub transport: Transport,
-    /// What was said about how new data is stored, in order.
+    /// What was said about how new data is stored and freed space discarded, in order: an existing mount takes it too.
     pub data: Vec<String>,
     /// The id of the subvolume, where it is said beside its path.
     pub subvolume_id: Option<TreeId>,
@@ -88,6 +88,8 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("nodatacow", Bare, |options, _| data(options, "nodatacow", "")),
     ("datasum", Bare, |options, _| data(options, "datasum", "")),
     ("nodatasum", Bare, |options, _| data(options, "nodatasum", "")),
+    ("discard", Optional, |options, value| discard(options, "discard", value)),
+    ("nodiscard", Bare, |options, _| discard(options, "nodiscard", "")),
     ("rescan_uuid_tree", Bare, |options, _| {
         options.engine.rescan_uuid_tree = true;
         Ok(())
@@ -138,8 +140,6 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("autodefrag", Bare, IGNORED),
     ("noautodefrag", Bare, IGNORED),
     ("barrier", Bare, IGNORED),
-    ("discard", Optional, |_, value| one_of(value, &["", "sync", "async"])),
-    ("nodiscard", Bare, IGNORED),
     ("enospc_debug", Bare, IGNORED),
     ("noenospc_debug", Bare, IGNORED),
     ("flushoncommit", Bare, |options, _| {
@@ -370,6 +370,14 @@ fn data(options: &mut MountOptions, name: &str, value: &str) -> Result<(), Strin
     Ok(())
 }
 
+/// When freed space is discarded, from now on or, with `remount`, on the existing mount.
+fn discard(options: &mut MountOptions, name: &str, value: &str) -> Result<(), String> {
+    let option = if value.is_empty() { name.to_owned() } else { format!("{name}={value}") };
+    options.engine.discard = DiscardMode::parse(&option).ok_or_else(|| format!("'{value}' is not supported"))?;
+    options.data.push(option);
+    Ok(())
+}
+
 fn remount_only(options: &mut MountOptions, _: &str) -> Result<(), String> {
     if options.remount { Ok(()) } else { Err("is the kernel's to set".to_owned()) }
 }
@@ -482,7 +490,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_here_is_accepted() {
-        let line = "defaults,ssd,discard=async,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
+        let line = "defaults,ssd,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
                     comment=mine,_netdev,default_permissions";
         assert_eq!(parsed(line), MountOptions::default());
         assert_eq!(parsed("users").flags, Flags { nosuid: true, nodev: true, noexec: true, ..Flags::default() });
@@ -517,6 +525,25 @@ mod tests {
             assert_eq!(MountOptions::parse([list]), Err(sentence.to_owned()));
         }
         assert!(parsed("user_id=0,remount").remount);
+    }
+
+    #[test]
+    fn the_last_word_on_discard_counts() {
+        let table = [
+            ("noatime", DiscardMode::Off, &[][..]),
+            ("discard", DiscardMode::Sync, &["discard"]),
+            ("nodiscard,discard=async", DiscardMode::Async, &["nodiscard", "discard=async"]),
+            ("discard=sync,nodiscard", DiscardMode::Off, &["discard=sync", "nodiscard"]),
+        ];
+        for (list, mode, said) in table {
+            let options = parsed(list);
+            assert_eq!(options.engine.discard, mode, "{list}");
+            assert_eq!(options.data, said, "{list}");
+        }
+        assert_eq!(
+            MountOptions::parse(["discard=never"]),
+            Err("mount option 'discard=never': 'never' is not supported".to_owned())
+        );
     }
 
     #[test]

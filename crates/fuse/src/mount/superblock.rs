@@ -56,21 +56,17 @@ impl Superblock {
         self.named(|source| self.mount(connection, source, (&request.flags, attributes(&request.flags))))
     }
 
-    /// One more mount of the superblock, which is nowhere and has no flags; a superblock that is read-only becomes
-    /// writable for it where `writable`.
-    pub fn another_mount(&self, writable: bool) -> io::Result<OwnedFd> {
+    /// One more mount of the superblock, which is nowhere and has no flags of its own. It may be that of another filesystem,
+    /// where the last mount of this one is gone and its device is used again.
+    pub fn another_mount(&self) -> io::Result<OwnedFd> {
         let flags = Flags { read_only: false, ..Flags::default() };
-        let mount = self.named(|source| match self.again(source, &flags) {
+        self.named(|source| match self.again(source, &flags) {
             // The kernel wants to hear whether the superblock can be written.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 self.again(source, &Flags { read_only: true, ..flags })
             }
             outcome => outcome,
-        })?;
-        if writable {
-            make_writable(mount.as_fd())?;
-        }
-        Ok(mount)
+        })
     }
 
     fn again(&self, source: &OsStr, flags: &Flags) -> io::Result<OwnedFd> {
@@ -129,7 +125,7 @@ impl Superblock {
 }
 
 /// Allows writing to the superblock of a mount; mounts that are read-only themselves stay so.
-fn make_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
+pub fn make_writable(mount: impl AsFd) -> io::Result<()> {
     let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
     let context = fspick(mount, "", flags)?;
     fsconfig_set_flag(&context, "rw")?;

@@ -22,6 +22,7 @@ mod inodes;
 mod perform;
 mod records;
 mod scrub;
+mod usage;
 
 pub use access::{Access, Capabilities, Peer};
 pub use hold::Holds;

@@ -69,6 +69,10 @@ fn answer(answering: &Answering<'_>, question: &Question, sink: Sink<'_>) -> Res
         Question::StoreData(question) => none(question, answering.store_data(question)),
         Question::CountDeviceErrors(question) => answering.device_errors(&mut each(question, sink)),
         Question::SyncAll(question) => none(question, answering.filesystem().sync().map_err(Refused::from)),
+        Question::DescribeFilesystem(question) => one(question, answering.filesystem_record()?, sink),
+        Question::ListChunks(question) => answering.chunks(&mut each(question, sink)),
+        Question::ListMembers(question) => answering.members(&mut each(question, sink)),
+        Question::MeasureFile(question) => answering.measure(question, &mut each(question, sink)),
         Question::CountWork(question) => {
             answering.access().must_be_privileged()?;
             one(question, records::work(answering.filesystem()), sink)
