@@ -7,11 +7,11 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     run(std::env::args_os().skip(1).collect())
 }
 
-pub fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
     let devices: Vec<Device> = arguments.into_iter().map(Device::path).collect();
     if !devices.is_empty() {
         let check = devices.into_iter().fold(Check::new(), Check::device);

@@ -94,7 +94,7 @@ impl BlockDevice for HttpDevice {
     }
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let server = serve(make_disk()?)?;
     let device = HttpDevice::connect(server)?;
     let requests = Arc::clone(&device.requests);

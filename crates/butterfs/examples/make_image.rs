@@ -7,11 +7,11 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     run(std::env::args_os().skip(1).collect())
 }
 
-pub fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
     let folder = std::env::temp_dir().join(format!("butterfs-make-image-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let image = arguments.into_iter().next().map_or_else(|| folder.join("root.img"), Into::into);

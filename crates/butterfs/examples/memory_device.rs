@@ -6,7 +6,7 @@ use butterfs::{BlockDevice, Device, Filesystem, MemoryDevice, Mkfs};
 use std::error::Error;
 use std::sync::Arc;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     // Only what is written takes memory, whatever the length.
     let disk = Arc::new(MemoryDevice::new(4 << 30));
     let device = Device::from(Arc::clone(&disk) as Arc<dyn BlockDevice>);

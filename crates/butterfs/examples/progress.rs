@@ -7,7 +7,7 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let disk = Device::memory(512 << 20);
     Mkfs::new().device(disk.clone()).run()?;
     let filesystem = Filesystem::open(disk.clone())?;

@@ -11,11 +11,11 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     run(std::env::args_os().skip(1).collect())
 }
 
-pub fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
     if let [disk, offset, length, path] = arguments.as_slice() {
         let number = |text: &OsString| text.to_string_lossy().parse::<u64>();
         let (offset, length) = (number(offset)?, number(length)?);

@@ -9,11 +9,11 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io::Read;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     run(std::env::args_os().skip(1).collect())
 }
 
-pub fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
     let mut arguments = arguments.into_iter();
     if let Some(image) = arguments.next() {
         let filesystem = Filesystem::open(Device::path(image))?;

@@ -11,11 +11,11 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     run(std::env::args_os().skip(1).collect())
 }
 
-pub fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Box<dyn Error>> {
     let is_demonstration = arguments.is_empty();
     let named = arguments.into_iter().map(Device::path).collect();
     let devices = if is_demonstration { vec![broken_disk()?] } else { named };

@@ -6,7 +6,7 @@ use butterfs::{Access, Device, Filesystem, Mkfs, StreamVersion};
 use std::error::Error;
 use std::fs::File;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::temp_dir().join(format!("butterfs-snapshot-and-send-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let disk = Device::create(folder.join("disk.img"), 512 << 20)?;

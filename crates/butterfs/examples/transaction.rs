@@ -5,7 +5,7 @@
 use butterfs::{Device, Filesystem, Mkfs, Rename, Transaction};
 use std::error::Error;
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let disk = Device::memory(256 << 20);
     Mkfs::new().device(disk.clone()).run()?;
     let filesystem = Filesystem::open(disk)?;

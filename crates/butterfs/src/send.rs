@@ -70,7 +70,7 @@ pub enum SendErrorKind {
 }
 
 impl Filesystem {
-    /// Sends a read-only snapshot: as a whole, or as the difference from a [parent](Send::parent) that the receiver has.
+    /// Sends a read-only snapshot: as a whole, or as the difference from a [parent](SendRequest::parent) that the receiver has.
     ///
     /// ```
     /// # use butterfs::{Device, Filesystem, Mkfs};

@@ -23,9 +23,9 @@ fn is_clean(disk: &Device) -> bool {
 fn handles_go_from_thread_to_thread() {
     fn shared<T: Send + Sync>() {}
     fn cheap<T: Clone>() {}
-    (shared::<Filesystem>(), shared::<Dir>(), shared::<File>(), shared::<Node>(), shared::<ReadDir>());
-    (shared::<Error>(), shared::<Device>(), shared::<butterfs::SendError>(), shared::<butterfs::ReceiveError>());
-    (cheap::<Filesystem>(), cheap::<Dir>(), cheap::<Node>(), cheap::<Device>(), cheap::<Error>());
+    shared::<(Filesystem, Dir, File, Node, ReadDir)>();
+    shared::<(Error, Device, butterfs::SendError, butterfs::ReceiveError)>();
+    cheap::<(Filesystem, Dir, Node, Device, Error)>();
 }
 
 #[test]
