@@ -150,6 +150,7 @@ fn fstab_has_two_lines_for_one_device() {
     const TEST: &str = "joined_by_fstab";
     let Some(two) = Two::new(TEST) else { return };
     let script = r#"
+        awk '/butterfs|btrfs/ { print $5 }' /proc/self/mountinfo | xargs -r -n 1 umount -l
         mount -t tmpfs none /usr/sbin && ln -s "$binary" /usr/sbin/mount.butterfs
         { echo "$image $root butterfs defaults,subvol=/@ 0 0"; echo "$image $home butterfs noexec,subvol=@home 0 0"; } > "$fstab"
         mount -a -T "$fstab"; mount -a -T "$fstab"
@@ -364,7 +365,7 @@ fn a_mount_is_made_in_the_namespace_of_whoever_asks() {
     two.mount_ok(Two::both()[0], &two.root);
     let script = r#"
         # The namespace holds what other tests have mounted.
-        awk '/butterfs/ { print $5 }' /proc/self/mountinfo | xargs -r -n 1 umount -l
+        awk '/butterfs|btrfs/ { print $5 }' /proc/self/mountinfo | xargs -r -n 1 umount -l
         "$binary" mount -o subvol=@home "$image" "$home"
         echo inside > "$home/file"
         findmnt -n -o FSROOT "$home"
@@ -477,7 +478,8 @@ fn a_rescue_mount_stays_read_only() {
     const TEST: &str = "rescue_joined";
     let Some(two) = Two::new(TEST) else { return };
     let generation = {
-        two.mount_ok("subvol=@", &two.root);
+        // What is freed would be discarded, and older commits with it.
+        two.mount_ok("subvol=@,nodiscard", &two.root);
         fs::write(two.root.join("later"), "later").unwrap();
         butterfs_ok(&["umount", text(&two.root)]);
         let dump = butterfs_ok(&["inspect-internal", "dump-super", text(&two.bed.image)]);

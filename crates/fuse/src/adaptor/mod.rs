@@ -139,7 +139,12 @@ impl Adaptor {
     /// The options in force.
     pub fn options(&self) -> Options {
         let filesystem = self.0.filesystem();
-        Options { data: filesystem.data_policy(), read_only: filesystem.is_read_only(), ..filesystem.options().clone() }
+        Options {
+            data: filesystem.data_policy(),
+            discard: filesystem.discard_mode(),
+            read_only: filesystem.is_read_only(),
+            ..filesystem.options().clone()
+        }
     }
 
     /// Called with the device number of the mount when it is known. From then on the server notices when the mount

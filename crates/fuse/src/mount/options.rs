@@ -286,6 +286,8 @@ impl MountOptions {
             (*max_inline != default.max_inline).then(|| format!("max_inline={max_inline}")),
             (*commit_interval_secs != default.commit_interval_secs).then(|| format!("commit={commit_interval_secs}")),
         ];
+        let discard = (self.engine.discard != DiscardMode::Off).then(|| self.engine.discard.option().to_owned());
+        let parity = (self.engine.parity_writes == ParityWrites::Copied).then(|| "raid56=cow".to_owned());
         let stale = stale.iter().map(|id| format!("stale={id}"));
         let transport = match self.transport {
             Transport::Auto => None,
@@ -295,6 +297,8 @@ impl MountOptions {
         let all = switches
             .chain(self.engine.rescue.shown())
             .chain(method)
+            .chain(discard)
+            .chain(parity)
             .chain(numbers.into_iter().flatten())
             .chain(stale)
             .chain(transport);
