@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 19] = [
+const PROGRAMS: [(&str, &str); 24] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -29,6 +29,11 @@ const PROGRAMS: [(&str, &str); 19] = [
     ("btrbk", "btrbk"),
     ("podman", "podman"),
     ("snapper", "snapper"),
+    ("rpmbuild", "rpm"),
+    ("debootstrap", "debootstrap"),
+    ("file", "file"),
+    ("strip", "binutils"),
+    ("unshare", "util-linux"),
 ];
 
 /// Programs from crates.io, with the versions that the lists of expected results were made with.
@@ -44,7 +49,8 @@ pub fn environment() -> Vec<(String, String)> {
 
 /// Gets everything that is missing. Returns one sentence for each tool that cannot be had.
 pub fn ensure() -> Vec<String> {
-    let steps: [fn() -> Result<(), String>; 4] = [debian_packages, crate_programs, newer_btrfs_progs, kernel_source];
+    let steps: [fn() -> Result<(), String>; 5] =
+        [debian_packages, crate_programs, newer_btrfs_progs, kernel_source, wheel_builder];
     steps.iter().filter_map(|step| step().err()).collect()
 }
 
@@ -84,6 +90,18 @@ fn crate_programs() -> Result<(), String> {
     let mut command = Command::new("cargo");
     command.args(["install", "--locked", "--root"]).arg(folder).args(wanted);
     limited(&mut command, "cargo-install", 900)
+}
+
+/// The program that builds the Python wheel, in a virtual environment of its own.
+fn wheel_builder() -> Result<(), String> {
+    let folder = workspace::tools().join("python");
+    if folder.join("bin/maturin").is_file() {
+        return Ok(());
+    }
+    println!("installing maturin");
+    limited(Command::new("python3").args(["-m", "venv"]).arg(&folder), "python-venv", 120)?;
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "maturin==1.16.0"];
+    limited(Command::new(folder.join("bin/python")).args(install), "pip-install", 300)
 }
 
 /// The btrfs-progs of bookworm cannot make the block group tree, which is today's default. Debian's backports have one
@@ -134,8 +152,17 @@ impl Apt {
 
     /// apt-get, without its words.
     pub fn get(&self) -> Command {
-        let at = |name: &str| self.folder.join(name).display().to_string();
-        let mut command = Command::new("apt-get");
+        self.program("apt-get")
+    }
+
+    /// apt-cache, without its words.
+    pub fn cache(&self) -> Command {
+        self.program("apt-cache")
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let at = |place: &str| self.folder.join(place).display().to_string();
+        let mut command = Command::new(name);
         command.args(["-o", &format!("Dir::Etc::SourceList={}", at("sources.list"))]);
         command.args(["-o", "Dir::Etc::SourceParts=/dev/null"]);
         command.args(["-o", &format!("Dir::State::Lists={}", at("lists"))]);
@@ -166,11 +193,11 @@ fn source_tarball(folder: &Path) -> Option<PathBuf> {
     workspace::files_below(&folder.join("usr/src"), ".tar.xz").pop()
 }
 
-fn package_in(folder: &Path) -> Result<PathBuf, String> {
+pub fn package_in(folder: &Path) -> Result<PathBuf, String> {
     workspace::files_below(folder, ".deb").pop().ok_or_else(|| format!("no package arrived in {}", folder.display()))
 }
 
-fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
+pub fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
     limited(Command::new("dpkg-deb").arg("-x").args([package, folder]), "unpack", 120)
 }
 

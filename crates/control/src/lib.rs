@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! What commands and the process that serves a mount say to each other over the mount's control socket, as types. Both use
 //! the same types, so a verb or a field that one of them does not handle does not compile. This crate opens no sockets and
 //! knows nothing of filesystems.

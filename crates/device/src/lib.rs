@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! Bytes at offsets: the block device that everything above stands on, and the devices that tests stand on.
 //!
 //! - [`FileDevice`]: a regular file or a block device

@@ -153,7 +153,9 @@ impl Source for System {
     }
 
     fn random(&self) -> [u8; 16] {
-        *uuid::Uuid::new_v4().as_bytes()
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the system has a source of randomness");
+        bytes
     }
 
     fn threads(&self) -> usize {

@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! FUSE in front of the engine: requests of the kernel become calls of `butterfs_fs::Filesystem`, and nothing else.
 //!
 //! ```text

@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! One logical space over one or more devices: the chunk map, the profiles, mirrors and parity, read repair, and the
 //! only place that writes superblocks.
 //!

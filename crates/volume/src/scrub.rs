@@ -8,6 +8,8 @@
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece};
 use crate::member::WriteMode;
+use crate::resync::Confirmed;
+use crate::row_check::{CheckedRow, RowChecked, RowRepair};
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_ondisk::chunk::{Chunk, STRIPE_LEN};
@@ -253,6 +255,36 @@ impl Volume {
                 self.fetch(&layout, at, copy, Trust::Verified, other).is_err() || *other == first
             };
             Ok(readable.all(|copy| agrees(copy, &mut other)))
+        })
+    }
+
+    /// Checks the row with parity that begins at `start` at those depths, in units of `unit` bytes, that `is_wanted` wants,
+    /// as [`check_row`](Self::check_row) does.
+    pub fn check_parity(
+        &self,
+        start: Logical,
+        unit: usize,
+        repair: RowRepair,
+        is_wanted: &dyn Fn(u64) -> bool,
+        confirm: &dyn Fn(Logical, &[u8]) -> Confirmed,
+    ) -> Result<RowChecked, VolumeError> {
+        if repair == RowRepair::Write {
+            self.check_writable()?;
+        }
+        self.located(start, 1, |layout| {
+            let mut checked = RowChecked::default();
+            if layout.parity() == 0 {
+                return Ok(checked);
+            }
+            let number = (start.0 - layout.chunk().start.0) / layout.row_len();
+            let _gate = self.gate.read();
+            let _row = self.rows.write(layout.chunk(), number);
+            let row = CheckedRow { volume: self, layout: &layout, number, repair, confirm, trust: Trust::Blind };
+            for inside in (0..STRIPE_LEN).step_by(unit).filter(|inside| is_wanted(*inside)) {
+                let depth = number * STRIPE_LEN + inside;
+                checked.add(row.check(&(depth..depth + unit as u64))?);
+            }
+            Ok(checked)
         })
     }
 

@@ -77,6 +77,7 @@ impl Filesystem {
                 scrub.rest(rest);
             }
         }
+        self.check_deferred(&scrub);
         let mut namer = Namer::default();
         while self.name_next(&scrub, &mut namer) {}
         self.finish_scrub(&scrub);
@@ -193,6 +194,11 @@ impl Filesystem {
         scrub.step(&self.0.engine, lane, buffer)
     }
 
+    fn check_deferred(&self, scrub: &Scrub) {
+        let _operation = self.begin();
+        scrub.check_deferred(&self.0.engine);
+    }
+
     /// Names what waits for it and passes it on; false when nothing waits.
     fn name_next(&self, scrub: &Scrub, namer: &mut Namer) -> bool {
         let _operation = self.begin();
@@ -286,6 +292,8 @@ fn name(weak: &Weak<super::Inner>, scrub: &Scrub) {
             continue;
         }
         if !has_workers {
+            filesystem.check_deferred(scrub);
+            while filesystem.name_next(scrub, &mut namer) {}
             filesystem.finish_scrub(scrub);
             return;
         }

@@ -27,8 +27,10 @@ pub struct Counters {
     pub corrected: u64,
     /// The end of the last unit that was verified.
     pub last_physical: u64,
-    /// Bytes of parity that were not compared. Ours.
+    /// Bytes of parity that could not be compared, because data of the row is lost. Ours.
     pub unchecked_parity: u64,
+    /// Sectors of parity that did not fit the data. Ours: the kernel rewrites them without a word.
+    pub parity_errors: u64,
 }
 
 impl Counters {
@@ -89,6 +91,7 @@ impl Counters {
         add(&mut self.uncorrectable, more.uncorrectable);
         add(&mut self.corrected, more.corrected);
         add(&mut self.unchecked_parity, more.unchecked_parity);
+        add(&mut self.parity_errors, more.parity_errors);
         self.last_physical = self.last_physical.max(more.last_physical);
     }
 

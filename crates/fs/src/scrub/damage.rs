@@ -34,6 +34,8 @@ pub enum Content {
     TreeBlock(Level),
     /// A superblock copy.
     Superblock,
+    /// Parity of a row.
+    Parity,
 }
 
 /// What is wrong with bytes.
@@ -52,6 +54,8 @@ pub enum Cause {
         /// That of the extent item.
         expected: u64,
     },
+    /// Parity that does not fit the data of its row.
+    Contradiction,
     /// They have no checksum, and the copies are not the same. Nothing says which one is right.
     CopiesDiffer,
 }
@@ -65,6 +69,10 @@ pub enum Outcome {
     Repairable(CopyPlace),
     /// It was rewritten from what this process knows; superblocks only.
     Rewritten,
+    /// It was computed anew from good data.
+    Recomputed,
+    /// It could be, but nothing is written in this run.
+    Recomputable,
     /// It is as it was, for this reason.
     Lost(String),
     /// Nobody can say that it is wrong.
@@ -74,7 +82,14 @@ pub enum Outcome {
 impl Outcome {
     /// Whether a good copy was found.
     pub fn is_corrected(&self) -> bool {
-        matches!(self, Outcome::Repaired(_) | Outcome::Repairable(_) | Outcome::Rewritten)
+        matches!(
+            self,
+            Outcome::Repaired(_)
+                | Outcome::Repairable(_)
+                | Outcome::Rewritten
+                | Outcome::Recomputed
+                | Outcome::Recomputable
+        )
     }
 }
 
@@ -113,6 +128,7 @@ impl fmt::Display for Cause {
             Cause::Checksum => f.write_str("checksum error"),
             Cause::Header(rule) => write!(f, "header error: {rule}"),
             Cause::Generation { found, expected } => write!(f, "generation error: {found} instead of {expected}"),
+            Cause::Contradiction => f.write_str("it does not fit the data"),
             Cause::CopiesDiffer => f.write_str("the copies differ, and no checksum says which one is right"),
         }
     }
@@ -129,6 +145,8 @@ impl fmt::Display for Outcome {
             Outcome::Repaired(place) => from(f, "repaired", place),
             Outcome::Repairable(place) => from(f, "can be repaired", place),
             Outcome::Rewritten => f.write_str("rewritten"),
+            Outcome::Recomputed => f.write_str("computed anew"),
+            Outcome::Recomputable => f.write_str("can be computed anew"),
             Outcome::Lost(why) => write!(f, "not repaired: {why}"),
             Outcome::Noticed => f.write_str("left as it is"),
         }
@@ -141,6 +159,7 @@ impl fmt::Display for Damage {
         match (self.content, self.at) {
             (Content::Data, Some(at)) => write!(f, "{len} bytes of data at logical {at}")?,
             (Content::TreeBlock(level), Some(at)) => write!(f, "tree block (level {level}) at logical {at}")?,
+            (Content::Parity, Some(at)) => write!(f, "{len} bytes of parity of the row at logical {at}")?,
             _ => f.write_str("superblock copy")?,
         }
         write!(f, " on {device_name} (devid {device}) at {physical}: {cause}; {outcome}")

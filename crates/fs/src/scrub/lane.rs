@@ -128,6 +128,11 @@ impl Lane {
         self.state.lock().counters.super_errors += errors;
     }
 
+    /// Adds what was counted behind the last window.
+    pub fn count(&self, counters: &Counters) {
+        self.state.lock().counters.add(counters);
+    }
+
     /// Ends the lane, unless it has ended.
     pub fn end(&self, end: End, uptime: Duration) {
         self.state.lock().ended.get_or_insert((end, uptime));

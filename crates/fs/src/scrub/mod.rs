@@ -18,13 +18,13 @@
 //! 5. No lock and no handle is held while a device reads or writes.
 //!
 //! # Not here
-//! Threads that work on a mount, and who may ask: `filesystem`. Parity of RAID5 and RAID6 is not compared; their data is
-//! verified by its checksums, and the bytes of parity that are left out are counted.
+//! Threads that work on a mount, and who may ask: `filesystem`.
 
 mod counters;
 mod damage;
 mod lane;
 mod names;
+mod parity;
 mod plan;
 mod run;
 mod selection;

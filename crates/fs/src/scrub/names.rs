@@ -41,7 +41,7 @@ impl Namer {
     pub fn name(&mut self, core: &Core, damage: Damage) -> Finding {
         self.refresh(core);
         let mut finding = Finding { damage, files: Vec::new(), trees: Vec::new(), is_cut: false };
-        let Some(at) = finding.damage.at else { return finding };
+        let Some(at) = finding.damage.at.filter(|_| finding.damage.content != Content::Parity) else { return finding };
         match self.referrers(core, at) {
             Ok((extent, referrers)) => self.fill(core, &extent, &referrers, &mut finding),
             // Freed since, or the trees that lead there are damaged: then nobody can tell.

@@ -60,8 +60,8 @@ pub(super) struct Plan {
     pub parts: Vec<Part>,
     /// Units of 64 KiB and extents in them: of data, of tree blocks.
     pub units: (u64, u64),
-    /// Bytes of parity in the window.
-    pub parity: u64,
+    /// Rows whose P lies in the window.
+    pub rows: Vec<ParityRow>,
     /// How many mirrors the chunk has.
     pub mirrors: usize,
     /// What was read stays as it is until this is dropped.
@@ -95,18 +95,18 @@ pub(super) fn plan(core: &Arc<Core>, window: &Window, only: Option<&Selection>) 
                 return Ok(None);
             }
             let sums = sums.map(|root| Committed { view, root });
-            Ok(Some(parts_of(core, &layout, window, &span, &extents, sums.as_ref())))
+            let parts = parts_of(core, &layout, window, &span, &extents, sums.as_ref());
+            Ok(Some((parts, rows_of(core, &layout, window, &extents, sums.as_ref()))))
         })?;
         // What the last commit refers to, the next one releases only when it is the last: so the hold came in time.
-        let Some(parts) = looked.filter(|_| core.superblock().generation() == generation) else { continue };
-        let parity = parity_in(&layout, window);
+        let Some((parts, rows)) = looked.filter(|_| core.superblock().generation() == generation) else { continue };
         let units = units_of(&layout, &parts);
-        return Ok(Some(Plan { parts, units, parity, mirrors: layout.mirrors(), _held: held }));
+        return Ok(Some(Plan { parts, units, rows, mirrors: layout.mirrors(), _held: held }));
     }
 }
 
 fn empty(core: &Arc<Core>) -> Plan {
-    Plan { parts: Vec::new(), units: (0, 0), parity: 0, mirrors: 1, _held: core.hold_data(Vec::new()) }
+    Plan { parts: Vec::new(), units: (0, 0), rows: Vec::new(), mirrors: 1, _held: core.hold_data(Vec::new()) }
 }
 
 /// The layout of the window's chunk, if its stripe is still where the window is.
@@ -209,15 +209,50 @@ fn units_of(layout: &Layout<'_>, parts: &[Part]) -> (u64, u64) {
     (data, blocks)
 }
 
-/// Bytes of parity in a window.
-fn parity_in(layout: &Layout<'_>, window: &Window) -> u64 {
+/// The rows of a window whose P lies on its stripe, as far as they have extents.
+fn rows_of(
+    core: &Core,
+    layout: &Layout<'_>,
+    window: &Window,
+    extents: &[Allocated],
+    sums: Option<&Committed<'_, '_>>,
+) -> Vec<ParityRow> {
     if layout.parity() == 0 {
-        return 0;
+        return Vec::new();
     }
     let (first, last) = (window.depths.start / UNIT, window.depths.end.div_ceil(UNIT));
-    let stripes = layout.chunk().stripes.len() as u64;
-    let slot = |row: u64| (window.extent.stripe as u64 + stripes - row % stripes) % stripes;
-    (first..last).filter(|row| slot(*row) >= layout.columns() as u64).count() as u64 * UNIT
+    let own = (first..last).filter(|row| layout.element_on(*row, window.extent.stripe) == layout.columns());
+    let row = |number: u64| {
+        let (start, len) = (layout.chunk().start.plus(number * layout.row_len()), layout.row_len());
+        let from = extents.partition_point(|extent| extent.start.plus(extent.len) <= start);
+        let inside = extents[from..].iter().take_while(|extent| extent.start < start.plus(len));
+        let pieces = inside.map(|extent| {
+            let (at, end) = (extent.start.max(start), extent.start.plus(extent.len).min(start.plus(len)));
+            let (len, is_data) = (end.0 - at.0, extent.holds == Holds::Data);
+            let sums = sums.filter(|_| is_data);
+            // Without its checksums data counts as unknown.
+            let sums = sums.and_then(|items| checksums::lookup(items, ChecksumLayout::of(core), at, len).ok());
+            RowPiece { at, len, holds: extent.holds, sums }
+        });
+        ParityRow { number, start, pieces: pieces.collect() }
+    };
+    own.map(row).filter(|row| !row.pieces.is_empty()).collect()
+}
+
+/// A row with parity, and what it holds.
+pub(super) struct ParityRow {
+    /// Counted from the start of the chunk.
+    pub number: u64,
+    pub start: Logical,
+    pub pieces: Vec<RowPiece>,
+}
+
+/// A part of an extent in a row.
+pub(super) struct RowPiece {
+    pub at: Logical,
+    pub len: u64,
+    pub holds: Holds,
+    pub sums: Option<Checksums>,
 }
 
 /// A tree of a commit.

@@ -3,6 +3,7 @@
 use super::damage::{Cause, Content, Damage, Finding, Outcome};
 use super::lane::{End, Lane, LaneProgress};
 use super::names::Namer;
+use super::plan::Window;
 use super::window::{Order, WindowResult};
 use super::{Counters, Selection, superblocks};
 use crate::transaction::Core;
@@ -79,6 +80,8 @@ pub struct Scrub {
     /// Bytes that this run has read.
     bytes_read: AtomicU64,
     has_bad_superblocks: AtomicBool,
+    /// Rows to be checked when all data has been repaired, by lane.
+    deferred: Mutex<Vec<(usize, Window)>, { order::SCRUB_FOUND }>,
     found: Mutex<Found, { order::SCRUB_FOUND }>,
     news: Condvar,
 }
@@ -111,8 +114,8 @@ impl Scrub {
                 None => {}
             }
         }
-        let (cancelled, workers, bytes_read, has_bad_superblocks, found, news) = Default::default();
-        Scrub { settings, lanes, ended, cancelled, workers, bytes_read, has_bad_superblocks, found, news }
+        let (cancelled, workers, bytes_read, has_bad_superblocks, deferred, found, news) = Default::default();
+        Scrub { settings, lanes, ended, cancelled, workers, bytes_read, has_bad_superblocks, deferred, found, news }
     }
 
     /// Devices that are scrubbed.
@@ -170,7 +173,7 @@ impl Scrub {
     /// Scrubs the next window of a lane. `None` when nothing is left for this worker; else how long it is to wait before
     /// the next one.
     pub(crate) fn step(&self, core: &Arc<Core>, lane: usize, buffer: &mut AlignedBuffer) -> Option<Duration> {
-        let lane = &self.lanes[lane];
+        let (number, lane) = (lane, &self.lanes[lane]);
         let uptime = || core.env().uptime();
         if let Some(end) = self.must_end(core, lane) {
             lane.end(end, uptime());
@@ -183,13 +186,28 @@ impl Scrub {
             return None;
         };
         let only = self.settings.only.as_ref();
-        let order = Order { core, device: lane.device, only, repairs: self.repairs(core) };
-        let result =
+        let order = Order { core, device: lane.device, only, repairs: self.repairs(core), is_last: false };
+        let mut result =
             order.carry_out(&window, buffer).unwrap_or_else(|error| self.unplanned(core, lane, &window, &error));
         let bytes = result.bytes_read;
+        let deferred = std::mem::take(&mut result.deferred);
+        self.deferred.lock().extend(deferred.into_iter().map(|row| (number, row)));
         self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
         self.bring(lane.done(&window, result));
         Some(lane.pay(bytes, uptime()))
+    }
+
+    /// Checks the rows with parity whose data had to be repaired before. All lanes have ended.
+    pub(crate) fn check_deferred(&self, core: &Arc<Core>) {
+        let deferred = std::mem::take(&mut *self.deferred.lock());
+        for (lane, row) in deferred {
+            let lane = &self.lanes[lane];
+            let order = Order { core, device: lane.device, only: None, repairs: self.repairs(core), is_last: true };
+            // It counts itself where it cannot be planned any more.
+            let result = order.carry_out(&row, &mut AlignedBuffer::new(row.len())).unwrap_or_default();
+            lane.count(&result.counters);
+            self.bring(result.damages);
+        }
     }
 
     fn must_end(&self, core: &Core, lane: &Lane) -> Option<End> {
@@ -204,13 +222,7 @@ impl Scrub {
     }
 
     /// The trees that say what is in a window cannot be read.
-    fn unplanned(
-        &self,
-        core: &Core,
-        lane: &Lane,
-        window: &super::plan::Window,
-        error: &crate::error::Error,
-    ) -> WindowResult {
+    fn unplanned(&self, core: &Core, lane: &Lane, window: &Window, error: &crate::error::Error) -> WindowResult {
         let len = window.len() as u64;
         let damage = Damage {
             device: lane.device,
@@ -224,7 +236,7 @@ impl Scrub {
         };
         let uncorrectable = len / u64::from(core.sectorsize());
         let counters = Counters { uncorrectable, last_physical: window.start().0 + len, ..Counters::default() };
-        WindowResult { counters, damages: vec![damage], bytes_read: 0 }
+        WindowResult { counters, damages: vec![damage], ..WindowResult::default() }
     }
 
     /// Waits as long as a limit asks for, unless the run ends before.

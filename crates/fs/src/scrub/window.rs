@@ -29,6 +29,8 @@ pub(super) struct WindowResult {
     pub damages: Vec<Damage>,
     /// Bytes that were read from the device.
     pub bytes_read: u64,
+    /// Rows whose data has to be repaired before their parity can be compared.
+    pub deferred: Vec<Window>,
 }
 
 /// What a worker is to do with each window.
@@ -38,6 +40,8 @@ pub(super) struct Order<'a> {
     pub only: Option<&'a Selection>,
     /// Whether damage is repaired.
     pub repairs: bool,
+    /// Data has been repaired as far as it can be.
+    pub is_last: bool,
 }
 
 /// Bad bytes of a part, whole sectors.
@@ -52,16 +56,16 @@ impl Order<'_> {
     pub fn carry_out(&self, window: &Window, buffer: &mut AlignedBuffer) -> Result<WindowResult> {
         let Some(plan) = plan(self.core, window, self.only)? else { return Ok(WindowResult::default()) };
         let mut result = WindowResult::default();
-        if !plan.parts.is_empty() {
+        if !plan.parts.is_empty() || !plan.rows.is_empty() {
             self.core.env().reached(Point::ScrubPlanned);
         }
         let unreadable = self.read(window, &plan, buffer, &mut result);
         for part in &plan.parts {
             self.verify(part, &plan, (window, &*buffer), &unreadable, &mut result);
         }
+        self.check_rows(window, &plan, &mut result);
         let counters = &mut result.counters;
         (counters.data_extents, counters.tree_extents) = plan.units;
-        counters.unchecked_parity = plan.parity;
         let end = |part: &Part| {
             let depth = part.run.physical.0 + part.run.len - window.extent.physical.0;
             window.extent.physical.0 + depth.next_multiple_of(super::UNIT).min(window.extent.len)
@@ -262,7 +266,7 @@ impl Order<'_> {
         self.settle(&part.run, Content::TreeBlock(level), cause, source, &good, result);
     }
 
-    fn check_block(&self, at: Logical, generation: u64, bytes: &[u8]) -> std::result::Result<(), Cause> {
+    pub(super) fn check_block(&self, at: Logical, generation: u64, bytes: &[u8]) -> std::result::Result<(), Cause> {
         let identity = self.core.nodes.identity();
         let header = |rule: String| Cause::Header(rule);
         let (found, _) = Header::read_from_prefix(bytes).map_err(|_| header("too short".to_owned()))?;

@@ -150,9 +150,8 @@ fn state_of(filesystem: &Filesystem) -> ScrubState {
 fn device_of(lane: &LaneProgress, idle: ScrubDevice) -> ScrubDevice {
     let counters = lane.counters.named().into_iter().filter(|(_, value)| *value != 0);
     let mut counters: Vec<(String, u64)> = counters.map(|(name, value)| (name.to_owned(), value)).collect();
-    if lane.counters.unchecked_parity > 0 {
-        counters.push(("unchecked_parity".to_owned(), lane.counters.unchecked_parity));
-    }
+    let own = [("unchecked_parity", lane.counters.unchecked_parity), ("parity_errors", lane.counters.parity_errors)];
+    counters.extend(own.iter().filter(|(_, value)| *value > 0).map(|(name, value)| ((*name).to_owned(), *value)));
     ScrubDevice {
         counters,
         started: lane.started,
@@ -192,6 +191,7 @@ fn finding_of(Finding { damage, files, trees, is_cut }: &Finding) -> ScrubFindin
         Content::Data => "data",
         Content::TreeBlock(_) => "tree block",
         Content::Superblock => "superblock",
+        Content::Parity => "parity",
     };
     let file = |file: &butterfs_fs::scrub::FileRange| DamagedFile {
         tree: file.tree.0,
@@ -209,8 +209,8 @@ fn finding_of(Finding { damage, files, trees, is_cut }: &Finding) -> ScrubFindin
         content: content.to_owned(),
         cause: damage.cause.to_string(),
         outcome: match (&damage.outcome, &damage.cause) {
-            (Outcome::Repaired(_) | Outcome::Rewritten, _) => ScrubOutcome::Repaired,
-            (Outcome::Repairable(_), _) => ScrubOutcome::Repairable,
+            (Outcome::Repaired(_) | Outcome::Rewritten | Outcome::Recomputed, _) => ScrubOutcome::Repaired,
+            (Outcome::Repairable(_) | Outcome::Recomputable, _) => ScrubOutcome::Repairable,
             (Outcome::Noticed, _) | (_, Cause::CopiesDiffer) => ScrubOutcome::Noticed,
             (Outcome::Lost(_), _) => ScrubOutcome::Lost,
         },

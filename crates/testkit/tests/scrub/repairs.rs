@@ -72,6 +72,58 @@ fn one_bad_copy_is_repaired_where_there_is_another_and_named_everywhere() {
     }
 }
 
+/// Data, P and Q are damaged by turns, also in one row; afterwards each device holds what it held before.
+#[test]
+fn rows_with_parity_are_as_they_were() {
+    for (count, profile) in [(3, "raid5"), (4, "raid6"), (5, "raid6")] {
+        let disks = make(count, "raid1", profile);
+        let content = noise(14, 3 << 20);
+        let filesystem = quiet(&disks);
+        write(&filesystem, "file", &content);
+        filesystem.shutdown().unwrap();
+        drop(filesystem);
+        let filesystem = quiet(&disks);
+        let id = filesystem.lookup(filesystem.root(), b"file").unwrap().id;
+        let at = filesystem.extents(id, 0..3 << 20).unwrap()[0].at;
+        let chunk = filesystem.chunks().get(at).unwrap().clone();
+        drop(filesystem);
+        let good: Vec<_> = disks.iter().map(|disk| disk.snapshot()).collect();
+        // A stripe of each row in turn: data, P or Q.
+        let depth = (at.0 - chunk.start.0) / (count as u64 - if profile == "raid5" { 1 } else { 2 });
+        for row in 1..8u64 {
+            let stripe = &chunk.stripes[row as usize % count];
+            let depth = depth / 65536 * 65536 + row * 65536;
+            damage(&disks[stripe.device.0 as usize - 1], stripe.physical.0 + depth + 4096 * row);
+        }
+        // Data and parity of one row, at different depths.
+        let depth = depth / 65536 * 65536 + 9 * 65536;
+        for (stripe, sector) in chunk.stripes.iter().zip([0, 5, 9, 12]) {
+            damage(&disks[stripe.device.0 as usize - 1], stripe.physical.0 + depth + 4096 * sector);
+        }
+        let filesystem = quiet(&disks);
+        let looked = filesystem.scrub(look(), Vec::new()).unwrap().progress(Default::default());
+        let scrub = filesystem.scrub(Settings::default(), Vec::new()).unwrap();
+        let (counters, lines) = outcome(&scrub);
+        let parity = counters.parity_errors;
+        assert!(parity > 0 && counters.csum_errors > 0 && counters.uncorrectable == 0, "{profile}: {lines:#?}");
+        assert_eq!(counters.csum_errors + parity, 7 + count.min(4) as u64, "{profile}: {lines:#?}");
+        assert_eq!(crate::rig::sum(&looked).csum_errors, counters.csum_errors, "a read-only run sees the same data");
+        let again = outcome(&filesystem.scrub(Settings::default(), Vec::new()).unwrap());
+        assert_eq!((again.0.errors(), again.0.parity_errors), (0, 0), "{:?}", again.1);
+        drop(filesystem);
+        let end = chunk.stripe_length();
+        for stripe in &chunk.stripes {
+            let (mut before, mut after) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+            for into in (0..end).step_by(1 << 20).take_while(|into| into + (1 << 20) <= end) {
+                let (disk, place) = (stripe.device.0 as usize - 1, stripe.physical.0 + into);
+                good[disk].read_at(place, &mut before).unwrap();
+                disks[disk].read_at(place, &mut after).unwrap();
+                assert!(before == after, "{profile}: device {} at {place}", disk + 1);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_bad_on_all_copies_is_lost_and_stays_as_it_is() {
     let disks = make(2, "raid1", "raid1");

@@ -67,7 +67,7 @@ struct Common {
 /// with -B on standard error, and by 'butterfs scrub status --files'.
 ///
 /// Data without checksums is only read; where its copies differ, that is reported and nothing is changed. Parity of RAID5
-/// and RAID6 is not compared.
+/// and RAID6 that does not fit good data is computed anew.
 ///
 /// Memory: 4 MiB for each of at most 8 threads for each device, and some 50 MiB of findings.
 ///

@@ -56,7 +56,7 @@ pub fn print(out: &mut dyn Write, state: &ScrubState, style: &Style, word: &str,
 pub fn whole(state: &ScrubState) -> ScrubDevice {
     let mut all = ScrubDevice::default();
     let scrubbed = || state.devices.iter().filter(|device| device.started != 0);
-    for name in COUNTERS.into_iter().chain(["unchecked_parity"]) {
+    for name in COUNTERS.into_iter().chain(["unchecked_parity", "parity_errors"]) {
         let sum = scrubbed().map(|device| counter(device, name)).fold(0, u64::saturating_add);
         let last = scrubbed().next_back().map_or(0, |device| counter(device, name));
         all.counters.push((name.to_owned(), if name == "last_physical" { last } else { sum }));
@@ -146,9 +146,14 @@ fn errors(out: &mut dyn Write, device: &ScrubDevice, read_only: bool) -> io::Res
         writeln!(out, "  {:<16}{uncorrectable}", "Uncorrectable:")?;
         writeln!(out, "  {:<16}0", "Unverified:")?;
     }
+    match counter(device, "parity_errors") {
+        0 => {}
+        sectors if read_only => writeln!(out, "{:<18}{sectors} sectors do not fit the data", "Parity:")?,
+        sectors => writeln!(out, "{:<18}{sectors} sectors did not fit the data, computed anew", "Parity:")?,
+    }
     match counter(device, "unchecked_parity") {
         0 => Ok(()),
-        parity => writeln!(out, "{:<18}{} of RAID5 and RAID6 not compared", "Parity:", pretty_size(parity)),
+        parity => writeln!(out, "{:<18}{} not compared, data of their rows is lost", "Parity:", pretty_size(parity)),
     }
 }
 
@@ -184,6 +189,7 @@ pub fn json(state: &ScrubState) -> serde_json::Value {
             "total": device.total_bytes,
             "limit": device.limit,
             "unchecked_parity": counter(device, "unchecked_parity"),
+            "parity_errors": counter(device, "parity_errors"),
             "counters": counters,
         })
     };
