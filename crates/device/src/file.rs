@@ -383,6 +383,14 @@ impl BlockDevice for FileDevice {
         self.name.clone()
     }
 
+    fn is_at(&self, path: &Path) -> bool {
+        let (Ok(own), Ok(other)) = (self.file.metadata(), std::fs::metadata(path)) else { return false };
+        match self.is_block_device {
+            true => other.file_type().is_block_device() && own.rdev() == other.rdev(),
+            false => (own.dev(), own.ino()) == (other.dev(), other.ino()),
+        }
+    }
+
     fn is_read_only(&self) -> bool {
         self.read_only
     }

@@ -51,6 +51,7 @@ pub use window::WindowDevice;
 
 use std::fmt::Debug;
 use std::io;
+use std::path::Path;
 
 /// The unit that storage writes as a whole: a torn write is a whole number of these.
 pub const SECTOR: u64 = 512;
@@ -106,6 +107,11 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// What to call the device in messages: its path.
     fn name(&self) -> String;
+
+    /// Whether this path leads to the device.
+    fn is_at(&self, path: &Path) -> bool {
+        Path::new(&self.name()) == path
+    }
 
     /// Whether every write would be refused.
     fn is_read_only(&self) -> bool {

@@ -230,11 +230,8 @@ impl Filesystem {
 
     /// The device at a path.
     pub fn device_at(&self, path: &Path) -> Option<DeviceId> {
-        let is_it = |name: &str| {
-            let own = Path::new(name);
-            own == path || own.canonicalize().is_ok_and(|own| path.canonicalize().is_ok_and(|other| own == other))
-        };
-        self.0.engine.volume().devices().into_iter().find(|(_, name)| is_it(name)).map(|(id, _)| id)
+        let devices = self.0.engine.volume().present_devices();
+        devices.into_iter().find(|(_, device)| device.is_at(path)).map(|(item, _)| DeviceId(item.devid.get()))
     }
 
     /// Leaves nothing on a new device that anything would recognise.
