@@ -25,7 +25,8 @@ const PERMISSIVE: &[&str] = &[
 ];
 
 /// Packages with another licence, and why they may be used.
-const EXCEPTIONS: &[(&str, &str)] = &[("cbindgen", "MPL-2.0; a development tool that tests run, in no program that users get")];
+const EXCEPTIONS: &[(&str, &str)] =
+    &[("cbindgen", "MPL-2.0; a development tool that tests run, in no program that users get")];
 
 /// One sentence for each package whose licence does not fit.
 pub fn violations() -> Result<Vec<String>, String> {

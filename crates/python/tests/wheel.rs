@@ -3,8 +3,8 @@
 //! The build tool comes from `cargo xtask test`, which installs it below the build output. The wheel is a release build that
 //! shares the build output with everything else, so that little is compiled for it.
 
-use butterfs_testkit::scratch::{self, Scratch};
 use butterfs_testkit::requirement;
+use butterfs_testkit::scratch::{self, Scratch};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -2,11 +2,13 @@
 //! help text and that implements [`Run`], declare the module, and add a line to the table.
 
 pub mod check;
+pub mod completions;
 pub mod dedupe;
 pub mod device;
 pub mod filesystem;
 pub mod health;
 pub mod inspect_internal;
+pub mod manual;
 pub mod mkfs;
 pub mod mount;
 pub mod property;
@@ -95,6 +97,8 @@ subcommands! {
         Reflink(#[command(subcommand)] reflink::Group),
         Dedupe(dedupe::Args),
         InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
+        Completions(completions::Args),
+        Manual(#[command(hide = true)] manual::Args),
     }
 }
 
