@@ -7,10 +7,12 @@
 //!    somebody writes there ([`holds`]).
 //! 3. `used` is what the group's item will say at the end of the running commit.
 //! 4. `free_in_class` is the sum over the class's groups of what could be allocated.
+//! 5. A [closed](closed_groups) group serves no allocation and counts as having no free space.
 //!
 //! It knows neither trees nor devices. A group is loaded by whoever can read the free space tree, when
 //! [`Space::unloaded`] names it.
 
+mod closed_groups;
 mod free_extents;
 mod holds;
 mod unused_groups;
@@ -70,10 +72,17 @@ struct Group {
     excluded: Vec<Range<u64>>,
     excluded_bytes: u64,
     pinned: u64,
+    /// It serves no allocation.
+    closed: bool,
 }
 
 impl Group {
     fn allocatable(&self) -> u64 {
+        if self.closed { 0 } else { self.unallocated() }
+    }
+
+    /// Bytes that are free, whether or not they may be allocated.
+    fn unallocated(&self) -> u64 {
         match &self.free {
             Some(free) => free.total(),
             None => self.length.saturating_sub(self.used + self.excluded_bytes + self.pinned),
@@ -119,6 +128,10 @@ struct SpaceState {
     mixed: bool,
     /// A group of data or trees became empty since unused groups were last deleted.
     emptied: bool,
+    /// The profile of new allocations of a class, while the class is being converted.
+    targets: [Option<u64>; 4],
+    /// Closed groups that the next commit deletes if they are empty.
+    leaving: BTreeSet<u64>,
 }
 
 impl SpaceState {
@@ -133,8 +146,9 @@ impl SpaceState {
         let (_, group) = self.group_at(at.0);
         let class = group.class as usize;
         // An allocation comes from a loaded group, and a loaded group stays loaded.
+        let before = group.allocatable();
         group.free.as_mut().expect("allocated from a loaded group").insert(at.0, len);
-        self.free[class] += len;
+        self.free[class] += group.allocatable() - before;
         class
     }
 
@@ -204,7 +218,7 @@ impl Space {
     /// Begins again with these groups and what is excluded in each; what is reserved stays reserved.
     pub fn start_again(&self, groups: impl Iterator<Item = (GroupInfo, Vec<Range<Logical>>)>) {
         let mut state = self.state.lock();
-        *state = SpaceState { reserved: state.reserved, ..SpaceState::default() };
+        *state = SpaceState { reserved: state.reserved, targets: state.targets, ..SpaceState::default() };
         drop(state);
         groups.for_each(|(info, excluded)| self.add_group(info, &excluded, false));
     }
@@ -215,7 +229,7 @@ impl Space {
         let excluded: Vec<Range<u64>> = excluded.iter().map(|range| range.start.0..range.end.0).collect();
         let excluded_bytes = merged_len(&excluded);
         let (start, length, flags, used) = (info.start.0, info.length, info.flags, info.used);
-        let mut group = Group { length, flags, class, used, free: None, excluded, excluded_bytes, pinned: 0 };
+        let mut group = Group { length, flags, class, used, free: None, excluded, excluded_bytes, pinned: 0, closed: false };
         if new {
             let mut free = FreeExtents::default();
             free.insert(start, length);
@@ -294,6 +308,15 @@ impl Space {
     pub fn allocate_node(&self, class: Class) -> Found {
         let mut state = self.state.lock();
         let class = state.resolve(class);
+        let target = state.targets[class as usize];
+        match target.map_or(Found::Nothing, |_| self.find_node(&mut state, class, target)) {
+            Found::Nothing => self.find_node(&mut state, class, None),
+            found => found,
+        }
+    }
+
+    /// The same in groups of one profile, or of any.
+    fn find_node(&self, state: &mut SpaceState, class: Class, profile: Option<u64>) -> Found {
         let (len, hint) = (self.nodesize, state.hint[class as usize]);
         let first = state.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
         let (mut unloaded, mut from) = (None, Some(first));
@@ -301,7 +324,10 @@ impl Space {
         for wrapped in [false, true] {
             while let Some(start) = from.filter(|&start| !wrapped || start < first) {
                 let group = state.groups.get_mut(&start);
-                if let Some(group) = group.filter(|group| group.class == class && group.allocatable() >= len) {
+                let fits = |group: &&mut Group| {
+                    group.class == class && group.allocatable() >= len && group.has_profile(profile)
+                };
+                if let Some(group) = group.filter(fits) {
                     match &mut group.free {
                         None => unloaded = unloaded.or(Some(start)),
                         Some(free) => {
@@ -324,31 +350,18 @@ impl Space {
     pub fn allocate_extent(&self, class: Class, want: u64, min: u64) -> Found {
         let mut state = self.state.lock();
         let class = state.resolve(class);
-        let hint = state.hint[class as usize];
-        let first = state.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
-        let order: Vec<u64> = state
-            .groups
-            .range(first..)
-            .chain(state.groups.range(..first))
-            .filter(|(_, group)| group.class == class && group.allocatable() >= min)
-            .map(|(&start, _)| start)
-            .collect();
-        // A whole run wherever there is one, before any fragment; but a group must be loaded to know.
-        for (want_at_least, fragments) in [(want, false), (min, true)] {
-            for &start in &order {
-                let group = state.groups.get_mut(&start).expect("just listed");
-                if !fragments && group.allocatable() < want {
-                    continue;
-                }
-                let Some(free) = &mut group.free else { return Found::Load(Logical(start)) };
-                if let Some((at, len)) = free.take_best_fit(want, want_at_least) {
-                    state.free[class as usize] -= len;
-                    state.hint[class as usize] = start;
-                    return Found::Extent(Logical(at), len);
-                }
-            }
+        let target = state.targets[class as usize];
+        match target.map_or(Found::Nothing, |_| find_extent(&mut state, class, (want, min), target)) {
+            Found::Nothing => find_extent(&mut state, class, (want, min), None),
+            found => found,
         }
-        Found::Nothing
+    }
+
+    /// The same in groups of one profile only.
+    pub fn allocate_extent_of(&self, class: Class, len: u64, profile: u64) -> Found {
+        let mut state = self.state.lock();
+        let class = state.resolve(class);
+        find_extent(&mut state, class, (len, len), Some(profile))
     }
 
     /// Takes exactly these bytes, which somebody wrote whom the trees do not know (a log), out of what is free in a
@@ -508,6 +521,35 @@ impl Space {
     pub fn bytes_used(&self) -> u64 {
         self.state.lock().groups.values().map(|group| group.used).sum()
     }
+}
+
+/// Finds up to `want` contiguous bytes, at least `min`, in groups of one profile, or of any.
+fn find_extent(state: &mut SpaceState, class: Class, (want, min): (u64, u64), profile: Option<u64>) -> Found {
+    let hint = state.hint[class as usize];
+    let first = state.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
+    let order: Vec<u64> = state
+        .groups
+        .range(first..)
+        .chain(state.groups.range(..first))
+        .filter(|(_, group)| group.class == class && group.allocatable() >= min && group.has_profile(profile))
+        .map(|(&start, _)| start)
+        .collect();
+    // A whole run wherever there is one, before any fragment; but a group must be loaded to know.
+    for (want_at_least, fragments) in [(want, false), (min, true)] {
+        for &start in &order {
+            let group = state.groups.get_mut(&start).expect("just listed");
+            if !fragments && group.allocatable() < want {
+                continue;
+            }
+            let Some(free) = &mut group.free else { return Found::Load(Logical(start)) };
+            if let Some((at, len)) = free.take_best_fit(want, want_at_least) {
+                state.free[class as usize] -= len;
+                state.hint[class as usize] = start;
+                return Found::Extent(Logical(at), len);
+            }
+        }
+    }
+    Found::Nothing
 }
 
 fn info(start: u64, group: &Group) -> GroupInfo {
