@@ -41,6 +41,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["file_extent", "extent"],
     &["backref"],
     &["commit"],
+    &["relocation"],
     &["tree_log"],
     &["file_buffer"],
     &["inode"],

@@ -2,7 +2,7 @@
 //!
 //! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
 //!
-//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | tree_log | file_buffer | inode | file | namespace | subvolume | replay | mount | filesystem`
+//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | relocation | tree_log | file_buffer | inode | file | namespace | subvolume | replay | mount | filesystem`
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod mount;
 pub mod namespace;
 pub mod node_io;
 pub mod options;
+pub mod relocation;
 mod replay;
 pub mod space;
 pub mod subvolume;

@@ -117,6 +117,12 @@ pub enum Canary {
     BookedAtOnce,
     /// A panic aborts nothing.
     PanicForgiven,
+    /// Blocks that a balance copies do not say that they may be shared.
+    RelocationUnmarked,
+    /// Data that a balance copies loses its checksums.
+    RelocationWithoutChecksums,
+    /// A balance changes a reference in one of the trees only that share an extent.
+    RelocationInOneTree,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
 }

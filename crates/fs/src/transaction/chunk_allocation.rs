@@ -211,7 +211,9 @@ impl Core {
         let groups = self.space.groups();
         let of_class = groups.iter().filter(|group| Class::of(group.flags) == Some(class));
         let wanted: Vec<&'static Profile> = of_class.filter_map(|group| Profile::of(group.flags)).collect();
-        let profile = devices.profile(&wanted, class);
+        let target = self.space.target(class).and_then(Profile::of);
+        let target = target.filter(|target| devices.usable().count() >= target.min_devices);
+        let profile = target.unwrap_or_else(|| devices.profile(&wanted, class));
         let map = self.volume.chunk_map();
         let logical = map.iter().map(Chunk::end).max().unwrap_or(Logical(0));
         let chunk = devices

@@ -48,6 +48,8 @@ pub(crate) struct Books {
     pub removed_chunks: Vec<Chunk>,
     /// A chunk was added: what lies in it is lost unless the transaction is committed.
     pub has_allocated_chunk: bool,
+    /// Extents were moved: a log would name addresses that the last commit does not know.
+    pub has_moved_extents: bool,
     /// The filesystem's label from this commit on.
     pub label: Option<[u8; 256]>,
     /// The commit is to give empty block groups back.
@@ -86,6 +88,13 @@ pub(crate) struct Ended {
     pub removed_chunks: Vec<Chunk>,
     /// What others have to know of it until then.
     pub traces: Arc<Traces>,
+}
+
+impl Books {
+    /// Whether what is written from now on is only found by a commit.
+    pub fn forbid_log(&self) -> bool {
+        self.has_allocated_chunk || self.has_moved_extents
+    }
 }
 
 impl Transaction {
