@@ -36,7 +36,10 @@ pub use butterfs_tree::{Difference, Position};
 pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
-pub use filesystem::{Claim, Filesystem, GoingDown, Listed, Listing, SnapshotReader, StatFs, Together};
+pub use filesystem::{
+    Claim, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader,
+    StatFs, Together,
+};
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use namespace::{DirEntry, RenameMode};

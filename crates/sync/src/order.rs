@@ -40,6 +40,8 @@ order! {
     BALANCE,
     /// Which snapshots are known.
     SNAPSHOTS,
+    /// Which operation runs that excludes others.
+    EXCLUSIVE_OPERATION,
     /// Which reports were passed on.
     TOLD,
     /// One rename of a directory at a time.

@@ -9,6 +9,9 @@ mod durability;
 #[cfg(test)]
 mod durability_tests;
 mod exclusion;
+mod exclusive_operation;
+#[cfg(test)]
+mod exclusive_tests;
 mod listing;
 mod memory;
 mod namespace;
@@ -29,6 +32,7 @@ mod together;
 
 pub use claims::Claim;
 pub use durability::GoingDown;
+pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
 pub use snapshot_reader::SnapshotReader;
@@ -76,6 +80,7 @@ pub(crate) struct Inner {
     snapshots: Snapshots,
     told: Mutex<reports::Told, { order::TOLD }>,
     claims: claims::Claims,
+    exclusive_operations: exclusive_operation::ExclusiveOperations,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -122,6 +127,7 @@ impl Filesystem {
             snapshots: Snapshots::default(),
             told: Mutex::default(),
             claims: claims::Claims::default(),
+            exclusive_operations: exclusive_operation::ExclusiveOperations::default(),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);

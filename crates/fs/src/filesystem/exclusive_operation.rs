@@ -1,0 +1,162 @@
+//! The one operation on the set of devices or on whole chunks that a filesystem allows at a time.
+//!
+//! # Invariants
+//! 1. At most one operation runs; a paused balance counts as one, beside which only a device may be added.
+//! 2. An operation ends when its [`Exclusive`] is dropped, whatever becomes of its work.
+//! 3. Asking to cancel changes nothing but a flag that the operation looks at between its steps.
+//!
+//! Nothing here is on disk: what outlives a mount (a balance, a replacement) has its item in a tree.
+
+use super::Filesystem;
+use crate::error::{Errno, Error, Result};
+use butterfs_sync::{Mutex, order};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// An operation that excludes all others. The names are those that the kernel shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExclusiveOperation {
+    /// Chunks are relocated or converted.
+    Balance,
+    /// A balance that waits to be resumed.
+    BalancePaused,
+    /// Devices are added.
+    DeviceAdd,
+    /// Devices are removed.
+    DeviceRemove,
+    /// A device is replaced.
+    DeviceReplace,
+    /// A device gets another size.
+    Resize,
+}
+
+impl fmt::Display for ExclusiveOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ExclusiveOperation::Balance => "balance",
+            ExclusiveOperation::BalancePaused => "balance paused",
+            ExclusiveOperation::DeviceAdd => "device add",
+            ExclusiveOperation::DeviceRemove => "device remove",
+            ExclusiveOperation::DeviceReplace => "device replace",
+            ExclusiveOperation::Resize => "resize",
+        })
+    }
+}
+
+impl ExclusiveOperation {
+    /// Whether it may begin while `running` is not over.
+    fn may_join(self, running: ExclusiveOperation) -> bool {
+        (self, running) == (ExclusiveOperation::DeviceAdd, ExclusiveOperation::BalancePaused)
+    }
+}
+
+/// How far an operation is, and whether it is to stop.
+#[derive(Debug, Default)]
+pub struct OperationProgress {
+    is_cancelled: AtomicBool,
+    done_bytes: AtomicU64,
+    total_bytes: AtomicU64,
+}
+
+impl OperationProgress {
+    /// Whether somebody wants it to stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// Asks it to stop.
+    pub fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Release);
+    }
+
+    /// The error of work that stops because it was asked to.
+    pub fn must_go_on(&self) -> Result<()> {
+        if self.is_cancelled() { Err(Error::refused(Errno::ECANCELED, "canceled")) } else { Ok(()) }
+    }
+
+    /// There are so many bytes to move.
+    pub fn set_total(&self, bytes: u64) {
+        self.total_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// So many more bytes are done.
+    pub fn add_done(&self, bytes: u64) {
+        self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that are done, and all of them.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.done_bytes.load(Ordering::Relaxed), self.total_bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// What runs, the last one on top: at most two.
+#[derive(Default)]
+pub(super) struct ExclusiveOperations {
+    running: Mutex<Vec<(ExclusiveOperation, Arc<OperationProgress>)>, { order::EXCLUSIVE_OPERATION }>,
+}
+
+/// The right to run an operation. It ends when dropped.
+#[must_use]
+pub struct Exclusive {
+    filesystem: Filesystem,
+    progress: Arc<OperationProgress>,
+}
+
+impl Exclusive {
+    /// How far it is, and whether it is to stop.
+    pub fn progress(&self) -> &Arc<OperationProgress> {
+        &self.progress
+    }
+
+    /// It is another operation from now on: a balance that is paused, or resumed. Of two that run, only a paused balance
+    /// becomes another one.
+    pub fn become_operation(&self, operation: ExclusiveOperation) -> Result<()> {
+        let mut running = self.filesystem.0.exclusive_operations.running.lock();
+        if operation != ExclusiveOperation::BalancePaused && running.len() > 1 {
+            return Err(in_progress(operation, running[running.len() - 1].0));
+        }
+        let own = running.iter_mut().find(|(_, progress)| Arc::ptr_eq(progress, &self.progress));
+        own.expect("it ends when it is dropped").0 = operation;
+        Ok(())
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        let mut running = self.filesystem.0.exclusive_operations.running.lock();
+        running.retain(|(_, progress)| !Arc::ptr_eq(progress, &self.progress));
+    }
+}
+
+impl Filesystem {
+    /// Begins an operation that excludes others; `EINPROGRESS` names the one that runs.
+    pub fn begin_exclusive(&self, operation: ExclusiveOperation) -> Result<Exclusive> {
+        let progress = Arc::new(OperationProgress::default());
+        let mut running = self.0.exclusive_operations.running.lock();
+        if let Some((other, _)) = running.iter().find(|(other, _)| !operation.may_join(*other)) {
+            return Err(in_progress(operation, *other));
+        }
+        running.push((operation, Arc::clone(&progress)));
+        drop(running);
+        Ok(Exclusive { filesystem: self.clone(), progress })
+    }
+
+    /// The operation that runs, the one on top where a device is added beside a paused balance.
+    pub fn exclusive_operation(&self) -> Option<(ExclusiveOperation, Arc<OperationProgress>)> {
+        self.0.exclusive_operations.running.lock().last().cloned()
+    }
+
+    /// Asks `operation` to stop. False when it does not run.
+    pub fn cancel_exclusive(&self, operation: ExclusiveOperation) -> bool {
+        let running = self.0.exclusive_operations.running.lock();
+        let found = running.iter().find(|(running, _)| *running == operation);
+        found.inspect(|(_, progress)| progress.cancel()).is_some()
+    }
+}
+
+fn in_progress(operation: ExclusiveOperation, other: ExclusiveOperation) -> Error {
+    let sentence = format!("unable to start {operation}, another exclusive operation '{other}' in progress");
+    Error::refused_at(Errno::EINPROGRESS, sentence)
+}
