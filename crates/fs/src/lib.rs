@@ -37,7 +37,7 @@ pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{
-    Claim, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader,
+    BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus, Claim, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader,
     StatFs, Together,
 };
 pub use inode::InodeId;

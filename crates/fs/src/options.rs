@@ -167,6 +167,8 @@ pub struct Options {
     pub no_tree_log: bool,
     /// Every commit covers all data that was written before it (`flushoncommit`).
     pub flush_on_commit: bool,
+    /// A balance that an earlier mount left is not resumed (`skip_balance`).
+    pub skip_balance: bool,
     /// The UUID tree is checked after opening, whatever the superblock says about it (`rescan_uuid_tree`).
     pub rescan_uuid_tree: bool,
     /// Users may delete subvolumes of their own (`user_subvol_rm_allowed`); for whoever checks permissions.
@@ -193,6 +195,7 @@ impl Default for Options {
             stale: Vec::new(),
             no_tree_log: false,
             flush_on_commit: false,
+            skip_balance: false,
             rescan_uuid_tree: false,
             user_subvol_rm_allowed: false,
             node_cache_bytes: 256 << 20,

@@ -3,6 +3,7 @@
 //! Names and inodes are in [`namespace`](self), contents in `data`. Everything is safe to call from many threads.
 //! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
 
+mod balance;
 mod claims;
 mod data;
 mod durability;
@@ -18,6 +19,7 @@ mod namespace;
 mod receiving;
 #[cfg(test)]
 mod referrer_tests;
+mod relocate;
 mod reports;
 mod resync;
 mod snapshot_reader;
@@ -30,6 +32,7 @@ mod subvolume_tests;
 mod subvolumes;
 mod together;
 
+pub use balance::{BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus};
 pub use claims::Claim;
 pub use durability::GoingDown;
 pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
@@ -80,7 +83,8 @@ pub(crate) struct Inner {
     snapshots: Snapshots,
     told: Mutex<reports::Told, { order::TOLD }>,
     claims: claims::Claims,
-    exclusive_operations: exclusive_operation::ExclusiveOperations,
+    exclusive_operations: Arc<exclusive_operation::ExclusiveOperations>,
+    balance: balance::Balance,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -89,7 +93,7 @@ impl Drop for Inner {
         self.stopping.store(true, Ordering::Relaxed);
         self.engine.background_requests.request_commit();
         self.engine.background_requests.request_cleaning();
-        for thread in [&self.timer, &self.cleaner] {
+        for thread in [&self.timer, &self.cleaner, &self.balance.thread] {
             let thread = thread.lock().take();
             // One of them may be the last that held the filesystem.
             if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -127,13 +131,15 @@ impl Filesystem {
             snapshots: Snapshots::default(),
             told: Mutex::default(),
             claims: claims::Claims::default(),
-            exclusive_operations: exclusive_operation::ExclusiveOperations::default(),
+            exclusive_operations: Arc::default(),
+            balance: balance::Balance::default(),
         }));
         let root = filesystem.find_subvolume_root()?;
         filesystem.0.root.get_or_init(|| root);
         filesystem.prepare_writing()?;
         filesystem.start_timer();
         filesystem.start_cleaner();
+        filesystem.take_over_balance()?;
         Ok(filesystem)
     }
 
@@ -215,7 +221,10 @@ impl Filesystem {
         self.0.stopping.store(true, Ordering::Relaxed);
         self.0.engine.background_requests.request_commit();
         self.0.engine.background_requests.request_cleaning();
-        for thread in [&self.0.timer, &self.0.cleaner] {
+        if self.0.engine.env().background() {
+            self.0.balance.wait_until_stopped();
+        }
+        for thread in [&self.0.timer, &self.0.cleaner, &self.0.balance.thread] {
             if let Some(thread) = thread.lock().take() {
                 let _ = thread.join();
             }

@@ -5,7 +5,6 @@ use crate::error::{Errno, Error, Result};
 use crate::options::{Canary, Options};
 use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::items::QgroupStatus;
-use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Admission, Key, KeyType, TreeId, admission};
 use std::ops::ControlFlow;
@@ -105,9 +104,6 @@ pub(super) fn refuse_unfinished_work(core: &Core) -> Result<()> {
         Err(refused(Errno::EROFS, what))
     };
     let globals = core.globals();
-    if globals.root.get(core, Key::new(objectid::BALANCE, KeyType::TEMPORARY_ITEM, 0))?.is_some() {
-        return unfinished("a balance");
-    }
     let mut relocation = false;
     let reloc = TreeId::TREE_RELOC.0;
     let (from, to) = (Key::new(reloc, KeyType::ROOT_ITEM, 0), Key::new(reloc, KeyType::ROOT_ITEM, u64::MAX));

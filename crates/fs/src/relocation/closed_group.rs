@@ -14,11 +14,14 @@ const MOST_CHUNKS: usize = 64;
 pub(crate) struct ClosedGroup {
     engine: Arc<Engine>,
     group: GroupInfo,
+    is_leaving: bool,
 }
 
 impl Drop for ClosedGroup {
     fn drop(&mut self) {
-        self.engine.space.reopen_group(self.group.start);
+        if !self.is_leaving {
+            self.engine.space.reopen_group(self.group.start);
+        }
     }
 }
 
@@ -32,7 +35,7 @@ impl ClosedGroup {
         let class = Class::of(group.flags).expect("the tree checker has seen the flags");
         engine.core().load_whole_group(&group)?;
         make_room(engine, &group, class)?;
-        let closed = ClosedGroup { engine: Arc::clone(engine), group };
+        let closed = ClosedGroup { engine: Arc::clone(engine), group, is_leaving: false };
         engine.await_in_place(start..start.plus(group.length));
         Ok(closed)
     }
@@ -42,11 +45,17 @@ impl ClosedGroup {
         &self.group
     }
 
-    /// Deletes it if it is empty, with a commit; whether it was. No handle and no lock may be held.
-    pub fn delete(self) -> Result<bool> {
+    /// Bytes that are in use now.
+    pub fn used(&self) -> u64 {
+        self.engine.space.group(self.group.start).map_or(0, |group| group.used)
+    }
+
+    /// Nothing is in use any more: a commit deletes it, this one or, if somebody still reads what was there, a later one. No handle
+    /// and no lock may be held.
+    pub fn delete(&mut self) -> Result<()> {
         self.engine.space.let_leave(self.group.start);
-        self.engine.commit_for_space()?;
-        Ok(self.engine.space.group(self.group.start).is_none())
+        self.is_leaving = true;
+        self.engine.commit_for_space()
     }
 }
 

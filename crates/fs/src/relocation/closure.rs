@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::file_extent::FileExtent;
 use crate::transaction::Tree;
 use crate::transaction::refs::RefBy;
-use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical, TreeId};
+use butterfs_ondisk::{Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;

@@ -69,8 +69,8 @@ pub(crate) enum Step {
 }
 
 /// Empties a closed group, step by step. See the [module](self).
-pub(crate) struct Mover<'a> {
-    engine: &'a Arc<Engine>,
+pub(crate) struct Mover {
+    engine: Arc<Engine>,
     group: GroupInfo,
     next: Option<Logical>,
     blocks: VecDeque<Content>,
@@ -80,17 +80,17 @@ pub(crate) struct Mover<'a> {
 }
 
 /// Data that was copied and to which nothing leads yet.
-impl Drop for Mover<'_> {
+impl Drop for Mover {
     fn drop(&mut self) {
         self.data.iter().for_each(|data| self.engine.return_data(data.to, data.len));
     }
 }
 
-impl<'a> Mover<'a> {
+impl Mover {
     /// Begins at the group's first extent. Everything that is allocated in it has been committed.
-    pub fn new(engine: &'a Arc<Engine>, closed: &ClosedGroup) -> Mover<'a> {
+    pub fn new(engine: &Arc<Engine>, closed: &ClosedGroup) -> Mover {
         let (group, next) = (*closed.group(), Some(closed.group().start));
-        Mover { engine, group, next, blocks: VecDeque::new(), data: VecDeque::new(), bytes: 0 }
+        Mover { engine: Arc::clone(engine), group, next, blocks: VecDeque::new(), data: VecDeque::new(), bytes: 0 }
     }
 
     /// Moves some extents. No handle and no lock may be held.
@@ -100,7 +100,7 @@ impl<'a> Mover<'a> {
             self.list(from)?;
         }
         let step = self.rewrite()?;
-        let engine = self.engine;
+        let engine = &self.engine;
         if self.bytes >= COMMIT_BYTES || engine.nodes.dirty_count() >= COMMIT_BLOCKS {
             self.bytes = 0;
             engine.commit()?;
@@ -110,7 +110,7 @@ impl<'a> Mover<'a> {
 
     /// Lists extents, and copies those that are data.
     fn list(&mut self, from: Logical) -> Result<()> {
-        let (found, next) = scan::contents(self.engine, &self.group, from, &MOST)?;
+        let (found, next) = scan::contents(&self.engine, &self.group, from, &MOST)?;
         for content in found {
             match content {
                 Content::Block(..) => self.blocks.push_back(content),
@@ -127,14 +127,20 @@ impl<'a> Mover<'a> {
 
     /// A place for an extent of data, which is never split.
     fn place(&self, len: u64) -> Result<Logical> {
-        let engine = self.engine;
+        let engine = &self.engine;
         let class = Class::Data;
         let mut committed = false;
         loop {
+            // Space that others have reserved is theirs.
+            let reserved = engine.space.reserve(class, len, engine.data_floor());
             let found = match engine.space.target(class) {
+                _ if !reserved => Found::Nothing,
                 Some(profile) => engine.space.allocate_extent_of(class, len, profile),
                 None => engine.space.allocate_extent(class, len, len),
             };
+            if reserved {
+                engine.space.unreserve(class, len);
+            }
             match found {
                 Found::Extent(at, _) => return Ok(at),
                 Found::Load(group) => engine.core().load_group_at(group)?,
@@ -161,12 +167,12 @@ impl<'a> Mover<'a> {
                     self.take_done(&done);
                     return Ok(Step::Moved);
                 }
-                Attempt::Missing => misses.load(self.engine, &self.engine.globals().extent)?,
+                Attempt::Missing => misses.load(&self.engine, &self.engine.globals().extent)?,
                 Attempt::Blocked(tree) => return Ok(Step::Blocked(tree)),
                 Attempt::Load(group) => self.engine.core().load_group_at(group)?,
                 // Less at a time costs less.
                 Attempt::NoSpace { .. } if most > 1 => most /= 8,
-                Attempt::NoSpace { system } => relief.apply(self.engine, system)?,
+                Attempt::NoSpace { system } => relief.apply(&self.engine, system)?,
             }
         }
     }
@@ -212,7 +218,7 @@ impl<'a> Mover<'a> {
     }
 
     fn attempt(&self, misses: &Misses, most: usize) -> Result<Attempt> {
-        let engine = self.engine;
+        let engine = &self.engine;
         let stopped = engine.stop_handles_in_turn()?;
         let handle = stopped.handle();
         let live = Live::new(engine, &handle.transaction().refs, misses);

@@ -195,7 +195,7 @@ impl Core {
     }
 
     /// Bytes that must stay free beside all reservations of data.
-    fn data_floor(&self) -> u64 {
+    pub(crate) fn data_floor(&self) -> u64 {
         if self.space.is_mixed() { self.commit_cost() + self.global_reserve() } else { 0 }
     }
 
