@@ -72,9 +72,11 @@ pub struct BalanceStatus {
 /// How a balance ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalanceEnd {
-    /// It went through all chunks; for so many there was no room.
+    /// It went through all chunks.
     Completed {
-        /// Chunks that stayed as they are.
+        /// How many there were.
+        progress: BalanceProgress,
+        /// Chunks that stayed as they are, because there was no room for what is in them.
         no_space: u64,
     },
     /// Somebody paused it, or the filesystem is being closed.
@@ -285,7 +287,10 @@ impl Filesystem {
             _ if self.is_stopping() => Some(BalanceEnd::Paused),
             _ => match self.work_on_chunks(run) {
                 Ok(true) => None,
-                Ok(false) => Some(BalanceEnd::Completed { no_space: run.no_space }),
+                Ok(false) => {
+                    let progress = self.0.balance.with(|current| current.progress).unwrap_or_default();
+                    Some(BalanceEnd::Completed { progress, no_space: run.no_space })
+                }
                 Err(error) => {
                     run.emptying = None;
                     // The first error counts.

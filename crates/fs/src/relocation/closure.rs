@@ -40,18 +40,29 @@ pub(crate) struct DataMove {
 /// A block of the closure.
 pub(super) struct Affected {
     pub node: Arc<Node>,
-    /// Who refers to it, each once.
-    pub by: Vec<RefBy>,
+    /// Who refers to it, each once, and the block that a reference comes from; none where it is a root, or stays.
+    pub by: Vec<(RefBy, Option<Logical>)>,
     /// Its children are referenced by its address.
     pub full: bool,
     /// It is of the running transaction, and stays where it is.
     pub stays: bool,
     /// Trees that begin with it.
     pub roots: Vec<Arc<Tree>>,
-    /// Blocks above it.
-    parents: Vec<Logical>,
     /// Only its owner reaches it, over blocks that only its owner reaches.
-    pub private: bool,
+    private: bool,
+}
+
+impl Affected {
+    /// Whether its copy must say that it may be shared: the copy is younger than every snapshot that shares it.
+    pub fn is_marked(&self) -> bool {
+        !self.stays && self.node.owner().is_subvolume() && self.roots.is_empty() && !self.private
+    }
+
+    /// Whether the children of what it becomes are referenced by that one's address. `btrfs check` takes it for granted of
+    /// marked blocks.
+    pub fn becomes_full(&self) -> bool {
+        self.full || self.is_marked()
+    }
 }
 
 /// See the [module](self).
@@ -107,25 +118,24 @@ impl Closure {
             let (at, stays) = (node.at(), node.generation() == live.running());
             let mut block = Affected {
                 node: Arc::clone(&node),
-                by: refs.by,
+                by: refs.by.into_iter().map(|by| (by, None)).collect(),
                 full: refs.full,
                 stays,
                 roots: Vec::new(),
-                parents: Vec::new(),
                 private: false,
             };
             if !stays {
-                for by in &block.by {
+                for (by, from) in &mut block.by {
                     match above(live, &node, *by)? {
                         Above::Root(tree) => block.roots.push(tree),
                         Above::Block(parent) => {
-                            block.parents.push(parent.at());
+                            *from = Some(parent.at());
                             let refs = live.block_refs(parent.at(), parent.level())?.ok_or_else(|| unknown(&parent))?;
                             waiting.push((parent, refs));
                         }
                     }
                 }
-                let found = (block.roots.len() + block.parents.len()) as u64;
+                let found = block.by.len() as u64;
                 if found != refs.count {
                     return Err(Error::corrupt(format!("tree block {at}: {} references, {found} places", refs.count)));
                 }
@@ -143,12 +153,12 @@ impl Closure {
         for (_, at) in order {
             let block = &self.blocks[&at];
             let owner = block.node.owner();
-            let alone = matches!(block.by[..], [RefBy::Tree(tree)] if tree == owner) && !block.full;
+            let alone = matches!(block.by[..], [(RefBy::Tree(tree), _)] if tree == owner) && !block.full;
             let private = if block.stays {
                 let forced = live.tree(owner)?.is_none_or(|tree| tree.is_copying_again(live.running()));
                 alone && !block.node.is_reloc() && !forced
             } else {
-                alone && block.parents.iter().all(|parent| self.blocks[parent].private)
+                alone && block.by.iter().filter_map(|(_, from)| *from).all(|parent| self.blocks[&parent].private)
             };
             self.blocks.get_mut(&at).expect("just listed").private = private;
         }
@@ -164,7 +174,7 @@ impl Closure {
     pub fn changes(&self) -> (u64, u64) {
         let (mut changes, mut extents) = (0, 2 * self.data.len() as u64);
         for block in self.blocks.values().filter(|block| !block.stays) {
-            let children = if block.full { block.node.nritems() as u64 } else { 0 };
+            let children = if block.becomes_full() { block.node.nritems() as u64 } else { 0 };
             changes += 2 * block.by.len() as u64 + 2 * children;
             extents += 2 + children;
         }

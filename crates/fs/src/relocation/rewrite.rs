@@ -4,15 +4,15 @@
 //! # What is owed for block B that becomes B'
 //! | reference | becomes |
 //! |---|---|
-//! | B by a tree, or by a block that stays | B' by the same |
-//! | B by a block P that becomes P' | B' by P' |
-//! | a child C by B (FULL_BACKREF) | C, or what C becomes, by B' |
-//! | data D by B, or by a file, that becomes N | N by B', or by the same file |
+//! | B by the root, or by a block that stays | B' by the same |
+//! | B by a block P that becomes P' | B' by P', or by the tree if P' is private |
+//! | a child C by B, or by B's owner | C, or what C becomes, by B', or by the owner if B' is private |
+//! | data D by B, or by a file, that becomes N | the same of N |
 //!
 //! # Invariants
 //! 1. Nothing is changed before every address is allocated: there is no failure halfway.
 //! 2. Copies below a root of a subvolume, unless only their owner reaches them, carry the RELOC flag: they are younger than the
-//!    last snapshot and nevertheless shared.
+//!    last snapshot and nevertheless shared. Marked ones have full back references: `btrfs check` concludes that from the flag.
 
 use super::closure::{Affected, Closure};
 use crate::error::{Error, Result};
@@ -115,8 +115,7 @@ impl Rewrite<'_> {
     fn copy(&self, block: &Affected, new: Logical) {
         let mut copy = (*block.node).clone();
         copy.set_identity(new, self.generation(), block.node.owner());
-        let marks = block.node.owner().is_subvolume() && block.roots.is_empty() && !block.private;
-        if marks && !self.handle.core().has_canary(Canary::RelocationUnmarked) {
+        if block.is_marked() && !self.handle.core().has_canary(Canary::RelocationUnmarked) {
             copy.mark_reloc();
         }
         self.redirect(&mut copy);
@@ -144,41 +143,41 @@ impl Rewrite<'_> {
         let (new, level) = (self.blocks.get(&at).copied(), block.node.level());
         if let Some(new) = new {
             let kind = ExtentKind::Block(level);
-            for by in &block.by {
-                self.refs().change(new, self.nodesize(), kind, self.renamed(*by), 1, true);
+            for (by, from) in &block.by {
+                self.refs().change(new, self.nodesize(), kind, self.renamed(*by, *from), 1, true);
             }
-            if block.full {
+            if block.becomes_full() {
                 self.refs().set_full(new, self.nodesize(), level);
             }
-            for by in &block.by {
+            for (by, _) in &block.by {
                 self.refs().change(at, self.nodesize(), kind, *by, -1, false);
             }
         }
-        let (old_name, new_name) = (block.full.then_some(at), block.full.then_some(new.unwrap_or(at)));
-        if level.0 > 0 {
-            if let (Some(old), Some(new)) = (old_name, new_name.filter(|new| *new != at)) {
-                self.rename_children(&block.node, Level(level.0 - 1), old, new);
-            }
-        } else {
+        let (old_name, new_name) = (block.full.then_some(at), block.becomes_full().then_some(new.unwrap_or(at)));
+        if level.0 == 0 {
             self.rename_data(&block.node, old_name, new_name);
+        } else if old_name != new_name {
+            let named = |name: Option<Logical>| name.map_or(RefBy::Tree(block.node.owner()), RefBy::Block);
+            self.rename_children(&block.node, Level(level.0 - 1), named(old_name), named(new_name));
         }
     }
 
-    /// What a reference to a block is called when everything has moved.
-    fn renamed(&self, by: RefBy) -> RefBy {
-        match by {
-            RefBy::Block(parent) => RefBy::Block(self.blocks.get(&parent).copied().unwrap_or(parent)),
-            other => other,
+    /// What a reference to a block, from the block `from`, is called when everything has moved.
+    fn renamed(&self, by: RefBy, from: Option<Logical>) -> RefBy {
+        let parent = from.and_then(|from| self.closure.blocks.get(&from).zip(self.blocks.get(&from)));
+        match parent {
+            Some((parent, new)) if parent.becomes_full() => RefBy::Block(*new),
+            _ => by,
         }
     }
 
     /// Children that move have their references moved when it is their turn.
-    fn rename_children(&self, node: &Node, level: Level, old: Logical, new: Logical) {
+    fn rename_children(&self, node: &Node, level: Level, old: RefBy, new: RefBy) {
         for slot in 0..node.nritems() {
             let (child, _) = node.child(slot);
             if !self.blocks.contains_key(&child) {
-                self.refs().change(child, self.nodesize(), ExtentKind::Block(level), RefBy::Block(new), 1, false);
-                self.refs().change(child, self.nodesize(), ExtentKind::Block(level), RefBy::Block(old), -1, false);
+                self.refs().change(child, self.nodesize(), ExtentKind::Block(level), new, 1, false);
+                self.refs().change(child, self.nodesize(), ExtentKind::Block(level), old, -1, false);
             }
         }
     }
