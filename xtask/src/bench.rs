@@ -8,7 +8,7 @@ pub const BUILD: &[&str] = &[
     "build",
     "--release",
     "-p",
-    "butterfs",
+    "butterfs-cli",
     "-p",
     "butterfs-bench",
     "-p",

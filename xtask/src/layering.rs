@@ -23,6 +23,9 @@ const CRATES: &[(&str, &[&str])] = &[
     ("check", &["tree", "volume", "ondisk", "device"]),
     ("send", &["fs", "ondisk"]),
     ("fuse", &["fs", "control"]),
+    ("butterfs", &["ondisk", "device", "fs", "check", "send"]),
+    ("capi", &["butterfs"]),
+    ("python", &["butterfs"]),
     ("cli", &["ondisk", "device", "volume", "tree", "fs", "fuse", "control", "check", "send"]),
     ("testkit", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send"]),
     ("sim", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send", "testkit"]),
@@ -54,7 +57,7 @@ const FS_MODULES: &[&[&str]] = &[
 ];
 
 /// Crates in which `unsafe` may stand.
-const MAY_BE_UNSAFE: &[&str] = &["device", "fuse"];
+const MAY_BE_UNSAFE: &[&str] = &["device", "fuse", "capi", "python"];
 
 /// Crates whose locks have a rank each.
 const RANKED_LOCKS: &[&str] = &["volume", "fs"];
@@ -203,8 +206,10 @@ fn crate_edges(name: &str, manifest: &str) -> Vec<String> {
         if let Some(title) = line.trim().strip_prefix('[') {
             section = title.trim_end_matches(']');
         }
-        let Some(used) = line.strip_prefix("butterfs-") else { continue };
+        // The facade is called as the project.
+        let Some(used) = line.strip_prefix("butterfs") else { continue };
         let used = used.split(['.', ' ', '=']).next().unwrap_or(used);
+        let used = if used.is_empty() { "butterfs" } else { used.trim_start_matches('-') };
         let for_tests = section == "dev-dependencies" && FOR_TESTS.contains(&used);
         if !allowed.contains(&used) && !for_tests {
             found.push(format!("crate {name} uses {used} ([{section}])"));
@@ -336,6 +341,11 @@ mod tests {
 
     #[test]
     fn an_edge_that_is_not_drawn_is_found() {
+        assert_eq!(
+            crate_edges("fs", "[dependencies]\nbutterfs.workspace = true\n"),
+            ["crate fs uses butterfs ([dependencies])"]
+        );
+        assert_eq!(crate_edges("capi", "[dependencies]\nbutterfs.workspace = true\n"), [""; 0]);
         let manifest = "[dependencies]\nbutterfs-fs.workspace = true\nbutterfs-tree.workspace = true\n";
         assert_eq!(crate_edges("check", manifest), ["crate check uses fs ([dependencies])"]);
         assert_eq!(crate_edges("tree", "[dev-dependencies]\nbutterfs-testkit.workspace = true\n"), [""; 0]);

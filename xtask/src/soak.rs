@@ -13,8 +13,8 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("full-disk", "butterfs-testkit", "full_disk_kills", "killed_on_a_full_disk"),
     ("costs", "butterfs-fs", "costs", "beside_everything"),
     ("waits", "butterfs-fs", "costs", "waits::others_do_not_wait_anywhere"),
-    ("growth", "butterfs", "growth", "through_a_mount_beside_everything"),
-    ("growth-waits", "butterfs", "growth", "others_do_not_wait_and_memory_comes_back"),
+    ("growth", "butterfs-cli", "growth", "through_a_mount_beside_everything"),
+    ("growth-waits", "butterfs-cli", "growth", "others_do_not_wait_and_memory_comes_back"),
     ("fio", "butterfs-testkit", "neighbours", "scripts::fio_with_every_engine_and_flag"),
     ("rsync", "butterfs-testkit", "neighbours", "scripts::rsync_twice"),
     ("git", "butterfs-testkit", "neighbours", "scripts::git_in_parallel"),
@@ -27,10 +27,10 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("overlay", "butterfs-testkit", "neighbours", "overlay::overlayfs_on_top"),
     ("server", "butterfs-testkit", "neighbours", "server::memory_and_descriptors_come_back"),
     ("pjdfstest", "butterfs-testkit", "posix", "pjdfstest"),
-    ("intruders", "butterfs", "kills", "intruders::killed_while_an_intruder_comes_among_writers"),
-    ("intruders-quiet", "butterfs", "kills", "intruders::killed_while_a_sync_meets_what_an_intruder_left"),
-    ("receives", "butterfs", "kills", "receives::servers_of_receives_are_killed"),
-    ("btrbk", "butterfs", "backup_tool", "btrbk_with_kills"),
+    ("intruders", "butterfs-cli", "kills", "intruders::killed_while_an_intruder_comes_among_writers"),
+    ("intruders-quiet", "butterfs-cli", "kills", "intruders::killed_while_a_sync_meets_what_an_intruder_left"),
+    ("receives", "butterfs-cli", "kills", "receives::servers_of_receives_are_killed"),
+    ("btrbk", "butterfs-cli", "backup_tool", "btrbk_with_kills"),
 ];
 
 /// Kills, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
@@ -43,7 +43,7 @@ pub fn run(words: &[&str]) -> Result<bool, String> {
         return Err(format!("soak does not know {word}; it knows {}", known.join(", ")));
     }
     let start = |command: &mut Command| command.status().map_err(|error| format!("cannot start cargo: {error}"));
-    let build = ["build", "--release", "-p", "butterfs"];
+    let build = ["build", "--release", "-p", "butterfs-cli"];
     if !start(Command::new("cargo").args(build).current_dir(workspace::root()))?.success() {
         return Ok(false);
     }

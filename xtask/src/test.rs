@@ -58,7 +58,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     if options.only.is_none() {
         static_checks(&mut steps)?;
     }
-    steps.push(announce(cargo("release build", &["build", "--release", "-p", "butterfs"])?));
+    steps.push(announce(cargo("release build", &["build", "--release", "-p", "butterfs-cli"])?));
     let (build, programs) = build_tests()?;
     steps.push(announce(build));
     for program in programs {

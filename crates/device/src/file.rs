@@ -104,6 +104,21 @@ impl FileDevice {
         Ok(FileDevice::assemble(file, path, len, false, false, None))
     }
 
+    /// A file or block device that the caller has opened, for writing if the descriptor allows it. `name` is its name in
+    /// messages. A block device is locked but not claimed (`O_EXCL`), because only opening it can do that.
+    pub fn from_file(file: File, name: &str) -> Result<FileDevice, OpenError> {
+        let path = Path::new(name);
+        let wrap = |error| OpenError::from_io(path, error);
+        let metadata = file.metadata().map_err(wrap)?;
+        let is_block_device = is_block_device(path, &metadata)?;
+        let mode = rustix::fs::fcntl_getfl(&file).map_err(|error| wrap(error.into()))? & OFlags::ACCMODE;
+        let write = mode == OFlags::RDWR;
+        let options = FileOptions { write, exclusive: false, ..FileOptions::read_only() };
+        let beneath = secure(&file, path, &metadata, &options)?;
+        let len = if is_block_device { device_size(&file).map_err(wrap)? } else { metadata.len() };
+        Ok(FileDevice::assemble(file, path, len, is_block_device, !write, beneath))
+    }
+
     fn open_now(path: &Path, options: &FileOptions) -> Result<FileDevice, OpenError> {
         let wrap = |error| OpenError::from_io(path, error);
         let is_block_device = is_block_device(path, &std::fs::metadata(path).map_err(wrap)?)?;

@@ -6,6 +6,7 @@
 //! - [`FaultyDevice`]: reads, writes and flushes that go wrong on purpose
 //! - [`GateDevice`]: holds chosen writes back until a test lets them through
 //! - [`ReadOnlyDevice`]: refuses to be changed
+//! - [`WindowDevice`]: a range of another device, such as a partition
 //!
 //! Wrappers hold an `Arc<dyn BlockDevice>` and are devices themselves, so they stack.
 //!
@@ -31,6 +32,7 @@ mod open_error;
 mod random;
 mod read_only;
 mod recording;
+mod window;
 mod write_out;
 
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
@@ -40,6 +42,7 @@ pub use memory::MemoryDevice;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use read_only::ReadOnlyDevice;
 pub use recording::{Event, Kept, Recorder, RecordingDevice};
+pub use window::WindowDevice;
 
 use std::fmt::Debug;
 use std::io;
@@ -85,8 +88,11 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// it where they do not exist or cannot be read.
     fn begin_read(&self, _offset: u64, _len: u64) {}
 
-    /// Tells the device that nobody needs these bytes; afterwards they read as anything. Devices that cannot say `Ok`.
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Tells the device that nobody needs these bytes; afterwards they read as anything. Devices without discard support
+    /// return `Ok(())`, as this default does.
+    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
 
     /// What to call the device in messages: its path.
     fn name(&self) -> String;

@@ -2,11 +2,12 @@
 //!
 //! Every error is one sentence that names place and rule, and has an errno for the user.
 
-use butterfs_ondisk::Logical;
+use butterfs_ondisk::{Key, Logical, Physical, TreeId};
 use butterfs_tree::NodePtr;
 use butterfs_volume::VolumeError;
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 /// A Linux error number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +42,67 @@ impl fmt::Debug for Errno {
     }
 }
 
+/// The place of a failure on disk, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The name of the device.
+    pub device: Option<String>,
+    /// The byte offset on that device.
+    pub physical: Option<Physical>,
+    /// The logical address.
+    pub logical: Option<Logical>,
+    /// The tree that was being read or written.
+    pub tree: Option<TreeId>,
+    /// The key of the item.
+    pub key: Option<Key>,
+}
+
+/// One sentence about something that failed below the engine, its place, and its cause.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    text: Box<str>,
+    place: Place,
+    source: Option<Arc<VolumeError>>,
+}
+
+impl Failure {
+    /// The place on disk.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The error of the device, if a device failed.
+    pub fn source(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        match self.source.as_deref() {
+            Some(VolumeError::Write { error, .. } | VolumeError::Flush { error, .. }) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The same failure with another sentence.
+    pub(crate) fn reworded(self, words: impl FnOnce(&str) -> String) -> Failure {
+        Failure { text: words(&self.text).into_boxed_str(), ..self }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<String> for Box<Failure> {
+    fn from(text: String) -> Box<Failure> {
+        Box::new(Failure { text: text.into_boxed_str(), place: Place::default(), source: None })
+    }
+}
+
+impl From<&str> for Box<Failure> {
+    fn from(text: &str) -> Box<Failure> {
+        text.to_owned().into()
+    }
+}
+
 /// What can go wrong in the engine.
 #[derive(Clone, Debug)]
 pub enum Error {
@@ -52,11 +114,11 @@ pub enum Error {
         what: Cow<'static, str>,
     },
     /// A device failed.
-    Device(Box<str>),
+    Device(Box<Failure>),
     /// Devices of the filesystem are missing, and nobody said that it may be opened without them.
     Incomplete(Box<str>),
     /// Something on disk breaks a rule of the format.
-    Corrupt(Box<str>),
+    Corrupt(Box<Failure>),
     /// The filesystem stopped writing after an earlier error.
     Aborted(Box<str>),
     /// A node that is not in memory. Never leaves the engine: the caller reads the node and tries again.
@@ -86,7 +148,15 @@ impl Error {
 
     /// Something on disk is wrong.
     pub fn corrupt(what: impl Into<String>) -> Error {
-        Error::Corrupt(what.into().into_boxed_str())
+        Error::Corrupt(what.into().into())
+    }
+
+    /// The device, address, tree and key of a failure below the engine.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Error::Device(failure) | Error::Corrupt(failure) => Some(failure),
+            _ => None,
+        }
     }
 
     /// The errno that the user of a mount sees.
@@ -112,7 +182,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Refused { what, .. } => f.write_str(what),
-            Error::Device(what) | Error::Corrupt(what) | Error::Incomplete(what) => f.write_str(what),
+            Error::Device(failure) | Error::Corrupt(failure) => failure.fmt(f),
+            Error::Incomplete(what) => f.write_str(what),
             Error::Aborted(what) => write!(f, "the filesystem stopped writing: {what}"),
             Error::Missing(ptr) => write!(f, "tree block {} of tree {} is not in memory", ptr.at, ptr.tree),
             Error::Unloaded(start) => write!(f, "the free space of block group {start} is not in memory"),
@@ -127,18 +198,39 @@ impl std::error::Error for Error {}
 
 impl From<butterfs_tree::Corrupt> for Error {
     fn from(error: butterfs_tree::Corrupt) -> Error {
-        Error::corrupt(error.to_string())
+        let tree = (error.tree.0 != 0).then_some(error.tree);
+        let place = Place { logical: Some(error.at), tree, key: error.key, ..Place::default() };
+        Error::Corrupt(Box::new(Failure { text: error.to_string().into_boxed_str(), place, source: None }))
     }
 }
 
 impl From<VolumeError> for Error {
     fn from(error: VolumeError) -> Error {
-        match error {
-            VolumeError::Incomplete { .. } => Error::Incomplete(error.to_string().into_boxed_str()),
-            VolumeError::Refused { sentence, hint: Some(hint) } => {
-                Error::Device(format!("{sentence} ({hint})").into_boxed_str())
-            }
-            _ => Error::Device(error.to_string().into_boxed_str()),
+        let text = match &error {
+            VolumeError::Incomplete { .. } => return Error::Incomplete(error.to_string().into_boxed_str()),
+            VolumeError::Refused { sentence, hint: Some(hint) } => format!("{sentence} ({hint})"),
+            _ => error.to_string(),
+        };
+        let failure = Failure { text: text.into_boxed_str(), place: place_of(&error), source: Some(Arc::new(error)) };
+        Error::Device(Box::new(failure))
+    }
+}
+
+fn place_of(error: &VolumeError) -> Place {
+    match error {
+        VolumeError::Unmapped { at, .. } => Place { logical: Some(*at), ..Place::default() },
+        VolumeError::NoGoodCopy { at, failures, .. } => Place {
+            logical: Some(*at),
+            device: failures.first().map(|failure| failure.name.clone()),
+            physical: failures.first().map(|failure| failure.physical),
+            ..Place::default()
+        },
+        VolumeError::Write { at, device, physical, .. } => {
+            Place { logical: *at, device: Some(device.clone()), physical: Some(*physical), ..Place::default() }
         }
+        VolumeError::Flush { device, .. } | VolumeError::ReadOnly { device } => {
+            Place { device: Some(device.clone()), ..Place::default() }
+        }
+        VolumeError::Incomplete { .. } | VolumeError::Refused { .. } => Place::default(),
     }
 }

@@ -81,6 +81,8 @@ pub enum Canary {
     LoggedItemLeftOut,
     /// The superblock leads to a log without a flush after the log's blocks.
     LogSuperblockEarly,
+    /// A commit replaces primary superblocks that lead to a log while the secondary ones do not.
+    CopiesBehind,
     /// Data is not compared with its checksums when it is read.
     ChecksumIgnored,
     /// A commit goes on although some of its tree blocks could not be written.
@@ -123,6 +125,8 @@ pub enum Canary {
     RelocationWithoutChecksums,
     /// A balance changes a reference in one of the trees only that share an extent.
     RelocationInOneTree,
+    /// Who waits for a superblock is not woken when writing stops.
+    SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
 }

@@ -23,8 +23,8 @@ struct OrderState {
     busy: bool,
     /// Generations of the logs that are being written.
     logs: Vec<u64>,
-    /// The superblock on disk leads to a log.
-    log_on_disk: bool,
+    /// The secondary superblocks may be older than the primary ones: those lead to a log, or nobody knows yet.
+    copies_behind: bool,
     /// The last commit that got no superblock, 0 for none.
     left_to_next: u64,
     /// Nothing may be written any more.
@@ -57,7 +57,7 @@ impl Drop for Busy<'_> {
 #[must_use]
 pub struct Committing<'a> {
     generation: u64,
-    log_on_disk: bool,
+    copies_behind: bool,
     busy: Busy<'a>,
 }
 
@@ -103,16 +103,16 @@ pub enum Turn<'a> {
 }
 
 impl Committing<'_> {
-    /// Whether the superblocks on disk lead to a log.
-    pub fn log_on_disk(&self) -> bool {
-        self.log_on_disk
+    /// Whether the secondary superblocks may be older than the primary ones.
+    pub fn copies_behind(&self) -> bool {
+        self.copies_behind
     }
 
-    /// They are durable.
+    /// The primary ones are durable, and the secondary ones are written.
     pub fn end(self) {
         let mut state = self.busy.0.state.lock();
         state.durable = self.generation;
-        state.log_on_disk = false;
+        state.copies_behind = false;
     }
 }
 
@@ -136,28 +136,28 @@ impl<'a> Logging<'a> {
         }
         state.busy = true;
         // A write that fails half-way may have led there.
-        state.log_on_disk = true;
+        state.copies_behind = true;
         drop(state);
         Turn::Leading(Leading { _busy: Busy(order), _logging: self })
     }
 }
 
 impl SuperblockOrder {
-    /// With the commit that is on disk, and perhaps a log.
-    pub fn new(durable: u64, log_on_disk: bool) -> SuperblockOrder {
+    /// With the commit that is on disk.
+    pub fn new(durable: u64) -> SuperblockOrder {
         let (busy, logs, left_to_next, stopped) = Default::default();
-        let state = OrderState { durable, busy, logs, log_on_disk, left_to_next, stopped };
+        let state = OrderState { durable, busy, logs, copies_behind: true, left_to_next, stopped };
         SuperblockOrder { state: Mutex::new(state), changed: Condvar::default() }
     }
 
-    /// Waits until the superblocks of commit `generation` may be written.
+    /// Waits until the superblocks of commit `generation` may be written. No log of it changes them any more.
     pub fn commit(&self, generation: u64) -> Committing<'_> {
         let mut state = self.state.lock();
         while state.busy || state.logs.iter().any(|log| *log <= generation) {
             self.changed.wait(&mut state);
         }
         state.busy = true;
-        Committing { generation, log_on_disk: state.log_on_disk, busy: Busy(self) }
+        Committing { generation, copies_behind: state.copies_behind, busy: Busy(self) }
     }
 
     /// Commit `generation` gets no superblock: the next one has all that is in it.

@@ -97,7 +97,7 @@ impl<'a> Left<'a> {
             (true, false) => Damaged::of_stale(&lacking),
         };
         let is_forked = self.forked.iter().any(|device| given.believes(*device));
-        if self.is_undecided(given) {
+        if self.is_undecided(given) || self.is_masked(given) {
             return Ok(Verdict::Refused);
         }
         state::judge(
@@ -129,6 +129,15 @@ impl<'a> Left<'a> {
         let agreed = at_first == ruling(&self.life.base, &self.led);
         let is_forked = self.forked.iter().any(|device| given.believes(*device));
         !has_committed && (is_forked || !agreed)
+    }
+
+    /// Whether a device that has something of a commit that was cut off is given, and one is not that may hold the only other
+    /// copies: blocks of that commit have the addresses and generations of those that were written without it, so where each is
+    /// on some devices only, those that are left may look right and be of two commits.
+    fn is_masked(&self, given: &Given) -> bool {
+        let is_forked = self.forked.iter().any(|device| given.believes(*device));
+        let is_everywhere = tolerance(self.plan) + 1 == self.plan.devices;
+        is_forked && !given.away.is_empty() && !is_everywhere
     }
 
     fn expected<'b>(&'b self, given: &'b Given, unreadable: &'b Damaged, may_refuse: bool) -> Expected<'b> {
@@ -226,11 +235,16 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Devices of those given that lead to something else than the one that rules.
+/// Devices of those given that lead to something else than the one that rules. Where those of the last commit lead to
+/// different logs, all of them: a crash came between the superblocks of a log, or a device did not take one, and nothing in the
+/// format tells which log is the newer. The one that is not replayed may be overwritten before its superblock is.
 pub(crate) fn lagging(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Devices {
-    let newest = state::ruling(plan, disk, given);
-    let lags = |device: &usize| state::ruling(plan, disk, &Given::only(plan, *device)) != newest;
-    (0..plan.devices).filter(|device| given.believes(*device)).filter(lags).collect()
+    let own = |device: usize| state::ruling(plan, disk, &Given::only(plan, device));
+    let Some(newest) = state::ruling(plan, disk, given) else { return Devices::new() };
+    let believed = || (0..plan.devices).filter(|device| given.believes(*device));
+    let is_of_last_commit = |device: usize| own(device).is_some_and(|own| (own.0, own.2) == (newest.0, newest.2));
+    let agree = believed().filter(|device| is_of_last_commit(*device)).all(|device| own(device) == Some(newest));
+    believed().filter(|device| !agree || own(*device) != Some(newest)).collect()
 }
 
 /// Devices that are as new as those that go on without them, and lead to something else.

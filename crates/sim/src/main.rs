@@ -122,6 +122,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "together-separated" => Canary::TogetherSeparated,
                     "left-behind" => Canary::LeftBehind,
                     "interrupted-forgiven" => Canary::InterruptedForgiven,
+                    "copies-behind" => Canary::CopiesBehind,
                     "log-early" => Canary::LogSuperblockEarly,
                     "checked-early" => Canary::SubvolumeCheckedEarly,
                     "panic-forgiven" => Canary::PanicForgiven,

@@ -9,6 +9,7 @@ use butterfs_check::{Finding, Report};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::options::Policies;
 use butterfs_fs::{Filesystem, Options};
+use butterfs_ondisk::Physical;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::library::Library;
@@ -222,36 +223,35 @@ fn repaired(plan: &Plan, disk: &Arc<MemoryDevice>, damaged: &Damaged) -> Result<
     if told.is_empty() { Ok(()) } else { Err(format!("read before, and still bad: {told:#?}")) }
 }
 
-/// The bytes of the primary superblocks that may rule.
-fn superblocks(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Vec<u8> {
-    let mut all = Vec::new();
+/// A device's superblock at `at`, if it is valid.
+fn superblock_at(device: &dyn BlockDevice, at: Physical) -> Option<Superblock> {
+    let mut bytes = vec![0; SUPERBLOCK_LEN];
+    let is_there = at.0 + SUPERBLOCK_LEN as u64 <= device.len();
+    is_there.then(|| device.read_at(at.0, &mut bytes).expect("it is in memory"))?;
+    Superblock::parse(&bytes, at).ok()
+}
+
+/// Of each device that may rule the superblock that counts: the primary one, or where that is torn the secondary one.
+fn superblocks(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Vec<Superblock> {
     let devices = parts::devices(disk, plan.devices).into_iter().enumerate();
-    for (_, device) in devices.filter(|(number, _)| given.believes(*number)) {
-        let mut bytes = vec![0; SUPERBLOCK_LEN];
-        device.read_at(OFFSETS[0].0, &mut bytes).expect("it is in memory");
-        all.extend(bytes);
-    }
-    all
+    let believed = devices.filter(|(number, _)| given.believes(*number));
+    believed.filter_map(|(_, device)| OFFSETS.iter().find_map(|at| superblock_at(&*device, *at))).collect()
 }
 
 /// Generation, log and root of the superblock that counts.
 pub fn ruling(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Option<(u64, u64, u64)> {
-    let all = superblocks(plan, disk, given);
-    let valid = all.chunks(SUPERBLOCK_LEN).filter_map(|bytes| Superblock::parse(bytes, OFFSETS[0]).ok());
-    valid.map(|found| (found.generation.get(), found.log_root.get(), found.root.get())).max()
+    let all = superblocks(plan, disk, given).into_iter();
+    all.map(|found| (found.generation.get(), found.log_root.get(), found.root.get())).max()
 }
 
 /// Whether the primary superblock is whole: Linux and btrfs-progs look at no other.
 pub fn has_primary(plan: &Plan, disk: &MemoryDevice) -> bool {
-    superblocks(plan, disk, &Given::default())
-        .chunks(SUPERBLOCK_LEN)
-        .all(|bytes| Superblock::parse(bytes, OFFSETS[0]).is_ok())
+    parts::devices(disk, plan.devices).iter().all(|device| superblock_at(&**device, OFFSETS[0]).is_some())
 }
 
-/// Whether a primary superblock leads to a log.
+/// Whether a superblock that counts leads to a log.
 pub fn has_log(plan: &Plan, disk: &MemoryDevice) -> bool {
-    let leads = |bytes: &[u8]| Superblock::parse(bytes, OFFSETS[0]).is_ok_and(|found| found.log_root.get() != 0);
-    superblocks(plan, disk, &Given::default()).chunks(SUPERBLOCK_LEN).any(leads)
+    superblocks(plan, disk, &Given::default()).iter().any(|found| found.log_root.get() != 0)
 }
 
 /// Asks the judge about a disk, all data checksums included.

@@ -113,6 +113,25 @@ fn a_hole_at_the_end_shows_nothing_old() {
     }
 }
 
+/// A range was zeroed in the buffer before the device refused what else was buffered: the call failed and had changed the file.
+#[test]
+fn zeros_that_a_device_refuses_change_nothing() {
+    let disk = made();
+    let device = Arc::new(FaultyDevice::new(Arc::clone(&disk) as Arc<dyn BlockDevice>));
+    let given: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
+    let filesystem = Filesystem::open(given, Plan::of(1).options(), environment(2)).expect("a good disk");
+    let file = filesystem.create(&ROOT, filesystem.root(), b"file", 0o644).expect("room").id;
+    filesystem.write(file, 0, &[7; 20_000], false).expect("room");
+    filesystem.sync().expect("a good disk");
+    filesystem.write(file, 5000, &[8; 100], false).expect("room");
+    device.add_rule(FaultRule::always(Operation::Write, Fault::Fail));
+    filesystem.fallocate(file, 16, 300, 10_000, false).expect_err("data cannot be written");
+    let mut content = Vec::new();
+    filesystem.read(file, 0, 20_000, &mut content).expect("a good disk");
+    let expected: Vec<u8> = (0..20_000).map(|at| if (5000..5100).contains(&at) { 8 } else { 7 }).collect();
+    assert!(content == expected, "the call has failed");
+}
+
 /// A snapshot that changed in the transaction of several operations that made it: what it had got there was taken for its
 /// source's, and named it still when it was gone and another snapshot kept it.
 #[test]

@@ -241,9 +241,9 @@ fn choose_copy(device: &dyn BlockDevice, notes: &mut OpenNotes) -> Result<Superb
     };
     check_not_reused(device, &damage, at)?;
     let generation = sb.generation.get();
+    let loss = if sb.log_root.get() == 0 { "; what was only synced to the log since then is lost" } else { "" };
     notes.lines.push(format!(
-        "{name}: the primary superblock is damaged ({damage}); using the copy at {at}, generation {generation}; what was \
-         only synced to the log since then is lost"
+        "{name}: the primary superblock is damaged ({damage}); using the copy at {at}, generation {generation}{loss}"
     ));
     Ok(sb)
 }
@@ -295,7 +295,7 @@ fn secondaries(device: &dyn BlockDevice) -> impl Iterator<Item = (Physical, Supe
 }
 
 fn newest_secondary(device: &dyn BlockDevice) -> Option<(Physical, Superblock)> {
-    secondaries(device).max_by_key(|(_, sb)| sb.generation.get())
+    secondaries(device).max_by_key(|(_, sb)| (sb.generation.get(), sb.log_root.get() != 0))
 }
 
 /// A copy that is newer than its primary is left by a power cut between the two. The primary still counts.

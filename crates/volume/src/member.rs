@@ -67,6 +67,15 @@ struct Counters {
     generation: AtomicU64,
 }
 
+/// What this process knows about the primary superblock on a device.
+#[derive(Default, Debug)]
+struct KnownSuperblock {
+    /// The one that it last read or wrote, if it knows.
+    bytes: Option<Arc<[u8]>>,
+    /// Writes of it that have begun. While one is on its way, `bytes` is `None`.
+    writes: u64,
+}
+
 /// A device of the filesystem.
 #[derive(Debug)]
 pub struct Member {
@@ -78,8 +87,7 @@ pub struct Member {
     item: Mutex<DevItem, { order::DEVICE_ITEM }>,
     counters: Counters,
     condition: AtomicU8,
-    /// The primary superblock that this process last read or wrote, if it knows.
-    known_superblock: Mutex<Option<Box<[u8]>>, { order::KNOWN_SUPERBLOCK }>,
+    known_superblock: Mutex<KnownSuperblock, { order::KNOWN_SUPERBLOCK }>,
     /// The trees that the next superblock leads to say that this device is stale.
     is_recorded: AtomicBool,
     /// It did not take a superblock since it was opened.
@@ -133,17 +141,26 @@ impl Member {
 
     /// What the primary superblock was when this process read it.
     pub fn know_superblock(&self, bytes: &[u8]) {
-        *self.known_superblock.lock() = Some(bytes.into());
+        self.known_superblock.lock().bytes = Some(bytes.into());
+    }
+
+    /// The primary superblock that this process last read or wrote, if it knows.
+    pub fn known_superblock(&self) -> Option<Superblock> {
+        let known = self.known_superblock.lock().bytes.clone();
+        known.and_then(|bytes| Superblock::parse(&bytes, OFFSETS[0]).ok())
     }
 
     /// Whether the primary superblock is the one that this process last read or wrote, as `read` finds it. One that nobody
-    /// knows, or that cannot be read, is no sign of anything.
+    /// knows, that cannot be read, or that this process writes meanwhile, is no sign of anything: a writer has looked
+    /// before, and the next one looks again. Nobody waits here for a write that is on its way.
     pub fn superblock_is_known(&self, read: impl FnOnce(&mut [u8]) -> io::Result<()>) -> bool {
-        // Held while it is read: nobody writes it meanwhile.
-        let known = self.known_superblock.lock();
-        let Some(known) = known.as_deref() else { return true };
+        let (known, writes) = {
+            let known = self.known_superblock.lock();
+            (known.bytes.clone(), known.writes)
+        };
+        let Some(known) = known else { return true };
         let mut found = [0; SUPERBLOCK_LEN];
-        read(&mut found).is_err() || found == *known
+        read(&mut found).is_err() || found == *known || self.known_superblock.lock().writes != writes
     }
 
     pub fn condition(&self) -> Condition {
@@ -270,10 +287,16 @@ impl Member {
         if at != OFFSETS[0] {
             return write();
         }
-        let mut known = self.known_superblock.lock();
+        let this_write = {
+            let mut known = self.known_superblock.lock();
+            known.bytes = None;
+            known.writes += 1;
+            known.writes
+        };
         let written = write();
-        // After a failed write nobody knows what is there.
-        *known = written.is_ok().then(|| bytes.into());
+        let mut known = self.known_superblock.lock();
+        // After a failed write, or beside another one, nobody knows what is there.
+        known.bytes = (written.is_ok() && known.writes == this_write).then(|| bytes.into());
         written
     }
 

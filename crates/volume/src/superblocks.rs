@@ -1,9 +1,10 @@
 //! Writing superblocks, the only place that does, and reading them again.
 //!
-//! Never are both kinds of copies on their way at once: either all secondary copies go first and are flushed, then all
-//! primaries, then a flush; or the primaries and a flush, and the secondary ones follow, durable with the flush before the
-//! next primaries. What a power cut tore is repaired before anything else is written. So whatever a power cut leaves, each device
-//! has a valid copy of the old or of the new generation.
+//! Never are both kinds of copies on their way at once. A commit writes the primaries and flushes, and the secondary copies
+//! follow, durable with the flush before the next primaries. A log changes the primaries only, and only their first sector, so
+//! no power cut tears them; before the next commit's primaries the secondary copies are made to lead to the log too. What a
+//! power cut tore is repaired before anything else is written. So whatever a power cut leaves, each device has a valid copy of
+//! the old or of the new state, and what that leads to is durable.
 //!
 //! A stale device gets a superblock only when the trees that it leads to say that the device is stale, and after the whole
 //! devices: so whoever opens the devices later, all or some of them, never takes it for one that has everything.
@@ -38,6 +39,24 @@ impl Volume {
         self.flush()
     }
 
+    /// Makes the secondary superblocks of every whole device what its primary one is, durable with the next flush: so it
+    /// comes before a flush, and the next primary ones after that. What cannot be written is told.
+    ///
+    /// A stale device keeps its older ones: the trees that the primary ones lead to may not say that it is stale.
+    pub fn refresh_secondary_superblocks(&self) {
+        for member in self.members.iter().filter(|member| member.is_whole()) {
+            let Some(primary) = member.known_superblock() else { continue };
+            for at in Superblock::copies_on(primary.dev_item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
+                if self.check_writable().is_err() {
+                    return;
+                }
+                if let Err(error) = write_copy(member, &primary, primary.dev_item, at) {
+                    self.tell(error.to_string());
+                }
+            }
+        }
+    }
+
     /// Makes `sb` the secondary superblocks of every device, durable with the next flush. Only for an `sb` that the
     /// primary ones have already, or that is followed by a flush and the primary ones. What cannot be written is told.
     pub fn write_secondary_superblocks(&self, sb: &Superblock, items: &[DevItem]) {
@@ -55,7 +74,8 @@ impl Volume {
 
     /// Makes `sb` durable in every copy that is not valid: a power cut may have torn it, and another one may tear those of
     /// the other kind, which are written next. The same for the primary copies that a power cut kept from the last commit, on
-    /// devices that count as whole nevertheless: without that the loss of another device would make them doubtful again. `sb` is the one that the filesystem was opened with, without a log.
+    /// devices that count as whole nevertheless: without that the loss of another device would make them doubtful again.
+    /// `sb` is the one that the filesystem was opened with.
     pub fn repair_superblocks(&self, sb: &Superblock) -> Result<(), VolumeError> {
         let items = self.device_items();
         let mut repaired = false;

@@ -5,6 +5,7 @@ use super::{Engine, unused_groups};
 use crate::env::Point;
 use crate::error::Result;
 use crate::options::Canary;
+use crate::superblock_order::Committing;
 use crate::transaction::{Core, Ended, Stopped};
 use butterfs_ondisk::Generation;
 use butterfs_ondisk::items::DevItem;
@@ -25,7 +26,7 @@ pub(super) struct Frozen {
 
 /// Its tree blocks are durable.
 #[must_use = "no superblock leads to it"]
-pub(super) struct Written(Frozen);
+pub(super) struct Written<'a>(Frozen, Committing<'a>);
 
 /// A superblock leads to it.
 #[must_use = "what it freed is not given back"]
@@ -53,20 +54,26 @@ impl Engine {
 }
 
 impl Frozen {
-    /// Writes its tree blocks, and flushes.
-    pub fn write(self, core: &Core) -> Result<Written> {
+    /// Writes its tree blocks, and flushes. The flush also makes the secondary superblocks durable, which then are what the
+    /// primary ones are until these are written: were those torn, whoever reads a secondary one finds all that was promised,
+    /// by a commit and by logs.
+    pub fn write(self, core: &Core) -> Result<Written<'_>> {
         core.env().reached(Point::WritingNodes);
         core.volume.check_ownership()?;
         let written = write_nodes(core, &self.nodes, &self.identity);
         if !core.has_canary(Canary::WriteErrorIgnored) {
             written?;
         }
+        let committing = core.order.commit(self.generation.0);
+        if committing.copies_behind() && !core.has_canary(Canary::CopiesBehind) {
+            core.volume.refresh_secondary_superblocks();
+        }
         core.env().reached(Point::FlushingNodes);
         if !core.has_canary(Canary::NoBarrier) {
             core.volume.flush()?;
             core.env().reached(Point::WritingSuperblock);
         }
-        Ok(Written(self))
+        Ok(Written(self, committing))
     }
 }
 
@@ -78,10 +85,10 @@ pub(super) enum Published {
     LeftToNext,
 }
 
-impl Written {
+impl Written<'_> {
     /// Writes the superblocks that lead to it, unless its trees do not name a device that has failed meanwhile.
     pub fn publish(self, core: &Core) -> Result<Published> {
-        let Frozen { generation, nodes, superblock, devices, ended, .. } = self.0;
+        let Written(Frozen { generation, nodes, superblock, devices, ended, .. }, committing) = self;
         if core.volume.has_unrecorded_loss() && !core.has_canary(Canary::LossUnnamed) {
             core.nodes.written(&nodes);
             core.gate.with_books(|books| {
@@ -92,8 +99,7 @@ impl Written {
             core.order.leave_to_next(generation.0);
             return Ok(Published::LeftToNext);
         }
-        let committing = core.order.commit(generation.0);
-        write_superblock(core, superblock, devices, committing.log_on_disk())?;
+        write_superblock(core, superblock, devices)?;
         committing.end();
         core.nodes.written(&nodes);
         core.gate.note_durable(generation);
@@ -117,19 +123,14 @@ impl Durable {
     }
 }
 
-/// With a log on disk the secondary superblocks go first: were the primary torn, an old secondary one would show the
-/// filesystem without what the log has promised. Without one they follow, durable with the next commit's blocks.
-fn write_superblock(core: &Core, superblock: Superblock, devices: Vec<DevItem>, log_on_disk: bool) -> Result<()> {
+/// The secondary superblocks follow the primary ones, durable with the next flush.
+fn write_superblock(core: &Core, superblock: Superblock, devices: Vec<DevItem>) -> Result<()> {
     core.env().passes("superblocks are written");
     if let Some(aborted) = core.aborted() {
         return Err(aborted);
     }
-    if log_on_disk {
-        core.volume.write_superblock_with(&superblock, &devices)?;
-    } else {
-        core.volume.write_primary_superblock_with(&superblock, &devices)?;
-        core.volume.write_secondary_superblocks(&superblock, &devices);
-    }
+    core.volume.write_primary_superblock_with(&superblock, &devices)?;
+    core.volume.write_secondary_superblocks(&superblock, &devices);
     *core.superblock.lock() = superblock;
     *core.devices.committed.lock() = devices;
     Ok(())

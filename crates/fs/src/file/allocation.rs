@@ -66,8 +66,8 @@ impl Files {
         if append_only && !matches!(what, Allocation::Allocate { .. }) {
             return Err(Error::refused(Errno::EPERM, "the file can only be appended to"));
         }
-        // Holes and zeros are made in several steps, and no write may come between them.
-        let _whole = (!matches!(what, Allocation::Allocate { .. })).then(|| inode.data.whole.write());
+        // All is done in several steps, and no write may come between them.
+        let _whole = inode.data.whole.write();
         let _mapping = inode.data.lock_mapping();
         if !matches!(what, Allocation::Allocate { .. }) && range.end >= inode.size() {
             // What is dropped may be all that would have advanced the recorded size, and the sectors before it may show what was
@@ -78,6 +78,7 @@ impl Files {
         // A call that is refused for want of space changes no times. Privileges go before the content changes.
         match what {
             Allocation::Allocate { keep_size } => {
+                self.prepare_allocation(inode, &range, keep_size)?;
                 self.preallocate(inode, &range, keep_size, None)?;
                 self.note_allocation(inode, set_id, now())?;
             }
@@ -87,7 +88,8 @@ impl Files {
                 self.punch(inode, &range)?;
             }
             Allocation::ZeroRange { keep_size } => {
-                // What is refused for want of space must be refused before the content is gone.
+                // Refused for want of space, or by the device, it must be before the content is gone.
+                self.prepare_allocation(inode, &range, keep_size)?;
                 let span = self.sectors_of(&range);
                 let reserved = self.reserve_data(span.end - span.start)?;
                 self.note_allocation(inode, set_id, now())?;
@@ -199,15 +201,9 @@ impl Files {
         dropped.inspect_err(|error| handle.failed(error))
     }
 
-    /// Gives every hole in `range` space, out of `reserved` if that was reserved before.
-    fn preallocate(
-        &self,
-        inode: &Arc<Inode>,
-        range: &Range<u64>,
-        keep_size: bool,
-        mut reserved: Option<DataReservation>,
-    ) -> Result<()> {
-        let span = self.sectors_of(range);
+    /// Writes all data that preallocating `range` needs on the device. Nothing is buffered afterwards, the file's content is
+    /// not in its item if `range` goes beyond it, and if the file is to grow, what lies behind its end is zero.
+    fn prepare_allocation(&self, inode: &Arc<Inode>, range: &Range<u64>, keep_size: bool) -> Result<()> {
         self.write_back_locked(inode)?;
         if range.end > inode.size() && !keep_size {
             self.rewrite_tail(inode)?;
@@ -216,6 +212,18 @@ impl Files {
             // Inline data is a file's only extent.
             self.convert_inline(inode)?;
         }
+        Ok(())
+    }
+
+    /// Gives every hole in `range`, which is prepared, space, out of `reserved` if that was reserved before.
+    fn preallocate(
+        &self,
+        inode: &Arc<Inode>,
+        range: &Range<u64>,
+        keep_size: bool,
+        mut reserved: Option<DataReservation>,
+    ) -> Result<()> {
+        let span = self.sectors_of(range);
         let holes = self.holes(inode, &span)?;
         let wanted: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
         if wanted > 0 && reserved.is_none() {

@@ -44,18 +44,32 @@ impl Files {
     /// What is written reaches the disk with write-back.
     pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], kill: Option<bool>) -> Result<usize> {
         self.must_be_writable(inode)?;
-        self.must_fit(offset, data.len() as u64)?;
-        if data.is_empty() {
-            return Ok(0);
-        }
         // Who reads the rest of a sector is not overtaken by other writers.
         let is_whole = offset.is_multiple_of(self.sector()) && (data.len() as u64).is_multiple_of(self.sector());
         let _others = is_whole.then(|| inode.data.whole.read());
         let _alone = (!is_whole).then(|| inode.data.whole.write());
+        self.write_locked(inode, offset, data, kill)?;
+        Ok(data.len())
+    }
+
+    /// Writes `data` at the end of the file and returns its new size. No other write or truncation comes between.
+    pub fn append(&self, inode: &Arc<Inode>, data: &[u8], kill: Option<bool>) -> Result<u64> {
+        self.must_be_writable(inode)?;
+        let _alone = inode.data.whole.write();
+        let offset = inode.size();
+        self.write_locked(inode, offset, data, kill)?;
+        Ok(offset + data.len() as u64)
+    }
+
+    /// The lock of whole sectors is held.
+    fn write_locked(&self, inode: &Arc<Inode>, offset: u64, data: &[u8], kill: Option<bool>) -> Result<()> {
+        self.must_fit(offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(());
+        }
         self.make_room(inode, data.len() as u64)?;
         let reservation = self.reserve_for_write(inode, offset, data.len() as u64)?;
-        self.put(inode, offset, data, reservation, kill)?;
-        Ok(data.len())
+        self.put(inode, offset, data, reservation, kill)
     }
 
     /// Refuses what is not a regular file that may be changed.

@@ -90,6 +90,8 @@ impl Files {
 
     /// Stores the extent as it is; false when there is no place for it.
     fn store(&self, inode: &Arc<Inode>, offset: u64, encoded: &Encoded<'_>) -> Result<bool> {
+        // No write may move the end of the file meanwhile.
+        let _whole = inode.data.whole.write();
         let _mapping = inode.data.lock_mapping();
         self.write_back_locked(inode)?;
         let end = offset + encoded.file_len;

@@ -335,8 +335,8 @@ fn believable(extent: &FileExtent) -> Result<&FileExtent> {
 fn in_file(inode: &Inode, error: Error) -> Error {
     let named = |what: &str| format!("inode {} of tree {}: {what}", inode.ino, inode.tree_id());
     match error {
-        Error::Device(what) => Error::Device(named(&what).into_boxed_str()),
-        Error::Corrupt(what) => Error::corrupt(named(&what)),
+        Error::Device(failure) => Error::Device(Box::new(failure.reworded(named))),
+        Error::Corrupt(failure) => Error::Corrupt(Box::new(failure.reworded(named))),
         other => other,
     }
 }

@@ -33,6 +33,8 @@ impl Files {
     pub fn set_size(&self, inode: &Arc<Inode>, size: u64, effects: Resized) -> Result<()> {
         self.must_be_writable(inode)?;
         self.must_fit(size, 0)?;
+        // A write that moved the end meanwhile would leave in the sector of the old end what was cut off there.
+        let _whole = inode.data.whole.write();
         let _mapping = inode.data.lock_mapping();
         while size > inode.size() {
             if self.grow(inode, size, Resized { touch: true, ..effects })? {

@@ -74,6 +74,19 @@ impl Filesystem {
         Ok(written)
     }
 
+    /// Writes `data` at the end of the file (`O_APPEND`) and returns its new size; of two appends at the same time, one comes
+    /// after the other.
+    pub fn append(&self, id: InodeId, data: &[u8], kill_suidgid: bool) -> Result<u64> {
+        let _operation = self.begin();
+        let inode = self.regular(id)?;
+        self.0.inodes.relieve()?;
+        let size = self.0.files.append(&inode, data, Some(kill_suidgid))?;
+        if inode.with(|state| state.has(inode_flags::SYNC)) {
+            self.fsync(id, false)?;
+        }
+        Ok(size)
+    }
+
     /// `fallocate(2)` with its `mode`; `EOPNOTSUPP` for modes that btrfs does not have.
     pub fn fallocate(&self, id: InodeId, mode: u32, offset: u64, len: u64, kill_suidgid: bool) -> Result<()> {
         let _operation = self.begin();

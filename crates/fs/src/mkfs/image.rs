@@ -104,7 +104,7 @@ fn parents(children: &[Node], row: &[Logical], new: impl Fn(Logical) -> Node) ->
 }
 
 fn device_error(device: &dyn BlockDevice, doing: &str, error: std::io::Error) -> Error {
-    Error::Device(format!("{doing} {}: {error}", device.name()).into_boxed_str())
+    Error::Device(format!("{doing} {}: {error}", device.name()).into())
 }
 
 fn read(device: &dyn BlockDevice, at: u64, out: &mut [u8]) -> Result<()> {

@@ -6,7 +6,9 @@
 //! that rules and `last` that of the side:
 //!
 //! 1. `last == newest`: two copies of a block of the last commit that are both sound and differ are of two histories. So they
-//!    are where a device counts as whole although a power cut kept its superblock from the last commit.
+//!    are where a device counts as whole although a power cut kept its superblock from the last commit. Blocks of the root tree
+//!    and of the device tree are compared: the first commit without a device says in the device tree that this one was left
+//!    behind, so where nothing differs there, it is known, and read last.
 //! 2. The others could not have been written without the side, or the side cannot be opened by itself: it was away, or a power
 //!    cut came between superblocks.
 //! 3. The device tree of the newest says in which states a device was left behind (`extent::stale_devices`): the side is one of
@@ -98,13 +100,22 @@ fn names(side: &Side) -> String {
 
 /// 1: the devices that have the newest generation, or count as if they had.
 fn check_leading(core: &Core, newest: &Superblock, leading: &Side) -> Result<()> {
-    if leading.len() < 2 {
-        return Ok(());
+    let globals = core.globals();
+    for tree in [&globals.root, &globals.dev] {
+        let Some((one, other)) = differing(core, tree, newest.generation(), leading)? else { continue };
+        let pair: Side = leading.iter().filter(|(id, ..)| [one, other].contains(id)).cloned().collect();
+        return Err(refused(format!("{} were written without each other: their last commits differ", names(&pair))));
     }
-    let generation = newest.generation();
-    let root = core.globals().root.root();
+    Ok(())
+}
+
+/// Two devices that have sound blocks of `generation` at one address of the tree, which differ.
+fn differing(core: &Core, tree: &Tree, generation: Generation, leading: &Side) -> Result<Option<(DeviceId, DeviceId)>> {
+    if leading.len() < 2 {
+        return Ok(None);
+    }
     let mut differing = None;
-    visit(core, root, generation, &mut |node| {
+    visit(core, tree.root(), generation, &mut |node| {
         let mut seen: Option<(DeviceId, [u8; 32])> = None;
         for (id, ..) in leading {
             let Some(header) = block_on(core, node.at(), *id).filter(|header| header.generation.get() == generation.0)
@@ -118,9 +129,7 @@ fn check_leading(core: &Core, newest: &Superblock, leading: &Side) -> Result<()>
         }
         if differing.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    let Some((one, other)) = differing else { return Ok(()) };
-    let pair: Side = leading.iter().filter(|(id, ..)| [one, other].contains(id)).cloned().collect();
-    Err(refused(format!("{} were written without each other: their last commits differ", names(&pair))))
+    Ok(differing)
 }
 
 fn judge(core: &Core, leading: &[DeviceId], side: &Side) -> Result<Verdict> {

@@ -24,7 +24,7 @@ use crate::transaction::{Core, GlobalTrees, Tree};
 use admission::Log;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::features::compat_ro;
-use butterfs_ondisk::superblock::{OFFSETS, Superblock};
+use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{DeviceId, TreeId};
 use butterfs_tree::BlockIdentity;
 use butterfs_volume::{Bug, Volume};
@@ -54,7 +54,6 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     // Until it is known that the devices belong together.
     volume.hold_repairs(true);
     let mut notes: Vec<String> = notes.lines;
-    let superblock = without_foreign_log(superblock);
     let log = admission::admit(&superblock, &options, &mut notes)?;
     let identity = identity_of(&superblock, !options.read_only || log == Log::Replay);
     let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
@@ -91,6 +90,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     if log == Log::Replay {
         admission::must_be_writable(core)?;
         admission::refuse_unfinished_work(core)?;
+        core.volume.repair_superblocks(&superblock)?;
         replay::run(&engine, admission::mark_quotas).map_err(|error| admission::not_replayed(&error))?;
         notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
     } else if !core.is_read_only() {
@@ -125,16 +125,7 @@ fn open_chunks(
 pub fn has_log(devices: Vec<Arc<dyn BlockDevice>>) -> Result<bool> {
     // Whether devices may be missing is asked when it is opened.
     let (_, superblock, _) = Volume::open_some(devices, true)?;
-    Ok(without_foreign_log(superblock).log_root.get() != 0)
-}
-
-/// Only the primary superblock says whether there is a log: the other copies are as old as the last commit.
-fn without_foreign_log(mut superblock: Superblock) -> Superblock {
-    if superblock.bytenr.get() != OFFSETS[0].0 {
-        superblock.log_root = 0.into();
-        superblock.log_root_level = 0;
-    }
-    superblock
+    Ok(superblock.log_root.get() != 0)
 }
 
 fn identity_of(superblock: &Superblock, writable: bool) -> BlockIdentity {

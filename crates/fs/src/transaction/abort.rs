@@ -53,7 +53,9 @@ impl Core {
         if first {
             self.volume.report(None, format!("nothing is written any more: {reason}"));
         }
-        self.order.stop();
+        if !self.has_canary(Canary::SuperblockAwaitedForEver) {
+            self.order.stop();
+        }
     }
 
     /// Why writing stopped, if it did.

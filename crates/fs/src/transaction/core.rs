@@ -93,7 +93,7 @@ impl Core {
             in_place: InPlaceWrites::default(),
             moved: Moved::default(),
             // What the secondary superblocks hold is not known: the first commit writes them before the primary one.
-            order: SuperblockOrder::new(durable.0, true),
+            order: SuperblockOrder::new(durable.0),
             subvolume_table: SubvolumeTable::default(),
             names_gate: RwLock::new(()),
             sharing: Mutex::new(()),

@@ -5,12 +5,13 @@ use super::world::{ROOT, World, pattern};
 use butterfs_device::{BlockDevice, Event, GateDevice, Kept, MemoryDevice, Recorder};
 use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::{Errno, Filesystem, GoingDown, InodeId, Options, SetAttr, TreeId, inode_flags};
+use butterfs_ondisk::superblock::OFFSETS;
 use butterfs_sync::order;
 use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LEN: usize = 1 << 20;
 
@@ -242,13 +243,10 @@ fn a_deletion_that_waits_for_its_blocks_stops_nobody() {
     world.finish(TEST);
 }
 
-/// The same filesystem, closed and opened again on a device whose reads can be held back.
-/// A log waits for the commit before it, of which a slow device holds back a block, when all writing stops: the `fsync` ends with an
-/// error, and does not wait for ever.
-#[test]
-fn who_waits_for_a_superblock_is_woken_when_writing_stops() {
-    let _watchdog = Watchdog::new("a superblock that never comes", 120);
-    let slow = Slow::new(None);
+/// A log waits for the commit before it, of which a slow device holds back a block, when all writing stops. Whether its `fsync`
+/// ends with an error, instead of waiting for ever.
+fn is_woken_when_writing_stops(canary: Option<Canary>) -> bool {
+    let slow = Slow::new(canary);
     let file = slow.world.file("file");
     let held = AtomicBool::new(false);
     slow.gate.close(move |_, _| !held.swap(true, Ordering::Relaxed));
@@ -265,11 +263,127 @@ fn who_waits_for_a_superblock_is_woken_when_writing_stops() {
         std::thread::sleep(Duration::from_millis(1));
     }
     slow.fs().go_down(GoingDown::AtOnce).unwrap();
-    assert_eq!(fsync.join().unwrap().unwrap_err().errno(), Errno::EROFS);
+    let patience = Instant::now() + Duration::from_millis(if canary.is_some() { 300 } else { 60_000 });
+    while !fsync.is_finished() && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let is_woken = fsync.is_finished();
     slow.gate.open();
     commit.join().unwrap().unwrap_err();
+    if is_woken {
+        assert_eq!(fsync.join().unwrap().unwrap_err().errno(), Errno::EROFS);
+    }
+    is_woken
 }
 
+#[test]
+fn who_waits_for_a_superblock_is_woken_when_writing_stops() {
+    let _watchdog = Watchdog::new("a superblock that never comes", 120);
+    assert!(is_woken_when_writing_stops(None));
+    let sees_the_bug = !is_woken_when_writing_stops(Some(Canary::SuperblockAwaitedForEver));
+    assert!(sees_the_bug, "the test sees who is not woken");
+}
+
+/// Makes a file longer.
+type Growth = fn(&Filesystem, InodeId, InodeId) -> butterfs_fs::Result<()>;
+
+/// The end of a file lies in a sector that still has what was cut off. Others write behind it, while something that makes it longer
+/// waits for the device: neither that nor a crash beside it may show what was cut off.
+#[test]
+fn a_write_beside_growth_shows_nothing_that_was_cut_off() {
+    let _watchdog = Watchdog::new("a write beside growth", 60);
+    let ways: [Growth; 4] = [
+        |fs, from, into| fs.clone_range((from, 0), (into, 16_384), 8192),
+        |fs, _, into| fs.setattr(&ROOT, into, &SetAttr { size: Some(50_000), ..SetAttr::default() }).map(drop),
+        |fs, _, into| fs.fallocate(into, 0, 0, 50_000, false),
+        |fs, _, into| fs.fallocate(into, 16, 10_000, 40_000, false),
+    ];
+    for (number, grow) in ways.into_iter().enumerate() {
+        let slow = Slow::new(None);
+        let (from, into) = (slow.world.file("from"), slow.world.file("into"));
+        slow.world.write(from, 0, &[9; 8192]);
+        slow.world.write(into, 0, &[7; 17_490]);
+        slow.fs().sync().unwrap();
+        slow.fs().setattr(&ROOT, into, &SetAttr { size: Some(8794), ..SetAttr::default() }).unwrap();
+        slow.fs().sync().unwrap();
+        slow.world.write(into, 10, b"buffered");
+        slow.gate.close(|_, data| data[10..].starts_with(b"buffered"));
+        let (fs, other) = (slow.fs().clone(), slow.fs().clone());
+        let growing = std::thread::spawn(move || grow(&fs, from, into));
+        slow.gate.wait_for(1);
+        let writer = std::thread::spawn(move || other.write(into, 30_000, &[8; 100], true));
+        let patience = Instant::now() + Duration::from_millis(300);
+        while !writer.is_finished() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        slow.gate.open();
+        growing.join().unwrap().unwrap();
+        slow.fs().commit_recorded().unwrap();
+        let cut = slow.world.after_power_cut();
+        let old = cut.content(cut.id("into")).iter().skip(8794).position(|byte| *byte == 7);
+        assert_eq!(old, None, "it was cut off (way {number})");
+        writer.join().unwrap().unwrap();
+        let content = slow.world.content(into);
+        assert_eq!((content[8794], content[30_000]), (0, 8), "way {number}");
+        slow.world.finish("a-write-beside-growth");
+    }
+}
+
+/// Where the primary superblock lies.
+const PRIMARY: u64 = OFFSETS[0].0;
+
+/// Data is written while a superblock is on its way, of a commit and of a log.
+#[test]
+fn a_superblock_that_is_being_written_stops_no_data() {
+    let _watchdog = Watchdog::new("data beside a superblock", 120);
+    for is_log in [false, true] {
+        let slow = Slow::new(None);
+        let (file, other) = (slow.world.file("file"), slow.world.file("other"));
+        slow.fs().sync().unwrap();
+        slow.world.write(file, 0, b"small");
+        slow.gate.close(|offset, _| offset == PRIMARY);
+        let fs = slow.fs().clone();
+        let thread = std::thread::spawn(move || if is_log { fs.fsync(file, false) } else { fs.commit_recorded() });
+        slow.gate.wait_for(1);
+        slow.world.write(other, 0, &new_data());
+        slow.fs().write_back(other).unwrap();
+        assert_eq!(slow.gate.waiting(), 1, "the superblock is still on its way");
+        slow.gate.open();
+        thread.join().unwrap().unwrap();
+        slow.fs().sync().unwrap();
+        assert!(slow.world.after_power_cut().content(other) == new_data());
+        slow.world.finish("data-beside-a-superblock");
+    }
+}
+
+/// Before anything is written the superblock is compared with the one that is known. A device that is slow to show it holds
+/// back who asked, and nobody else.
+#[test]
+fn a_slow_look_at_the_superblock_stops_nobody() {
+    let _watchdog = Watchdog::new("a slow look at a superblock", 120);
+    for is_log in [false, true] {
+        let slow = Slow::new(None);
+        let (file, other) = (slow.world.file("file"), slow.world.file("other"));
+        slow.world.write(file, 0, &old_data());
+        slow.fs().sync().unwrap();
+        slow.world.write(file, 0, &new_data());
+        slow.world.write(other, 0, b"small");
+        let held = AtomicBool::new(false);
+        slow.gate.close_for_reads(move |offset| offset == PRIMARY && !held.swap(true, Ordering::Relaxed));
+        let fs = slow.fs().clone();
+        let thread = std::thread::spawn(move || fs.write_back(file));
+        slow.gate.wait_for(1);
+        if is_log { slow.fs().fsync(other, false) } else { slow.fs().commit_recorded() }.unwrap();
+        assert_eq!(slow.gate.waiting(), 1, "the superblock was not shown yet");
+        slow.gate.open();
+        thread.join().unwrap().expect("the superblock that was written meanwhile is ours");
+        slow.fs().sync().unwrap();
+        assert!(slow.world.after_power_cut().content(file) == new_data());
+        slow.world.finish("a-slow-look");
+    }
+}
+
+/// The same filesystem, closed and opened again on a device whose reads can be held back.
 fn behind_gate(made: World) -> (World, Arc<GateDevice>) {
     made.fs.shutdown().unwrap();
     let gate = Arc::new(GateDevice::new(made.device.clone()));

@@ -1,6 +1,7 @@
-//! What an operation holds while it reads from a device: nothing that others wait for.
+//! What an operation holds while it waits for a device: nothing that others wait for.
 //!
-//! Every operation runs with no clean tree block in memory, on a device that notes what the reading thread holds.
+//! Every operation runs with no clean tree block in memory, on a device that notes what a thread holds that reads, writes or
+//! flushes.
 
 use crate::all_operations;
 use crate::meter::Meter;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex};
 /// Ranks that only those wait for who work with the same file, or who want the same done: a commit, cleaning.
 const OWN: &[&str] = &["OPERATIONS", "UPKEEP", "CLAIMS", "SNAPSHOTS", "WHOLE", "MAPPING", "COMMIT", "REPAIR_GATE"];
 
-/// A device that notes what is held by whoever reads from it.
+/// A device that notes what is held by whoever waits for it.
 struct Watched {
     inner: Arc<dyn BlockDevice>,
     reads: AtomicU64,
@@ -26,6 +27,17 @@ struct Watched {
 impl Watched {
     fn take(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.held.lock().unwrap())
+    }
+
+    fn note(&self, request: &str) {
+        let held = order::held();
+        let others: Vec<&str> = held.into_iter().filter(|rank| !OWN.contains(rank)).collect();
+        if !others.is_empty() {
+            if std::env::var_os("BUTTERFS_COLD_TRACE").is_some() {
+                eprintln!("{request} {others:?} {}", std::backtrace::Backtrace::force_capture());
+            }
+            self.held.lock().unwrap().insert(format!("{request} {}", others.join(" ")));
+        }
     }
 }
 
@@ -42,22 +54,17 @@ impl BlockDevice for Watched {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        let held = order::held();
-        let others: Vec<&str> = held.into_iter().filter(|rank| !OWN.contains(rank)).collect();
-        if !others.is_empty() && offset > 1 << 20 {
-            if std::env::var_os("BUTTERFS_COLD_TRACE").is_some() {
-                eprintln!("{others:?} {}", std::backtrace::Backtrace::force_capture());
-            }
-            self.held.lock().unwrap().insert(others.join(" "));
-        }
+        self.note("reads with");
         self.inner.read_at(offset, buf)
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.note("writes with");
         self.inner.write_at(offset, data)
     }
 
     fn flush(&self) -> io::Result<()> {
+        self.note("flushes with");
         self.inner.flush()
     }
 
@@ -71,7 +78,7 @@ impl BlockDevice for Watched {
 }
 
 /// Operations that held something, with what it was.
-fn held_while_reading(kind: Kind) -> Vec<String> {
+fn held_while_waiting(kind: Kind) -> Vec<String> {
     let (size, mut watched) = (4 * kind.least(), None);
     let scene = Scene::new(kind, size, None).over(|inner| {
         let device = Arc::new(Watched { inner, reads: AtomicU64::new(0), held: Mutex::default() });
@@ -100,7 +107,7 @@ fn held_while_reading(kind: Kind) -> Vec<String> {
 }
 
 #[test]
-fn nothing_is_held_while_a_device_reads() {
-    let found: Vec<String> = Kind::ALL.into_iter().flat_map(held_while_reading).collect();
+fn nothing_is_held_while_a_device_works() {
+    let found: Vec<String> = Kind::ALL.into_iter().flat_map(held_while_waiting).collect();
     assert!(found.is_empty(), "{} times something was held:\n{}", found.len(), found.join("\n"));
 }

@@ -25,6 +25,7 @@ mod whole;
 #[allow(dead_code)]
 #[path = "../contents/world.rs"]
 mod world;
+mod written;
 
 use butterfs_fs::options::Canary;
 use judge::{Report, judge};

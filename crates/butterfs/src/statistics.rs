@@ -1,0 +1,117 @@
+//! How full a filesystem is, what it is made of, what went wrong on its devices.
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::mkfs::Checksum;
+use crate::types::Uuid;
+use butterfs_ondisk::ChecksumKind;
+use butterfs_ondisk::items::block_group_flags as bits;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+/// How full a filesystem is, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// All devices, as far as the data profile can use them.
+    pub total: u64,
+    /// Used by data and metadata.
+    pub used: u64,
+    /// What file data can still take, at least.
+    pub available: u64,
+    /// Allocated to block groups for data, and used in them.
+    pub data: (u64, u64),
+    /// Allocated to block groups for metadata, and used in them.
+    pub metadata: (u64, u64),
+}
+
+/// What a filesystem is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FilesystemInfo {
+    /// The UUID.
+    pub uuid: Uuid,
+    /// The label.
+    pub label: OsString,
+    /// Bytes of a tree block.
+    pub node_bytes: u32,
+    /// Bytes of a sector.
+    pub sector_bytes: u32,
+    /// The checksum.
+    pub checksum: Checksum,
+    /// The number of the last commit.
+    pub generation: u64,
+}
+
+/// A device of a filesystem, and how often something went wrong on it since the filesystem was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The device's number.
+    pub id: u64,
+    /// Its path or name.
+    pub name: String,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// Flushes that failed.
+    pub flush_errors: u64,
+    /// Blocks that were read but are wrong.
+    pub corruption_errors: u64,
+}
+
+impl Filesystem {
+    /// How full it is.
+    pub fn usage(&self) -> Usage {
+        let engine = &self.shared.engine;
+        let totals = engine.statfs();
+        let groups = engine.block_groups();
+        let sum = |kind: u64| {
+            let of_kind = groups.iter().filter(|group| group.flags & kind != 0);
+            of_kind.fold((0, 0), |(length, used), group| (length + group.length, used + group.used))
+        };
+        let bytes = |blocks: u64| blocks * u64::from(totals.block_size);
+        Usage {
+            total: bytes(totals.blocks),
+            used: bytes(totals.blocks - totals.blocks_free.min(totals.blocks)),
+            available: bytes(totals.blocks_available),
+            data: sum(bits::DATA),
+            metadata: sum(bits::METADATA),
+        }
+    }
+
+    /// UUID, label, sizes and checksum.
+    pub fn info(&self) -> FilesystemInfo {
+        let superblock = self.shared.engine.superblock();
+        let label = superblock.label.iter().copied().take_while(|&byte| byte != 0).collect();
+        let checksum = ChecksumKind::from_raw(superblock.csum_type.get()).unwrap_or_default();
+        FilesystemInfo {
+            uuid: Uuid::from_bytes(superblock.fsid),
+            label: OsString::from_vec(label),
+            node_bytes: superblock.nodesize.get(),
+            sector_bytes: superblock.sectorsize.get(),
+            checksum: Checksum::of(checksum),
+            generation: superblock.generation().get(),
+        }
+    }
+
+    /// Changes the label; durable when this returns.
+    pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
+        Ok(self.shared.engine.set_label(label.as_ref())?)
+    }
+
+    /// The devices that are there.
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        let all = self.shared.engine.device_stats().into_iter();
+        all.map(|(id, name, stats)| DeviceInfo {
+            id: id.get(),
+            name,
+            read_errors: stats.read_errors,
+            write_errors: stats.write_errors,
+            flush_errors: stats.flush_errors,
+            corruption_errors: stats.corruption_errors,
+        })
+        .collect()
+    }
+}
