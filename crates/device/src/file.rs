@@ -25,7 +25,7 @@ use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How to open a [`FileDevice`].
@@ -66,7 +66,7 @@ pub struct FileDevice {
     /// For writing past the page cache, where that is possible.
     direct: Option<Direct>,
     name: String,
-    len: u64,
+    len: AtomicU64,
     is_block_device: bool,
     read_only: bool,
     /// Set once a flush has failed, or the file was cut off; the text says how.
@@ -147,7 +147,7 @@ impl FileDevice {
             direct: if read_only { None } else { Direct::beside(&file) },
             file,
             name: path.display().to_string(),
-            len,
+            len: AtomicU64::new(len),
             is_block_device,
             read_only,
             has_failed: AtomicBool::new(false),
@@ -177,7 +177,7 @@ impl FileDevice {
         if self.is_block_device && block_ioctl::is_write_protected(&file).map_err(wrap)? {
             return Err(OpenError::new(path, OpenErrorKind::WriteProtected));
         }
-        Ok(FileDevice::assemble(file, path, self.len, self.is_block_device, false, None))
+        Ok(FileDevice::assemble(file, path, self.len(), self.is_block_device, false, None))
     }
 
     /// The error of a write that must not be tried.
@@ -190,10 +190,11 @@ impl FileDevice {
     /// The error of every write to a file that has become shorter.
     fn check_not_truncated(&self) -> io::Result<()> {
         let len = self.file.metadata()?.len();
-        if len >= self.len {
+        if len >= self.len() {
             return Ok(());
         }
-        let sentence = format!("{} was truncated while it was in use: it had {} bytes, now {len}", self.name, self.len);
+        let sentence =
+            format!("{} was truncated while it was in use: it had {} bytes, now {len}", self.name, self.len());
         self.fail(&sentence);
         Err(io::Error::other(sentence))
     }
@@ -299,7 +300,7 @@ fn device_size(file: &File) -> io::Result<u64> {
 
 impl BlockDevice for FileDevice {
     fn len(&self) -> u64 {
-        self.len
+        self.len.load(Ordering::Acquire)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -372,6 +373,27 @@ impl BlockDevice for FileDevice {
 
     fn current_len(&self) -> io::Result<u64> {
         if self.is_block_device { block_ioctl::size_bytes(&self.file) } else { Ok(self.file.metadata()?.len()) }
+    }
+
+    fn notice_growth(&self) -> io::Result<u64> {
+        let found = self.current_len()?;
+        self.len.fetch_max(found, Ordering::AcqRel);
+        Ok(self.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.is_block_device {
+            let message = format!("{} is a block device, whose size is not butterfs' to change", self.name);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        self.check_not_failed()?;
+        // A file that is shorter than this device believes would be called cut off.
+        if len < self.len() {
+            self.len.store(len, Ordering::Release);
+        }
+        self.file.set_len(len)?;
+        self.len.store(len, Ordering::Release);
+        self.flush()
     }
 
     fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {

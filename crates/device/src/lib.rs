@@ -107,6 +107,17 @@ pub trait BlockDevice: Send + Sync + Debug {
         Ok(self.len())
     }
 
+    /// Takes note that the storage has grown; returns the bytes of the device from now on.
+    fn notice_growth(&self) -> io::Result<u64> {
+        Ok(self.len())
+    }
+
+    /// Gives the storage another length, where that can be: an image file.
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        let message = format!("{} is no file that could get another length", self.name());
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
     /// Like [`read_at`](Self::read_at), but from the storage itself where a cache of the device could hide what another
     /// program or machine has written there.
     fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
 //!
-//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | relocation | tree_log | file_buffer | inode | file | namespace | subvolume | replay | mount | filesystem`
+//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | migration relocation | tree_log | file_buffer | inode | file | namespace | subvolume | replay | mount | filesystem`
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ pub mod file_buffer;
 pub mod file_extent;
 pub mod filesystem;
 pub mod inode;
+pub mod migration;
 pub mod mkfs;
 pub mod mount;
 pub mod namespace;

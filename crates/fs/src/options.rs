@@ -127,6 +127,12 @@ pub enum Canary {
     RelocationInOneTree,
     /// Who waits for a superblock is not woken when writing stops.
     SuperblockAwaitedForEver,
+    /// The stripes of a chunk that moves are swapped before the commit that says so is durable.
+    StripesSwappedEarly,
+    /// Some pieces of a chunk that moves are not copied.
+    PieceNotCopied,
+    /// Writes to a chunk that moves do not go to its new stripes.
+    MoveNotFollowed,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
 }

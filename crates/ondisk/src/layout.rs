@@ -126,7 +126,7 @@ structures! {
     InodeItem Timespec InodeRef InodeExtref DirItem FileExtentHead FileExtentBody FileExtent
     ExtentItem TreeBlockInfo InlineRef ExtentDataRef SharedDataRef
     RootItem RootRef
-    BlockGroupItem FreeSpaceInfo FreeSpaceHeader ChunkHead Stripe DevItem DevExtent DevStats StaleDevice LeftState
+    BlockGroupItem FreeSpaceInfo FreeSpaceHeader ChunkHead Stripe DevItem DevExtent DevStats DevReplaceItem StaleDevice LeftState
     QgroupStatus QgroupInfo QgroupLimit BalanceItem BalanceArgs
 }
 

@@ -112,6 +112,8 @@ order! {
     READ_AHEAD_QUEUE,
     /// Who reads in order.
     READ_AHEAD_STREAMS,
+    /// Requests are on their way to the devices, or all that began are waited for.
+    REQUESTS,
     /// A copy is repaired, or written.
     REPAIR_GATE,
     /// Decompressed extents.
@@ -160,6 +162,12 @@ order! {
     SUPERBLOCK,
     /// The chunk map.
     CHUNK_MAP,
+    /// The set of devices.
+    DEVICE_SET,
+    /// Chunks that get other stripes.
+    MOVES,
+    /// What is being copied to another place.
+    COPY_WINDOW,
     /// Changes of references that wait.
     REFERENCES,
     /// Two that contradict each other.

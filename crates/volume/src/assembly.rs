@@ -98,13 +98,14 @@ impl Volume {
         let primaries: Vec<Superblock> = candidates.iter().map(|candidate| candidate.sb).collect();
         let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
         let volume = Volume::of_devices(members).with_absent(absent);
-        for (member, sb) in volume.members.iter().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
+        let members = volume.members();
+        for (member, sb) in members.iter().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
             member.know_superblock(sb.as_bytes());
         }
-        volume.members.iter().zip(&primaries).for_each(|(member, sb)| member.set_opened_as(*sb));
+        members.iter().zip(&primaries).for_each(|(member, sb)| member.set_opened_as(*sb));
         volume.set_foreign(&|id| foreign.contains(&id));
         volume.check_not_mounted(&sb)?;
-        for member in volume.members.iter().filter(|member| stale.contains(&member.id)) {
+        for member in members.iter().filter(|member| stale.contains(&member.id)) {
             member.worsen(Condition::Stale);
             member.count_generation();
         }

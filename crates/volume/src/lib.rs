@@ -21,12 +21,14 @@
 
 mod assembly;
 mod chunk_map;
+mod device_set;
 mod error;
 mod exclusion;
 #[cfg(test)]
 mod fixture;
 mod layout;
 mod member;
+mod migration;
 mod ownership;
 mod parity;
 mod repair;
@@ -43,6 +45,7 @@ pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
 pub use layout::{Layout, Piece, StripeAddress};
 pub use member::DeviceStats;
+pub use migration::{CopyTo, can_move, is_kept};
 pub use resync::{Confirmed, Resynced};
 pub use signatures::recognise;
 pub use staleness::Bug;

@@ -96,6 +96,8 @@ pub struct Member {
     missed: AtomicU64,
     /// It was written without the others: nothing on it is believed.
     is_foreign: AtomicBool,
+    /// The trees that the last superblock leads to do not know it: it is about to join, or to leave.
+    is_unknown: AtomicBool,
     /// Its superblock as it was when the device was opened.
     opened_as: OnceLock<Box<Superblock>>,
 }
@@ -104,7 +106,7 @@ impl Member {
     pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
         let (id, item) = (DeviceId(item.devid.get()), Mutex::new(item));
         let (counters, condition, known_superblock) = Default::default();
-        let (is_recorded, refuses_superblocks, missed, is_foreign, opened_as) = Default::default();
+        let (is_recorded, refuses_superblocks, missed, is_foreign, is_unknown, opened_as) = Default::default();
         Member {
             id,
             device,
@@ -116,6 +118,7 @@ impl Member {
             refuses_superblocks,
             missed,
             is_foreign,
+            is_unknown,
             opened_as,
         }
     }
@@ -214,6 +217,11 @@ impl Member {
         !self.is_whole() && !self.is_recorded.load(Ordering::Acquire)
     }
 
+    /// Whether the trees that superblocks lead to know it.
+    pub fn set_known(&self, is_known: bool) {
+        self.is_unknown.store(!is_known, Ordering::Release);
+    }
+
     pub fn refuse_superblocks(&self) {
         self.refuses_superblocks.store(true, Ordering::Release);
     }
@@ -221,7 +229,7 @@ impl Member {
     /// Whether superblocks may be written to it: whoever opens it later must learn what it lacks.
     pub fn takes_superblocks(&self) -> bool {
         let is_told = self.is_recorded.load(Ordering::Acquire) && !self.refuses_superblocks.load(Ordering::Acquire);
-        self.is_whole() || self.is_stale() && is_told
+        !self.is_unknown.load(Ordering::Acquire) && (self.is_whole() || self.is_stale() && is_told)
     }
 
     /// Whether it is written and read.

@@ -23,7 +23,8 @@ pub(crate) enum Look {
 impl Volume {
     /// Refuses when the kernel uses the filesystem from the storage of a device that is open for writing.
     pub(crate) fn check_not_mounted(&self, sb: &Superblock) -> Result<(), VolumeError> {
-        let used = self.members.iter().filter(|member| !member.device.is_read_only()).find_map(|member| {
+        let members = self.members();
+        let used = members.iter().filter(|member| !member.device.is_read_only()).find_map(|member| {
             let usage = member.device.kernel_use(&sb.fsid)?;
             Some(format!("{} is {usage}", member.device.name()))
         });
@@ -38,7 +39,7 @@ impl Volume {
     /// Refuses when a device in use is shorter than it was, or its primary superblock is not the one that this process
     /// knows. One that cannot be read is no sign of anything: writing will tell.
     pub(crate) fn check_still_ours(&self, look: Look) -> Result<(), VolumeError> {
-        self.members.iter().filter(|member| member.is_in_use()).try_for_each(|member| check_member(member, look))
+        self.members().iter().filter(|member| member.is_in_use()).try_for_each(|member| check_member(member, look))
     }
 }
 

@@ -15,6 +15,7 @@ impl Volume {
     /// freed and written anew, when only stale devices hold it and this one is not, or when the copy holds it already. Says whether the copy is good now.
     pub fn repair(&self, at: Logical, copy: usize, good: &[u8]) -> Result<bool, VolumeError> {
         self.check_writable()?;
+        let _request = self.requests.read();
         self.located(at, good.len(), |layout| self.repair_copy(&layout, at, copy, good))
     }
 

@@ -55,6 +55,7 @@ impl Volume {
         confirm: &dyn Fn(Logical, &[u8]) -> Confirmed,
     ) -> Result<Resynced, VolumeError> {
         self.check_writable()?;
+        let _request = self.requests.read();
         self.located(at, len, |layout| {
             let _gate = self.gate.write();
             let mut done = Resynced::default();

@@ -36,17 +36,19 @@ pub enum Bug {
     RepairsFromStale,
     /// A device that lacks the last superblock counts as whole although another one is missing.
     InterruptedForgiven,
+    /// Writes to a chunk that moves do not go to its new stripes.
+    MoveNotFollowed,
 }
 
 impl Volume {
     /// Whether some device is missing or failed.
     pub fn is_incomplete(&self) -> bool {
-        self.absent > 0 || self.members.iter().any(|member| !member.is_in_use())
+        self.members().absent > 0 || self.members().iter().any(|member| !member.is_in_use())
     }
 
     /// Whether no device is missing, failed or stale.
     pub fn is_whole(&self) -> bool {
-        self.absent == 0 && self.members.iter().all(Member::is_whole)
+        self.members().absent == 0 && self.members().iter().all(|member| member.is_whole())
     }
 
     /// How often a device has got worse or missed a write since the filesystem was opened.
@@ -56,51 +58,52 @@ impl Volume {
 
     /// Whether a device is there and new chunks may lie on it.
     pub fn is_usable(&self, id: DeviceId) -> bool {
-        self.member(id).is_some_and(Member::is_in_use)
+        self.member(id).is_some_and(|member| member.is_in_use())
     }
 
     /// Whether a device has missed writes and is written again.
     pub fn is_stale(&self, id: DeviceId) -> bool {
-        self.member(id).is_some_and(Member::is_stale)
+        self.member(id).is_some_and(|member| member.is_stale())
     }
 
     /// Whether a device is there and has missed nothing.
     pub fn is_whole_device(&self, id: DeviceId) -> bool {
-        self.member(id).is_some_and(Member::is_whole)
+        self.member(id).is_some_and(|member| member.is_whole())
     }
 
     /// The devices that have missed writes and are written again.
     pub fn stale_devices(&self) -> Vec<DeviceId> {
-        self.members.iter().filter(|member| member.is_stale()).map(|member| member.id).collect()
+        self.members().iter().filter(|member| member.is_stale()).map(|member| member.id).collect()
     }
 
     /// Writes that a device has missed since it was opened.
     pub fn missed_writes(&self, id: DeviceId) -> u64 {
-        self.member(id).map_or(0, Member::missed)
+        self.member(id).map_or(0, |member| member.missed())
     }
 
     /// Says which devices are known to have missed writes.
     pub fn set_stale(&self, is_stale: &dyn Fn(DeviceId) -> bool) {
-        for member in self.members.iter().filter(|member| is_stale(member.id)) {
+        for member in self.members().iter().filter(|member| is_stale(member.id)) {
             member.worsen(Condition::Stale);
         }
     }
 
     /// Says which devices were written without the others, which is given up: nothing on them is believed.
     pub fn set_foreign(&self, is_foreign: &dyn Fn(DeviceId) -> bool) {
-        self.members.iter().filter(|member| is_foreign(member.id)).for_each(Member::make_foreign);
+        self.members().iter().filter(|member| is_foreign(member.id)).for_each(|member| member.make_foreign());
     }
 
     /// Whether nothing on a device is believed.
     pub fn is_foreign(&self, id: DeviceId) -> bool {
-        self.member(id).is_some_and(Member::is_foreign)
+        self.member(id).is_some_and(|member| member.is_foreign())
     }
 
     /// The devices, each with its superblock as it was when they were opened, ascending by number. Without those that are
     /// foreign.
     pub fn opened_as(&self) -> Vec<(DeviceId, Superblock, Arc<dyn BlockDevice>)> {
-        let members = self.members.iter().filter(|member| !member.is_foreign());
-        members.filter_map(|member| Some((member.id, *member.opened_as()?, member.device.clone()))).collect()
+        let members = self.members();
+        let own = members.iter().filter(|member| !member.is_foreign());
+        own.filter_map(|member| Some((member.id, *member.opened_as()?, member.device.clone()))).collect()
     }
 
     /// While repairs are held, reading writes nothing.
@@ -153,7 +156,7 @@ impl Volume {
 
     /// Whether a device lacks something of which the trees that the next superblock leads to say nothing.
     pub fn has_unrecorded_loss(&self) -> bool {
-        self.members.iter().any(Member::lacks_unrecorded)
+        self.members().iter().any(|member| member.lacks_unrecorded())
     }
 
     /// Takes devices for whole that are behind by the last commit or log only, where chunks have too few copies without them: so
@@ -162,14 +165,15 @@ impl Volume {
     /// no device is missing: others may have committed without this one, which still has blocks of the same generation from a
     /// commit that a crash cut off.
     pub fn forgive_interrupted(&self, map: &ChunkMap, newest: &Superblock, named: &[DeviceId]) {
-        let may_have_missed = self.absent > 0 && !self.has_bug(Bug::InterruptedForgiven);
+        let may_have_missed = self.members().absent > 0 && !self.has_bug(Bug::InterruptedForgiven);
         if may_have_missed || self.check_survivable(map).is_ok() {
             return;
         }
         let is_close = |sb: &Superblock| sb.generation() >= newest.previous_commit();
-        let is_doubtful = |member: &&Member| member.is_stale() && !member.is_foreign() && !named.contains(&member.id);
-        let members = self.members.iter().filter(is_doubtful);
-        for member in members.filter(|member| member.opened_as().is_some_and(is_close)) {
+        let is_doubtful =
+            |member: &&Arc<Member>| member.is_stale() && !member.is_foreign() && !named.contains(&member.id);
+        let members = self.members();
+        for member in members.iter().filter(is_doubtful).filter(|member| member.opened_as().is_some_and(is_close)) {
             member.recover(member.missed());
         }
     }
@@ -203,7 +207,7 @@ impl Volume {
     pub(crate) fn mark_failed(&self, failed: &Member, why: &VolumeError) -> bool {
         let is_lost = |id| id == failed.id || !self.is_usable(id);
         let is_stale = |id| self.is_stale(id) && !self.has_bug(Bug::StaleBelieved);
-        let others = self.members.iter().any(|member| member.id != failed.id && member.is_in_use());
+        let others = self.members().iter().any(|member| member.id != failed.id && member.is_in_use());
         if !others || self.check_survives(&self.chunk_map(), &is_lost, &is_stale).is_err() {
             return false;
         }
@@ -216,7 +220,7 @@ impl Volume {
 
     /// These devices have missed a write that others took: they are stale from now on. Changes nothing and is false where a
     /// chunk would then have less on whole devices than its profile demands.
-    pub(crate) fn miss(&self, failed: &[&Member]) -> bool {
+    pub(crate) fn miss(&self, failed: &[Arc<Member>]) -> bool {
         let becomes_stale = |id| self.is_stale(id) || failed.iter().any(|member| member.id == id);
         let is_lost = |id| !self.is_usable(id);
         if failed.iter().any(|member| member.is_whole())
@@ -245,7 +249,7 @@ impl Volume {
 
     /// Whether some of a copy lies on stale devices. Computed copies do as soon as one of the row's devices is stale.
     pub(crate) fn touches_stale(&self, layout: &Layout<'_>, at: Logical, len: usize, copy: usize) -> bool {
-        if !self.members.iter().any(Member::is_stale) {
+        if !self.members().iter().any(|member| member.is_stale()) {
             return false;
         }
         if copy >= layout.mirrors() {

@@ -7,6 +7,7 @@ use crate::parity;
 use crate::staleness::Bug;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
+use std::sync::Arc;
 
 /// Whether somebody checks what is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +66,7 @@ impl Volume {
     }
 
     /// The device of an address, or why it is not read.
-    fn readable(&self, layout: &Layout<'_>, address: StripeAddress, trust: Trust) -> Result<&Member, &'static str> {
+    fn readable(&self, layout: &Layout<'_>, address: StripeAddress, trust: Trust) -> Result<Arc<Member>, &'static str> {
         match self.member(layout.chunk().stripes[address.stripe].device).filter(|member| member.is_in_use()) {
             None => Err("the device is missing"),
             Some(member) if member.is_foreign() => Err("the device was written without the others"),

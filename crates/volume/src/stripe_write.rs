@@ -75,6 +75,7 @@ impl Volume {
         mode: WriteMode,
     ) -> Result<(), VolumeError> {
         let id = layout.chunk().stripes[address.stripe].device;
+        self.store_on_twin(id, address.physical, data, mode);
         let (device, written) = match self.member(id) {
             Some(member) if member.is_in_use() => (member.device.name(), member.write(address.physical, data, mode)),
             Some(member) => (member.device.name(), Err(absent())),

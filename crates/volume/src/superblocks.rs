@@ -13,9 +13,11 @@ use crate::error::VolumeError;
 use crate::member::Member;
 use crate::ownership::Look;
 use crate::volume::Volume;
+use butterfs_device::BlockDevice;
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, super_flags};
 use butterfs_ondisk::{DeviceId, Physical};
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 impl Volume {
@@ -44,7 +46,7 @@ impl Volume {
     ///
     /// A stale device keeps its older ones: the trees that the primary ones lead to may not say that it is stale.
     pub fn refresh_secondary_superblocks(&self) {
-        for member in self.members.iter().filter(|member| member.is_whole()) {
+        for member in self.members().iter().filter(|member| member.is_whole()) {
             let Some(primary) = member.known_superblock() else { continue };
             for at in Superblock::copies_on(primary.dev_item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
                 if self.check_writable().is_err() {
@@ -65,7 +67,7 @@ impl Volume {
                 if self.check_writable().is_err() {
                     return;
                 }
-                if let Err(error) = write_copy(member, sb, item, at) {
+                if let Err(error) = write_copy(&member, sb, item, at) {
                     self.tell(error.to_string());
                 }
             }
@@ -88,7 +90,7 @@ impl Volume {
                     continue;
                 }
                 self.check_writable()?;
-                match write_copy(member, sb, item, at) {
+                match write_copy(&member, sb, item, at) {
                     Ok(()) => repaired = true,
                     Err(error) => self.tell(error.to_string()),
                 }
@@ -120,7 +122,8 @@ impl Volume {
 
     /// The whole devices first.
     fn write_primaries(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
-        let (stale, whole): (Vec<_>, Vec<_>) = self.with_items(items).partition(|(member, _)| member.is_stale());
+        let (stale, whole): (Vec<_>, Vec<_>) =
+            self.with_items(items).into_iter().partition(|(member, _)| member.is_stale());
         if whole.is_empty() {
             return self.write_primaries_of(sb, stale);
         }
@@ -130,18 +133,18 @@ impl Volume {
         }
         self.flush()?;
         for (member, item) in stale {
-            if let Err(error) = write_copy(member, sb, item, OFFSETS[0]) {
-                self.lose_superblock(member, &error);
+            if let Err(error) = write_copy(&member, sb, item, OFFSETS[0]) {
+                self.lose_superblock(&member, &error);
             }
         }
         Ok(())
     }
 
     /// One device that takes it is enough for the next mount; the others are behind then.
-    fn write_primaries_of(&self, sb: &Superblock, members: Vec<(&Member, DevItem)>) -> Result<(), VolumeError> {
+    fn write_primaries_of(&self, sb: &Superblock, members: Vec<(Arc<Member>, DevItem)>) -> Result<(), VolumeError> {
         let count = members.len();
-        let write = |(member, item): (&'_ Member, DevItem)| {
-            let failed = write_copy(member, sb, item, OFFSETS[0]).err()?;
+        let write = |(member, item): (Arc<Member>, DevItem)| {
+            let failed = write_copy(&member, sb, item, OFFSETS[0]).err()?;
             Some((member.id, failed))
         };
         let mut failures: Vec<_> = members.into_iter().filter_map(write).collect();
@@ -150,7 +153,7 @@ impl Volume {
             return Err(failures.pop().map_or_else(nobody, |(_, error)| error));
         }
         for (id, error) in failures {
-            let is_survived = self.member(id).is_some_and(|member| self.lose_superblock(member, &error));
+            let is_survived = self.member(id).is_some_and(|member| self.lose_superblock(&member, &error));
             if !is_survived {
                 return Err(error);
             }
@@ -159,12 +162,12 @@ impl Volume {
     }
 
     /// A device that did not take a superblock that others have taken: the next mount will call it stale, so it is so now.
-    fn lose_superblock(&self, member: &Member, error: &VolumeError) -> bool {
+    fn lose_superblock(&self, member: &Arc<Member>, error: &VolumeError) -> bool {
         member.refuse_superblocks();
         if self.mark_failed(member, error) {
             return true;
         }
-        let is_survived = self.miss(&[member]);
+        let is_survived = self.miss(std::slice::from_ref(member));
         if is_survived {
             self.tell(format!("{error}; the other devices go on"));
         }
@@ -172,23 +175,50 @@ impl Volume {
     }
 
     /// Each device that superblocks are written to, with its item among `items`, or its current one.
-    fn with_items(&self, items: &[DevItem]) -> impl Iterator<Item = (&Member, DevItem)> {
-        self.members.iter().filter(|member| member.takes_superblocks()).map(|member| {
+    fn with_items(&self, items: &[DevItem]) -> Vec<(Arc<Member>, DevItem)> {
+        let members = self.members();
+        let with_item = |member: &Arc<Member>| {
             let item = items.iter().find(|item| item.devid.get() == member.id.0).copied();
-            (member, item.unwrap_or_else(|| member.item()))
-        })
+            (Arc::clone(member), item.unwrap_or_else(|| member.item()))
+        };
+        members.iter().filter(|member| member.takes_superblocks()).map(with_item).collect()
     }
 
     /// Says which devices the trees call stale that the next superblock of a commit leads to: they may take superblocks.
     pub fn set_recorded_stale(&self, recorded: &dyn Fn(DeviceId) -> bool) {
-        self.members.iter().for_each(|member| member.set_recorded(recorded(member.id)));
+        self.members().iter().for_each(|member| member.set_recorded(recorded(member.id)));
+    }
+
+    /// Whether the trees of the next superblock know this device, so that it gets one.
+    pub fn take_superblocks(&self, id: DeviceId, takes: bool) {
+        if let Some(member) = self.member(id) {
+            member.set_known(takes);
+        }
+    }
+
+    /// Lets a device go on which no chunk lies: returns it when nobody uses it any more. One that is not there is missed no more.
+    pub fn remove_device(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
+        let removed = self.member(id);
+        self.change_devices(|set| match removed {
+            Some(_) => set.without(id),
+            None => set.with_absent(set.absent.saturating_sub(1)),
+        });
+        self.drain();
+        removed.map(|member| Arc::clone(&member.device))
+    }
+
+    /// One more device. Superblocks go to it from [`take_superblocks`](Self::take_superblocks) on.
+    pub fn add_device(&self, item: DevItem, device: Arc<dyn BlockDevice>) {
+        let member = Arc::new(Member::new(item, device));
+        member.set_known(false);
+        self.change_devices(|set| set.with(member));
     }
 
     /// The primary superblock that is on the first device that superblocks are written to now, to compare with what we last
     /// wrote.
     pub fn read_superblock(&self) -> Result<Superblock, VolumeError> {
-        let member = self
-            .members
+        let members = self.members();
+        let member = members
             .iter()
             .find(|member| member.takes_superblocks())
             .ok_or_else(|| VolumeError::refused("there are no devices"))?;

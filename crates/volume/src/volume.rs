@@ -1,9 +1,11 @@
 //! The volume: members, the current chunk map, and how a logical request becomes device requests.
 
 use crate::chunk_map::{ChunkMap, ChunkMapError};
+use crate::device_set::DeviceSet;
 use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::{DeviceStats, Member, WriteMode};
+use crate::migration::Window;
 use crate::ownership::Look;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
@@ -34,13 +36,19 @@ pub struct Report {
 /// One logical space over devices. Shared by all threads through `&self`.
 #[derive(Debug)]
 pub struct Volume {
-    pub(crate) members: Vec<Member>,
+    devices: RwLock<Arc<DeviceSet>, { order::DEVICE_SET }>,
     map: RwLock<Arc<ChunkMap>, { order::CHUNK_MAP }>,
     /// Held shared by writes on their way, exclusively by whoever compares places on disk before writing them.
     pub(crate) gate: RwLock<(), { order::REPAIR_GATE }>,
+    /// Held shared by everything on its way to places on the devices, exclusively by whoever waits for all that began.
+    pub(crate) requests: RwLock<(), { order::REQUESTS }>,
+    /// Chunks that are getting other stripes.
+    pub(crate) moves: Mutex<Vec<Arc<Chunk>>, { order::MOVES }>,
+    /// There are some, or a device is being replaced.
+    pub(crate) is_moving: AtomicBool,
+    /// What is being copied to another place.
+    pub(crate) window: Mutex<Window, { order::COPY_WINDOW }>,
     messages: Mutex<VecDeque<Report>, { order::REPORTS }>,
-    /// Devices of the filesystem that were not given.
-    pub(crate) absent: u64,
     /// How often a device has got worse or missed a write.
     pub(crate) losses: AtomicU64,
     /// Reading repairs nothing: it is not yet known whether the devices belong together.
@@ -54,14 +62,27 @@ pub struct Volume {
 impl Volume {
     /// A volume of these devices with an empty chunk map, for a filesystem that is being made.
     pub fn of_devices(devices: Vec<(DevItem, Arc<dyn BlockDevice>)>) -> Volume {
-        let mut members: Vec<Member> = devices.into_iter().map(|(item, device)| Member::new(item, device)).collect();
-        members.sort_by_key(|member| member.id);
-        let (map, gate, messages, losses, repairs_held, bug, halted) = Default::default();
-        Volume { members, map, gate, messages, absent: 0, losses, repairs_held, bug, halted }
+        let set = DeviceSet::new(devices.into_iter().map(|(item, device)| Member::new(item, device)).collect());
+        let devices = RwLock::new(Arc::new(set));
+        let (map, gate, requests, moves, is_moving, window) = Default::default();
+        let (messages, losses, repairs_held, bug, halted) = Default::default();
+        Volume { devices, map, gate, requests, moves, is_moving, window, messages, losses, repairs_held, bug, halted }
     }
 
     pub(crate) fn with_absent(self, absent: u64) -> Volume {
-        Volume { absent, ..self }
+        self.change_devices(|set| set.with_absent(absent));
+        self
+    }
+
+    /// The devices of this moment.
+    pub(crate) fn members(&self) -> Arc<DeviceSet> {
+        self.devices.read().clone()
+    }
+
+    /// Swaps the set of devices for what `change` makes of it. Requests that began before go on with the old one.
+    pub(crate) fn change_devices(&self, change: impl FnOnce(&DeviceSet) -> DeviceSet) {
+        let mut devices = self.devices.write();
+        *devices = Arc::new(change(&devices));
     }
 
     /// The chunk map of this moment.
@@ -88,7 +109,7 @@ impl Volume {
     fn check_stripe(&self, chunk: &Chunk, stripe: &ChunkStripe) -> Result<(), String> {
         let id = stripe.device;
         let Some(member) = self.member(id) else {
-            return if self.absent > 0 { Ok(()) } else { Err(format!("device {id} is missing")) };
+            return if self.members().absent > 0 { Ok(()) } else { Err(format!("device {id} is missing")) };
         };
         if member.item().uuid != stripe.dev_uuid {
             return Err(format!("the UUID of device {id} is not that of {}", member.device.name()));
@@ -102,17 +123,17 @@ impl Volume {
 
     /// Whether every device can be written.
     pub fn is_writable(&self) -> bool {
-        self.members.iter().all(|member| !member.device.is_read_only())
+        self.members().iter().all(|member| !member.device.is_read_only())
     }
 
     /// The devices' numbers and names, ascending by number.
     pub fn devices(&self) -> Vec<(DeviceId, String)> {
-        self.members.iter().map(|member| (member.id, member.device.name())).collect()
+        self.members().iter().map(|member| (member.id, member.device.name())).collect()
     }
 
     /// The devices that are there, each with what the next superblocks will say about it, ascending by number.
     pub fn present_devices(&self) -> Vec<(DevItem, Arc<dyn BlockDevice>)> {
-        self.members.iter().map(|member| (member.item(), member.device.clone())).collect()
+        self.members().iter().map(|member| (member.item(), member.device.clone())).collect()
     }
 
     /// What the next superblocks on this device will say about it.
@@ -122,7 +143,7 @@ impl Volume {
 
     /// What the next superblocks will say about each device, ascending by number.
     pub fn device_items(&self) -> Vec<DevItem> {
-        self.members.iter().map(Member::item).collect()
+        self.members().iter().map(|member| member.item()).collect()
     }
 
     /// Changes what the next superblocks on the device say about it; `false` if there is no such device.
@@ -133,7 +154,7 @@ impl Volume {
 
     /// The error counters of each device.
     pub fn device_stats(&self) -> Vec<(DeviceId, DeviceStats)> {
-        self.members.iter().map(|member| (member.id, member.stats())).collect()
+        self.members().iter().map(|member| (member.id, member.stats())).collect()
     }
 
     /// Starts the counters of a device with what the device tree says.
@@ -178,8 +199,8 @@ impl Volume {
         self.report(None, message);
     }
 
-    pub(crate) fn member(&self, id: DeviceId) -> Option<&Member> {
-        self.members.binary_search_by_key(&id, |member| member.id).ok().map(|index| &self.members[index])
+    pub(crate) fn member(&self, id: DeviceId) -> Option<Arc<Member>> {
+        self.devices.read().get(id).cloned()
     }
 
     /// Runs `with` on the layout of the chunk that holds these bytes.
@@ -195,6 +216,11 @@ impl Volume {
             Some(Ok(layout)) => with(layout),
             Some(Err(_)) | None => Err(unmapped),
         }
+    }
+
+    /// Waits for every read and write that has begun. Those that begin afterwards see what was set before.
+    pub(crate) fn drain(&self) {
+        drop(self.requests.write());
     }
 
     /// In how many ways the bytes at `at` can be read; 0 where no chunk is.
@@ -214,6 +240,7 @@ impl Volume {
         order::check(order::DEVICE);
         let len = buf.len();
         let read = |layout: Layout<'_>| self.read_good(&layout, at, buf, Trust::Verified, verify);
+        let _request = self.requests.read();
         let result = self.located(at, len, read);
         result.inspect_err(|_| buf.fill(0))
     }
@@ -245,6 +272,7 @@ impl Volume {
                 self.read_good(&layout, at.plus(piece.range.start as u64), part, Trust::Blind, &mut |_| Ok(()))
             })
         };
+        let _request = self.requests.read();
         let result = self.located(at, len, read);
         result.inspect_err(|_| buf.fill(0))
     }
@@ -294,7 +322,7 @@ impl Volume {
     /// All copies; the first is another one for other addresses where that spreads reads over devices. What lies on a stale
     /// device comes last. Where nobody checks, mirrors take turns only if none of them has ever counted an error: a kernel
     /// that had been without a device remembers no more than that.
-    fn reading_order(&self, layout: &Layout<'_>, at: Logical, len: usize, trust: Trust) -> Vec<usize> {
+    pub(crate) fn reading_order(&self, layout: &Layout<'_>, at: Logical, len: usize, trust: Trust) -> Vec<usize> {
         let copies = layout.copies();
         let spreads = layout.mirrors() > 1 && layout.chunk().stripes[0].device != layout.chunk().stripes[1].device;
         let first = if spreads { (at.0 / MIRROR_TURN % copies as u64) as usize } else { 0 };
@@ -308,7 +336,7 @@ impl Volume {
                 order.sort_by_key(|&copy| (doubts[copy], copy));
             }
         }
-        if layout.mirrors() > 1 && self.members.iter().any(Member::is_stale) {
+        if layout.mirrors() > 1 && self.members().iter().any(|member| member.is_stale()) {
             let is_stale: Vec<bool> = (0..copies).map(|copy| self.touches_stale(layout, at, len, copy)).collect();
             order.sort_by_key(|&copy| is_stale[copy]);
             if trust == Trust::Blind && is_stale.contains(&false) && !self.has_bug(Bug::RepairsFromStale) {
@@ -357,6 +385,7 @@ impl Volume {
     pub fn read_copy(&self, at: Logical, copy: usize, buf: &mut [u8]) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
         let len = buf.len() as u64;
+        let _request = self.requests.read();
         self.located(at, buf.len(), |layout| {
             if copy >= layout.copies() {
                 return Err(VolumeError::NoGoodCopy { at, len, failures: Vec::new() });
@@ -411,12 +440,17 @@ impl Volume {
         order::check(order::DEVICE);
         self.check_writable()?;
         self.check_still_ours(Look::Cached)?;
+        let _request = self.requests.read();
         self.located(at, data.len(), |layout| {
             if layout.parity() == 0 {
                 let _gate = self.gate.read();
-                self.store_mirrors(&layout, at, data, mode)
+                self.note_write(at, data.len());
+                self.store_mirrors(&layout, at, data, mode)?;
+                self.store_moved(&layout, at, data, mode);
+                Ok(())
             } else {
                 let _gate = self.gate.write();
+                self.note_write(at, data.len());
                 self.store_with_parity(&layout, at, data, mode)
             }
         })
@@ -426,11 +460,13 @@ impl Volume {
     /// that, because what it has of what was written is not known; else its failure is the error.
     pub fn flush(&self) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
-        let flush = |member: &Member| match flush_member(member) {
+        let flush = |member: &Arc<Member>| match flush_member(member) {
             Err(error) if !self.mark_failed(member, &error) => Err(error),
             _ => Ok(()),
         };
-        self.members.iter().filter(|member| member.is_in_use()).map(flush).fold(Ok(()), Result::and)
+        let members = self.members();
+        members.twins().for_each(|twin| self.flush_twin(twin));
+        members.iter().filter(|member| member.is_in_use()).map(flush).fold(Ok(()), Result::and)
     }
 
     /// Has the devices begin to make these bytes durable, so that the next [`flush`](Self::flush) has less to wait for.
@@ -449,6 +485,7 @@ impl Volume {
 
     /// Tells the devices that nobody needs these bytes. Advice: nothing happens where it cannot be given.
     pub fn discard(&self, at: Logical, len: u64) {
+        let _request = self.requests.read();
         let map = self.chunk_map();
         let (mut at, end) = (at, at.0.saturating_add(len));
         while let Some(chunk) = map.get(at).filter(|_| at.0 < end) {
@@ -478,7 +515,7 @@ impl Volume {
         &'a self,
         layout: &Layout<'a>,
         piece: &Piece,
-    ) -> impl Iterator<Item = (Option<&'a Member>, StripeAddress)> {
+    ) -> impl Iterator<Item = (Option<Arc<Member>>, StripeAddress)> {
         (0..layout.mirrors()).map(move |mirror| {
             let address = layout.stripe_address(piece, mirror);
             (self.member(layout.chunk().stripes[address.stripe].device), address)
@@ -490,7 +527,7 @@ impl Volume {
         if self.halted.load(Ordering::Acquire) {
             return Err(VolumeError::refused("the filesystem stopped writing after an error"));
         }
-        match self.members.iter().find(|member| member.device.is_read_only()) {
+        match self.members().iter().find(|member| member.device.is_read_only()) {
             None => Ok(()),
             Some(member) => Err(VolumeError::ReadOnly { device: member.device.name() }),
         }

@@ -1,6 +1,6 @@
 //! The first half of a freeze: everything that waits is booked, until nothing is left. No handle is open but the commit's.
 
-use super::Engine;
+use super::{Engine, chunk_moves, device_changes};
 use crate::error::Result;
 use crate::extent;
 use crate::transaction::Handle;
@@ -35,7 +35,7 @@ fn has_changes(handle: &Handle) -> bool {
     let (core, transaction) = (handle.core(), handle.transaction());
     core.nodes.dirty_count() > 0
         || !transaction.refs.is_empty()
-        || !transaction.books().new_chunks.is_empty()
+        || transaction.books().has_chunk_work()
         || core.trees.has_unrecorded(transaction)
         || extent::stale_devices_changed(core)
 }
@@ -44,6 +44,8 @@ fn has_changes(handle: &Handle) -> bool {
 fn book(handle: &Handle) -> Result<bool> {
     handle.core().env().passes("a round of booking begins");
     let mut any = !book_chunks(handle)?.is_empty();
+    any |= device_changes::book(handle)?;
+    any |= chunk_moves::book(handle)?;
     any |= extent::write_device_stats(handle)?;
     any |= extent::write_stale_devices(handle)?;
     any |= extent::run_refs(handle)?;

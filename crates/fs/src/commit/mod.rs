@@ -24,6 +24,8 @@
 mod ahead;
 mod background_requests;
 mod booking;
+mod chunk_moves;
+mod device_changes;
 mod engine;
 mod nodes;
 mod relief;

@@ -1,7 +1,7 @@
 //! The states of a transaction from the freeze on. Each is a value, and each step takes the value of the one before.
 
 use super::nodes::write_nodes;
-use super::{Engine, unused_groups};
+use super::{Engine, chunk_moves, device_changes, unused_groups};
 use crate::env::Point;
 use crate::error::Result;
 use crate::options::Canary;
@@ -95,10 +95,13 @@ impl Written<'_> {
                 books.must_happen = true;
                 books.label.get_or_insert(superblock.label);
                 books.removed_chunks.extend(ended.removed_chunks);
+                books.moved_chunks.extend(ended.moved_chunks);
+                books.changed_devices.extend(ended.changed_devices);
             });
             core.order.leave_to_next(generation.0);
             return Ok(Published::LeftToNext);
         }
+        device_changes::publish(core, &ended.changed_devices);
         write_superblock(core, superblock, devices)?;
         committing.end();
         core.nodes.written(&nodes);
@@ -119,6 +122,8 @@ impl Durable {
             }
         }
         unused_groups::free_chunks(core, &self.ended.removed_chunks);
+        chunk_moves::end_moves(core, &self.ended.moved_chunks);
+        device_changes::settle(core, &self.ended.changed_devices);
         core.gate.forget_written();
     }
 }

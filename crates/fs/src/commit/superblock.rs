@@ -30,9 +30,17 @@ impl Engine {
         if self.uuid_tree_current() {
             next.uuid_tree_generation = generation.0.into();
         }
+        let totals = {
+            let devices = self.devices.space.lock();
+            let total: u64 = devices.devices.values().map(|device| device.total_bytes).sum();
+            ((devices.devices.len() as u64).into(), total.into())
+        };
         let books = transaction.books();
         if let Some(label) = books.label {
             next.label = label;
+        }
+        if !books.changed_devices.is_empty() {
+            (next.num_devices, next.total_bytes) = totals;
         }
         self.fill_system_chunks(&books, &mut next);
         drop(books);
@@ -50,6 +58,9 @@ impl Engine {
         superblock.sys_chunk_array.fill(0);
         superblock.sys_chunk_array_size = 0.into();
         for chunk in map.iter().filter(|chunk| chunk.kind & bits::SYSTEM != 0 && !absent.contains(&chunk.start)) {
+            // The map has the new stripes when this commit is durable.
+            let moved = books.moved_chunks.iter().find(|moved| moved.to.start == chunk.start);
+            let chunk = moved.map_or(chunk, |moved| &moved.to);
             assert!(append_sys_chunk(superblock, chunk), "a system chunk is only planned while the array has room");
         }
     }

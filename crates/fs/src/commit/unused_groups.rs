@@ -33,6 +33,7 @@ impl Engine {
         let room = self.space.totals(Class::Metadata).free.saturating_sub(cost);
         let most = (room / (NODES_PER_GROUP * u64::from(self.nodesize()))).min(MOST_GROUPS);
         let mut keep = self.groups_with_caches()?.clone();
+        keep.extend(self.volume.moving().iter().map(|chunk| chunk.start));
         {
             let mut books = handle.transaction().books();
             keep.extend(books.new_chunks.iter().map(|chunk| chunk.start));

@@ -3,10 +3,11 @@
 use super::block_groups;
 use crate::error::{Error, Result};
 use crate::transaction::Handle;
-use butterfs_ondisk::chunk::Chunk;
+use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
 use butterfs_ondisk::items::{BlockGroupItem, DevExtent, DevItem, FreeSpaceInfo};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType};
+use butterfs_volume::is_kept;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Inserts the items of `chunk`. The superblock's array of system chunks follows the chunk map.
@@ -21,15 +22,7 @@ pub(crate) fn insert_chunk_items(handle: &Handle, chunk: &Chunk) -> Result<()> {
     let key = Key::new(chunk.start.0, KeyType::BLOCK_GROUP_ITEM, chunk.length);
     fresh(block_groups::tree(core).insert(handle, key, group.as_bytes())?, "block group", chunk)?;
     for stripe in &chunk.stripes {
-        let extent = DevExtent {
-            chunk_tree: butterfs_ondisk::TreeId::CHUNK.0.into(),
-            chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
-            chunk_offset: chunk.start.0.into(),
-            length: stripe_length.into(),
-            chunk_tree_uuid: core.nodes.identity().chunk_tree_uuid,
-        };
-        let key = Key::new(stripe.device.0, KeyType::DEV_EXTENT, stripe.physical.0);
-        fresh(globals.dev.insert(handle, key, extent.as_bytes())?, "device extent", chunk)?;
+        insert_device_extent(handle, chunk, stripe)?;
     }
     if let (Some(tree), true) = (&globals.free_space, core.maintains_free_space_tree()) {
         let info = FreeSpaceInfo { extent_count: 1.into(), flags: 0.into() };
@@ -62,6 +55,46 @@ pub(crate) fn remove_chunk_items(handle: &Handle, chunk: &Chunk) -> Result<()> {
         };
         while tree.remove_range(handle, from, to, &mut visit)? {}
         gone(summaries == 1, "free space", chunk)?;
+    }
+    Ok(())
+}
+
+fn insert_device_extent(handle: &Handle, chunk: &Chunk, stripe: &ChunkStripe) -> Result<()> {
+    let core = handle.core();
+    let extent = DevExtent {
+        chunk_tree: butterfs_ondisk::TreeId::CHUNK.0.into(),
+        chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
+        chunk_offset: chunk.start.0.into(),
+        length: chunk.stripe_length().into(),
+        chunk_tree_uuid: core.nodes.identity().chunk_tree_uuid,
+    };
+    let key = Key::new(stripe.device.0, KeyType::DEV_EXTENT, stripe.physical.0);
+    fresh(core.globals().dev.insert(handle, key, extent.as_bytes())?, "device extent", chunk)
+}
+
+/// The chunk `from` has the stripes of `to` from now on.
+pub(crate) fn move_chunk_items(handle: &Handle, from: &Chunk, to: &Chunk) -> Result<()> {
+    let core = handle.core();
+    let globals = core.globals();
+    book_on_devices(handle, to, to.stripe_length() as i64)?;
+    book_on_devices(handle, from, -(from.stripe_length() as i64))?;
+    globals.chunk.put(handle, to.key(), &to.encode())?;
+    if from.kind != to.kind {
+        let key = Key::new(to.start.0, KeyType::BLOCK_GROUP_ITEM, to.length);
+        let set =
+            |data: &mut [u8]| BlockGroupItem::mut_from_bytes(data).map(|item| item.flags = to.kind.into()).is_ok();
+        gone(block_groups::tree(core).update(handle, key, set)? == Some(true), "block group", to)?;
+    }
+    for stripe in
+        from.stripes.iter().enumerate().filter(|(index, _)| !is_kept(to, from, *index)).map(|(_, stripe)| stripe)
+    {
+        let key = Key::new(stripe.device.0, KeyType::DEV_EXTENT, stripe.physical.0);
+        gone(globals.dev.remove(handle, key)?, "device extent", from)?;
+    }
+    for stripe in
+        to.stripes.iter().enumerate().filter(|(index, _)| !is_kept(from, to, *index)).map(|(_, stripe)| stripe)
+    {
+        insert_device_extent(handle, to, stripe)?;
     }
     Ok(())
 }

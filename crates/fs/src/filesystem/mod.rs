@@ -4,8 +4,10 @@
 //! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
 
 mod balance;
+mod chunk_migration;
 mod claims;
 mod data;
+mod devices;
 mod durability;
 #[cfg(test)]
 mod durability_tests;
@@ -34,6 +36,7 @@ mod together;
 
 pub use balance::{BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus};
 pub use claims::Claim;
+pub use devices::{DeviceDescription, NewSize, OldContent, RemovedDevice, Resized, Storage};
 pub use durability::GoingDown;
 pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};

@@ -8,12 +8,11 @@ use super::Filesystem;
 use crate::error::Result;
 use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums, Layout};
-use butterfs_ondisk::header::Header;
+use crate::migration::confirm_block;
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::{DeviceId, Logical};
 use butterfs_volume::{ChunkMap, Confirmed, Resynced};
 use std::sync::Arc;
-use zerocopy::FromBytes;
 
 /// Bytes that are compared in one go, while writes wait.
 const STEP: u64 = 256 << 10;
@@ -154,12 +153,4 @@ impl Filesystem {
         }
         Ok(())
     }
-}
-
-/// A block that could be a tree block of this address.
-fn confirm_block(kind: butterfs_ondisk::ChecksumKind, fsid: &[u8; 16], at: Logical, bytes: &[u8]) -> Confirmed {
-    let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Confirmed::No };
-    let is_block =
-        header.bytenr.get() == at.0 && header.fsid == *fsid && kind.matches(&bytes[32..], &header.csum[..kind.len()]);
-    if is_block { Confirmed::Yes(header.generation.get()) } else { Confirmed::No }
 }

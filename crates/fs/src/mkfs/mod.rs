@@ -24,6 +24,7 @@ mod tests;
 
 pub use butterfs_volume::recognise;
 pub use features::{FEATURES, Feature, FeatureChoice, names_of};
+pub(crate) use image::wipe;
 pub use options::{MkfsOptions, Settings};
 
 use crate::env::Env;
@@ -131,7 +132,8 @@ fn usable_bytes(device: &dyn BlockDevice, options: &MkfsOptions, settings: &Sett
     Ok(usable)
 }
 
-fn refuse_existing(device: &dyn BlockDevice) -> Result<()> {
+/// Refuses a device on which something is recognised.
+pub(crate) fn refuse_existing(device: &dyn BlockDevice) -> Result<()> {
     let name = device.name();
     let found = recognise(device).map_err(|error| Error::Device(format!("cannot read {name}: {error}").into()))?;
     match found {

@@ -64,6 +64,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         Some(Canary::MirrorsTakeTurns) => Some(Bug::MirrorsTakeTurns),
         Some(Canary::RepairsFromStale) => Some(Bug::RepairsFromStale),
         Some(Canary::InterruptedForgiven) => Some(Bug::InterruptedForgiven),
+        Some(Canary::MoveNotFollowed) => Some(Bug::MoveNotFollowed),
         _ => None,
     };
     bug.into_iter().for_each(|bug| core.volume.plant(bug));

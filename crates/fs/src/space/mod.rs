@@ -262,6 +262,33 @@ impl Space {
         self.state.lock().groups.iter().map(|(&start, group)| info(start, group)).collect()
     }
 
+    /// A group has other flags of the same class from now on.
+    pub fn set_flags(&self, start: Logical, flags: u64) {
+        if let Some(group) = self.state.lock().groups.get_mut(&start.0) {
+            group.flags = flags;
+        }
+    }
+
+    /// What may hold something of a group: everything that is neither free nor excluded. `None` while it is not loaded, or
+    /// is gone.
+    pub fn occupied(&self, start: Logical) -> Option<Vec<(Logical, u64)>> {
+        let state = self.state.lock();
+        let group = state.groups.get(&start.0)?;
+        let free = group.free.as_ref()?.iter().map(|(at, len)| at..at + len);
+        let mut absent: Vec<Range<u64>> = free.chain(group.excluded.iter().cloned()).collect();
+        absent.sort_by_key(|range| range.start);
+        let (mut at, end) = (start.0, start.0 + group.length);
+        absent.push(end..end);
+        let mut found = Vec::new();
+        for range in absent {
+            if range.start > at {
+                found.push((Logical(at), range.start - at));
+            }
+            at = at.max(range.end);
+        }
+        Some(found)
+    }
+
     /// Whether a group's free runs are known.
     pub fn is_loaded(&self, start: Logical) -> bool {
         self.state.lock().groups.get(&start.0).is_some_and(|group| group.free.is_some())

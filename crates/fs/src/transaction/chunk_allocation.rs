@@ -14,8 +14,9 @@ use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
 use butterfs_ondisk::items::{ChunkHead, Stripe, block_group_flags as bits};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::profile::Profile;
-use butterfs_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
+use butterfs_ondisk::superblock::{OFFSETS, SYS_CHUNK_ARRAY_LEN};
 use butterfs_ondisk::{DeviceId, Logical, Physical};
+use butterfs_volume::{Volume, is_kept};
 use std::collections::BTreeMap;
 
 /// No chunk starts below this address of a device.
@@ -35,6 +36,10 @@ pub struct DeviceExtents {
     pub extents: BTreeMap<u64, u64>,
     /// It is missing, or not used any more: nothing new is placed there.
     pub is_lost: bool,
+    /// It is about to leave: nothing new is placed there.
+    pub is_leaving: bool,
+    /// It is about to end here: nothing new is placed behind.
+    pub limit: Option<u64>,
 }
 
 impl DeviceExtents {
@@ -43,14 +48,36 @@ impl DeviceExtents {
         self.extents.values().sum()
     }
 
+    /// Where new extents end.
+    fn end(&self) -> u64 {
+        self.limit.unwrap_or(self.total_bytes).min(self.total_bytes)
+    }
+
+    /// The first place for `len` bytes that no superblock copy lies in.
+    fn place_beside_superblocks(&self, len: u64) -> Option<u64> {
+        let copies = OFFSETS.into_iter().map(|at| (at.0, STRIPE_LEN));
+        let mut taken: Vec<(u64, u64)> = self.extents.iter().map(|(&at, &len)| (at, len)).chain(copies).collect();
+        taken.push((self.end(), u64::MAX - self.end()));
+        taken.sort_unstable();
+        let mut from = FIRST_PHYSICAL;
+        for (start, taken) in taken {
+            let aligned = from.checked_next_multiple_of(STRIPE_LEN)?;
+            if start.saturating_sub(aligned) >= len {
+                return Some(aligned);
+            }
+            from = from.max(start.saturating_add(taken));
+        }
+        None
+    }
+
     /// The first hole of at least `want` bytes, else the largest one: start and length.
     fn hole(&self, want: u64) -> Option<(u64, u64)> {
         let mut from = FIRST_PHYSICAL;
         let mut largest = None;
         let ends = self.extents.iter().map(|(&at, &len)| (at, at.saturating_add(len)));
-        for (start, end) in ends.chain([(self.total_bytes, self.total_bytes)]) {
+        for (start, end) in ends.chain([(self.end(), self.end())]) {
             let aligned = from.checked_next_multiple_of(STRIPE_LEN).unwrap_or(u64::MAX);
-            let len = start.saturating_sub(aligned) / STRIPE_LEN * STRIPE_LEN;
+            let len = start.min(self.end()).saturating_sub(aligned) / STRIPE_LEN * STRIPE_LEN;
             if len >= want {
                 return Some((aligned, len));
             }
@@ -63,7 +90,7 @@ impl DeviceExtents {
     }
 
     fn unallocated(&self) -> u64 {
-        self.total_bytes.saturating_sub(FIRST_PHYSICAL).saturating_sub(self.used())
+        self.end().saturating_sub(FIRST_PHYSICAL).saturating_sub(self.used())
     }
 }
 
@@ -75,6 +102,13 @@ pub struct DeviceSpace {
 }
 
 impl DeviceSpace {
+    /// Which devices are missing, or not used any more.
+    pub(crate) fn note_lost(&mut self, volume: &Volume) {
+        for (&id, device) in &mut self.devices {
+            device.is_lost = !volume.is_usable(id);
+        }
+    }
+
     /// Books every stripe of `chunk`.
     pub fn add_chunk(&mut self, chunk: &Chunk) {
         let len = chunk.stripe_length();
@@ -93,7 +127,162 @@ impl DeviceSpace {
     }
 
     fn usable(&self) -> impl Iterator<Item = (DeviceId, &DeviceExtents)> {
-        self.devices.iter().filter(|(_, device)| !device.is_lost).map(|(&id, device)| (id, device))
+        self.devices
+            .iter()
+            .filter(|(_, device)| !device.is_lost && !device.is_leaving)
+            .map(|(&id, device)| (id, device))
+    }
+
+    /// Gives back the places of `from` that `to` does not have.
+    pub(crate) fn remove_stripes(&mut self, from: &Chunk, to: &Chunk) {
+        for (_, stripe) in from.stripes.iter().enumerate().filter(|(index, _)| !is_kept(to, from, *index)) {
+            if let Some(device) = self.devices.get_mut(&stripe.device) {
+                device.extents.remove(&stripe.physical.0);
+            }
+        }
+    }
+
+    /// Whether a stripe may stay where it is.
+    pub(crate) fn may_stay(&self, stripe: &ChunkStripe, len: u64) -> bool {
+        self.devices
+            .get(&stripe.device)
+            .is_some_and(|device| !device.is_lost && !device.is_leaving && stripe.physical.0 + len <= device.end())
+    }
+
+    /// The chunk with `profile`, as many of its stripes as possible where they are, and none where it may not stay or on the
+    /// devices `avoid`. `None` where there is no room.
+    pub(crate) fn plan_move(&self, chunk: &Chunk, profile: &'static Profile, avoid: &[DeviceId]) -> Option<Chunk> {
+        let kind = chunk.kind & !bits::PROFILE_MASK | profile.bit;
+        let stays =
+            |stripe: &ChunkStripe| self.may_stay(stripe, chunk.stripe_length()) && !avoid.contains(&stripe.device);
+        let stripes = if is_plain(profile) && is_plain(chunk.profile()) {
+            let kept: Vec<ChunkStripe> = chunk.stripes.iter().copied().filter(stays).collect();
+            self.plan_copies(&kept, profile, chunk.length, avoid)?
+        } else if profile == chunk.profile() {
+            let same = self.plan_same_shape(chunk, &stays, avoid);
+            // On fewer devices, each has more of it.
+            same.or_else(|| self.plan_other_shape(chunk, profile, avoid))?
+        } else {
+            self.plan_other_shape(chunk, profile, avoid)?
+        };
+        Some(Chunk::new(chunk.start, chunk.length, kind, chunk.sector_size, stripes))
+    }
+
+    /// `len` bytes once on each of as many devices as the profile has copies; twice on one device for DUP.
+    fn plan_copies(
+        &self,
+        kept: &[ChunkStripe],
+        profile: &'static Profile,
+        len: u64,
+        avoid: &[DeviceId],
+    ) -> Option<Vec<ChunkStripe>> {
+        if profile.stripes_per_device > 1 {
+            return self.plan_duplicate(kept, profile.copies, len, avoid);
+        }
+        let mut stripes: Vec<ChunkStripe> = Vec::new();
+        for stripe in kept {
+            if stripes.len() < profile.copies && stripes.iter().all(|other| other.device != stripe.device) {
+                stripes.push(*stripe);
+            }
+        }
+        self.on_other_devices(stripes, profile.copies, len, avoid)
+    }
+
+    /// As many places on one device, where it has some already if it can.
+    fn plan_duplicate(
+        &self,
+        kept: &[ChunkStripe],
+        copies: usize,
+        len: u64,
+        avoid: &[DeviceId],
+    ) -> Option<Vec<ChunkStripe>> {
+        let mut devices: Vec<DeviceId> = self.usable().map(|(id, _)| id).filter(|id| !avoid.contains(id)).collect();
+        devices.sort_by_key(|id| std::cmp::Reverse(self.devices[id].unallocated()));
+        devices.sort_by_key(|id| kept.iter().all(|stripe| stripe.device != *id));
+        devices.into_iter().find_map(|id| {
+            let others: Vec<DeviceId> = self.devices.keys().copied().filter(|other| *other != id).collect();
+            let (mut space, of) = (self.clone(), kept.iter().copied().filter(|stripe| stripe.device == id));
+            let mut stripes: Vec<ChunkStripe> = of.take(copies).collect();
+            while stripes.len() < copies {
+                stripes.push(space.take_place(len, &others)?);
+            }
+            Some(stripes)
+        })
+    }
+
+    /// So many stripes, each on a device of its own.
+    fn on_other_devices(
+        &self,
+        mut stripes: Vec<ChunkStripe>,
+        count: usize,
+        len: u64,
+        avoid: &[DeviceId],
+    ) -> Option<Vec<ChunkStripe>> {
+        let mut space = self.clone();
+        while stripes.len() < count {
+            let used = stripes.iter().map(|stripe| stripe.device);
+            let not: Vec<DeviceId> = used.chain(avoid.iter().copied()).collect();
+            stripes.push(space.take_place(len, &not)?);
+        }
+        Some(stripes)
+    }
+
+    /// Every stripe that may not stay, somewhere else.
+    fn plan_same_shape(
+        &self,
+        chunk: &Chunk,
+        stays: &dyn Fn(&ChunkStripe) -> bool,
+        avoid: &[DeviceId],
+    ) -> Option<Vec<ChunkStripe>> {
+        let mut space = self.clone();
+        let mut stripes = chunk.stripes.clone();
+        for index in 0..stripes.len() {
+            if !stays(&stripes[index]) {
+                let others = stripes.iter().enumerate().filter(|(other, stripe)| *other != index && stays(stripe));
+                let others = others.map(|(_, stripe)| stripe.device);
+                let not: Vec<DeviceId> =
+                    others.chain(avoid.iter().copied()).chain(stripes[..index].iter().map(|s| s.device)).collect();
+                stripes[index] = space.take_place(chunk.stripe_length(), &not)?;
+            }
+        }
+        Some(stripes)
+    }
+
+    /// All stripes new, on as many devices as the length can be divided by.
+    fn plan_other_shape(
+        &self,
+        chunk: &Chunk,
+        profile: &'static Profile,
+        avoid: &[DeviceId],
+    ) -> Option<Vec<ChunkStripe>> {
+        let most = self.usable().filter(|(id, _)| !avoid.contains(id)).count();
+        let fewest = profile.min_devices.max(1);
+        (fewest..=device_count(profile, most))
+            .rev()
+            .filter(|count| count.is_multiple_of(profile.device_multiple))
+            .find_map(|count| {
+                let stripes = count * profile.stripes_per_device;
+                let data = profile.data_stripes(stripes) as u64;
+                if is_plain(profile) {
+                    return self.plan_copies(&[], profile, chunk.length, avoid);
+                }
+                if !chunk.length.is_multiple_of(data * STRIPE_LEN) {
+                    return None;
+                }
+                self.on_other_devices(Vec::new(), stripes, chunk.length / data, avoid)
+            })
+    }
+
+    /// Takes a place for `len` bytes on the device that has most unallocated space, without those in `not`.
+    fn take_place(&mut self, len: u64, not: &[DeviceId]) -> Option<ChunkStripe> {
+        let mut candidates: Vec<(u64, DeviceId)> =
+            self.usable().filter(|(id, _)| !not.contains(id)).map(|(id, device)| (device.unallocated(), id)).collect();
+        candidates.sort_unstable_by_key(|&(free, id)| (std::cmp::Reverse(free), id));
+        let place = |id: &DeviceId| Some((*id, self.devices[id].place_beside_superblocks(len)?));
+        let (device, at) = candidates.iter().find_map(|(_, id)| place(id))?;
+        let extents = self.devices.get_mut(&device).expect("just found");
+        extents.extents.insert(at, len);
+        Some(ChunkStripe { device, physical: Physical(at), dev_uuid: extents.uuid })
     }
 
     /// Bytes of all devices that can be used.
@@ -205,9 +394,7 @@ impl Core {
     }
 
     fn allocate_chunk_locked(&self, devices: &mut DeviceSpace, class: Class) -> Result<()> {
-        for (&id, device) in &mut devices.devices {
-            device.is_lost = !self.volume.is_usable(id);
-        }
+        devices.note_lost(&self.volume);
         let groups = self.space.groups();
         let of_class = groups.iter().filter(|group| Class::of(group.flags) == Some(class));
         let wanted: Vec<&'static Profile> = of_class.filter_map(|group| Profile::of(group.flags)).collect();
@@ -244,13 +431,18 @@ impl Core {
     }
 }
 
+/// Whether a chunk of the profile is as long as each of its stripes.
+fn is_plain(profile: &Profile) -> bool {
+    profile.max_devices.is_some()
+}
+
 /// Of so many devices with room, how many a chunk uses.
 fn device_count(profile: &Profile, with_room: usize) -> usize {
     with_room.min(profile.max_devices.unwrap_or(MAX_DEVICES)) / profile.device_multiple * profile.device_multiple
 }
 
 /// Bytes of the superblock's array that the system chunks among `chunks` take.
-fn system_array_len<'a>(chunks: impl Iterator<Item = &'a Chunk>) -> usize {
+pub(crate) fn system_array_len<'a>(chunks: impl Iterator<Item = &'a Chunk>) -> usize {
     let entry = |chunk: &Chunk| size_of::<DiskKey>() + ChunkHead::LEN + chunk.stripes.len() * Stripe::LEN;
     chunks.filter(|chunk| chunk.kind & bits::SYSTEM != 0).map(entry).sum()
 }
@@ -261,7 +453,7 @@ mod tests {
 
     fn devices(total_bytes: u64, used: &[(u64, u64)]) -> DeviceSpace {
         let extents = used.iter().copied().collect();
-        let device = DeviceExtents { total_bytes, uuid: [7; 16], extents, is_lost: false };
+        let device = DeviceExtents { total_bytes, uuid: [7; 16], extents, ..DeviceExtents::default() };
         DeviceSpace { devices: [(DeviceId(1), device)].into() }
     }
 

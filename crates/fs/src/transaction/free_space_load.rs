@@ -46,7 +46,7 @@ impl Core {
     }
 
     /// Loads a group, of which everything is read before a handle is joined.
-    pub(super) fn load_group_ahead(self: &Arc<Self>, group: &GroupInfo) -> Result<()> {
+    pub(crate) fn load_group_ahead(self: &Arc<Self>, group: &GroupInfo) -> Result<()> {
         self.free_runs(group)?;
         // Nothing settles while a handle is held.
         let _handle = self.join()?;

@@ -15,8 +15,10 @@
 use super::Tree;
 use super::refs::RefQueue;
 use crate::space::Space;
+use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::Chunk;
-use butterfs_ondisk::{Generation, Logical, TreeId};
+use butterfs_ondisk::items::{DevItem, DevReplaceItem};
+use butterfs_ondisk::{DeviceId, Generation, Logical, TreeId};
 use butterfs_sync::{Mutex, MutexGuard, order};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -46,6 +48,14 @@ pub(crate) struct Books {
     pub chunks_booked_ahead: Vec<Logical>,
     /// Chunks that it has removed: their place on the devices is free when it is durable.
     pub removed_chunks: Vec<Chunk>,
+    /// Chunks that get other stripes with this commit.
+    pub moves: Vec<MovedChunk>,
+    /// Those of them whose items say so: the old places are free when it is durable.
+    pub moved_chunks: Vec<MovedChunk>,
+    /// Devices that change with this commit.
+    pub device_changes: Vec<DeviceChange>,
+    /// Those of them that the trees say.
+    pub changed_devices: Vec<DeviceChange>,
     /// A chunk was added: what lies in it is lost unless the transaction is committed.
     pub has_allocated_chunk: bool,
     /// Extents were moved: a log would name addresses that the last commit does not know.
@@ -57,6 +67,26 @@ pub(crate) struct Books {
     /// The commit is to happen even if no tree changes.
     pub must_happen: bool,
     has_ended: bool,
+}
+
+/// A chunk before and after it moves.
+#[derive(Clone, Debug)]
+pub(crate) struct MovedChunk {
+    pub from: Chunk,
+    pub to: Chunk,
+}
+
+/// What becomes of a device.
+#[derive(Clone, Debug)]
+pub(crate) enum DeviceChange {
+    /// It has so many bytes.
+    Resize { id: DeviceId, total_bytes: u64 },
+    /// It joins.
+    Add { item: DevItem, device: Arc<dyn BlockDevice> },
+    /// It leaves; no chunk lies on it.
+    Remove(DeviceId),
+    /// The device tree says this about a replacement.
+    Replace(DevReplaceItem),
 }
 
 /// Blocks that the logs of a transaction have, and could have.
@@ -86,6 +116,10 @@ pub(crate) struct Traces {
 pub(crate) struct Ended {
     /// Chunks whose place on the devices is free when the transaction is durable.
     pub removed_chunks: Vec<Chunk>,
+    /// Chunks whose old place is.
+    pub moved_chunks: Vec<MovedChunk>,
+    /// Devices that have changed with it.
+    pub changed_devices: Vec<DeviceChange>,
     /// What others have to know of it until then.
     pub traces: Arc<Traces>,
 }
@@ -94,6 +128,11 @@ impl Books {
     /// Whether what is written from now on is only found by a commit.
     pub fn forbid_log(&self) -> bool {
         self.has_allocated_chunk || self.has_moved_extents
+    }
+
+    /// Whether chunks or devices wait to be brought into the trees.
+    pub fn has_chunk_work(&self) -> bool {
+        !self.new_chunks.is_empty() || !self.moves.is_empty() || !self.device_changes.is_empty()
     }
 }
 
@@ -159,7 +198,9 @@ impl Transaction {
         };
         books.has_ended = true;
         let removed_chunks = std::mem::take(&mut books.removed_chunks);
-        (next, Ended { removed_chunks, traces: Arc::clone(&self.traces) })
+        let moved_chunks = std::mem::take(&mut books.moved_chunks);
+        let changed_devices = std::mem::take(&mut books.changed_devices);
+        (next, Ended { removed_chunks, moved_chunks, changed_devices, traces: Arc::clone(&self.traces) })
     }
 
     /// The logs end with the transaction; says where those of the next one may lie. What they have taken comes back when

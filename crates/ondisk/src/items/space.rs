@@ -148,6 +148,49 @@ pub struct DevStats {
     pub values: [U64; 5],
 }}
 
+layout! { 72,
+/// `btrfs_dev_replace_item`: the last replacement of a device.
+pub struct DevReplaceItem {
+    /// The device that is replaced; all ones where none is.
+    pub src_devid: U64,
+    /// Everything below this address of the device has been copied.
+    pub cursor_left: U64,
+    /// End of what is being copied.
+    pub cursor_right: U64,
+    /// 1 where the device is only read if no other copy is good.
+    pub read_mode: U64,
+    /// See [`DevReplaceItem::STARTED`].
+    pub state: U64,
+    /// Seconds since 1970.
+    pub time_started: U64,
+    /// Seconds since 1970.
+    pub time_stopped: U64,
+    /// Writes to the new device that failed.
+    pub write_errors: U64,
+    /// What no copy could be read of.
+    pub uncorrectable_read_errors: U64,
+}}
+
+impl DevReplaceItem {
+    /// There has been none.
+    pub const NEVER_STARTED: u64 = 0;
+    /// It runs.
+    pub const STARTED: u64 = 1;
+    /// It is complete.
+    pub const FINISHED: u64 = 2;
+    /// It was given up.
+    pub const CANCELED: u64 = 3;
+    /// It goes on with the next mount.
+    pub const SUSPENDED: u64 = 4;
+    /// `src_devid` where no device is being replaced.
+    pub const NO_DEVICE: u64 = u64::MAX;
+
+    /// Whether there is a new device that takes over.
+    pub fn is_active(&self) -> bool {
+        matches!(self.state.get(), DevReplaceItem::STARTED | DevReplaceItem::SUSPENDED)
+    }
+}
+
 layout! { 48,
 /// A state of the filesystem that a device can have been left in.
 pub struct LeftState {

@@ -56,6 +56,7 @@ fn single(key: Key) -> Option<&'static str> {
         KeyType::TEMPORARY_ITEM => "BalanceItem",
         KeyType::PERSISTENT_ITEM if key.objectid == objectid::STALE_DEVICE => "StaleDevice",
         KeyType::PERSISTENT_ITEM => "DevStats",
+        KeyType::DEV_REPLACE => "DevReplaceItem",
         KeyType(0) if key.objectid == objectid::FREE_SPACE => "FreeSpaceHeader",
         _ => return None,
     })

@@ -1,0 +1,68 @@
+//! Devices that come, go or get another size: their items go with the transaction that freezes.
+//!
+//! # Invariants
+//! 1. A device that joins gets its first superblock from the transaction that adds it, and one that leaves none from the
+//!    transaction on that removes it. Until then it is what the last commit says.
+//! 2. A device that has left is let go when that is durable.
+//! 3. The number of devices and the sum of their sizes in the superblock are counted anew whenever devices change.
+
+use crate::error::Result;
+use crate::extent;
+use crate::transaction::{Core, DeviceChange, DeviceExtents, Handle};
+use butterfs_ondisk::DeviceId;
+use std::sync::Arc;
+
+/// Brings the changes that wait into the trees. True when there was one.
+pub(super) fn book(handle: &Handle) -> Result<bool> {
+    let changes = std::mem::take(&mut handle.transaction().books().device_changes);
+    for change in &changes {
+        extent::write_device_change(handle, change)?;
+        note(handle.core(), change);
+    }
+    let any = !changes.is_empty();
+    handle.transaction().books().changed_devices.extend(changes);
+    Ok(any)
+}
+
+/// What new chunks may use from now on.
+fn note(core: &Core, change: &DeviceChange) {
+    let mut space = core.devices.space.lock();
+    match change {
+        DeviceChange::Resize { id, total_bytes } => {
+            if let Some(device) = space.devices.get_mut(id) {
+                device.total_bytes = *total_bytes;
+                device.limit = None;
+            }
+        }
+        DeviceChange::Add { item, device } => {
+            core.volume.add_device(*item, Arc::clone(device));
+            let extents =
+                DeviceExtents { total_bytes: item.total_bytes.get(), uuid: item.uuid, ..DeviceExtents::default() };
+            space.devices.insert(DeviceId(item.devid.get()), extents);
+        }
+        DeviceChange::Remove(id) => {
+            space.devices.remove(id);
+        }
+        DeviceChange::Replace(_) => {}
+    }
+}
+
+/// The superblocks of the transaction are about to be written.
+pub(super) fn publish(core: &Core, changes: &[DeviceChange]) {
+    for change in changes {
+        match change {
+            DeviceChange::Add { item, .. } => core.volume.take_superblocks(DeviceId(item.devid.get()), true),
+            DeviceChange::Remove(id) => core.volume.take_superblocks(*id, false),
+            DeviceChange::Resize { .. } | DeviceChange::Replace(_) => {}
+        }
+    }
+}
+
+/// The transaction is durable: devices that have left are let go.
+pub(super) fn settle(core: &Core, changes: &[DeviceChange]) {
+    for change in changes {
+        if let DeviceChange::Remove(id) = change {
+            core.volume.remove_device(*id);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Chunk migration: a chunk gets other stripes and keeps its logical addresses, so no tree that refers to it changes.
+//!
+//! ```text
+//! begin: places are taken, writes go to both ─► step, step, …: what is in use is copied ─► finish: one commit swaps the items
+//!    └──────────────── dropped: the new places are given back, and nothing has changed
+//! ```
+//!
+//! # Invariants
+//! 1. Until the commit of [`Migration::finish`] is durable the old stripes are complete and nobody else uses their places: a
+//!    crash leaves the old chunk or the new one, and nothing to finish.
+//! 2. What is copied was in use, or on its way there, after writes began to go to both: everything that is neither free nor
+//!    excluded. So no tree is walked.
+//! 3. What has a checksum is compared with it before it is copied. What no copy has is an error, and the chunk stays.
+//! 4. Nobody waits for more than one write of a piece of [`PIECE`] bytes.
+//!
+//! Not here: what is to be moved, and where nothing new may lie (`filesystem::devices`).
+
+use crate::commit::Engine;
+use crate::error::{Errno, Error, Result};
+use crate::extent::TreeItems;
+use crate::extent::checksums::{self, Checksums, Layout};
+use crate::options::Canary;
+use crate::transaction::{Core, DeviceSpace, MovedChunk, Reserve, system_array_len};
+use butterfs_ondisk::features::incompat;
+use butterfs_ondisk::header::Header;
+use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::profile::Profile;
+use butterfs_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
+use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical};
+use butterfs_volume::{Chunk, Confirmed, CopyTo, can_move, is_kept};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// Bytes that are copied at once.
+pub const PIECE: u64 = 512 << 10;
+
+/// Where a chunk is to go.
+#[derive(Clone, Debug, Default)]
+pub struct MigrationTarget {
+    /// Its profile; `None` for the one that it has.
+    pub profile: Option<&'static Profile>,
+    /// Devices that none of its stripes may lie on, beside those that are about to leave.
+    pub avoid: Vec<DeviceId>,
+}
+
+/// A chunk that is moving. Dropping it leaves the chunk where it is.
+pub(crate) struct Migration {
+    engine: Arc<Engine>,
+    from: Chunk,
+    to: Chunk,
+    /// What is not copied yet.
+    left: VecDeque<(Logical, u64)>,
+    is_finished: bool,
+}
+
+impl Migration {
+    /// Begins to move the chunk at `start`. `None` where it is as wanted already, or gone. `ENOSPC` where there is no room.
+    pub fn begin(engine: &Arc<Engine>, start: Logical, target: &MigrationTarget) -> Result<Option<Migration>> {
+        let Some((from, to)) = place(engine, start, target)? else { return Ok(None) };
+        engine.volume.begin_move(to.clone());
+        let mut migration =
+            Migration { engine: Arc::clone(engine), from, to, left: VecDeque::new(), is_finished: false };
+        migration.left = occupied(engine, start)?;
+        Ok(Some(migration))
+    }
+
+    /// Bytes that are to be copied.
+    pub fn bytes_left(&self) -> u64 {
+        self.left.iter().map(|(_, len)| len).sum()
+    }
+
+    /// Copies the next piece; says how many bytes of the chunk are done with it. `None` when everything is copied.
+    pub fn step(&mut self) -> Result<Option<u64>> {
+        let Some((at, len)) = self.left.pop_front() else { return Ok(None) };
+        let piece = len.min(PIECE);
+        if len > piece {
+            self.left.push_front((at.plus(piece), len - piece));
+        }
+        copy_piece(&self.engine, CopyTo::Stripes, self.from.kind, at, piece)?;
+        self.must_not_have_failed()?;
+        Ok(Some(piece))
+    }
+
+    /// Commits the new place. Everything is copied.
+    pub fn finish(mut self) -> Result<()> {
+        assert!(self.left.is_empty(), "a chunk moves when all of it is copied");
+        self.engine.volume.flush()?;
+        self.must_not_have_failed()?;
+        let generation = {
+            let handle = self.engine.start(Reserve::removal(items(&self.from, &self.to)))?;
+            let moved = MovedChunk { from: self.from.clone(), to: self.to.clone() };
+            handle.transaction().books().moves.push(moved);
+            handle.transaction().books().must_happen = true;
+            handle.generation()
+        };
+        // The commit gives the old place back, or aborts everything.
+        self.is_finished = true;
+        if self.to.kind & (bits::RAID1C3 | bits::RAID1C4) != 0 {
+            self.engine.set_incompat(incompat::RAID1C34);
+        }
+        self.engine.commit_through(generation)
+    }
+
+    fn must_not_have_failed(&self) -> Result<()> {
+        match self.engine.volume.move_failure() {
+            Some(sentence) => Err(Error::refused_at(Errno::EIO, format!("the chunk cannot be moved: {sentence}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Migration {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.engine.volume.cancel_move(self.to.start);
+            self.engine.devices.space.lock().remove_stripes(&self.to, &self.from);
+        }
+    }
+}
+
+fn items(from: &Chunk, to: &Chunk) -> u64 {
+    2 * (from.stripes.len() + to.stripes.len()) as u64 + 2
+}
+
+/// Takes the places for a move.
+fn place(core: &Core, start: Logical, target: &MigrationTarget) -> Result<Option<(Chunk, Chunk)>> {
+    let mut devices = core.devices.space.lock();
+    devices.note_lost(&core.volume);
+    let map = core.volume.chunk_map();
+    let Some(from) = map.get(start).filter(|chunk| chunk.start == start) else { return Ok(None) };
+    let profile = target.profile.unwrap_or_else(|| from.profile());
+    let to = devices.plan_move(from, profile, &target.avoid).ok_or_else(|| no_room(from, profile, &devices))?;
+    if to.kind == from.kind && (0..to.stripes.len()).all(|stripe| is_kept(from, &to, stripe)) {
+        return Ok(None);
+    }
+    if !can_move(from, &to) {
+        let (from, to) = (from.profile().name, to.profile().name);
+        let what = format!("moving chunks from profile {from} to {to} is not supported");
+        return Err(Error::refused_at(Errno::EOPNOTSUPP, what));
+    }
+    let others = map.iter().filter(|chunk| chunk.start != start);
+    if system_array_len(others.chain([&to])) > SYS_CHUNK_ARRAY_LEN {
+        return Err(Error::refused(Errno::EFBIG, "no room in the superblock for more stripes of system chunks"));
+    }
+    devices.add_chunk(&to);
+    Ok(Some((from.clone(), to)))
+}
+
+fn no_room(chunk: &Chunk, profile: &Profile, devices: &DeviceSpace) -> Error {
+    let (start, name, len) = (chunk.start, profile.name, chunk.stripe_length());
+    let free = devices.unallocated_bytes();
+    let what = format!(
+        "no room to move chunk {start} ({name}): a stripe of {len} bytes needs as much unallocated space in one piece on one \
+         device, and {free} bytes are unallocated"
+    );
+    Error::refused_at(Errno::ENOSPC, what)
+}
+
+/// What of a chunk is in use or on its way there.
+pub(crate) fn occupied(engine: &Engine, start: Logical) -> Result<VecDeque<(Logical, u64)>> {
+    loop {
+        if let Some(found) = engine.space.occupied(start) {
+            return Ok(found.into());
+        }
+        let Some(group) = engine.space.group_of(start) else { return Ok(VecDeque::new()) };
+        engine.load_group_ahead(&group)?;
+    }
+}
+
+/// Copies a piece of a chunk of `kind` to where `to` says.
+pub(crate) fn copy_piece(core: &Core, to: CopyTo, kind: u64, at: Logical, len: u64) -> Result<()> {
+    if core.has_canary(Canary::PieceNotCopied) && (at.0 / PIECE).is_multiple_of(4) {
+        return Ok(());
+    }
+    match kind & bits::DATA {
+        0 => copy_blocks(core, to, at, len),
+        _ => copy_data(core, to, kind & bits::METADATA != 0, at, len),
+    }
+}
+
+/// Tree blocks: each from the copy with the highest generation.
+fn copy_blocks(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<()> {
+    let nodesize = u64::from(core.nodesize());
+    (0..len.div_ceil(nodesize)).try_for_each(|number| copy_block(core, to, at.plus(number * nodesize)))
+}
+
+fn copy_block(core: &Core, to: CopyTo, at: Logical) -> Result<()> {
+    let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
+    let confirm = &mut |bytes: &[u8]| confirm_block(kind, &fsid, at, bytes);
+    let found = core.volume.copy_moving(to, (at, core.nodesize() as usize), false, confirm)?;
+    // A block that was never written has a place all the same; it is written to both places.
+    if found == Confirmed::No && is_tree_block(core, at)? {
+        return Err(Error::Device(format!("no copy of the tree block at {at} is good").into()));
+    }
+    Ok(())
+}
+
+/// A block that could be a tree block of this address.
+pub(crate) fn confirm_block(kind: ChecksumKind, fsid: &[u8; 16], at: Logical, bytes: &[u8]) -> Confirmed {
+    let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Confirmed::No };
+    let is_block =
+        header.bytenr.get() == at.0 && header.fsid == *fsid && kind.matches(&bytes[32..], &header.csum[..kind.len()]);
+    if is_block { Confirmed::Yes(header.generation.get()) } else { Confirmed::No }
+}
+
+/// Whether the last commit has a tree block there.
+fn is_tree_block(core: &Core, at: Logical) -> Result<bool> {
+    let (from, to) = (Key::new(at.0, KeyType::EXTENT_ITEM, 0), Key::new(at.0, KeyType::METADATA_ITEM, u64::MAX));
+    let mut found = false;
+    core.globals().extent.scan(core, from, to, &mut |_, _| {
+        found = true;
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(found && core.space.group_of(at).is_some())
+}
+
+/// Data: runs of sectors with checksums, and runs without.
+fn copy_data(core: &Core, to: CopyTo, is_mixed: bool, at: Logical, len: u64) -> Result<()> {
+    let sector = u64::from(core.sectorsize());
+    let sums = sums_of(core, at, len)?;
+    let has_sum = |index: usize| sums.get(index).is_some();
+    let (mut first, count) = (0, (len / sector) as usize);
+    while first < count {
+        let same = (first..count).take_while(|index| has_sum(*index) == has_sum(first)).count();
+        let (run, bytes) = (at.plus(first as u64 * sector), same as u64 * sector);
+        if has_sum(first) {
+            copy_verified(core, to, run, bytes)?;
+        } else {
+            copy_unverified(core, to, is_mixed, run, bytes)?;
+        }
+        first += same;
+    }
+    Ok(())
+}
+
+fn sums_of(core: &Core, at: Logical, len: u64) -> Result<Checksums> {
+    let csum_tree = TreeItems::reading(core, &core.globals().csum);
+    checksums::lookup(&csum_tree, Layout::of(core), at, len)
+}
+
+/// All at once, or sector by sector where no copy is good as a whole.
+fn copy_verified(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<()> {
+    let sector = u64::from(core.sectorsize());
+    if copy_confirmed(core, to, at, len)? {
+        return Ok(());
+    }
+    for number in 0..len / sector {
+        let at = at.plus(number * sector);
+        // The sector may have been freed and written anew since its checksum was looked up.
+        if !copy_confirmed(core, to, at, sector)? && !copy_confirmed(core, to, at, sector)? {
+            return Err(Error::Device(format!("checksum error at logical {at}, in every copy").into()));
+        }
+    }
+    Ok(())
+}
+
+/// Copies what the checksums of now confirm. Where they are gone meanwhile, what is there.
+fn copy_confirmed(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<bool> {
+    let (kind, sector) = (core.checksum_kind(), core.sectorsize() as usize);
+    let sums = sums_of(core, at, len)?;
+    let confirm = &mut |bytes: &[u8]| {
+        let fits = |(index, part): (usize, &[u8])| sums.get(index).is_none_or(|sum| kind.matches(part, sum));
+        if bytes.chunks(sector).enumerate().all(fits) { Confirmed::Yes(0) } else { Confirmed::No }
+    };
+    Ok(core.volume.copy_moving(to, (at, len as usize), false, confirm)? != Confirmed::No)
+}
+
+/// From devices that have missed nothing. In mixed groups it may be tree blocks.
+fn copy_unverified(core: &Core, to: CopyTo, is_mixed: bool, at: Logical, len: u64) -> Result<()> {
+    if is_mixed {
+        let nodesize = u64::from(core.nodesize());
+        for number in 0..len / nodesize {
+            let at = at.plus(number * nodesize);
+            if is_tree_block(core, at)? {
+                copy_block(core, to, at)?;
+            } else {
+                copy_blindly(core, to, at, nodesize)?;
+            }
+        }
+        return Ok(());
+    }
+    copy_blindly(core, to, at, len)
+}
+
+fn copy_blindly(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<()> {
+    let found = core.volume.copy_moving(to, (at, len as usize), true, &mut |_| Confirmed::Unknown)?;
+    if found == Confirmed::No {
+        return Err(Error::Device(format!("{len} bytes at logical {at} cannot be read from any device").into()));
+    }
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! Chunks that move and devices that come, go and change their size, beneath a filesystem with everything in it.
+
+mod crashes;
+mod operations;
+mod scene;

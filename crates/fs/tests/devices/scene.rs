@@ -1,0 +1,174 @@
+//! A filesystem in memory with everything that a move must keep, and its judges.
+
+use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_fs::env::{Env, Source, Time};
+use butterfs_fs::file::Whence;
+use butterfs_fs::mkfs::{MkfsOptions, mkfs};
+use butterfs_fs::{Algorithm, Caller, DataPolicy, Filesystem, InodeId, Method, Options, inode_flags};
+use butterfs_testkit::fingerprint::Fingerprint;
+use butterfs_testkit::judge::{judge, text};
+use butterfs_testkit::kernel;
+use butterfs_testkit::requirement;
+use butterfs_testkit::scratch::Scratch;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Root without a umask.
+pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
+pub const MIB: u64 = 1 << 20;
+
+struct Clock(AtomicU64);
+
+impl Source for Clock {
+    fn now(&self) -> Time {
+        let tick = self.0.fetch_add(1, Ordering::Relaxed);
+        Time { sec: 1_700_000_000 + (tick / 1000) as i64, nsec: (tick % 1000) as u32 }
+    }
+
+    fn random(&self) -> [u8; 16] {
+        let tick = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        u128::from(tick).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes()
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn background(&self) -> bool {
+        false
+    }
+}
+
+pub fn env() -> Env {
+    Env::new(Clock(AtomicU64::new(0)))
+}
+
+/// Bytes that do not compress.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        out.extend_from_slice(&next());
+    }
+    out.truncate(len);
+    out
+}
+
+pub fn memory(sizes: &[u64]) -> Vec<Arc<MemoryDevice>> {
+    let device = |(number, len): (usize, &u64)| Arc::new(MemoryDevice::named(&format!("disk{}", number + 1), *len));
+    sizes.iter().enumerate().map(device).collect()
+}
+
+pub fn dynamic(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn BlockDevice>> {
+    devices.iter().map(|device| device.clone() as Arc<dyn BlockDevice>).collect()
+}
+
+/// A new filesystem with this profile of data and that of trees.
+pub fn make(devices: &[Arc<MemoryDevice>], data: &str, metadata: &str) {
+    use butterfs_ondisk::profile::Profile;
+    let options = MkfsOptions {
+        data: Profile::named(data),
+        metadata: Profile::named(metadata),
+        ..MkfsOptions::default()
+    };
+    mkfs(&dynamic(devices), &options, &env()).expect("mkfs");
+}
+
+pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options) -> Filesystem {
+    Filesystem::open(devices, options, env()).expect("open")
+}
+
+/// Snapshots, reflinks, compression, files without copy on write, preallocated space, attributes, many small files.
+pub fn fill(fs: &Filesystem) {
+    let root = fs.root();
+    let file = |name: &str| fs.create(&ROOT, root, name.as_bytes(), 0o644).expect("a file").id;
+    let big = file("big");
+    fs.write(big, 0, &noise(1, 9 << 20), false).unwrap();
+    let nocow = file("nocow");
+    fs.set_flags(nocow, inode_flags::NODATACOW | inode_flags::NODATASUM, inode_flags::NODATACOW | inode_flags::NODATASUM)
+        .unwrap();
+    fs.write(nocow, 0, &noise(2, 2 << 20), false).unwrap();
+    let prealloc = file("prealloc");
+    fs.fallocate(prealloc, 0, 0, 3 << 20, false).unwrap();
+    fs.write(prealloc, 1 << 20, &noise(3, 300_000), false).unwrap();
+    fs.set_data_policy(DataPolicy { compress: Some(Method::from(Algorithm::Zstd)), ..fs.data_policy() });
+    let packed = file("packed");
+    fs.write(packed, 0, &b"a line that repeats itself\n".repeat(60_000), false).unwrap();
+    fs.sync().unwrap();
+    fs.set_data_policy(DataPolicy::default());
+    let clone = file("clone");
+    fs.clone_range((big, 0), (clone, 0), 4 << 20).unwrap();
+    let dir = fs.mkdir(&ROOT, root, b"dir", 0o755).unwrap().id;
+    for number in 0..400u64 {
+        let id = fs.create(&ROOT, dir, format!("file{number}").as_bytes(), 0o600).unwrap().id;
+        fs.write(id, 0, &noise(number, (number * 37 % 6000) as usize), false).unwrap();
+        fs.set_xattr(&ROOT, id, b"user.number", number.to_string().as_bytes(), 0).unwrap();
+        fs.forget(id, 1);
+    }
+    fs.snapshot(root.tree, root, b"snap", true).unwrap();
+    fs.write(big, 3 << 20, &noise(4, 1 << 20), false).unwrap();
+    fs.snapshot(root.tree, root, b"snap2", false).unwrap();
+    fs.sync().unwrap();
+}
+
+/// What `fill` has made, seen from outside.
+pub fn seen(fs: &Filesystem) -> Fingerprint {
+    Fingerprint::of_library(fs).expect("everything can be read")
+}
+
+/// The content of a file in the root directory.
+pub fn content(fs: &Filesystem, name: &str) -> Vec<u8> {
+    let attr = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+    let mut out = Vec::new();
+    fs.read(attr.id, 0, attr.size as usize, &mut out).unwrap();
+    fs.forget(attr.id, 1);
+    out
+}
+
+/// Panics unless our judge and `btrfs check` call the filesystem clean.
+pub fn assert_clean(devices: &[Arc<MemoryDevice>], test: &str) {
+    let report = judge(dynamic(devices));
+    assert!(report.is_clean(), "{test}: {}", text(&report));
+    if !requirement::kernel_btrfs(test) {
+        return;
+    }
+    let scratch = Scratch::new(test);
+    let images = files(&scratch, devices);
+    kernel::check_several(&images);
+    let mount = kernel::KernelMount::several(&images, "");
+    std::fs::write(mount.path().join("from the kernel"), b"it goes on").unwrap();
+    let complaints = mount.finish();
+    assert!(complaints.is_empty(), "{test}: {complaints:?}");
+}
+
+/// The devices as image files.
+pub fn files(scratch: &Scratch, devices: &[Arc<MemoryDevice>]) -> Vec<PathBuf> {
+    let write = |(number, device): (usize, &Arc<MemoryDevice>)| {
+        let path = scratch.sparse_file(&format!("image{number}"), device.len());
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let mut piece = vec![0; 1 << 20];
+        for at in (0..device.len()).step_by(1 << 20) {
+            let len = piece.len().min((device.len() - at) as usize);
+            device.read_at(at, &mut piece[..len]).unwrap();
+            if piece[..len].iter().any(|&byte| byte != 0) {
+                file.write_all_at(&piece[..len], at).unwrap();
+            }
+        }
+        path
+    };
+    devices.iter().enumerate().map(write).collect()
+}
+
+pub fn file(fs: &Filesystem, name: &str) -> InodeId {
+    let id = fs.lookup(fs.root(), name.as_bytes()).unwrap().id;
+    fs.seek(id, 0, Whence::Data).ok();
+    id
+}

@@ -1,0 +1,289 @@
+//! Chunks that get other stripes under the same logical address, and devices that another one takes over from.
+//!
+//! ```text
+//! begin_move ─► copy_moving, piece by piece ─► (commit) ─► the map gets the new stripes ─► end_move
+//!     └ from here on each write goes to the old and the new stripes; reads come from the old ones
+//! ```
+//!
+//! # Invariants
+//! 1. Between `begin_move` and `end_move` the old stripes have everything, so they count until a commit says otherwise.
+//! 2. Every byte that is in use reaches the new stripes: from a write that began after `begin_move`, or from the copier. What
+//!    the copier has read is not stored when a write to the same bytes has begun since.
+//! 3. After `end_move` and [`cancel_move`](Volume::cancel_move) no request to the places that are given up is on its way.
+//! 4. A write that fails on new stripes fails for nobody but the move.
+
+use crate::error::VolumeError;
+use crate::layout::{Layout, StripeAddress};
+use crate::member::{Condition, Member, WriteMode};
+use crate::resync::Confirmed;
+use crate::staleness::Bug;
+use crate::stripe_read::Trust;
+use crate::volume::Volume;
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::chunk::{Chunk, STRIPE_LEN};
+use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::{DeviceId, Logical, Physical};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How often a piece is read again because somebody has written to it; then writes wait.
+const TRIES: usize = 4;
+
+/// What is being copied to another place.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    range: Range<u64>,
+    /// A write to it has begun.
+    is_touched: bool,
+    /// Why the move cannot be completed.
+    failure: Option<String>,
+}
+
+/// Where copies go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyTo {
+    /// To the new stripes of the chunk, which is moving.
+    Stripes,
+    /// From what a chunk has on this device to the one that takes over from it.
+    Twin(DeviceId),
+}
+
+impl Volume {
+    /// From now on writes to the chunk go to the stripes of `to` as well, which has the same logical range.
+    pub fn begin_move(&self, to: Chunk) {
+        self.window.lock().failure = None;
+        self.moves.lock().push(Arc::new(to));
+        self.is_moving.store(true, Ordering::Release);
+        self.drain();
+    }
+
+    /// The chunks that are moving, as they will be.
+    pub fn moving(&self) -> Vec<Arc<Chunk>> {
+        if self.is_moving.load(Ordering::Acquire) { self.moves.lock().clone() } else { Vec::new() }
+    }
+
+    /// Why the move that runs cannot be completed, if it cannot.
+    pub fn move_failure(&self) -> Option<String> {
+        self.window.lock().failure.clone()
+    }
+
+    /// The chunk map has the new stripes since a moment ago. The caller gives the old places back when this returns.
+    pub fn end_move(&self, start: Logical) {
+        self.drain();
+        self.forget_move(start);
+    }
+
+    /// The chunk stays where it is. The caller gives the new places back when this returns.
+    pub fn cancel_move(&self, start: Logical) {
+        self.forget_move(start);
+        self.drain();
+    }
+
+    fn forget_move(&self, start: Logical) {
+        let mut moves = self.moves.lock();
+        moves.retain(|chunk| chunk.start != start);
+        let is_moving = !moves.is_empty() || self.members().twins().next().is_some();
+        self.is_moving.store(is_moving, Ordering::Release);
+    }
+
+    /// The device `device`, which is described by `item`, gets every write that device `id` gets from now on.
+    pub fn begin_twin(&self, id: DeviceId, item: DevItem, device: Arc<dyn BlockDevice>) {
+        self.window.lock().failure = None;
+        let twin = Arc::new(Member::new(item, device));
+        self.change_devices(|set| set.with_twin(id, Some(Arc::clone(&twin))));
+        self.is_moving.store(true, Ordering::Release);
+        self.drain();
+    }
+
+    /// Nothing takes over from the device any more. Returns what did.
+    pub fn cancel_twin(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
+        let twin = self.members().twin(id).map(|twin| Arc::clone(&twin.device));
+        self.change_devices(|set| set.with_twin(id, None));
+        self.forget_move(Logical(u64::MAX));
+        self.drain();
+        twin
+    }
+
+    /// A write to these bytes begins; the gate is held.
+    pub(crate) fn note_write(&self, at: Logical, len: usize) {
+        if !self.is_moving.load(Ordering::Acquire) {
+            return;
+        }
+        let mut window = self.window.lock();
+        if at.0 < window.range.end && window.range.start < at.0 + len as u64 {
+            window.is_touched = true;
+        }
+    }
+
+    /// Stores what was written to a chunk on the new stripes too, if it is moving.
+    pub(crate) fn store_moved(&self, from: &Layout<'_>, at: Logical, data: &[u8], mode: WriteMode) {
+        if !self.is_moving.load(Ordering::Acquire) {
+            return;
+        }
+        let to = self.moves.lock().iter().find(|to| to.start == from.chunk().start).cloned();
+        if let Some(to) = to.filter(|_| !self.has_bug(Bug::MoveNotFollowed)) {
+            self.store_on_stripes(from.chunk(), &to, at, data, mode);
+        }
+    }
+
+    fn store_on_stripes(&self, from: &Chunk, to: &Chunk, at: Logical, data: &[u8], mode: WriteMode) {
+        let Ok(layout) = Layout::of(to) else { return };
+        for piece in layout.pieces(at, data.len()) {
+            for mirror in 0..layout.mirrors() {
+                let address = layout.stripe_address(&piece, mirror);
+                if !is_kept(from, to, address.stripe) {
+                    let at = at.plus(piece.range.start as u64);
+                    let stored = self.store_stripe(&layout, at, address, &data[piece.range.clone()], mode);
+                    stored.unwrap_or_else(|error| self.fail_move(&error));
+                }
+            }
+        }
+    }
+
+    fn fail_move(&self, error: &VolumeError) {
+        let sentence = error.to_string();
+        self.window.lock().failure.get_or_insert(sentence);
+    }
+
+    /// Stores on the device that takes over from another one what goes to that one.
+    pub(crate) fn store_on_twin(&self, id: DeviceId, at: Physical, data: &[u8], mode: WriteMode) {
+        if !self.is_moving.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(twin) = self.members().twin(id).cloned() else { return };
+        if let Err(error) = twin.write(at, data, mode) {
+            let device = twin.device.name();
+            self.fail_twin(&twin, &VolumeError::Write { at: None, device, physical: at, error });
+        }
+    }
+
+    pub(crate) fn flush_twin(&self, twin: &Arc<Member>) {
+        if let Err(error) = twin.flush() {
+            self.fail_twin(twin, &VolumeError::Flush { device: twin.device.name(), error });
+        }
+    }
+
+    fn fail_twin(&self, twin: &Member, error: &VolumeError) {
+        twin.worsen(Condition::Failed);
+        self.fail_move(error);
+    }
+
+    /// Copies `len` bytes at `at`, which lie in one chunk, to where `to` says: of all copies the one that `rank` likes best. With
+    /// `unconfirmed` also one that it knows nothing about, and then only from a device that has missed nothing. Returns what is
+    /// known of the copy; of one that is wrong, nothing was copied.
+    pub fn copy_moving(
+        &self,
+        to: CopyTo,
+        (at, len): (Logical, usize),
+        trust_unconfirmed: bool,
+        rank: &mut dyn FnMut(&[u8]) -> Confirmed,
+    ) -> Result<Confirmed, VolumeError> {
+        self.check_writable()?;
+        let _request = self.requests.read();
+        self.located(at, len, |layout| {
+            let mut best = vec![0; len];
+            for attempt in 1.. {
+                // Every write that has begun ends before this goes on; the others tell.
+                let waiting = self.gate.write();
+                self.open_window(at, len);
+                let held = (attempt == TRIES).then_some(waiting);
+                let found = self.best_copy(&layout, at, trust_unconfirmed, rank, &mut best);
+                let _waiting = held.unwrap_or_else(|| self.gate.write());
+                let is_touched = self.close_window();
+                if is_touched && attempt < TRIES {
+                    continue;
+                }
+                if found >= if trust_unconfirmed { Confirmed::Unknown } else { Confirmed::Yes(0) } {
+                    self.store_copy(to, &layout, at, &best);
+                }
+                return Ok(found);
+            }
+            unreachable!("the last attempt returns")
+        })
+    }
+
+    fn open_window(&self, at: Logical, len: usize) {
+        let mut window = self.window.lock();
+        window.range = at.0..at.0 + len as u64;
+        window.is_touched = false;
+    }
+
+    fn close_window(&self) -> bool {
+        let mut window = self.window.lock();
+        window.range = 0..0;
+        window.is_touched
+    }
+
+    /// Fills `best` with the best copy.
+    fn best_copy(
+        &self,
+        layout: &Layout<'_>,
+        at: Logical,
+        is_blind: bool,
+        rank: &mut dyn FnMut(&[u8]) -> Confirmed,
+        best: &mut [u8],
+    ) -> Confirmed {
+        let trust = if is_blind { Trust::Blind } else { Trust::Verified };
+        let (mut found, mut buf) = (Confirmed::No, vec![0; best.len()]);
+        for copy in self.reading_order(layout, at, best.len(), trust) {
+            if self.fetch(layout, at, copy, trust, &mut buf).is_err() {
+                continue;
+            }
+            let confirmed = rank(&buf);
+            if confirmed > found {
+                found = confirmed;
+                best.copy_from_slice(&buf);
+            }
+            if is_blind && found >= Confirmed::Unknown || found == Confirmed::Yes(0) {
+                break;
+            }
+        }
+        found
+    }
+
+    fn store_copy(&self, to: CopyTo, layout: &Layout<'_>, at: Logical, data: &[u8]) {
+        match to {
+            CopyTo::Stripes => {
+                let target = self.moves.lock().iter().find(|to| to.start == layout.chunk().start).cloned();
+                if let Some(target) = target {
+                    self.store_on_stripes(layout.chunk(), &target, at, data, WriteMode::Uncached);
+                }
+            }
+            CopyTo::Twin(id) => {
+                for piece in layout.pieces(at, data.len()) {
+                    for StripeAddress { stripe, physical } in
+                        (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror))
+                    {
+                        if layout.chunk().stripes[stripe].device == id {
+                            self.store_on_twin(id, physical, &data[piece.range.clone()], WriteMode::Uncached);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether a stripe of `to` is where `from` has the same bytes already.
+pub fn is_kept(from: &Chunk, to: &Chunk, stripe: usize) -> bool {
+    let is_plain = |chunk: &Chunk| {
+        let profile = chunk.profile();
+        profile.max_devices.is_some() && chunk.stripe_length() == chunk.length
+    };
+    let same_place = |old: &butterfs_ondisk::chunk::ChunkStripe| {
+        (old.device, old.physical) == (to.stripes[stripe].device, to.stripes[stripe].physical)
+    };
+    if is_plain(from) && is_plain(to) {
+        return from.stripes.iter().any(same_place);
+    }
+    from.profile() == to.profile() && from.stripes.len() == to.stripes.len() && same_place(&from.stripes[stripe])
+}
+
+/// Whether a chunk can get the stripes of `to` without another layout of parity.
+pub fn can_move(from: &Chunk, to: &Chunk) -> bool {
+    let rows = |chunk: &Chunk| {
+        chunk.length.is_multiple_of(chunk.profile().data_stripes(chunk.stripes.len()) as u64 * STRIPE_LEN)
+    };
+    from.profile().parity == 0 && to.profile().parity == 0 && (rows(to) || to.profile().max_devices.is_some())
+}
