@@ -17,6 +17,7 @@
 //! 5. A chunk for which there is no room is counted, and the next one is tried.
 
 use super::relocate::{Emptied, Emptying};
+use crate::migration::{Migration, MigrationTarget};
 use super::{Exclusive, ExclusiveOperation, Filesystem};
 use crate::error::{Errno, Error, Result};
 use crate::space::Class;
@@ -146,8 +147,16 @@ pub struct BalanceRun {
     /// Chunks below it are still to be looked at.
     below: Logical,
     limits: Limits,
-    emptying: Option<Emptying>,
+    work: Option<Work>,
     no_space: u64,
+}
+
+/// What is done with a chunk.
+enum Work {
+    /// Its content moves to other addresses.
+    Empty(Emptying),
+    /// It gets other stripes beneath its addresses: the profiles lay it out alike.
+    Migrate(Box<Migration>),
 }
 
 /// How many more chunks of each type may be taken: data, system, metadata.
@@ -203,7 +212,7 @@ impl Filesystem {
 
     fn balance_run(&self, control: BalanceItem) -> BalanceRun {
         let limits = Limits::of(&control);
-        BalanceRun { control, below: Logical(u64::MAX), limits, emptying: None, no_space: 0 }
+        BalanceRun { control, below: Logical(u64::MAX), limits, work: None, no_space: 0 }
     }
 
     /// Goes on with a paused balance; what is finished is not repeated. `ENOTCONN` when none is paused.
@@ -283,7 +292,7 @@ impl Filesystem {
         let asked = self.0.balance.with(|current| current.state);
         let end = match asked {
             Some(BalanceState::CancelRequested) => Some(BalanceEnd::Cancelled),
-            Some(BalanceState::PauseRequested) if run.emptying.is_none() => Some(BalanceEnd::Paused),
+            Some(BalanceState::PauseRequested) if run.work.is_none() => Some(BalanceEnd::Paused),
             _ if self.is_stopping() => Some(BalanceEnd::Paused),
             _ => match self.work_on_chunks(run) {
                 Ok(true) => None,
@@ -292,7 +301,7 @@ impl Filesystem {
                     Some(BalanceEnd::Completed { progress, no_space: run.no_space })
                 }
                 Err(error) => {
-                    run.emptying = None;
+                    run.work = None;
                     // The first error counts.
                     let _ = self.end_balance();
                     return Err(error);
@@ -300,7 +309,7 @@ impl Filesystem {
             },
         };
         let Some(end) = end else { return Ok(None) };
-        run.emptying = None;
+        run.work = None;
         match end {
             BalanceEnd::Paused => self.0.balance.change(|current| {
                 let Some(current) = current else { return };
@@ -315,19 +324,32 @@ impl Filesystem {
 
     /// Works on the chunk that is being emptied, or looks for the next one. False when there is none.
     fn work_on_chunks(&self, run: &mut BalanceRun) -> Result<bool> {
-        let Some(emptying) = &mut run.emptying else { return self.next_chunk(run) };
-        match self.empty_some(emptying) {
-            Ok(Emptied::NotYet) => {}
-            Ok(Emptied::Gone) => {
-                run.emptying = None;
-                self.0.balance.with(|current| current.progress.completed += 1);
+        let Some(work) = &mut run.work else { return self.next_chunk(run) };
+        let done = match work {
+            Work::Empty(emptying) => self.empty_some(emptying).map(|emptied| emptied == Emptied::Gone),
+            Work::Migrate(migration) => {
+                let _operation = self.begin();
+                migration.step().map(|copied| copied.is_none())
             }
+        };
+        match done {
+            Ok(false) => {}
+            Ok(true) => self.finish_chunk(run)?,
             Err(error) => {
-                run.emptying = None;
+                run.work = None;
                 self.count_no_space(run, error)?;
             }
         }
         Ok(true)
+    }
+
+    fn finish_chunk(&self, run: &mut BalanceRun) -> Result<()> {
+        if let Some(Work::Migrate(migration)) = run.work.take() {
+            let _operation = self.begin();
+            migration.finish()?;
+        }
+        self.0.balance.with(|current| current.progress.completed += 1);
+        Ok(())
     }
 
     fn count_no_space(&self, run: &mut BalanceRun, error: Error) -> Result<()> {
@@ -347,12 +369,28 @@ impl Filesystem {
         run.below = chunk.start;
         self.0.balance.with(|current| current.progress.considered += 1);
         if self.is_taken(&run.control, chunk) && run.limits.take(chunk.kind) {
-            match self.begin_emptying(chunk.start) {
-                Ok(emptying) => run.emptying = Some(emptying),
+            match self.begin_chunk(&run.control, chunk) {
+                Ok(work) => run.work = Some(work),
                 Err(error) => self.count_no_space(run, error)?,
             }
         }
         Ok(true)
+    }
+
+    /// Moving a chunk beneath its addresses needs no walk over trees, but room for all of it at once.
+    fn begin_chunk(&self, control: &BalanceItem, chunk: &Chunk) -> Result<Work> {
+        let profile = control.args_of(chunk.kind).and_then(BalanceArgs::target_profile);
+        if let Some(target) = profile.filter(|target| target.bit != chunk.kind & bits::PROFILE_MASK) {
+            let _operation = self.begin();
+            let target = MigrationTarget { profile: Some(target), avoid: Vec::new() };
+            match Migration::begin(&self.0.engine, chunk.start, &target) {
+                Ok(Some(migration)) => return Ok(Work::Migrate(Box::new(migration))),
+                Err(error) if self.0.engine.aborted().is_some() => return Err(error),
+                // Other layouts, or no such hole on the devices.
+                Ok(None) | Err(_) => {}
+            }
+        }
+        self.begin_emptying(chunk.start).map(Work::Empty)
     }
 
     /// Whether all filters but the limit let a chunk pass now.
