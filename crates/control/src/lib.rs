@@ -42,7 +42,7 @@ pub use line::{Attached, Order, Request, Response};
 pub use message::{DecodeError, Message, Reply, TooLong, decode, encode, read_reply};
 pub use question::{Ask, AskStream, InodeRef, Question, StreamQuestion};
 pub use record::{
-    Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentKind, ExtentUser,
+    BalancePhase, BalanceRecord, Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentKind, ExtentUser,
     FileExtentRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing, ReadOnly, ReceiveStatus,
     ReceiveSummary, Record, Report, Rewritten, SendStatus, SendSummary, Stamp, SubvolumeId, SubvolumeRecord,
     WorkCounts,

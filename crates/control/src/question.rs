@@ -9,7 +9,7 @@
 //! A new question comes to the end of its table: its number is its place there.
 
 use crate::record::{
-    Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentUser, FileExtentRecord, InodePath, Label,
+    BalanceRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentUser, FileExtentRecord, InodePath, Label,
     MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, SendStatus,
     SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts,
 };
@@ -85,6 +85,15 @@ pub enum ReceivedStreams {
     All,
     /// With the first end command.
     First,
+}
+
+/// How a balance stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BalanceStop {
+    /// After the chunk that it is at, to be resumed.
+    Pause,
+    /// For good.
+    Cancel,
 }
 
 /// What becomes of data that a stream has compressed.
@@ -318,6 +327,28 @@ questions! {
     SyncAll {} -> Record = Nothing;
     /// Counts for tests of the cost.
     CountWork {} -> Record = WorkCounts;
+    /// Balances; a record now and then says how far it is, the last one how it ended. It is cancelled when nobody listens any more.
+    StartBalance {
+        /// Shows the mount.
+        through: InodeRef,
+        /// What is balanced, as on disk: `btrfs_balance_item`, 448 bytes.
+        #[serde(with = "crate::bytes")]
+        control: Vec<u8>,
+    } -> Record = BalanceRecord;
+    /// Goes on with a paused balance; answered like [`StartBalance`].
+    ResumeBalance {
+        /// Shows the mount.
+        through: InodeRef,
+    } -> Record = BalanceRecord;
+    /// Has a balance stop, and answers when it has.
+    StopBalance {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Whether it can be resumed.
+        how: BalanceStop,
+    } -> Record = Nothing;
+    /// The balance that runs or is paused, if there is one.
+    GetBalance {} -> Record = BalanceRecord;
 }
 
 questions! {

@@ -31,7 +31,7 @@ mod sync_primitives;
 pub mod transaction;
 pub mod tree_log;
 
-pub use butterfs_ondisk::items::inode_flags;
+pub use butterfs_ondisk::items::{BalanceArgs, BalanceItem, inode_flags};
 pub use butterfs_ondisk::{DeviceId, Generation, Ino, Logical, TreeId};
 pub use butterfs_tree::{Difference, Position};
 pub use butterfs_volume::DeviceStats;

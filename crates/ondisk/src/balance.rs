@@ -172,6 +172,16 @@ impl BalanceItem {
         chosen.into_iter().find(|(kind_bit, ..)| kind & kind_bit != 0).filter(|_| taken).map(|(.., args)| args)
     }
 
+    /// From its bytes on disk.
+    pub fn from_bytes(bytes: &[u8]) -> Option<BalanceItem> {
+        zerocopy::FromBytes::read_from_bytes(bytes).ok()
+    }
+
+    /// Its bytes on disk.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        zerocopy::IntoBytes::as_bytes(self).to_vec()
+    }
+
     /// The same for who goes on after an interruption: finished work is not repeated.
     pub fn resumed(mut self) -> BalanceItem {
         const USAGE: u64 = 90;

@@ -48,6 +48,11 @@ pub fn questions() -> Vec<Question> {
         CountDeviceErrors {}.into(),
         SyncAll {}.into(),
         CountWork {}.into(),
+        StartBalance { through: ONE, control: vec![7; 3] }.into(),
+        ResumeBalance { through: ONE }.into(),
+        StopBalance { through: ONE, how: BalanceStop::Pause }.into(),
+        StopBalance { through: ONE, how: BalanceStop::Cancel }.into(),
+        GetBalance {}.into(),
     ]
 }
 
@@ -146,6 +151,8 @@ pub fn records() -> Vec<Record> {
         counts.into(),
         SendSummary { bytes: 1 << 40, commands: 7 }.into(),
         ReceiveSummary { streams: 1, sections: 2, commands: 3, bytes: 4, errors: 5 }.into(),
+        BalanceRecord { phase: BalancePhase::Running, control: vec![7; 3], expected: 9, considered: 4, completed: 2, no_space: 1 }
+            .into(),
     ]
 }
 

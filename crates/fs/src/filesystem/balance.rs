@@ -149,6 +149,15 @@ pub struct BalanceRun {
     limits: Limits,
     work: Option<Work>,
     no_space: u64,
+    progress: BalanceProgress,
+}
+
+impl BalanceRun {
+    /// How far it was after the last step.
+    #[doc(hidden)]
+    pub fn progress(&self) -> BalanceProgress {
+        self.progress
+    }
 }
 
 /// What is done with a chunk.
@@ -212,7 +221,7 @@ impl Filesystem {
 
     fn balance_run(&self, control: BalanceItem) -> BalanceRun {
         let limits = Limits::of(&control);
-        BalanceRun { control, below: Logical(u64::MAX), limits, work: None, no_space: 0 }
+        BalanceRun { control, below: Logical(u64::MAX), limits, work: None, no_space: 0, progress: BalanceProgress::default() }
     }
 
     /// Goes on with a paused balance; what is finished is not repeated. `ENOTCONN` when none is paused.
@@ -267,6 +276,12 @@ impl Filesystem {
         }
     }
 
+    /// Asks a balance that runs to end, and does not wait: for whoever carries it out.
+    #[doc(hidden)]
+    pub fn balance_ask_to_cancel(&self) {
+        self.0.balance.ask(BalanceState::CancelRequested);
+    }
+
     /// The balance that runs or is paused.
     pub fn balance_status(&self) -> Option<BalanceStatus> {
         self.0.balance.with(|current| BalanceStatus {
@@ -289,7 +304,10 @@ impl Filesystem {
     /// Does one step of it; how it ended, if it did.
     #[doc(hidden)]
     pub fn balance_step(&self, run: &mut BalanceRun) -> Result<Option<BalanceEnd>> {
-        let asked = self.0.balance.with(|current| current.state);
+        let asked = self.0.balance.with(|current| {
+            run.progress = current.progress;
+            current.state
+        });
         let end = match asked {
             Some(BalanceState::CancelRequested) => Some(BalanceEnd::Cancelled),
             Some(BalanceState::PauseRequested) if run.work.is_none() => Some(BalanceEnd::Paused),
@@ -511,26 +529,30 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What an earlier mount left is paused; a thread resumes it, unless `skip_balance` says no.
+    /// What an earlier mount left is paused; a thread resumes it when the filesystem can be written, unless `skip_balance` says
+    /// no.
     pub(super) fn take_over_balance(&self) -> Result<()> {
         let engine = &self.0.engine;
-        if engine.is_read_only() {
-            return Ok(());
-        }
         let Some(item) = engine.globals().root.get(engine.core(), ITEM_KEY)? else { return Ok(()) };
         let control = BalanceItem::read_from_bytes(&item)
             .map_err(|_| Error::corrupt(format!("the balance item has {} bytes", item.len())))?;
         if let Err(error) = self.check_balance(&control) {
             engine.volume().report(None, format!("balance: not resumed: {error}"));
-            return self.put_balance_item(None);
+            return if engine.is_read_only() { Ok(()) } else { self.put_balance_item(None) };
         }
         self.set_targets(Some(&control));
         let exclusive = self.begin_exclusive(ExclusiveOperation::BalancePaused)?;
         let _ = self.enter_balance(control, exclusive, BalanceState::Paused);
-        if !self.options().skip_balance && engine.env().background() {
+        self.resume_left_balance();
+        Ok(())
+    }
+
+    /// Goes on with what an earlier mount left, where that is wanted and possible.
+    pub(super) fn resume_left_balance(&self) {
+        let engine = &self.0.engine;
+        if !engine.is_read_only() && !self.options().skip_balance && engine.env().background() {
             self.resume_in_background();
         }
-        Ok(())
     }
 
     fn resume_in_background(&self) {

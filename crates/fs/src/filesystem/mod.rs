@@ -207,11 +207,16 @@ impl Filesystem {
 
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        if read_only && !self.is_read_only() {
+            // It is resumed when writing is allowed again.
+            let _ = self.balance_pause();
+        }
         let _operation = self.begin();
         if read_only && !self.is_read_only() {
             self.sync()?;
         }
         self.0.engine.set_read_only(read_only || self.options().read_only);
+        self.resume_left_balance();
         Ok(())
     }
 

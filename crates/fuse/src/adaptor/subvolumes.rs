@@ -48,7 +48,11 @@ fn is_about_contents(question: &Question) -> bool {
         | Question::SetLabel(_)
         | Question::StoreData(_)
         | Question::CountDeviceErrors(_)
-        | Question::CountWork(_) => false,
+        | Question::CountWork(_)
+        | Question::StartBalance(_)
+        | Question::ResumeBalance(_)
+        | Question::StopBalance(_)
+        | Question::GetBalance(_) => false,
     }
 }
 

@@ -73,6 +73,10 @@ fn answer(answering: &Answering<'_>, question: &Question, sink: Sink<'_>) -> Res
             answering.access().must_be_privileged()?;
             one(question, records::work(answering.filesystem()), sink)
         }
+        Question::StartBalance(question) => answering.start_balance(question, &mut each(question, sink)),
+        Question::ResumeBalance(question) => answering.resume_balance(question, &mut each(question, sink)),
+        Question::StopBalance(question) => none(question, answering.stop_balance(question)),
+        Question::GetBalance(question) => answering.get_balance(&mut each(question, sink)),
     }
 }
 
