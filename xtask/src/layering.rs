@@ -25,7 +25,6 @@ const CRATES: &[(&str, &[&str])] = &[
     ("fuse", &["fs", "control"]),
     ("butterfs", &["ondisk", "device", "fs", "check", "send"]),
     ("capi", &["butterfs"]),
-    ("python", &["butterfs"]),
     ("cli", &["ondisk", "device", "volume", "tree", "fs", "fuse", "control", "check", "send"]),
     ("testkit", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send"]),
     ("sim", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send", "testkit"]),

@@ -58,7 +58,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     if options.only.is_none() {
         static_checks(&mut steps)?;
     }
-    steps.push(announce(cargo("release build", &["build", "--release", "-p", "butterfs-cli"])?));
+    steps.push(announce(cargo("release build", &["build", "--release", "-p", "butterfs-cli", "-p", "butterfs-capi"])?));
     let (build, programs) = build_tests()?;
     steps.push(announce(build));
     for program in programs {
@@ -198,6 +198,7 @@ fn run_tests(program: &Program, names: &[&str]) -> Result<(StepResult, String), 
     let mut command = Command::new(&program.path);
     command.current_dir(&program.folder).envs(tools::environment());
     command.env("BUTTERFS_BIN", workspace::target().join("release/butterfs")).env("BUTTERFS_SCRATCH", scratch);
+    command.env("BUTTERFS_LIB", workspace::target().join("release/libbutterfs.so"));
     if !names.is_empty() {
         command.arg("--exact").args(names);
     }

@@ -37,6 +37,38 @@ pub struct ImageArgument {
     pub image: Option<PathBuf>,
 }
 
+/// The images that `--image` names: all devices of one filesystem.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ImagesArgument {
+    /// Work on this image or device, which is not mounted; of a filesystem on several give all, each with --image
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Vec<PathBuf>,
+}
+
+impl ImagesArgument {
+    /// The filesystem on the images, opened for writing, or the mount that `path` is on.
+    pub fn open(&self, path: Option<&Path>) -> Result<OpenFilesystem, CliError> {
+        match (path, &self.image[..]) {
+            (Some(path), []) => mounted(path),
+            (None, []) => Err(CliError::usage("a directory of a mount is needed, or images with --image")),
+            (Some(_), _) => Err(CliError::usage("either a directory of a mount or images with --image, not both")),
+            (None, images) => open_images(images).map(OpenFilesystem::Image),
+        }
+    }
+}
+
+fn open_images(images: &[PathBuf]) -> Result<Filesystem, CliError> {
+    let open = |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> {
+        Ok(Arc::new(FileDevice::open(path, &FileOptions::read_write())?))
+    };
+    let devices = images.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let options = Options { subvolume: Subvolume::Id(TreeId::FS), degraded: true, ..Options::default() };
+    let filesystem = Filesystem::open(devices, options, Env::system())
+        .map_err(|error| CliError::failed(format!("{}: {error}", images[0].display())))?;
+    filesystem.notes().iter().for_each(|note| report::warn(note));
+    Ok(filesystem)
+}
+
 /// See the [module](self).
 pub enum OpenFilesystem {
     /// Somebody serves it.
@@ -212,7 +244,8 @@ impl OpenFilesystem {
         end.map_err(|refusal| CliError::failed(format!("{what}: {}", refusal.sentence)))
     }
 
-    fn try_each<Q: Ask>(
+    /// The same. The inner error is the engine's.
+    pub fn try_each<Q: Ask>(
         &mut self,
         asking: Asking<Q>,
         take: &mut dyn FnMut(Q::Record) -> Result<(), CliError>,

@@ -9,9 +9,9 @@
 //! A new question comes to the end of its table: its number is its place there.
 
 use crate::record::{
-    BalanceRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, ExtentUser, FileExtentRecord, InodePath, Label,
-    MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, Report, Rewritten, SendStatus,
-    SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts,
+    BalanceRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser, FileExtentRecord, InodePath,
+    Label, MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report,
+    Rewritten, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 use crate::{Message, QUESTION_BYTES};
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,41 @@ pub enum EncodedData {
     Keep,
     /// It is decompressed before.
     Decompress,
+}
+
+/// What size a device is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SizeChange {
+    /// This many bytes.
+    Bytes(u64),
+    /// So many more.
+    More(u64),
+    /// So many less.
+    Less(u64),
+    /// All that the device has.
+    Max,
+}
+
+/// Which device of a filesystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceName {
+    /// By its number.
+    Id(u64),
+    /// By its path.
+    Path(#[serde(with = "crate::bytes")] Vec<u8>),
+    /// The first one that is missing.
+    Missing,
+}
+
+/// Work on devices that can be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceWork {
+    /// A device gets another size.
+    Resize,
+    /// A device is removed.
+    Remove,
+    /// A device is replaced.
+    Replace,
 }
 
 /// Defines the questions of a table and the enum of all of them.
@@ -327,6 +362,63 @@ questions! {
     SyncAll {} -> Record = Nothing;
     /// Counts for tests of the cost.
     CountWork {} -> Record = WorkCounts;
+    /// The devices and their sizes.
+    ListDevices {} -> Record = DeviceSize;
+    /// Gives a device another size. The answer says from time to time how far that is.
+    ResizeDevice {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Its number.
+        id: u64,
+        /// The size.
+        size: SizeChange,
+        /// An image file is to have that size, too.
+        with_file: bool,
+    } -> Record = WorkProgress;
+    /// Adds a device.
+    AddDevice {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Where the serving process finds it.
+        #[serde(with = "crate::bytes")]
+        path: Vec<u8>,
+        /// Also where something is recognised on it.
+        force: bool,
+        /// Its content is discarded before.
+        discard: bool,
+    } -> Record = WorkProgress;
+    /// Removes a device; its content moves to the others.
+    RemoveDevice {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Which one.
+        device: DeviceName,
+    } -> Record = WorkProgress;
+    /// Stops what changes the devices.
+    CancelDeviceWork {
+        /// Shows the mount.
+        through: InodeRef,
+        /// What is to stop.
+        work: DeviceWork,
+    } -> Record = Nothing;
+    /// Begins to replace a device; that goes on after the answer.
+    StartReplace {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The device.
+        source: DeviceName,
+        /// Where the serving process finds the new one.
+        #[serde(with = "crate::bytes")]
+        target: Vec<u8>,
+        /// The old one is only read where no other copy is good.
+        avoid_source: bool,
+        /// Also where something is recognised on the new one.
+        force: bool,
+        /// The content of the new one is discarded before.
+        discard: bool,
+    } -> Record = Nothing;
+    /// The last replacement of a device.
+    DescribeReplace {} -> Record = ReplaceRecord;
     /// Balances; a record now and then says how far it is, the last one how it ended. It is cancelled when nobody listens any more.
     StartBalance {
         /// Shows the mount.

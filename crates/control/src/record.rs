@@ -65,6 +65,12 @@ one_of! {
         Sent(SendSummary),
         /// See [`ReceiveSummary`].
         Received(ReceiveSummary),
+        /// See [`DeviceSize`].
+        DeviceSize(DeviceSize),
+        /// See [`WorkProgress`].
+        WorkProgress(WorkProgress),
+        /// See [`ReplaceRecord`].
+        Replace(ReplaceRecord),
         /// See [`BalanceRecord`].
         Balance(BalanceRecord),
     }
@@ -344,6 +350,45 @@ pub struct DeviceRecord {
     pub corruption_errors: u64,
     /// Commits that it had missed.
     pub generation_errors: u64,
+}
+
+/// A device and its size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSize {
+    /// Its number.
+    pub id: u64,
+    /// Its path, or what else it is called; `None` where it is missing.
+    pub name: Option<String>,
+    /// Bytes that the filesystem uses of it.
+    pub total_bytes: u64,
+    /// Bytes in chunks.
+    pub used_bytes: u64,
+}
+
+/// The last replacement of a device, as the kernel describes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplaceRecord {
+    /// 0 never started, 1 started, 2 finished, 3 canceled, 4 suspended.
+    pub state: u64,
+    /// Thousandths that are done.
+    pub permille: u64,
+    /// Seconds since 1970.
+    pub started: i64,
+    /// Seconds since 1970.
+    pub stopped: i64,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// What no copy could be read of.
+    pub read_errors: u64,
+}
+
+/// How far work on devices is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkProgress {
+    /// Bytes that have moved.
+    pub done_bytes: u64,
+    /// Bytes that are to move.
+    pub total_bytes: u64,
 }
 
 /// What the engine has done so far.

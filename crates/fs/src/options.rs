@@ -30,6 +30,17 @@ pub enum AccessTimes {
     Always,
 }
 
+/// What becomes of writes into space that a file has already (`NODATACOW`, preallocated) in chunks with parity (`raid56=`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ParityWrites {
+    /// They go where the space is, as in the kernel. A crash meanwhile leaves parity that does not fit other data of such files,
+    /// which the loss of a device before the row is repaired then takes.
+    #[default]
+    InPlace,
+    /// They go to new places, so no crash endangers what is there. They can fail for want of space.
+    Copied,
+}
+
 /// Policies with a "before" and an "after" that benchmarks compare; users never set them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Policies {
@@ -125,16 +136,20 @@ pub enum Canary {
     RelocationWithoutChecksums,
     /// A balance changes a reference in one of the trees only that share an extent.
     RelocationInOneTree,
-    /// Who waits for a superblock is not woken when writing stops.
-    SuperblockAwaitedForEver,
-    /// The stripes of a chunk that moves are swapped before the commit that says so is durable.
+    /// The stripes of a chunk that moves are swapped before the last of it is copied.
     StripesSwappedEarly,
     /// Some pieces of a chunk that moves are not copied.
     PieceNotCopied,
     /// Writes to a chunk that moves do not go to its new stripes.
     MoveNotFollowed,
+    /// Who waits for a superblock is not woken when writing stops.
+    SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
+    /// A part of a row is written without its new parity.
+    ParityNotUpdated,
+    /// New data shares parity with data that is needed although there is room elsewhere.
+    RowsShared,
 }
 
 impl Canary {
@@ -173,6 +188,8 @@ pub struct Options {
     /// Devices whose content is given up for that of the others (`stale=`): they were written without each other, or nothing
     /// tells whether they were.
     pub stale: Vec<DeviceId>,
+    /// Overwriting on RAID5 and RAID6 (`raid56=inplace`, `raid56=cow`).
+    pub parity_writes: ParityWrites,
     /// fsync by commit (`notreelog`).
     pub no_tree_log: bool,
     /// Every commit covers all data that was written before it (`flushoncommit`).
@@ -203,6 +220,7 @@ impl Default for Options {
             no_log_replay: false,
             degraded: false,
             stale: Vec::new(),
+            parity_writes: ParityWrites::default(),
             no_tree_log: false,
             flush_on_commit: false,
             skip_balance: false,

@@ -141,6 +141,12 @@ impl Chunk {
         Profile::of(self.kind).expect("a parsed chunk has at most one profile bit")
     }
 
+    /// Data columns of its rows, where it has parity, else 0.
+    pub fn parity_columns(&self) -> u64 {
+        let profile = self.profile();
+        if profile.parity > 0 { profile.data_stripes(self.stripes.len()) as u64 } else { 0 }
+    }
+
     /// Bytes of each of its device extents.
     pub fn stripe_length(&self) -> u64 {
         self.profile().stripe_length(self.length, self.stripes.len())

@@ -150,6 +150,10 @@ impl Damaged {
             self.stale.contains(&device) || device == self.device && self.sectors.range(sectors).next().is_some()
         };
         layout.pieces(at, len as usize).any(|piece| {
+            // What is computed may come from all devices of the row.
+            if copy.is_some_and(|copy| copy >= layout.mirrors()) {
+                return layout.chunk().stripes.iter().any(|stripe| self.stale.contains(&stripe.device));
+            }
             let mut copies = (0..layout.mirrors()).filter(|mirror| copy.is_none_or(|copy| copy == *mirror));
             copies.all(|mirror| touches(layout.stripe_address(&piece, mirror), piece.range.len() as u64))
         })

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--split|--together]
+usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--parity|--split|--together]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
                        [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
@@ -30,6 +30,7 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --faults           the device goes wrong too, not only the power
   --together         several steps become durable together, or are taken back
   --members          devices leave, return and fail, and data may have no checksums
+  --parity           the same on RAID5 and RAID6
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
                      checksum-ignored, error-ignored; with --interleave checked-early, in-place-unprotected; with --members
                      stale-believed, stale-forgotten, mirrors-take-turns, log-on-too-few, interrupted-forgiven,
@@ -44,6 +45,7 @@ struct Arguments {
     threads: usize,
     faults: bool,
     members: bool,
+    parity: bool,
     together: bool,
     split: bool,
     explore: usize,
@@ -64,6 +66,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         threads,
         faults: false,
         members: false,
+        parity: false,
         split: false,
         together: false,
         explore: 0,
@@ -77,6 +80,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         let flag = match word.as_str() {
             "--faults" => Some(&mut arguments.faults),
             "--members" => Some(&mut arguments.members),
+            "--parity" => Some(&mut arguments.parity),
             "--split" => Some(&mut arguments.split),
             "--together" => Some(&mut arguments.together),
             _ => None,
@@ -126,6 +130,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "log-early" => Canary::LogSuperblockEarly,
                     "checked-early" => Canary::SubvolumeCheckedEarly,
                     "panic-forgiven" => Canary::PanicForgiven,
+                    "parity-not-updated" => Canary::ParityNotUpdated,
+                    "rows-shared" => Canary::RowsShared,
                     "in-place-unprotected" => Canary::InPlaceUnprotected,
                     _ => return Err(bad()),
                 });
@@ -173,6 +179,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     let plan = |seed| match arguments {
         Arguments { faults: true, .. } => Plan::with_faults(seed),
         Arguments { members: true, .. } => Plan::with_members(seed),
+        Arguments { parity: true, .. } => Plan::with_parity(seed),
         Arguments { together: true, .. } => Plan::with_together(seed),
         Arguments { split: true, .. } => Plan::with_split(seed),
         _ => Plan::of(seed),
@@ -191,6 +198,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     let kind = match arguments {
         Arguments { faults: true, .. } => " --faults",
         Arguments { members: true, .. } => " --members",
+        Arguments { parity: true, .. } => " --parity",
         Arguments { together: true, .. } => " --together",
         Arguments { split: true, .. } => " --split",
         _ => "",

@@ -6,7 +6,7 @@ use crate::parts;
 use crate::split;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
-use butterfs_fs::options::{Booking, Canary, Policies};
+use butterfs_fs::options::{Booking, Canary, ParityWrites, Policies};
 use butterfs_fs::{AccessTimes, Env, Options, Subvolume, TreeId};
 use butterfs_ondisk::ChecksumKind;
 use butterfs_ondisk::profile::Profile;
@@ -105,6 +105,19 @@ const MEMBERS: &[(usize, &str, &str)] = &[
     (4, "raid1", "raid10"),
     (1, "dup", "single"),
     (1, "single", "single"),
+];
+
+/// The same with parity.
+const PARITY: &[(usize, &str, &str)] = &[
+    (2, "raid5", "raid5"),
+    (3, "raid5", "raid5"),
+    (3, "raid5", "raid5"),
+    (4, "raid5", "raid5"),
+    (3, "raid1", "raid5"),
+    (3, "raid6", "raid6"),
+    (4, "raid6", "raid6"),
+    (4, "raid6", "raid6"),
+    (4, "raid1c3", "raid6"),
 ];
 
 /// Those on which a device can fail to take superblocks while fsyncs go on.
@@ -220,6 +233,16 @@ impl Plan {
         plan
     }
 
+    /// The plan that follows from `seed`, with members of RAID5 or RAID6 that leave, return and fail.
+    pub fn with_parity(seed: u64) -> Plan {
+        let mut plan = Plan::with_members(seed);
+        let mut rng = Rng::new(seed ^ 0x9a21_0f00_0000_0000);
+        (plan.devices, plan.metadata, plan.data) = *rng.pick(PARITY);
+        plan.aim = plan.aim.filter(|aim| *aim == Aim::Logs);
+        plan.cuts = 12;
+        plan
+    }
+
     /// The plan that follows from `seed`, in which several steps become durable together, or are taken back.
     pub fn with_together(seed: u64) -> Plan {
         let mut plan = Plan::of(seed);
@@ -305,6 +328,8 @@ impl Plan {
             subvolume: Subvolume::Id(TreeId::FS),
             access_times: AccessTimes::Never,
             no_tree_log: !self.logs,
+            // What is overwritten in place endangers other such data, which the judge would take for lost.
+            parity_writes: ParityWrites::Copied,
             node_cache_bytes: 128 << 10,
             // Data that a device refuses is dropped when writers need the memory, which nobody here expects.
             dirty_data_bytes: if self.members { 64 << 20 } else { 1 << 20 },

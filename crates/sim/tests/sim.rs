@@ -52,6 +52,8 @@ fn every_fault_is_survived() {
     let Totals { runs, states, struck, .. } = totals;
     println!("{runs} runs, {states} crash states, {struck:?}");
     expect_none_failed(&totals);
+    // A bit that nothing protects, behind the checksum of a block.
+    expect_none_failed(&campaign(8_000_006..8_000_007, 0).run(Plan::with_faults, |_| {}));
     assert!(struck.mirrors >= 300 && struck.data >= 40 && struck.told >= 50, "{struck:?}");
 }
 

@@ -92,6 +92,8 @@ order! {
     LOG_BLOCKS,
     /// Stale devices as the device tree has them.
     STALE_ITEMS,
+    /// The replacement of a device, as the device tree is to have it.
+    REPLACEMENT,
     /// Free space of the devices.
     DEVICE_SPACE,
     /// What the commit of the running transaction is to do.
@@ -116,6 +118,8 @@ order! {
     REQUESTS,
     /// A copy is repaired, or written.
     REPAIR_GATE,
+    /// Rows with parity are written, or elements of them computed.
+    ROWS,
     /// Decompressed extents.
     UNPACKED,
     /// Encoders that are not in use.

@@ -13,6 +13,7 @@ use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
 use crate::member::Condition;
 use crate::signatures;
+use crate::twins::Target;
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk;
@@ -89,8 +90,10 @@ impl Volume {
             candidates.push(Candidate { device, sb });
         }
         candidates.sort_by_key(Candidate::id);
+        let target = take_target(&mut candidates)?;
         let is_foreign = |candidate: &Candidate| foreign.contains(&candidate.id());
         let sb = *ruling(candidates.iter().filter(|candidate| !is_foreign(candidate)))?;
+        leave_departed(&mut candidates, &sb, &mut notes);
         check_members(&candidates, &sb, degraded, foreign, &mut notes)?;
         let stale: Vec<DeviceId> =
             candidates.iter().filter(|other| other.has_missed_something(&sb)).map(Candidate::id).collect();
@@ -98,6 +101,12 @@ impl Volume {
         let primaries: Vec<Superblock> = candidates.iter().map(|candidate| candidate.sb).collect();
         let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
         let volume = Volume::of_devices(members).with_absent(absent);
+        if let Some(target) = target {
+            check_target(&target, &sb)?;
+            let (item, generation) = (target.sb.dev_item, target.generation());
+            let target = Target { item, generation, device: target.device };
+            volume.change_devices(|set| set.with_target(Some(target)));
+        }
         let members = volume.members();
         for (member, sb) in members.iter().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
             member.know_superblock(sb.as_bytes());
@@ -112,6 +121,51 @@ impl Volume {
         volume.set_chunk_map(bootstrap_map(&volume, &sb)?);
         Ok((volume, sb, notes))
     }
+}
+
+/// Takes out the device with number 0, which takes over from another one.
+fn take_target(candidates: &mut Vec<Candidate>) -> Result<Option<Candidate>, VolumeError> {
+    let is_target = candidates.first().is_some_and(|first| first.id() == DeviceId(0));
+    let target = is_target.then(|| candidates.remove(0));
+    match candidates.first() {
+        Some(second) if second.id() == DeviceId(0) => {
+            Err(VolumeError::refused(format!("{} is a second device with number 0", second.name())))
+        }
+        _ => Ok(target),
+    }
+}
+
+/// Leaves devices alone that a power cut kept from being wiped after they were replaced or removed: what is older than another
+/// one with the same number and UUID, and, where there are too many, just as many that are older than the rest.
+fn leave_departed(candidates: &mut Vec<Candidate>, sb: &Superblock, notes: &mut OpenNotes) {
+    let is_older = |old: &Candidate, new: &Candidate| {
+        let same = old.id() == new.id() && old.sb.dev_item.uuid == new.sb.dev_item.uuid && old.sb.fsid == new.sb.fsid;
+        same && old.generation() < new.generation()
+    };
+    let replaced = |index: usize| candidates.iter().any(|other| is_older(&candidates[index], other));
+    let mut left: Vec<usize> = (0..candidates.len()).filter(|index| replaced(*index)).collect();
+    let surplus = (candidates.len() - left.len()).saturating_sub(sb.num_devices.get() as usize);
+    let is_behind = |index: &usize| candidates[*index].generation() < sb.generation.get() && !left.contains(index);
+    let behind: Vec<usize> = (0..candidates.len()).filter(is_behind).collect();
+    if surplus > 0 && behind.len() == surplus {
+        left.extend(behind);
+    }
+    left.sort_unstable();
+    for index in left.into_iter().rev() {
+        let name = candidates.remove(index).name();
+        notes.lines.push(format!("{name} is not a device of the filesystem any more: it is left alone"));
+    }
+}
+
+fn check_target(target: &Candidate, sb: &Superblock) -> Result<(), VolumeError> {
+    let name = target.name();
+    if target.sb.fsid != sb.fsid {
+        return Err(VolumeError::refused(format!("{name} belongs to another filesystem than the other devices")));
+    }
+    if target.device.len() < target.sb.dev_item.total_bytes.get() {
+        return Err(VolumeError::refused(format!("{name} is truncated: it has {} bytes", target.device.len())));
+    }
+    Ok(())
 }
 
 fn bootstrap_map(volume: &Volume, sb: &Superblock) -> Result<ChunkMap, VolumeError> {

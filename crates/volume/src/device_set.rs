@@ -2,6 +2,7 @@
 //! that they took.
 
 use crate::member::Member;
+use crate::twins::Target;
 use butterfs_ondisk::DeviceId;
 use std::sync::Arc;
 
@@ -13,6 +14,8 @@ pub(crate) struct DeviceSet {
     pub absent: u64,
     /// What takes over from a device, by the number of that device: it gets every write that the device gets.
     twins: Vec<(DeviceId, Arc<Member>)>,
+    /// A device with number 0 that takes over from none yet.
+    pub target: Option<Target>,
 }
 
 impl DeviceSet {
@@ -49,9 +52,19 @@ impl DeviceSet {
         DeviceSet { absent, ..self.clone() }
     }
 
+    /// The same set with this device that takes over from none yet.
+    pub fn with_target(&self, target: Option<Target>) -> DeviceSet {
+        DeviceSet { target, ..self.clone() }
+    }
+
     /// What takes over from a device.
     pub fn twin(&self, id: DeviceId) -> Option<&Arc<Member>> {
         self.twins.iter().find(|(of, _)| *of == id).map(|(_, twin)| twin)
+    }
+
+    /// Each that takes over, with the number of the other one.
+    pub fn pairs(&self) -> impl Iterator<Item = (DeviceId, &Arc<Member>)> {
+        self.twins.iter().map(|(id, twin)| (*id, twin))
     }
 
     /// All that take over from a device.
@@ -65,5 +78,14 @@ impl DeviceSet {
         set.twins.retain(|(of, _)| *of != id);
         set.twins.extend(twin.map(|twin| (id, twin)));
         set
+    }
+}
+
+#[cfg(test)]
+impl std::ops::Index<usize> for DeviceSet {
+    type Output = Member;
+
+    fn index(&self, index: usize) -> &Member {
+        &self.members[index]
     }
 }

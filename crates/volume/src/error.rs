@@ -35,6 +35,11 @@ pub enum VolumeError {
         /// What is wrong with each copy that was tried.
         failures: Vec<CopyFailure>,
     },
+    /// A part of a row was to be written, and its parity does not fit its data: some of it is wrong.
+    RowInconsistent {
+        /// The first byte of the row.
+        row: Logical,
+    },
     /// A device could not be written. The other copies may have been.
     Write {
         /// First logical byte, or `None` for a superblock.
@@ -128,6 +133,9 @@ impl fmt::Display for VolumeError {
                     .iter()
                     .enumerate()
                     .try_for_each(|(i, failure)| write!(f, "{}{failure}", if i == 0 { ": " } else { "; " }))
+            }
+            VolumeError::RowInconsistent { row } => {
+                write!(f, "the parity of the row at logical {row} does not fit its data")
             }
             VolumeError::Write { at: Some(at), device, physical, error } => {
                 write!(f, "cannot write logical {at} to {device} at {physical}: {error}")

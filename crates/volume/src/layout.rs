@@ -133,7 +133,29 @@ impl<'a> Layout<'a> {
 
     /// Where data column `column` of a row of a parity profile is, at the same depth as `piece`.
     pub fn column_address(&self, piece: &Piece, column: usize) -> StripeAddress {
-        self.address_on(self.rotated(column, piece.row), piece.depth)
+        self.element_address(piece.row, column, piece.depth)
+    }
+
+    /// Where an element of a row of a parity profile is at a depth: the data columns, then P, then Q.
+    pub fn element_address(&self, row: u64, element: usize, depth: u64) -> StripeAddress {
+        self.address_on(self.rotated(element, row), depth)
+    }
+
+    /// Which element of a row of a parity profile a stripe has.
+    pub fn element_on(&self, row: u64, stripe: usize) -> usize {
+        let stripes = self.chunk.stripes.len() as u64;
+        ((stripe as u64 + stripes - row % stripes) % stripes) as usize
+    }
+
+    /// The logical address of data column `column` of a row of a parity profile at a depth.
+    pub fn column_start(&self, row: u64, column: usize, depth: u64) -> Logical {
+        let inside = depth - row * STRIPE_LEN;
+        self.chunk.start.plus((row * self.columns + column as u64) * STRIPE_LEN + inside)
+    }
+
+    /// Bytes of data in a row, where rows are as long as elements.
+    pub fn row_len(&self) -> u64 {
+        self.columns * STRIPE_LEN
     }
 
     /// Where parity `which` (0 P, 1 Q) of a piece is.

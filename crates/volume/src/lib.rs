@@ -12,7 +12,8 @@
 //!    its way to any place: what a reader calls good may have been freed and written anew since.
 //! 4. No write to a logical address touches a superblock copy.
 //! 5. A device that has missed writes is never believed without a checksum or a generation that confirms it.
-//! 6. Superblocks go out in the order secondaries, flush, primary, flush, so that one valid set is always on disk.
+//! 6. New parity is never computed from data that the parity on disk contradicts, unless the writer has had the row repaired.
+//! 7. Superblocks go out in the order secondaries, flush, primary, flush, so that one valid set is always on disk.
 //!
 //! # Not here
 //! Checksums (the reader brings `verify`), trees, allocation.
@@ -31,13 +32,19 @@ mod member;
 mod migration;
 mod ownership;
 mod parity;
+mod parity_write;
 mod repair;
 mod resync;
+mod resync_rows;
+mod row;
+mod row_check;
+mod row_locks;
 mod signatures;
 mod staleness;
 mod stripe_read;
 mod stripe_write;
 mod superblocks;
+mod twins;
 mod volume;
 
 pub use assembly::{OpenNotes, SPLIT_HINT};
@@ -47,8 +54,10 @@ pub use layout::{Layout, Piece, StripeAddress};
 pub use member::DeviceStats;
 pub use migration::{CopyTo, can_move, is_kept};
 pub use resync::{Confirmed, Resynced};
+pub use row_check::{RowChecked, RowRepair};
 pub use signatures::recognise;
 pub use staleness::Bug;
+pub use twins::Target;
 pub use volume::{MIRROR_TURN, Report, Volume};
 
 pub use butterfs_ondisk::chunk::{Chunk, ChunkStripe};

@@ -98,6 +98,8 @@ pub struct Member {
     is_foreign: AtomicBool,
     /// The trees that the last superblock leads to do not know it: it is about to join, or to leave.
     is_unknown: AtomicBool,
+    /// It has joined and has no superblock yet.
+    is_new: AtomicBool,
     /// Its superblock as it was when the device was opened.
     opened_as: OnceLock<Box<Superblock>>,
 }
@@ -106,7 +108,7 @@ impl Member {
     pub fn new(item: DevItem, device: Arc<dyn BlockDevice>) -> Member {
         let (id, item) = (DeviceId(item.devid.get()), Mutex::new(item));
         let (counters, condition, known_superblock) = Default::default();
-        let (is_recorded, refuses_superblocks, missed, is_foreign, is_unknown, opened_as) = Default::default();
+        let (is_recorded, refuses_superblocks, missed, is_foreign, is_unknown, is_new, opened_as) = Default::default();
         Member {
             id,
             device,
@@ -119,6 +121,7 @@ impl Member {
             missed,
             is_foreign,
             is_unknown,
+            is_new,
             opened_as,
         }
     }
@@ -220,6 +223,15 @@ impl Member {
     /// Whether the trees that superblocks lead to know it.
     pub fn set_known(&self, is_known: bool) {
         self.is_unknown.store(!is_known, Ordering::Release);
+    }
+
+    /// It joins: its first superblock is durable before the others get theirs.
+    pub fn set_new(&self, is_new: bool) {
+        self.is_new.store(is_new, Ordering::Release);
+    }
+
+    pub fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Acquire)
     }
 
     pub fn refuse_superblocks(&self) {

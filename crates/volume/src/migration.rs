@@ -14,15 +14,13 @@
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, StripeAddress};
-use crate::member::{Condition, Member, WriteMode};
+use crate::member::WriteMode;
 use crate::resync::Confirmed;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
-use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::{Chunk, STRIPE_LEN};
-use butterfs_ondisk::items::DevItem;
-use butterfs_ondisk::{DeviceId, Logical, Physical};
+use butterfs_ondisk::{DeviceId, Logical};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,7 +35,7 @@ pub(crate) struct Window {
     /// A write to it has begun.
     is_touched: bool,
     /// Why the move cannot be completed.
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 /// Where copies go.
@@ -80,29 +78,12 @@ impl Volume {
         self.drain();
     }
 
-    fn forget_move(&self, start: Logical) {
+    pub(crate) fn forget_move(&self, start: Logical) {
+        let has_twins = self.members().twins().next().is_some();
         let mut moves = self.moves.lock();
         moves.retain(|chunk| chunk.start != start);
-        let is_moving = !moves.is_empty() || self.members().twins().next().is_some();
+        let is_moving = !moves.is_empty() || has_twins;
         self.is_moving.store(is_moving, Ordering::Release);
-    }
-
-    /// The device `device`, which is described by `item`, gets every write that device `id` gets from now on.
-    pub fn begin_twin(&self, id: DeviceId, item: DevItem, device: Arc<dyn BlockDevice>) {
-        self.window.lock().failure = None;
-        let twin = Arc::new(Member::new(item, device));
-        self.change_devices(|set| set.with_twin(id, Some(Arc::clone(&twin))));
-        self.is_moving.store(true, Ordering::Release);
-        self.drain();
-    }
-
-    /// Nothing takes over from the device any more. Returns what did.
-    pub fn cancel_twin(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
-        let twin = self.members().twin(id).map(|twin| Arc::clone(&twin.device));
-        self.change_devices(|set| set.with_twin(id, None));
-        self.forget_move(Logical(u64::MAX));
-        self.drain();
-        twin
     }
 
     /// A write to these bytes begins; the gate is held.
@@ -141,32 +122,31 @@ impl Volume {
         }
     }
 
-    fn fail_move(&self, error: &VolumeError) {
-        let sentence = error.to_string();
-        self.window.lock().failure.get_or_insert(sentence);
-    }
-
-    /// Stores on the device that takes over from another one what goes to that one.
-    pub(crate) fn store_on_twin(&self, id: DeviceId, at: Physical, data: &[u8], mode: WriteMode) {
-        if !self.is_moving.load(Ordering::Acquire) {
+    /// Where copies are given up, those that stay must be as good as the one that was copied.
+    fn correct_kept(&self, from: &Chunk, to: &Chunk, at: Logical, data: &[u8]) {
+        let kept = (0..to.stripes.len()).filter(|stripe| is_kept(from, to, *stripe)).count();
+        if kept == 0 || kept == from.stripes.len() {
             return;
         }
-        let Some(twin) = self.members().twin(id).cloned() else { return };
-        if let Err(error) = twin.write(at, data, mode) {
-            let device = twin.device.name();
-            self.fail_twin(&twin, &VolumeError::Write { at: None, device, physical: at, error });
+        let Ok(layout) = Layout::of(to) else { return };
+        for piece in layout.pieces(at, data.len()) {
+            let part = &data[piece.range.clone()];
+            let addresses = (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror));
+            for address in addresses.filter(|address| is_kept(from, to, address.stripe)) {
+                let mut found = vec![0; part.len()];
+                let read = self.fetch_stripe(&layout, 0, address, Trust::Verified, &mut found);
+                if read.is_err() || found != part {
+                    let at = at.plus(piece.range.start as u64);
+                    let stored = self.store_stripe(&layout, at, address, part, WriteMode::Cached);
+                    stored.unwrap_or_else(|error| self.fail_move(&error));
+                }
+            }
         }
     }
 
-    pub(crate) fn flush_twin(&self, twin: &Arc<Member>) {
-        if let Err(error) = twin.flush() {
-            self.fail_twin(twin, &VolumeError::Flush { device: twin.device.name(), error });
-        }
-    }
-
-    fn fail_twin(&self, twin: &Member, error: &VolumeError) {
-        twin.worsen(Condition::Failed);
-        self.fail_move(error);
+    pub(crate) fn fail_move(&self, error: &VolumeError) {
+        let sentence = error.to_string();
+        self.window.lock().failure.get_or_insert(sentence);
     }
 
     /// Copies `len` bytes at `at`, which lie in one chunk, to where `to` says: of all copies the one that `rank` likes best. With
@@ -248,6 +228,7 @@ impl Volume {
                 let target = self.moves.lock().iter().find(|to| to.start == layout.chunk().start).cloned();
                 if let Some(target) = target {
                     self.store_on_stripes(layout.chunk(), &target, at, data, WriteMode::Uncached);
+                    self.correct_kept(layout.chunk(), &target, at, data);
                 }
             }
             CopyTo::Twin(id) => {

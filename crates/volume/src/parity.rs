@@ -46,6 +46,40 @@ fn scaled(value: u8, exponent: usize) -> u8 {
     }
 }
 
+/// P and Q of these columns, in one pass. Q where there is one.
+///
+/// Q is computed from the last column to the first, each step doubling what there is: `Q = D0 + 2 (D1 + 2 (D2 + …))`. Eight bytes
+/// are doubled at once in a word, in which no byte carries into the next one.
+pub fn compute(columns: &[&[u8]], p: &mut [u8], q: Option<&mut [u8]>) {
+    let Some((last, rest)) = columns.split_last() else { return };
+    p.copy_from_slice(last);
+    rest.iter().for_each(|column| add(p, column));
+    if let Some(q) = q {
+        q.copy_from_slice(last);
+        rest.iter().rev().for_each(|column| double_and_add(q, column));
+    }
+}
+
+/// Doubles every byte of `sum`, and adds `data`.
+fn double_and_add(sum: &mut [u8], data: &[u8]) {
+    let (words, tail) = sum.as_chunks_mut::<8>();
+    let (data_words, data_tail) = data.as_chunks::<8>();
+    for (sum, data) in words.iter_mut().zip(data_words) {
+        *sum = (doubled(u64::from_le_bytes(*sum)) ^ u64::from_le_bytes(*data)).to_le_bytes();
+    }
+    tail.iter_mut().zip(data_tail).for_each(|(sum, data)| *sum = scaled(*sum, 1) ^ data);
+}
+
+/// Eight bytes, each doubled.
+fn doubled(word: u64) -> u64 {
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let carries = word & HIGH;
+    // 0xff in each byte that carries.
+    let mask = (carries << 1).wrapping_sub(carries >> 7);
+    ((word & LOW) << 1) ^ (mask & (u64::from(POLYNOMIAL) * 0x0101_0101_0101_0101))
+}
+
 /// Adds a column to P.
 pub fn add(sum: &mut [u8], data: &[u8]) {
     sum.iter_mut().zip(data).for_each(|(sum, data)| *sum ^= data);
@@ -90,6 +124,21 @@ mod tests {
     #[test]
     fn powers_of_two_have_the_known_values() {
         assert_eq!([0, 1, 7, 8, 9, 254, 255].map(power), [1, 2, 0x80, 0x1d, 0x3a, 0x8e, 1]);
+    }
+
+    #[test]
+    fn one_pass_makes_what_single_steps_make() {
+        for (count, len) in [(1, 256), (2, 13), (7, 256), (31, 255)] {
+            let data: Vec<Vec<u8>> = (0..count).map(|seed| column(seed)[..len].to_vec()).collect();
+            let (mut p, mut q, mut whole_p, mut whole_q) = (vec![0; len], vec![0; len], vec![1; len], vec![1; len]);
+            for (number, column) in data.iter().enumerate() {
+                add(&mut p, column);
+                add_scaled(&mut q, column, number);
+            }
+            let columns: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+            compute(&columns, &mut whole_p, Some(&mut whole_q));
+            assert!((whole_p, whole_q) == (p, q), "{count} columns of {len} bytes");
+        }
     }
 
     #[test]

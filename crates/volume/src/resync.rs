@@ -34,12 +34,12 @@ pub struct Resynced {
 }
 
 impl Volume {
-    /// Whether a device holds a part of the chunk at `at` that another device holds too.
+    /// Whether a device holds a part of the chunk at `at` that other devices hold too, or make up for.
     pub fn can_be_resynced(&self, id: DeviceId, at: Logical) -> bool {
         let on_it = |layout: Layout<'_>| {
             let chunk = layout.chunk();
-            let is_mirrored = layout.mirrors() > 1 && chunk.profile().tolerated_failures > 0;
-            Ok(is_mirrored && chunk.stripes.iter().any(|stripe| stripe.device == id))
+            let is_redundant = chunk.profile().tolerated_failures > 0;
+            Ok(is_redundant && chunk.stripes.iter().any(|stripe| stripe.device == id))
         };
         self.located(at, 1, on_it).unwrap_or(false)
     }
@@ -58,6 +58,9 @@ impl Volume {
         let _request = self.requests.read();
         self.located(at, len, |layout| {
             let _gate = self.gate.write();
+            if layout.parity() > 0 {
+                return self.resync_rows(&layout, (id, at, len), (unit, confirm));
+            }
             let mut done = Resynced::default();
             for piece in layout.pieces(at, len) {
                 let addresses: Vec<StripeAddress> =
@@ -131,7 +134,7 @@ impl Volume {
         Ok(())
     }
 
-    fn store_resynced(
+    pub(crate) fn store_resynced(
         &self,
         layout: &Layout<'_>,
         at: Logical,

@@ -38,6 +38,8 @@ pub enum Bug {
     InterruptedForgiven,
     /// Writes to a chunk that moves do not go to its new stripes.
     MoveNotFollowed,
+    /// A part of a row is written without its new parity.
+    ParityNotUpdated,
 }
 
 impl Volume {

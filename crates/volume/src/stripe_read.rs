@@ -4,6 +4,7 @@ use crate::error::{CopyFailure, FailureReason};
 use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::Member;
 use crate::parity;
+use crate::row::State;
 use crate::staleness::Bug;
 use crate::volume::Volume;
 use butterfs_ondisk::Logical;
@@ -30,7 +31,8 @@ enum Source {
 
 impl Volume {
     /// Fills `buf` with copy `copy`, which exists. Nobody has verified the bytes. What of the copy lies on a device that is
-    /// not there comes from another copy; with parity that is so for copy 0.
+    /// not there comes from another copy; with parity that is so for copy 0, and for stale devices, too: copy 1 is then what such
+    /// a device holds.
     pub(crate) fn fetch(
         &self,
         layout: &Layout<'_>,
@@ -43,6 +45,10 @@ impl Volume {
             let part = &mut buf[piece.range.clone()];
             match source(layout, &piece, copy) {
                 None if layout.parity() > 0 => self.fetch_or_compute(layout, &piece, trust, part),
+                // What a stale device holds is the next one to ask.
+                Some(Source::P) if self.is_stale_piece(layout, &piece) => {
+                    self.fetch_stripe(layout, copy, layout.stripe_address(&piece, 0), trust, part)
+                }
                 None => self.fetch_stripe(layout, copy, self.mirror_address(layout, &piece, copy, trust), trust, part),
                 Some(source) => self.compute(layout, &piece, copy, source, trust, part),
             }
@@ -82,7 +88,9 @@ impl Volume {
         }
     }
 
-    /// A piece of a parity profile: where it lies, or computed where that device cannot be used.
+    /// A piece of a parity profile: where it lies, if that device has missed nothing, else computed from devices that have missed
+    /// nothing. A block on a stale device can be one of a commit that a crash cut off, which passes every check. Where too few
+    /// devices are left, what the device holds counts as far as `trust` allows.
     fn fetch_or_compute(
         &self,
         layout: &Layout<'_>,
@@ -91,22 +99,26 @@ impl Volume {
         buf: &mut [u8],
     ) -> Result<(), CopyFailure> {
         let address = layout.stripe_address(piece, 0);
-        let direct = |buf: &mut [u8]| self.fetch_stripe(layout, 0, address, trust, buf);
-        if self.is_readable(layout, address, trust) {
-            return direct(buf);
+        if self.is_believed(layout, piece) {
+            return self.fetch_stripe(layout, 0, address, trust, buf);
         }
-        let computed = (1..layout.copies()).find_map(|copy| {
-            let source = source(layout, piece, copy)?;
-            self.compute(layout, piece, copy, source, trust, buf).ok()
-        });
-        computed.map_or_else(|| direct(buf), Ok)
+        let _row = self.rows.read(layout.chunk(), piece.row);
+        let depths = piece.depth..piece.depth + buf.len() as u64;
+        let mut row = self.read_row(layout, piece.row, &depths, &|element| element != piece.column);
+        if row.complete() != State::Lost {
+            buf.copy_from_slice(row.element(piece.column));
+            return Ok(());
+        }
+        self.fetch_stripe(layout, 0, address, trust, buf)
     }
 
-    /// Fills `buf` with a piece of a parity profile, computed if it cannot be read.
-    pub(crate) fn fetch_piece(&self, layout: &Layout<'_>, piece: &Piece, buf: &mut [u8]) -> Result<(), CopyFailure> {
-        let trust = Trust::Verified;
-        let direct = self.fetch_stripe(layout, 0, layout.stripe_address(piece, 0), trust, buf);
-        direct.or_else(|failure| self.compute(layout, piece, 1, Source::P, trust, buf).map_err(|_| failure))
+    fn is_stale_piece(&self, layout: &Layout<'_>, piece: &Piece) -> bool {
+        !self.is_believed(layout, piece) && self.is_readable(layout, layout.stripe_address(piece, 0), Trust::Verified)
+    }
+
+    /// Whether a piece of a parity profile is read where it lies, and not computed first.
+    fn is_believed(&self, layout: &Layout<'_>, piece: &Piece) -> bool {
+        self.is_readable(layout, layout.stripe_address(piece, 0), Trust::Blind)
     }
 
     pub(crate) fn fetch_stripe(
@@ -138,6 +150,8 @@ impl Volume {
             Source::Both { also_without } => Some(also_without),
             Source::P | Source::Q => None,
         };
+        // A writer changes the row in several steps.
+        let _row = self.rows.read(layout.chunk(), piece.row);
         let (mut p, mut q) = (vec![0; buf.len()], vec![0; buf.len()]);
         if !matches!(source, Source::Q) {
             self.fetch_stripe(layout, copy, layout.parity_address(piece, 0), trust, &mut p)?;

@@ -62,6 +62,7 @@ impl Volume {
     /// Makes `sb` the secondary superblocks of every device, durable with the next flush. Only for an `sb` that the
     /// primary ones have already, or that is followed by a flush and the primary ones. What cannot be written is told.
     pub fn write_secondary_superblocks(&self, sb: &Superblock, items: &[DevItem]) {
+        self.write_twin_superblocks(sb, items, false);
         for (member, item) in self.with_items(items) {
             for at in Superblock::copies_on(item.total_bytes.get()).filter(|at| *at != OFFSETS[0]) {
                 if self.check_writable().is_err() {
@@ -122,12 +123,14 @@ impl Volume {
 
     /// The whole devices first.
     fn write_primaries(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
-        let (stale, whole): (Vec<_>, Vec<_>) =
-            self.with_items(items).into_iter().partition(|(member, _)| member.is_stale());
+        let all = self.with_items(items);
+        self.write_first_primaries(sb, &all)?;
+        let (stale, whole): (Vec<_>, Vec<_>) = all.into_iter().partition(|(member, _)| member.is_stale());
         if whole.is_empty() {
             return self.write_primaries_of(sb, stale);
         }
         self.write_primaries_of(sb, whole)?;
+        self.write_twin_superblocks(sb, items, true);
         if stale.is_empty() {
             return Ok(());
         }
@@ -137,6 +140,20 @@ impl Volume {
                 self.lose_superblock(&member, &error);
             }
         }
+        Ok(())
+    }
+
+    /// Devices that join get theirs first: until the others have one that counts them, nobody misses them.
+    fn write_first_primaries(&self, sb: &Superblock, all: &[(Arc<Member>, DevItem)]) -> Result<(), VolumeError> {
+        let new: Vec<_> = all.iter().filter(|(member, _)| member.is_new()).collect();
+        if new.is_empty() || new.len() == all.len() {
+            return Ok(());
+        }
+        for (member, item) in &new {
+            write_copy(member, sb, *item, OFFSETS[0])?;
+        }
+        self.flush()?;
+        new.iter().for_each(|(member, _)| member.set_new(false));
         Ok(())
     }
 
@@ -211,6 +228,7 @@ impl Volume {
     pub fn add_device(&self, item: DevItem, device: Arc<dyn BlockDevice>) {
         let member = Arc::new(Member::new(item, device));
         member.set_known(false);
+        member.set_new(true);
         self.change_devices(|set| set.with(member));
     }
 
@@ -231,7 +249,7 @@ impl Volume {
     }
 }
 
-fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> Result<(), VolumeError> {
+pub(crate) fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Physical) -> Result<(), VolumeError> {
     let mut own = *sb;
     own.bytenr = at.0.into();
     own.dev_item = item;

@@ -7,6 +7,8 @@ use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::{DeviceStats, Member, WriteMode};
 use crate::migration::Window;
 use crate::ownership::Look;
+use crate::parity_write::Old;
+use crate::row_locks::RowLocks;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
 use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
@@ -48,6 +50,7 @@ pub struct Volume {
     pub(crate) is_moving: AtomicBool,
     /// What is being copied to another place.
     pub(crate) window: Mutex<Window, { order::COPY_WINDOW }>,
+    pub(crate) rows: RowLocks,
     messages: Mutex<VecDeque<Report>, { order::REPORTS }>,
     /// How often a device has got worse or missed a write.
     pub(crate) losses: AtomicU64,
@@ -64,9 +67,23 @@ impl Volume {
     pub fn of_devices(devices: Vec<(DevItem, Arc<dyn BlockDevice>)>) -> Volume {
         let set = DeviceSet::new(devices.into_iter().map(|(item, device)| Member::new(item, device)).collect());
         let devices = RwLock::new(Arc::new(set));
-        let (map, gate, requests, moves, is_moving, window) = Default::default();
+        let (map, gate, requests, moves, is_moving, window, rows) = Default::default();
         let (messages, losses, repairs_held, bug, halted) = Default::default();
-        Volume { devices, map, gate, requests, moves, is_moving, window, messages, losses, repairs_held, bug, halted }
+        Volume {
+            devices,
+            map,
+            gate,
+            requests,
+            moves,
+            is_moving,
+            window,
+            rows,
+            messages,
+            losses,
+            repairs_held,
+            bug,
+            halted,
+        }
     }
 
     pub(crate) fn with_absent(self, absent: u64) -> Volume {
@@ -427,31 +444,44 @@ impl Volume {
 
     /// Writes `data` at `at`, which lie in one chunk, to every copy. Durable after the next [`flush`](Self::flush).
     /// Devices that fail are told, and an error when they are more than the profile survives.
+    ///
+    /// [`VolumeError::RowInconsistent`] where a part of a row is written whose parity does not fit its data: nothing of that
+    /// row is written. The caller has it repaired by [`check_row`](Self::check_row) and writes
+    /// [again](Self::write_again).
     pub fn write(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
-        self.write_as(at, data, WriteMode::Cached)
+        self.write_as(at, data, WriteMode::Cached, Old::Checked { except: &[] })
+    }
+
+    /// Like [`write`](Self::write), after the rows that begin at `checked` have been repaired as far as they can be: what they
+    /// hold is taken as it is.
+    pub fn write_again(&self, at: Logical, data: &[u8], checked: &[Logical]) -> Result<(), VolumeError> {
+        self.write_as(at, data, WriteMode::Cached, Old::Checked { except: checked })
     }
 
     /// Like [`write`](Self::write), for bytes that nobody reads soon: past the caches of the devices where they can.
     pub fn write_uncached(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
-        self.write_as(at, data, WriteMode::Uncached)
+        self.write_as(at, data, WriteMode::Uncached, Old::Checked { except: &[] })
     }
 
-    fn write_as(&self, at: Logical, data: &[u8], mode: WriteMode) -> Result<(), VolumeError> {
+    /// Like [`write`](Self::write), for a filesystem that is being made: what rows held before does not matter.
+    pub fn write_new(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
+        self.write_as(at, data, WriteMode::Cached, Old::Unused)
+    }
+
+    fn write_as(&self, at: Logical, data: &[u8], mode: WriteMode, old: Old<'_>) -> Result<(), VolumeError> {
         order::check(order::DEVICE);
         self.check_writable()?;
         self.check_still_ours(Look::Cached)?;
         let _request = self.requests.read();
         self.located(at, data.len(), |layout| {
+            let _gate = self.gate.read();
             if layout.parity() == 0 {
-                let _gate = self.gate.read();
                 self.note_write(at, data.len());
                 self.store_mirrors(&layout, at, data, mode)?;
                 self.store_moved(&layout, at, data, mode);
                 Ok(())
             } else {
-                let _gate = self.gate.write();
-                self.note_write(at, data.len());
-                self.store_with_parity(&layout, at, data, mode)
+                self.store_with_parity(&layout, at, data, mode, old)
             }
         })
     }
@@ -473,7 +503,9 @@ impl Volume {
     pub fn begin_write_out(&self, at: Logical, len: usize) {
         let begin = |layout: Layout<'_>| {
             for piece in layout.pieces(at, len) {
-                for (member, address) in self.mirror_addresses(&layout, &piece) {
+                let parities = (0..layout.parity()).map(|which| layout.parity_address(&piece, which));
+                let parities = parities.map(|address| (self.member_at(&layout, address), address));
+                for (member, address) in self.mirror_addresses(&layout, &piece).chain(parities) {
                     member.inspect(|member| member.begin_write_out(address.physical, piece.range.len() as u64));
                 }
             }
@@ -518,8 +550,12 @@ impl Volume {
     ) -> impl Iterator<Item = (Option<Arc<Member>>, StripeAddress)> {
         (0..layout.mirrors()).map(move |mirror| {
             let address = layout.stripe_address(piece, mirror);
-            (self.member(layout.chunk().stripes[address.stripe].device), address)
+            (self.member_at(layout, address), address)
         })
+    }
+
+    pub(crate) fn member_at(&self, layout: &Layout<'_>, address: StripeAddress) -> Option<Arc<Member>> {
+        self.member(layout.chunk().stripes[address.stripe].device)
     }
 
     /// The error of a write, if some device cannot be written.

@@ -2,6 +2,7 @@
 
 mod defragment;
 mod extents;
+mod resize;
 mod sync;
 
 use super::{Run, subcommands};
@@ -14,6 +15,7 @@ subcommands! {
     Group {
         Defragment(defragment::Args),
         Extents(extents::Args),
+        Resize(resize::Args),
         Sync(sync::Args),
     }
 }

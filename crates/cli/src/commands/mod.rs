@@ -12,6 +12,7 @@ pub mod mount;
 pub mod property;
 pub mod receive;
 pub mod reflink;
+pub mod replace;
 pub mod send;
 pub mod subvolume;
 pub mod umount;
@@ -65,6 +66,7 @@ subcommands! {
         Umount(umount::Args),
         Filesystem(#[command(subcommand)] filesystem::Group),
         Device(#[command(subcommand)] device::Group),
+        Replace(#[command(subcommand)] replace::Group),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),

@@ -188,6 +188,8 @@ impl Args {
         if made {
             give_root_directory(&filesystem)?;
         }
+        // Where the engine writes already, a device that is removed must not stay open here.
+        let files = if engine.read_only { files } else { Vec::new() };
         let reopen = Box::new(move || {
             let writable = devices::writable(&files).map_err(|error| error.to_string())?;
             let options = Options { read_only: false, ..engine.clone() };

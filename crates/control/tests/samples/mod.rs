@@ -48,6 +48,28 @@ pub fn questions() -> Vec<Question> {
         CountDeviceErrors {}.into(),
         SyncAll {}.into(),
         CountWork {}.into(),
+        ListDevices {}.into(),
+        ResizeDevice { through: ONE, id: 1, size: SizeChange::Bytes(1 << 40), with_file: true }.into(),
+        ResizeDevice { through: ONE, id, size: SizeChange::More(1), with_file: false }.into(),
+        ResizeDevice { through: ONE, id: 1, size: SizeChange::Less(1), with_file: false }.into(),
+        ResizeDevice { through: ONE, id: 1, size: SizeChange::Max, with_file: false }.into(),
+        AddDevice { through: ONE, path: b"/dev/\xff".to_vec(), force: true, discard: false }.into(),
+        RemoveDevice { through: ONE, device: DeviceName::Id(2) }.into(),
+        RemoveDevice { through: ONE, device: DeviceName::Path(b"/dev/loop1".to_vec()) }.into(),
+        RemoveDevice { through: ONE, device: DeviceName::Missing }.into(),
+        CancelDeviceWork { through: ONE, work: DeviceWork::Resize }.into(),
+        CancelDeviceWork { through: ONE, work: DeviceWork::Remove }.into(),
+        CancelDeviceWork { through: ONE, work: DeviceWork::Replace }.into(),
+        StartReplace {
+            through: ONE,
+            source: DeviceName::Id(1),
+            target: b"/dev/loop2".to_vec(),
+            avoid_source: true,
+            force: false,
+            discard: true,
+        }
+        .into(),
+        DescribeReplace {}.into(),
         StartBalance { through: ONE, control: vec![7; 3] }.into(),
         ResumeBalance { through: ONE }.into(),
         StopBalance { through: ONE, how: BalanceStop::Pause }.into(),
@@ -128,6 +150,7 @@ pub fn records() -> Vec<Record> {
     };
     let device = DeviceRecord { id: 1, name: "/dev/\u{e9}".into(), write_errors: 1, ..DeviceRecord::default() };
     let counts = WorkCounts { nodes: 1, items: 2, reads: 3, longest_stop_steps: 4, longest_stop_reads: 5 };
+    let size = DeviceSize { id: 1, name: Some("/dev/loop1".into()), total_bytes: 1 << 40, used_bytes: 1 << 30 };
     vec![
         SubvolumeId(300).into(),
         subvolume.into(),
@@ -151,6 +174,11 @@ pub fn records() -> Vec<Record> {
         counts.into(),
         SendSummary { bytes: 1 << 40, commands: 7 }.into(),
         ReceiveSummary { streams: 1, sections: 2, commands: 3, bytes: 4, errors: 5 }.into(),
+        DeviceSize { name: None, ..size.clone() }.into(),
+        size.into(),
+        WorkProgress { done_bytes: 1, total_bytes: 2 }.into(),
+        ReplaceRecord { state: 1, permille: 999, started: 1 << 40, stopped: -1, write_errors: 2, read_errors: 3 }
+            .into(),
         BalanceRecord { phase: BalancePhase::Running, control: vec![7; 3], expected: 9, considered: 4, completed: 2, no_space: 1 }
             .into(),
     ]

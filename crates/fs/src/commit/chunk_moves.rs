@@ -7,7 +7,6 @@
 
 use crate::error::Result;
 use crate::extent;
-use crate::options::Canary;
 use crate::transaction::{Core, Handle, MovedChunk};
 
 /// Brings the moves that wait into the trees. True when there was one.
@@ -17,9 +16,6 @@ pub(super) fn book(handle: &Handle) -> Result<bool> {
         extent::move_chunk_items(handle, &moved.from, &moved.to)?;
     }
     let any = !moves.is_empty();
-    if handle.core().has_canary(Canary::StripesSwappedEarly) {
-        swap(handle.core(), &moves);
-    }
     handle.transaction().books().moved_chunks.extend(moves);
     Ok(any)
 }

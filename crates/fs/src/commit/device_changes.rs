@@ -6,7 +6,7 @@
 //! 2. A device that has left is let go when that is durable.
 //! 3. The number of devices and the sum of their sizes in the superblock are counted anew whenever devices change.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::extent;
 use crate::transaction::{Core, DeviceChange, DeviceExtents, Handle};
 use butterfs_ondisk::DeviceId;
@@ -43,19 +43,27 @@ fn note(core: &Core, change: &DeviceChange) {
         DeviceChange::Remove(id) => {
             space.devices.remove(id);
         }
-        DeviceChange::Replace(_) => {}
+        DeviceChange::Replace(_) | DeviceChange::Replaced { .. } => {}
     }
 }
 
 /// The superblocks of the transaction are about to be written.
-pub(super) fn publish(core: &Core, changes: &[DeviceChange]) {
+pub(super) fn publish(core: &Core, changes: &[DeviceChange]) -> Result<()> {
     for change in changes {
         match change {
             DeviceChange::Add { item, .. } => core.volume.take_superblocks(DeviceId(item.devid.get()), true),
             DeviceChange::Remove(id) => core.volume.take_superblocks(*id, false),
-            DeviceChange::Resize { .. } | DeviceChange::Replace(_) => {}
+            DeviceChange::Replace(item) => core.volume.twins_take_superblocks(item.is_active()),
+            DeviceChange::Replaced { device, .. } => {
+                if !core.volume.finish_twin(DeviceId(device.devid.get()), *device) {
+                    let what = "the device that was to take over has failed in the last moment";
+                    return Err(Error::Device(what.into()));
+                }
+            }
+            DeviceChange::Resize { .. } => {}
         }
     }
+    Ok(())
 }
 
 /// The transaction is durable: devices that have left are let go.

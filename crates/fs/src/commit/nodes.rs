@@ -1,6 +1,7 @@
 //! Writing tree blocks, of a commit or of a log.
 
 use crate::error::Result;
+use crate::extent::rows::{self, Caching};
 use crate::transaction::Core;
 use butterfs_tree::{BlockIdentity, Node};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub(crate) fn write_nodes(core: &Core, nodes: &[Arc<Node>], identity: &BlockIden
         }
         let bytes = run * nodesize;
         core.env().passes("tree blocks are written");
-        core.volume.write(start, &buffer[..bytes])?;
+        rows::write(core, start, &buffer[..bytes], Caching::Kept)?;
         rest = &rest[run..];
         // After the last one the flush comes at once.
         if !rest.is_empty() && bytes >= BEGIN_WRITE_OUT_BYTES {

@@ -5,6 +5,7 @@ use super::{Engine, chunk_moves, device_changes, unused_groups};
 use crate::env::Point;
 use crate::error::Result;
 use crate::options::Canary;
+use crate::space::Stream;
 use crate::superblock_order::Committing;
 use crate::transaction::{Core, Ended, Stopped};
 use butterfs_ondisk::Generation;
@@ -22,6 +23,8 @@ pub(super) struct Frozen {
     superblock: Superblock,
     devices: Vec<DevItem>,
     ended: Ended,
+    /// Data that was allocated before it belongs to this transaction or an earlier one.
+    epoch: u64,
 }
 
 /// Its tree blocks are durable.
@@ -45,11 +48,13 @@ impl Engine {
         let superblock = self.next_superblock(handle.transaction());
         let devices = self.volume.device_items();
         let identity = self.nodes.identity();
+        self.space.close(&[Stream::Trees]);
+        let epoch = self.space.end_epoch();
         let ended = stopped.end_transaction();
         if self.has_canary(Canary::PinnedReusedEarly) {
             self.space.release(generation);
         }
-        Frozen { generation, nodes, identity, superblock, devices, ended }
+        Frozen { generation, nodes, identity, superblock, devices, ended, epoch }
     }
 }
 
@@ -64,6 +69,8 @@ impl Frozen {
         if !core.has_canary(Canary::WriteErrorIgnored) {
             written?;
         }
+        // Nothing that shares parity with what is about to be needed may be on its way.
+        core.space.await_writes(self.epoch);
         let committing = core.order.commit(self.generation.0);
         if committing.copies_behind() && !core.has_canary(Canary::CopiesBehind) {
             core.volume.refresh_secondary_superblocks();
@@ -101,7 +108,7 @@ impl Written<'_> {
             core.order.leave_to_next(generation.0);
             return Ok(Published::LeftToNext);
         }
-        device_changes::publish(core, &ended.changed_devices);
+        device_changes::publish(core, &ended.changed_devices)?;
         write_superblock(core, superblock, devices)?;
         committing.end();
         core.nodes.written(&nodes);

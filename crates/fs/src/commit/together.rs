@@ -95,11 +95,11 @@ impl Engine {
         self.volume.set_chunk_map((*before.map).clone());
         *self.devices.space.lock() = before.devices;
         self.restore_features(before.incompat, before.uuid_tree_current);
-        let exclusions = |group: &GroupInfo| {
+        let with_chunk = |group: &GroupInfo| {
             let chunk = before.map.get(group.start).expect("a block group has a chunk");
-            before.map.superblock_exclusions(chunk)
+            (*group, before.map.superblock_exclusions(chunk), chunk.parity_columns())
         };
-        self.space.start_again(before.groups.iter().map(|group| (*group, exclusions(group))));
+        self.space.start_again(before.groups.iter().map(with_chunk));
         self.reopen_trees()
     }
 

@@ -41,7 +41,7 @@ pub(crate) fn write_device_change(handle: &Handle, change: &DeviceChange) -> Res
             globals.dev.remove(handle, Key::new(objectid::DEV_STATS, KeyType::PERSISTENT_ITEM, id.0))?;
             core.devices.stats.lock().remove(id);
         }
-        DeviceChange::Replace(item) => {
+        DeviceChange::Replace(item) | DeviceChange::Replaced { item, .. } => {
             globals.dev.put(handle, Key::new(0, KeyType::DEV_REPLACE, 0), item.as_bytes())?;
         }
     }

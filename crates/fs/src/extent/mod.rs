@@ -1,7 +1,7 @@
 //! The books of space: from the queue of reference changes to edits of the extent tree, the free space tree, the
 //! checksum tree and the block group items.
 //!
-//! Runs only while a transaction freezes, except for [`checksums`], which file data uses at any time.
+//! Runs only while a transaction freezes, except for [`checksums`] and [`rows`], which are used at any time.
 
 mod apply;
 mod block_groups;
@@ -12,6 +12,7 @@ mod device_stats;
 mod free_space_tree;
 pub mod items;
 mod keyed_refs;
+pub mod rows;
 mod stale_devices;
 mod tree_items;
 

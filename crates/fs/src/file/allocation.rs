@@ -8,6 +8,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
+use crate::space::Stream;
 use crate::transaction::{BlockSource, DataReservation, Handle, Reserve, without_waiting};
 use butterfs_ondisk::items::inode_flags;
 use std::ops::{ControlFlow, Range};
@@ -268,7 +269,7 @@ impl Files {
     /// Gives the first part of a hole space; returns how many bytes.
     fn preallocate_step(&self, inode: &Arc<Inode>, hole: &Range<u64>, reserved: &mut DataReservation) -> Result<u64> {
         let wanted = (hole.end - hole.start).min(LONGEST_PREALLOC);
-        let mut chunk = self.place(wanted, self.sector(), reserved)?;
+        let mut chunk = self.place((wanted, self.sector()), Stream::InPlace, reserved)?;
         self.preload_extents(inode, hole);
         let handle = self.start(Reserve::items(6))?;
         let _guard = inode.lock_extents()?;

@@ -52,7 +52,7 @@ impl Files {
         Ok(data.len())
     }
 
-    /// Writes `data` at the end of the file and returns its new size. No other write or truncation comes between.
+    /// Writes `data` at the end of the file and returns its new size. No other write comes between.
     pub fn append(&self, inode: &Arc<Inode>, data: &[u8], kill: Option<bool>) -> Result<u64> {
         self.must_be_writable(inode)?;
         let _alone = inode.data.whole.write();

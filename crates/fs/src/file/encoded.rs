@@ -12,6 +12,7 @@ use super::recording::Booking;
 use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums;
+use crate::extent::rows::{self, Caching};
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
 use butterfs_ondisk::Logical;
@@ -102,14 +103,15 @@ impl Files {
             self.rewrite_tail(inode)?;
         }
         let disk_len = self.round_up(encoded.data.len() as u64);
-        let mut chunk = match self.allocate(disk_len, disk_len, &mut None) {
+        let mut chunk = match self.allocate((disk_len, disk_len), Files::stream_of(inode), &mut None) {
             Ok(chunk) => chunk,
             Err(error) if error.is(Errno::ENOSPC) => return Ok(false),
             Err(error) => return Err(error),
         };
         let mut padded = encoded.data.to_vec();
         padded.resize(disk_len as usize, 0);
-        self.engine.volume().write(chunk.at, &padded)?;
+        rows::write(&self.engine, chunk.at, &padded, Caching::Kept)?;
+        chunk.written();
         let digests = self.layout().digests(&padded);
         self.record_encoded(inode, offset..end, encoded, &digests, &mut chunk)?;
         Ok(true)

@@ -23,7 +23,7 @@ use crate::extent::checksums;
 use crate::file_buffer::DirtyRuns;
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
-use crate::options::Canary;
+use crate::options::{Canary, ParityWrites};
 use crate::transaction::{BlockSource, InPlaceWrite, without_waiting};
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
@@ -119,7 +119,8 @@ impl Files {
         let (mut found, mut through) = (Vec::new(), range.end);
         context.overlapping(&items, range, &mut |extent, _| {
             let is_data = extent.kind == ExtentKind::Regular && extent.is_on_disk();
-            found.extend((extent.kind == ExtentKind::Prealloc || overwrites && is_data).then_some(extent));
+            let is_candidate = extent.kind == ExtentKind::Prealloc || overwrites && is_data;
+            found.extend((is_candidate && !self.endangers_others(&extent)).then_some(extent));
             if found.len() < limit {
                 return Ok(ControlFlow::Continue(()));
             }
@@ -146,6 +147,11 @@ impl Files {
             }
         }
         Ok((allowed, through))
+    }
+
+    /// Whether writing where an extent is could endanger other data, and that is not wanted.
+    fn endangers_others(&self, extent: &FileExtent) -> bool {
+        self.engine.options().parity_writes == ParityWrites::Copied && self.engine.volume().row_of(extent.at).is_some()
     }
 
     /// Whether data of which this is the only user may be overwritten: it has no checksums, and the last commit shows it to

@@ -6,9 +6,11 @@
 use super::Files;
 use super::compression::{Piece, Stored};
 use crate::error::Result;
+use crate::extent::rows::{self, Caching};
 use crate::file_buffer::DirtyRuns;
 use crate::file_extent::{ExtentKind, FileExtent};
 use crate::inode::Inode;
+use crate::space::Stream;
 use crate::transaction::DataReservation;
 use butterfs_ondisk::Logical;
 use butterfs_ondisk::items::inode_flags;
@@ -71,6 +73,8 @@ pub(super) struct Chunk<'a> {
     files: &'a Files,
     pub at: Logical,
     pub len: u64,
+    /// Where it began, while its data is not written.
+    unwritten: Option<Logical>,
 }
 
 impl Chunk<'_> {
@@ -78,6 +82,13 @@ impl Chunk<'_> {
     pub fn recorded(&mut self, len: u64) {
         self.at = self.at.plus(len);
         self.len -= len;
+    }
+
+    /// Its data is on the devices, as far as there is any. Whoever waits for a commit has said so before.
+    pub fn written(&mut self) {
+        if let Some(start) = self.unwritten.take() {
+            self.files.engine.space.end_write(start);
+        }
     }
 
     /// Everything behind the first `len` bytes goes back into the reservation that it came from.
@@ -92,6 +103,7 @@ impl Chunk<'_> {
 impl Chunk<'_> {
     /// The device did not take the data: next time it goes elsewhere, if there is another place.
     pub fn avoid(&mut self, reservation: &mut DataReservation) {
+        self.written();
         self.files.engine.avoid_data(self.at, self.len, reservation);
         self.len = 0;
     }
@@ -99,6 +111,7 @@ impl Chunk<'_> {
 
 impl Drop for Chunk<'_> {
     fn drop(&mut self) {
+        self.written();
         if self.len > 0 {
             self.files.engine.return_data(self.at, self.len);
         }
@@ -110,8 +123,8 @@ impl Files {
     /// fewer, at least `least`.
     pub(super) fn allocate(
         &self,
-        wanted: u64,
-        least: u64,
+        (wanted, least): (u64, u64),
+        stream: Stream,
         reserved: &mut Option<DataReservation>,
     ) -> Result<Chunk<'_>> {
         match reserved.as_mut().filter(|reserved| reserved.bytes() > 0) {
@@ -121,13 +134,25 @@ impl Files {
             }
             Some(_) => {}
         }
-        self.place(wanted, least, reserved.as_mut().expect("just made"))
+        self.place((wanted, least), stream, reserved.as_mut().expect("just made"))
     }
 
     /// Contiguous space out of a reservation, `wanted` bytes or fewer, at least `least`.
-    pub(super) fn place(&self, wanted: u64, least: u64, reservation: &mut DataReservation) -> Result<Chunk<'_>> {
-        let (at, len) = self.engine.allocate_data(wanted.min(reservation.bytes()), least, reservation)?;
-        Ok(Chunk { files: self, at, len })
+    pub(super) fn place(
+        &self,
+        (wanted, least): (u64, u64),
+        stream: Stream,
+        reservation: &mut DataReservation,
+    ) -> Result<Chunk<'_>> {
+        let (at, len) = self.engine.allocate_data((wanted.min(reservation.bytes()), least), stream, reservation)?;
+        let unwritten = (stream == Stream::Data).then_some(at);
+        Ok(Chunk { files: self, at, len, unwritten })
+    }
+
+    /// Whose space new data of a file takes: that of files without copy on write is written where it is, again and again.
+    pub(super) fn stream_of(inode: &Inode) -> Stream {
+        let in_place = inode.with(|state| state.has(inode_flags::NODATACOW));
+        if in_place { Stream::InPlace } else { Stream::Data }
     }
 
     /// Gives the first of `pieces` their places in a chunk, and takes them out.
@@ -165,14 +190,13 @@ impl Files {
         let mut next = placed[0].at;
         let bytes: u64 = placed.iter().map(Placed::disk_len).sum();
         let is_uncached = bytes / placed.len() as u64 >= UNCACHED_FROM;
-        let volume = self.engine.volume();
         let write = |from: Logical, bytes: &[u8]| -> Result<Logical> {
             if is_uncached && !bytes.is_empty() {
-                volume.write_uncached(from, bytes)?;
+                rows::write(&self.engine, from, bytes, Caching::Avoided)?;
             } else if !bytes.is_empty() {
-                volume.write(from, bytes)?;
+                rows::write(&self.engine, from, bytes, Caching::Kept)?;
                 if bytes.len() >= BEGIN_WRITE_OUT_BYTES {
-                    volume.begin_write_out(from, bytes.len());
+                    self.engine.volume().begin_write_out(from, bytes.len());
                 }
             }
             Ok(from.plus(bytes.len() as u64))

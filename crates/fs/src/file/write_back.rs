@@ -277,7 +277,7 @@ impl Files {
         while let Some(first) = pieces.front() {
             let least = if first.stored.is_some() { first.disk_len() } else { self.sector() };
             let wanted = pieces.iter().map(Piece::disk_len).sum::<u64>().min(CHUNK_BYTES).max(least);
-            let mut chunk = match self.allocate(wanted, least, reserved) {
+            let mut chunk = match self.allocate((wanted, least), Files::stream_of(inode), reserved) {
                 // Compressed data must lie in one place; scattered free space takes it as it was.
                 Err(error) if error.is(Errno::ENOSPC) && least > self.sector() => {
                     pieces[0].stored = None;
@@ -296,6 +296,7 @@ impl Files {
                 }
                 (written, _) => written?,
             };
+            chunk.written();
             self.record(inode, &mut placed, &digests, Progress { chunk: Some(&mut chunk), done })?;
         }
         Ok(())

@@ -512,10 +512,6 @@ impl Filesystem {
             let wanted = args.target_profile().map_or("that is unknown".to_owned(), |target| target.name.to_lowercase());
             return Err(Error::refused_at(Errno::EINVAL, format!("invalid convert {name} profile {wanted}")));
         };
-        if target.parity > 0 {
-            let what = format!("converting to {} is not supported yet", target.name);
-            return Err(Error::refused_at(Errno::EOPNOTSUPP, what));
-        }
         let is_redundant = |profile: &Profile| profile.copies >= 2 || profile.tolerated_failures > 0;
         let groups = self.0.engine.space.groups();
         let of_kind = groups.iter().filter(|group| group.flags & kind != 0);

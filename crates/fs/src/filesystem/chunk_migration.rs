@@ -1,11 +1,19 @@
 //! Moving whole chunks, step by step, while everybody else works.
 
 use super::{Filesystem, OperationProgress};
-use crate::error::Result;
+use crate::error::{Errno, Error, Result};
 use crate::migration::{Migration, MigrationTarget};
 use butterfs_ondisk::Logical;
 
 impl Filesystem {
+    /// Refuses to go on with long work while the filesystem is being closed.
+    pub(super) fn must_not_be_stopping(&self) -> Result<()> {
+        match self.is_stopping() {
+            true => Err(Error::refused(Errno::ECANCELED, "the filesystem is being closed")),
+            false => Ok(()),
+        }
+    }
+
     /// Moves the chunk at `start` where `target` wants it, and returns when that is durable. False where it is so already, or
     /// the chunk is gone. After an error the chunk is where it was. The caller has the right to an
     /// [exclusive operation](Self::begin_exclusive), whose `progress` says whether to stop.
@@ -24,6 +32,7 @@ impl Filesystem {
         };
         loop {
             progress.must_go_on()?;
+            self.must_not_be_stopping()?;
             let _operation = self.begin();
             match migration.step()? {
                 Some(bytes) => progress.add_done(bytes),

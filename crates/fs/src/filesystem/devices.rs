@@ -15,11 +15,12 @@ use crate::error::{Errno, Error, Result};
 use crate::migration::MigrationTarget;
 use crate::mkfs::{refuse_existing, wipe};
 use crate::transaction::{DeviceChange, Reserve};
-use butterfs_device::BlockDevice;
+use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_ondisk::items::{DevItem, block_group_flags as bits};
 use butterfs_ondisk::superblock::{OFFSETS, super_flags};
 use butterfs_ondisk::{DeviceId, Logical};
 use butterfs_volume::Chunk;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The kernel makes no device smaller.
@@ -211,6 +212,29 @@ impl Filesystem {
         let id = DeviceId(item.devid.get());
         self.change_device(DeviceChange::Add { item, device }, 2)?;
         Ok(id)
+    }
+
+    /// Opens a device or an image file, claims it, and adds it. Refused where it is mounted or in use.
+    pub fn add_device_at(&self, path: &Path, force: bool, old: OldContent) -> Result<DeviceId> {
+        self.add_device(self.open_new_device(path)?, force, old)
+    }
+
+    pub(super) fn open_new_device(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
+        if self.device_at(path).is_some() {
+            let what = format!("{} belongs to the filesystem already", path.display());
+            return Err(Error::refused_at(Errno::EEXIST, what));
+        }
+        let device = FileDevice::open(path, &FileOptions::read_write());
+        Ok(Arc::new(device.map_err(|error| Error::refused_at(Errno::EBUSY, error.to_string()))?))
+    }
+
+    /// The device at a path.
+    pub fn device_at(&self, path: &Path) -> Option<DeviceId> {
+        let is_it = |name: &str| {
+            let own = Path::new(name);
+            own == path || own.canonicalize().is_ok_and(|own| path.canonicalize().is_ok_and(|other| own == other))
+        };
+        self.0.engine.volume().devices().into_iter().find(|(_, name)| is_it(name)).map(|(id, _)| id)
     }
 
     /// Leaves nothing on a new device that anything would recognise.

@@ -9,10 +9,14 @@
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
-use butterfs_sync::{Mutex, order};
+use butterfs_sync::{Condvar, Mutex, order};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// For how long closing a filesystem waits for work on its devices: one piece and one commit.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An operation that excludes all others. The names are those that the kernel shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +99,7 @@ impl OperationProgress {
 #[derive(Default)]
 pub(super) struct ExclusiveOperations {
     running: Mutex<Vec<(ExclusiveOperation, Arc<OperationProgress>)>, { order::EXCLUSIVE_OPERATION }>,
+    ended: Condvar,
 }
 
 /// The right to run an operation. It ends when dropped.
@@ -127,6 +132,7 @@ impl Drop for Exclusive {
     fn drop(&mut self) {
         let mut running = self.operations.running.lock();
         running.retain(|(_, progress)| !Arc::ptr_eq(progress, &self.progress));
+        self.operations.ended.notify_all();
     }
 }
 
@@ -146,6 +152,23 @@ impl Filesystem {
     /// The operation that runs, the one on top where a device is added beside a paused balance.
     pub fn exclusive_operation(&self) -> Option<(ExclusiveOperation, Arc<OperationProgress>)> {
         self.0.exclusive_operations.running.lock().last().cloned()
+    }
+
+    /// Waits until work that changes devices has noticed that the filesystem is being closed; not for ever.
+    pub(super) fn wait_for_chunk_work(&self) {
+        let deadline = self.0.engine.env().uptime() + PATIENCE;
+        let operations = &self.0.exclusive_operations;
+        let mut running = operations.running.lock();
+        let is_work = |operation: &ExclusiveOperation| {
+            use ExclusiveOperation::{DeviceAdd, DeviceRemove, DeviceReplace, Resize};
+            matches!(operation, DeviceAdd | DeviceRemove | DeviceReplace | Resize)
+        };
+        while running.iter().any(|(operation, _)| is_work(operation)) {
+            let left = deadline.saturating_sub(self.0.engine.env().uptime());
+            if left.is_zero() || operations.ended.wait_for(&mut running, left) {
+                return;
+            }
+        }
     }
 
     /// Asks `operation` to stop. False when it does not run.

@@ -22,6 +22,7 @@ mod receiving;
 #[cfg(test)]
 mod referrer_tests;
 mod relocate;
+mod replace;
 mod reports;
 mod resync;
 mod snapshot_reader;
@@ -41,6 +42,7 @@ pub use durability::GoingDown;
 pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
+pub use replace::{ReplaceRequest, ReplaceStatus, Replacement};
 pub use snapshot_reader::SnapshotReader;
 pub use statfs::StatFs;
 pub use together::Together;
@@ -143,6 +145,11 @@ impl Filesystem {
         filesystem.start_timer();
         filesystem.start_cleaner();
         filesystem.take_over_balance()?;
+        if filesystem.0.engine.env().background()
+            && let Some(replacement) = filesystem.continue_replace()?
+        {
+            replacement.run_in_background()?;
+        }
         Ok(filesystem)
     }
 
@@ -237,6 +244,7 @@ impl Filesystem {
                 let _ = thread.join();
             }
         }
+        self.wait_for_chunk_work();
         // Not earlier: the threads have to get in once more before they end.
         let _operation = self.begin();
         if self.is_read_only() {

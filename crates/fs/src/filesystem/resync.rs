@@ -6,12 +6,10 @@
 
 use super::Filesystem;
 use crate::error::Result;
-use crate::extent::TreeItems;
-use crate::extent::checksums::{self, Checksums, Layout};
-use crate::migration::confirm_block;
-use butterfs_ondisk::items::block_group_flags as bits;
+use crate::extent::rows;
+use butterfs_ondisk::chunk::STRIPE_LEN;
 use butterfs_ondisk::{DeviceId, Logical};
-use butterfs_volume::{ChunkMap, Confirmed, Resynced};
+use butterfs_volume::ChunkMap;
 use std::sync::Arc;
 
 /// Bytes that are compared in one go, while writes wait.
@@ -68,13 +66,27 @@ impl Filesystem {
             progress.at = chunk.end();
             return Ok(true);
         }
-        let len = STEP.min(chunk.end().0 - at.0);
-        progress.at = at.plus(len);
-        let done = if chunk.kind & bits::DATA == 0 {
-            self.resync_blocks(progress.id, at, len)
-        } else {
-            self.resync_data(progress.id, at, len, chunk.kind & bits::METADATA != 0)
+        // Rows with parity are compared whole.
+        let step = match chunk.parity_columns() * STRIPE_LEN {
+            0 => STEP,
+            row => (STEP / row).max(1) * row,
         };
+        let len = step.min(chunk.end().0 - at.0);
+        progress.at = at.plus(len);
+        if chunk.parity_columns() > 0
+            && !core.space.is_loaded(chunk.start)
+            && let Some(group) = core.space.group_of(chunk.start)
+        {
+            // What nobody uses must fit the rest of its row.
+            core.load_group_ahead(&group)?;
+        }
+        let done = rows::Confirmer::of(core, at, len).and_then(|confirmer| {
+            let confirm = |at: Logical, bytes: &[u8]| match chunk.parity_columns() {
+                0 => confirmer.confirm(at, bytes),
+                _ => confirmer.confirm_used(core, at, bytes),
+            };
+            Ok(volume.resync(progress.id, at, len as usize, confirmer.unit, &confirm)?)
+        });
         match done {
             Ok(done) => {
                 (progress.written, progress.unreadable) =
@@ -106,33 +118,6 @@ impl Filesystem {
             }
         }
         false
-    }
-
-    fn resync_blocks(&self, id: DeviceId, at: Logical, len: u64) -> Result<Resynced> {
-        let core = &self.0.engine;
-        let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
-        let confirm = |at: Logical, bytes: &[u8]| confirm_block(kind, &fsid, at, bytes);
-        let unit = core.nodesize() as usize;
-        Ok(core.volume().resync(id, at, len as usize, unit, &confirm)?)
-    }
-
-    fn resync_data(&self, id: DeviceId, at: Logical, len: u64, is_mixed: bool) -> Result<Resynced> {
-        let core = &self.0.engine;
-        let csum_tree = TreeItems::reading(core.core(), &core.globals().csum);
-        let sums: Checksums = checksums::lookup(&csum_tree, Layout::of(core), at, len)?;
-        let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
-        let sector = u64::from(core.sectorsize());
-        let start = at;
-        let confirm = |at: Logical, bytes: &[u8]| match sums.get(((at.0 - start.0) / sector) as usize) {
-            Some(stored) if kind.matches(bytes, stored) => Confirmed::Yes(0),
-            Some(_) => Confirmed::No,
-            // In mixed groups a node is no larger than a sector.
-            None if is_mixed && confirm_block(kind, &fsid, at, bytes) != Confirmed::No => {
-                confirm_block(kind, &fsid, at, bytes)
-            }
-            None => Confirmed::Unknown,
-        };
-        Ok(core.volume().resync(id, at, len as usize, sector as usize, &confirm)?)
     }
 
     fn end_resync(&self, progress: &Progress) -> Result<()> {

@@ -72,8 +72,10 @@ pub static FEATURES: [Feature; 6] = [
 ];
 
 /// Names that btrfs-progs knows and we cannot make.
-const UNSUPPORTED: [&str; 8] =
-    ["quota", "squota", "raid56", "raid1c34", "zoned", "extent-tree-v2", "raid-stripe-tree", "remap-tree"];
+const UNSUPPORTED: [&str; 6] = ["quota", "squota", "zoned", "extent-tree-v2", "raid-stripe-tree", "remap-tree"];
+
+/// Names of features that follow from the profiles, and are there when they are needed.
+const IMPLIED: [&str; 2] = ["raid56", "raid1c34"];
 
 /// Which features were asked for and which were asked to be off; what was said last counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl FeatureChoice {
         };
         match FEATURES.iter().position(|feature| feature.name == name) {
             Some(row) => self.set(row, wanted),
-            None if UNSUPPORTED.contains(&name) && !wanted => {}
+            None if IMPLIED.contains(&name) || UNSUPPORTED.contains(&name) && !wanted => {}
             None if UNSUPPORTED.contains(&name) => return Err(format!("filesystem feature '{name}' is not supported")),
             None => return Err(format!("unrecognized filesystem feature '{name}'")),
         }
@@ -176,7 +178,8 @@ mod tests {
             (&["^free-space-tree"], Ok("extref skinny-metadata no-holes")),
             (&["^no-holes"], Ok("extref skinny-metadata free-space-tree")),
             (&["^no-holes,block-group-tree"], Err("feature 'block-group-tree' needs 'no-holes' and 'free-space-tree'")),
-            (&["raid56"], Err("filesystem feature 'raid56' is not supported")),
+            (&["raid56"], Ok(all)),
+            (&["zoned"], Err("filesystem feature 'zoned' is not supported")),
             (&["^nosuch"], Err("unrecognized filesystem feature 'nosuch'")),
         ];
         for (lists, expected) in table {

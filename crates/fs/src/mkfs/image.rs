@@ -53,7 +53,7 @@ pub fn write_image(volume: &Volume, spec: &FilesystemSpec, placed: &[PlacedTree]
     let mut bytes = vec![0; identity.nodesize as usize];
     for node in placed.iter().flat_map(|tree| nodes(tree, spec, placed, &identity)) {
         node.seal_into(&mut bytes, &identity)?;
-        volume.write(node.at(), &bytes)?;
+        volume.write_new(node.at(), &bytes)?;
     }
     volume.flush()?;
     Ok(volume.write_superblock(&superblock(spec, placed))?)

@@ -121,7 +121,7 @@ pub fn minimum_bytes(settings: &Settings) -> u64 {
 
 fn parts(settings: &Settings) -> Vec<Part> {
     let (metadata, data) = (settings.metadata, settings.data);
-    let system = if metadata.copies > 1 { 8 * MIB } else { 4 * MIB };
+    let system = if is_redundant(metadata) { 8 * MIB } else { 4 * MIB };
     let system = Part { kind: bits::SYSTEM, profile: metadata, stripe: Some(system), behind: 0 };
     if settings.mixed() {
         let kind = bits::METADATA | bits::DATA;
@@ -149,7 +149,12 @@ fn metadata_stripe(settings: &Settings, part: &Part, total: u64, chosen: &[Room<
 
 fn least_metadata(settings: &Settings) -> u64 {
     let least = usable(settings.nodesize.into());
-    if settings.metadata.copies > 1 { least.max(32 * MIB) } else { least }
+    if is_redundant(settings.metadata) { least.max(32 * MIB) } else { least }
+}
+
+/// Whether a profile stores more than the data.
+fn is_redundant(profile: &Profile) -> bool {
+    profile.copies > 1 || profile.parity > 0
 }
 
 /// Bytes of metadata with which the kernel can still create and delete files when it cannot allocate more, found by
@@ -167,8 +172,8 @@ fn usable(nodesize: u64) -> u64 {
 /// more than a tenth of the devices, this tenth with all copies, but 32 MiB at least.
 fn customary(profile: &Profile, total: u64, stripes: usize) -> u64 {
     let most = if total > 50 * GIB { GIB } else { 256 * MIB };
-    match profile.copies {
-        1 => 8 * MIB,
+    match is_redundant(profile) {
+        false => 8 * MIB,
         _ if most * profile.data_stripes(stripes) as u64 <= total / 10 => most,
         _ => (total / 10 / stripes as u64 / STRIPE_LEN * STRIPE_LEN).max(32 * MIB),
     }
@@ -266,7 +271,8 @@ mod tests {
     #[test]
     fn chunks_of_every_profile_lie_on_different_devices_inside_of_them() {
         let sizes = [150 * MIB, 400 * MIB, 200 * MIB, 1000 * MIB, 130 * MIB];
-        for (metadata, data) in [("raid1", "raid0"), ("raid1c3", "raid1"), ("raid1c4", "raid10"), ("raid10", "raid1c4")]
+        for (metadata, data) in
+            [("raid1", "raid0"), ("raid1c3", "raid1"), ("raid1c4", "raid10"), ("raid10", "raid1c4"), ("raid5", "raid6")]
         {
             for count in 4..=sizes.len() {
                 let devices: Vec<MemberDevice> = (1..)
@@ -303,6 +309,8 @@ mod tests {
             ("raid1", 3, 2),
             ("raid1c3", 4, 3),
             ("raid10", 5, 4),
+            ("raid5", 5, 5),
+            ("raid6", 3, 3),
             ("dup", 2, 1),
         ];
         for (profile, given, used) in table {

@@ -71,7 +71,7 @@ fn refuse<T>(what: impl Into<String>) -> Result<T> {
 
 impl MkfsOptions {
     /// Fills in the defaults for this many devices and checks what can be checked without looking at one. `EINVAL` with a
-    /// sentence that names the option and its value; `EOPNOTSUPP` for RAID5 and RAID6.
+    /// sentence that names the option and its value.
     pub fn settings(&self, devices: usize) -> Result<Settings> {
         let (mut incompat_flags, compat_ro) =
             self.features.resolve().map_err(|what| Error::refused_at(Errno::EINVAL, what))?;
@@ -82,6 +82,9 @@ impl MkfsOptions {
         let (metadata, data) = checked_profiles(self.metadata, self.data, mixed, devices)?;
         if [metadata, data].iter().any(|profile| profile.copies > 2) {
             incompat_flags |= incompat::RAID1C34;
+        }
+        if [metadata, data].iter().any(|profile| profile.parity > 0) {
+            incompat_flags |= incompat::RAID56;
         }
         let large = if nodesize > PAGE_SIZE { incompat::BIG_METADATA } else { 0 };
         Ok(Settings {
@@ -145,10 +148,6 @@ fn checked_profiles(
     let (metadata, data) = (metadata.unwrap_or(default_metadata), data.unwrap_or(named("single")));
     for (what, profile) in [("metadata", metadata), ("data", data)] {
         let (name, least) = (profile.name, profile.min_devices);
-        if profile.parity > 0 {
-            let what = format!("{what} profile {name} is not supported: RAID5 and RAID6 can only be read");
-            return Err(Error::refused_at(Errno::EOPNOTSUPP, what));
-        }
         if devices < least {
             return refuse(format!("{what} profile {name} needs at least {least} devices, {devices} given"));
         }
@@ -215,7 +214,9 @@ mod tests {
         assert_eq!((settings.metadata.name, settings.data.name, settings.incompat), ("RAID1", "single", 0x361));
         let settings = MkfsOptions { data: Profile::named("raid1c3"), ..options() }.settings(3).unwrap();
         assert_eq!((settings.metadata.name, settings.incompat), ("RAID1", 0xb61));
-        let parity = MkfsOptions { data: Profile::named("raid5"), ..options() }.settings(3).expect_err("parity");
-        assert!(parity.is(Errno::EOPNOTSUPP) && parity.to_string().contains("RAID5"), "{parity}");
+        let settings = MkfsOptions { data: Profile::named("raid5"), ..options() }.settings(2).unwrap();
+        assert_eq!((settings.metadata.name, settings.incompat), ("RAID1", 0x3e1));
+        let few = MkfsOptions { data: Profile::named("raid6"), ..options() }.settings(2).expect_err("two devices");
+        assert!(few.is(Errno::EINVAL) && few.to_string().contains("RAID6 needs at least 3 devices"), "{few}");
     }
 }

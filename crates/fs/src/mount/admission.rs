@@ -7,7 +7,6 @@ use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::items::QgroupStatus;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Admission, Key, KeyType, TreeId, admission};
-use std::ops::ControlFlow;
 
 /// What is to be done about the tree log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,43 +83,11 @@ fn refused(errno: Errno, what: String) -> Error {
     Error::refused_at(errno, what)
 }
 
-/// Refuses to write where too many devices are missing, and profiles with parity: their rows are not yet safe against a
-/// power cut.
+/// Refuses to write where too many devices are missing.
 pub(super) fn refuse_unwritable_chunks(core: &Core) -> Result<()> {
     let map = core.volume.chunk_map();
-    if let Some(chunk) = map.iter().find(|chunk| chunk.profile().parity > 0) {
-        let name = chunk.profile().name;
-        let what = format!("writing to {name} is not supported; only reading is possible (mount with -o ro)");
-        return Err(refused(Errno::EOPNOTSUPP, what));
-    }
     let survivable = core.volume.check_survivable(&map);
     survivable.map_err(|error| refused(Errno::EINVAL, format!("{error} (mount with -o ro,degraded)")))
-}
-
-/// Refuses to write where somebody else's work is half-done.
-pub(super) fn refuse_unfinished_work(core: &Core) -> Result<()> {
-    let unfinished = |what: &str| {
-        let what = format!("{what} is unfinished; let the kernel finish it, or mount with -o ro");
-        Err(refused(Errno::EROFS, what))
-    };
-    let globals = core.globals();
-    let mut relocation = false;
-    let reloc = TreeId::TREE_RELOC.0;
-    let (from, to) = (Key::new(reloc, KeyType::ROOT_ITEM, 0), Key::new(reloc, KeyType::ROOT_ITEM, u64::MAX));
-    globals.root.scan(core, from, to, &mut |_, _| {
-        relocation = true;
-        Ok(ControlFlow::Break(()))
-    })?;
-    if relocation {
-        return unfinished("a relocation");
-    }
-    // The state of a replacement: 1 is "started", 4 is "suspended".
-    let replace = globals.dev.get(core, Key::new(0, KeyType::DEV_REPLACE, 0))?;
-    let state = replace.and_then(|item| item.get(24..32).map(|s| u64::from_le_bytes(s.try_into().expect("eight"))));
-    if matches!(state, Some(1 | 4)) {
-        return unfinished("a device replacement");
-    }
-    Ok(())
 }
 
 /// Quotas are not kept here: says so in the first transaction, so that others rescan. True when there are any.

@@ -16,7 +16,7 @@ pub(super) fn load(core: &Core) -> Result<()> {
         let Some(group) = group_of(core, chunk)? else {
             return Err(Error::corrupt(format!("chunk {} has no block group item", chunk.start)));
         };
-        core.space.add_group(group, &map.superblock_exclusions(chunk), false);
+        core.space.add_group_in_rows(group, &map.superblock_exclusions(chunk), false, chunk.parity_columns());
     }
     check_device_extents(core)
 }

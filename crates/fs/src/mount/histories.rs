@@ -123,8 +123,8 @@ fn differing(core: &Core, tree: &Tree, generation: Generation, leading: &Side) -
                 continue;
             };
             match seen {
-                Some((other, checksum)) if checksum != header.csum => differing = Some((other, *id)),
-                _ => seen = Some((*id, header.csum)),
+                Some((other, checksum)) if checksum != significant(core, header.csum) => differing = Some((other, *id)),
+                _ => seen = Some((*id, significant(core, header.csum))),
             }
         }
         if differing.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -166,7 +166,8 @@ fn left_behind(core: &Core, side: &Side, superblock: &Superblock, root: &Node) -
     let known: Vec<LeftState> =
         side.iter().filter_map(|(id, ..)| stale.get(id)).flat_map(|known| known.item.left).collect();
     let same = known.into_iter().find(|state| state.generation == superblock.generation)?;
-    let is_it = same.root == superblock.root && same.checksum == root.header().csum;
+    let is_it =
+        same.root == superblock.root && significant(core, same.checksum) == significant(core, root.header().csum);
     Some(if is_it { Verdict::Away } else { Verdict::Split })
 }
 
@@ -291,6 +292,12 @@ fn visit(core: &Core, root: NodePtr, since: Generation, each: &mut dyn FnMut(&No
     Ok(())
 }
 
+/// The bytes of a block's checksum that count: the field is as long as that of the longest kind, and nothing protects the rest.
+fn significant(core: &Core, mut checksum: [u8; 32]) -> [u8; 32] {
+    checksum[core.checksum_kind().len()..].fill(0);
+    checksum
+}
+
 /// The header of a sound block at `at` on a device.
 fn block_on(core: &Core, at: Logical, on: DeviceId) -> Option<Header> {
     let bytes = core.volume.read_on(at, core.nodesize() as usize, on)?;
@@ -307,7 +314,7 @@ fn blocks(core: &Core, leading: &[DeviceId], node: &Node, last: Generation) -> V
         return Verdict::Unknown;
     }
     let verdict = |header: Header| match header.generation.get().cmp(&last.0) {
-        Ordering::Equal if header.csum != own.csum => Verdict::Split,
+        Ordering::Equal if significant(core, header.csum) != significant(core, own.csum) => Verdict::Split,
         // A node holds no times.
         Ordering::Equal if node.is_leaf() => Verdict::Away,
         Ordering::Less => Verdict::Missing,

@@ -12,6 +12,7 @@ mod admission;
 mod chunks;
 mod groups;
 mod histories;
+mod replacement;
 
 use crate::commit::Engine;
 use crate::env::Env;
@@ -20,6 +21,7 @@ use crate::extent;
 use crate::node_io::NodeCache;
 use crate::options::{Canary, Options};
 use crate::replay;
+use crate::subvolume;
 use crate::transaction::{Core, GlobalTrees, Tree};
 use admission::Log;
 use butterfs_device::BlockDevice;
@@ -65,6 +67,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         Some(Canary::RepairsFromStale) => Some(Bug::RepairsFromStale),
         Some(Canary::InterruptedForgiven) => Some(Bug::InterruptedForgiven),
         Some(Canary::MoveNotFollowed) => Some(Bug::MoveNotFollowed),
+        Some(Canary::ParityNotUpdated) => Some(Bug::ParityNotUpdated),
         _ => None,
     };
     bug.into_iter().for_each(|bug| core.volume.plant(bug));
@@ -79,6 +82,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     if found.iter().any(|id| !known.contains(id)) {
         return Ok(Opened::FoundStale(found));
     }
+    replacement::load(core, core.options().degraded, &mut notes)?;
     groups::load(core)?;
     extent::load_device_stats(core)?;
     if !core.is_read_only() || log == Log::Replay {
@@ -90,16 +94,17 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     core.volume.hold_repairs(false);
     if log == Log::Replay {
         admission::must_be_writable(core)?;
-        admission::refuse_unfinished_work(core)?;
         core.volume.repair_superblocks(&superblock)?;
         replay::run(&engine, admission::mark_quotas).map_err(|error| admission::not_replayed(&error))?;
         notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
     } else if !core.is_read_only() {
-        admission::refuse_unfinished_work(core)?;
         core.volume.repair_superblocks(&superblock)?;
     }
     if !core.is_read_only() && admission::give_up_quotas(&engine)? {
         notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());
+    }
+    if !core.is_read_only() && subvolume::recover_relocations(&engine)? {
+        notes.push("what a balance of the kernel had left half-done was taken back; the balance goes on".to_owned());
     }
     Ok(Opened::Whole(engine, notes))
 }

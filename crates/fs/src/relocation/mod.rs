@@ -33,7 +33,7 @@ use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums;
 use crate::options::Canary;
-use crate::space::{Class, Found, GroupInfo};
+use crate::space::{Class, Found, GroupInfo, Sharing, Stream};
 use crate::transaction::{Copied, Core, Handle, Misses};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
@@ -117,7 +117,9 @@ impl Mover {
                 Content::Data(at, len) => {
                     let to = self.place(len)?;
                     self.data.push_back(DataMove { from: at, to, len });
-                    copy::copy_data(self.engine.core(), at, to, len)?;
+                    let copied = copy::copy_data(self.engine.core(), at, to, len);
+                    self.engine.space.end_write(to);
+                    copied?;
                 }
             }
         }
@@ -129,14 +131,14 @@ impl Mover {
     fn place(&self, len: u64) -> Result<Logical> {
         let engine = &self.engine;
         let class = Class::Data;
-        let mut committed = false;
+        let (mut committed, mut sharing) = (false, Sharing::Never);
         loop {
             // Space that others have reserved is theirs.
             let reserved = engine.space.reserve(class, len, engine.data_floor());
             let found = match engine.space.target(class) {
                 _ if !reserved => Found::Nothing,
-                Some(profile) => engine.space.allocate_extent_of(class, len, profile),
-                None => engine.space.allocate_extent(class, len, len),
+                Some(profile) => engine.space.allocate_extent_of(class, len, (Stream::Data, sharing), profile),
+                None => engine.space.allocate_extent(class, len, len, (Stream::Data, sharing)),
             };
             if reserved {
                 engine.space.unreserve(class, len);
@@ -145,6 +147,7 @@ impl Mover {
                 Found::Extent(at, _) => return Ok(at),
                 Found::Load(group) => engine.core().load_group_at(group)?,
                 Found::Nothing if engine.allocate_chunk(class).is_ok() => {}
+                Found::Nothing if sharing == Sharing::Never && engine.space.has_rows(class) => sharing = Sharing::Allowed,
                 Found::Nothing if !committed => {
                     committed = true;
                     engine.commit_for_space()?;

@@ -20,9 +20,9 @@ impl FreeExtents {
         self.total
     }
 
-    /// Number of runs.
-    pub fn runs(&self) -> usize {
-        self.by_offset.len()
+    /// All runs by offset.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.by_offset.iter().map(|(&at, &len)| (at, len))
     }
 
     fn put(&mut self, at: u64, len: u64) {
@@ -91,27 +91,30 @@ impl FreeExtents {
         run.is_some_and(|(&start, &run_len)| at + len <= start + run_len)
     }
 
-    /// The smallest run of at least `want` bytes; else the largest one, if it has at least `min`. Takes up to
-    /// `want` bytes from its start.
-    pub fn take_best_fit(&mut self, want: u64, min: u64) -> Option<(u64, u64)> {
+    /// The smallest run of at least `want` bytes, cut to `want`; else the largest one, if it has at least `min`.
+    pub fn best_fit(&self, want: u64, min: u64) -> Option<(u64, u64)> {
         let fits = self.by_size.range((want, 0)..).next().copied();
         let (run_len, at) = fits.or_else(|| self.by_size.last().copied().filter(|&(len, _)| len >= min))?;
-        let len = want.min(run_len);
-        self.drop_run(at, run_len);
-        if run_len > len {
-            self.put(at + len, run_len - len);
-        }
-        Some((at, len))
+        Some((at, want.min(run_len)))
     }
 
-    /// The first `len` bytes, aligned to `len`, at or after `from`; else anywhere.
-    pub fn take_aligned(&mut self, len: u64, from: u64) -> Option<u64> {
-        let at = self.find_aligned(len, from).or_else(|| self.find_aligned(len, 0))?;
-        self.remove(at, len);
-        Some(at)
+    /// The runs of at least `len` bytes, small ones first.
+    pub fn runs_from(&self, len: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.by_size.range((len, 0)..).map(|&(len, at)| (at, len))
     }
 
-    fn find_aligned(&self, len: u64, from: u64) -> Option<u64> {
+    /// What is free of `[at, at + len)`, by offset.
+    pub fn within(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let start = self.by_offset.range(..=at).next_back().map_or(at, |(&start, _)| start);
+        let clipped = move |(&run, &run_len): (&u64, &u64)| {
+            let (from, to) = (run.max(at), (run + run_len).min(at + len));
+            (from < to).then(|| (from, to - from))
+        };
+        self.by_offset.range(start..at + len).filter_map(clipped)
+    }
+
+    /// The first `len` bytes, aligned to `len`, at or after `from`.
+    pub fn find_aligned(&self, len: u64, from: u64) -> Option<u64> {
         let start = self.by_offset.range(..=from).next_back().map_or(from, |(&start, _)| start);
         self.by_offset.range(start..).find_map(|(&run, &run_len)| {
             let at = run.max(from).next_multiple_of(len);
@@ -119,10 +122,6 @@ impl FreeExtents {
         })
     }
 
-    /// All runs by offset.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.by_offset.iter().map(|(&at, &len)| (at, len))
-    }
 }
 
 #[cfg(test)]
@@ -147,14 +146,16 @@ mod tests {
                     model[range].fill(false);
                 }
                 2 => {
-                    if let Some((at, got)) = free.take_best_fit(len, 1) {
+                    if let Some((at, got)) = free.best_fit(len, 1) {
+                        free.remove(at, got);
                         let range = at as usize..(at + got) as usize;
                         assert!(model[range.clone()].iter().all(|&bit| bit));
                         model[range].fill(false);
                     }
                 }
                 _ => {
-                    if let Some(at) = free.take_aligned(4, at) {
+                    if let Some(at) = free.find_aligned(4, at).or_else(|| free.find_aligned(4, 0)) {
+                        free.remove(at, 4);
                         assert_eq!(at % 4, 0);
                         let range = at as usize..at as usize + 4;
                         assert!(model[range.clone()].iter().all(|&bit| bit));

@@ -70,7 +70,7 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use crate::space::{Class, Found, GroupInfo, Space};
+    use crate::space::{Class, Found, GroupInfo, Sharing, Space, Stream};
     use butterfs_ondisk::items::block_group_flags as bits;
     use butterfs_ondisk::{Generation, Logical};
     use std::collections::BTreeSet;
@@ -84,7 +84,10 @@ mod tests {
             let info = GroupInfo { start: Logical(start), length: 16 * MIB, flags: bits::DATA, used: 0 };
             space.add_group(info, &[], true);
         }
-        let Found::Extent(at, _) = space.allocate_extent(Class::Data, MIB, MIB) else { panic!("it is empty") };
+        let Found::Extent(at, _) = space.allocate_extent(Class::Data, MIB, MIB, (Stream::InPlace, Sharing::Allowed))
+        else {
+            panic!("it is empty")
+        };
         space.account_allocated(at, MIB);
         (space, at)
     }

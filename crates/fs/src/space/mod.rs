@@ -6,22 +6,27 @@
 //! 2. Space freed in generation N is pinned until N's superblock is durable ([`Space::release`]), and longer while
 //!    somebody writes there ([`holds`]).
 //! 3. `used` is what the group's item will say at the end of the running commit.
-//! 4. `free_in_class` is the sum over the class's groups of what could be allocated.
-//! 5. A [closed](closed_groups) group serves no allocation and counts as having no free space.
+//! 4. In groups with parity an allocation shares no parity with what is needed, unless it was allowed to ([`rows`]).
+//! 5. `free_in_class` is the sum over the class's groups of what could be allocated.
+//! 6. A [closed](closed_groups) group serves no allocation and counts as having no free space.
 //!
 //! It knows neither trees nor devices. A group is loaded by whoever can read the free space tree, when
 //! [`Space::unloaded`] names it.
 
 mod closed_groups;
 mod free_extents;
+mod free_space;
 mod holds;
+mod rows;
 mod unused_groups;
+mod writes;
 
-pub use free_extents::FreeExtents;
+use free_space::FreeSpace;
+pub use rows::{Sharing, Stream};
 
 use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::{Generation, Logical};
-use butterfs_sync::{Mutex, order};
+use butterfs_sync::{Condvar, Mutex, order};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -67,8 +72,10 @@ struct Group {
     length: u64,
     flags: u64,
     class: Class,
+    /// Data columns of its rows, where it has parity, else 0.
+    columns: u64,
     used: u64,
-    free: Option<FreeExtents>,
+    free: Option<FreeSpace>,
     excluded: Vec<Range<u64>>,
     excluded_bytes: u64,
     pinned: u64,
@@ -124,6 +131,7 @@ struct SpaceState {
     hint: [u64; 4],
     pins: BTreeMap<Generation, Vec<(u64, u64)>>,
     holds: holds::Holds,
+    writes: writes::Writes,
     dirty: BTreeSet<u64>,
     mixed: bool,
     /// A group of data or trees became empty since unused groups were last deleted.
@@ -139,6 +147,108 @@ impl SpaceState {
         let (&start, group) = self.groups.range_mut(..=at).next_back().expect("an allocated address is in a group");
         assert!(at < start + group.length, "address {at} is in no block group");
         (start, group)
+    }
+
+    fn close(&mut self, streams: &[Stream]) {
+        for free in self.groups.values_mut().filter_map(|group| group.free.as_mut()) {
+            streams.iter().for_each(|stream| free.close(*stream));
+        }
+    }
+
+    fn has_rows(&self, class: Class) -> bool {
+        self.groups.values().any(|group| group.class == class && group.columns > 0)
+    }
+
+    fn allocate_block(&mut self, class: Class, stream: Stream, sharing: Sharing, len: u64) -> Found {
+        match self.targets[class as usize].map(|target| self.find_block(class, stream, sharing, len, Some(target))) {
+            Some(found) if found != Found::Nothing => found,
+            _ => self.find_block(class, stream, sharing, len, None),
+        }
+    }
+
+    /// The same in groups of one profile, or of any.
+    fn find_block(
+        &mut self,
+        class: Class,
+        stream: Stream,
+        sharing: Sharing,
+        len: u64,
+        profile: Option<u64>,
+    ) -> Found {
+        let hint = self.hint[class as usize];
+        let first = self.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
+        let (mut unloaded, mut from) = (None, Some(first));
+        // From the group that served last to the end, then from the beginning.
+        for wrapped in [false, true] {
+            while let Some(start) = from.filter(|&start| !wrapped || start < first) {
+                let group = self.groups.get_mut(&start);
+                let fits = |group: &&mut Group| {
+                    group.class == class && group.allocatable() >= len && group.has_profile(profile)
+                };
+                if let Some(group) = group.filter(fits) {
+                    match &mut group.free {
+                        None => unloaded = unloaded.or(Some(start)),
+                        Some(free) => {
+                            if let Some(at) = free.take_aligned(stream, sharing, len, hint) {
+                                self.free[class as usize] -= len;
+                                self.hint[class as usize] = at + len;
+                                return Found::Extent(Logical(at), len);
+                            }
+                        }
+                    }
+                }
+                from = self.groups.range(start + 1..).next().map(|(&start, _)| start);
+            }
+            from = self.groups.keys().next().copied();
+        }
+        unloaded.map_or(Found::Nothing, |start| Found::Load(Logical(start)))
+    }
+
+    fn allocate_extent(
+        &mut self,
+        class: Class,
+        (want, min): (u64, u64),
+        by: (Stream, Sharing),
+    ) -> Found {
+        match self.targets[class as usize].map(|target| self.find_extent(class, (want, min), by, Some(target))) {
+            Some(found) if found != Found::Nothing => found,
+            _ => self.find_extent(class, (want, min), by, None),
+        }
+    }
+
+    /// The same in groups of one profile, or of any.
+    fn find_extent(
+        &mut self,
+        class: Class,
+        (want, min): (u64, u64),
+        (stream, sharing): (Stream, Sharing),
+        profile: Option<u64>,
+    ) -> Found {
+        let hint = self.hint[class as usize];
+        let first = self.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
+        let order: Vec<u64> = self
+            .groups
+            .range(first..)
+            .chain(self.groups.range(..first))
+            .filter(|(_, group)| group.class == class && group.allocatable() >= min && group.has_profile(profile))
+            .map(|(&start, _)| start)
+            .collect();
+        // A whole run wherever there is one, before any fragment; but a group must be loaded to know.
+        for (want_at_least, fragments) in [(want, false), (min, true)] {
+            for &start in &order {
+                let group = self.groups.get_mut(&start).expect("just listed");
+                if !fragments && group.allocatable() < want {
+                    continue;
+                }
+                let Some(free) = &mut group.free else { return Found::Load(Logical(start)) };
+                if let Some((at, len)) = free.take_best_fit(stream, sharing, want, want_at_least) {
+                    self.free[class as usize] -= len;
+                    self.hint[class as usize] = start;
+                    return Found::Extent(Logical(at), len);
+                }
+            }
+        }
+        Found::Nothing
     }
 
     /// Puts an unused allocation back; returns its class.
@@ -184,6 +294,8 @@ impl SpaceState {
 /// See the [module](self).
 pub struct Space {
     state: Mutex<SpaceState, { order::SPACE }>,
+    /// Writes of data have ended.
+    written: Condvar,
     nodesize: u64,
 }
 
@@ -212,26 +324,34 @@ pub enum Claimed {
 impl Space {
     /// No groups yet.
     pub fn new(nodesize: u32) -> Space {
-        Space { state: Mutex::default(), nodesize: u64::from(nodesize) }
+        Space { state: Mutex::default(), written: Condvar::default(), nodesize: u64::from(nodesize) }
     }
 
-    /// Begins again with these groups and what is excluded in each; what is reserved stays reserved.
-    pub fn start_again(&self, groups: impl Iterator<Item = (GroupInfo, Vec<Range<Logical>>)>) {
+    /// Begins again with these groups, what is excluded in each, and the data columns of its rows; what is reserved stays
+    /// reserved.
+    pub fn start_again(&self, groups: impl Iterator<Item = (GroupInfo, Vec<Range<Logical>>, u64)>) {
         let mut state = self.state.lock();
-        *state = SpaceState { reserved: state.reserved, targets: state.targets, ..SpaceState::default() };
+        let writes = std::mem::take(&mut state.writes);
+        *state = SpaceState { reserved: state.reserved, targets: state.targets, writes, ..SpaceState::default() };
         drop(state);
-        groups.for_each(|(info, excluded)| self.add_group(info, &excluded, false));
+        groups.for_each(|(info, excluded, columns)| self.add_group_in_rows(info, &excluded, false, columns));
     }
 
     /// Adds a group. `free` is `Some` for one whose whole content is known (a new one).
     pub fn add_group(&self, info: GroupInfo, excluded: &[Range<Logical>], new: bool) {
+        self.add_group_in_rows(info, excluded, new, 0);
+    }
+
+    /// The same for a group with parity, whose rows have so many data columns; 0 for one without.
+    pub fn add_group_in_rows(&self, info: GroupInfo, excluded: &[Range<Logical>], new: bool, columns: u64) {
         let class = Class::of(info.flags).expect("the tree checker has seen the flags");
         let excluded: Vec<Range<u64>> = excluded.iter().map(|range| range.start.0..range.end.0).collect();
         let excluded_bytes = merged_len(&excluded);
         let (start, length, flags, used) = (info.start.0, info.length, info.flags, info.used);
-        let mut group = Group { length, flags, class, used, free: None, excluded, excluded_bytes, pinned: 0, closed: false };
+        let (free, pinned, closed) = (None, 0, false);
+        let mut group = Group { length, flags, class, columns, used, free, excluded, excluded_bytes, pinned, closed };
         if new {
-            let mut free = FreeExtents::default();
+            let mut free = FreeSpace::new(start, columns);
             free.insert(start, length);
             group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
             group.free = Some(free);
@@ -304,7 +424,7 @@ impl Space {
             return;
         }
         let before = group.allocatable();
-        let mut free = FreeExtents::default();
+        let mut free = FreeSpace::new(start.0, group.columns);
         runs.iter().for_each(|&(at, len)| free.insert(at, len));
         group.excluded.iter().for_each(|range| free.remove(range.start, range.end - range.start));
         let group_range = start.0..start.0 + group.length;
@@ -331,64 +451,74 @@ impl Space {
         [Class::Metadata, Class::System].map(|class| Logical(state.hint[state.resolve(class) as usize]))
     }
 
-    /// Allocates one tree block, aligned to its size.
+    /// Allocates one tree block, aligned to its size; where parity allows it and there is room, away from what is needed.
     pub fn allocate_node(&self, class: Class) -> Found {
-        let mut state = self.state.lock();
-        let class = state.resolve(class);
-        let target = state.targets[class as usize];
-        match target.map_or(Found::Nothing, |_| self.find_node(&mut state, class, target)) {
-            Found::Nothing => self.find_node(&mut state, class, None),
-            found => found,
-        }
+        self.allocate_block(class, Stream::Trees)
     }
 
-    /// The same in groups of one profile, or of any.
-    fn find_node(&self, state: &mut SpaceState, class: Class, profile: Option<u64>) -> Found {
-        let (len, hint) = (self.nodesize, state.hint[class as usize]);
-        let first = state.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
-        let (mut unloaded, mut from) = (None, Some(first));
-        // From the group that served last to the end, then from the beginning.
-        for wrapped in [false, true] {
-            while let Some(start) = from.filter(|&start| !wrapped || start < first) {
-                let group = state.groups.get_mut(&start);
-                let fits = |group: &&mut Group| {
-                    group.class == class && group.allocatable() >= len && group.has_profile(profile)
-                };
-                if let Some(group) = group.filter(fits) {
-                    match &mut group.free {
-                        None => unloaded = unloaded.or(Some(start)),
-                        Some(free) => {
-                            if let Some(at) = free.take_aligned(len, hint) {
-                                state.free[class as usize] -= len;
-                                state.hint[class as usize] = at + len;
-                                return Found::Extent(Logical(at), len);
-                            }
-                        }
-                    }
-                }
-                from = state.groups.range(start + 1..).next().map(|(&start, _)| start);
+    /// The same, for a log.
+    pub fn allocate_log_node(&self) -> Found {
+        self.allocate_block(Class::Metadata, Stream::Logs)
+    }
+
+    fn allocate_block(&self, class: Class, stream: Stream) -> Found {
+        let mut state = self.state.lock();
+        let class = state.resolve(class);
+        match state.allocate_block(class, stream, Sharing::Never, self.nodesize) {
+            Found::Nothing if state.has_rows(class) => {
+                state.allocate_block(class, stream, Sharing::Allowed, self.nodesize)
             }
-            from = state.groups.keys().next().copied();
-        }
-        unloaded.map_or(Found::Nothing, |start| Found::Load(Logical(start)))
-    }
-
-    /// Allocates up to `want` contiguous bytes, at least `min`.
-    pub fn allocate_extent(&self, class: Class, want: u64, min: u64) -> Found {
-        let mut state = self.state.lock();
-        let class = state.resolve(class);
-        let target = state.targets[class as usize];
-        match target.map_or(Found::Nothing, |_| find_extent(&mut state, class, (want, min), target)) {
-            Found::Nothing => find_extent(&mut state, class, (want, min), None),
             found => found,
         }
     }
 
-    /// The same in groups of one profile only.
-    pub fn allocate_extent_of(&self, class: Class, len: u64, profile: u64) -> Found {
+    /// Allocates up to `want` contiguous bytes, at least `min`, for `stream`.
+    pub fn allocate_extent(&self, class: Class, want: u64, min: u64, (stream, sharing): (Stream, Sharing)) -> Found {
         let mut state = self.state.lock();
         let class = state.resolve(class);
-        find_extent(&mut state, class, (len, len), Some(profile))
+        let found = state.allocate_extent(class, (want, min), (stream, sharing));
+        if let (Found::Extent(at, _), Stream::Data) = (found, stream) {
+            state.begin_write(at);
+        }
+        found
+    }
+
+    /// The same of exactly `len` bytes in groups of one profile only.
+    pub fn allocate_extent_of(&self, class: Class, len: u64, by: (Stream, Sharing), profile: u64) -> Found {
+        let mut state = self.state.lock();
+        let class = state.resolve(class);
+        let found = state.find_extent(class, (len, len), by, Some(profile));
+        if let (Found::Extent(at, _), Stream::Data) = (found, by.0) {
+            state.begin_write(at);
+        }
+        found
+    }
+
+    /// Bytes of the class that serves `class` that are free in slices of which nothing is in use; of groups that are not loaded
+    /// all that is free.
+    pub fn fresh(&self, class: Class) -> u64 {
+        let state = self.state.lock();
+        let class = state.resolve(class);
+        let groups = state.groups.values().filter(|group| group.class == class);
+        groups.map(|group| group.free.as_ref().map_or_else(|| group.allocatable(), FreeSpace::fresh)).sum()
+    }
+
+    /// Whether the class that serves `class` has groups with parity.
+    pub fn has_rows(&self, class: Class) -> bool {
+        let state = self.state.lock();
+        state.has_rows(state.resolve(class))
+    }
+
+    /// What these streams have allocated is about to be needed: the rest of its slices serves nobody any more.
+    pub fn close(&self, streams: &[Stream]) {
+        self.state.lock().close(streams);
+    }
+
+    /// Whether all of `len` bytes at `at` is known to be free.
+    pub fn is_free(&self, at: Logical, len: u64) -> bool {
+        let state = self.state.lock();
+        let group = state.groups.range(..=at.0).next_back();
+        group.is_some_and(|(_, group)| group.free.as_ref().is_some_and(|free| free.covers(at.0, len)))
     }
 
     /// Takes exactly these bytes, which somebody wrote whom the trees do not know (a log), out of what is free in a
@@ -410,10 +540,24 @@ impl Space {
         Claimed::Yes
     }
 
-    /// Takes one tree block where the caller had one before. Skips otherwise empty groups, which are about to be deleted.
+    /// Takes one block of a log where the caller had one before. Skips otherwise empty groups, which are about to be deleted, and
+    /// places that share parity with what is needed.
     pub fn retake_node(&self, class: Class, at: Logical) -> bool {
         let holds_more = self.group_of(at).is_some_and(|group| group.used > 0);
-        holds_more && self.claim(class, at, self.nodesize) == Claimed::Yes
+        holds_more && self.reclaim(class, at, self.nodesize)
+    }
+
+    fn reclaim(&self, class: Class, at: Logical, len: u64) -> bool {
+        let mut state = self.state.lock();
+        let class = state.resolve(class);
+        let Some((_, group)) = state.groups.range_mut(..=at.0).next_back() else { return false };
+        let Some(free) = group.free.as_mut().filter(|free| free.offers(Stream::Logs, at.0, len)) else { return false };
+        if group.class != class {
+            return false;
+        }
+        free.take(Stream::Logs, at.0, len, true);
+        state.free[class as usize] -= len;
+        true
     }
 
     /// Gives back what was allocated and never written or never recorded.
@@ -548,35 +692,6 @@ impl Space {
     pub fn bytes_used(&self) -> u64 {
         self.state.lock().groups.values().map(|group| group.used).sum()
     }
-}
-
-/// Finds up to `want` contiguous bytes, at least `min`, in groups of one profile, or of any.
-fn find_extent(state: &mut SpaceState, class: Class, (want, min): (u64, u64), profile: Option<u64>) -> Found {
-    let hint = state.hint[class as usize];
-    let first = state.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
-    let order: Vec<u64> = state
-        .groups
-        .range(first..)
-        .chain(state.groups.range(..first))
-        .filter(|(_, group)| group.class == class && group.allocatable() >= min && group.has_profile(profile))
-        .map(|(&start, _)| start)
-        .collect();
-    // A whole run wherever there is one, before any fragment; but a group must be loaded to know.
-    for (want_at_least, fragments) in [(want, false), (min, true)] {
-        for &start in &order {
-            let group = state.groups.get_mut(&start).expect("just listed");
-            if !fragments && group.allocatable() < want {
-                continue;
-            }
-            let Some(free) = &mut group.free else { return Found::Load(Logical(start)) };
-            if let Some((at, len)) = free.take_best_fit(want, want_at_least) {
-                state.free[class as usize] -= len;
-                state.hint[class as usize] = start;
-                return Found::Extent(Logical(at), len);
-            }
-        }
-    }
-    Found::Nothing
 }
 
 fn info(start: u64, group: &Group) -> GroupInfo {

@@ -97,7 +97,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::space::Found;
+    use crate::space::{Found, Sharing, Stream};
     use butterfs_ondisk::Generation;
 
     const MIB: u64 = 1 << 20;
@@ -197,7 +197,10 @@ mod tests {
     #[test]
     fn pinned_and_unrecorded_bytes_keep_their_group() {
         let space = space(&[bits::DATA; 2]);
-        let Found::Extent(at, len) = space.allocate_extent(Class::Data, MIB, MIB) else { panic!("it is empty") };
+        let Found::Extent(at, len) = space.allocate_extent(Class::Data, MIB, MIB, (Stream::InPlace, Sharing::Allowed))
+        else {
+            panic!("it is empty")
+        };
         assert_eq!(at, Logical(0));
         assert_eq!(delete_unused(&space, 0), [16], "the other one is empty");
         space.add_group(GroupInfo { start: Logical(64 * MIB), length: MIB, flags: bits::DATA, used: 0 }, &[], true);

@@ -10,6 +10,7 @@
 use super::Core;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, GroupInfo};
+use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
 use butterfs_ondisk::items::{ChunkHead, Stripe, block_group_flags as bits};
 use butterfs_ondisk::key::DiskKey;
@@ -90,7 +91,8 @@ impl DeviceExtents {
     }
 
     fn unallocated(&self) -> u64 {
-        self.end().saturating_sub(FIRST_PHYSICAL).saturating_sub(self.used())
+        let in_front = self.extents.range(..self.end()).map(|(_, len)| len).sum();
+        self.end().saturating_sub(FIRST_PHYSICAL).saturating_sub(in_front)
     }
 }
 
@@ -322,7 +324,8 @@ impl DeviceSpace {
         let named = |name| Profile::named(name).expect("the table has this row");
         let Some(&best) = wanted.iter().max_by_key(strength) else { return named("single") };
         let left = self.usable().count();
-        match best.copies {
+        // A byte with parity is worth as many copies as survive the same.
+        match best.copies + best.parity {
             _ if left >= best.min_devices => best,
             1 => named("single"),
             copies => match left.min(copies) {
@@ -412,8 +415,11 @@ impl Core {
         let mut map = (*map).clone();
         map.insert(chunk.clone()).map_err(|error| Error::corrupt(error.to_string()))?;
         devices.add_chunk(&chunk);
+        if let Some(feature) = feature_of(chunk.kind).filter(|feature| !self.has_incompat(*feature)) {
+            self.set_incompat(feature);
+        }
         let info = GroupInfo { start: chunk.start, length: chunk.length, flags: chunk.kind, used: 0 };
-        let excluded = map.superblock_exclusions(&chunk);
+        let (excluded, columns) = (map.superblock_exclusions(&chunk), chunk.parity_columns());
         // The items wait before anything is allocated in the chunk: a block there must find them when that freezes. Who makes
         // the superblock sees the chunk in the map and here, or in neither.
         self.gate.with_books(|books| {
@@ -421,7 +427,7 @@ impl Core {
             books.new_chunks.push(chunk);
             books.has_allocated_chunk = true;
         });
-        self.space.add_group(info, &excluded, true);
+        self.space.add_group_in_rows(info, &excluded, true, columns);
         Ok(())
     }
 
@@ -434,6 +440,17 @@ impl Core {
 /// Whether a chunk of the profile is as long as each of its stripes.
 fn is_plain(profile: &Profile) -> bool {
     profile.max_devices.is_some()
+}
+
+/// The feature that a filesystem with chunks of this kind has.
+fn feature_of(kind: u64) -> Option<u64> {
+    if kind & (bits::RAID1C3 | bits::RAID1C4) != 0 {
+        Some(incompat::RAID1C34)
+    } else if kind & (bits::RAID5 | bits::RAID6) != 0 {
+        Some(incompat::RAID56)
+    } else {
+        None
+    }
 }
 
 /// Of so many devices with room, how many a chunk uses.
@@ -510,9 +527,16 @@ mod tests {
         const GIB: u64 = 1 << 30;
         let first = FIRST_PHYSICAL;
         let space = several(&[10 * GIB + first, 4 * GIB + first, 4 * GIB + first]);
-        for (profile, expected) in
-            [("single", 18), ("DUP", 9), ("RAID1", 8), ("RAID1C3", 4), ("RAID1C4", 0), ("RAID0", 18)]
-        {
+        for (profile, expected) in [
+            ("single", 18),
+            ("DUP", 9),
+            ("RAID1", 8),
+            ("RAID1C3", 4),
+            ("RAID1C4", 0),
+            ("RAID0", 18),
+            ("RAID5", 8),
+            ("RAID6", 4),
+        ] {
             assert_eq!(space.unallocated(Profile::named(profile).unwrap()), expected * GIB, "{profile}");
         }
     }
@@ -527,6 +551,10 @@ mod tests {
             (&["single", "RAID1", "DUP"], 2, Class::Metadata, "RAID1"),
             (&["RAID1"], 1, Class::Metadata, "DUP"),
             (&["RAID10"], 1, Class::Data, "single"),
+            (&["RAID5"], 2, Class::Data, "RAID5"),
+            (&["RAID5"], 1, Class::Metadata, "DUP"),
+            (&["RAID6"], 2, Class::Data, "RAID1"),
+            (&["RAID6", "RAID5"], 3, Class::Data, "RAID6"),
             (&["RAID0"], 1, Class::Data, "RAID0"),
             (&["DUP", "single"], 1, Class::Metadata, "DUP"),
         ];

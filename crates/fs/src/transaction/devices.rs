@@ -2,7 +2,7 @@
 
 use super::chunk_allocation::DeviceSpace;
 use butterfs_ondisk::DeviceId;
-use butterfs_ondisk::items::{DevItem, LeftState, StaleDevice};
+use butterfs_ondisk::items::{DevItem, DevReplaceItem, LeftState, StaleDevice};
 use butterfs_sync::{Mutex, order};
 use butterfs_volume::DeviceStats;
 use std::collections::BTreeMap;
@@ -26,6 +26,8 @@ pub(crate) struct Devices {
     pub stats: Mutex<BTreeMap<DeviceId, DeviceStats>, { order::DEVICE_STATS }>,
     /// Those that the device tree calls stale.
     pub stale: Mutex<BTreeMap<DeviceId, StaleItem>, { order::STALE_ITEMS }>,
+    /// The last replacement of a device.
+    pub replacement: Mutex<DevReplaceItem, { order::REPLACEMENT }>,
     /// The last commits, newest first, in which devices may have been left behind.
     pub last_states: Mutex<[LeftState; 4], { order::LAST_STATES }>,
 }

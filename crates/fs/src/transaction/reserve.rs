@@ -7,7 +7,8 @@
 
 use super::Core;
 use crate::error::{Errno, Error, Result};
-use crate::space::{Class, Found};
+use crate::options::Canary;
+use crate::space::{Class, Found, Sharing, Stream};
 use butterfs_ondisk::Logical;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -144,10 +145,26 @@ impl Core {
         }
     }
 
+    /// Whether another chunk is worth it where what is free shares parity with what is in use: no more than an eighth of the
+    /// devices is left unused for that by each class, and a tenth of them stays for other chunks.
+    fn may_spread(&self, class: Class) -> bool {
+        let unused = self.space.totals(class).free.saturating_sub(self.space.fresh(class));
+        let devices = self.devices.space.lock();
+        let total = devices.total_bytes();
+        unused <= total / 8 && devices.unallocated_bytes() >= total / 10
+    }
+
     /// Half of the global reserve is the commit's alone: what an operation does adds to the commit's cost.
     fn reserve_metadata(&self, bytes: u64, frees: bool) -> bool {
         let reserve = self.global_reserve();
         let floor = self.commit_cost() + if frees { reserve / 2 } else { reserve };
+        if self.space.has_rows(Class::Metadata)
+            && self.space.fresh(Class::Metadata) < bytes + floor
+            && self.may_spread(Class::Metadata)
+        {
+            // Without one, blocks share parity with what is in use.
+            let _ = self.allocate_chunk(Class::Metadata);
+        }
         self.space.reserve(Class::Metadata, bytes, floor)
     }
 
@@ -200,17 +217,19 @@ impl Core {
     }
 
     /// Allocates up to `want` contiguous bytes of data space out of `reservation`, at least `min`; both multiples of
-    /// the sector size. No handle and no lock may be held.
+    /// the sector size. No handle and no lock may be held. For [`Stream::Data`] the caller ends the write with
+    /// [`Space::end_write`](crate::space::Space::end_write).
     pub fn allocate_data(
         self: &Arc<Self>,
-        want: u64,
-        min: u64,
+        (want, min): (u64, u64),
+        stream: Stream,
         reservation: &mut DataReservation,
     ) -> Result<(Logical, u64)> {
         assert!(want <= reservation.bytes, "{want} bytes are allocated, {} are reserved", reservation.bytes);
+        let mut sharing = if self.has_canary(Canary::RowsShared) { Sharing::Allowed } else { Sharing::Never };
         loop {
             self.env().passes("data is about to get its place");
-            match self.space.allocate_extent(Class::Data, want, min) {
+            match self.space.allocate_extent(Class::Data, want, min, (stream, sharing)) {
                 Found::Extent(at, len) => {
                     reservation.shrink(len);
                     return Ok((at, len));
@@ -218,6 +237,11 @@ impl Core {
                 Found::Load(group) => {
                     if let Some(group) = self.space.group_of(group) {
                         self.load_group_ahead(&group)?;
+                    }
+                }
+                Found::Nothing if sharing == Sharing::Never && self.space.has_rows(Class::Data) => {
+                    if !self.may_spread(Class::Data) || self.allocate_chunk(Class::Data).is_err() {
+                        sharing = Sharing::Allowed;
                     }
                 }
                 Found::Nothing => self

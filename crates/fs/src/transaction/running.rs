@@ -87,6 +87,8 @@ pub(crate) enum DeviceChange {
     Remove(DeviceId),
     /// The device tree says this about a replacement.
     Replace(DevReplaceItem),
+    /// The device that takes over has the number of the other one, and is what `device` says.
+    Replaced { item: DevReplaceItem, device: DevItem },
 }
 
 /// Blocks that the logs of a transaction have, and could have.

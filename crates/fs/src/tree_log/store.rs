@@ -9,6 +9,7 @@
 use super::OWNER;
 use crate::error::{Error, Result};
 use crate::extent::items::{EditItems, Items, Visit};
+use crate::space::Class;
 use crate::transaction::{Core, Transaction};
 use butterfs_ondisk::{Generation, Key, Level, Logical};
 use butterfs_tree::{Node, NodeEditor, NodePtr, NodeSource};
@@ -88,7 +89,9 @@ impl LogEditor<'_> {
         let blocks = &mut *self.store.blocks.borrow_mut();
         if blocks.spare.is_empty() {
             blocks.spare.push(self.core.allocate_log_block(&self.store.transaction)?);
-            while blocks.spare.len() < RUN_BLOCKS
+            // The next log must not share parity with this one.
+            let run = if self.core.space.has_rows(Class::Metadata) { 1 } else { RUN_BLOCKS };
+            while blocks.spare.len() < run
                 && let Ok(at) = self.core.allocate_log_block(&self.store.transaction)
             {
                 blocks.spare.push(at);

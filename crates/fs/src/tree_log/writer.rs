@@ -23,6 +23,7 @@ use crate::commit::write_nodes;
 use crate::error::{Error, Result};
 use crate::extent::checksums::{self, Layout};
 use crate::options::Canary;
+use crate::space::Stream;
 use crate::transaction::{BlockSource, Committed, Core, Handle, Tree};
 use butterfs_ondisk::items::{InodeItem, RootItem};
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
@@ -343,6 +344,8 @@ impl Logs {
     }
 
     fn flush_blocks(&self, frozen: &Frozen) -> Result<()> {
+        // The log's data is needed from now on: nothing that shares parity with it may be on its way.
+        self.core.space.await_writes(self.core.space.end_epoch());
         if !self.core.has_canary(Canary::LogSuperblockEarly) {
             self.core.volume.flush()?;
         }
@@ -395,6 +398,7 @@ impl Logs {
             return Err(Stop::Commit("a chunk was added, or extents were moved"));
         }
         let frozen = set.freeze(core);
+        core.space.close(&[Stream::Logs]);
         if frozen.is_err() {
             set.broken = true;
         }

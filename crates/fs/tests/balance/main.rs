@@ -80,3 +80,56 @@ fn profiles_are_converted() {
     kernel_balances(&image, &["--full-balance"]);
     check_all(&image);
 }
+
+#[test]
+fn what_the_kernel_left_is_finished() {
+    if !requirement::kernel_btrfs("what_the_kernel_left_is_finished") {
+        return;
+    }
+    let moments = if std::env::var("BUTTERFS_SOAK").is_ok() { 50 } else { 6 };
+    let scratch = Scratch::new("balance-left");
+    let image = filled(variant("xxhash-4k"), &scratch);
+    let before = prints(&image);
+    let mut found = [0; 3];
+    for moment in 0..moments {
+        let left = scratch.join(&format!("left{moment}.img"));
+        interrupted(&image, &left, moment, moments);
+        let state = left_behind(&left);
+        found = [0, 1, 2].map(|kind| found[kind] + usize::from(state[kind]));
+        let fs = open(&left);
+        while fs.balance_status().is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        fs.shutdown().unwrap();
+        drop(fs);
+        assert_eq!(left_behind(&left), [false; 3], "moment {moment}");
+        check_all(&left);
+        same(&before, &prints(&left), &format!("moment {moment}: {state:?}"));
+        std::fs::remove_file(&left).unwrap();
+    }
+    eprintln!("of {moments}: {} with a balance, {} with reloc trees, {} with copies of data", found[0], found[1], found[2]);
+    assert!(found[0] > 0, "no moment was inside a balance");
+}
+
+#[test]
+fn work_goes_on_beside_it() {
+    let device = std::sync::Arc::new(butterfs_device::MemoryDevice::new(768 << 20));
+    let devices: Vec<std::sync::Arc<dyn butterfs_device::BlockDevice>> = vec![device.clone()];
+    let made = butterfs_fs::mkfs::MkfsOptions { nodesize: Some(4096), ..Default::default() };
+    butterfs_fs::mkfs::mkfs(&devices, &made, &butterfs_fs::Env::system()).unwrap();
+    let fs = butterfs_fs::Filesystem::open(devices, Default::default(), butterfs_fs::Env::system()).unwrap();
+    let workers: Vec<Worker> = (0..3).map(|number| Worker::new(&fs, number)).collect();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run(&stop))).collect();
+        for _ in 0..6 {
+            let end = fs.balance_start(everything()).unwrap();
+            assert!(matches!(end, BalanceEnd::Completed { .. }), "{end:?}");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        running.into_iter().map(|thread| thread.join().unwrap()).for_each(|worker| worker.verify());
+    });
+    fs.shutdown().unwrap();
+    let report = butterfs_testkit::judge::judge_memory(&device);
+    assert!(report.is_clean(), "{}", butterfs_testkit::judge::text(&report));
+}

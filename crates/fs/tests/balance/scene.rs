@@ -81,3 +81,118 @@ pub fn kernel_balances(image: &Path, arguments: &[&str]) {
     let complaints = mount.finish();
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
+
+/// A copy of the image as it is when the kernel is somewhere in a balance of it: what a power cut would leave.
+pub fn interrupted(image: &Path, left: &Path, moment: u64, moments: u64) {
+    let work = left.with_extension("work");
+    run_ok(60, "cp", &["--sparse=always", image.to_str().unwrap(), work.to_str().unwrap()]);
+    let mount = KernelMount::new(&work, "noatime");
+    let path = mount.path().to_str().unwrap().to_owned();
+    let balance = std::thread::spawn(move || {
+        run_ok(300, "btrfs", &["balance", "start", "--full-balance", &path]);
+    });
+    std::thread::sleep(std::time::Duration::from_millis(30 + 2500 * moment / moments));
+    // Written in place of the device: frozen, so that the copy is of one moment.
+    let frozen = mount.path().to_str().unwrap().to_owned();
+    run_ok(60, "fsfreeze", &["-f", &frozen]);
+    run_ok(60, "cp", &["--sparse=always", work.to_str().unwrap(), left.to_str().unwrap()]);
+    run_ok(60, "fsfreeze", &["-u", &frozen]);
+    balance.join().unwrap();
+    drop(mount);
+    std::fs::remove_file(&work).unwrap();
+}
+
+/// Whether an image has a balance, reloc trees, and copies of data of the kernel.
+pub fn left_behind(image: &Path) -> [bool; 3] {
+    let image = image.to_str().unwrap();
+    let root = run_ok(60, "btrfs", &["inspect-internal", "dump-tree", "-t", "root", image]);
+    let copies = run_ok(60, "btrfs", &["inspect-internal", "dump-tree", "-t", "data_reloc", image]);
+    [root.contains("BALANCE"), root.contains("(TREE_RELOC ROOT_ITEM"), copies.contains("ORPHAN")]
+}
+
+/// Somebody who works in a directory of their own and knows what is in it.
+pub struct Worker {
+    fs: Filesystem,
+    directory: butterfs_fs::InodeId,
+    random: u64,
+    known: std::collections::BTreeMap<String, Vec<u8>>,
+}
+
+const CALLER: butterfs_fs::Caller = butterfs_fs::Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
+
+impl Worker {
+    pub fn new(fs: &Filesystem, number: u64) -> Worker {
+        let root = butterfs_fs::InodeId::root_of(butterfs_fs::TreeId::FS);
+        let name = format!("worker{number}");
+        fs.create_subvolume(&CALLER, root, name.as_bytes()).unwrap();
+        let directory = fs.lookup(root, name.as_bytes()).unwrap().id;
+        Worker { fs: fs.clone(), directory, random: number * 7919 + 1, known: Default::default() }
+    }
+
+    fn next(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+
+    /// Writes, syncs, removes and takes snapshots until somebody says to stop.
+    pub fn run(mut self, stop: &std::sync::atomic::AtomicBool) -> Worker {
+        let mut snapshots = Vec::new();
+        let mut rounds = 0;
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) || rounds < 50 {
+            rounds += 1;
+            let name = format!("file{}", self.next(60));
+            match self.next(12) {
+                0 => self.remove(&name),
+                1 => {
+                    if let Ok(found) = self.fs.lookup(self.directory, name.as_bytes()) {
+                        self.fs.fsync(found.id, false).unwrap();
+                        self.fs.forget(found.id, 1);
+                    }
+                }
+                2 => {
+                    let root = butterfs_fs::InodeId::root_of(butterfs_fs::TreeId::FS);
+                    let snapshot = format!("snapshot{}-{rounds}", self.directory.tree.0);
+                    self.fs.snapshot(self.directory.tree, root, snapshot.as_bytes(), rounds % 2 == 0).unwrap();
+                    snapshots.push(snapshot);
+                    if snapshots.len() > 4 {
+                        let oldest = snapshots.remove(0);
+                        self.fs.delete_subvolume(root, oldest.as_bytes()).unwrap();
+                    }
+                }
+                _ => self.write(&name),
+            }
+        }
+        self
+    }
+
+    fn write(&mut self, name: &str) {
+        let id = match self.fs.lookup(self.directory, name.as_bytes()) {
+            Ok(found) => found.id,
+            Err(_) => self.fs.create(&CALLER, self.directory, name.as_bytes(), 0o644).unwrap().id,
+        };
+        let (at, len) = (self.next(200_000) as usize, self.next(60_000) as usize + 1);
+        let seed = self.next(1 << 30);
+        let bytes: Vec<u8> = (0..len as u64).map(|index| ((index * 31 + seed) ^ (seed >> (index % 24))) as u8).collect();
+        self.fs.write(id, at as u64, &bytes, false).unwrap();
+        self.fs.forget(id, 1);
+        let known = self.known.entry(name.to_owned()).or_default();
+        known.resize(known.len().max(at + len), 0);
+        known[at..at + len].copy_from_slice(&bytes);
+    }
+
+    fn remove(&mut self, name: &str) {
+        if self.known.remove(name).is_some() {
+            self.fs.unlink(self.directory, name.as_bytes()).unwrap();
+        }
+    }
+
+    pub fn verify(&self) {
+        for (name, known) in &self.known {
+            let found = self.fs.lookup(self.directory, name.as_bytes()).unwrap();
+            let mut out = Vec::new();
+            self.fs.read(found.id, 0, known.len() + 1, &mut out).unwrap();
+            assert!(out == *known, "{name}");
+            self.fs.forget(found.id, 1);
+        }
+    }
+}

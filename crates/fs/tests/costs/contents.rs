@@ -54,6 +54,10 @@ pub const OPERATIONS: &[Operation] = &[
         write(s, m, BLOCK);
         m.call(s, || s.world.fs.write_back(s.file)).unwrap();
     }),
+    Operation::new("append", "", One, |s, m| {
+        let data = pattern(9, 1000);
+        m.call(s, || s.world.fs.append(s.file, &data, false)).unwrap();
+    }),
     Operation::new("write_mapped", "", One, |s, m| {
         let data = pattern(8, BLOCK as usize);
         m.call(s, || s.world.fs.write_mapped(s.file, BLOCK, &data)).unwrap();

@@ -3,12 +3,13 @@
 
 use super::scene::*;
 use butterfs_device::{BlockDevice, Kept, MemoryDevice, Recorder};
-use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, Storage};
+use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, ReplaceRequest, Storage};
 use butterfs_fs::migration::MigrationTarget;
 use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::{DeviceId, Filesystem, InodeId, OperationProgress, Options, inode_flags};
 use butterfs_ondisk::profile::Profile;
 use butterfs_testkit::judge::{judge, text};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +37,11 @@ fn write_on(fs: &Filesystem, id: InodeId, recorder: &Recorder, stop: &AtomicBool
     while !stop.load(Ordering::Relaxed) {
         let at = version * 7 % BLOCKS;
         fs.write(id, at * BLOCK as u64, &block(version), false).unwrap();
-        if version % 3 == 0 { fs.sync().unwrap() } else { fs.fsync(id, false).unwrap() }
+        if version % 3 == 0 {
+            fs.sync().unwrap()
+        } else {
+            fs.fsync(id, false).unwrap()
+        }
         acknowledged.push((recorder.len(), at, version));
         version += 1;
     }
@@ -57,7 +62,9 @@ fn record(
         let nocow = fs.create(&ROOT, root, b"nocow", 0o600).unwrap().id;
         let flags = inode_flags::NODATACOW | inode_flags::NODATASUM;
         fs.set_flags(nocow, flags, flags).unwrap();
-        (0..BLOCKS).for_each(|at| drop(fs.write(nocow, at * BLOCK as u64, &block(0), false).unwrap()));
+        for at in 0..BLOCKS {
+            fs.write(nocow, at * BLOCK as u64, &block(0), false).unwrap();
+        }
         let still = fs.create(&ROOT, root, b"still", 0o600).unwrap().id;
         fs.write(still, 0, &noise(5, 3 << 20), false).unwrap();
         fs.snapshot(root.tree, root, b"snap", true).unwrap();
@@ -95,8 +102,7 @@ fn look(recorded: &Recorded, sets: &[Vec<usize>]) -> Result<usize, String> {
     let step = (points.len() / 60).max(1);
     for (number, &point) in points.iter().enumerate().filter(|(number, _)| number % step == 0) {
         for keep in [Kept::Nothing, Kept::Whole] {
-            let devices: Vec<Arc<MemoryDevice>> =
-                recorded.bases.iter().map(|base| Arc::new(base.snapshot())).collect();
+            let devices: Vec<Arc<MemoryDevice>> = recorded.bases.iter().map(|base| Arc::new(base.snapshot())).collect();
             let bases: Vec<&dyn BlockDevice> = devices.iter().map(|device| &**device as &dyn BlockDevice).collect();
             // Of a device every second write that is not durable, in the second kind of state.
             let mut kept = |index: usize, _: &_| if index % 2 == number % 2 { keep.clone() } else { Kept::Nothing };
@@ -109,7 +115,12 @@ fn look(recorded: &Recorded, sets: &[Vec<usize>]) -> Result<usize, String> {
     Ok(states)
 }
 
-fn look_at(devices: &[Arc<MemoryDevice>], sets: &[Vec<usize>], point: usize, acknowledged: &Acknowledged) -> Result<(), String> {
+fn look_at(
+    devices: &[Arc<MemoryDevice>],
+    sets: &[Vec<usize>],
+    point: usize,
+    acknowledged: &Acknowledged,
+) -> Result<(), String> {
     let mut reasons = Vec::new();
     for set in sets {
         let given: Vec<Arc<MemoryDevice>> = set.iter().map(|&index| devices[index].clone()).collect();
@@ -183,8 +194,13 @@ fn a_conversion_survives_power_cuts() {
 fn canaries_of_moving_chunks_are_found() {
     for canary in [Canary::StripesSwappedEarly, Canary::MoveNotFollowed, Canary::PieceNotCopied] {
         let found = (0..3).any(|_| {
-            let recorded = std::panic::catch_unwind(|| moved(Some(canary)));
-            recorded.map_or(true, |recorded| look(&recorded, &[vec![0, 1]]).is_err())
+            let recorded = catch_unwind(|| moved(Some(canary)));
+            let looked = |recorded: Recorded| {
+                // Reading what is wrong may panic, too.
+                let looked = catch_unwind(AssertUnwindSafe(|| look(&recorded, &[vec![0, 1]])));
+                looked.map_or(true, |found| found.is_err())
+            };
+            recorded.map_or(true, looked)
         });
         assert!(found, "nobody noticed {canary:?}");
     }
@@ -210,4 +226,15 @@ fn resizing_survives_power_cuts() {
         fs.resize_device(DeviceId(1), NewSize::Max, Storage::Stays).unwrap();
     });
     look(&recorded, &[vec![0]]).unwrap();
+}
+
+#[test]
+fn replacing_survives_power_cuts() {
+    let devices = memory(&[160 << 20, 170 << 20]);
+    make(&devices[..1], "single", "DUP");
+    let recorded = record(&devices, 1, None, |fs, recorded| {
+        let request = ReplaceRequest { source: DeviceId(1), avoids_source: false, force: false, old: OldContent::Keep };
+        fs.begin_replace(Arc::clone(&recorded[1]), &request).unwrap().run().unwrap();
+    });
+    look(&recorded, &[vec![0], vec![0, 1], vec![1]]).unwrap();
 }

@@ -2,9 +2,8 @@
 
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::env::{Env, Source, Time};
-use butterfs_fs::file::Whence;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
-use butterfs_fs::{Algorithm, Caller, DataPolicy, Filesystem, InodeId, Method, Options, inode_flags};
+use butterfs_fs::{AccessTimes, Algorithm, Caller, DataPolicy, Filesystem, InodeId, Method, Options, inode_flags};
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::judge::{judge, text};
 use butterfs_testkit::kernel;
@@ -17,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Root without a umask.
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
-pub const MIB: u64 = 1 << 20;
 
 struct Clock(AtomicU64);
 
@@ -74,15 +72,14 @@ pub fn dynamic(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn BlockDevice>> {
 /// A new filesystem with this profile of data and that of trees.
 pub fn make(devices: &[Arc<MemoryDevice>], data: &str, metadata: &str) {
     use butterfs_ondisk::profile::Profile;
-    let options = MkfsOptions {
-        data: Profile::named(data),
-        metadata: Profile::named(metadata),
-        ..MkfsOptions::default()
-    };
+    let options =
+        MkfsOptions { data: Profile::named(data), metadata: Profile::named(metadata), ..MkfsOptions::default() };
     mkfs(&dynamic(devices), &options, &env()).expect("mkfs");
 }
 
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options) -> Filesystem {
+    // Looking changes nothing.
+    let options = Options { access_times: AccessTimes::Never, ..options };
     Filesystem::open(devices, options, env()).expect("open")
 }
 
@@ -93,8 +90,12 @@ pub fn fill(fs: &Filesystem) {
     let big = file("big");
     fs.write(big, 0, &noise(1, 9 << 20), false).unwrap();
     let nocow = file("nocow");
-    fs.set_flags(nocow, inode_flags::NODATACOW | inode_flags::NODATASUM, inode_flags::NODATACOW | inode_flags::NODATASUM)
-        .unwrap();
+    fs.set_flags(
+        nocow,
+        inode_flags::NODATACOW | inode_flags::NODATASUM,
+        inode_flags::NODATACOW | inode_flags::NODATASUM,
+    )
+    .unwrap();
     fs.write(nocow, 0, &noise(2, 2 << 20), false).unwrap();
     let prealloc = file("prealloc");
     fs.fallocate(prealloc, 0, 0, 3 << 20, false).unwrap();
@@ -124,12 +125,27 @@ pub fn seen(fs: &Filesystem) -> Fingerprint {
     Fingerprint::of_library(fs).expect("everything can be read")
 }
 
-/// The content of a file in the root directory.
+/// Panics unless everything is as it was.
+pub fn assert_same(before: &Fingerprint, after: &Fingerprint, what: &str) {
+    let changed: Vec<String> = before
+        .entries
+        .iter()
+        .filter(|(path, entry)| *path != b"between" && after.entries.get(*path) != Some(entry))
+        .map(|(path, _)| String::from_utf8_lossy(path).into_owned())
+        .collect();
+    let came = after.entries.len() as i64 - before.entries.len() as i64;
+    assert!(changed.is_empty() && came == 0, "{what}: {came} more, changed: {:?}", &changed[..changed.len().min(9)]);
+}
+
+/// The content of a file.
 pub fn content(fs: &Filesystem, name: &str) -> Vec<u8> {
-    let attr = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+    let (mut at, mut size) = (fs.root(), 0);
+    for name in name.split('/') {
+        let attr = fs.lookup(at, name.as_bytes()).unwrap();
+        (at, size) = (attr.id, attr.size);
+    }
     let mut out = Vec::new();
-    fs.read(attr.id, 0, attr.size as usize, &mut out).unwrap();
-    fs.forget(attr.id, 1);
+    fs.read(at, 0, size as usize, &mut out).unwrap();
     out
 }
 
@@ -168,7 +184,5 @@ pub fn files(scratch: &Scratch, devices: &[Arc<MemoryDevice>]) -> Vec<PathBuf> {
 }
 
 pub fn file(fs: &Filesystem, name: &str) -> InodeId {
-    let id = fs.lookup(fs.root(), name.as_bytes()).unwrap().id;
-    fs.seek(id, 0, Whence::Data).ok();
-    id
+    fs.lookup(fs.root(), name.as_bytes()).unwrap().id
 }

@@ -5,6 +5,7 @@
 
 use super::Flags;
 use crate::transport::Transport;
+use butterfs_fs::options::ParityWrites;
 use butterfs_fs::{AccessTimes, DeviceId, Options, Subvolume, TreeId};
 use std::path::PathBuf;
 
@@ -103,6 +104,14 @@ const TABLE: &[(&str, Value, Effect)] = &[
     }),
     ("stale", Required, |options, value| {
         options.engine.stale.push(DeviceId(number(value)?));
+        Ok(())
+    }),
+    ("raid56", Required, |options, value| {
+        options.engine.parity_writes = match value {
+            "inplace" => ParityWrites::InPlace,
+            "cow" => ParityWrites::Copied,
+            _ => return Err(format!("'{value}' is not one of inplace, cow")),
+        };
         Ok(())
     }),
     ("rescue", Required, rescue),

@@ -16,6 +16,7 @@
 
 mod access;
 mod balance;
+mod devices;
 mod files;
 mod hold;
 mod inodes;

@@ -73,6 +73,13 @@ fn answer(answering: &Answering<'_>, question: &Question, sink: Sink<'_>) -> Res
             answering.access().must_be_privileged()?;
             one(question, records::work(answering.filesystem()), sink)
         }
+        Question::ListDevices(question) => answering.devices(&mut each(question, sink)),
+        Question::ResizeDevice(question) => answering.resize(question, &mut each(question, sink)),
+        Question::AddDevice(question) => answering.add_device(question, &mut each(question, sink)),
+        Question::RemoveDevice(question) => answering.remove_device(question, &mut each(question, sink)),
+        Question::CancelDeviceWork(question) => none(question, answering.cancel_work(question)),
+        Question::StartReplace(question) => none(question, answering.start_replace(question)),
+        Question::DescribeReplace(question) => one(question, answering.replace_status()?, sink),
         Question::StartBalance(question) => answering.start_balance(question, &mut each(question, sink)),
         Question::ResumeBalance(question) => answering.resume_balance(question, &mut each(question, sink)),
         Question::StopBalance(question) => none(question, answering.stop_balance(question)),

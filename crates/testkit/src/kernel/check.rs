@@ -125,11 +125,24 @@ pub fn check_several(images: &[impl AsRef<Path>]) {
     for program in programs() {
         // It finds the other devices by looking at all block devices.
         let Verdict { program, clean, findings, output } = check(&program, devices[0].path());
-        assert!(clean, "{} check of {}…: {findings:#?}\n{output}", program.display(), first.display());
+        assert!(
+            clean || is_rebuilt_wrongly(&findings, &output),
+            "{} check of {}…: {findings:#?}\n{output}",
+            program.display(),
+            first.display()
+        );
     }
     for device in &devices {
         run(20, "btrfs", &["device", "scan", "--forget", &device.path().to_string_lossy()]);
     }
+}
+
+/// Whether only data that the program has rebuilt from parity is bad. With `--check-data-csum` it does so wrongly, also for
+/// what the kernel wrote; a scrub by the kernel tells whether parity is right.
+fn is_rebuilt_wrongly(findings: &[String], output: &str) -> bool {
+    matches!(findings, [only] if only == "ERROR: errors found in csum tree")
+        && output.contains("mirror 2 bytenr")
+        && !output.contains("mirror 1 bytenr")
 }
 
 /// The system's `btrfs`, and the newer one that was fetched where the system's is old.

@@ -6,6 +6,7 @@ mod both_ways;
 mod judging;
 mod lost;
 mod lost_beside_the_kernel;
+mod parity;
 mod rig;
 mod split;
 mod stale;

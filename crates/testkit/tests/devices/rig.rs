@@ -27,6 +27,8 @@ pub const LAYOUTS: &[Layout] = &[
     ("raid1c3", "raid1c3", 3),
     ("raid1c4", "raid10", 4),
     ("raid10", "raid1c4", 5),
+    ("raid5", "raid5", 3),
+    ("raid6", "raid6", 4),
 ];
 
 pub fn options(layout: Layout) -> MkfsOptions {

@@ -59,7 +59,7 @@ fn torn_superblocks_are_repaired_and_valid_ones_left_alone() {
         let before = recorder.len();
         volume.repair_superblocks(&sb).unwrap();
         assert_eq!(recorder.len(), before);
-        volume.members[device].device.write_at(offset + 512, &[0xaa; 512]).unwrap();
+        volume.members()[device].device.write_at(offset + 512, &[0xaa; 512]).unwrap();
         volume.repair_superblocks(&sb).unwrap();
         assert_eq!(script(&recorder)[before + 1..], [repairing, "f1", "f2"]);
     }

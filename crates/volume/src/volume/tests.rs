@@ -297,7 +297,7 @@ fn a_stale_device_is_not_believed_blindly() {
         let (rig, content) = filled(profile, stripes);
         let all = rig.memory[0].len() as usize;
         rig.memory[0].write_at(1 << 20, &vec![0xee; all - (1 << 20)]).unwrap();
-        rig.volume.members[0].worsen(Condition::Stale);
+        rig.volume.members()[0].worsen(Condition::Stale);
         let mut found = vec![0; content.len()];
         rig.volume.read_unverified(START, &mut found).unwrap();
         assert!(found == content, "{profile}");
@@ -321,8 +321,8 @@ fn a_missing_copy_comes_from_a_whole_device() {
         let (rig, content) = filled("RAID1C3", 3);
         let all = rig.memory[stale].len() as usize;
         rig.memory[stale].write_at(1 << 20, &vec![0xee; all - (1 << 20)]).unwrap();
-        rig.volume.members[stale].worsen(Condition::Stale);
-        rig.volume.members[missing].worsen(Condition::Failed);
+        rig.volume.members()[stale].worsen(Condition::Stale);
+        rig.volume.members()[missing].worsen(Condition::Failed);
         for copy in (0..3).filter(|copy| *copy != stale) {
             let mut found = vec![0; content.len()];
             rig.volume.read_copy(START, copy, &mut found).unwrap();
@@ -360,7 +360,7 @@ fn stale_bytes_are_never_written_over_good_ones() {
         let (rig, content) = filled(profile, stripes);
         let mirrors = Layout::of(&rig.chunk).unwrap().mirrors();
         rig.memory[0].write_at(1 << 20, &vec![0xee; (rig.memory[0].len() - (1 << 20)) as usize]).unwrap();
-        rig.volume.members[0].worsen(Condition::Stale);
+        rig.volume.members()[0].worsen(Condition::Stale);
         let others: Vec<_> = (1..mirrors).collect();
         let before: Vec<_> = others.iter().map(|&other| rig.memory[other].to_bytes()).collect();
         others.iter().for_each(|&other| rig.devices[other].fail_reads());
@@ -380,7 +380,7 @@ fn stale_bytes_are_never_written_over_good_ones() {
 #[test]
 fn what_a_stale_device_holds_is_shown_where_it_is_confirmed() {
     let (rig, content) = filled("RAID1", 2);
-    rig.volume.members[0].worsen(Condition::Stale);
+    rig.volume.members()[0].worsen(Condition::Stale);
     damage(&rig, 0, 1);
     let mut found = vec![0; 4096];
     for _ in 0..2 {
@@ -425,9 +425,9 @@ fn a_device_that_misses_a_write_is_stale() {
         let mut found = vec![0; new.len()];
         rig.volume.read_unverified(START, &mut found).unwrap();
         assert!(found == new, "{profile}");
-        assert!(!rig.volume.members[0].takes_superblocks() && rig.volume.members[1].takes_superblocks());
+        assert!(!rig.volume.members()[0].takes_superblocks() && rig.volume.members()[1].takes_superblocks());
         rig.volume.set_recorded_stale(&|id| id == DeviceId(1));
-        assert!(rig.volume.members[0].takes_superblocks());
+        assert!(rig.volume.members()[0].takes_superblocks());
     }
 }
 

@@ -34,6 +34,7 @@ pub struct Operation {
 pub const LEFT_OUT: &[(&str, &str)] = &[
     ("open", "there is no filesystem before it"),
     ("has_log", "there is no filesystem before it"),
+    ("append", "a write whose place depends on the others; tests with threads (crates/butterfs/tests/handles.rs)"),
     ("shutdown", "each run ends with it"),
     ("abort", "nothing is true after it; tests of their own"),
     ("halt_switch", "nothing is true after it; tests of their own"),

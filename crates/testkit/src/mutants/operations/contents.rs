@@ -18,6 +18,10 @@ pub const OPERATIONS: &[Operation] = &[
         let (id, offset, len) = (w.object(), w.offset(), w.len());
         w.filesystem.write(id, offset, &vec![1; len], true).map(drop)
     }),
+    ("append", |w| {
+        let (id, len) = (w.object(), w.len());
+        w.filesystem.append(id, &vec![3; len], true).map(drop)
+    }),
     ("write_mapped", |w| {
         let (id, offset) = (w.object(), w.rng.below(30) * 4096);
         w.filesystem.write_mapped(id, offset, &[2; 4096]).map(drop)

@@ -1,0 +1,188 @@
+//! Making, opening, closing; statistics; transactions; the checker.
+
+use crate::device::{self, DeviceHandle};
+use crate::error::{Failure, Outcome, code, free, object, path, store, text};
+use butterfs::{Access, Builder, Check, DataCheck, Device, Existing, Filesystem, Log, MissingDevices, Mkfs, Severity};
+use butterfs::{SubvolumeChoice, Transaction};
+use libc::{c_char, c_int, c_void};
+use std::ffi::CString;
+use std::ops::Deref;
+
+/// butterfs_open: nothing may be changed.
+pub const BUTTERFS_READ_ONLY: u32 = 1;
+/// butterfs_open: do not replay the log of fsync; the devices are not written at all. Implies BUTTERFS_READ_ONLY.
+pub const BUTTERFS_IGNORE_LOG: u32 = 2;
+/// butterfs_open: devices may be missing, as far as the profiles survive that.
+pub const BUTTERFS_ALLOW_MISSING: u32 = 4;
+/// butterfs_mkfs: overwrite a filesystem that is recognised on a device.
+pub const BUTTERFS_OVERWRITE: u32 = 1;
+/// butterfs_check: read all data and compare it with its checksums.
+pub const BUTTERFS_CHECK_DATA: u32 = 1;
+
+/// An open filesystem.
+pub struct FilesystemHandle(Filesystem);
+
+impl Deref for FilesystemHandle {
+    type Target = Filesystem;
+
+    fn deref(&self) -> &Filesystem {
+        &self.0
+    }
+}
+
+/// How full a filesystem is, in bytes.
+#[repr(C)]
+#[allow(non_camel_case_types)]
+pub struct butterfs_usage {
+    /// All devices, as far as the data profile can use them.
+    pub total: u64,
+    /// Used by data and metadata.
+    pub used: u64,
+    /// What file data can still take, at least.
+    pub available: u64,
+}
+
+/// Called for each finding: whether it is an error (1) or a warning (0), a word that names its kind, and a sentence.
+#[allow(non_camel_case_types)]
+pub type butterfs_finding_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, is_error: c_int, id: *const c_char, sentence: *const c_char)>;
+
+/// Does several operations on the filesystem that it gets; 0, or another number to take everything back.
+#[allow(non_camel_case_types)]
+pub type butterfs_work_fn = Option<unsafe extern "C" fn(fs: *const FilesystemHandle, user: *mut c_void) -> c_int>;
+
+fn known(flags: u32, all: u32) -> Outcome<()> {
+    match flags & !all {
+        0 => Ok(()),
+        unknown => Err(Failure::new(libc::EINVAL, format!("unknown flags {unknown:#x}"))),
+    }
+}
+
+/// Makes a filesystem. `label` may be NULL. `flags`: BUTTERFS_OVERWRITE.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_mkfs(
+    devices: *const *const DeviceHandle,
+    count: usize,
+    label: *const c_char,
+    flags: u32,
+) -> c_int {
+    code(|| {
+        known(flags, BUTTERFS_OVERWRITE)?;
+        let mut mkfs = Mkfs::new().devices(device::all(devices, count)?);
+        if let Some(label) = text(label) {
+            mkfs = mkfs.label(label.to_bytes());
+        }
+        if flags & BUTTERFS_OVERWRITE != 0 {
+            mkfs = mkfs.existing(Existing::Overwrite);
+        }
+        mkfs.run()?;
+        Ok(())
+    })
+}
+
+/// Opens the filesystem on these devices. `subvolume`: the path of the subvolume that is the root; NULL for the default one.
+/// `flags`: BUTTERFS_READ_ONLY, BUTTERFS_IGNORE_LOG, BUTTERFS_ALLOW_MISSING. Close it with butterfs_close.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_open(
+    devices: *const *const DeviceHandle,
+    count: usize,
+    subvolume: *const c_char,
+    flags: u32,
+    out: *mut *mut FilesystemHandle,
+) -> c_int {
+    code(|| {
+        known(flags, BUTTERFS_READ_ONLY | BUTTERFS_IGNORE_LOG | BUTTERFS_ALLOW_MISSING)?;
+        let mut builder = Builder::new().devices(device::all(devices, count)?);
+        if !subvolume.is_null() {
+            builder = builder.subvolume(SubvolumeChoice::Path(path(subvolume)?.to_owned()));
+        }
+        if flags & BUTTERFS_READ_ONLY != 0 {
+            builder = builder.access(Access::ReadOnly);
+        }
+        if flags & BUTTERFS_IGNORE_LOG != 0 {
+            builder = builder.log(Log::Ignore);
+        }
+        if flags & BUTTERFS_ALLOW_MISSING != 0 {
+            builder = builder.missing_devices(MissingDevices::Allow);
+        }
+        let opened = builder.open()?;
+        store(out, Box::into_raw(Box::new(FilesystemHandle(opened))))
+    })
+}
+
+/// Makes everything durable that was done before the call.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_sync(fs: *const FilesystemHandle) -> c_int {
+    code(|| Ok(object(fs)?.sync()?))
+}
+
+/// Makes everything durable, closes the filesystem and frees it, also if it returns an error. Close files and directories
+/// first: one that is still open keeps the devices locked and can only be read. NULL is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_close(fs: *mut FilesystemHandle) -> c_int {
+    if fs.is_null() {
+        return 0;
+    }
+    let closed = code(|| Ok(object(fs)?.0.clone().close()?));
+    free(fs);
+    closed
+}
+
+/// How full the filesystem is.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_get_usage(fs: *const FilesystemHandle, out: *mut butterfs_usage) -> c_int {
+    code(|| {
+        let usage = object(fs)?.usage();
+        store(out, butterfs_usage { total: usage.total, used: usage.used, available: usage.available })
+    })
+}
+
+/// Runs `work`; everything that it changes is durable when this returns 0, and nothing of it is there otherwise. If `work`
+/// returns a negative errno, so does this function. Other threads that use the filesystem wait meanwhile; `work` must not wait
+/// for them.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_transaction(
+    fs: *const FilesystemHandle,
+    work: butterfs_work_fn,
+    user: *mut c_void,
+) -> c_int {
+    code(|| {
+        let work = work.ok_or_else(|| Failure::new(libc::EINVAL, "a transaction needs a function"))?;
+        object(fs)?.transaction(|_: &Transaction<'_>| {
+            // SAFETY: the caller gave the function for this pointer, and `fs` is the filesystem that was given.
+            match unsafe { work(fs, user) } {
+                0 => Ok(()),
+                failed if failed < 0 => Err(Failure::new(failed.saturating_neg(), "the transaction was given up")),
+                _ => Err(Failure::new(libc::ECANCELED, "the transaction was given up")),
+            }
+        })
+    })
+}
+
+/// Checks the filesystem on these devices, which is not open. Returns 0 if it could be checked; `errors` gets the number of
+/// errors. `found` may be NULL. `flags`: BUTTERFS_CHECK_DATA.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_check(
+    devices: *const *const DeviceHandle,
+    count: usize,
+    flags: u32,
+    found: butterfs_finding_fn,
+    user: *mut c_void,
+    errors: *mut u64,
+) -> c_int {
+    code(|| {
+        known(flags, BUTTERFS_CHECK_DATA)?;
+        let data = if flags & BUTTERFS_CHECK_DATA != 0 { DataCheck::Verify } else { DataCheck::Skip };
+        let check = device::all(devices, count)?.into_iter().fold(Check::new(), Check::device);
+        let report = check.data(data).run()?;
+        for finding in report.findings() {
+            let Some(found) = found else { break };
+            let id = CString::new(finding.id()).unwrap_or_default();
+            let sentence = CString::new(finding.to_string()).unwrap_or_default();
+            let is_error = c_int::from(finding.severity() == Severity::Error);
+            // SAFETY: the caller gave the function for this pointer; the strings live during the call.
+            unsafe { found(user, is_error, id.as_ptr(), sentence.as_ptr()) };
+        }
+        store(errors, report.errors())
+    })
+}

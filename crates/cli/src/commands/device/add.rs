@@ -1,0 +1,60 @@
+//! `butterfs device add`.
+
+use super::progress;
+use crate::commands::Run;
+use crate::error::CliError;
+use crate::open_filesystem::{ImagesArgument, about};
+use butterfs_control::question::AddDevice;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Add devices or image files to a filesystem.
+///
+/// What is on them is lost. Refused: a device that something is recognised on, unless forced, one that is mounted or in use,
+/// and one that belongs to the filesystem already.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Also where something is recognised on a device
+    #[arg(short, long)]
+    force: bool,
+    /// Do not discard the whole device before
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
+    #[command(flatten)]
+    images: ImagesArgument,
+    /// The devices to add, then a directory of the mount (not with --image)
+    #[arg(value_name = "DEVICE", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+impl Run for Args {
+    fn run(mut self, _: &mut dyn Write) -> Result<(), CliError> {
+        let mount = if self.images.image.is_empty() { self.paths.pop() } else { None };
+        if self.paths.is_empty() {
+            return Err(CliError::usage("give the devices to add, then a directory of the mount"));
+        }
+        let mut opened = self.images.open(mount.as_deref())?;
+        for path in &self.paths {
+            let shown = path.display();
+            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            let name = absolute.as_os_str().as_bytes().to_vec();
+            let (force, discard) = (self.force, !self.nodiscard);
+            let asking = about([&opened.root()], |[through]| AddDevice { through, path: name, force, discard });
+            let added = opened.each(&format!("error adding device '{shown}'"), asking, &mut progress::show);
+            progress::clear();
+            added.map_err(explained)?;
+        }
+        opened.close()
+    }
+}
+
+/// Something on the device: a hint how to go on.
+fn explained(error: CliError) -> CliError {
+    match &error {
+        CliError::Failed { sentence, .. } if sentence.contains("appears to contain") => {
+            error.hint("use the -f option to force overwriting what is there")
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,45 @@
+//! `butterfs device scan`.
+
+use super::block_devices;
+use crate::commands::Run;
+use crate::error::CliError;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Look for devices with a btrfs.
+///
+/// A mount by butterfs names all devices of its filesystem, so nothing has to be registered and nothing is; what is found is
+/// printed.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Accepted as in btrfs: all devices are looked at anyway
+    #[arg(short = 'd', long)]
+    all_devices: bool,
+    /// Accepted as in btrfs: nothing is registered, so nothing is to be forgotten
+    #[arg(short = 'u', long)]
+    forget: bool,
+    /// Only these devices or images
+    #[arg(value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        if self.forget {
+            return Ok(());
+        }
+        if self.devices.is_empty() {
+            writeln!(out, "Scanning for Btrfs filesystems")?;
+            for found in block_devices::all() {
+                writeln!(out, "found: {}", found.path.display())?;
+            }
+        }
+        for path in &self.devices {
+            writeln!(out, "Scanning for btrfs filesystems on '{}'", path.display())?;
+            if block_devices::look_at(path).is_none() {
+                return Err(CliError::failed(format!("there is no btrfs on '{}'", path.display())));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,324 @@
+//! Replacing a device: another one gets everything that it has, then its number and its UUID.
+//!
+//! ```text
+//! begin: item "started", writes go to both ─► run: chunk by chunk what is in use ─► item "finished", the new device has the number
+//!                                               ├► cancelled: item "canceled", the new device is wiped
+//!                                               └► closed: item "suspended"; the next mount, or the kernel, goes on
+//! ```
+//! The items are those of the kernel. Chunks stay as they are, because devices are named by their numbers.
+//!
+//! # Invariants
+//! 1. Until the commit that finishes it is durable, the old device (or what stands in for it where it is missing) has
+//!    everything: the new one counts for nothing.
+//! 2. Everything on the old device below `cursor_left` of the item is on the new one.
+
+use super::devices::{OldContent, wipe_superblocks};
+use super::{Exclusive, ExclusiveOperation, Filesystem, OperationProgress};
+use crate::error::{Errno, Error, Result};
+use crate::migration::{copy_piece, occupied};
+use crate::transaction::DeviceChange;
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::chunk::STRIPE_LEN;
+use butterfs_ondisk::items::{DevItem, DevReplaceItem};
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{DeviceId, Key, KeyType, Logical};
+use butterfs_volume::{Chunk, CopyTo};
+use std::path::Path;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// What is to be replaced how.
+#[derive(Clone, Debug)]
+pub struct ReplaceRequest {
+    /// The device.
+    pub source: DeviceId,
+    /// It is only read where no other copy is good.
+    pub avoids_source: bool,
+    /// Also where something is recognised on the new device.
+    pub force: bool,
+    /// What becomes of its content.
+    pub old: OldContent,
+}
+
+/// The last replacement.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplaceStatus {
+    /// As the device tree has it, or will.
+    pub item: DevReplaceItem,
+    /// Bytes of the device that is replaced; 0 where none is.
+    pub total_bytes: u64,
+}
+
+/// A replacement that has begun. Dropping it leaves it for the next mount.
+pub struct Replacement {
+    filesystem: Filesystem,
+    running: Exclusive,
+    source: DeviceId,
+}
+
+impl Filesystem {
+    /// The last replacement.
+    pub fn replace_status(&self) -> ReplaceStatus {
+        let item = *self.0.engine.devices.replacement.lock();
+        let space = self.0.engine.devices.space.lock();
+        let source = space.devices.get(&DeviceId(item.src_devid.get()));
+        ReplaceStatus { item, total_bytes: source.map_or(0, |device| device.total_bytes) }
+    }
+
+    /// Begins to replace a device with the one at a path, which is opened and claimed.
+    pub fn begin_replace_at(&self, path: &Path, request: &ReplaceRequest) -> Result<Replacement> {
+        self.begin_replace(self.open_new_device(path)?, request)
+    }
+
+    /// Begins to replace a device. Refused: a target that is too small, or that something is recognised on, unless forced.
+    pub fn begin_replace(&self, target: Arc<dyn BlockDevice>, request: &ReplaceRequest) -> Result<Replacement> {
+        let engine = &self.0.engine;
+        engine.must_not_be_read_only()?;
+        self.must_not_be_seed()?;
+        let running = self.begin_exclusive(ExclusiveOperation::DeviceReplace)?;
+        if engine.devices.replacement.lock().is_active() {
+            return Err(Error::refused(Errno::EINPROGRESS, "a replacement that was interrupted waits to go on"));
+        }
+        let source = self.stored_item(request.source)?;
+        self.must_be_replaceable(request.source)?;
+        let needed = source.total_bytes.get();
+        if target.len() < needed {
+            let what = format!("target device smaller than source device (required {needed} bytes)");
+            return Err(Error::refused_at(Errno::EINVAL, what));
+        }
+        self.prepare_device(&target, target.len(), request.force, request.old)?;
+        let item = DevItem { devid: 0.into(), uuid: engine.env().uuid(), ..source };
+        let started = DevReplaceItem {
+            src_devid: request.source.0.into(),
+            read_mode: u64::from(request.avoids_source).into(),
+            state: DevReplaceItem::STARTED.into(),
+            time_started: (engine.env().now().sec as u64).into(),
+            ..DevReplaceItem::default()
+        };
+        engine.volume.begin_twin(request.source, item, target);
+        *engine.devices.replacement.lock() = started;
+        self.change_device(DeviceChange::Replace(started), 1)?;
+        Ok(Replacement { filesystem: self.clone(), running, source: request.source })
+    }
+
+    /// The replacement that the last mount left, to go on with. `None` where there is none, or the new device is not there.
+    pub fn continue_replace(&self) -> Result<Option<Replacement>> {
+        let item = *self.0.engine.devices.replacement.lock();
+        let source = DeviceId(item.src_devid.get());
+        if !item.is_active() || self.is_read_only() || !self.0.engine.volume.has_twin(source) {
+            return Ok(None);
+        }
+        let running = self.begin_exclusive(ExclusiveOperation::DeviceReplace)?;
+        let started = DevReplaceItem { state: DevReplaceItem::STARTED.into(), ..item };
+        *self.0.engine.devices.replacement.lock() = started;
+        self.change_device(DeviceChange::Replace(started), 1)?;
+        Ok(Some(Replacement { filesystem: self.clone(), running, source }))
+    }
+
+    /// Gives a replacement up: one that runs ends at its next step; one whose new device is missing is forgotten. False
+    /// where there is none.
+    pub fn cancel_replace(&self) -> Result<bool> {
+        if self.cancel_exclusive(ExclusiveOperation::DeviceReplace) {
+            return Ok(true);
+        }
+        if !self.0.engine.devices.replacement.lock().is_active() {
+            return Ok(false);
+        }
+        let _running = self.begin_exclusive(ExclusiveOperation::DeviceReplace)?;
+        self.forget_replacement(DevReplaceItem::CANCELED)?;
+        Ok(true)
+    }
+
+    /// The item of a device, also of one that is missing.
+    fn stored_item(&self, id: DeviceId) -> Result<DevItem> {
+        let key = Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, id.0);
+        let _operation = self.begin();
+        let engine = &self.0.engine;
+        let data = engine.globals().chunk.get(engine.core(), key)?;
+        let data =
+            data.ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("there is no device with devid {id}")))?;
+        let (item, _) = DevItem::read_from_prefix(&data).map_err(|_| Error::corrupt("a device item is too short"))?;
+        Ok(engine.volume.device_item(id).unwrap_or(item))
+    }
+
+    fn must_be_replaceable(&self, id: DeviceId) -> Result<()> {
+        let lies_there = |chunk: &&Chunk| chunk.stripes.iter().any(|stripe| stripe.device == id);
+        match self.chunks().iter().filter(lies_there).find(|chunk| chunk.profile().parity > 0) {
+            Some(chunk) => {
+                let what = format!("replacing a device with chunks of {} is not supported", chunk.profile().name);
+                Err(Error::refused_at(Errno::EOPNOTSUPP, what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a replacement without a result.
+    fn forget_replacement(&self, state: u64) -> Result<()> {
+        let engine = &self.0.engine;
+        let item = *engine.devices.replacement.lock();
+        let source = DeviceId(item.src_devid.get());
+        let ended = DevReplaceItem {
+            src_devid: DevReplaceItem::NO_DEVICE.into(),
+            state: state.into(),
+            time_stopped: (engine.env().now().sec as u64).into(),
+            ..item
+        };
+        *engine.devices.replacement.lock() = ended;
+        self.change_device(DeviceChange::Replace(ended), 1)?;
+        if let Some(target) = engine.volume.cancel_twin(source) {
+            wipe_superblocks(&*target);
+        }
+        Ok(())
+    }
+}
+
+impl Replacement {
+    /// How far it is, and whether it is to stop.
+    pub fn progress(&self) -> &Arc<OperationProgress> {
+        self.running.progress()
+    }
+
+    /// The same on a thread of its own, where the filesystem may have threads. What goes wrong is told.
+    pub fn run_in_background(self) -> Result<()> {
+        if !self.filesystem.0.engine.env().background() {
+            return self.run();
+        }
+        let filesystem = self.filesystem.clone();
+        let work = move || {
+            let _alarm = filesystem.0.engine.alarm();
+            if let Err(error) = self.run() {
+                filesystem.0.engine.volume.tell(format!("the replacement of a device has ended: {error}"));
+            }
+        };
+        let spawned = std::thread::Builder::new().name("replace".to_owned()).spawn(work);
+        spawned.map(drop).map_err(|error| Error::Device(format!("no thread for the replacement: {error}").into()))
+    }
+
+    /// Copies what is left, and returns when the new device has taken over. After an error it is given up, unless the
+    /// filesystem is being closed: then it waits for the next mount.
+    pub fn run(self) -> Result<()> {
+        let outcome = self.copy_all().and_then(|()| self.finish());
+        let Err(error) = outcome else { return Ok(()) };
+        let filesystem = &self.filesystem;
+        if filesystem.0.engine.aborted().is_some() {
+            return Err(error);
+        }
+        if filesystem.is_stopping() {
+            self.suspend()?;
+        } else {
+            filesystem.forget_replacement(DevReplaceItem::CANCELED)?;
+        }
+        Err(error)
+    }
+
+    fn copy_all(&self) -> Result<()> {
+        let (filesystem, source) = (&self.filesystem, self.source);
+        self.progress().set_total(filesystem.replace_status().total_bytes);
+        let mut from = filesystem.replace_status().item.cursor_left.get();
+        self.progress().add_done(from);
+        while let Some((at, chunk)) = self.next_chunk(from) {
+            let end = at + chunk.stripe_length();
+            self.set_cursor(at, end);
+            let ranges = {
+                let _operation = filesystem.begin();
+                occupied(&filesystem.0.engine, chunk.start)?
+            };
+            for (start, len) in ranges {
+                self.copy_range(&chunk, source, start, len)?;
+            }
+            self.set_cursor(end, end);
+            self.progress().add_done(end - from);
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// The first chunk that has something on the device behind an address, and where.
+    fn next_chunk(&self, from: u64) -> Option<(u64, Chunk)> {
+        let map = self.filesystem.chunks();
+        let places = map.iter().flat_map(|chunk| {
+            let own = chunk.stripes.iter().filter(|stripe| stripe.device == self.source);
+            own.map(move |stripe| (stripe.physical.0, chunk))
+        });
+        let next = places.filter(|(at, _)| *at >= from).min_by_key(|(at, _)| *at);
+        next.map(|(at, chunk)| (at, chunk.clone()))
+    }
+
+    fn copy_range(&self, chunk: &Chunk, source: DeviceId, start: Logical, len: u64) -> Result<()> {
+        let engine = &self.filesystem.0.engine;
+        // Of a striped chunk the device has only some elements.
+        let is_striped = chunk.stripe_length() != chunk.length;
+        let (mut at, end) = (start, start.plus(len));
+        while at < end {
+            self.progress().must_go_on()?;
+            self.filesystem.must_not_be_stopping()?;
+            let element = (at.0 - chunk.start.0) / STRIPE_LEN;
+            let next = if is_striped {
+                chunk.start.plus((element + 1) * STRIPE_LEN)
+            } else {
+                at.plus(crate::migration::PIECE)
+            };
+            let piece = next.min(end).0 - at.0;
+            if engine.volume.lies_on(at, source) {
+                let _operation = self.filesystem.begin();
+                copy_piece(engine.core(), CopyTo::Twin(source), chunk.kind, at, piece)?;
+            }
+            self.must_not_have_failed()?;
+            at = at.plus(piece);
+        }
+        Ok(())
+    }
+
+    fn must_not_have_failed(&self) -> Result<()> {
+        match self.filesystem.0.engine.volume.move_failure() {
+            Some(sentence) => Err(Error::refused_at(Errno::EIO, format!("the new device fails: {sentence}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The next commit says how far it is; there is none for its sake.
+    fn set_cursor(&self, left: u64, right: u64) {
+        let engine = &self.filesystem.0.engine;
+        let item = {
+            let mut item = engine.devices.replacement.lock();
+            (item.cursor_left, item.cursor_right) = (left.into(), right.into());
+            *item
+        };
+        engine.gate.with_books(|books| {
+            books.device_changes.retain(|change| !matches!(change, DeviceChange::Replace(_)));
+            books.device_changes.push(DeviceChange::Replace(item));
+        });
+    }
+
+    fn finish(&self) -> Result<()> {
+        let (filesystem, engine) = (&self.filesystem, &self.filesystem.0.engine);
+        engine.volume.flush()?;
+        self.must_not_have_failed()?;
+        let device = filesystem.stored_item(self.source)?;
+        let old = engine.volume.present_devices().into_iter().find(|(item, _)| item.devid.get() == self.source.0);
+        let item = DevReplaceItem {
+            src_devid: DevReplaceItem::NO_DEVICE.into(),
+            state: DevReplaceItem::FINISHED.into(),
+            time_stopped: (engine.env().now().sec as u64).into(),
+            ..*engine.devices.replacement.lock()
+        };
+        *engine.devices.replacement.lock() = item;
+        filesystem.change_device(DeviceChange::Replaced { item, device }, 1)?;
+        if let Some((_, old)) = old {
+            wipe_superblocks(&*old);
+        }
+        Ok(())
+    }
+
+    fn suspend(&self) -> Result<()> {
+        let engine = &self.filesystem.0.engine;
+        engine.volume.flush()?;
+        let item = DevReplaceItem {
+            state: DevReplaceItem::SUSPENDED.into(),
+            time_stopped: (engine.env().now().sec as u64).into(),
+            ..*engine.devices.replacement.lock()
+        };
+        *engine.devices.replacement.lock() = item;
+        self.filesystem.change_device(DeviceChange::Replace(item), 1)
+    }
+}
