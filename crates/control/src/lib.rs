@@ -42,10 +42,10 @@ pub use line::{Attached, Order, Request, Response};
 pub use message::{DecodeError, Message, Reply, TooLong, decode, encode, read_reply};
 pub use question::{Ask, AskStream, InodeRef, Question, StreamQuestion};
 pub use record::{
-    BalancePhase, BalanceRecord, Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentKind, ExtentUser,
-    FileExtentRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing, ReadOnly, ReceiveStatus,
-    ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, SendStatus, SendSummary, Stamp, SubvolumeId,
-    SubvolumeRecord, WorkCounts, WorkProgress,
+    BalancePhase, BalanceRecord, Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord,
+    DeviceSize, ExtentKind, ExtentUser, FileExtentRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing,
+    ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, SendStatus, SendSummary, Stamp,
+    SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 pub use refusal::Refusal;
 

@@ -9,9 +9,9 @@
 //! A new question comes to the end of its table: its number is its place there.
 
 use crate::record::{
-    BalanceRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser, FileExtentRecord, InodePath,
-    Label, MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report,
-    Rewritten, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
+    BalanceRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser,
+    FileExtentRecord, InodePath, Label, MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record,
+    ReplaceRecord, Report, Rewritten, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 use crate::{Message, QUESTION_BYTES};
 use serde::{Deserialize, Serialize};

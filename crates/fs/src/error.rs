@@ -218,7 +218,9 @@ impl From<VolumeError> for Error {
 
 fn place_of(error: &VolumeError) -> Place {
     match error {
-        VolumeError::Unmapped { at, .. } | VolumeError::RowInconsistent { row: at } => Place { logical: Some(*at), ..Place::default() },
+        VolumeError::Unmapped { at, .. } | VolumeError::RowInconsistent { row: at } => {
+            Place { logical: Some(*at), ..Place::default() }
+        }
         VolumeError::NoGoodCopy { at, failures, .. } => Place {
             logical: Some(*at),
             device: failures.first().map(|failure| failure.name.clone()),

@@ -38,8 +38,8 @@ pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{
-    BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus, Claim, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader,
-    StatFs, Together,
+    BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus, Claim, Exclusive, ExclusiveOperation,
+    Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader, StatFs, Together,
 };
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};

@@ -250,7 +250,8 @@ mod tests {
         };
         assert!(range(0, 1001).takes(&single, 0) && range(1063, 2000).takes(&single, 0));
         assert!(!range(0, 1000).takes(&single, 0) && !range(1064, 2000).takes(&single, 0));
-        let stripes = args(args_flags::STRIPES_RANGE, |args| (args.stripes_min, args.stripes_max) = (2.into(), 3.into()));
+        let stripes =
+            args(args_flags::STRIPES_RANGE, |args| (args.stripes_min, args.stripes_max) = (2.into(), 3.into()));
         assert!(stripes.takes(&mirrored, 0) && !stripes.takes(&single, 0));
     }
 

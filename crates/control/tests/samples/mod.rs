@@ -179,8 +179,15 @@ pub fn records() -> Vec<Record> {
         WorkProgress { done_bytes: 1, total_bytes: 2 }.into(),
         ReplaceRecord { state: 1, permille: 999, started: 1 << 40, stopped: -1, write_errors: 2, read_errors: 3 }
             .into(),
-        BalanceRecord { phase: BalancePhase::Running, control: vec![7; 3], expected: 9, considered: 4, completed: 2, no_space: 1 }
-            .into(),
+        BalanceRecord {
+            phase: BalancePhase::Running,
+            control: vec![7; 3],
+            expected: 9,
+            considered: 4,
+            completed: 2,
+            no_space: 1,
+        }
+        .into(),
     ]
 }
 

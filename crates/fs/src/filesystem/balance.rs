@@ -17,9 +17,9 @@
 //! 5. A chunk for which there is no room is counted, and the next one is tried.
 
 use super::relocate::{Emptied, Emptying};
-use crate::migration::{Migration, MigrationTarget};
 use super::{Exclusive, ExclusiveOperation, Filesystem};
 use crate::error::{Errno, Error, Result};
+use crate::migration::{Migration, MigrationTarget};
 use crate::space::Class;
 use crate::transaction::Reserve;
 use butterfs_ondisk::balance::{args_flags, balance_flags};
@@ -221,7 +221,14 @@ impl Filesystem {
 
     fn balance_run(&self, control: BalanceItem) -> BalanceRun {
         let limits = Limits::of(&control);
-        BalanceRun { control, below: Logical(u64::MAX), limits, work: None, no_space: 0, progress: BalanceProgress::default() }
+        BalanceRun {
+            control,
+            below: Logical(u64::MAX),
+            limits,
+            work: None,
+            no_space: 0,
+            progress: BalanceProgress::default(),
+        }
     }
 
     /// Goes on with a paused balance; what is finished is not repeated. `ENOTCONN` when none is paused.
@@ -509,7 +516,8 @@ impl Filesystem {
         let devices = self.0.engine.volume().devices().len();
         let target = args.target_profile().filter(|target| target.min_devices <= devices);
         let Some(target) = target else {
-            let wanted = args.target_profile().map_or("that is unknown".to_owned(), |target| target.name.to_lowercase());
+            let wanted =
+                args.target_profile().map_or("that is unknown".to_owned(), |target| target.name.to_lowercase());
             return Err(Error::refused_at(Errno::EINVAL, format!("invalid convert {name} profile {wanted}")));
         };
         let is_redundant = |profile: &Profile| profile.copies >= 2 || profile.tolerated_failures > 0;

@@ -5,14 +5,18 @@ use crate::error::{Errno, Error, Result};
 use crate::relocation::{ClosedGroup, Mover, Step};
 use butterfs_ondisk::{Logical, TreeId};
 
-/// Passes over a group: each must find less in it than the one before.
-const MOST_PASSES: usize = 16;
+/// Passes over a group, at most.
+const MOST_PASSES: usize = 32;
+/// Passes in a row that may find as much as the one before: what had its place there before the group was closed can be recorded
+/// later.
+const MOST_IN_VAIN: usize = 4;
 
 /// A group that is being emptied. When it is dropped before it is empty, it serves allocations again with what is left in it.
 pub(super) struct Emptying {
     closed: ClosedGroup,
     mover: Option<Mover>,
     passes: usize,
+    in_vain: usize,
     left: u64,
 }
 
@@ -31,10 +35,9 @@ impl Filesystem {
         let _operation = self.begin();
         self.0.engine.must_not_be_together()?;
         let closed = ClosedGroup::close(&self.0.engine, start)?;
-        let left = closed.group().used;
         // What was allocated there is recorded and on disk from now on.
         self.sync()?;
-        Ok(Emptying { closed, mover: None, passes: 0, left: left.saturating_add(1) })
+        Ok(Emptying { closed, mover: None, passes: 0, in_vain: 0, left: u64::MAX })
     }
 
     /// Does one step.
@@ -61,7 +64,8 @@ impl Filesystem {
             return Ok(Emptied::Gone);
         }
         emptying.passes += 1;
-        if used >= emptying.left || emptying.passes > MOST_PASSES {
+        emptying.in_vain = if used < emptying.left { 0 } else { emptying.in_vain + 1 };
+        if emptying.in_vain > MOST_IN_VAIN || emptying.passes > MOST_PASSES {
             let start = emptying.closed.group().start;
             return Err(Error::refused_at(Errno::EIO, format!("{used} bytes of block group {start} cannot be moved")));
         }

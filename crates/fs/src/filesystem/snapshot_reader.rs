@@ -46,7 +46,8 @@ impl Filesystem {
         }
         table.begin(id);
         drop(table);
-        let mut reader = SnapshotReader { filesystem: Arc::clone(&self.0), root: tree.root(), info, _committed: committed };
+        let mut reader =
+            SnapshotReader { filesystem: Arc::clone(&self.0), root: tree.root(), info, _committed: committed };
         if !self.is_read_only() && reader.may_be_ahead_of_the_disk() {
             self.sync()?;
             reader.root = tree.root();

@@ -31,7 +31,8 @@ impl ClosedGroup {
     /// and no lock may be held.
     pub fn close(engine: &Arc<Engine>, start: Logical) -> Result<ClosedGroup> {
         let group = engine.space.group(start);
-        let group = group.ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("there is no block group {start}")))?;
+        let group =
+            group.ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("there is no block group {start}")))?;
         let class = Class::of(group.flags).expect("the tree checker has seen the flags");
         engine.core().load_whole_group(&group)?;
         make_room(engine, &group, class)?;
@@ -68,7 +69,8 @@ fn make_room(engine: &Engine, group: &GroupInfo, class: Class) -> Result<()> {
             Class::System => 2 * u64::from(engine.nodesize()),
             Class::Metadata | Class::Mixed => engine.commit_cost() + engine.global_reserve() / 2,
         };
-        let is_alone = !engine.space.groups().iter().any(|other| other.start != group.start && replaces(engine, group, other));
+        let is_alone =
+            !engine.space.groups().iter().any(|other| other.start != group.start && replaces(engine, group, other));
         if !is_alone
             && has_room_in_target(engine, group, class)
             && engine.space.close_group(group.start, reserve + group.used)

@@ -271,4 +271,3 @@ fn items_in(live: &Live<'_>, leaf: &Node, extent: &ExtentAt) -> Result<u64> {
     }
     Ok(found)
 }
-

@@ -58,7 +58,10 @@ impl<'a> Live<'a> {
         }
         let tree = match self.core.trees.get(id) {
             Some(tree) => Some(tree),
-            None => self.core.stored_tree_from(self.source(), &self.core.globals().root, id)?.map(|tree| self.core.trees.enter(tree)),
+            None => self
+                .core
+                .stored_tree_from(self.source(), &self.core.globals().root, id)?
+                .map(|tree| self.core.trees.enter(tree)),
         };
         self.trees.borrow_mut().insert(id, tree.clone());
         Ok(tree)
@@ -117,7 +120,8 @@ impl<'a> Live<'a> {
 
     /// References with keys of their own.
     fn keyed(&self, at: Logical) -> Result<Vec<RefBy>> {
-        let (from, to) = (Key::new(at.0, KeyType::TREE_BLOCK_REF, 0), Key::new(at.0, KeyType::SHARED_DATA_REF, u64::MAX));
+        let (from, to) =
+            (Key::new(at.0, KeyType::TREE_BLOCK_REF, 0), Key::new(at.0, KeyType::SHARED_DATA_REF, u64::MAX));
         let mut found = Vec::new();
         self.core.globals().extent.scan(self.source(), from, to, &mut |key, payload| {
             found.extend(keyed_reference(key, payload));

@@ -147,7 +147,9 @@ impl Mover {
                 Found::Extent(at, _) => return Ok(at),
                 Found::Load(group) => engine.core().load_group_at(group)?,
                 Found::Nothing if engine.allocate_chunk(class).is_ok() => {}
-                Found::Nothing if sharing == Sharing::Never && engine.space.has_rows(class) => sharing = Sharing::Allowed,
+                Found::Nothing if sharing == Sharing::Never && engine.space.has_rows(class) => {
+                    sharing = Sharing::Allowed
+                }
                 Found::Nothing if !committed => {
                     committed = true;
                     engine.commit_for_space()?;

@@ -102,11 +102,17 @@ mod tests {
     #[test]
     fn a_closed_group_serves_nobody_and_leaves_when_it_is_empty() {
         let space = space(&[bits::DATA; 2]);
-        let Found::Extent(at, len) = space.allocate_extent(Class::Data, MIB, MIB, (Stream::Data, Sharing::Never)) else { panic!("it is empty") };
+        let Found::Extent(at, len) = space.allocate_extent(Class::Data, MIB, MIB, (Stream::Data, Sharing::Never))
+        else {
+            panic!("it is empty")
+        };
         space.account_allocated(at, len);
         assert!(space.close_group(at, 0) && space.is_closed(at.plus(MIB)));
         assert_eq!(space.totals(Class::Data).free, 16 * MIB);
-        let Found::Extent(other, _) = space.allocate_extent(Class::Data, 16 * MIB, MIB, (Stream::Data, Sharing::Never)) else { panic!("one is open") };
+        let Found::Extent(other, _) = space.allocate_extent(Class::Data, 16 * MIB, MIB, (Stream::Data, Sharing::Never))
+        else {
+            panic!("one is open")
+        };
         assert_eq!(other, Logical(16 * MIB));
         space.let_leave(at);
         assert!(space.delete_unused(0, 9, &BTreeSet::new()).is_empty(), "it is in use");
@@ -137,6 +143,9 @@ mod tests {
         assert_eq!(space.allocate_node(Class::Metadata), Found::Extent(Logical(16 * MIB), 16384));
         assert!(space.close_group(Logical(16 * MIB), 0));
         assert_eq!(space.allocate_node(Class::Metadata), Found::Extent(Logical(0), 16384));
-        assert_eq!(space.allocate_extent_of(Class::Metadata, MIB, (Stream::Trees, Sharing::Never), bits::DUP), Found::Nothing);
+        assert_eq!(
+            space.allocate_extent_of(Class::Metadata, MIB, (Stream::Trees, Sharing::Never), bits::DUP),
+            Found::Nothing
+        );
     }
 }

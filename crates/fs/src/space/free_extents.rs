@@ -121,7 +121,6 @@ impl FreeExtents {
             (at + len <= run + run_len).then_some(at)
         })
     }
-
 }
 
 #[cfg(test)]

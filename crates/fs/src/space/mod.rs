@@ -167,14 +167,7 @@ impl SpaceState {
     }
 
     /// The same in groups of one profile, or of any.
-    fn find_block(
-        &mut self,
-        class: Class,
-        stream: Stream,
-        sharing: Sharing,
-        len: u64,
-        profile: Option<u64>,
-    ) -> Found {
+    fn find_block(&mut self, class: Class, stream: Stream, sharing: Sharing, len: u64, profile: Option<u64>) -> Found {
         let hint = self.hint[class as usize];
         let first = self.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
         let (mut unloaded, mut from) = (None, Some(first));
@@ -204,12 +197,7 @@ impl SpaceState {
         unloaded.map_or(Found::Nothing, |start| Found::Load(Logical(start)))
     }
 
-    fn allocate_extent(
-        &mut self,
-        class: Class,
-        (want, min): (u64, u64),
-        by: (Stream, Sharing),
-    ) -> Found {
+    fn allocate_extent(&mut self, class: Class, (want, min): (u64, u64), by: (Stream, Sharing)) -> Found {
         match self.targets[class as usize].map(|target| self.find_extent(class, (want, min), by, Some(target))) {
             Some(found) if found != Found::Nothing => found,
             _ => self.find_extent(class, (want, min), by, None),

@@ -10,8 +10,8 @@
 use super::Core;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, GroupInfo};
-use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
+use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::items::{ChunkHead, Stripe, block_group_flags as bits};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::profile::Profile;

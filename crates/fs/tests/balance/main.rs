@@ -56,12 +56,17 @@ fn profiles_are_converted() {
     let scratch = Scratch::new("balance-convert");
     let image = filled(variant("xxhash-4k"), &scratch);
     let before = prints(&image);
-    let to = |target: u64| BalanceArgs { flags: args_flags::CONVERT.into(), target: target.into(), ..BalanceArgs::default() };
+    let to = |target: u64| BalanceArgs {
+        flags: args_flags::CONVERT.into(),
+        target: target.into(),
+        ..BalanceArgs::default()
+    };
     let single = butterfs_ondisk::balance::SINGLE;
     for (data, trees, force) in [(bits::DUP, single, balance_flags::FORCE), (single, bits::DUP, 0)] {
         let fs = open(&image);
         let flags = (balance_flags::TYPES | force).into();
-        let control = BalanceItem { flags, data: to(data), metadata: to(trees), system: to(trees), ..BalanceItem::default() };
+        let control =
+            BalanceItem { flags, data: to(data), metadata: to(trees), system: to(trees), ..BalanceItem::default() };
         if force != 0 {
             let unforced = BalanceItem { flags: balance_flags::TYPES.into(), ..control };
             let refused = fs.balance_start(unforced).unwrap_err().to_string();
@@ -107,7 +112,10 @@ fn what_the_kernel_left_is_finished() {
         same(&before, &prints(&left), &format!("moment {moment}: {state:?}"));
         std::fs::remove_file(&left).unwrap();
     }
-    eprintln!("of {moments}: {} with a balance, {} with reloc trees, {} with copies of data", found[0], found[1], found[2]);
+    eprintln!(
+        "of {moments}: {} with a balance, {} with reloc trees, {} with copies of data",
+        found[0], found[1], found[2]
+    );
     assert!(found[0] > 0, "no moment was inside a balance");
 }
 

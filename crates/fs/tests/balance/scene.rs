@@ -172,7 +172,8 @@ impl Worker {
         };
         let (at, len) = (self.next(200_000) as usize, self.next(60_000) as usize + 1);
         let seed = self.next(1 << 30);
-        let bytes: Vec<u8> = (0..len as u64).map(|index| ((index * 31 + seed) ^ (seed >> (index % 24))) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..len as u64).map(|index| ((index * 31 + seed) ^ (seed >> (index % 24))) as u8).collect();
         self.fs.write(id, at as u64, &bytes, false).unwrap();
         self.fs.forget(id, 1);
         let known = self.known.entry(name.to_owned()).or_default();

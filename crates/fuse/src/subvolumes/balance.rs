@@ -3,8 +3,8 @@
 //! Invariant: a balance works on the thread that answers who has asked for it, and is cancelled when that one has gone, as the
 //! kernel's is when its ioctl is killed.
 
-use super::perform::{Answering, Each, malformed};
 use super::Refused;
+use super::perform::{Answering, Each, malformed};
 use butterfs_control::question::{BalanceStop, ResumeBalance, StartBalance, StopBalance};
 use butterfs_control::{BalancePhase, BalanceRecord};
 use butterfs_fs::{BalanceEnd, BalanceItem, BalanceProgress, BalanceRun, BalanceState};

@@ -118,7 +118,8 @@ fn range(text: &str) -> Result<(u64, Option<u64>), Option<String>> {
 }
 
 fn long_range(text: &str, filter: &str) -> Result<(u64, u64), Vec<String>> {
-    let invalid = |first: Option<String>| first.into_iter().chain([format!("Invalid {filter} argument: {text}")]).collect();
+    let invalid =
+        |first: Option<String>| first.into_iter().chain([format!("Invalid {filter} argument: {text}")]).collect();
     let (start, end) = range(text).map_err(invalid)?;
     let end = end.unwrap_or(u64::MAX);
     if start == end {

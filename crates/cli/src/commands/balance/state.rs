@@ -3,8 +3,8 @@
 use super::filters;
 use crate::commands::Run;
 use crate::error::{CliError, os_message};
-use crate::report;
 use crate::open_filesystem::{Asking, ImageArgument, Intent, OpenFilesystem, about, plain};
+use crate::report;
 use butterfs_control::question::{BalanceStop, GetBalance, ResumeBalance, StopBalance};
 use butterfs_control::{Ask, BalancePhase, BalanceRecord, Refusal};
 use butterfs_fs::BalanceItem;
@@ -83,7 +83,8 @@ pub fn say_how_it_ended(
             Ok(writeln!(out, "Done, had to relocate {completed} out of {considered} chunks")?)
         }
         Ok(record) => {
-            let chunks = if record.no_space == 1 { "1 chunk".to_owned() } else { format!("{} chunks", record.no_space) };
+            let chunks =
+                if record.no_space == 1 { "1 chunk".to_owned() } else { format!("{} chunks", record.no_space) };
             failed(libc::ENOSPC, format!("there is no room for what is in {chunks}; {} were moved", record.completed))
         }
         Err(refusal) if refusal.errno == libc::EINPROGRESS => Err(CliError::failed(refusal.sentence)),
