@@ -6,6 +6,7 @@
 
 mod bench;
 mod layering;
+mod licences;
 mod process;
 mod sim;
 mod soak;

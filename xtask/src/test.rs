@@ -4,7 +4,7 @@
 //! (kernel log, loop devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};
-use crate::{bench, layering, process, tools, workspace};
+use crate::{bench, layering, licences, process, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,6 +18,9 @@ const BENCHMARK_LIMIT_S: u64 = 300;
 const WHOLE_LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Of one program at most so many failed tests are run again.
 const AGAIN_MOST: usize = 3;
+
+/// Packages that are never published.
+const UNPUBLISHED: [&str; 5] = ["butterfs-bench", "butterfs-python", "butterfs-sim", "butterfs-testkit", "xtask"];
 
 /// What was asked for on the command line.
 #[derive(Debug, Default)]
@@ -86,8 +89,20 @@ fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
     step.passed = usize::from(violations.is_empty());
     step.failures = violations.into_iter().map(|violation| format!("layering: {violation}")).collect();
     steps.push(announce(step));
+    let started = Instant::now();
+    let violations = licences::violations()?;
+    let mut step = StepResult::single("licences", started.elapsed(), None);
+    step.passed = usize::from(violations.is_empty());
+    step.failures = violations;
+    steps.push(announce(step));
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     steps.push(announce(cargo("clippy", &clippy)?));
+    let doc = ["--config", "build.rustdocflags=['-Dwarnings']", "doc", "--no-deps", "-p", "butterfs"];
+    steps.push(announce(cargo("documentation", &doc)?));
+    // Without the build of each package: all of them are built here anyway.
+    let mut package = vec!["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"];
+    UNPUBLISHED.iter().for_each(|name| package.extend(["--exclude", name]));
+    steps.push(announce(cargo("packages", &package)?));
     Ok(())
 }
 

@@ -44,7 +44,8 @@ pub fn environment() -> Vec<(String, String)> {
 
 /// Gets everything that is missing. Returns one sentence for each tool that cannot be had.
 pub fn ensure() -> Vec<String> {
-    let steps: [fn() -> Result<(), String>; 4] = [debian_packages, crate_programs, newer_btrfs_progs, kernel_source];
+    let steps: [fn() -> Result<(), String>; 5] =
+        [debian_packages, crate_programs, newer_btrfs_progs, kernel_source, wheel_builder];
     steps.iter().filter_map(|step| step().err()).collect()
 }
 
@@ -84,6 +85,18 @@ fn crate_programs() -> Result<(), String> {
     let mut command = Command::new("cargo");
     command.args(["install", "--locked", "--root"]).arg(folder).args(wanted);
     limited(&mut command, "cargo-install", 900)
+}
+
+/// The program that builds the Python wheel, in a virtual environment of its own.
+fn wheel_builder() -> Result<(), String> {
+    let folder = workspace::tools().join("python");
+    if folder.join("bin/maturin").is_file() {
+        return Ok(());
+    }
+    println!("installing maturin");
+    limited(Command::new("python3").args(["-m", "venv"]).arg(&folder), "python-venv", 120)?;
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "maturin==1.16.0"];
+    limited(Command::new(folder.join("bin/python")).args(install), "pip-install", 300)
 }
 
 /// The btrfs-progs of bookworm cannot make the block group tree, which is today's default. Debian's backports have one

@@ -104,3 +104,12 @@ pub use transaction::Transaction;
 pub use types::{Access, InodeId, Mode, Owner, SubvolumeId, Timestamp, Uuid};
 
 pub use butterfs_device::{BlockDevice, MemoryDevice};
+
+/// The documents, whose code is compiled and run.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/library.md")]
+    struct Guide;
+}

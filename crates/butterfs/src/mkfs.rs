@@ -82,6 +82,10 @@ pub enum Profile {
     Raid1c4,
     /// Two copies, striped.
     Raid10,
+    /// Striped with one parity: survives the loss of one device.
+    Raid5,
+    /// Striped with two parities: survives the loss of two devices.
+    Raid6,
 }
 
 impl Profile {
@@ -94,6 +98,8 @@ impl Profile {
             Profile::Raid1c3 => "raid1c3",
             Profile::Raid1c4 => "raid1c4",
             Profile::Raid10 => "raid10",
+            Profile::Raid5 => "raid5",
+            Profile::Raid6 => "raid6",
         };
         Row::named(name).expect("the table has every profile")
     }

@@ -2,7 +2,7 @@
 
 use crate::device::{self, DeviceHandle};
 use crate::error::{Failure, Outcome, code, free, object, path, store, text};
-use butterfs::{Access, Builder, Check, DataCheck, Device, Existing, Filesystem, Log, MissingDevices, Mkfs, Severity};
+use butterfs::{Access, Builder, Check, DataCheck, Existing, Filesystem, Log, MissingDevices, Mkfs, Severity};
 use butterfs::{SubvolumeChoice, Transaction};
 use libc::{c_char, c_int, c_void};
 use std::ffi::CString;

@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! The checker: reads a whole filesystem that nobody is writing, and says what is wrong with it. It changes nothing.
 //!
 //! It shares no code with the engine above `tree`: what it believes about space, references and names it derives again

@@ -76,6 +76,7 @@ impl<'a> Session<'a> {
             sectorsize: sb.sectorsize.get(),
             incompat: sb.incompat_flags.get(),
             super_generation: sb.generation(),
+            ignores_checksums: false,
             writable: true,
         };
         let (blocks, sink) = (Mutex::default(), Mutex::new(sink));

@@ -15,7 +15,9 @@ mod commands;
 mod error;
 mod names;
 mod open_filesystem;
+mod output;
 mod report;
+mod space;
 mod streams;
 
 use commands::Run;

@@ -10,6 +10,7 @@
 
 use crate::commands::{Butterfs, Command, Run, mkfs, mount};
 use crate::error::CliError;
+use crate::output::Format;
 use butterfs_fuse::control::proxy;
 use clap::Parser;
 use std::ffi::OsString;
@@ -25,8 +26,8 @@ pub const PROXY: &str = "butterfs-control-proxy";
 /// What a command line asks for.
 #[derive(Debug)]
 pub enum Invocation {
-    /// A subcommand.
-    Command(Command),
+    /// A subcommand, and how its result is shown.
+    Command(Command, Format),
     /// What mount(8) wants of a helper.
     MountHelper(mount::Helper),
     /// The proxy, with its arguments; the process that serves a mount starts it.
@@ -36,7 +37,7 @@ pub enum Invocation {
 impl Run for Invocation {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         match self {
-            Invocation::Command(command) => command.run(out),
+            Invocation::Command(command, format) => command.run_as(format, out),
             Invocation::MountHelper(helper) => helper.run(out),
             Invocation::Proxy(arguments) => Ok(proxy::run(&arguments)?),
         }
@@ -47,11 +48,16 @@ impl Run for Invocation {
 pub fn parse(arguments: &[OsString]) -> Result<Invocation, CliError> {
     Ok(match program_name(arguments) {
         PROXY => Invocation::Proxy(arguments[1..].to_vec()),
-        "mkfs.butterfs" => Invocation::Command(Command::Mkfs(mkfs::Standalone::try_parse_from(arguments)?.args)),
+        "mkfs.butterfs" => {
+            Invocation::Command(Command::Mkfs(mkfs::Standalone::try_parse_from(arguments)?.args), Format::Text)
+        }
         name if MOUNT_HELPERS.contains(&name) || is_remount(arguments) => Invocation::MountHelper(
             mount::Helper::try_parse_from(arguments).map_err(|error| CliError::from(error).of_mount_helper())?,
         ),
-        _ => Invocation::Command(Butterfs::try_parse_from(arguments)?.command),
+        _ => {
+            let Butterfs { command, format } = Butterfs::try_parse_from(arguments)?;
+            Invocation::Command(command, format)
+        }
     })
 }
 
@@ -80,9 +86,9 @@ mod tests {
 
     #[test]
     fn the_name_picks_the_subcommand() {
-        assert!(matches!(parsed("butterfs mkfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_)))));
-        assert!(matches!(parsed("/usr/sbin/mkfs.butterfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_)))));
-        assert!(matches!(parsed("./renamed mkfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_)))));
+        assert!(matches!(parsed("butterfs mkfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_), _))));
+        assert!(matches!(parsed("/usr/sbin/mkfs.butterfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_), _))));
+        assert!(matches!(parsed("./renamed mkfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_), _))));
         assert!(parsed("butterfs disk.img").is_err());
         for name in MOUNT_HELPERS {
             let line = format!("/sbin/{name} disk.img /mnt -o rw,nosuid -n -v");

@@ -185,15 +185,16 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The filesystem on these devices, only to look at it; some may be missing.
-pub fn images(paths: &[PathBuf]) -> Result<OpenFilesystem, CliError> {
-    let open = |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> {
-        Ok(Arc::new(FileDevice::open(path, &FileOptions::read_only())?))
-    };
+/// The filesystem on these devices; some may be missing.
+pub fn images_for(paths: &[PathBuf], intent: Intent) -> Result<OpenFilesystem, CliError> {
+    let read_only = intent == Intent::Look;
+    let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
+    let open =
+        |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> { Ok(Arc::new(FileDevice::open(path, &file)?)) };
     let devices = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let options = Options {
-        read_only: true,
-        no_log_replay: true,
+        read_only,
+        no_log_replay: read_only,
         degraded: true,
         subvolume: Subvolume::Id(TreeId::FS),
         ..Options::default()
@@ -244,7 +245,7 @@ impl OpenFilesystem {
         end.map_err(|refusal| CliError::failed(format!("{what}: {}", refusal.sentence)))
     }
 
-    /// The same. The inner error is the engine's.
+    /// The same; the inner error is the engine's.
     pub fn try_each<Q: Ask>(
         &mut self,
         asking: Asking<Q>,

@@ -193,7 +193,7 @@ fn refusals_are_sentences() {
 }
 
 #[test]
-fn a_mount_in_use_is_not_unmounted_and_one_in_two_places_says_so() {
+fn a_mount_in_use_is_not_unmounted_and_one_in_two_places_goes_on() {
     const TEST: &str = "umount_in_use";
     let Some(bed) = Bed::for_root(TEST) else { return };
     let bed = bed.with_image();
@@ -204,8 +204,7 @@ fn a_mount_in_use_is_not_unmounted_and_one_in_two_places_says_so() {
     drop(file);
     let second = bed.scratch.folder("second").canonicalize().unwrap();
     shell("mount --bind \"$at\" \"$second\"", &[("at", &bed.at), ("second", &second)]);
-    let ran = butterfs(&["umount", text(&bed.at)]);
-    assert!(ran.code == Some(0) && ran.stderr.contains("still mounted elsewhere"), "{ran:?}");
+    butterfs_ok(&["umount", text(&bed.at)]);
     assert!(second.join("file").exists());
     butterfs_ok(&["umount", text(&second)]);
     assert_eq!(bed.serving_process(), None);

@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! What commands and the process that serves a mount say to each other over the mount's control socket, as types. Both use
 //! the same types, so a verb or a field that one of them does not handle does not compile. This crate opens no sockets and
 //! knows nothing of filesystems.
@@ -14,6 +16,7 @@
 //! | `wait` | `waiting`, and when the process is done: `ok` when everything is durable, or `failed REASON` |
 //! | `ask DESCRIPTORS BYTES`, and the bytes of a [`Question`] | [replies](Reply): records, then the end |
 //! | `carry DESCRIPTORS BYTES`, and the bytes of a [`StreamQuestion`] | replies: reports, one record, the end |
+//! | `mounts DESCRIPTORS BYTES`, and the bytes of a [`MountQuestion`] | one [`MountAnswer`], a mount with its descriptor |
 //! | `do …`, `with …`: questions of versions 1 and 2 | `refused ERRNO SENTENCE` |
 //!
 //! The bytes are those of postcard. A reply has its length before it, in four bytes, the lowest first.
@@ -34,18 +37,22 @@
 mod bytes;
 pub mod line;
 mod message;
+mod mounts;
 pub mod question;
 mod record;
 mod refusal;
 
 pub use line::{Attached, Order, Request, Response};
-pub use message::{DecodeError, Message, Reply, TooLong, decode, encode, read_reply};
+pub use message::{DecodeError, Message, Reply, TooLong, decode, encode, frame, read_framed, read_reply};
+pub use mounts::{MountAnswer, MountQuestion, Storage};
 pub use question::{Ask, AskStream, InodeRef, Question, StreamQuestion};
 pub use record::{
-    BalancePhase, BalanceRecord, Comparison, Compression, CompressionMethod, DeletedSubvolume, DeviceRecord,
-    DeviceSize, ExtentKind, ExtentUser, FileExtentRecord, InodePath, Label, MayShare, NewExtent, NewSince, Nothing,
-    ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, SendStatus, SendSummary, Stamp,
-    SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
+    BalancePhase, BalanceRecord, ChunkRecord, Comparison, Compression, CompressionMethod, DamagedFile,
+    DeletedSubvolume, DeviceHealth, DeviceRecord, DeviceSize, ExtentKind, ExtentUser, FileExtentRecord,
+    FilesystemRecord, Health, HealthRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord, NewExtent,
+    NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, ScrubDevice,
+    ScrubEarlier, ScrubEnd, ScrubFinding, ScrubNews, ScrubOutcome, ScrubState, SendStatus, SendSummary, SpaceRecord,
+    Stamp, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 pub use refusal::Refusal;
 

@@ -18,6 +18,8 @@ pub enum Request {
     Question(Attached),
     /// A [`StreamQuestion`](crate::StreamQuestion) follows; its first descriptor is the stream.
     StreamQuestion(Attached),
+    /// A [`MountQuestion`](crate::MountQuestion) follows.
+    MountQuestion(Attached),
     /// A question of version 1 or 2, all of it on the line.
     OldQuestion,
     /// A question that nobody knows the end of.
@@ -60,6 +62,7 @@ impl Request {
             ("wait", "") => Some(Request::Wait),
             ("ask", text) => Some(Attached::parse(text).map_or(Request::BrokenQuestion, Request::Question)),
             ("carry", text) => Some(Attached::parse(text).map_or(Request::BrokenQuestion, Request::StreamQuestion)),
+            ("mounts", text) => Some(Attached::parse(text).map_or(Request::BrokenQuestion, Request::MountQuestion)),
             ("do" | "with", _) => Some(Request::OldQuestion),
             _ => None,
         }
@@ -88,6 +91,9 @@ impl Display for Request {
             Request::Question(Attached { descriptors, bytes }) => write!(formatter, "ask {descriptors} {bytes}"),
             Request::StreamQuestion(Attached { descriptors, bytes }) => {
                 write!(formatter, "carry {descriptors} {bytes}")
+            }
+            Request::MountQuestion(Attached { descriptors, bytes }) => {
+                write!(formatter, "mounts {descriptors} {bytes}")
             }
             Request::OldQuestion => formatter.write_str("do"),
             Request::BrokenQuestion => formatter.write_str("ask"),

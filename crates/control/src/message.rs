@@ -135,19 +135,30 @@ const _: () = assert!(QUESTION_BYTES <= REPLY_BYTES && REPLY_BYTES <= u32::MAX a
 impl Reply {
     /// The reply as it is sent, with its length before it.
     pub fn frame(&self) -> Result<Vec<u8>, TooLong> {
-        let bytes = encode(self)?;
-        Ok([&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat())
+        frame(self)
     }
+}
+
+/// A message as it is sent where its end has to be known, with its length before it.
+pub fn frame<M: Message>(message: &M) -> Result<Vec<u8>, TooLong> {
+    let bytes = encode(message)?;
+    Ok([&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat())
 }
 
 /// The next reply of a stream.
 pub fn read_reply(stream: &mut impl Read) -> io::Result<Reply> {
+    read_framed(stream)
+}
+
+/// The next message of a stream that has its length before it.
+pub fn read_framed<M: Message>(stream: &mut impl Read) -> io::Result<M> {
     let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
     let mut len = [0; LEN_BYTES];
     stream.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len) as usize;
-    if len > REPLY_BYTES {
-        return Err(invalid(DecodeError::TooLong(TooLong { kind: Reply::KIND, bytes: len, most_bytes: REPLY_BYTES })));
+    if len > M::MOST_BYTES {
+        let error = TooLong { kind: M::KIND, bytes: len, most_bytes: M::MOST_BYTES };
+        return Err(invalid(DecodeError::TooLong(error)));
     }
     let mut bytes = Vec::new();
     if stream.take(len as u64).read_to_end(&mut bytes)? < len {

@@ -9,9 +9,10 @@
 //! A new question comes to the end of its table: its number is its place there.
 
 use crate::record::{
-    BalanceRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser,
-    FileExtentRecord, InodePath, Label, MayShare, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record,
-    ReplaceRecord, Report, Rewritten, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
+    BalanceRecord, ChunkRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser,
+    FileExtentRecord, FilesystemRecord, HealthRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord,
+    NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, ScrubEarlier,
+    ScrubNews, ScrubState, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 use crate::{Message, QUESTION_BYTES};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ use serde::{Deserialize, Serialize};
 pub const MOST_DEDUPED: u64 = 64 << 20;
 /// The same for [`Defragment`].
 pub const MOST_DEFRAGMENTED: u64 = 1 << 30;
+/// Ranges that one [`StartScrub`] is limited to.
+pub const MOST_SCRUB_RANGES: usize = 128;
 
 /// An inode that a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -362,6 +365,52 @@ questions! {
     SyncAll {} -> Record = Nothing;
     /// Counts for tests of the cost.
     CountWork {} -> Record = WorkCounts;
+    /// Scrubs, and tells how far it is until it ends. It is cancelled when whoever asks is gone.
+    StartScrub {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Damage is only reported.
+        read_only: bool,
+        /// The devices; all where none is named.
+        devices: Vec<u64>,
+        /// The class of the I/O priority, as `ioprio_set(2)` numbers it.
+        priority_class: u8,
+        /// The level in it.
+        priority_level: u8,
+        /// Bytes per second of each device, as long as this run lasts; none for the limits that are set.
+        limit: Option<u64>,
+        /// Files, and subvolumes by their top directories, that it is limited to.
+        only: Vec<InodeRef>,
+        /// Addresses that it is limited to: where they begin and end. At most [`MOST_SCRUB_RANGES`].
+        ranges: Vec<(u64, u64)>,
+        /// Where an earlier run ended.
+        earlier: Vec<ScrubEarlier>,
+    } -> Record = ScrubNews;
+    /// How far a scrub is, or how the last one since the mount ended.
+    GetScrub {} -> Record = ScrubState;
+    /// Stops it.
+    CancelScrub {
+        /// Shows the mount.
+        through: InodeRef,
+    } -> Record = Nothing;
+    /// Limits scrubs of a device, or of all.
+    LimitScrub {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The device.
+        device: Option<u64>,
+        /// Bytes per second; 0 for no limit.
+        bytes_per_sec: u64,
+    } -> Record = Nothing;
+    /// Sets the error counters of all devices, or of one, to zero. The answer is what they were.
+    ResetDeviceErrors {
+        /// Shows the mount.
+        through: InodeRef,
+        /// The device.
+        device: Option<u64>,
+    } -> Record = DeviceRecord;
+    /// How the filesystem and its devices are.
+    GetHealth {} -> Record = HealthRecord;
     /// The devices and their sizes.
     ListDevices {} -> Record = DeviceSize;
     /// Gives a device another size. The answer says from time to time how far that is.
@@ -419,6 +468,17 @@ questions! {
     } -> Record = Nothing;
     /// The last replacement of a device.
     DescribeReplace {} -> Record = ReplaceRecord;
+    /// The filesystem as a whole.
+    DescribeFilesystem {} -> Record = FilesystemRecord;
+    /// Its chunks.
+    ListChunks {} -> Record = ChunkRecord;
+    /// Its devices.
+    ListMembers {} -> Record = MemberRecord;
+    /// The extents of a file that take space, without those that are inline, and whether other files use their data.
+    MeasureFile {
+        /// The file.
+        file: InodeRef,
+    } -> Record = MeasuredExtent;
     /// Balances; a record now and then says how far it is, the last one how it ended. It is cancelled when nobody listens any more.
     StartBalance {
         /// Shows the mount.

@@ -65,12 +65,26 @@ one_of! {
         Sent(SendSummary),
         /// See [`ReceiveSummary`].
         Received(ReceiveSummary),
+        /// See [`ScrubNews`].
+        ScrubNews(ScrubNews),
+        /// See [`ScrubState`].
+        Scrub(ScrubState),
+        /// See [`HealthRecord`].
+        Health(HealthRecord),
         /// See [`DeviceSize`].
         DeviceSize(DeviceSize),
         /// See [`WorkProgress`].
         WorkProgress(WorkProgress),
         /// See [`ReplaceRecord`].
         Replace(ReplaceRecord),
+        /// See [`FilesystemRecord`].
+        Filesystem(FilesystemRecord),
+        /// See [`ChunkRecord`].
+        Chunk(ChunkRecord),
+        /// See [`MemberRecord`].
+        Member(MemberRecord),
+        /// See [`MeasuredExtent`].
+        Measured(MeasuredExtent),
         /// See [`BalanceRecord`].
         Balance(BalanceRecord),
     }
@@ -391,6 +405,96 @@ pub struct WorkProgress {
     pub total_bytes: u64,
 }
 
+/// A filesystem as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesystemRecord {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its label.
+    #[serde(with = "crate::bytes")]
+    pub label: Vec<u8>,
+    /// The generation of the last commit.
+    pub generation: u64,
+    /// Bytes allocated in all block groups.
+    pub bytes_used: u64,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Bytes that file data can still take, as `statfs` says.
+    pub available: u64,
+    /// Bytes of metadata that are kept for operations that must not fail.
+    pub global_reserve: u64,
+    /// Devices, missing ones too.
+    pub devices: u64,
+    /// Bytes that the filesystem uses of all of them.
+    pub device_bytes: u64,
+    /// Of them, on missing devices.
+    pub missing_bytes: u64,
+    /// Bytes of devices that the filesystem leaves alone.
+    pub slack_bytes: u64,
+    /// What each type and profile has.
+    pub spaces: Vec<SpaceRecord>,
+    /// When freed space is discarded, as the mount option says it.
+    pub discard: String,
+}
+
+/// All block groups of one type and profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceRecord {
+    /// Type and profile.
+    pub flags: u64,
+    /// Their bytes.
+    pub total: u64,
+    /// Bytes allocated in them.
+    pub used: u64,
+    /// Their bytes on all devices.
+    pub raw: u64,
+}
+
+/// A chunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkRecord {
+    /// Its address.
+    pub start: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// Bytes allocated in it.
+    pub used: u64,
+    /// Type and profile.
+    pub flags: u64,
+    /// Its bytes on each device, for each stripe.
+    pub stripe_length: u64,
+    /// Device and address of each stripe.
+    pub stripes: Vec<(u64, u64)>,
+}
+
+/// A device of a filesystem.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRecord {
+    /// Its number.
+    pub id: u64,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Its path, and its bytes; none where it is missing.
+    pub storage: Option<(String, u64)>,
+    /// Bytes that the filesystem uses of it.
+    pub total_bytes: u64,
+    /// Bytes of it that are in chunks.
+    pub allocated: u64,
+}
+
+/// An extent of a file that takes space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeasuredExtent {
+    /// Where its data begins, by logical address.
+    pub address: u64,
+    /// Bytes of the file.
+    pub len: u64,
+    /// Another file, or another subvolume, uses the data.
+    pub shared: bool,
+}
+
 /// What the engine has done so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkCounts {
@@ -464,4 +568,187 @@ pub struct ReceiveSummary {
     pub bytes: u64,
     /// Errors. With any, something is missing.
     pub errors: u64,
+}
+
+/// How the scrub of a device ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScrubEnd {
+    /// It has not.
+    #[default]
+    Running,
+    /// Everything was verified.
+    Finished,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// It could not go on, for this reason.
+    Failed(String),
+}
+
+/// How far the scrub of a device is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubDevice {
+    /// The device's number.
+    pub id: u64,
+    /// What it is called.
+    pub name: String,
+    /// Bytes that a scrub of all of it verifies.
+    pub total_bytes: u64,
+    /// Counters by the names of btrfs; those that are zero may be left out.
+    pub counters: Vec<(String, u64)>,
+    /// When it was started, in seconds since 1970; 0 for never.
+    pub started: i64,
+    /// When it was resumed; 0 if it was not.
+    pub resumed: i64,
+    /// Seconds that it has run.
+    pub duration_secs: u64,
+    /// Bytes per second; 0 for no limit.
+    pub limit: u64,
+    /// How it ended.
+    pub end: ScrubEnd,
+}
+
+/// Where an earlier scrub of a device ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubEarlier {
+    /// The device's number.
+    pub id: u64,
+    /// When it was started, in seconds since 1970.
+    pub started: i64,
+    /// Seconds that it has run.
+    pub duration_secs: u64,
+    /// Whether everything was verified.
+    pub is_finished: bool,
+    /// The counters in the order of `btrfs_scrub_progress`.
+    pub counters: Vec<u64>,
+}
+
+/// The scrub of a filesystem.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubState {
+    /// The filesystem.
+    pub fsid: [u8; 16],
+    /// Whether one is under way.
+    pub is_running: bool,
+    /// Damage is only reported.
+    pub read_only: bool,
+    /// Findings so far.
+    pub findings: u64,
+    /// Damage that was only counted, because there is too much.
+    pub omitted: u64,
+    /// The devices, also when there was no scrub.
+    pub devices: Vec<ScrubDevice>,
+}
+
+/// What a scrub says while it runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScrubNews {
+    /// How far it is, at least once a second.
+    State(ScrubState),
+    /// Something that it has found.
+    Finding(ScrubFinding),
+}
+
+/// Damage, and the files that it is in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubFinding {
+    /// The device.
+    pub device: u64,
+    /// What it is called.
+    pub device_name: String,
+    /// Where on it.
+    pub physical: u64,
+    /// The address; none of a superblock.
+    pub logical: Option<u64>,
+    /// Bytes.
+    pub len: u64,
+    /// `data`, `tree block` or `superblock`.
+    pub content: String,
+    /// What is wrong.
+    pub cause: String,
+    /// What became of it.
+    pub outcome: ScrubOutcome,
+    /// The same as a sentence.
+    pub outcome_text: String,
+    /// The files, in every subvolume and snapshot.
+    pub files: Vec<DamagedFile>,
+    /// Trees that reach a tree block.
+    pub trees: Vec<u64>,
+    /// Not everything is listed.
+    pub is_cut: bool,
+}
+
+/// What became of damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScrubOutcome {
+    /// It is good again.
+    Repaired,
+    /// It could be repaired, but nothing is written.
+    Repairable,
+    /// Nothing holds what was there.
+    Lost,
+    /// Nobody can say which copy is right.
+    Noticed,
+}
+
+/// A range of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DamagedFile {
+    /// The subvolume.
+    pub tree: u64,
+    /// The inode.
+    pub ino: u64,
+    /// Where in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The path from the top level; none where none was found.
+    #[serde(with = "crate::bytes")]
+    pub path: Vec<u8>,
+}
+
+/// How well something is, from good to bad.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Health {
+    /// Everything is as it should be.
+    #[default]
+    Online,
+    /// It works, and something needs attention.
+    Degraded,
+    /// Something is lost, or it does not work.
+    Faulted,
+}
+
+/// How a filesystem is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthRecord {
+    /// The filesystem.
+    pub fsid: [u8; 16],
+    /// Its label.
+    #[serde(with = "crate::bytes")]
+    pub label: Vec<u8>,
+    /// All in all.
+    pub state: Health,
+    /// What is the matter, one sentence each.
+    pub meaning: Vec<String>,
+    /// What to do about it, one sentence each.
+    pub action: Vec<String>,
+    /// The devices.
+    pub devices: Vec<DeviceHealth>,
+    /// Devices that are missing.
+    pub missing: u64,
+    /// Why nothing is written any more.
+    pub stopped: Option<String>,
+    /// The last scrub since the mount, or the one that runs.
+    pub scrub: Option<ScrubState>,
+}
+
+/// How a device is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceHealth {
+    /// Its counters.
+    pub errors: DeviceRecord,
+    /// How it is.
+    pub state: Health,
+    /// `whole`, `stale` or `failed`.
+    pub condition: String,
 }

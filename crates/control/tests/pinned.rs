@@ -3,7 +3,7 @@
 
 mod samples;
 
-use butterfs_control::{Message, Question, Reply, StreamQuestion, VERSION, encode};
+use butterfs_control::{Message, MountAnswer, MountQuestion, Question, Reply, StreamQuestion, VERSION, encode};
 
 fn hex(message: &impl Message) -> String {
     encode(message).expect("short").iter().map(|byte| format!("{byte:02x}")).collect()
@@ -16,7 +16,9 @@ fn lines(messages: &[impl Message + std::fmt::Debug]) -> String {
 /// All samples, each with its bytes before it: those that were pinned are there, and all are pinned.
 #[test]
 fn version_3_has_these_bytes() {
-    let now = [lines(&samples::questions()), lines(&samples::stream_questions()), lines(&samples::replies())].concat();
+    let streams = [lines(&samples::stream_questions()), lines(&samples::replies())].concat();
+    let mounts = [lines(&samples::mount_questions()), lines(&samples::mount_answers())].concat();
+    let now = [lines(&samples::questions()), streams, mounts].concat();
     assert_eq!(VERSION, 3);
     let pinned = include_str!("version-3.txt");
     let bytes = |text: &'static str| text.lines().filter_map(|line| line.split(' ').next());
@@ -38,4 +40,6 @@ fn tables_begin_as_they_did() {
     assert!(starts(Question::VARIANTS, questions) && Question::VARIANTS.len() >= questions.split_whitespace().count());
     assert!(starts(StreamQuestion::VARIANTS, "SendSubvolumes ReceiveSubvolumes"));
     assert!(starts(Reply::VARIANTS, "Record Report Done Refused"));
+    assert!(starts(MountQuestion::VARIANTS, "Locate Join ShowOptions"));
+    assert!(starts(MountAnswer::VARIANTS, "Located Joined Options Refused"));
 }

@@ -1,8 +1,10 @@
-//! Writing past the page cache (`O_DIRECT`): storage reads straight from our memory, so the bytes are copied once less, no
+//! Writing and reading past the page cache (`O_DIRECT`): storage reads straight from our memory, so the bytes are copied once less, no
 //! cached page is taken for them, and they are on their way when the write returns.
 //!
 //! Direct I/O wants memory, offset and length aligned. Data is copied into aligned buffers, which are kept for the next
 //! write. The kernel keeps its page cache coherent: cached pages of the range are written out before, and dropped after.
+//!
+//! A direct read shows what the storage holds: the kernel writes cached changes of the range out before.
 //!
 //! Not here: durability. The storage may have a cache of its own, so a flush is needed as ever.
 
@@ -12,6 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -33,6 +36,33 @@ pub struct Direct {
 
 /// Memory that direct I/O may use.
 type Buffer = Vec<Page>;
+
+/// Zeroed bytes at an address that direct I/O accepts.
+#[derive(Debug, Default)]
+pub struct AlignedBuffer {
+    pages: Buffer,
+    len: usize,
+}
+
+impl AlignedBuffer {
+    /// A buffer of `len` bytes.
+    pub fn new(len: usize) -> AlignedBuffer {
+        AlignedBuffer { pages: vec![Page::new_zeroed(); len.div_ceil(ALIGNMENT)], len }
+    }
+}
+
+impl std::ops::Deref for AlignedBuffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.pages.as_bytes()[..self.len]
+    }
+}
+
+impl std::ops::DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_bytes()[..self.len]
+    }
+}
 
 #[derive(Clone, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C, align(4096))]
@@ -90,4 +120,42 @@ impl Direct {
             buffers.push(buffer);
         }
     }
+}
+
+/// A second descriptor of a file or block device for direct reads, opened when the first one is wanted.
+#[derive(Debug, Default)]
+pub struct DirectReads {
+    file: OnceLock<Option<File>>,
+    /// The storage has refused a read that was aligned.
+    is_refused: AtomicBool,
+}
+
+impl DirectReads {
+    /// Fills `buf` from `file` past the page cache; `false` when the storage or the range does not allow that.
+    pub fn read(&self, file: &File, offset: u64, buf: &mut [u8]) -> io::Result<bool> {
+        let is_aligned = offset.is_multiple_of(ALIGNMENT as u64) && buf.len().is_multiple_of(ALIGNMENT);
+        if !is_aligned || self.is_refused.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let Some(direct) = self.file.get_or_init(|| reopen(file)) else { return Ok(false) };
+        let result = if (buf.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
+            direct.read_exact_at(buf, offset)
+        } else {
+            let mut aligned = AlignedBuffer::new(buf.len());
+            direct.read_exact_at(&mut aligned, offset).map(|()| buf.copy_from_slice(&aligned))
+        };
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.is_refused.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+            result => result.map(|()| true),
+        }
+    }
+}
+
+fn reopen(file: &File) -> Option<File> {
+    let flags = OFlags::DIRECT.bits() as i32;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
 }

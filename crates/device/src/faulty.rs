@@ -367,6 +367,10 @@ impl BlockDevice for FaultyDevice {
         self.inner.discard(offset, len)
     }
 
+    fn supports_discard(&self) -> bool {
+        self.inner.supports_discard()
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }

@@ -13,7 +13,7 @@
 //!
 //! Reads and small writes go through the page cache; [`write_uncached`](BlockDevice::write_uncached) goes past it.
 
-use crate::direct::Direct;
+use crate::direct::{Direct, DirectReads};
 use crate::in_use::{self, Span};
 use crate::write_out;
 use crate::{BlockDevice, OpenError, OpenErrorKind, block_ioctl, check_read, check_write};
@@ -65,6 +65,8 @@ pub struct FileDevice {
     file: File,
     /// For writing past the page cache, where that is possible.
     direct: Option<Direct>,
+    /// For reading past it.
+    direct_reads: DirectReads,
     name: String,
     len: AtomicU64,
     is_block_device: bool,
@@ -72,6 +74,8 @@ pub struct FileDevice {
     /// Set once a flush has failed, or the file was cut off; the text says how.
     has_failed: AtomicBool,
     failure: Mutex<Option<String>>,
+    /// A discard was refused, because the device or the filesystem of the file has none.
+    has_no_discard: AtomicBool,
     /// The locked file beneath a loop device.
     _beneath: Option<File>,
 }
@@ -145,6 +149,7 @@ impl FileDevice {
     ) -> FileDevice {
         FileDevice {
             direct: if read_only { None } else { Direct::beside(&file) },
+            direct_reads: DirectReads::default(),
             file,
             name: path.display().to_string(),
             len: AtomicU64::new(len),
@@ -152,6 +157,7 @@ impl FileDevice {
             read_only,
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
+            has_no_discard: AtomicBool::new(false),
             _beneath: beneath,
         }
     }
@@ -349,9 +355,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        check_write(self, offset, len)?;
-        self.check_not_failed()?;
-        if len == 0 {
+        self.check_may_write(offset, len)?;
+        if len == 0 || !self.supports_discard() {
             return Ok(());
         }
         let result = if self.is_block_device {
@@ -360,7 +365,18 @@ impl BlockDevice for FileDevice {
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             rustix::fs::fallocate(&self.file, punch, offset, len).map_err(io::Error::from)
         };
-        result.or_else(|error| if cannot_discard(&error) { Ok(()) } else { Err(error) })
+        result.or_else(|error| match Refused::of(&error) {
+            Some(Refused::Always) => {
+                self.has_no_discard.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(Refused::ThisRange) => Ok(()),
+            None => Err(error),
+        })
+    }
+
+    fn supports_discard(&self) -> bool {
+        !self.has_no_discard.load(Ordering::Relaxed)
     }
 
     fn name(&self) -> String {
@@ -404,6 +420,14 @@ impl BlockDevice for FileDevice {
         self.read_at(offset, buf)
     }
 
+    fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        check_read(self, offset, buf.len())?;
+        if self.direct_reads.read(&self.file, offset, buf)? {
+            return Ok(());
+        }
+        self.read_fresh(offset, buf)
+    }
+
     fn kernel_use(&self, fsid: &[u8; 16]) -> Option<String> {
         let metadata = self.file.metadata().ok()?;
         let span = match self.is_block_device {
@@ -414,11 +438,24 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// Whether the error says that the device has no discard, or none for ranges like this one.
-fn cannot_discard(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let Some(errno) = Errno::from_io_error(error) else { return false };
-    [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::NOTTY].contains(&errno)
+/// Which discards a device refuses.
+enum Refused {
+    /// It supports none.
+    Always,
+    /// It supports none of ranges like this one.
+    ThisRange,
+}
+
+impl Refused {
+    /// What an error of a discard says; `None` for a failure.
+    fn of(error: &io::Error) -> Option<Refused> {
+        use rustix::io::Errno;
+        match Errno::from_io_error(error)? {
+            Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => Some(Refused::Always),
+            Errno::INVAL => Some(Refused::ThisRange),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use crate::block_ioctl;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Loop devices over loop devices are followed this far.
@@ -22,6 +22,29 @@ pub struct Span {
     base: Base,
     start: u64,
     end: u64,
+}
+
+/// Where the bytes of a file or block device begin, below all loop devices and partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Device number of the file's filesystem, or of the block device.
+    pub device: u64,
+    /// The file's inode number; none of a block device.
+    pub inode: Option<u64>,
+    /// The first byte.
+    pub start: u64,
+}
+
+impl Origin {
+    /// Of the regular file or block device with this metadata.
+    pub fn of(metadata: &fs::Metadata) -> Option<Origin> {
+        let kind = metadata.file_type();
+        match (kind.is_file(), kind.is_block_device()) {
+            (true, _) => Span::of_file(metadata).origin(),
+            (_, true) => Span::of_block_device(metadata.rdev())?.origin(),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +77,17 @@ impl Span {
     /// The bytes that the block device with this number shows.
     pub fn of_block_device(number: u64) -> Option<Span> {
         Some(Span::of_sysfs(&sysfs_of(number)?))
+    }
+
+    /// What it lies in and where it begins there, as the same for every path to the same bytes; `None` where that cannot be
+    /// found out.
+    pub fn origin(&self) -> Option<Origin> {
+        let (device, inode) = match self.base {
+            Base::File(device, inode) => (device, Some(inode)),
+            Base::Block(number) => (number, None),
+            Base::Unknown => return None,
+        };
+        Some(Origin { device, inode, start: self.start })
     }
 
     fn of_sysfs(dir: &Path) -> Span {

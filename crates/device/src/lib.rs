@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! Bytes at offsets: the block device that everything above stands on, and the devices that tests stand on.
 //!
 //! - [`FileDevice`]: a regular file or a block device
@@ -29,15 +31,18 @@ mod gate;
 mod in_use;
 mod memory;
 mod open_error;
+pub mod priority;
 mod random;
 mod read_only;
 mod recording;
 mod window;
 mod write_out;
 
+pub use direct::AlignedBuffer;
 pub use faulty::{Fault, FaultCounts, FaultRates, FaultRule, FaultyDevice, Operation};
 pub use file::{FileDevice, FileOptions};
 pub use gate::GateDevice;
+pub use in_use::Origin;
 pub use memory::MemoryDevice;
 pub use open_error::{OpenError, OpenErrorKind};
 pub use read_only::ReadOnlyDevice;
@@ -88,10 +93,15 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// it where they do not exist or cannot be read.
     fn begin_read(&self, _offset: u64, _len: u64) {}
 
-    /// Tells the device that nobody needs these bytes; afterwards they read as anything. Devices without discard support
-    /// return `Ok(())`, as this default does.
+    /// Tells the device that nobody needs these bytes; afterwards they read as anything, until they are written. Devices
+    /// without discard support return `Ok(())`, as this default does.
     fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Whether the device may support discard: `false` once it has said that it does not.
+    fn supports_discard(&self) -> bool {
+        true
     }
 
     /// What to call the device in messages: its path.
@@ -121,6 +131,12 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Like [`read_at`](Self::read_at), but from the storage itself where a cache of the device could hide what another
     /// program or machine has written there.
     fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.read_at(offset, buf)
+    }
+
+    /// Like [`read_at`](Self::read_at), but what the storage holds and not what a cache of this machine does, where it can.
+    /// Fastest into an [`AlignedBuffer`].
+    fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.read_at(offset, buf)
     }
 

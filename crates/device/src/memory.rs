@@ -13,6 +13,8 @@ use std::io;
 use std::sync::Arc;
 
 const BLOCK: usize = 16 << 10;
+/// What discarded bytes read as, on a device that forgets them.
+const GARBAGE: u8 = 0xd5;
 const BLOCKS_PER_TABLE: usize = 512;
 const TABLE: u64 = (BLOCK * BLOCKS_PER_TABLE) as u64;
 
@@ -24,6 +26,8 @@ type Root = Vec<Option<Arc<Table>>>;
 pub struct MemoryDevice {
     name: String,
     len: u64,
+    /// What every block of discarded bytes holds, where they do not become zeros.
+    garbage: Option<Block>,
     root: RwLock<Arc<Root>>,
 }
 
@@ -36,7 +40,13 @@ impl MemoryDevice {
     /// `len` bytes of zeroes that messages call `name`.
     pub fn named(name: &str, len: u64) -> MemoryDevice {
         let tables = len.div_ceil(TABLE) as usize;
-        MemoryDevice { name: name.to_owned(), len, root: RwLock::new(Arc::new(vec![None; tables])) }
+        MemoryDevice { name: name.to_owned(), len, garbage: None, root: RwLock::new(Arc::new(vec![None; tables])) }
+    }
+
+    /// The same device, on which bytes that are discarded from now on read as garbage: nobody may rely on zeros, and a
+    /// discard of what is still needed shows. They cost no memory.
+    pub fn with_garbage(self) -> MemoryDevice {
+        MemoryDevice { garbage: Some(Arc::new([GARBAGE; BLOCK])), ..self }
     }
 
     /// A device that starts with these bytes.
@@ -48,7 +58,8 @@ impl MemoryDevice {
 
     /// Another device with the content of this moment; later writes to either do not show in the other.
     pub fn snapshot(&self) -> MemoryDevice {
-        MemoryDevice { name: self.name.clone(), len: self.len, root: RwLock::new(self.root.read().clone()) }
+        let (name, garbage) = (self.name.clone(), self.garbage.clone());
+        MemoryDevice { name, len: self.len, garbage, root: RwLock::new(self.root.read().clone()) }
     }
 
     /// Goes back to the content of `snapshot`, which has the same length.
@@ -85,6 +96,23 @@ impl MemoryDevice {
         let root = self.root.read();
         let blocks: usize = root.iter().flatten().map(|table| table.iter().flatten().count()).sum();
         (blocks * BLOCK) as u64
+    }
+}
+
+impl MemoryDevice {
+    /// Makes whole blocks `filling`, which is shared, and copies it over the parts of others.
+    fn fill_with(&self, filling: &Block, offset: u64, len: u64) {
+        let mut root = self.root.write();
+        let root = Arc::make_mut(&mut root);
+        for (index, range) in pieces(offset, len as usize) {
+            let block = &mut table_mut(root, index.table)[index.block];
+            if range.len() == BLOCK {
+                *block = Some(Arc::clone(filling));
+            } else {
+                let block = Arc::make_mut(block.get_or_insert_with(|| Arc::new([0; BLOCK])));
+                block[index.byte..index.byte + range.len()].copy_from_slice(&filling[..range.len()]);
+            }
+        }
     }
 }
 
@@ -155,9 +183,13 @@ impl BlockDevice for MemoryDevice {
         Ok(())
     }
 
-    /// Whole blocks become zeroes; the rest keeps its content.
+    /// Whole blocks become zeroes, and the rest keeps its content; or all of it becomes garbage.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         check_write(self, offset, len)?;
+        if let Some(garbage) = &self.garbage {
+            self.fill_with(garbage, offset, len);
+            return Ok(());
+        }
         let mut root = self.root.write();
         let root = Arc::make_mut(&mut root);
         let first = offset.div_ceil(BLOCK as u64);
@@ -236,6 +268,22 @@ mod tests {
             assert!(device.discard(offset, len as u64).is_err());
         }
         assert!(device.read_at(1000, &mut []).is_ok());
+    }
+
+    #[test]
+    fn discarded_bytes_can_read_as_garbage() {
+        let device = MemoryDevice::new(4 * BLOCK as u64).with_garbage();
+        device.write_at(0, &[7; 4 * BLOCK]).unwrap();
+        let before = device.snapshot();
+        device.discard(10, 2 * BLOCK as u64).unwrap();
+        let bytes = device.to_bytes();
+        assert!(bytes[10..10 + 2 * BLOCK].iter().all(|&byte| byte == GARBAGE));
+        assert!(bytes[..10].iter().chain(&bytes[10 + 2 * BLOCK..]).all(|&byte| byte == 7));
+        device.write_at(BLOCK as u64 + 5, b"new").unwrap();
+        assert_eq!(device.to_bytes()[BLOCK + 4..BLOCK + 9], [GARBAGE, b'n', b'e', b'w', GARBAGE]);
+        assert!(before.to_bytes().iter().all(|&byte| byte == 7), "a snapshot keeps what it had");
+        before.discard(0, BLOCK as u64).unwrap();
+        assert_eq!(before.to_bytes()[0], GARBAGE, "and forgets in the same way");
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!    after that.
 //! 2. At a power cut every durable write is on disk. Each other logged write is there whole, not at all, or in part
 //!    (whole sectors), independently of all others, so later ones may be there when earlier ones are not.
-//! 3. Discards count as writes of zeroes.
+//! 3. A discard that is not durable happened whole, not at all, or in part, like a write. Replayed, it is a discard of the
+//!    device that it is replayed onto.
 //!
 //! A prefix length ("the first n events happened") names the moment of the cut.
 
@@ -168,7 +169,7 @@ fn apply(event: &Event, kept: Kept, onto: &dyn BlockDevice) -> io::Result<()> {
         }
         Event::Discard { offset, len, .. } => {
             let part = kept_bytes(&kept, *len);
-            write_zeroes(onto, offset + part.start, part.end - part.start)
+            onto.discard(offset + part.start, part.end - part.start)
         }
     }
 }
@@ -183,17 +184,6 @@ fn kept_bytes(kept: &Kept, len: u64) -> Range<u64> {
             start..sectors.end.saturating_mul(SECTOR).clamp(start, len)
         }
     }
-}
-
-fn write_zeroes(device: &dyn BlockDevice, offset: u64, len: u64) -> io::Result<()> {
-    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-    let mut done = 0;
-    while done < len {
-        let take = (len - done).min(ZEROES.len() as u64);
-        device.write_at(offset + done, &ZEROES[..take as usize])?;
-        done += take;
-    }
-    Ok(())
 }
 
 /// A device whose changes are logged; see [`Recorder`].
@@ -230,6 +220,10 @@ impl BlockDevice for RecordingDevice {
         self.inner.discard(offset, len)?;
         self.recorder.push(Event::Discard { device: self.device, offset, len });
         Ok(())
+    }
+
+    fn supports_discard(&self) -> bool {
+        self.inner.supports_discard()
     }
 
     fn name(&self) -> String {
@@ -315,12 +309,21 @@ mod tests {
     }
 
     #[test]
-    fn a_discard_reads_as_zeroes() {
+    fn a_discard_is_replayed_in_part() {
         let (recorder, devices) = recorded(1);
         devices[0].write_at(0, &[1; 4096]).unwrap();
         devices[0].discard(512, 1024).unwrap();
-        let found = crashed(&recorder, 2, &mut |_, _| Kept::Whole);
-        assert_eq!([found[511], found[512], found[1535], found[1536]], [1, 0, 0, 1]);
+        for (kept, expected) in [
+            (Kept::Whole, [true, false, false, true]),
+            (Kept::Nothing, [true; 4]),
+            (Kept::Sectors(1..2), [true, true, false, true]),
+        ] {
+            let base = MemoryDevice::new(LEN).with_garbage();
+            let mut keep = |index, _: &Event| if index == 1 { kept.clone() } else { Kept::Whole };
+            recorder.crash(2, &[&base], &mut keep).unwrap();
+            let found = base.to_bytes();
+            assert_eq!([511, 512, 1535, 1536].map(|at: usize| found[at] == 1), expected, "{kept:?}");
+        }
     }
 
     #[test]

@@ -40,12 +40,14 @@ pub enum Point {
     SubvolumeAsked,
     /// An operation on subvolumes was found possible and is about to change the trees. It holds its locks.
     SubvolumeChecked,
+    /// Scrub knows which extents it is about to read.
+    ScrubPlanned,
 }
 
 impl Point {
     /// Whether a commit comes to it.
     pub fn is_in_commit(self) -> bool {
-        !matches!(self, Point::SubvolumeAsked | Point::SubvolumeChecked)
+        !matches!(self, Point::SubvolumeAsked | Point::SubvolumeChecked | Point::ScrubPlanned)
     }
 }
 
@@ -151,7 +153,9 @@ impl Source for System {
     }
 
     fn random(&self) -> [u8; 16] {
-        *uuid::Uuid::new_v4().as_bytes()
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the system has a source of randomness");
+        bytes
     }
 
     fn threads(&self) -> usize {

@@ -1,8 +1,10 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! The engine: a btrfs filesystem that is read and written.
 //!
 //! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
 //!
-//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | migration relocation | tree_log | file_buffer | inode | file | namespace | subvolume | replay | mount | filesystem`
+//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | migration relocation | tree_log | file_buffer | inode | file | namespace | subvolume | scrub | replay | mount | filesystem`
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +26,7 @@ pub mod node_io;
 pub mod options;
 pub mod relocation;
 mod replay;
+pub mod scrub;
 pub mod space;
 pub mod subvolume;
 mod superblock_order;
@@ -38,10 +41,11 @@ pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{
-    BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus, Claim, Exclusive, ExclusiveOperation,
-    Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader, StatFs, Together,
+    BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus, ChunkUsage, Claim, DeviceUsage, Exclusive,
+    ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader, SpaceUsage, StatFs,
+    Together, Trim,
 };
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};
 pub use namespace::{DirEntry, RenameMode};
-pub use options::{AccessTimes, Algorithm, DataPolicy, Method, Options, Subvolume};
+pub use options::{AccessTimes, Algorithm, Commit, DataPolicy, DiscardMode, Method, Options, Rescue, Subvolume};

@@ -457,6 +457,7 @@ mod tests {
             sectorsize: 4096,
             incompat: 0,
             super_generation: Generation(1),
+            ignores_checksums: false,
             writable: true,
         };
         Arc::new(Node::new_empty(&identity, Logical(at), Level(0), Generation(1), TreeId::FS))

@@ -1,10 +1,13 @@
 //! How a filesystem is opened.
 
 mod data;
+mod rescue;
 
 pub use data::{Algorithm, DataPolicy, Method};
+pub use rescue::{Commit, Rescue};
 
 use butterfs_ondisk::{DeviceId, TreeId};
+use std::time::Duration;
 
 /// Which subvolume is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -58,6 +61,50 @@ pub struct Policies {
     /// How many reference changes may wait for what.
     #[doc(hidden)]
     pub booking: Booking,
+    /// Seconds that freed space waits before the background discards it; 120 where nothing is said, as in the kernel.
+    #[doc(hidden)]
+    pub discard_delay_secs: Option<u64>,
+}
+
+impl Policies {
+    /// How long freed space waits before the background discards it.
+    pub(crate) fn discard_delay(&self) -> Duration {
+        Duration::from_secs(self.discard_delay_secs.unwrap_or(120))
+    }
+}
+
+/// When freed space is discarded (`discard=`, `nodiscard`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DiscardMode {
+    /// Never, but on request.
+    #[default]
+    Off,
+    /// By the commit that frees it.
+    Sync,
+    /// Later, in the background.
+    Async,
+}
+
+impl DiscardMode {
+    /// What a mount option says (`discard`, `discard=sync`, `discard=async`, `nodiscard`); `None` for other options. Without
+    /// a value it is `sync`, as in the kernel.
+    pub fn parse(option: &str) -> Option<DiscardMode> {
+        match option {
+            "discard" | "discard=sync" => Some(DiscardMode::Sync),
+            "discard=async" => Some(DiscardMode::Async),
+            "nodiscard" => Some(DiscardMode::Off),
+            _ => None,
+        }
+    }
+
+    /// The mount option that says it.
+    pub fn option(self) -> &'static str {
+        match self {
+            DiscardMode::Off => "nodiscard",
+            DiscardMode::Sync => "discard=sync",
+            DiscardMode::Async => "discard=async",
+        }
+    }
 }
 
 /// When reference changes are booked ahead of the commit, which books the rest while everybody waits.
@@ -128,6 +175,8 @@ pub enum Canary {
     ReferencesScanned,
     /// All reference changes are booked by the commit, while everybody waits.
     BookedAtOnce,
+    /// What a generation freed is discarded before its superblock is durable.
+    DiscardedEarly,
     /// A panic aborts nothing.
     PanicForgiven,
     /// Blocks that a balance copies do not say that they may be shared.
@@ -150,6 +199,8 @@ pub enum Canary {
     ParityNotUpdated,
     /// New data shares parity with data that is needed although there is room elsewhere.
     RowsShared,
+    /// Scrub reads extents that can be freed and used again meanwhile.
+    ScrubUnheld,
 }
 
 impl Canary {
@@ -183,6 +234,8 @@ pub struct Options {
     pub access_times: AccessTimes,
     /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
     pub no_log_replay: bool,
+    /// What may be missing, and which commit is shown; only with `read_only` (`rescue=`, `at=`).
+    pub rescue: Rescue,
     /// Devices may be missing, as far as the profiles survive it (`degraded`).
     pub degraded: bool,
     /// Devices whose content is given up for that of the others (`stale=`): they were written without each other, or nothing
@@ -204,6 +257,8 @@ pub struct Options {
     pub node_cache_bytes: usize,
     /// Unwritten file data kept in memory, in bytes.
     pub dirty_data_bytes: usize,
+    /// When freed space is discarded; `Filesystem::set_discard_mode` changes it later.
+    pub discard: DiscardMode,
     /// Test and benchmark policies.
     pub policies: Policies,
 }
@@ -218,6 +273,7 @@ impl Default for Options {
             data: DataPolicy::default(),
             access_times: AccessTimes::Relative,
             no_log_replay: false,
+            rescue: Rescue::default(),
             degraded: false,
             stale: Vec::new(),
             parity_writes: ParityWrites::default(),
@@ -228,6 +284,7 @@ impl Default for Options {
             user_subvol_rm_allowed: false,
             node_cache_bytes: 256 << 20,
             dirty_data_bytes: 256 << 20,
+            discard: DiscardMode::Off,
             policies: Policies::default(),
         }
     }

@@ -34,6 +34,7 @@ fn main() -> std::io::Result<()> {
         sector_bytes: 4096,
     };
     let mounted = mount::mount(&request)?;
+    mounted.place.show(&request)?;
     drop(request);
     println!("{:?}", mounted.kind);
     let connected = connect(&mounted.device, options.transport)?;

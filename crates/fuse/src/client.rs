@@ -6,7 +6,7 @@ use crate::control::{self, ControlClient, Waiter};
 use crate::mount::mountinfo::{self, Mount};
 use crate::mount::{self, Flags};
 use crate::system;
-use butterfs_control::{Order, question};
+use butterfs_control::{MountAnswer, MountQuestion, Order, question};
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::AsFd;
@@ -22,7 +22,9 @@ const POLL: Duration = Duration::from_millis(100);
 pub enum Unmounted {
     /// Everything is durable and the process has ended.
     Ended,
-    /// Everything is durable, but the filesystem is still mounted in another place or namespace.
+    /// Everything is durable, and the filesystem has other mounts.
+    OthersRemain,
+    /// Everything is durable, but the filesystem is still mounted in a place that cannot be seen.
     MountedElsewhere,
 }
 
@@ -39,12 +41,20 @@ pub fn unmount(path: &Path) -> Result<Unmounted, String> {
         io::ErrorKind::ResourceBusy => format!("{shown} is in use"),
         _ => format!("cannot unmount {shown}: {error}"),
     })?;
+    if has_others(&mount) && order(&mount, Order::Sync).is_ok() {
+        return Ok(Unmounted::OthersRemain);
+    }
     match waiter {
         Some(waiter) => wait_for_end(&mount, waiter),
         // Who may unmount in a namespace of her own, and no more.
         None if is_serving(&mount) => Ok(Unmounted::MountedElsewhere),
         None => Err(format!("{shown} is unmounted, but nobody could be asked whether everything is durable")),
     }
+}
+
+/// Whether the filesystem of a mount that is gone can still be seen.
+fn has_others(mount: &Mount) -> bool {
+    mountinfo::all().is_ok_and(|all| all.iter().any(|other| other.device == mount.device && other.is_ours()))
 }
 
 fn wait_for_end(mount: &Mount, mut waiter: Waiter) -> Result<Unmounted, String> {
@@ -80,6 +90,25 @@ pub fn remount(path: &Path, flags: &Flags, data: &[String]) -> Result<(), String
         change(&mount, flags)?;
     }
     if data.is_empty() { Ok(()) } else { store_data(&mount, data) }
+}
+
+/// The options of a mount, comma-separated: its own flags, then those of the filesystem.
+pub fn options(path: &Path) -> Result<String, String> {
+    let mount = our_mount(path)?;
+    let shown = mount.mountpoint.display();
+    let asked = find_server(&mount)?.ask_about_mounts(MountQuestion::ShowOptions);
+    let (answer, _) = asked.map_err(|error| format!("cannot ask the process that serves {shown}: {error}"))?;
+    let options = match answer {
+        MountAnswer::Options(options) => options,
+        MountAnswer::Refused(refusal) => return Err(format!("{shown}: {}", refusal.sentence)),
+        _ => return Err(format!("{shown}: the answer makes no sense")),
+    };
+    // The superblock may be read-only where the mount is not.
+    let access = if mount.is_read_only() { "ro" } else { "rw" };
+    let own = mount.options.to_string_lossy();
+    let own = own.split(',').filter(|option| !["ro", "rw"].contains(option)).map(str::to_owned);
+    let theirs = options.split(',').filter(|option| !option.is_empty()).map(str::to_owned);
+    Ok([access.to_owned()].into_iter().chain(own).chain(theirs).collect::<Vec<_>>().join(","))
 }
 
 fn store_data(mount: &Mount, options: &[String]) -> Result<(), String> {

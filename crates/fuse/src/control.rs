@@ -27,13 +27,13 @@ pub mod proxy;
 mod reply_writer;
 mod server;
 
-pub use address::shown as shown_address;
+pub use address::{MountTurn, shown as shown_address};
 pub use client::{ControlClient, Waiter};
 pub use proxy::Proxy;
 pub use server::ControlServer;
 
 use crate::subvolumes::{Peer, Sink};
-use butterfs_control::{Order, Question, Record, Refusal, Report, StreamQuestion};
+use butterfs_control::{MountAnswer, MountQuestion, Order, Question, Record, Refusal, Report, StreamQuestion};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +73,9 @@ pub type Tell<'a> = &'a mut dyn FnMut(Report) -> bool;
 /// Answers questions about the stream of a descriptor.
 pub type Carry = Arc<dyn Fn(Asked<'_, StreamQuestion>, OwnedFd, Tell<'_>) -> Result<Record, Refusal> + Send + Sync>;
 
+/// Answers questions about mounts: with a descriptor where the answer is a mount.
+pub type Mounts = Arc<dyn Fn(&MountQuestion) -> (MountAnswer, Option<OwnedFd>) + Send + Sync>;
+
 /// What a control server can do.
 #[derive(Clone)]
 pub struct Powers {
@@ -82,6 +85,8 @@ pub struct Powers {
     pub respond: Respond,
     /// Answers questions about streams.
     pub carry: Carry,
+    /// Answers questions about mounts.
+    pub mounts: Mounts,
     /// Whether other users than root and the one who made the mount may ask.
     pub for_all: bool,
     /// What takes their connections.

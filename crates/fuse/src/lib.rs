@@ -1,8 +1,11 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! FUSE in front of the engine: requests of the kernel become calls of `butterfs_fs::Filesystem`, and nothing else.
 //!
 //! ```text
 //! client      what commands do to a mount that another process serves
-//! service     one filesystem at one mount point, from mounting to the last commit
+//! service     one filesystem, from its first mount to the last commit
+//! mounts      further mounts of a filesystem that is served, and the options in force
 //! mount       makes, changes and ends mounts: types fuse and fuseblk, fusermount3
 //! control     finds the process that serves a mount, asks it to commit, waits for its end
 //! subvolumes  answers to questions about subvolumes, over the control socket or on an image
@@ -31,6 +34,7 @@ pub mod control;
 mod credentials;
 mod memory;
 pub mod mount;
+mod mounts;
 pub mod protocol;
 pub mod service;
 pub mod session;

@@ -1,4 +1,4 @@
-//! Serves one filesystem at one mount point, from mounting to the last commit.
+//! Serves one filesystem, from its first mount to the last commit.
 //!
 //! # Invariants
 //! 1. Threads that answer exist before anybody waits for an answer; INIT is answered before the mount is announced.
@@ -11,15 +11,16 @@ use crate::Log;
 use crate::adaptor::{Adaptor, Carrier, Reopen};
 use crate::control::{Carry, ControlServer, Powers, Proxy, Respond};
 use crate::memory::Tide;
-use crate::mount::{self, mountinfo};
+use crate::mount::{self, Place, mountinfo};
+use crate::mounts::{self, Asked, Mounts};
 use crate::session::{End, Refusal, Session, connect};
 use crate::system;
+pub use crate::system::{hold_termination, wait_for_termination};
 use crate::transport::Transport;
 use crate::transport::rings::Registered;
-use butterfs_control::Order;
-use butterfs_fs::Filesystem;
+use butterfs_control::{Order, Storage};
+use butterfs_fs::{Filesystem, Ino, InodeId, TreeId};
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ use std::time::Duration;
 const READ_AHEAD_KIB: u32 = 4096;
 /// Most threads to begin with.
 const MOST_THREADS: usize = 16;
+/// The root directory of the top level.
+const TOP_LEVEL: InodeId = InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR };
 /// How often it is looked whether something is to be told of the devices, and how much is told at once.
 const LOOK: Duration = Duration::from_secs(1);
 const MOST_TOLD: usize = 16;
@@ -48,6 +51,18 @@ pub struct Commands {
     pub proxy: Proxy,
 }
 
+/// What is served.
+pub struct Content {
+    /// The filesystem.
+    pub filesystem: Filesystem,
+    /// Opens it once more, for writing, where it was opened read-only.
+    pub reopen: Reopen,
+    /// The root directory of the subvolume that the first mount shows.
+    pub shown: InodeId,
+    /// Where it is stored.
+    pub storage: Vec<Storage>,
+}
+
 /// A mounted filesystem that answers.
 pub struct Service {
     session: Session,
@@ -58,16 +73,15 @@ pub struct Service {
 }
 
 impl Service {
-    /// Mounts `filesystem` and starts answering over `transport`. `reopen` is for one that was opened read-only. The
-    /// error is a sentence.
+    /// Mounts a filesystem and starts answering over `transport`. The error is a sentence.
     pub fn start(
-        filesystem: Filesystem,
-        reopen: Reopen,
+        content: Content,
         commands: Commands,
         (request, transport): (&mount::Request, Transport),
         log: Log,
     ) -> Result<Service, String> {
-        filesystem.getattr(filesystem.root()).map_err(|error| format!("the root directory cannot be read: {error}"))?;
+        let shown_root = content.filesystem.getattr(content.shown);
+        shown_root.map_err(|error| format!("the root directory cannot be read: {error}"))?;
         let shown = request.mountpoint.display();
         let (mounted, rings) = match mount_and_connect(request, transport)? {
             Ok(connected) => connected,
@@ -76,32 +90,44 @@ impl Service {
                 mount_and_connect(request, Transport::Classic)??
             }
         };
-        let device = mounted.device.another();
-        let started = device.and_then(|device| {
-            let adaptor = Adaptor::new(filesystem, reopen, device);
-            Service::answer(Arc::new(adaptor), commands, mounted, rings, request, log)
-        });
-        started.map_err(|error| cannot_serve(request, &error.to_string()))
+        let is_visible = matches!(mounted.place, Place::Mountpoint);
+        let asked = Asked { flags: request.flags, transport };
+        Service::answer(content, commands, (mounted, rings), (request, asked), log)
+            .map_err(|error| cannot_serve(request, is_visible, &error.to_string()))
     }
 
     fn answer(
-        adaptor: Arc<Adaptor>,
+        content: Content,
         commands: Commands,
-        mounted: mount::Mounted,
-        rings: Option<Registered>,
-        request: &mount::Request,
+        (mounted, rings): Connection,
+        (request, asked): (&mount::Request, Asked),
         log: Log,
     ) -> io::Result<Service> {
-        let kind = mounted.kind;
+        let mount::Mounted { device: connection, kind, place } = mounted;
+        let Content { filesystem, reopen, shown, storage } = content;
         let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, MOST_THREADS);
-        let device = mountinfo::at(&request.mountpoint)?.map(|mount| mount.device);
+        let (device, top) = match &place {
+            Place::Detached(root, _) => (Some(mount::device_number(root)?), TOP_LEVEL),
+            Place::Mountpoint => (mountinfo::at(&request.mountpoint)?.map(|mount| mount.device), shown),
+        };
+        let path = filesystem.subvolume_path(shown.tree).map_err(io::Error::other)?;
+        let adaptor = Arc::new(Adaptor::new(filesystem, reopen, connection.another()?, top, shown.tree));
         if let Some(device) = device {
             adaptor.mounted_as(device);
             raise_read_ahead(device, kind);
         }
-        let control = device.and_then(|device| open_control(device, request.allow_other, &adaptor, commands, &log));
-        let session = Session::over(mounted.device, rings, adaptor.clone(), threads, log.clone())?;
-        unmount_on_termination(request.mountpoint.clone(), log.clone())?;
+        let (root, superblock) = match place {
+            Place::Detached(root, superblock) => (Some(root), Some(superblock)),
+            Place::Mountpoint => (None, None),
+        };
+        let mounts = Mounts::new(Arc::clone(&adaptor), superblock, asked, storage);
+        let control =
+            device.and_then(|device| open_control(device, request.allow_other, &adaptor, (commands, mounts), &log));
+        let session = Session::over(connection, rings, adaptor.clone(), threads, log.clone())?;
+        root.map_or(Ok(()), |root| mounts::show_first(root, &path, request))?;
+        if let Some(device) = device {
+            unmount_on_termination(device, log.clone())?;
+        }
         watch_devices(Arc::downgrade(&adaptor), log.clone())?;
         Ok(Service { session, adaptor, control, kind, log })
     }
@@ -139,17 +165,26 @@ fn mount_and_connect(request: &mount::Request, transport: Transport) -> Result<R
     let mounted = mount::mount(request).map_err(|error| format!("cannot mount on {shown}: {error}"))?;
     match connect(&mounted.device, transport) {
         Ok(connected) => Ok(Ok((mounted, connected.rings))),
-        Err(Refusal::Rings(why)) if transport == Transport::Auto => {
-            let _ = cannot_serve(request, &why);
-            Ok(Err(why))
+        Err(refusal) => {
+            let is_visible = matches!(mounted.place, Place::Mountpoint);
+            drop(mounted);
+            let why = match refusal {
+                Refusal::Rings(why) if transport == Transport::Auto => {
+                    let _ = cannot_serve(request, is_visible, &why);
+                    return Ok(Err(why));
+                }
+                refusal => io::Error::from(refusal).to_string(),
+            };
+            Err(cannot_serve(request, is_visible, &why))
         }
-        Err(refusal) => Err(cannot_serve(request, &io::Error::from(refusal).to_string())),
     }
 }
 
 /// Takes a mount away that nobody answers: it only makes others wait.
-fn cannot_serve(request: &mount::Request, why: &str) -> String {
-    let _ = mount::unmount(&request.mountpoint, true);
+fn cannot_serve(request: &mount::Request, is_visible: bool, why: &str) -> String {
+    if is_visible {
+        let _ = mount::unmount(&request.mountpoint, true);
+    }
     format!("cannot serve {}: {why}", request.mountpoint.display())
 }
 
@@ -158,7 +193,7 @@ fn open_control(
     device: (u32, u32),
     for_all: bool,
     adaptor: &Arc<Adaptor>,
-    Commands { carrier, proxy }: Commands,
+    (Commands { carrier, proxy }, mounts): (Commands, Mounts),
     log: &Log,
 ) -> Option<ControlServer> {
     let for_questions = Arc::clone(adaptor);
@@ -171,7 +206,9 @@ fn open_control(
         Order::MakeWritable => adaptor.set_read_only(false),
         Order::MakeReadOnly => adaptor.set_read_only(true),
     };
-    ControlServer::open(device, Powers { obey: Arc::new(obey), respond: answer, carry, for_all, proxy }, log.clone())
+    let mounts = Arc::new(move |question: &_| mounts.answer(question));
+    let powers = Powers { obey: Arc::new(obey), respond: answer, carry, mounts, for_all, proxy };
+    ControlServer::open(device, powers, log.clone())
         .inspect_err(|error| log(&format!("orders cannot be taken: {error}")))
         .ok()
 }
@@ -211,20 +248,24 @@ fn raise_read_ahead(device: (u32, u32), kind: mount::Kind) {
     let _ = std::fs::write(path, READ_AHEAD_KIB.to_string());
 }
 
-/// A signal that asks the process to end unmounts, and the rest follows from that. When the mount is in use it goes
-/// out of sight, and the process serves on until the last user is gone.
-fn unmount_on_termination(mountpoint: std::path::PathBuf, log: Log) -> io::Result<()> {
+/// A signal that asks the process to end unmounts every mount that this process can see, and the rest follows from that.
+/// When a mount is in use it goes out of sight, and the process serves on until the last user is gone.
+fn unmount_on_termination(device: (u32, u32), log: Log) -> io::Result<()> {
     let watch = move || {
         loop {
             system::wait_for_termination();
-            if let Err(error) = leave(&mountpoint) {
-                log(&format!("cannot unmount {}: {error}", mountpoint.display()));
+            if let Err(error) = leave(device) {
+                log(&format!("cannot unmount: {error}"));
             }
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
 }
 
-fn leave(mountpoint: &Path) -> io::Result<()> {
-    mount::unmount(mountpoint, false).or_else(|_| mount::unmount(mountpoint, true))
+fn leave(device: (u32, u32)) -> io::Result<()> {
+    let ours = mountinfo::all()?.into_iter().filter(|mount| mount.device == device).rev();
+    ours.map(|mount| mount.mountpoint).try_for_each(|mountpoint| {
+        let left = mount::unmount(&mountpoint, false).or_else(|_| mount::unmount(&mountpoint, true));
+        left.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", mountpoint.display())))
+    })
 }

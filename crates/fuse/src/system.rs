@@ -30,6 +30,28 @@ pub fn leave_mount_namespace() -> io::Result<()> {
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }?)
 }
 
+/// Sets flags of a mount that is given by its descriptor.
+pub fn set_mount_attributes(mount: BorrowedFd<'_>, flags: rustix::mount::MountAttrFlags) -> io::Result<()> {
+    /// MOUNT_ATTR__ATIME, the bits of which one is set.
+    const ACCESS_TIMES: u64 = 0x70;
+    let set = u64::from(flags.bits());
+    let clear = if set & ACCESS_TIMES != 0 { ACCESS_TIMES } else { 0 };
+    // mount_attr: what to set, what to clear, propagation, user namespace.
+    let attributes = [set, clear, 0, 0];
+    // SAFETY: the call reads the empty path and as many bytes of the structure as it is told.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+        )
+    };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Makes a write beyond the limit of a file's size (`RLIMIT_FSIZE`) an error instead of the end of this process.
 pub fn ignore_file_size_signal() {
     // SAFETY: SIG_IGN runs no code, and the signal is used for nothing else.

@@ -6,7 +6,7 @@
 mod engine;
 mod memory;
 
-use butterfs_fuse::mount::{self, Backing, Flags, Kind, mountinfo};
+use butterfs_fuse::mount::{self, Backing, Flags, Kind, Place, Superblock, mountinfo};
 use butterfs_fuse::session::{End, Session, handshake};
 use butterfs_testkit::requirement::skip;
 use butterfs_testkit::scratch::Scratch;
@@ -33,6 +33,7 @@ struct Mounted {
     kind: Kind,
     at: PathBuf,
     said: Arc<Mutex<Vec<String>>>,
+    superblock: Option<Superblock>,
     _watchdog: Watchdog,
 }
 
@@ -53,7 +54,14 @@ impl Mounted {
             backing,
             sector_bytes: 4096,
         };
-        let mount::Mounted { device, kind } = mount::mount(&request).unwrap();
+        let mount::Mounted { device, kind, place } = mount::mount(&request).unwrap();
+        let superblock = match place {
+            Place::Detached(root, superblock) => {
+                mount::place(root, &request.flags, &at).unwrap();
+                Some(superblock)
+            }
+            Place::Mountpoint => None,
+        };
         handshake(&device).unwrap();
         let memory = Memory::new();
         memory.connected(device.another().unwrap());
@@ -61,7 +69,7 @@ impl Mounted {
         let log = Arc::clone(&said);
         let log = Arc::new(move |line: &str| log.lock().push(line.to_owned()));
         let session = Session::start(device, Arc::new(memory.clone()), 2, log).unwrap();
-        Some(Mounted { memory, session, kind, at, said, _watchdog: watchdog })
+        Some(Mounted { memory, session, kind, at, said, superblock, _watchdog: watchdog })
     }
 
     fn plain(test: &str, scratch: &Scratch) -> Option<Mounted> {
@@ -348,4 +356,38 @@ fn an_aborted_connection_ends_the_session_and_every_call() {
     drop(file);
     assert_eq!(mounted.session.wait(), End::Unmounted);
     mount::unmount(&mounted.at, true).unwrap();
+}
+
+/// A further mount of a directory in it, by either way there is; none once the last is gone.
+#[test]
+fn a_superblock_has_several_mounts() {
+    const TEST: &str = "several_mounts";
+    let scratch = Scratch::new(TEST);
+    if !rustix::process::geteuid().is_root() {
+        return skip(TEST, "needs root");
+    }
+    for backing in ["fuse", "fuseblk"] {
+        let image = scratch.sparse_file(backing, 1 << 20);
+        let claimed = File::options().read(true).write(true).open(&image).unwrap();
+        let claimed = if backing == "fuse" { Backing::Unclaimed } else { Backing::ImageFile(claimed.into()) };
+        let Some(mut mounted) = Mounted::new(TEST, &scratch, &image, claimed) else { return };
+        fs::create_dir_all(mounted.at.join("one/two")).unwrap();
+        fs::write(mounted.at.join("one/two/file"), backing).unwrap();
+        let superblock = mounted.superblock.as_ref().expect("root mounts by system call");
+        for (name, make) in [("a", mount::subtree as fn(_, &Path) -> _), ("b", mount::subtree_by_namespace)] {
+            let at = scratch.folder(&format!("{backing}-{name}")).canonicalize().unwrap();
+            assert!(make(superblock.another_mount().unwrap(), Path::new("one/nothing")).is_err());
+            let further = make(superblock.another_mount().unwrap(), Path::new("one/two")).unwrap();
+            mount::place(further, &Flags { read_only: true, ..Flags::default() }, &at).unwrap();
+            assert_eq!(fs::read_to_string(at.join("file")).unwrap(), backing);
+            assert_eq!(fs::write(at.join("file"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
+            assert_eq!(mountinfo::at(&at).unwrap().unwrap().source, image);
+            mount::unmount(&at, false).unwrap();
+        }
+        fs::write(mounted.at.join("one/two/file"), "goes on").unwrap();
+        let superblock = mounted.superblock.take().expect("as above");
+        assert_eq!(mounted.unmount(), End::Unmounted);
+        let error = superblock.another_mount().unwrap_err().raw_os_error();
+        assert!(matches!(error, Some(libc::EINVAL | libc::ENOTCONN)), "{error:?}");
+    }
 }

@@ -36,6 +36,13 @@ const KNOWN_FLAGS: u64 = super_flags::WRITTEN
     | super_flags::METADUMP_V2
     | super_flags::CHANGING_MASK;
 
+/// Features that say where things lie, so that without them nothing can be read.
+const BEYOND: [(u64, &str); 3] = [
+    (incompat::RAID_STRIPE_TREE, "a RAID stripe tree says where data lies (feature RAID_STRIPE_TREE)"),
+    (incompat::EXTENT_TREE_V2, "the extent tree is of version 2 (feature EXTENT_TREE_V2)"),
+    (incompat::REMAP_TREE, "a remap tree says where block groups have moved (feature REMAP_TREE)"),
+];
+
 fn refusal(sb: &Superblock) -> Option<String> {
     let (flags, features) = (sb.flags.get(), sb.incompat_flags.get());
     if flags & super_flags::CHANGING_MASK != 0 {
@@ -46,6 +53,9 @@ fn refusal(sb: &Superblock) -> Option<String> {
     }
     if flags & !KNOWN_FLAGS != 0 {
         return Some(format!("unknown superblock flags {:#x}", flags & !KNOWN_FLAGS));
+    }
+    if let Some((_, what)) = BEYOND.iter().find(|(bit, _)| features & bit != 0) {
+        return Some(format!("{what}; such a filesystem is neither read nor written here"));
     }
     let unsupported = features & !(incompat::SUPPORTED | incompat::READ_ONLY);
     if unsupported != 0 {
@@ -126,7 +136,10 @@ mod tests {
             (1, 9, base, '-', "FREE_SPACE_TREE_VALID"),
             (1, 0xb, base & !(1 << 9), '-', "NO_HOLES"),
             (1, 3, base & !1, '-', "MIXED_BACKREF"),
-            (1, 3, base | 1 << 12, '-', "ZONED"),
+            (1, 3, base | 1 << 12, 'R', "ZONED"),
+            (1, 3, base | 1 << 13, '-', "EXTENT_TREE_V2"),
+            (1, 3, base | 1 << 14, '-', "a RAID stripe tree says where data lies"),
+            (1, 3, base | 1 << 17, '-', "REMAP_TREE"),
             (1, 3, base | 1 << 15, '-', "0x8000"),
             (1, 3, base | 1 << 16, 'R', "SIMPLE_QUOTA"),
             (1, 3, base | 1 << 40, '-', "0x10000000000"),

@@ -51,7 +51,7 @@ pub mod incompat {
         | METADATA_UUID
         | RAID1C34;
     /// What we can read, but must not write.
-    pub const READ_ONLY: u64 = SIMPLE_QUOTA;
+    pub const READ_ONLY: u64 = SIMPLE_QUOTA | ZONED;
 
     /// Names by bit, as `/sys/fs/btrfs/features` has them.
     pub const NAMES: &[(u64, &str)] = &[

@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! The btrfs on-disk format, as declarations and pure functions.
 //!
 //! One declaration per structure (little-endian field types, a size assertion), one table of key types, the

@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! Send streams: what makes one subvolume, or the difference of two, travel.
 //!
 //! [`wire`] is the stream itself, bytes to commands and back; it uses neither the engine nor the format of the disk.

@@ -3,6 +3,7 @@
 use crate::members::Aim;
 use crate::plan::Plan;
 use crate::step::{Planned, Step};
+use butterfs_fs::DiscardMode;
 use butterfs_testkit::model::{ModelFs, ROOT};
 use butterfs_testkit::operation::{Kind, Op, RelPath};
 use butterfs_testkit::rng::Rng;
@@ -80,6 +81,9 @@ impl Seeded {
         }
         if self.plan.members && self.rng.chance(4) {
             return Some(Step::Resync);
+        }
+        if self.plan.discard != DiscardMode::Off && self.rng.chance(5) {
+            return Some(if self.rng.chance(50) { Step::Trim } else { Step::DiscardFreed });
         }
         if self.plan.aim == Some(Aim::Logs) && self.rng.chance(30) {
             let object = self.generator.object_of_kind(model, Kind::File)?;

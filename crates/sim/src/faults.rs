@@ -387,6 +387,10 @@ impl BlockDevice for FaultyLife {
         self.device.discard(offset, len)
     }
 
+    fn supports_discard(&self) -> bool {
+        self.device.supports_discard()
+    }
+
     fn name(&self) -> String {
         self.device.name()
     }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--parity|--split|--together]
+usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--parity|--split|--together|--discards]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
                        [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
@@ -28,10 +28,12 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --from U           and of that only from this unit of work on
   --threads N        seeds at one time (default: all cores)
   --faults           the device goes wrong too, not only the power
+  --discards         freed space is discarded by commits or in the background, free space by fstrim; it reads as garbage
   --together         several steps become durable together, or are taken back
   --members          devices leave, return and fail, and data may have no checksums
   --parity           the same on RAID5 and RAID6
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
+                     discarded-early (with --discards),
                      checksum-ignored, error-ignored; with --interleave checked-early, in-place-unprotected; with --members
                      stale-believed, stale-forgotten, mirrors-take-turns, log-on-too-few, interrupted-forgiven,
                      loss-unnamed, repairs-from-stale, unshared-early; with --split
@@ -48,6 +50,7 @@ struct Arguments {
     parity: bool,
     together: bool,
     split: bool,
+    discards: bool,
     explore: usize,
     /// Pairs with so many interruptions at most, or none for random threads.
     interleave: Option<Option<usize>>,
@@ -68,6 +71,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         members: false,
         parity: false,
         split: false,
+        discards: false,
         together: false,
         explore: 0,
         interleave: None,
@@ -83,6 +87,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
             "--parity" => Some(&mut arguments.parity),
             "--split" => Some(&mut arguments.split),
             "--together" => Some(&mut arguments.together),
+            "--discards" => Some(&mut arguments.discards),
             _ => None,
         };
         if let Some(flag) = flag {
@@ -111,6 +116,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                 arguments.canary = Some(match value.as_str() {
                     "no-barrier" => Canary::NoBarrier,
                     "miscounted" => Canary::ReferenceMiscounted,
+                    "discarded-early" => Canary::DiscardedEarly,
                     "reused-early" => Canary::PinnedReusedEarly,
                     "item-left-out" => Canary::LoggedItemLeftOut,
                     "checksum-ignored" => Canary::ChecksumIgnored,
@@ -182,6 +188,7 @@ fn run(arguments: &Arguments) -> ExitCode {
         Arguments { parity: true, .. } => Plan::with_parity(seed),
         Arguments { together: true, .. } => Plan::with_together(seed),
         Arguments { split: true, .. } => Plan::with_split(seed),
+        Arguments { discards: true, .. } => Plan::with_discards(seed),
         _ => Plan::of(seed),
     };
     let totals = campaign.run(|seed| Plan { canary: arguments.canary, ..plan(seed) }, progress);
@@ -201,6 +208,7 @@ fn run(arguments: &Arguments) -> ExitCode {
         Arguments { parity: true, .. } => " --parity",
         Arguments { together: true, .. } => " --together",
         Arguments { split: true, .. } => " --split",
+        Arguments { discards: true, .. } => " --discards",
         _ => "",
     };
     println!("again: cargo xtask sim --seed {}{kind}", failure.plan.seed);

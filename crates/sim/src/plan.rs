@@ -7,7 +7,7 @@ use crate::split;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::options::{Booking, Canary, ParityWrites, Policies};
-use butterfs_fs::{AccessTimes, Env, Options, Subvolume, TreeId};
+use butterfs_fs::{AccessTimes, DiscardMode, Env, Options, Subvolume, TreeId};
 use butterfs_ondisk::ChecksumKind;
 use butterfs_ondisk::profile::Profile;
 use butterfs_testkit::rng::Rng;
@@ -55,6 +55,8 @@ pub struct Plan {
     pub aim: Option<Aim>,
     /// Two sides live on without each other.
     pub split: bool,
+    /// When freed space is discarded. Where it is, free space is trimmed too, and what is discarded reads as garbage.
+    pub discard: DiscardMode,
     pub canary: Option<Canary>,
 }
 
@@ -179,8 +181,22 @@ impl Plan {
             members: false,
             aim: None,
             split: false,
+            discard: DiscardMode::Off,
             canary: None,
         }
+    }
+
+    /// The plan that follows from `seed`, with discards: on one or several devices, with and without faults, members that leave
+    /// and return, and steps that become durable together.
+    pub fn with_discards(seed: u64) -> Plan {
+        let plan = match seed % 5 {
+            0 => Plan::with_faults(seed),
+            1 => Plan::with_members(seed),
+            2 => Plan::with_together(seed),
+            _ => Plan::of(seed),
+        };
+        let discard = if (seed / 5).is_multiple_of(2) { DiscardMode::Sync } else { DiscardMode::Async };
+        Plan { discard, ..plan }
     }
 
     /// The plan that follows from `seed`, with faults of the device. What those may strike is there more often.
@@ -308,7 +324,8 @@ impl Plan {
 
     /// An empty filesystem.
     pub fn make(&self, env: &Env) -> MemoryDevice {
-        let memory = Arc::new(MemoryDevice::new(self.bytes * self.devices as u64));
+        let memory = MemoryDevice::new(self.bytes * self.devices as u64);
+        let memory = Arc::new(if self.discard == DiscardMode::Off { memory } else { memory.with_garbage() });
         let mut options = MkfsOptions {
             nodesize: Some(self.nodesize),
             checksum: self.checksum,
@@ -333,6 +350,7 @@ impl Plan {
             node_cache_bytes: 128 << 10,
             // Data that a device refuses is dropped when writers need the memory, which nobody here expects.
             dirty_data_bytes: if self.members { 64 << 20 } else { 1 << 20 },
+            discard: self.discard,
             policies: Policies {
                 canary: self.canary,
                 // Most fsyncs are cheaper as a commit when everything is small.

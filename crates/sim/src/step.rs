@@ -45,6 +45,10 @@ pub enum Step {
     Clean,
     /// Stale devices are brought up to date.
     Resync,
+    /// Free space is discarded (`fstrim`).
+    Trim,
+    /// The background discards what was freed.
+    DiscardFreed,
     /// Several steps become durable together, or are taken back.
     Together {
         steps: Vec<Step>,
@@ -74,7 +78,7 @@ impl Step {
     pub fn is_about_handles(&self) -> bool {
         match self {
             Step::Op(op) => matches!(op, Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. }),
-            step => matches!(step, Step::LinkHandle { .. } | Step::Clean),
+            step => matches!(step, Step::LinkHandle { .. } | Step::Clean | Step::Trim | Step::DiscardFreed),
         }
     }
 
@@ -104,7 +108,7 @@ impl Step {
                 model.apply(&copy).map(|_| Reply::Done)
             }
             Step::WriteBack { object } => model.find(object).map(|_| Reply::Done).ok_or(Errno::NOENT),
-            Step::Commit | Step::Clean | Step::Resync => Ok(Reply::Done),
+            Step::Commit | Step::Clean | Step::Resync | Step::Trim | Step::DiscardFreed => Ok(Reply::Done),
             Step::Together { fails: true, .. } => Err(TAKEN_BACK),
             Step::Together { steps, fails: false } => {
                 steps.iter().for_each(|step| drop(step.apply(model)));
@@ -124,7 +128,7 @@ impl Step {
             Step::LinkHandle { to, .. } => free(model, to),
             Step::CloneRange { from, to, .. } => !frozen(model, from) && !frozen(model, to),
             Step::WriteBack { object } => model.find(object).is_some(),
-            Step::Commit | Step::Clean | Step::Resync => true,
+            Step::Commit | Step::Clean | Step::Resync | Step::Trim | Step::DiscardFreed => true,
             Step::Together { steps, .. } => {
                 let mut model = model.clone();
                 steps.iter().all(|step| step.is_certain(&model) && step.apply(&mut model).is_ok())

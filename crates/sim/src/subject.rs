@@ -4,7 +4,7 @@
 
 use crate::members::Watch;
 use crate::step::Step;
-use butterfs_fs::{Error, Filesystem, InodeId};
+use butterfs_fs::{Error, Filesystem, InodeId, Trim};
 use butterfs_testkit::library::{Library, ROOT};
 use butterfs_testkit::operation::{Object, Op, OperationTarget, Outcome, RelPath, Reply};
 use rustix::io::Errno;
@@ -96,6 +96,11 @@ impl Subject {
             Step::Commit => done(fs.commit_recorded()),
             Step::Clean => done(fs.clean_once().map(drop)),
             Step::Resync => done(self.resync()),
+            Step::Trim => done(fs.trim(&Trim::ALL, &|| false).map(drop)),
+            Step::DiscardFreed => {
+                fs.discard_freed();
+                Ok(Reply::Done)
+            }
             Step::Together { steps, fails } => done(fs.transaction(|_| {
                 for step in steps {
                     // Each is one that the model does.

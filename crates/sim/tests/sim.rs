@@ -17,6 +17,7 @@ const TOGETHER_SEEDS: Range<u64> = 1..26;
 const MIN_SPLITS: usize = 14;
 const STATES: usize = 20_000;
 const KERNEL_STATES: usize = 500;
+const PARITY_SEEDS: Range<u64> = 1..17;
 const LOG_STATES: usize = 1_000;
 
 fn campaign(seeds: Range<u64>, kernel_every: usize) -> Campaign {
@@ -83,6 +84,27 @@ fn sides_that_lived_apart_are_told_apart() {
     assert!(struck.splits >= MIN_SPLITS && struck.joined >= 10, "{struck:?}");
     // Both sides wrote one leaf alike.
     expect_none_failed(&campaign(2008..2009, 0).run(Plan::with_split, |_| {}));
+}
+
+/// Nothing that was committed or fsynced is lost, whichever devices are taken from whatever a crash leaves.
+#[test]
+fn rows_with_parity_survive_crashes_and_lost_devices() {
+    let _watchdog = Watchdog::new("rows_with_parity_survive_crashes_and_lost_devices", 500);
+    let totals = campaign(PARITY_SEEDS, 0).run(Plan::with_parity, |_| {});
+    let Totals { runs, states, log_states, struck, .. } = totals;
+    println!("{runs} runs, {states} crash states, {log_states} with a log, {struck:?}");
+    expect_none_failed(&totals);
+    assert!(states >= 400 && log_states >= 20, "{states} crash states, {log_states} with a log");
+}
+
+#[test]
+fn parity_that_is_not_updated_is_found() {
+    caught_in(Canary::ParityNotUpdated, 10, Plan::with_parity);
+}
+
+#[test]
+fn data_beside_what_is_needed_is_found() {
+    caught_in(Canary::RowsShared, 10, Plan::with_parity);
 }
 
 #[test]

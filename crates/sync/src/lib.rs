@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! Mutexes, reader-writer locks and condition variables, and the seam at which a test decides which thread goes on.
 //!
 //! The types are those of `parking_lot`. A thread that runs `under` a [`Scheduler`] asks it before each access to one of

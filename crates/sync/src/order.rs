@@ -44,6 +44,12 @@ order! {
     EXCLUSIVE_OPERATION,
     /// Which reports were passed on.
     TOLD,
+    /// The scrub that is under way.
+    SCRUBS,
+    /// Its threads.
+    SCRUB_THREADS,
+    /// How fast it may be on each device.
+    SCRUB_LIMITS,
     /// One rename of a directory at a time.
     RENAMES,
     /// A file is changed in several steps, or written.
@@ -126,6 +132,10 @@ order! {
     ENCODERS,
     /// A device reads or writes: no lock from here on is held meanwhile.
     DEVICE,
+    /// Damage that scrub has found.
+    SCRUB_FOUND,
+    /// How far the scrub of a device is.
+    SCRUB_LANE,
     /// What a file has buffered.
     BUFFER,
     /// Inodes in memory.
@@ -162,6 +172,12 @@ order! {
     MOVED,
     /// How new data is stored.
     DATA_POLICY,
+    /// How freed space is discarded.
+    DISCARD_MODE,
+    /// What waits to be discarded.
+    FREED,
+    /// Discards that are under way.
+    DISCARD_TRAFFIC,
     /// The last committed superblock.
     SUPERBLOCK,
     /// The chunk map.

@@ -31,6 +31,7 @@ impl Store {
             sectorsize: 4096,
             incompat: 0,
             super_generation: Generation(1000),
+            ignores_checksums: false,
             writable: true,
         };
         Store {

@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! The copy-on-write B-tree, pure: it knows nodes and keys, and neither devices nor space nor references.
 //!
 //! Two traits lead out of it. [`NodeSource`] finds a node, [`NodeEditor`] makes one writable, makes new ones and

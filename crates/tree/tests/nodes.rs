@@ -20,6 +20,7 @@ fn identity(nodesize: u32) -> BlockIdentity {
         sectorsize: 512,
         incompat: 0,
         super_generation: GENERATION,
+        ignores_checksums: false,
         writable: true,
     }
 }

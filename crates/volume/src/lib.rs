@@ -1,3 +1,5 @@
+//! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
+//!
 //! One logical space over one or more devices: the chunk map, the profiles, mirrors and parity, read repair, and the
 //! only place that writes superblocks.
 //!
@@ -39,6 +41,7 @@ mod resync_rows;
 mod row;
 mod row_check;
 mod row_locks;
+mod scrub;
 mod signatures;
 mod staleness;
 mod stripe_read;
@@ -55,6 +58,7 @@ pub use member::DeviceStats;
 pub use migration::{CopyTo, can_move, is_kept};
 pub use resync::{Confirmed, Resynced};
 pub use row_check::{RowChecked, RowRepair};
+pub use scrub::{CopyPlace, DeviceExtent, FoundErrors, Rewritten, Run};
 pub use signatures::recognise;
 pub use staleness::Bug;
 pub use twins::Target;

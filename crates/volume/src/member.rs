@@ -47,6 +47,9 @@ pub enum Condition {
     Failed,
 }
 
+/// Nothing before this address of a device is discarded: boot loaders and partition tables live there.
+const FIRST_DISCARDED: u64 = 1 << 20;
+
 const CONDITIONS: [Condition; 3] = [Condition::Whole, Condition::Stale, Condition::Failed];
 
 /// Whether a device keeps what is written in its cache.
@@ -102,6 +105,8 @@ pub struct Member {
     is_new: AtomicBool,
     /// Its superblock as it was when the device was opened.
     opened_as: OnceLock<Box<Superblock>>,
+    /// Superblock copies that were not valid when it was opened, and have been rewritten.
+    repaired_superblocks: Mutex<Vec<Physical>, { order::DEVICE_ITEM }>,
 }
 
 impl Member {
@@ -109,6 +114,7 @@ impl Member {
         let (id, item) = (DeviceId(item.devid.get()), Mutex::new(item));
         let (counters, condition, known_superblock) = Default::default();
         let (is_recorded, refuses_superblocks, missed, is_foreign, is_unknown, is_new, opened_as) = Default::default();
+        let repaired_superblocks = Default::default();
         Member {
             id,
             device,
@@ -123,6 +129,7 @@ impl Member {
             is_unknown,
             is_new,
             opened_as,
+            repaired_superblocks,
         }
     }
 
@@ -286,6 +293,22 @@ impl Member {
         self.counters.generation.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub fn count_repaired_superblock(&self, at: Physical) {
+        self.repaired_superblocks.lock().push(at);
+    }
+
+    /// The superblock copies that were rewritten when the device was opened, once.
+    pub fn take_repaired_superblocks(&self) -> Vec<Physical> {
+        std::mem::take(&mut *self.repaired_superblocks.lock())
+    }
+
+    /// Adds errors that scrub has found.
+    pub fn count_found(&self, reads: u64, corruptions: u64, generations: u64) {
+        self.counters.read.fetch_add(reads, Ordering::Relaxed);
+        self.counters.corruption.fetch_add(corruptions, Ordering::Relaxed);
+        self.counters.generation.fetch_add(generations, Ordering::Relaxed);
+    }
+
     pub fn read(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
         self.device.read_at(at.0, buf).inspect_err(|_| count(&self.counters.read))
     }
@@ -338,11 +361,24 @@ impl Member {
         }
     }
 
-    /// Discards a range, unless a superblock copy is in it. It is advice, so failing changes nothing.
-    pub fn discard(&self, at: Physical, len: u64) {
-        if touched_superblock(at, len).is_none() {
-            let _ = self.device.discard(at.0, len);
+    /// Discards a range, but for the copies of the superblock and what lies before the first chunk. Returns how many bytes
+    /// the device took; a failure changes nothing, because nobody needs them.
+    pub fn discard(&self, at: Physical, len: u64) -> u64 {
+        if !self.is_in_use() || !self.device.supports_discard() {
+            return 0;
         }
+        let end = at.0.saturating_add(len).min(self.device.len());
+        let mut done = 0;
+        let mut from = at.0.max(FIRST_DISCARDED);
+        while from < end {
+            let copy = touched_superblock(Physical(from), end - from);
+            let until = copy.map_or(end, |copy| copy.0.max(from));
+            if until > from && self.device.discard(from, until - from).is_ok() && self.device.supports_discard() {
+                done += until - from;
+            }
+            from = copy.map_or(end, |copy| copy.0 + SUPERBLOCK_LEN as u64);
+        }
+        done
     }
 }
 
@@ -350,7 +386,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The place of a superblock copy in a range.
+/// The place of the first superblock copy in a range.
 pub(crate) fn touched_superblock(at: Physical, len: u64) -> Option<Physical> {
     OFFSETS.into_iter().find(|copy| at.0 < copy.0 + SUPERBLOCK_LEN as u64 && copy.0 < at.0.saturating_add(len))
 }

@@ -40,7 +40,7 @@ impl RowChecked {
         self.data + self.parity
     }
 
-    fn add(&mut self, other: RowChecked) {
+    pub(crate) fn add(&mut self, other: RowChecked) {
         self.data += other.data;
         self.parity += other.parity;
         self.lost += other.lost;

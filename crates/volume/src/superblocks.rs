@@ -92,7 +92,10 @@ impl Volume {
                 }
                 self.check_writable()?;
                 match write_copy(&member, sb, item, at) {
-                    Ok(()) => repaired = true,
+                    Ok(()) => {
+                        repaired = true;
+                        member.count_repaired_superblock(at);
+                    }
                     Err(error) => self.tell(error.to_string()),
                 }
             }

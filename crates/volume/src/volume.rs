@@ -14,7 +14,7 @@ use crate::stripe_read::Trust;
 use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
 use butterfs_ondisk::items::DevItem;
-use butterfs_ondisk::{DeviceId, Logical};
+use butterfs_ondisk::{DeviceId, Logical, Physical};
 use butterfs_sync::{Mutex, RwLock, order};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -167,6 +167,11 @@ impl Volume {
     pub fn set_device_item(&self, item: DevItem) -> bool {
         let member = self.member(DeviceId(item.devid.get()));
         member.inspect(|member| member.set_item(item)).is_some()
+    }
+
+    /// Devices of the filesystem that were not given.
+    pub fn missing_devices(&self) -> u64 {
+        self.members().absent
     }
 
     /// The error counters of each device.
@@ -515,31 +520,65 @@ impl Volume {
         let _ = self.located(at, len, begin);
     }
 
-    /// Tells the devices that nobody needs these bytes. Advice: nothing happens where it cannot be given.
-    pub fn discard(&self, at: Logical, len: u64) {
+    /// Tells the devices that nobody needs these bytes, in all copies. Returns the bytes that the devices took, of all copies
+    /// together: none after the volume has stopped writing, and none in chunks with parity, because their rows hold other
+    /// data too.
+    pub fn discard(&self, at: Logical, len: u64) -> u64 {
+        order::check(order::DEVICE);
+        if self.check_writable().and_then(|()| self.check_still_ours(Look::Cached)).is_err() {
+            return 0;
+        }
         let _request = self.requests.read();
         let map = self.chunk_map();
-        let (mut at, end) = (at, at.0.saturating_add(len));
+        let (mut at, end, mut done) = (at, at.0.saturating_add(len), 0);
         while let Some(chunk) = map.get(at).filter(|_| at.0 < end) {
             let here = (end.min(chunk.end().0) - at.0).min(1 << 30);
             if let Ok(layout) = Layout::of(chunk) {
-                self.discard_in(&layout, at, here as usize);
+                done += self.discard_in(&layout, at, here as usize);
             }
             at = at.plus(here);
         }
+        done
     }
 
-    /// Parity stays as it is: its stripe still holds other data.
-    fn discard_in(&self, layout: &Layout<'_>, at: Logical, len: usize) {
+    fn discard_in(&self, layout: &Layout<'_>, at: Logical, len: usize) -> u64 {
         if layout.parity() != 0 {
-            return;
+            return 0;
         }
         let _gate = self.gate.read();
+        let mut runs: Vec<(Arc<Member>, u64, u64)> = Vec::new();
+        let mut done = 0;
+        // Neighbouring pieces of a stripe are one range of its device.
         for piece in layout.pieces(at, len) {
             for (member, address) in self.mirror_addresses(layout, &piece) {
-                member.inspect(|member| member.discard(address.physical, piece.range.len() as u64));
+                let Some(member) = member else { continue };
+                let (start, len) = (address.physical.0, piece.range.len() as u64);
+                match runs.iter_mut().find(|(known, from, len)| known.id == member.id && *from + *len == start) {
+                    Some((_, _, known_len)) => *known_len += len,
+                    None => runs.push((member, start, len)),
+                }
+            }
+            if runs.len() > MOST_DISCARDS {
+                done += discard_all(&mut runs);
             }
         }
+        done + discard_all(&mut runs)
+    }
+
+    /// The same for bytes of one device that are in no chunk.
+    pub fn discard_on(&self, id: DeviceId, at: Physical, len: u64) -> u64 {
+        order::check(order::DEVICE);
+        if self.check_writable().and_then(|()| self.check_still_ours(Look::Cached)).is_err() {
+            return 0;
+        }
+        let _request = self.requests.read();
+        let _gate = self.gate.read();
+        self.member(id).map_or(0, |member| member.discard(at, len))
+    }
+
+    /// Whether some device in use may support discard.
+    pub fn supports_discard(&self) -> bool {
+        self.members().iter().any(|member| member.is_in_use() && member.device.supports_discard())
     }
 
     /// The addresses that hold a piece as it is, each with its device.
@@ -568,6 +607,13 @@ impl Volume {
             Some(member) => Err(VolumeError::ReadOnly { device: member.device.name() }),
         }
     }
+}
+
+/// Ranges of devices that are collected before they are discarded.
+const MOST_DISCARDS: usize = 64;
+
+fn discard_all(runs: &mut Vec<(Arc<Member>, u64, u64)>) -> u64 {
+    runs.drain(..).map(|(member, at, len)| member.discard(Physical(at), len)).sum()
 }
 
 fn flush_member(member: &Member) -> Result<(), VolumeError> {

@@ -7,6 +7,7 @@ mod ready;
 mod remove;
 mod scan;
 mod stats;
+mod usage;
 
 pub use progress::show;
 pub use remove::device_name;
@@ -24,5 +25,6 @@ subcommands! {
         Scan(scan::Args),
         Ready(ready::Args),
         Stats(stats::Args),
+        Usage(usage::Args),
     }
 }

@@ -1,9 +1,15 @@
 //! `butterfs filesystem`: commands on a mounted filesystem as a whole, and on how files lie in it.
 
 mod defragment;
+mod df;
+mod du;
 mod extents;
+mod label;
+mod mkswapfile;
 mod resize;
+mod show;
 mod sync;
+mod usage;
 
 use super::{Run, subcommands};
 use crate::error::CliError;
@@ -14,8 +20,14 @@ subcommands! {
     /// Work on a filesystem as a whole, or on how files lie in it
     Group {
         Defragment(defragment::Args),
+        Df(df::Args),
+        Du(du::Args),
         Extents(extents::Args),
         Resize(resize::Args),
+        Label(label::Args),
+        Mkswapfile(mkswapfile::Args),
+        Show(show::Args),
         Sync(sync::Args),
+        Usage(usage::Args),
     }
 }

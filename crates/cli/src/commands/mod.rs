@@ -6,6 +6,7 @@ pub mod check;
 pub mod dedupe;
 pub mod device;
 pub mod filesystem;
+pub mod health;
 pub mod inspect_internal;
 pub mod mkfs;
 pub mod mount;
@@ -13,11 +14,13 @@ pub mod property;
 pub mod receive;
 pub mod reflink;
 pub mod replace;
+pub mod scrub;
 pub mod send;
 pub mod subvolume;
 pub mod umount;
 
 use crate::error::CliError;
+use crate::output::Format;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 
@@ -25,6 +28,17 @@ use std::io::Write;
 pub trait Run {
     /// Does the work; text for the user goes to `out`.
     fn run(self, out: &mut dyn Write) -> Result<(), CliError>;
+
+    /// The same, with the result in a format. Commands that have no other format than text refuse before they do anything.
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError>
+    where
+        Self: Sized,
+    {
+        match format {
+            Format::Text => self.run(out),
+            Format::Json => Err(CliError::failed("output format json is unsupported for this command")),
+        }
+    }
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line makes no sense";
@@ -34,6 +48,9 @@ const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line m
 #[command(name = "butterfs", version, subcommand_required = true, arg_required_else_help = true)]
 #[command(infer_subcommands = true, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Butterfs {
+    /// Show the result as text or, where the command can, as JSON
+    #[arg(long, value_enum, global = true, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
+    pub format: Format,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -48,6 +65,10 @@ macro_rules! subcommands {
         impl Run for $name {
             fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
                 match self { $($name::$variant(args) => args.run(out),)* }
+            }
+
+            fn run_as(self, format: $crate::output::Format, out: &mut dyn Write) -> Result<(), CliError> {
+                match self { $($name::$variant(args) => args.run_as(format, out),)* }
             }
         }
     };
@@ -66,6 +87,8 @@ subcommands! {
         Umount(umount::Args),
         Filesystem(#[command(subcommand)] filesystem::Group),
         Device(#[command(subcommand)] device::Group),
+        Scrub(#[command(subcommand)] scrub::Group),
+        Health(health::Args),
         Replace(#[command(subcommand)] replace::Group),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),

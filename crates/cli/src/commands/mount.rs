@@ -4,11 +4,14 @@
 //! output when the mount is usable; until then the one that the user called waits. Starting over instead of forking
 //! means that no thread and no lock is there before.
 
-mod background;
+pub(crate) mod background;
 mod devices;
 mod helper;
+mod joining;
 mod panics;
+mod show;
 mod system_log;
+mod tags;
 
 pub use helper::Helper;
 
@@ -18,11 +21,11 @@ use crate::error::{CliError, os_message};
 use crate::names::PROXY;
 use crate::report;
 use butterfs_device::FileDevice;
-use butterfs_fs::{Env, Errno, Filesystem, Options, SetAttr, Subvolume};
+use butterfs_fs::{DiscardMode, Env, Errno, Filesystem, InodeId, Options, SetAttr, Subvolume, TreeId};
 use butterfs_fuse::adaptor::Reopen;
-use butterfs_fuse::control::Proxy;
+use butterfs_fuse::control::{MountTurn, Proxy};
 use butterfs_fuse::mount::{self, Backing, MountOptions};
-use butterfs_fuse::service::{self, Commands, Service};
+use butterfs_fuse::service::{self, Commands, Content, Service};
 use butterfs_fuse::{Log, client};
 use std::ffi::OsString;
 use std::io::ErrorKind::NotFound;
@@ -54,26 +57,61 @@ pub struct Args {
     /// Serve the mount in this process, for a caller that waits for a word on standard output
     #[arg(long, hide = true)]
     serve: bool,
+    /// mount(8) has called, which repeats mounts of subvolumes in 'mount -a' unless they are of the kernel's btrfs
+    #[arg(skip)]
+    for_mount: bool,
+    /// Show the options in force of the mount at MOUNTPOINT, and do nothing
+    #[arg(long, conflicts_with_all = ["options", "foreground", "create"])]
+    show: bool,
     /// Block devices or image files of the filesystem, then an existing directory
-    #[arg(value_names = ["DEVICE", "MOUNTPOINT"], num_args = 2.., required = true)]
+    #[arg(value_names = ["DEVICE", "MOUNTPOINT"], num_args = 1.., required = true)]
     paths: Vec<PathBuf>,
 }
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        match (self.show, self.paths.len()) {
+            (true, 1) => return show::show(&self.paths[0], out),
+            (true, _) => return Err(CliError::usage("--show takes a mount point and nothing else".to_owned())),
+            (false, 1) => return Err(CliError::usage("give a device and a directory to mount it on".to_owned())),
+            (false, _) => {}
+        }
         let options = MountOptions::parse(self.options.iter().map(String::as_str)).map_err(CliError::usage)?;
         if options.remount {
             return client::remount(self.mountpoint(), &options.flags, &options.data).map_err(CliError::failed);
         }
-        match (self.serve, self.foreground) {
-            (true, _) => self.serve(&options, out, true),
-            (false, true) => self.serve(&options, out, false),
-            (false, false) => background::start(&self),
+        if self.serve {
+            return self.serve(&options, out, None);
+        }
+        let args = self.with_tags_resolved()?;
+        let mountpoint = args.absolute_mountpoint()?;
+        let turn = joining::turn(args.source());
+        if let Some(server) = joining::server(&args, &options) {
+            if args.foreground {
+                let source = args.source().display();
+                return Err(CliError::failed(format!("another process serves {source}"))
+                    .hint("without --foreground this is one more mount of it"));
+            }
+            if joining::join(server, &args, &options, &mountpoint)? {
+                return Ok(());
+            }
+        }
+        match args.foreground {
+            true => args.serve(&options, out, Some(turn)),
+            false => background::start(&args),
         }
     }
 }
 
 impl Args {
+    fn with_tags_resolved(mut self) -> Result<Args, CliError> {
+        let count = self.paths.len() - 1;
+        for path in &mut self.paths[..count] {
+            *path = tags::resolved(path)?;
+        }
+        Ok(self)
+    }
+
     /// The arguments that [`Args`] would be parsed from again.
     fn to_command_line(&self) -> Vec<OsString> {
         let options = self.options.iter().flat_map(|list| [OsString::from("-o"), list.into()]);
@@ -103,18 +141,27 @@ impl Args {
         devices
     }
 
-    /// Mounts, serves, and returns when the filesystem is unmounted and everything is durable.
-    fn serve(&self, options: &MountOptions, out: &mut dyn Write, in_background: bool) -> Result<(), CliError> {
+    /// Mounts, serves, and returns when the filesystem is unmounted and everything is durable. In the foreground others who
+    /// mount the same filesystem wait for the turn that is given; in the background whoever started this holds it.
+    fn serve(
+        &self,
+        options: &MountOptions,
+        out: &mut dyn Write,
+        foreground: Option<Option<MountTurn>>,
+    ) -> Result<(), CliError> {
         service::prepare();
+        let in_background = foreground.is_none();
         let log = if in_background { system_log::open() } else { to_stderr() };
         let mountpoint = self.absolute_mountpoint()?;
         let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
-        let devices::Opened { files, read_only } = devices::open(&self.devices(options), options.engine.read_only)?;
+        let devices = self.devices(options);
+        let devices::Opened { files, read_only } = devices::open(&devices, options.engine.read_only)?;
         let options = &with_access(options, read_only);
         let halts = panics::Halts::default();
         panics::stop_writing(&halts, &log);
         let Opened { filesystem, replayed, backing, reopen } = self.open(options, files, made)?;
         halts.add(&filesystem);
+        let shown = self.shown(&filesystem, options)?;
         let reopen = Box::new(move || reopen().inspect(|filesystem| halts.add(filesystem)));
         for note in replayed.iter().chain(filesystem.notes()) {
             report::warn(note);
@@ -128,9 +175,9 @@ impl Args {
             sector_bytes: 4096,
         };
         let mount = (&request, options.transport);
-        let service = Service::start(filesystem, reopen, commands(), mount, Arc::clone(&log));
-        let service = service.map_err(cannot_serve)?;
-        drop(request);
+        let content = Content { filesystem, reopen, shown, storage: joining::storage(&devices) };
+        let service = Service::start(content, commands(), mount, Arc::clone(&log)).map_err(cannot_serve)?;
+        drop((request, foreground));
         if in_background {
             background::announce(out)?;
         }
@@ -179,8 +226,22 @@ impl Args {
         }
     }
 
+    /// The root directory of the subvolume to show.
+    fn shown(&self, filesystem: &Filesystem, options: &MountOptions) -> Result<InodeId, CliError> {
+        let found = filesystem.find_subvolume(&options.engine.subvolume);
+        let found = found.map_err(|error| self.cannot_open(&error, &options.engine))?;
+        let path = filesystem.subvolume_path(found.tree)?;
+        options.must_agree_on(found.tree, &path).map_err(CliError::failed)?;
+        Ok(found)
+    }
+
     fn open(&self, options: &MountOptions, files: Vec<Arc<FileDevice>>, made: bool) -> Result<Opened, CliError> {
-        let engine = options.engine.clone();
+        // A mount by system call is one of several: the filesystem that it shows a part of has its root at the top level.
+        let subvolume = match devices::may_mount() {
+            true => Subvolume::Id(TreeId::FS),
+            false => options.engine.subvolume.clone(),
+        };
+        let engine = Options { subvolume, ..options.engine.clone() };
         let backing = devices::backing(self.source(), &files[0], engine.read_only)?;
         let replayed = if engine.read_only { self.replay_log(&files, &engine)? } else { Vec::new() };
         let filesystem = Filesystem::open(devices::shared(&files), engine.clone(), Env::system())
@@ -215,6 +276,10 @@ impl Args {
 /// The options of a mount whose devices were opened like this.
 fn with_access(options: &MountOptions, read_only: bool) -> MountOptions {
     let mut options = options.clone();
+    if !options.data.iter().any(|option| DiscardMode::parse(option).is_some()) {
+        // As in the kernel, where the devices support it.
+        options.engine.discard = DiscardMode::Async;
+    }
     (options.engine.read_only, options.flags.read_only) = (read_only, read_only);
     options
 }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 /// Unmount a filesystem and wait until everything is durable.
 ///
-/// Returns when the process that served the mount has ended, and fails when something could not be made durable.
+/// Returns when the process that served the filesystem has ended, or, if it has other mounts, when everything is durable.
+/// Fails when something could not be made durable.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where the filesystem is mounted
@@ -19,7 +20,7 @@ pub struct Args {
 impl Run for Args {
     fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
         match client::unmount(&self.mountpoint) {
-            Ok(Unmounted::Ended) => Ok(()),
+            Ok(Unmounted::Ended | Unmounted::OthersRemain) => Ok(()),
             Ok(Unmounted::MountedElsewhere) => {
                 report::warn("everything is durable, but the filesystem is still mounted elsewhere");
                 Ok(())

@@ -19,6 +19,8 @@ pub const ACTS: &[(&str, &str, &str)] = &[
     ("filesystem defragment", "{t} filesystem defragment f", ""),
     ("filesystem extents", "{t} filesystem extents f", "cat f"),
     ("device stats", "{t} device stats .", ""),
+    ("device stats -z", "{t} device stats -z .", ""),
+    ("scrub start", "{t} scrub start -B .", ""),
     ("send", "{t} send -q -f /dev/null ro", ""),
     ("receive", "{t} receive -q . < $stream", ""),
     ("reflink clone", "{t} reflink clone f clone", "cp --reflink=always f clone"),
@@ -52,6 +54,11 @@ pub fn is_asked(act: &str, situation: &str) -> bool {
 
 /// Subcommands that are asked elsewhere.
 pub const ELSEWHERE: &[(&str, &str)] = &[
+    ("scrub resume", "as scrub start"),
+    ("scrub status", "reads what scrub start has written down: tests/scrub.rs"),
+    ("scrub cancel", "needs a scrub: tests/scrub.rs"),
+    ("scrub limit", "btrfs-progs writes to sysfs: tests/scrub.rs"),
+    ("health", "the kernel's tools have nothing like it: tests/scrub.rs"),
     ("check", "of devices that are not mounted"),
     ("mkfs", "of devices that are not mounted"),
     ("inspect-internal dump-super", "of devices"),

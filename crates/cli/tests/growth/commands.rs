@@ -120,6 +120,28 @@ pub const QUESTIONS: &[Operation] = &[
         })
     }),
     one("device statistics", &["CountDeviceErrors"], |scene| about(scene, CountDeviceErrors {}, scene.at())),
+    one("reset device statistics", &["ResetDeviceErrors"], |scene| {
+        about(scene, ResetDeviceErrors { through: ONE, device: None }, scene.at())
+    }),
+    one("health", &["GetHealth"], |scene| about(scene, GetHealth {}, scene.at())),
+    many("scrub", &["StartScrub", "GetScrub", "CancelScrub", "LimitScrub"], |scene| {
+        let question = StartScrub {
+            through: ONE,
+            read_only: true,
+            devices: Vec::new(),
+            priority_class: 0,
+            priority_level: 0,
+            limit: None,
+            only: Vec::new(),
+            ranges: Vec::new(),
+            earlier: Vec::new(),
+        };
+        Box::new(move || {
+            scene.ask(LimitScrub { through: ONE, device: None, bytes_per_sec: 0 }, &[scene.at()]);
+            scene.ask(question.clone(), &[scene.at()]);
+            scene.ask(GetScrub {}, &[scene.at()]);
+        })
+    }),
     one("sync by a question", &["SyncAll"], |scene| about(scene, SyncAll {}, scene.at())),
     many("send", &["SendSubvolumes"], |scene| {
         let stream = stream_of(scene);

@@ -13,6 +13,8 @@ pub fn questions() -> Vec<Question> {
     let (name, id) = (b"a \xff\n%".to_vec(), u64::MAX - 255);
     let compress = Some(CompressionMethod { algorithm: Compression::Zstd, level: -15 });
     let defragment = Defragment { file: ONE, start: 1, len: MOST_DEFRAGMENTED, threshold: 0, compress };
+    let counters = vec![0, u64::MAX];
+    let earlier = ScrubEarlier { id: 1, started: -1, duration_secs: 2, is_finished: true, counters };
     vec![
         CreateSubvolume { directory: ONE, umask: 0o22, name: name.clone() }.into(),
         CreateSubvolume { directory: NUMBER, umask: 0o777, name: Vec::new() }.into(),
@@ -48,6 +50,16 @@ pub fn questions() -> Vec<Question> {
         CountDeviceErrors {}.into(),
         SyncAll {}.into(),
         CountWork {}.into(),
+        scrub(StartScrub { earlier: vec![earlier, ScrubEarlier::default()], ..start_scrub() }),
+        scrub(StartScrub { limit: Some(1 << 40), only: vec![LAST, NUMBER], ..start_scrub() }),
+        scrub(StartScrub { ranges: vec![(0, u64::MAX)], devices: vec![1, u64::MAX], ..start_scrub() }),
+        GetScrub {}.into(),
+        CancelScrub { through: ONE }.into(),
+        LimitScrub { through: ONE, device: None, bytes_per_sec: 0 }.into(),
+        LimitScrub { through: ONE, device: Some(2), bytes_per_sec: 50 << 20 }.into(),
+        ResetDeviceErrors { through: ONE, device: None }.into(),
+        ResetDeviceErrors { through: LAST, device: Some(1) }.into(),
+        GetHealth {}.into(),
         ListDevices {}.into(),
         ResizeDevice { through: ONE, id: 1, size: SizeChange::Bytes(1 << 40), with_file: true }.into(),
         ResizeDevice { through: ONE, id, size: SizeChange::More(1), with_file: false }.into(),
@@ -70,11 +82,102 @@ pub fn questions() -> Vec<Question> {
         }
         .into(),
         DescribeReplace {}.into(),
+        DescribeFilesystem {}.into(),
+        ListChunks {}.into(),
+        ListMembers {}.into(),
+        MeasureFile { file: ONE }.into(),
         StartBalance { through: ONE, control: vec![7; 3] }.into(),
         ResumeBalance { through: ONE }.into(),
         StopBalance { through: ONE, how: BalanceStop::Pause }.into(),
         StopBalance { through: ONE, how: BalanceStop::Cancel }.into(),
         GetBalance {}.into(),
+    ]
+}
+
+fn scrub(question: StartScrub) -> Question {
+    question.into()
+}
+
+fn start_scrub() -> StartScrub {
+    StartScrub {
+        through: ONE,
+        read_only: true,
+        devices: Vec::new(),
+        priority_class: 3,
+        priority_level: 7,
+        limit: None,
+        only: Vec::new(),
+        ranges: Vec::new(),
+        earlier: Vec::new(),
+    }
+}
+
+fn scrub_device() -> ScrubDevice {
+    ScrubDevice {
+        id: 1,
+        name: "/dev/\u{e9}".into(),
+        total_bytes: 1 << 50,
+        counters: vec![("csum_errors".into(), 3)],
+        started: 1_700_000_000,
+        resumed: -1,
+        duration_secs: 5,
+        limit: 1 << 20,
+        end: ScrubEnd::Failed("it burns".into()),
+    }
+}
+
+fn scrub_records() -> Vec<Record> {
+    let ends = [ScrubEnd::Running, ScrubEnd::Finished, ScrubEnd::Cancelled];
+    let devices = ends.map(|end| ScrubDevice { end, ..scrub_device() }).to_vec();
+    let state = ScrubState { fsid: [7; 16], is_running: true, read_only: false, findings: 1, omitted: 2, devices };
+    let file = DamagedFile { tree: 256, ino: 257, offset: 4096, len: 8192, path: b"a/\xff".to_vec() };
+    let finding = ScrubFinding {
+        device: 2,
+        device_name: "disk".into(),
+        physical: 1 << 30,
+        logical: Some(1 << 31),
+        len: 4096,
+        content: "data".into(),
+        cause: "checksum error".into(),
+        outcome: ScrubOutcome::Repaired,
+        outcome_text: "repaired".into(),
+        files: vec![file],
+        trees: vec![5],
+        is_cut: true,
+    };
+    let outcomes = [ScrubOutcome::Repairable, ScrubOutcome::Lost, ScrubOutcome::Noticed];
+    let others = outcomes.map(|outcome| ScrubFinding { outcome, logical: None, files: Vec::new(), ..finding.clone() });
+    let errors = DeviceRecord { id: 1, ..DeviceRecord::default() };
+    let device = |state| DeviceHealth { errors: errors.clone(), state, condition: "whole".into() };
+    let health = HealthRecord {
+        fsid: [7; 16],
+        label: b"\xff".to_vec(),
+        state: Health::Faulted,
+        meaning: vec!["a".into()],
+        action: vec!["b".into()],
+        devices: [Health::Online, Health::Degraded].map(device).to_vec(),
+        missing: 1,
+        stopped: Some("c".into()),
+        scrub: Some(state.clone()),
+    };
+    let findings = std::iter::once(finding).chain(others).map(|finding| ScrubNews::Finding(finding).into());
+    let first = [ScrubNews::State(state.clone()).into(), state.into(), health.into(), HealthRecord::default().into()];
+    first.into_iter().chain(findings).collect()
+}
+
+pub fn mount_questions() -> Vec<MountQuestion> {
+    let join = MountQuestion::Join { options: vec!["subvol=/a".into(), String::new()] };
+    vec![MountQuestion::Locate, join, MountQuestion::ShowOptions]
+}
+
+pub fn mount_answers() -> Vec<MountAnswer> {
+    let file = Storage { device: 7, inode: Some(u64::MAX), start: 0 };
+    let located = vec![file, Storage { device: u64::MAX, inode: None, start: 1 << 20 }];
+    vec![
+        MountAnswer::Located(located),
+        MountAnswer::Joined(vec!["compress=zstd".into()]),
+        MountAnswer::Options("rw,\u{e9}".into()),
+        MountAnswer::Refused(Refusal::new(95, "no")),
     ]
 }
 
@@ -179,6 +282,29 @@ pub fn records() -> Vec<Record> {
         WorkProgress { done_bytes: 1, total_bytes: 2 }.into(),
         ReplaceRecord { state: 1, permille: 999, started: 1 << 40, stopped: -1, write_errors: 2, read_errors: 3 }
             .into(),
+        FilesystemRecord {
+            uuid: [0xcd; 16],
+            label: b"\xff".to_vec(),
+            generation: u64::MAX,
+            bytes_used: 1,
+            sectorsize: 4096,
+            nodesize: 65536,
+            available: 2,
+            global_reserve: 3,
+            devices: 4,
+            device_bytes: 5,
+            missing_bytes: 6,
+            slack_bytes: 7,
+            spaces: vec![SpaceRecord { flags: 0x15, total: 1, used: 2, raw: 3 }],
+            discard: "discard=async".into(),
+        }
+        .into(),
+        FilesystemRecord::default().into(),
+        ChunkRecord { start: 1, length: 2, used: 3, flags: 4, stripe_length: 5, stripes: vec![(1, u64::MAX)] }.into(),
+        MemberRecord { id: 1, uuid: [2; 16], storage: Some(("/dev/\u{e9}".into(), 3)), total_bytes: 4, allocated: 5 }
+            .into(),
+        MemberRecord { id: 2, ..MemberRecord::default() }.into(),
+        MeasuredExtent { address: 1 << 40, len: 4096, shared: true }.into(),
         BalanceRecord {
             phase: BalancePhase::Running,
             control: vec![7; 3],
@@ -204,7 +330,8 @@ fn reports() -> Vec<Report> {
 }
 
 pub fn replies() -> Vec<Reply> {
-    let (records, reports) = (records().into_iter().map(Reply::Record), reports().into_iter().map(Reply::Report));
+    let records = records().into_iter().chain(scrub_records());
+    let (records, reports) = (records.map(Reply::Record), reports().into_iter().map(Reply::Report));
     let ends =
         [Reply::Done, Reply::Refused(Refusal::new(-1, "not today, %\n")), Reply::Refused(Refusal::new(i32::MAX, ""))];
     records.chain(reports).chain(ends).collect()

@@ -32,14 +32,15 @@ pub(crate) use references::keyed as keyed_reference;
 
 use crate::error::{Errno, Error, Result};
 use crate::file_extent::{FileExtent, MAX_UNCOMPRESSED};
-use crate::transaction::Core;
 use crate::transaction::refs::RefBy;
+use crate::transaction::{Core, DataRef};
 use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::Node;
 use references::References;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
-use view::{Block, View};
+use view::Block;
+pub(crate) use view::View;
 
 /// A tree and a key that lead to an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +70,28 @@ pub struct ExtentAt {
 pub fn extent_at(core: &Core, at: Logical) -> Result<ExtentAt> {
     View::look(core, |view| view.extent_at(at))?
         .ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("nothing is allocated at {at}")))
+}
+
+/// Whether something beside `own` refers to the data of `extent`, as of the last commit: another file, the same file in another
+/// subvolume, or this one at another distance. What nothing refers to yet has no other user.
+pub fn has_other_users(core: &Core, extent: &FileExtent, own: &DataRef) -> Result<bool> {
+    /// Most extents have few users.
+    const FEW: usize = 4;
+    let Some(found) = View::look(core, |view| view.extent_at(extent.at))? else { return Ok(false) };
+    let mut referrers = Referrers::new(found);
+    let is_other = |referrer: &Referrer| {
+        let data_ref = referrer.extent.and_then(|extent| extent.data_ref(referrer.tree, referrer.key.objectid));
+        data_ref.is_none_or(|data_ref| data_ref != *own)
+    };
+    loop {
+        let some = referrers.next(core, FEW)?;
+        if some.iter().any(is_other) {
+            return Ok(true);
+        }
+        if some.is_empty() {
+            return Ok(false);
+        }
+    }
 }
 
 /// More referrers than these are an error: the kernel's own answer ends long before.

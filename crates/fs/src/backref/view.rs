@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 use super::ExtentAt;
 
 /// See the [module](self).
-pub(super) struct View<'a> {
+pub(crate) struct View<'a> {
     pub core: &'a Core,
     /// The commit.
     pub generation: Generation,
@@ -29,7 +29,7 @@ fn root_at(tree: TreeId, at: u64, level: u8, generation: Generation) -> NodePtr 
 
 /// A tree block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(crate) struct Block {
     pub at: Logical,
     pub level: Level,
     /// Its first key.

@@ -75,6 +75,11 @@ impl Engine {
                 }
             }
         }
+        if started.is_none() {
+            // What is being discarded is free soon.
+            let _pause = self.discards.pause();
+            started = self.try_start(reserve)?;
+        }
         if !reserve.frees() {
             self.note_trees_full(started.is_none());
         } else if started.is_none()
@@ -100,7 +105,10 @@ impl Engine {
                 return Ok(reserved);
             }
         }
-        Err(Error::refused(Errno::ENOSPC, "no space left for data"))
+        // What is being discarded is free soon.
+        let _pause = self.discards.pause();
+        let reserved = self.try_reserve_data(bytes, true)?;
+        reserved.ok_or_else(|| Error::refused(Errno::ENOSPC, "no space left for data"))
     }
 
     /// Has a commit done when much memory holds changes; does it here when that does not help.

@@ -65,6 +65,9 @@ impl Frozen {
     pub fn write(self, core: &Core) -> Result<Written<'_>> {
         core.env().reached(Point::WritingNodes);
         core.volume.check_ownership()?;
+        if core.has_canary(Canary::DiscardedEarly) {
+            core.discard_too_early(self.generation);
+        }
         let written = write_nodes(core, &self.nodes, &self.identity);
         if !core.has_canary(Canary::WriteErrorIgnored) {
             written?;
@@ -122,12 +125,13 @@ impl Written<'_> {
 impl Durable {
     /// Gives back the space that it freed.
     pub fn release(self, core: &Core) {
-        for (at, len) in core.space.release(self.generation) {
+        for (at, len) in core.release_freed(self.generation) {
             // Only tree blocks are in the cache.
             if len == u64::from(core.nodesize()) {
                 core.nodes.forget_dead(at, self.generation);
             }
         }
+        core.discard_chunks(&self.ended.removed_chunks);
         unused_groups::free_chunks(core, &self.ended.removed_chunks);
         chunk_moves::end_moves(core, &self.ended.moved_chunks);
         device_changes::settle(core, &self.ended.changed_devices);

@@ -278,7 +278,7 @@ impl Files {
         let volume = self.engine.volume();
         // The reader sees no more than EIO.
         let report = |error: &VolumeError| volume.report(Some(at), error.to_string());
-        if !verified {
+        if !verified || self.ignores_checksums() {
             return Ok(volume.read_unverified(at, out).inspect_err(report)?);
         }
         let csum_tree = TreeItems::reading(self.engine.core(), &self.engine.globals().csum);
@@ -302,6 +302,13 @@ impl Files {
             }
         }
         Ok(())
+    }
+
+    /// Whether checksums of data do not count: because it was asked for, or because the tree that has them cannot be read.
+    fn ignores_checksums(&self) -> bool {
+        let rescue = self.engine.options().rescue;
+        let is_unreadable = || self.engine.core().nodes.load(&self.engine.globals().csum.root()).is_err();
+        rescue.ignore_data_checksums || rescue.ignore_bad_roots && is_unreadable()
     }
 
     /// Whether `data`, whose first sector is number `first` of `sums`, has the right checksums.

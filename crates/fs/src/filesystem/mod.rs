@@ -8,6 +8,7 @@ mod chunk_migration;
 mod claims;
 mod data;
 mod devices;
+mod discards;
 mod durability;
 #[cfg(test)]
 mod durability_tests;
@@ -25,6 +26,7 @@ mod relocate;
 mod replace;
 mod reports;
 mod resync;
+mod scrub;
 mod snapshot_reader;
 mod statfs;
 mod steps;
@@ -34,18 +36,21 @@ mod subvolume_root;
 mod subvolume_tests;
 mod subvolumes;
 mod together;
+mod usage;
 
 pub use balance::{BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus};
 pub use claims::Claim;
 pub use devices::{DeviceDescription, NewSize, OldContent, RemovedDevice, Resized, Storage};
+pub use discards::Trim;
 pub use durability::GoingDown;
 pub use exclusive_operation::{Exclusive, ExclusiveOperation, OperationProgress};
 pub use listing::{Listed, Listing, ReferrersOf};
 pub use memory::MemoryHeld;
 pub use replace::{ReplaceRequest, ReplaceStatus, Replacement};
 pub use snapshot_reader::SnapshotReader;
-pub use statfs::StatFs;
+pub use statfs::{DeviceCondition, StatFs};
 pub use together::Together;
+pub use usage::{ChunkUsage, DeviceUsage, SpaceUsage};
 
 use crate::commit::Engine;
 use crate::env::Env;
@@ -83,11 +88,13 @@ pub(crate) struct Inner {
     stopping: AtomicBool,
     timer: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
     cleaner: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
+    discarder: Mutex<Option<JoinHandle<()>>, { order::THREADS }>,
     /// One at a time drops deleted subvolumes or repairs the UUID tree.
     upkeep: Mutex<(), { order::UPKEEP }>,
     snapshots: Snapshots,
     told: Mutex<reports::Told, { order::TOLD }>,
     claims: claims::Claims,
+    scrubs: scrub::Scrubs,
     exclusive_operations: Arc<exclusive_operation::ExclusiveOperations>,
     balance: balance::Balance,
 }
@@ -98,7 +105,8 @@ impl Drop for Inner {
         self.stopping.store(true, Ordering::Relaxed);
         self.engine.background_requests.request_commit();
         self.engine.background_requests.request_cleaning();
-        for thread in [&self.timer, &self.cleaner, &self.balance.thread] {
+        self.engine.discards.wake();
+        for thread in [&self.timer, &self.cleaner, &self.discarder, &self.balance.thread] {
             let thread = thread.lock().take();
             // One of them may be the last that held the filesystem.
             if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -132,19 +140,22 @@ impl Filesystem {
             stopping: AtomicBool::new(false),
             timer: Mutex::new(None),
             cleaner: Mutex::new(None),
+            discarder: Mutex::new(None),
             upkeep: Mutex::new(()),
             snapshots: Snapshots::default(),
             told: Mutex::default(),
             claims: claims::Claims::default(),
+            scrubs: scrub::Scrubs::default(),
             exclusive_operations: Arc::default(),
             balance: balance::Balance::default(),
         }));
-        let root = filesystem.find_subvolume_root()?;
+        let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
         filesystem.0.root.get_or_init(|| root);
         filesystem.prepare_writing()?;
         filesystem.start_timer();
         filesystem.start_cleaner();
         filesystem.take_over_balance()?;
+        filesystem.start_discarder();
         if filesystem.0.engine.env().background()
             && let Some(replacement) = filesystem.continue_replace()?
         {
@@ -218,6 +229,11 @@ impl Filesystem {
             // It is resumed when writing is allowed again.
             let _ = self.balance_pause();
         }
+        let _alarm = self.0.engine.alarm();
+        if read_only {
+            // As in the kernel. Its threads have to get in once more before they end.
+            self.stop_scrub();
+        }
         let _operation = self.begin();
         if read_only && !self.is_read_only() {
             self.sync()?;
@@ -234,12 +250,14 @@ impl Filesystem {
             self.0.engine.must_not_be_together()?;
         }
         self.0.stopping.store(true, Ordering::Relaxed);
+        self.stop_scrub();
         self.0.engine.background_requests.request_commit();
         self.0.engine.background_requests.request_cleaning();
+        self.0.engine.discards.wake();
         if self.0.engine.env().background() {
             self.0.balance.wait_until_stopped();
         }
-        for thread in [&self.0.timer, &self.0.cleaner, &self.0.balance.thread] {
+        for thread in [&self.0.timer, &self.0.cleaner, &self.0.discarder, &self.0.balance.thread] {
             if let Some(thread) = thread.lock().take() {
                 let _ = thread.join();
             }
@@ -259,6 +277,7 @@ impl Filesystem {
         self.0.engine.commit_unused_groups()?;
         // The secondary superblocks of the last commit wait for a flush.
         self.0.engine.volume().flush()?;
+        self.discard_last();
         self.0.engine.set_read_only(true);
         // Only data of files could not be written, and is lost now.
         synced

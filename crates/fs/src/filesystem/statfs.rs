@@ -26,6 +26,17 @@ pub struct StatFs {
     pub fsid: u64,
 }
 
+/// How far a device is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceCondition {
+    /// It has everything.
+    Whole,
+    /// It has missed writes and is brought up to date.
+    Stale,
+    /// It failed, and is not used any more.
+    Failed,
+}
+
 impl Filesystem {
     /// Gives the filesystem another label; durable on return. `EINVAL` for more than 255 bytes or a NUL or newline.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
@@ -55,6 +66,48 @@ impl Filesystem {
         let volume = self.0.engine.volume();
         let stats = volume.device_stats().into_iter().map(|(_, stats)| stats);
         volume.devices().into_iter().zip(stats).map(|((id, name), stats)| (id, name, stats)).collect()
+    }
+
+    /// Sets the error counters of all devices, or of one, to zero; durable on return. Returns what they were.
+    pub fn reset_device_stats(&self, only: Option<DeviceId>) -> Result<Vec<(DeviceId, String, DeviceStats)>> {
+        let _operation = self.begin();
+        if self.is_read_only() {
+            return Err(Error::refused(Errno::EROFS, "the filesystem is read-only"));
+        }
+        let mut before = self.device_stats();
+        before.retain(|(id, ..)| only.is_none_or(|only| only == *id));
+        if before.is_empty() {
+            return Err(Error::refused(Errno::ENODEV, "there is no such device"));
+        }
+        for (id, ..) in &before {
+            self.0.engine.volume().set_device_stats(*id, DeviceStats::default());
+        }
+        self.0.engine.commit_anyway()?;
+        Ok(before)
+    }
+
+    /// How far each device is believed, ascending by number.
+    pub fn device_conditions(&self) -> Vec<(DeviceId, DeviceCondition)> {
+        let _operation = self.begin();
+        let volume = self.0.engine.volume();
+        let condition = |id| match () {
+            () if !volume.is_usable(id) => DeviceCondition::Failed,
+            () if volume.is_stale(id) => DeviceCondition::Stale,
+            () => DeviceCondition::Whole,
+        };
+        volume.devices().into_iter().map(|(id, _)| (id, condition(id))).collect()
+    }
+
+    /// Devices of the filesystem that are not there.
+    pub fn missing_devices(&self) -> u64 {
+        let _operation = self.begin();
+        self.0.engine.volume().missing_devices()
+    }
+
+    /// Why nothing is written any more, after an error.
+    pub fn stopped(&self) -> Option<String> {
+        let _operation = self.begin();
+        self.0.engine.aborted().map(|error| error.to_string())
     }
 
     /// See [`StatFs`]. As in the kernel, inodes are not counted: there is no limit.

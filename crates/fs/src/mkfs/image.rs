@@ -68,6 +68,7 @@ fn identity(spec: &FilesystemSpec) -> BlockIdentity {
         sectorsize: spec.settings.sectorsize,
         incompat: spec.settings.incompat,
         super_generation: Generation(GENERATION.0 - 1),
+        ignores_checksums: false,
         writable: true,
     }
 }

@@ -74,6 +74,7 @@ impl<'a> Image<'a> {
             sectorsize: sb.sectorsize.get(),
             incompat: sb.incompat_flags.get(),
             super_generation: sb.generation(),
+            ignores_checksums: false,
             writable: true,
         };
         let chunks = parse_sys_chunk_array(&sb).unwrap();

@@ -13,12 +13,15 @@ use zerocopy::FromBytes;
 pub(super) fn load(core: &Core) -> Result<()> {
     let map = core.volume.chunk_map();
     for chunk in map.iter() {
-        let Some(group) = group_of(core, chunk)? else {
-            return Err(Error::corrupt(format!("chunk {} has no block group item", chunk.start)));
+        let group = match group_of(core, chunk) {
+            // An older commit, or no tree that says.
+            Ok(None) | Err(_) if core.options().rescue.is_any() => super::rescue::group_of_chunk(chunk),
+            Ok(None) => return Err(Error::corrupt(format!("chunk {} has no block group item", chunk.start))),
+            found => found?.expect("it is there"),
         };
         core.space.add_group_in_rows(group, &map.superblock_exclusions(chunk), false, chunk.parity_columns());
     }
-    check_device_extents(core)
+    if core.options().rescue.is_any() { Ok(()) } else { check_device_extents(core) }
 }
 
 fn group_of(core: &Core, chunk: &Chunk) -> Result<Option<GroupInfo>> {

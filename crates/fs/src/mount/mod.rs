@@ -13,13 +13,15 @@ mod chunks;
 mod groups;
 mod histories;
 mod replacement;
+mod rescue;
+mod zoned;
 
 use crate::commit::Engine;
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
 use crate::node_io::NodeCache;
-use crate::options::{Canary, Options};
+use crate::options::{Canary, Commit, Options};
 use crate::replay;
 use crate::subvolume;
 use crate::transaction::{Core, GlobalTrees, Tree};
@@ -36,7 +38,15 @@ use std::sync::Arc;
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<(Engine, Vec<String>)> {
     let mut stale = Vec::new();
     loop {
-        match open_knowing(&stale, devices.clone(), options.clone(), env.clone())? {
+        let opened = open_knowing(&stale, devices.clone(), options.clone(), env.clone());
+        let opened = match opened {
+            Err(error) if options.rescue.commit == Commit::LastReadable => {
+                let (_, superblock, _) = Volume::open_without(devices.clone(), options.degraded, &options.stale)?;
+                rescue::open_last_readable(error, &superblock, &devices, &options, &env)?
+            }
+            opened => opened?,
+        };
+        match opened {
             Opened::Whole(engine, notes) => return Ok((engine, notes)),
             Opened::FoundStale(found) => stale = found,
         }
@@ -51,13 +61,28 @@ enum Opened {
 
 /// Opens the filesystem, knowing that the devices `stale` have missed writes.
 fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<Opened> {
+    let given = devices.clone();
     let (volume, superblock, notes) = Volume::open_without(devices, options.degraded, &options.stale)?;
     volume.set_stale(&|id| stale.contains(&id));
     // Until it is known that the devices belong together.
     volume.hold_repairs(true);
     let mut notes: Vec<String> = notes.lines;
+    rescue::must_be_read_only(&options)?;
+    zoned::must_have_superblocks_in_place(&superblock, &given)?;
+    let newest = rescue::without_flags(superblock, &options);
+    // No block is newer than the superblock on disk, whatever is shown.
+    let superblock = rescue::as_of(&newest, options.rescue.commit)?;
+    if superblock.generation() < newest.generation() {
+        notes.push(format!(
+            "generation {} is shown, the last commit is {}",
+            superblock.generation(),
+            newest.generation()
+        ));
+    }
     let log = admission::admit(&superblock, &options, &mut notes)?;
-    let identity = identity_of(&superblock, !options.read_only || log == Log::Replay);
+    let mut identity = identity_of(&newest, !options.read_only || log == Log::Replay);
+    identity.ignores_checksums = options.rescue.ignore_metadata_checksums;
+    let is_rescue = options.rescue.is_any();
     let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
     let engine = Engine::new(Arc::new(core));
     let core = engine.core();
@@ -71,27 +96,29 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         _ => None,
     };
     bug.into_iter().for_each(|bug| core.volume.plant(bug));
-    core.volume.forgive_interrupted(&core.volume.chunk_map(), &superblock, stale);
+    core.volume.forgive_interrupted(&core.volume.chunk_map(), &newest, stale);
     let known = core.volume.stale_devices();
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(core)?;
     }
     open_global_trees(core, chunk, &superblock)?;
-    extent::load_stale_devices(core)?;
+    let device_tree = extent::load_stale_devices(core).and_then(|()| extent::load_device_stats(core));
+    if !core.options().rescue.ignore_bad_roots {
+        device_tree?;
+    }
     let found = core.volume.stale_devices();
     if found.iter().any(|id| !known.contains(id)) {
         return Ok(Opened::FoundStale(found));
     }
     replacement::load(core, core.options().degraded, &mut notes)?;
     groups::load(core)?;
-    extent::load_device_stats(core)?;
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(core)?;
     }
-    if !core.has_canary(Canary::HistoriesNotCompared) {
+    if !core.has_canary(Canary::HistoriesNotCompared) && !is_rescue {
         histories::check(core, &superblock)?;
     }
-    core.volume.hold_repairs(false);
+    core.volume.hold_repairs(is_rescue);
     if log == Log::Replay {
         admission::must_be_writable(core)?;
         core.volume.repair_superblocks(&superblock)?;
@@ -143,6 +170,7 @@ fn identity_of(superblock: &Superblock, writable: bool) -> BlockIdentity {
         sectorsize: superblock.sectorsize.get(),
         incompat: superblock.incompat_flags.get(),
         super_generation: superblock.generation(),
+        ignores_checksums: false,
         writable,
     }
 }
@@ -158,18 +186,19 @@ fn open_global_trees(core: &Core, chunk: Arc<Tree>, superblock: &Superblock) -> 
     let optional = |bit: u64, id: TreeId, name: &str| -> Result<Option<Arc<Tree>>> {
         if core.has_compat_ro(bit) { open(id, name).map(Some) } else { Ok(None) }
     };
+    let spare = |id, opened| rescue::spare(id, opened, core);
+    let is_forgiving = core.options().rescue.ignore_bad_roots;
+    let forgiven = |opened: Result<Option<Arc<Tree>>>| if is_forgiving { Ok(opened.ok().flatten()) } else { opened };
+    core.nodes.load(&root.root())?;
     let globals = GlobalTrees {
-        extent: open(TreeId::EXTENT, "extent")?,
-        dev: open(TreeId::DEV, "device")?,
-        csum: open(TreeId::CSUM, "checksum")?,
-        free_space: optional(compat_ro::FREE_SPACE_TREE, TreeId::FREE_SPACE, "free space")?,
-        block_group: optional(compat_ro::BLOCK_GROUP_TREE, TreeId::BLOCK_GROUP, "block group")?,
+        extent: spare(TreeId::EXTENT, open(TreeId::EXTENT, "extent"))?,
+        dev: spare(TreeId::DEV, open(TreeId::DEV, "device"))?,
+        csum: spare(TreeId::CSUM, open(TreeId::CSUM, "checksum"))?,
+        free_space: forgiven(optional(compat_ro::FREE_SPACE_TREE, TreeId::FREE_SPACE, "free space"))?,
+        block_group: forgiven(optional(compat_ro::BLOCK_GROUP_TREE, TreeId::BLOCK_GROUP, "block group"))?,
         root: Arc::clone(&root),
         chunk,
     };
-    for tree in [&globals.root, &globals.extent, &globals.dev, &globals.csum] {
-        core.nodes.load(&tree.root())?;
-    }
     core.trees.set_globals(globals);
     Ok(())
 }

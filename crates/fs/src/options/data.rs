@@ -92,6 +92,14 @@ impl Method {
         Method { algorithm, level: algorithm.level(level) }
     }
 
+    /// As the kernel shows it: `zstd:3`, `lzo`.
+    pub fn shown(self) -> String {
+        match self.algorithm {
+            Algorithm::Lzo => "lzo".to_owned(),
+            algorithm => format!("{}:{}", algorithm.name(), self.level),
+        }
+    }
+
     /// Reads `zlib`, `lzo` or `zstd`, perhaps with `:level`.
     pub fn parse(text: &str) -> Option<Method> {
         let (name, level) = match text.split_once(':') {

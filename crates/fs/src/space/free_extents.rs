@@ -121,6 +121,14 @@ impl FreeExtents {
             (at + len <= run + run_len).then_some(at)
         })
     }
+
+    /// The free bytes at or after `at` that come first, up to the end of their run.
+    pub fn next_from(&self, at: u64) -> Option<(u64, u64)> {
+        let here = self.by_offset.range(..=at).next_back().filter(|(start, len)| *start + **len > at);
+        let (&start, &len) = here.or_else(|| self.by_offset.range(at..).next())?;
+        let from = start.max(at);
+        Some((from, start + len - from))
+    }
 }
 
 #[cfg(test)]

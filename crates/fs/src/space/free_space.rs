@@ -46,6 +46,11 @@ impl FreeSpace {
         self.all.covers(at, len) && self.rows.as_ref().is_none_or(|rows| rows.offers(stream, at, len))
     }
 
+    /// The free bytes at or after `at` that come first, up to the end of their run.
+    pub fn next_from(&self, at: u64) -> Option<(u64, u64)> {
+        self.all.next_from(at)
+    }
+
     /// Adds a run; it must not overlap what is free.
     pub fn insert(&mut self, at: u64, len: u64) {
         if len > 0 {

@@ -4,7 +4,7 @@
 //! 1. A byte of a group is exactly one of: allocated, free (in `free`, once the group is loaded), pinned, or
 //!    excluded (under a superblock copy).
 //! 2. Space freed in generation N is pinned until N's superblock is durable ([`Space::release`]), and longer while
-//!    somebody writes there ([`holds`]).
+//!    somebody writes there ([`holds`]). Space that is being discarded is pinned too ([`discards`]).
 //! 3. `used` is what the group's item will say at the end of the running commit.
 //! 4. In groups with parity an allocation shares no parity with what is needed, unless it was allowed to ([`rows`]).
 //! 5. `free_in_class` is the sum over the class's groups of what could be allocated.
@@ -14,6 +14,7 @@
 //! [`Space::unloaded`] names it.
 
 mod closed_groups;
+mod discards;
 mod free_extents;
 mod free_space;
 mod holds;
@@ -21,6 +22,8 @@ mod rows;
 mod unused_groups;
 mod writes;
 
+pub use discards::{Taken, TrimRange};
+pub use free_extents::FreeExtents;
 use free_space::FreeSpace;
 pub use rows::{Sharing, Stream};
 
@@ -131,6 +134,8 @@ struct SpaceState {
     hint: [u64; 4],
     pins: BTreeMap<Generation, Vec<(u64, u64)>>,
     holds: holds::Holds,
+    /// Runs that are being discarded.
+    discarding: BTreeSet<(u64, u64)>,
     writes: writes::Writes,
     dirty: BTreeSet<u64>,
     mixed: bool,
@@ -248,6 +253,13 @@ impl SpaceState {
         group.free.as_mut().expect("allocated from a loaded group").insert(at.0, len);
         self.free[class] += group.allocatable() - before;
         class
+    }
+
+    /// The runs that become free when `generation` is durable. They stay pinned until the caller says more of them.
+    fn released_by(&mut self, generation: Generation) -> Vec<(u64, u64)> {
+        let later = self.pins.split_off(&generation.next());
+        let released = std::mem::replace(&mut self.pins, later);
+        released.into_values().flatten().filter(|run| !self.keep_if_held(*run)).collect()
     }
 
     /// A run that was pinned becomes free.
@@ -406,7 +418,8 @@ impl Space {
     /// is taken out here.
     pub fn load(&self, start: Logical, runs: &[(u64, u64)]) {
         let mut state = self.state.lock();
-        let pins: Vec<(u64, u64)> = state.pins.values().flatten().chain(&state.holds.waiting).copied().collect();
+        let pins = state.pins.values().flatten().chain(&state.holds.waiting).chain(&state.discarding);
+        let pins: Vec<(u64, u64)> = pins.copied().collect();
         let Some(group) = state.groups.get_mut(&start.0) else { return };
         if group.free.is_some() {
             return;
@@ -605,21 +618,13 @@ impl Space {
         self.state.lock().pins.values().flatten().map(|(_, len)| len).sum()
     }
 
-    /// `generation` is durable: what it and earlier ones freed may be used again. Returns the runs that are free now, for
-    /// discard.
+    /// `generation` is durable: what it and earlier ones freed may be used again. Returns the runs that are free now.
     pub fn release(&self, generation: Generation) -> Vec<(Logical, u64)> {
         let mut state = self.state.lock();
-        let later = state.pins.split_off(&generation.next());
-        let released = std::mem::replace(&mut state.pins, later);
-        let mut runs = Vec::new();
-        for run in released.into_values().flatten() {
-            if !state.keep_if_held(run) {
-                runs.push((Logical(run.0), run.1));
-                state.free_pinned(run);
-            }
-        }
+        let runs = state.released_by(generation);
+        runs.iter().for_each(|run| state.free_pinned(*run));
         state.steer_trees();
-        runs
+        runs.into_iter().map(|(at, len)| (Logical(at), len)).collect()
     }
 
     /// Groups whose `used` changed since the last call.

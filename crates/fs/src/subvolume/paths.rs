@@ -82,6 +82,15 @@ fn place_of(core: &Core, id: TreeId) -> Result<(TreeId, Ino, Vec<u8>)> {
     backref.ok_or_else(|| Error::corrupt(format!("subvolume {id} has no place")))
 }
 
+/// The names of an inode, each with its directory.
+pub fn names_of(core: &Core, tree: TreeId, ino: Ino) -> Result<Vec<(Ino, Vec<u8>)>> {
+    let (mut names, mut found) = (Names::of(tree, ino), Vec::new());
+    while let Some(name) = names.next(core)? {
+        found.push(name);
+    }
+    Ok(found)
+}
+
 /// A path and what comes after it.
 pub fn joined(mut path: Vec<u8>, name: &[u8]) -> Vec<u8> {
     if !path.is_empty() {

@@ -8,6 +8,7 @@
 //! of devices), 32 MiB for system chunks.
 
 use super::Core;
+use super::unallocated::Trimmed;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, GroupInfo};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
@@ -21,7 +22,7 @@ use butterfs_volume::{Volume, is_kept};
 use std::collections::BTreeMap;
 
 /// No chunk starts below this address of a device.
-const FIRST_PHYSICAL: u64 = 1 << 20;
+pub(super) const FIRST_PHYSICAL: u64 = 1 << 20;
 
 /// Most devices of one chunk; the items of chunks stay small.
 const MAX_DEVICES: usize = 32;
@@ -41,6 +42,8 @@ pub struct DeviceExtents {
     pub is_leaving: bool,
     /// It is about to end here: nothing new is placed behind.
     pub limit: Option<u64>,
+    /// What of the rest is, or was, discarded.
+    pub discards: Trimmed,
 }
 
 impl DeviceExtents {
@@ -57,7 +60,8 @@ impl DeviceExtents {
     /// The first place for `len` bytes that no superblock copy lies in.
     fn place_beside_superblocks(&self, len: u64) -> Option<u64> {
         let copies = OFFSETS.into_iter().map(|at| (at.0, STRIPE_LEN));
-        let mut taken: Vec<(u64, u64)> = self.extents.iter().map(|(&at, &len)| (at, len)).chain(copies).collect();
+        let in_use = self.taken().into_iter().map(|taken| (taken.start, taken.end - taken.start));
+        let mut taken: Vec<(u64, u64)> = in_use.chain(copies).collect();
         taken.push((self.end(), u64::MAX - self.end()));
         taken.sort_unstable();
         let mut from = FIRST_PHYSICAL;
@@ -75,7 +79,7 @@ impl DeviceExtents {
     fn hole(&self, want: u64) -> Option<(u64, u64)> {
         let mut from = FIRST_PHYSICAL;
         let mut largest = None;
-        let ends = self.extents.iter().map(|(&at, &len)| (at, at.saturating_add(len)));
+        let ends = self.taken().into_iter().map(|taken| (taken.start, taken.end));
         for (start, end) in ends.chain([(self.end(), self.end())]) {
             let aligned = from.checked_next_multiple_of(STRIPE_LEN).unwrap_or(u64::MAX);
             let len = start.min(self.end()).saturating_sub(aligned) / STRIPE_LEN * STRIPE_LEN;
@@ -115,7 +119,9 @@ impl DeviceSpace {
     pub fn add_chunk(&mut self, chunk: &Chunk) {
         let len = chunk.stripe_length();
         for stripe in &chunk.stripes {
-            self.devices.entry(stripe.device).or_default().extents.insert(stripe.physical.0, len);
+            let device = self.devices.entry(stripe.device).or_default();
+            device.extents.insert(stripe.physical.0, len);
+            device.discards.trimmed.remove(stripe.physical.0, len);
         }
     }
 
@@ -284,6 +290,7 @@ impl DeviceSpace {
         let (device, at) = candidates.iter().find_map(|(_, id)| place(id))?;
         let extents = self.devices.get_mut(&device).expect("just found");
         extents.extents.insert(at, len);
+        extents.discards.trimmed.remove(at, len);
         Some(ChunkStripe { device, physical: Physical(at), dev_uuid: extents.uuid })
     }
 

@@ -3,6 +3,7 @@
 use super::BlockSource;
 use super::devices::Devices;
 use super::dirty_inodes::DirtyInodes;
+use super::discards::Discards;
 use super::gate::Gate;
 use super::in_place::InPlaceWrites;
 use super::moved::Moved;
@@ -49,6 +50,7 @@ pub struct Core {
     /// The last operation that needed tree space found none.
     pub(crate) trees_full: AtomicBool,
     pub(crate) costs: Costs,
+    pub(crate) discards: Discards,
     options: Options,
     data_policy: Mutex<DataPolicy, { order::DATA_POLICY }>,
     env: Env,
@@ -99,6 +101,7 @@ impl Core {
             sharing: Mutex::new(()),
             trees_full: AtomicBool::new(false),
             costs: Costs::default(),
+            discards: Discards::new(options.discard, options.policies.discard_delay()),
             incompat: AtomicU64::new(superblock.incompat_flags.get()),
             uuid_tree_current: AtomicBool::new(superblock.uuid_tree_generation == superblock.generation),
             checksum_kind: superblock.checksum_kind().expect("the superblock was validated"),

@@ -199,9 +199,17 @@ impl Core {
 
     fn reserve_data_space(self: &Arc<Self>, bytes: u64, any_chunk: bool) -> Option<DataReservation> {
         let floor = self.data_floor();
+        let mut pause = None;
         while !self.space.reserve(Class::Data, bytes, floor) {
-            self.allocate_chunk(Class::Data).ok()?;
+            if self.allocate_chunk(Class::Data).is_err() {
+                // What is being discarded is free soon.
+                if pause.is_some() {
+                    return None;
+                }
+                pause = Some(self.discards.pause());
+            }
         }
+        drop(pause);
         let recording = recording_cost(bytes);
         let reserved = self.reserve_recording(recording, any_chunk);
         self.note_trees_full(!reserved);
@@ -226,6 +234,7 @@ impl Core {
         reservation: &mut DataReservation,
     ) -> Result<(Logical, u64)> {
         assert!(want <= reservation.bytes, "{want} bytes are allocated, {} are reserved", reservation.bytes);
+        let mut pause = None;
         let mut sharing = if self.has_canary(Canary::RowsShared) { Sharing::Allowed } else { Sharing::Never };
         loop {
             self.env().passes("data is about to get its place");
@@ -244,9 +253,11 @@ impl Core {
                         sharing = Sharing::Allowed;
                     }
                 }
-                Found::Nothing => self
-                    .allocate_chunk(Class::Data)
-                    .map_err(|_| Error::refused(Errno::ENOSPC, "no contiguous space left for data"))?,
+                Found::Nothing if self.allocate_chunk(Class::Data).is_ok() => {}
+                Found::Nothing if pause.is_none() => pause = Some(self.discards.pause()),
+                Found::Nothing => {
+                    return Err(Error::refused(Errno::ENOSPC, "no contiguous space left for data"));
+                }
             }
         }
     }

@@ -34,7 +34,7 @@ use scene::{Kind, Scene};
 use std::collections::BTreeSet;
 
 /// Public functions that do nothing but look at single values or turn a switch, and those that end a filesystem.
-const WITHOUT_COST: [&str; 18] = [
+const WITHOUT_COST: [&str; 28] = [
     "root",
     "notes",
     "options",
@@ -51,9 +51,19 @@ const WITHOUT_COST: [&str; 18] = [
     "set_data_policy",
     "log_stats",
     "go_down",
+    "last_scrub",
+    "scrub_progress",
+    "cancel_scrub",
+    "limit_scrub",
+    "scrub_limits",
+    "scrub_totals",
+    "device_conditions",
+    "missing_devices",
+    "stopped",
     // The same as functions of the table, with one difference that is decided at once.
     "copy_range_as",
     "readdir_until",
+    "start_scrub",
 ];
 
 fn all_operations() -> Vec<Operation> {

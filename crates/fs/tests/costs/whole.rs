@@ -32,6 +32,16 @@ pub const OPERATIONS: &[Operation] = &[
     Operation::new("device_stats", "", One, |s, m| {
         let _ = m.call(s, || s.world.fs.device_stats());
     }),
+    Operation::new("reset_device_stats", "", One, |s, m| {
+        let _ = m.call(s, || s.world.fs.reset_device_stats(None)).unwrap();
+    }),
+    Operation::new("scrub", "", All, |s, m| {
+        let settings = butterfs_fs::scrub::Settings::default();
+        let _ = m.call(s, || s.world.fs.scrub(settings, Vec::new())).unwrap();
+    }),
+    Operation::new("scrub_selection", "of a file", One, |s, m| {
+        let _ = m.call(s, || s.world.fs.scrub_selection(&[s.file])).unwrap();
+    }),
     Operation::new("set_label", "", One, |s, m| m.call(s, || s.world.fs.set_label(b"label")).unwrap()),
     Operation::new("transaction", "", One, |s, m| {
         m.call(s, || s.world.fs.transaction(|together| together.set_label(b"together"))).unwrap();

@@ -16,6 +16,14 @@ pub fn is_administrator(header: &InHeader) -> bool {
     header.uid == 0 && capabilities().include(Capabilities::ADMINISTRATION)
 }
 
+/// Whether the caller was killed and only waits for the answer.
+pub fn is_killed(header: &InHeader) -> bool {
+    const KILLED: u64 = 1 << 8;
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", header.pid)) else { return false };
+    let pending = status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
+    pending.filter_map(|set| u64::from_str_radix(set.trim(), 16).ok()).any(|set| set & KILLED != 0)
+}
+
 /// A number in the memory of the caller, who waits for the answer meanwhile: the argument of an ioctl whose number says that
 /// it only returns something, so that the kernel does not send it.
 pub fn number_at(header: &InHeader, address: u64) -> Option<u32> {

@@ -1,15 +1,15 @@
 //! The ioctls that reach a FUSE server: those whose number says how much they carry.
 //!
-//! Here: making everything durable, stopping for good, the attributes that chattr(1) shows, the label. Free space is not
-//! trimmed, as on a device that cannot discard. Not yet here: the rest of btrfs'.
+//! Here: making everything durable, stopping for good, the attributes that chattr(1) shows, the label, trimming free space.
+//! Not yet here: the rest of btrfs'.
 //!
 //! The kernel has checked who may set attributes, and knows nothing of them itself: the engine sees to it that an
 //! immutable inode stays what it is.
 
-use super::administrator::{is_administrator, number_at};
+use super::administrator::{is_administrator, is_killed, number_at};
 use super::{Outcome, Shared, errno};
 use crate::protocol::wire::{InHeader, IoctlIn, IoctlOut};
-use butterfs_fs::{GoingDown, InodeId, inode_flags as on_disk};
+use butterfs_fs::{GoingDown, InodeId, Trim, inode_flags as on_disk};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -47,6 +47,15 @@ struct ExtendedFlags {
     padding: [u8; 8],
 }
 const _: () = assert!(size_of::<ExtendedFlags>() == 28);
+
+/// struct fstrim_range.
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+struct FsTrimRange {
+    start: u64,
+    len: u64,
+    least: u64,
+}
 
 /// A flag of an inode, as the disk, FS_IOC_GETFLAGS and FS_IOC_FSGETXATTR (0: not there) have it.
 struct Flag {
@@ -117,8 +126,7 @@ impl Shared {
         let attr = || self.filesystem().getattr(id).map_err(errno);
         let flags = || attr().map(|attr| attr.flags);
         let (form, wanted) = match arguments.cmd {
-            TRIM if !is_administrator(header) => return Err(Errno::PERM),
-            TRIM => return Err(Errno::OPNOTSUPP),
+            TRIM => return self.trim(header, data, payload),
             GET_LABEL => return answer(&self.filesystem().superblock().label, payload),
             SET_LABEL => return self.set_label(header, data, payload),
             GET_VERSION => return answer(&(attr()?.generation as u32), payload),
@@ -151,6 +159,17 @@ impl Shared {
         let end = data.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
         self.filesystem().set_label(&data[..end]).map_err(errno)?;
         answer(&(), payload)
+    }
+
+    /// The answer is the question with the bytes that were discarded as its length.
+    fn trim(&self, header: &InHeader, data: &[u8], payload: &mut Vec<u8>) -> Outcome {
+        if !is_administrator(header) {
+            return Err(Errno::PERM);
+        }
+        let asked = FsTrimRange::read_from_prefix(data).map_err(|_| Errno::INVAL)?.0;
+        let request = Trim { start: asked.start, len: asked.len, least: asked.least };
+        let len = self.filesystem().trim(&request, &|| is_killed(header)).map_err(errno)?;
+        answer(&FsTrimRange { len, ..asked }, payload)
     }
 
     /// Stops all writing, for tests of what a crash leaves.

@@ -28,6 +28,7 @@ mod nodes;
 mod operations;
 mod subvolumes;
 mod upgrade;
+mod witness;
 mod writers;
 
 use crate::protocol::Request;
@@ -38,7 +39,7 @@ use crate::session::{Reply, Server};
 use crate::subvolumes::Holds;
 use crate::transport::DevFuse;
 use butterfs_fs::inode::attr::Caller;
-use butterfs_fs::{Filesystem, InodeId};
+use butterfs_fs::{Filesystem, InodeId, Options, Subvolume, TreeId};
 use nodes::Nodes;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +63,7 @@ struct Shared {
     being_read: directory::BeingRead,
     closed_entries: subvolumes::ClosedEntries,
     holds: Arc<Holds>,
+    witness: witness::Witness,
     device: DevFuse,
     /// Somebody had the filesystem stop writing.
     is_down: AtomicBool,
@@ -73,16 +75,18 @@ struct Shared {
 type Outcome = Result<(), Errno>;
 
 impl Adaptor {
-    /// Serves `filesystem` over the connection of `device`. One that was opened read-only is replaced by what `reopen`
-    /// returns when the mount becomes writable.
-    pub fn new(filesystem: Filesystem, reopen: Reopen, device: DevFuse) -> Adaptor {
+    /// Serves `filesystem` over the connection of `device`, whose root directory is `root`; inodes of the subvolume `plain`
+    /// show their own numbers. A filesystem that was opened read-only is replaced by what `reopen` returns when a mount
+    /// becomes writable.
+    pub fn new(filesystem: Filesystem, reopen: Reopen, device: DevFuse, root: InodeId, plain: TreeId) -> Adaptor {
         Adaptor(Arc::new(Shared {
-            nodes: Nodes::new(filesystem.root()),
+            nodes: Nodes::new(root, plain),
             engine: upgrade::Engine::new(filesystem, reopen),
             writers: Writers::default(),
             being_read: directory::BeingRead::default(),
             closed_entries: subvolumes::ClosedEntries::default(),
             holds: Arc::default(),
+            witness: witness::Witness::default(),
             device,
             is_down: AtomicBool::new(false),
             closed: OnceLock::new(),
@@ -118,6 +122,24 @@ impl Adaptor {
             self.0.engine.upgrade()?;
         }
         self.0.filesystem().set_read_only(read_only).map_err(|error| error.to_string())
+    }
+
+    /// The path from the top level of the subvolume that a mount is to show, and the inode number of its root directory.
+    pub fn find_subvolume(&self, which: &Subvolume) -> butterfs_fs::Result<(Vec<u8>, TreeId, u64)> {
+        let found = self.0.filesystem().find_subvolume(which)?;
+        let path = self.0.filesystem().subvolume_path(found.tree)?;
+        Ok((path, found.tree, self.0.nodes.ino(found)))
+    }
+
+    /// Whether a mount leads here. Needs the session to be served, by other threads.
+    pub fn is_behind(&self, mount: impl std::os::fd::AsFd) -> bool {
+        self.0.witness.is_asked_by(mount)
+    }
+
+    /// The options in force.
+    pub fn options(&self) -> Options {
+        let filesystem = self.0.filesystem();
+        Options { data: filesystem.data_policy(), read_only: filesystem.is_read_only(), ..filesystem.options().clone() }
     }
 
     /// Called with the device number of the mount when it is known. From then on the server notices when the mount

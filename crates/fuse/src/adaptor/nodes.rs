@@ -3,8 +3,8 @@
 //!
 //! | inode | number |
 //! |---|---|
-//! | root directory of the mount | node id 1, shown as its own inode number |
-//! | tree of the mount, below 2^40 | its own inode number |
+//! | root directory of the superblock | node id 1, shown as one of the numbers below |
+//! | tree of the first mount, below 2^40 | its own inode number |
 //! | another tree below 2^23, inode below 2^40 | `tree << 40 \| ino` |
 //! | anything else | 2^63 and up, in the order of appearance |
 //!
@@ -33,6 +33,8 @@ const PLACEHOLDER_INO: u64 = 2;
 /// See the [module](self).
 pub struct Nodes {
     root: InodeId,
+    /// The subvolume that was mounted first.
+    plain: TreeId,
     table: RwLock<Table>,
 }
 
@@ -43,9 +45,9 @@ struct Table {
 }
 
 impl Nodes {
-    /// The numbers of a mount whose root directory is `root`.
-    pub fn new(root: InodeId) -> Nodes {
-        Nodes { root, table: RwLock::default() }
+    /// The numbers of a superblock whose root directory is `root`. Inodes of the tree `plain` keep their own.
+    pub fn new(root: InodeId, plain: TreeId) -> Nodes {
+        Nodes { root, plain, table: RwLock::default() }
     }
 
     /// The node id of an inode.
@@ -67,7 +69,7 @@ impl Nodes {
             return self.table.read().by_number.get((node - TABLE) as usize).copied();
         }
         let tree = match node >> INO_BITS {
-            0 => self.root.tree,
+            0 => self.plain,
             tree => TreeId(tree),
         };
         Some(InodeId { tree, ino: Ino(node & ((1 << INO_BITS) - 1)) })
@@ -80,7 +82,7 @@ impl Nodes {
             return self.tabled(id);
         }
         match tree {
-            _ if id.tree == self.root.tree => ino,
+            _ if id.tree == self.plain => ino,
             0 => self.tabled(id),
             tree if tree >> TREE_BITS == 0 => tree << INO_BITS | ino,
             _ => self.tabled(id),
@@ -110,7 +112,10 @@ mod tests {
 
     #[test]
     fn numbers_are_unique_and_lead_back() {
-        let nodes = Nodes::new(id(5, 256));
+        [5, 257].into_iter().for_each(|plain| are_unique(&Nodes::new(id(5, 256), TreeId(plain))));
+    }
+
+    fn are_unique(nodes: &Nodes) {
         let edge = 1 << INO_BITS;
         let mut seen = FxHashMap::default();
         for tree in [0, 5, 256, 257, (1 << TREE_BITS) - 1, 1 << TREE_BITS, u64::MAX - 8, u64::MAX] {
@@ -126,10 +131,13 @@ mod tests {
 
     #[test]
     fn ordinary_inodes_show_their_own_number() {
-        let nodes = Nodes::new(id(257, 256));
+        let nodes = Nodes::new(id(257, 256), TreeId(257));
         assert_eq!((nodes.node(id(257, 256)), nodes.ino(id(257, 256))), (ROOT_ID, 256));
         assert_eq!((nodes.node(id(257, 300)), nodes.ino(id(257, 300))), (300, 300));
         assert_eq!(nodes.ino(id(5, 300)), 5 << INO_BITS | 300);
+        let beneath = Nodes::new(id(5, 256), TreeId(257));
+        assert_eq!((beneath.node(id(5, 256)), beneath.ino(id(5, 256))), (ROOT_ID, 5 << INO_BITS | 256));
+        assert_eq!((beneath.node(id(257, 256)), beneath.ino(id(257, 256))), (256, 256));
         let placeholder = InodeId::placeholder(TreeId(257), TreeId(5));
         assert_eq!(nodes.ino(placeholder), PLACEHOLDER_INO);
         assert_eq!(nodes.inode(nodes.node(placeholder)), Some(placeholder));

@@ -30,7 +30,10 @@ impl Shared {
                 nodes.iter().for_each(|one| self.forget(one.nodeid, one.nlookup));
                 return Ok(());
             }
-            Operation::Statfs {} => return answer_statfs(fs, payload),
+            Operation::Statfs {} => {
+                self.witness.note(header.pid);
+                return answer_statfs(fs, payload);
+            }
             Operation::Syncfs {} => return fs.sync().map_err(errno),
             Operation::Destroy {} => return self.close().map_err(|_| Errno::IO),
             _ => {}

@@ -118,6 +118,55 @@ pub fn connect(device: (u32, u32), user: u32) -> io::Result<Option<UnixStream>> 
     Ok(None)
 }
 
+/// The device numbers of all mounts for which `user`'s processes may listen.
+pub fn served(user: u32) -> Vec<(u32, u32)> {
+    let is_safe = |folder: &PathBuf| is_owned(folder, user).is_ok_and(|is| is);
+    let folders = folders(user).into_iter().chain(shared_folders(user)).filter(is_safe);
+    let entries = folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+    let mut all: Vec<_> = entries.filter_map(|entry| device_of(entry.file_name().to_str()?)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn device_of(name: &str) -> Option<(u32, u32)> {
+    let number = name.strip_suffix(".owner.sock").or_else(|| name.strip_suffix(".sock"))?;
+    let (major, minor) = number.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The turn to mount the filesystem with one UUID: of those who mount it at the same moment, all but the first find it served.
+/// Mounts by other users, who cannot join, do not wait.
+#[derive(Debug)]
+pub struct MountTurn {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl MountTurn {
+    /// Waits for it.
+    pub fn wait(fsid: &[u8; 16]) -> io::Result<MountTurn> {
+        let name = format!("mount-{:032x}.lock", u128::from_be_bytes(*fsid));
+        let path = own_folder(rustix::process::geteuid().as_raw(), false)?.join(name);
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        loop {
+            let lock = File::from(rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))?);
+            rustix::io::retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))?;
+            let stat = fstat(&lock)?;
+            // Whoever had it before has removed the name.
+            if inode_of(&path).is_ok_and(|inode| inode == (stat.st_dev, stat.st_ino)) {
+                return Ok(MountTurn { path, _lock: lock });
+            }
+        }
+    }
+}
+
+impl Drop for MountTurn {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
 /// Where a user's sockets are looked for, in sentences.
 pub fn shown(device: (u32, u32), user: u32) -> String {
     let all = folders(user);

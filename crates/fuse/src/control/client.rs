@@ -3,8 +3,8 @@
 use super::{address, parcel};
 use crate::credentials::process_of_peer;
 use butterfs_control::{
-    Ask, AskStream, Attached, LINE_BYTES, Message, Order, Question, Refusal, Reply, Request, Response, StreamQuestion,
-    VERSION, encode, read_reply,
+    Ask, AskStream, Attached, LINE_BYTES, Message, MountAnswer, MountQuestion, Order, Question, Refusal, Reply,
+    Request, Response, StreamQuestion, VERSION, encode, read_framed, read_reply,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{self, BufRead, BufReader, Read};
@@ -36,6 +36,16 @@ impl ControlClient {
             _ => return Err(nonsense()),
         };
         Ok(Some(client))
+    }
+
+    /// Finds the process of this user that `serves` says is meant. Processes that do not answer, or are of another
+    /// version, are passed over.
+    pub fn find_serving(mut serves: impl FnMut(&mut ControlClient) -> bool) -> Option<ControlClient> {
+        let user = rustix::process::geteuid().as_raw();
+        address::served(user).into_iter().find_map(|device| {
+            let mut client = ControlClient::find(device, user).ok().flatten()?;
+            serves(&mut client).then_some(client)
+        })
     }
 
     /// Whether the mount is gone, also from every other place it was visible at.
@@ -107,6 +117,20 @@ impl ControlClient {
         }
     }
 
+    /// Asks a question about mounts. A mount comes as a descriptor.
+    pub fn ask_about_mounts(&mut self, question: MountQuestion) -> io::Result<(MountAnswer, Option<OwnedFd>)> {
+        self.send_question(question, Request::MountQuestion, &[])?;
+        // Nothing else is on its way, so nothing is in the buffer.
+        let mut received = Received { stream: self.stream.get_ref(), descriptors: Vec::new() };
+        let answer = read_framed(&mut received)?;
+        Ok((answer, received.descriptors.pop()))
+    }
+
+    /// Gives up when the process says nothing for so long.
+    pub fn be_patient_for(&self, patience: Option<Duration>) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(patience)
+    }
+
     fn send_question<M: Message>(
         &mut self,
         question: M,
@@ -152,6 +176,20 @@ impl ControlClient {
     #[cfg(test)]
     pub(super) fn pretend_version(&mut self, version: u32) {
         self.version = version;
+    }
+}
+
+/// Reads bytes, and keeps the descriptors that come with them.
+struct Received<'a> {
+    stream: &'a UnixStream,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Read for Received<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (len, descriptors) = parcel::receive_into(self.stream, buffer)?;
+        self.descriptors.extend(descriptors);
+        Ok(len)
     }
 }
 

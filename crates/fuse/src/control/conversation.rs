@@ -1,16 +1,17 @@
 //! One connection of the serving side: requests, one after the other, and what is answered.
 
-use super::parcel::Incoming;
+use super::parcel::{self, Incoming};
 use super::reply_writer::ReplyWriter;
 use super::server::Shared;
 use super::{Asked, GUEST_PATIENCE, MOST_OF_GUESTS_DESCRIPTORS};
 use crate::subvolumes::{Capabilities, Peer};
 use butterfs_control::{
-    Attached, DecodeError, LINE_BYTES, Message, Question, Refusal, Request, Response, StreamQuestion, VERSION, decode,
+    Attached, DecodeError, LINE_BYTES, Message, MountAnswer, MountQuestion, Question, Refusal, Request, Response,
+    StreamQuestion, VERSION, decode, frame,
 };
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// See the [module](self).
@@ -63,6 +64,7 @@ impl<'a> Conversation<'a> {
             }
             Some(Request::Question(attached)) => self.question(attached, Self::answer)?,
             Some(Request::StreamQuestion(attached)) => self.question(attached, Self::carry)?,
+            Some(Request::MountQuestion(attached)) => self.mount_question(attached)?,
             Some(Request::OldQuestion) => self.respond(&Response::Refused(self.wrong_version()))?,
             Some(Request::BrokenQuestion) => {
                 // What follows cannot be told from lines.
@@ -88,6 +90,20 @@ impl<'a> Conversation<'a> {
         let mut replies = ReplyWriter::new(self.stream, !self.peer.has(Capabilities::ADMINISTRATION));
         let end = answer(self, parcel, &mut replies);
         replies.end(end)
+    }
+
+    /// The answer comes in one piece, with a descriptor where it is a mount.
+    fn mount_question(&mut self, attached: Attached) -> io::Result<()> {
+        let bytes = self.incoming.bytes(attached.bytes)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let refused = |refusal| (MountAnswer::Refused(refusal), None);
+        let (answer, mount) = match understood::<MountQuestion>(&bytes) {
+            _ if self.version != VERSION => refused(self.wrong_version()),
+            _ if !self.peer.has(Capabilities::ADMINISTRATION) => refused(Refusal::new(libc::EPERM, "not permitted")),
+            Ok(question) => (self.server.powers.mounts)(&question),
+            Err(refusal) => refused(refusal),
+        };
+        let descriptors: Vec<_> = mount.iter().map(AsFd::as_fd).collect();
+        parcel::send(self.stream, &frame(&answer).map_err(io::Error::other)?, &descriptors)
     }
 
     fn answer(&self, parcel: Parcel, replies: &mut ReplyWriter<'_>) -> Result<(), Refusal> {

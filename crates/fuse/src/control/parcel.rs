@@ -74,10 +74,17 @@ impl<'a> Incoming<'a> {
 /// The next bytes, with the descriptors that came with the first of them. No bytes: there are no more.
 pub fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; 4096];
+    let (len, descriptors) = receive_into(stream, &mut bytes)?;
+    bytes.truncate(len);
+    Ok((bytes, descriptors))
+}
+
+/// The same into a buffer; returns how many bytes came.
+pub fn receive_into(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
-        recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
     let mut all = Vec::new();
     for message in control.drain() {
@@ -85,8 +92,7 @@ pub fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
             all.extend(descriptors);
         }
     }
-    bytes.truncate(received.bytes);
-    Ok((bytes, all))
+    Ok((received.bytes, all))
 }
 
 /// Sends bytes together with descriptors.

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of an answer that are sent at once.
 const BUFFER_BYTES: usize = 1 << 16;
+/// A piece waits so long for more.
+const MOST_AGE: Duration = Duration::from_millis(100);
 
 /// See the [module](self).
 pub struct ReplyWriter<'a> {
@@ -17,11 +19,19 @@ pub struct ReplyWriter<'a> {
     /// How long the answer may still wait for them; none where they may take their time.
     patience: Option<Duration>,
     is_lost: bool,
+    /// When something was last sent.
+    sent: Instant,
 }
 
 impl<'a> ReplyWriter<'a> {
     pub fn new(stream: &'a UnixStream, is_guest: bool) -> ReplyWriter<'a> {
-        ReplyWriter { stream, buffer: Vec::new(), patience: is_guest.then_some(GUEST_DELAY), is_lost: false }
+        ReplyWriter {
+            stream,
+            buffer: Vec::new(),
+            patience: is_guest.then_some(GUEST_DELAY),
+            is_lost: false,
+            sent: Instant::now(),
+        }
     }
 
     fn put(&mut self, reply: &Reply) -> Result<(), TooLong> {
@@ -32,7 +42,7 @@ impl<'a> ReplyWriter<'a> {
     /// A piece of the answer; an error when nobody reads it any more.
     pub fn record(&mut self, record: Record) -> Result<(), Refusal> {
         self.put(&Reply::Record(record)).map_err(|error| Refusal::new(libc::EMSGSIZE, error.to_string()))?;
-        if self.buffer.len() < BUFFER_BYTES && !self.is_gone() {
+        if self.buffer.len() < BUFFER_BYTES && self.sent.elapsed() < MOST_AGE && !self.is_gone() {
             return Ok(());
         }
         self.send_buffer().map_err(|error| Refusal::new(libc::EPIPE, format!("the answer is not read: {error}")))
@@ -63,6 +73,7 @@ impl<'a> ReplyWriter<'a> {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let began = Instant::now();
+        self.sent = began;
         let buffer = std::mem::take(&mut self.buffer);
         let mut written = Ok(());
         // A piece at a time, so that a slow reader's time is counted.

@@ -37,7 +37,14 @@ fn powers(obey: fn(Order) -> Result<(), String>) -> Powers {
         let summary = SendSummary { bytes: text.len() as u64, commands: 1 };
         written.map(|()| summary.into()).map_err(|error| Refusal::new(5, error.to_string()))
     });
-    Powers { obey: Arc::new(obey), respond: Arc::new(answer), carry, for_all: true, proxy: Proxy::Thread }
+    // A pipe stands for a mount.
+    let mounts: Mounts = Arc::new(|question| match question {
+        MountQuestion::Join { options } => {
+            (MountAnswer::Joined(options.clone()), Some(std::io::pipe().unwrap().0.into()))
+        }
+        question => (MountAnswer::Options(format!("{question:?}")), None),
+    });
+    Powers { obey: Arc::new(obey), respond: Arc::new(answer), carry, mounts, for_all: true, proxy: Proxy::Thread }
 }
 
 fn server(minor: u32, obey: fn(Order) -> Result<(), String>) -> (ControlServer, (u32, u32)) {
@@ -322,4 +329,19 @@ fn a_dead_server_s_socket_is_replaced_and_a_living_one_s_stays() {
 #[test]
 fn nobody_there_is_no_error() {
     assert!(ControlClient::find(device(3), 0).unwrap().is_none());
+}
+
+#[test]
+fn a_mount_comes_with_its_descriptor_and_the_connection_goes_on() {
+    let (_server, device) = server(91, |_| Ok(()));
+    let mut client = client(device);
+    for _ in 0..3 {
+        let (answer, none) = client.ask_about_mounts(MountQuestion::Locate).unwrap();
+        assert_eq!((answer, none.is_none()), (MountAnswer::Options("Locate".into()), true));
+        let options = vec!["ro".to_owned(); 200];
+        let (answer, mount) = client.ask_about_mounts(MountQuestion::Join { options: options.clone() }).unwrap();
+        assert_eq!(answer, MountAnswer::Joined(options));
+        assert!(super::descriptors::is_pipe(mount.expect("it came along")));
+        assert_eq!(client.order(Order::Sync).unwrap(), Ok(()));
+    }
 }

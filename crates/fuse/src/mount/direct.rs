@@ -11,19 +11,13 @@
 //! claim, which also keeps `mount -o loop` of the same image from a second life. It goes away with the mount.
 
 use super::loop_device::LoopDevice;
-use super::{Backing, Flags, Kind, Mounted, Request, SUBTYPE};
-use crate::system;
+use super::superblock::{Source, Superblock, in_own_namespace};
+use super::{Backing, Flags, Kind, Mounted, Place, Request};
 use crate::transport::DevFuse;
-use rustix::fs::CWD;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, mount_change, move_mount,
-};
-use std::ffi::{CString, OsStr};
+use rustix::mount::{MountAttrFlags, MountPropagationFlags, mount_bind, mount_change};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 /// The longest source that the kernel takes for a `fuseblk` mount.
 const LONGEST_OPTION: usize = 255;
@@ -32,11 +26,11 @@ const LONGEST_OPTION: usize = 255;
 pub fn mount(request: &Request) -> io::Result<Mounted> {
     let outcome = match &request.backing {
         Backing::Unclaimed => return unclaimed(request),
-        Backing::BlockDevice => claimed(request, &request.source),
+        Backing::BlockDevice => claimed(request, Source::BlockDevice(PathBuf::from(&request.source))),
         Backing::ImageFile(image) => over_loop_device(request, image),
     };
     match outcome {
-        Ok(device) => Ok(Mounted { device, kind: Kind::FuseBlock }),
+        Ok(mounted) => Ok(mounted),
         // Somebody else has the device.
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(error),
         // No such type, no loop devices, a user namespace.
@@ -47,83 +41,51 @@ pub fn mount(request: &Request) -> io::Result<Mounted> {
 /// Type `fuse`, which also a user namespace may mount.
 fn unclaimed(request: &Request) -> io::Result<Mounted> {
     let device = DevFuse::open()?;
-    let mut data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
-        device.as_fd().as_raw_fd(),
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw()
-    );
-    if request.allow_other {
-        data.push_str(",allow_other");
-    }
-    let data = CString::new(data).map_err(io::Error::other)?;
-    let kind = format!("fuse.{SUBTYPE}");
-    rustix::mount::mount(&request.source, &request.mountpoint, kind, mount_flags(&request.flags), data.as_c_str())?;
-    Ok(Mounted { device, kind: Kind::Fuse })
+    let source = Source::Connection(device.duplicate()?);
+    finish(request, device, source, Kind::Fuse)
 }
 
-/// Type `fuseblk` on the block device `source`.
-fn claimed(request: &Request, source: &OsStr) -> io::Result<DevFuse> {
-    let device = DevFuse::open()?;
-    attach(block_mount(request, &device, source)?, &request.mountpoint)?;
-    Ok(device)
+/// Type `fuseblk` on a block device.
+fn claimed(request: &Request, source: Source) -> io::Result<Mounted> {
+    finish(request, DevFuse::open()?, source, Kind::FuseBlock)
+}
+
+fn finish(request: &Request, device: DevFuse, source: Source, kind: Kind) -> io::Result<Mounted> {
+    let superblock = Superblock::new(request, source);
+    let root = superblock.create(device.as_fd(), request)?;
+    Ok(Mounted { device, kind, place: Place::Detached(root, superblock) })
 }
 
 /// Type `fuseblk` on a loop device over `image`, under the image's name.
-fn over_loop_device(request: &Request, image: &OwnedFd) -> io::Result<DevFuse> {
-    let name = Path::new(&request.source);
-    let over = LoopDevice::attach(image.as_fd(), name)?;
-    if request.source.len() > LONGEST_OPTION {
-        return claimed(request, over.path().as_os_str());
+fn over_loop_device(request: &Request, image: &OwnedFd) -> io::Result<Mounted> {
+    let over = LoopDevice::attach(image.as_fd(), Path::new(&request.source))?;
+    let node = over.path().to_owned();
+    match request.source.len() > LONGEST_OPTION {
+        true => claimed(request, Source::BlockDevice(node)),
+        false => claimed(request, Source::LoopDevice(node)),
     }
-    let device = DevFuse::open()?;
-    let elsewhere = || -> io::Result<OwnedFd> {
-        system::leave_mount_namespace()?;
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-        mount_bind(over.path(), name)?;
-        block_mount(request, &device, &request.source)
-    };
-    let mount = std::thread::scope(|scope| match scope.spawn(elsewhere).join() {
-        Ok(outcome) => outcome,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })?;
-    attach(mount, &request.mountpoint)?;
-    Ok(device)
 }
 
-/// Makes a `fuseblk` mount that is nowhere yet.
-fn block_mount(request: &Request, device: &DevFuse, source: &OsStr) -> io::Result<OwnedFd> {
-    let context = fsopen("fuseblk", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    let set = |key: &str, value: &OsStr| fsconfig_set_string(&context, key, value.as_bytes());
-    let number = |key: &str, value: u32| set(key, OsStr::new(&value.to_string()));
-    set("source", source)?;
-    set("subtype", OsStr::new(SUBTYPE))?;
-    number("fd", device.as_fd().as_raw_fd() as u32)?;
-    set("rootmode", OsStr::new("40000"))?;
-    number("user_id", rustix::process::geteuid().as_raw())?;
-    number("group_id", rustix::process::getegid().as_raw())?;
-    number("blksize", request.sector_bytes)?;
-    fsconfig_set_flag(&context, "default_permissions")?;
-    let Flags { read_only, sync, dirsync, lazytime, .. } = request.flags;
-    let flags = [
-        ("allow_other", request.allow_other),
-        ("ro", read_only),
-        ("sync", sync),
-        ("dirsync", dirsync),
-        ("lazytime", lazytime),
-    ];
-    for (key, _) in flags.into_iter().filter(|(_, on)| *on) {
-        fsconfig_set_flag(&context, key)?;
-    }
-    fsconfig_create(&context)?;
-    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(&request.flags))?)
+/// Runs `make` where the path `shown` is the node `node`.
+pub(super) fn under_another_name<T: Send>(
+    node: &Path,
+    shown: &Path,
+    make: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    in_own_namespace(|| {
+        mount_bind(node, shown)?;
+        make()
+    })
 }
 
-fn attach(mount: OwnedFd, mountpoint: &Path) -> io::Result<()> {
-    Ok(move_mount(mount, "", CWD, mountpoint, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+/// Nothing that happens in this namespace is seen in others. What others unmount goes here too where mounts are shared, so
+/// that this copy of the namespace does not keep it.
+pub(super) fn keep_to_oneself() -> io::Result<()> {
+    Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }
 
-fn attributes(flags: &Flags) -> MountAttrFlags {
+/// The flags that belong to one mount.
+pub(super) fn attributes(flags: &Flags) -> MountAttrFlags {
     let table = [
         (flags.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
         (flags.nosuid, MountAttrFlags::MOUNT_ATTR_NOSUID),

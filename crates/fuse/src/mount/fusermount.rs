@@ -3,7 +3,7 @@
 //! The helper opens `/dev/fuse`, mounts, and passes the descriptor back over a socket whose number it finds in its
 //! environment. It adds `nosuid` and `nodev`.
 
-use super::{Flags, Kind, Mounted, Request, SUBTYPE};
+use super::{Flags, Kind, Mounted, Place, Request, SUBTYPE};
 use crate::transport::DevFuse;
 use rustix::cmsg_space;
 use rustix::io::FdFlags;
@@ -34,7 +34,7 @@ pub fn mount(request: &Request) -> io::Result<Mounted> {
         return Err(said(&output));
     }
     match receive_descriptor(&ours)? {
-        Some(fd) => Ok(Mounted { device: DevFuse::from_connected(fd), kind: Kind::Fuse }),
+        Some(fd) => Ok(Mounted { device: DevFuse::from_connected(fd), kind: Kind::Fuse, place: Place::Mountpoint }),
         None => Err(said(&output)),
     }
 }

@@ -10,17 +10,26 @@
 //! So root gets `fuseblk`, and for an image file a loop device over it to satisfy the kernel ([`direct`]); everybody
 //! else gets `fuse`, through `fusermount3` where mounting is not allowed.
 //!
+//! # One filesystem, several mounts
+//! A mount that is made by system call shows the top level of the filesystem, and is nowhere yet ([`Place::Detached`]).
+//! What a user sees is a mount of the same superblock at a subvolume ([`subtree`]), as on the kernel's btrfs. All mounts
+//! share one cache, one device number and one server; each has flags of its own. `fusermount3` cannot do this: its mounts
+//! show one subvolume ([`Place::Mountpoint`]), and there is one of them.
+//!
 //! # Invariants
 //! 1. `default_permissions` is always on; without it the kernel would remember one user's permissions for another.
 //! 2. The source shown is the one given, whatever stands for it.
+//! 3. The server holds no mount of its own superblock, except while it makes one: the last unmount ends it.
 
 pub mod direct;
 pub mod fusermount;
 mod loop_device;
 pub mod mountinfo;
 pub mod options;
+mod superblock;
 
 pub use options::MountOptions;
+pub use superblock::{Superblock, device_number, inode_number, make_writable, place, subtree, subtree_by_namespace};
 
 use crate::transport::DevFuse;
 use rustix::mount::UnmountFlags;
@@ -98,15 +107,39 @@ pub enum Kind {
 }
 
 /// A fresh mount: nothing answers yet.
+///
+/// The connection is dropped first: ending a mount waits for an answer as long as somebody holds the connection.
 #[derive(Debug)]
 pub struct Mounted {
     /// The connection to serve.
     pub device: DevFuse,
     /// Its type.
     pub kind: Kind,
+    /// Where it can be seen.
+    pub place: Place,
 }
 
-/// Makes a mount. Until the server answers INIT, everybody who looks there waits.
+/// Where a fresh mount can be seen.
+#[derive(Debug)]
+pub enum Place {
+    /// Nowhere: the mount's root, and how further mounts of its superblock are made.
+    Detached(OwnedFd, Superblock),
+    /// At its mount point.
+    Mountpoint,
+}
+
+impl Place {
+    /// Shows the root of the superblock at the mount point.
+    pub fn show(self, request: &Request) -> io::Result<()> {
+        match self {
+            Place::Detached(root, _) => place(root, &request.flags, &request.mountpoint),
+            Place::Mountpoint => Ok(()),
+        }
+    }
+}
+
+/// Makes a mount. Until the server answers INIT, everybody who looks there waits. The mount point matters to
+/// `fusermount3` only.
 pub fn mount(request: &Request) -> io::Result<Mounted> {
     match direct::mount(request) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fusermount::mount(request),

@@ -6,7 +6,7 @@
 use super::Flags;
 use crate::transport::Transport;
 use butterfs_fs::options::ParityWrites;
-use butterfs_fs::{AccessTimes, DeviceId, Options, Subvolume, TreeId};
+use butterfs_fs::{AccessTimes, DeviceId, DiscardMode, Options, Rescue, Subvolume, TreeId};
 use std::path::PathBuf;
 
 /// See the [module](self).
@@ -22,8 +22,10 @@ pub struct MountOptions {
     pub remount: bool,
     /// How requests come.
     pub transport: Transport,
-    /// What was said about how new data is stored, in order.
+    /// What was said about how new data is stored and freed space discarded, in order: an existing mount takes it too.
     pub data: Vec<String>,
+    /// The id of the subvolume, where it is said beside its path.
+    pub subvolume_id: Option<TreeId>,
     /// Devices of the filesystem besides the source of the mount.
     pub devices: Vec<PathBuf>,
 }
@@ -62,7 +64,11 @@ const TABLE: &[(&str, Value, Effect)] = &[
         Ok(())
     }),
     ("subvolid", Required, |options, value| {
-        options.engine.subvolume = Subvolume::Id(TreeId(number(value)?));
+        let id = Some(number(value)?).filter(|id| *id != 0).map_or(TreeId::FS, TreeId);
+        options.subvolume_id = Some(id);
+        if !matches!(options.engine.subvolume, Subvolume::Path(_)) {
+            options.engine.subvolume = Subvolume::Id(id);
+        }
         Ok(())
     }),
     ("commit", Required, |options, value| {
@@ -86,6 +92,8 @@ const TABLE: &[(&str, Value, Effect)] = &[
         options.engine.skip_balance = true;
         Ok(())
     }),
+    ("discard", Optional, |options, value| discard(options, "discard", value)),
+    ("nodiscard", Bare, |options, _| discard(options, "nodiscard", "")),
     ("rescan_uuid_tree", Bare, |options, _| {
         options.engine.rescan_uuid_tree = true;
         Ok(())
@@ -115,6 +123,12 @@ const TABLE: &[(&str, Value, Effect)] = &[
         Ok(())
     }),
     ("rescue", Required, rescue),
+    ("usebackuproot", Bare, |options, _| rescue(options, "usebackuproot")),
+    ("at", Required, |options, value| {
+        options.engine.rescue.commit = Rescue::parse_commit(value)?;
+        options.engine.no_log_replay = true;
+        Ok(())
+    }),
     ("nologreplay", Bare, |options, _| rescue(options, "nologreplay")),
     ("norecovery", Bare, |options, _| rescue(options, "nologreplay")),
     ("notreelog", Bare, |options, _| {
@@ -130,8 +144,6 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("autodefrag", Bare, IGNORED),
     ("noautodefrag", Bare, IGNORED),
     ("barrier", Bare, IGNORED),
-    ("discard", Optional, |_, value| one_of(value, &["", "sync", "async"])),
-    ("nodiscard", Bare, IGNORED),
     ("enospc_debug", Bare, IGNORED),
     ("noenospc_debug", Bare, IGNORED),
     ("flushoncommit", Bare, |options, _| {
@@ -148,6 +160,16 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("ssd_spread", Bare, IGNORED),
     ("nossd_spread", Bare, IGNORED),
     ("thread_pool", Required, |_, value| number(value).map(drop)),
+    // btrfs, and not here.
+    ("noacl", Bare, |_, _| Err("access control lists always count here".to_owned())),
+    ("nobarrier", Bare, |_, _| Err("flushes are never left out: a power cut would destroy the filesystem".to_owned())),
+    ("clear_cache", Bare, |_, _| Err("no free space cache or tree is rebuilt by a mount here".to_owned())),
+    ("nospace_cache", Bare, |_, _| Err("the free space tree, where there is one, is always kept".to_owned())),
+    ("fatal_errors", Required, |_, _| Err("after an error the filesystem becomes read-only, and no more".to_owned())),
+    ("metadata_ratio", Required, |_, _| Err("chunks of metadata are allocated as they are needed".to_owned())),
+    ("fragment", Required, |_, _| Err("it is for tests of the kernel".to_owned())),
+    ("ref_verify", Bare, |_, _| Err("it is for tests of the kernel".to_owned())),
+    ("ref_tracker", Bare, |_, _| Err("it is for tests of the kernel".to_owned())),
     // The kernel's.
     ("allow_other", Bare, |options, _| {
         options.allow_other = true;
@@ -234,6 +256,66 @@ impl MountOptions {
         Ok(options)
     }
 
+    /// The options among `items` that belong to the filesystem or its server, where they ask for something else than `self`.
+    /// With one more mount of the same filesystem they have no effect.
+    pub fn unheeded<'a>(&self, items: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+        let differs = |item: &&str| {
+            let mut other = self.clone();
+            other.apply(item).is_err() || !other.is_same_filesystem_as(self)
+        };
+        let items = items.into_iter().flat_map(|list| list.split(',')).filter(|item| !item.is_empty());
+        items.filter(differs).map(str::to_owned).collect()
+    }
+
+    /// The options in force that belong to the filesystem and are not the kernel's to show, comma-separated.
+    pub fn in_force(&self) -> String {
+        let Options { commit_interval_secs, max_inline, data, stale, .. } = &self.engine;
+        let default = Options::default();
+        let method = data.compress.map(|method| {
+            let name = if data.force { "compress-force" } else { "compress" };
+            format!("{name}={}", method.shown())
+        });
+        let switches = [
+            (self.engine.degraded, "degraded"),
+            (data.nodatasum, "nodatasum"),
+            (data.nodatacow, "nodatacow"),
+            (self.engine.no_log_replay && !self.engine.rescue.is_any(), "rescue=nologreplay"),
+            (self.engine.no_tree_log, "notreelog"),
+            (self.engine.flush_on_commit, "flushoncommit"),
+            (self.engine.rescan_uuid_tree, "rescan_uuid_tree"),
+            (self.engine.user_subvol_rm_allowed, "user_subvol_rm_allowed"),
+        ];
+        let switches = switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned());
+        let numbers = [
+            (*max_inline != default.max_inline).then(|| format!("max_inline={max_inline}")),
+            (*commit_interval_secs != default.commit_interval_secs).then(|| format!("commit={commit_interval_secs}")),
+        ];
+        let stale = stale.iter().map(|id| format!("stale={id}"));
+        let transport = match self.transport {
+            Transport::Auto => None,
+            Transport::Classic => Some("transport=classic".to_owned()),
+            Transport::Uring => Some("transport=uring".to_owned()),
+        };
+        let all = switches
+            .chain(self.engine.rescue.shown())
+            .chain(method)
+            .chain(numbers.into_iter().flatten())
+            .chain(stale)
+            .chain(transport);
+        all.collect::<Vec<_>>().join(",")
+    }
+
+    /// Whether two mounts differ only in what each mount has of its own.
+    fn is_same_filesystem_as(&self, other: &MountOptions) -> bool {
+        let engine = |options: &MountOptions| Options {
+            read_only: false,
+            subvolume: Subvolume::Default,
+            ..options.engine.clone()
+        };
+        let flags = |Flags { sync, dirsync, lazytime, .. }: Flags| (sync, dirsync, lazytime);
+        (engine(self), flags(self.flags), self.transport) == (engine(other), flags(other.flags), other.transport)
+    }
+
     fn apply(&mut self, item: &str) -> Result<(), String> {
         let (name, value) = item.split_once('=').map_or((item, None), |(name, value)| (name, Some(value)));
         if name.starts_with("x-") || name.starts_with("X-") {
@@ -274,9 +356,11 @@ fn as_user(options: &mut MountOptions, noexec: bool) -> Result<(), String> {
 
 fn rescue(options: &mut MountOptions, list: &str) -> Result<(), String> {
     for item in list.split(':') {
-        match item {
-            "nologreplay" => options.engine.no_log_replay = true,
-            _ => return Err(format!("'{item}' is not supported")),
+        let known = item == "nologreplay" || options.engine.rescue.apply(item).is_some();
+        // Whatever is rescued: nothing is written, so no log is replayed.
+        options.engine.no_log_replay |= known;
+        if !known {
+            return Err(format!("'{item}' is not supported"));
         }
     }
     Ok(())
@@ -286,6 +370,14 @@ fn rescue(options: &mut MountOptions, list: &str) -> Result<(), String> {
 fn data(options: &mut MountOptions, name: &str, value: &str) -> Result<(), String> {
     let option = if value.is_empty() { name.to_owned() } else { format!("{name}={value}") };
     options.engine.data.apply(&option).unwrap_or_else(|| Err("is not supported".to_owned()))?;
+    options.data.push(option);
+    Ok(())
+}
+
+/// When freed space is discarded, from now on or, with `remount`, on the existing mount.
+fn discard(options: &mut MountOptions, name: &str, value: &str) -> Result<(), String> {
+    let option = if value.is_empty() { name.to_owned() } else { format!("{name}={value}") };
+    options.engine.discard = DiscardMode::parse(&option).ok_or_else(|| format!("'{value}' is not supported"))?;
     options.data.push(option);
     Ok(())
 }
@@ -355,6 +447,25 @@ mod tests {
     }
 
     #[test]
+    fn further_mounts_have_flags_of_their_own_and_no_other_options() {
+        let first = parsed("compress=zstd,commit=5,subvol=/a,noatime");
+        let list = "ro,nosuid,subvolid=300,compress=zstd:3,commit=5,x-some,defaults,device=/dev/b";
+        assert_eq!(first.unheeded([list]), [""; 0]);
+        let list = "rw,compress=lzo,commit=6,relatime,sync,degraded,transport=classic,subvol=/b";
+        let others = ["compress=lzo", "commit=6", "relatime", "sync", "degraded", "transport=classic"];
+        assert_eq!(first.unheeded([list]), others);
+    }
+
+    #[test]
+    fn a_subvolume_can_be_named_twice() {
+        for list in ["subvolid=256,subvol=/a", "subvol=/a,subvolid=256"] {
+            let options = parsed(list);
+            assert_eq!(options.subvolume_id, Some(TreeId(256)));
+            assert_eq!(options.engine.subvolume, Subvolume::Path(b"/a".to_vec()));
+        }
+    }
+
+    #[test]
     fn devices_add_up() {
         assert_eq!(parsed("device=/dev/a,noatime,device=b").devices, [PathBuf::from("/dev/a"), "b".into()]);
     }
@@ -384,7 +495,7 @@ mod tests {
 
     #[test]
     fn what_means_nothing_here_is_accepted() {
-        let line = "defaults,ssd,discard=async,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
+        let line = "defaults,ssd,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
                     comment=mine,_netdev,default_permissions";
         assert_eq!(parsed(line), MountOptions::default());
         assert_eq!(parsed("users").flags, Flags { nosuid: true, nodev: true, noexec: true, ..Flags::default() });
@@ -403,7 +514,15 @@ mod tests {
             ("subvol", "mount option 'subvol' needs a value"),
             ("subvol=", "mount option 'subvol' needs a value"),
             ("commit=x", "mount option 'commit=x': 'x' is not a number"),
-            ("rescue=all", "mount option 'rescue=all': 'all' is not supported"),
+            ("rescue=most", "mount option 'rescue=most': 'most' is not supported"),
+            (
+                "nobarrier",
+                "mount option 'nobarrier': flushes are never left out: a power cut would destroy the filesystem",
+            ),
+            (
+                "fatal_errors=bug",
+                "mount option 'fatal_errors=bug': after an error the filesystem becomes read-only, and no more",
+            ),
             ("space_cache=v1", "mount option 'space_cache=v1': 'v1' is not supported"),
             ("user_id=0", "mount option 'user_id=0': is the kernel's to set"),
         ];
@@ -411,6 +530,25 @@ mod tests {
             assert_eq!(MountOptions::parse([list]), Err(sentence.to_owned()));
         }
         assert!(parsed("user_id=0,remount").remount);
+    }
+
+    #[test]
+    fn the_last_word_on_discard_counts() {
+        let table = [
+            ("noatime", DiscardMode::Off, &[][..]),
+            ("discard", DiscardMode::Sync, &["discard"]),
+            ("nodiscard,discard=async", DiscardMode::Async, &["nodiscard", "discard=async"]),
+            ("discard=sync,nodiscard", DiscardMode::Off, &["discard=sync", "nodiscard"]),
+        ];
+        for (list, mode, said) in table {
+            let options = parsed(list);
+            assert_eq!(options.engine.discard, mode, "{list}");
+            assert_eq!(options.data, said, "{list}");
+        }
+        assert_eq!(
+            MountOptions::parse(["discard=never"]),
+            Err("mount option 'discard=never': 'never' is not supported".to_owned())
+        );
     }
 
     #[test]

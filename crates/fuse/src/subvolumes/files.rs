@@ -7,7 +7,7 @@ use butterfs_control::{
     Comparison, Compression, CompressionMethod, FileExtentRecord, InodeRef, Label, MayShare, Rewritten,
 };
 use butterfs_fs::file::Defragment;
-use butterfs_fs::{Algorithm, Errno, InodeId, Method};
+use butterfs_fs::{Algorithm, DiscardMode, Errno, InodeId, Method};
 
 fn at_most(len: u64, most: u64) -> Result<u64, Refused> {
     let refuse = || Refused::new(Errno::EINVAL.0, format!("one question is about at most {most} bytes"));
@@ -103,10 +103,16 @@ impl Answering<'_> {
     pub(super) fn store_data(&self, question: &question::StoreData) -> Result<(), Refused> {
         self.access().must_be_privileged()?;
         let mut policy = self.filesystem().data_policy();
+        let mut discard = None;
         for option in &question.options {
+            if let Some(mode) = DiscardMode::parse(option) {
+                discard = Some(mode);
+                continue;
+            }
             policy.apply(option).ok_or_else(malformed)?.map_err(|why| Refused::new(Errno::EINVAL.0, why))?;
         }
         self.filesystem().set_data_policy(policy);
+        discard.into_iter().for_each(|mode| self.filesystem().set_discard_mode(mode));
         Ok(())
     }
 }

@@ -22,11 +22,14 @@ mod hold;
 mod inodes;
 mod perform;
 mod records;
+mod scrub;
+mod usage;
 
 pub use access::{Access, Capabilities, Peer};
 pub use hold::Holds;
 pub use inodes::{Inodes, ReachedInode};
 pub use perform::{Stage, changed_inode_of, perform, subvolume_of};
+pub use scrub::{IN_PROGRESS, NOT_RUNNING};
 
 use butterfs_control::{Record, Refusal};
 

@@ -69,10 +69,20 @@ fn answer(answering: &Answering<'_>, question: &Question, sink: Sink<'_>) -> Res
         Question::StoreData(question) => none(question, answering.store_data(question)),
         Question::CountDeviceErrors(question) => answering.device_errors(&mut each(question, sink)),
         Question::SyncAll(question) => none(question, answering.filesystem().sync().map_err(Refused::from)),
+        Question::DescribeFilesystem(question) => one(question, answering.filesystem_record()?, sink),
+        Question::ListChunks(question) => answering.chunks(&mut each(question, sink)),
+        Question::ListMembers(question) => answering.members(&mut each(question, sink)),
+        Question::MeasureFile(question) => answering.measure(question, &mut each(question, sink)),
         Question::CountWork(question) => {
             answering.access().must_be_privileged()?;
             one(question, records::work(answering.filesystem()), sink)
         }
+        Question::StartScrub(question) => answering.start_scrub(question, &mut each(question, sink)),
+        Question::GetScrub(question) => one(question, answering.scrub_state()?, sink),
+        Question::CancelScrub(question) => none(question, answering.cancel_scrub(question)),
+        Question::LimitScrub(question) => none(question, answering.limit_scrub(question)),
+        Question::ResetDeviceErrors(question) => answering.reset_errors(question, &mut each(question, sink)),
+        Question::GetHealth(question) => one(question, answering.health()?, sink),
         Question::ListDevices(question) => answering.devices(&mut each(question, sink)),
         Question::ResizeDevice(question) => answering.resize(question, &mut each(question, sink)),
         Question::AddDevice(question) => answering.add_device(question, &mut each(question, sink)),

@@ -8,7 +8,7 @@ use crate::volatile::VolatileDevice;
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::env::Env;
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
-use butterfs_fs::{Filesystem, Options};
+use butterfs_fs::{Filesystem, Ino, InodeId, Options, TreeId};
 use butterfs_fuse::adaptor::Adaptor;
 use butterfs_fuse::mount::{self, Backing, Flags};
 use butterfs_fuse::session::{Session, connect};
@@ -41,11 +41,14 @@ pub fn serve() {
         sector_bytes: 4096,
     };
     let mounted = mount::mount(&request).unwrap();
+    mounted.place.show(&request).unwrap();
     let connected = connect(&mounted.device, transport).unwrap();
     let adaptor = Arc::new(Adaptor::new(
         filesystem,
         Box::new(|| Err("it is writable".to_owned())),
         mounted.device.another().unwrap(),
+        InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR },
+        TreeId::FS,
     ));
     let log: butterfs_fuse::Log = Arc::new(|line: &str| eprintln!("{line}"));
     let session = Session::over(mounted.device, connected.rings, adaptor.clone(), 2, log).unwrap();

@@ -468,7 +468,9 @@ fn changes(step: &Step) -> bool {
     };
     match step {
         Step::Op(op) => !asks(op),
-        other => !matches!(other, Step::WriteBack { .. } | Step::Clean | Step::Resync),
+        other => {
+            !matches!(other, Step::WriteBack { .. } | Step::Clean | Step::Resync | Step::Trim | Step::DiscardFreed)
+        }
     }
 }
 

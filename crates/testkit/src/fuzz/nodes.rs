@@ -21,6 +21,7 @@ pub fn identity(nodesize: u32) -> BlockIdentity {
         sectorsize: 4096,
         incompat: u64::MAX >> 1,
         super_generation: Generation(1 << 40),
+        ignores_checksums: false,
         writable: true,
     }
 }

@@ -37,15 +37,16 @@ impl KernelMount {
     /// Mounts the filesystem on several images, or says what the kernel said.
     pub fn try_several(images: &[impl AsRef<Path>], options: &str) -> Result<KernelMount, String> {
         let read_only = options.split(',').any(|option| option == "ro");
-        let log = KernelLog::mark();
         let devices = images.iter().map(|image| LoopDevice::attach(image.as_ref(), read_only)).collect();
+        // Earlier lines about a loop device are about whoever had it before.
+        let log = KernelLog::mark();
         KernelMount::try_attached(devices, log, options)
     }
 
     /// Mounts the filesystem on several images with `options`, on devices that pass the page cache of the images.
     pub fn direct(images: &[impl AsRef<Path>], options: &str) -> KernelMount {
-        let log = KernelLog::mark();
         let devices = images.iter().map(|image| LoopDevice::attach_direct(image.as_ref())).collect();
+        let log = KernelLog::mark();
         KernelMount::try_attached(devices, log, options).unwrap_or_else(|sentence| panic!("{sentence}"))
     }
 

@@ -64,6 +64,7 @@ impl Store {
             sectorsize: nodesize.min(4096),
             incompat: 0,
             super_generation: Generation(u64::MAX - 1),
+            ignores_checksums: false,
             writable: true,
         };
         Store {

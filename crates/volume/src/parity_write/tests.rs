@@ -1,3 +1,5 @@
+//! Rows with parity: parts of them, without devices, with damage, with stale devices, and several writers at once.
+
 use crate::fixture::{Rig, START, noise, rig};
 use crate::member::Condition;
 use crate::row_check::{RowChecked, RowRepair};

@@ -2,6 +2,8 @@
 
 pub mod dump_super;
 pub mod dump_tree;
+mod map_swapfile;
+mod min_dev_size;
 mod resolve;
 
 use super::{Run, subcommands};
@@ -14,7 +16,10 @@ subcommands! {
     InspectInternal {
         DumpSuper(dump_super::Args),
         DumpTree(dump_tree::Args),
+        MapSwapfile(map_swapfile::Args),
+        MinDevSize(min_dev_size::Args),
         Rootid(resolve::RootidArgs),
+        TreeStats(dump_tree::stats::Args),
         SubvolidResolve(resolve::SubvolidArgs),
         InodeResolve(resolve::InodeArgs),
         LogicalResolve(resolve::LogicalArgs),

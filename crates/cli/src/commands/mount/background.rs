@@ -34,6 +34,11 @@ pub fn start(args: &Args) -> Result<(), CliError> {
 
 /// Tells the process that waits, and lets go of everything that belongs to it.
 pub fn announce(out: &mut dyn Write) -> Result<(), CliError> {
+    detach(out, READY)
+}
+
+/// The same with another word.
+pub fn detach(out: &mut dyn Write, word: &[u8]) -> Result<(), CliError> {
     let detached = || -> std::io::Result<std::fs::File> {
         // Fails for the leader of a session, which has no terminal to lose.
         let _ = rustix::process::setsid();
@@ -43,7 +48,7 @@ pub fn announce(out: &mut dyn Write) -> Result<(), CliError> {
     let null = detached().map_err(|error| cannot("go to the background", os_message(&error)))?;
     // The word must be the last: what reads our outputs may end when it has come.
     rustix::stdio::dup2_stderr(&null).map_err(|error| cannot("go to the background", error))?;
-    out.write_all(READY)?;
+    out.write_all(word)?;
     out.flush()?;
     rustix::stdio::dup2_stdout(&null).map_err(|error| cannot("go to the background", error))
 }

@@ -47,6 +47,7 @@ impl Helper {
     /// The same as arguments of `butterfs mount`.
     fn into_args(self) -> Args {
         let Helper { options, device, mountpoint, .. } = self;
-        Args { options, paths: vec![device, mountpoint], foreground: false, create: None, serve: false }
+        let paths = vec![device, mountpoint];
+        Args { options, paths, foreground: false, create: None, serve: false, show: false, for_mount: true }
     }
 }

@@ -15,6 +15,10 @@
 //!
 //! "And more": zero bytes count 255 each, the first other byte counts itself. A block may begin with a byte above 17,
 //! which stands for that many literals plus 17.
+//!
+//! Blocks are hostile input, therefore this decoder is our own: it has no unsafe code, allocates nothing, never writes beyond the
+//! buffer that the caller has bounded, and returns every error as a value. The pure Rust crate `lzokay-native` returns a new
+//! vector instead, so it serves as the oracle in tests, in both directions.
 
 /// What stood before an instruction.
 #[derive(Clone, Copy, PartialEq)]

@@ -4,7 +4,7 @@ use super::{Operation, answer, done};
 use crate::interleave::scene::Scene;
 use butterfs_fs::file::Whence;
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
-use butterfs_fs::{Generation, InodeId, Result};
+use butterfs_fs::{Errno, Generation, InodeId, Result};
 use butterfs_ondisk::Key;
 use butterfs_testkit::operation::{Object, Op, Outcome, Reply};
 use std::ops::ControlFlow;
@@ -205,6 +205,19 @@ fn of_all() -> Vec<Operation> {
                 Ok(Reply::Done)
             },
         ),
+        Operation::asks("scrub", &["scrub", "scrub_progress", "last_scrub"], |s| {
+            let scrub = match s.fs.scrub(Default::default(), Vec::new()) {
+                Ok(scrub) => scrub,
+                // Another thread scrubs.
+                Err(error) if error.is(Errno::EINPROGRESS) => return Ok(Reply::Done),
+                refused => return done(refused),
+            };
+            let damage: Vec<_> = scrub.findings(0).iter().map(|finding| finding.damage.to_string()).collect();
+            assert!(damage.is_empty(), "nothing is damaged: {damage:?}");
+            drop((s.fs.scrub_progress(), s.fs.last_scrub()));
+            Ok(Reply::Done)
+        }),
+        Operation::asks("reset device stats", &["reset_device_stats"], |s| done(s.fs.reset_device_stats(None))),
         Operation::asks("set_label", &["set_label"], |s| done(s.fs.set_label(b"woven"))),
     ]
 }

@@ -51,6 +51,15 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("set_data_policy", "an option"),
     ("data_policy", "an option"),
     ("age_caches", "it needs a minute"),
+    ("start_scrub", "it has threads of its own; what they do, 'scrub' does"),
+    ("cancel_scrub", "it waits for those threads"),
+    ("limit_scrub", "a number"),
+    ("scrub_limits", "numbers"),
+    ("scrub_totals", "a sum of block groups"),
+    ("scrub_selection", "a scan of a tree"),
+    ("device_conditions", "numbers"),
+    ("missing_devices", "a number"),
+    ("stopped", "nothing is true after it; tests of their own"),
 ];
 
 /// All operations, and what each uses.

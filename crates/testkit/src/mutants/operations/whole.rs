@@ -10,6 +10,29 @@ pub const OPERATIONS: &[Operation] = &[
         w.filesystem.set_read_only(true)?;
         w.filesystem.set_read_only(false)
     }),
+    ("scrub", |w| {
+        let scrub = w.filesystem.scrub(Default::default(), Vec::new())?;
+        w.filesystem.scrub_progress();
+        w.filesystem.last_scrub();
+        drop(scrub.findings(0));
+        Ok(())
+    }),
+    ("start_scrub", |w| {
+        w.filesystem.start_scrub(Default::default(), Vec::new())?;
+        let _ = w.filesystem.cancel_scrub();
+        Ok(())
+    }),
+    ("cancel_scrub", |w| w.filesystem.cancel_scrub().or(Ok(()))),
+    ("last_scrub", |w| quiet(w.filesystem.last_scrub().map(|scrub| scrub.is_over()))),
+    ("scrub_progress", |w| quiet(w.filesystem.scrub_progress())),
+    ("scrub_limits", |w| quiet(w.filesystem.scrub_limits())),
+    ("scrub_totals", |w| quiet(w.filesystem.scrub_totals())),
+    ("limit_scrub", |w| w.filesystem.limit_scrub(butterfs_fs::DeviceId(1), 0)),
+    ("scrub_selection", |w| w.filesystem.scrub_selection(&[w.filesystem.root()]).map(drop)),
+    ("reset_device_stats", |w| w.filesystem.reset_device_stats(None).map(drop)),
+    ("device_conditions", |w| quiet(w.filesystem.device_conditions())),
+    ("missing_devices", |w| quiet(w.filesystem.missing_devices())),
+    ("stopped", |w| quiet(w.filesystem.stopped())),
     ("set_label", |w| w.filesystem.set_label(b"a label")),
     ("transaction", |w| {
         let root = w.filesystem.root();

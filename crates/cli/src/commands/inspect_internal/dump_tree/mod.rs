@@ -7,6 +7,7 @@ pub mod local_time;
 mod nodes;
 mod scan;
 mod selection;
+pub mod stats;
 mod tree_id;
 mod walk;
 

@@ -83,6 +83,11 @@ impl<'a> Printer<'a> {
         self.walk(root, &mut |block| Ok(dump::tree_block(out, block, &options)?))
     }
 
+    /// Looks at each block of the tree below a root, parents first.
+    pub fn each_block(&mut self, root: Logical, visit: Visit<'_>) -> Result<(), CliError> {
+        self.depth_first(root, visit)
+    }
+
     /// Prints the leaves of the tree below a root, without its nodes.
     pub fn leaves(&mut self, out: &mut dyn Write, root: Logical) -> Result<(), CliError> {
         let options = self.options;

@@ -1,0 +1,224 @@
+//! Making, opening and closing; subvolumes; transactions.
+
+use crate::detached::Detached;
+use crate::device::devices;
+use crate::directory::Dir;
+use crate::error::raised;
+use crate::streams::{self, Sending};
+use crate::values::{Subvolume, Usage};
+use butterfs::{
+    Access, Builder, Compression, Existing, Log, MissingDevices, Mkfs, Owner, SubvolumeChoice, SubvolumeId,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+
+/// An open filesystem. Use it in a `with` block, or call close(), which reports errors.
+#[pyclass(frozen, module = "butterfs")]
+pub struct Filesystem(Detached<RwLock<Option<butterfs::Filesystem>>>);
+
+/// Makes a filesystem on one or several devices and returns its UUID.
+#[pyfunction]
+#[pyo3(signature = (devices_or_paths, *, label=None, overwrite=false))]
+pub fn mkfs(
+    py: Python<'_>,
+    devices_or_paths: &Bound<'_, PyAny>,
+    label: Option<OsString>,
+    overwrite: bool,
+) -> PyResult<String> {
+    let mut mkfs = Mkfs::new().devices(devices(devices_or_paths)?);
+    if let Some(label) = label {
+        mkfs = mkfs.label(label.as_encoded_bytes());
+    }
+    if overwrite {
+        mkfs = mkfs.existing(Existing::Overwrite);
+    }
+    Ok(py.detach(|| mkfs.run()).map_err(raised)?.uuid.to_string())
+}
+
+fn compression(text: &str) -> PyResult<Compression> {
+    let (name, level) = text.split_once(':').unwrap_or((text, "0"));
+    let level: i32 = level.parse().map_err(|_| PyValueError::new_err("the level of compression is a number"))?;
+    match name {
+        "none" => Ok(Compression::NONE),
+        "zstd" => Ok(Compression::zstd(level)),
+        "zlib" => Ok(Compression::zlib(level)),
+        "lzo" => Ok(Compression::lzo()),
+        _ => Err(PyValueError::new_err("compression is 'none', 'zstd', 'zlib' or 'lzo', perhaps with ':LEVEL'")),
+    }
+}
+
+/// Opens the filesystem on one or several devices.
+#[pyfunction]
+#[pyo3(signature = (devices_or_paths, *, read_only=false, subvolume=None, ignore_log=false, allow_missing=false,
+    compression="none", uid=0, gid=0))]
+#[allow(clippy::too_many_arguments)] // keywords, each with a default
+pub fn open(
+    py: Python<'_>,
+    devices_or_paths: &Bound<'_, PyAny>,
+    read_only: bool,
+    subvolume: Option<PathBuf>,
+    ignore_log: bool,
+    allow_missing: bool,
+    compression: &str,
+    uid: u32,
+    gid: u32,
+) -> PyResult<Filesystem> {
+    let mut builder = Builder::new().devices(devices(devices_or_paths)?).owner(Owner::new(uid, gid));
+    builder = builder.compression(self::compression(compression)?);
+    if read_only {
+        builder = builder.access(Access::ReadOnly);
+    }
+    if let Some(path) = subvolume {
+        builder = builder.subvolume(SubvolumeChoice::Path(path));
+    }
+    if ignore_log {
+        builder = builder.log(Log::Ignore);
+    }
+    if allow_missing {
+        builder = builder.missing_devices(MissingDevices::Allow);
+    }
+    let filesystem = py.detach(|| builder.open()).map_err(raised)?;
+    Ok(Filesystem(Detached::new(RwLock::new(Some(filesystem)))))
+}
+
+impl Filesystem {
+    /// The filesystem, if it is not closed. No lock is held afterwards: a callback may close it.
+    fn opened(&self) -> PyResult<butterfs::Filesystem> {
+        let filesystem = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        filesystem.clone().ok_or_else(|| PyValueError::new_err("the filesystem is closed"))
+    }
+
+    fn work<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&butterfs::Filesystem) -> butterfs::Result<R> + Send,
+    ) -> PyResult<R> {
+        let filesystem = self.opened()?;
+        py.detach(move || work(&filesystem)).map_err(raised)
+    }
+}
+
+#[pymethods]
+impl Filesystem {
+    /// The root directory of the subvolume that was opened.
+    #[getter]
+    fn root(&self) -> PyResult<Dir> {
+        Ok(Dir::of(self.opened()?.root()))
+    }
+
+    /// The root directory of any subvolume.
+    fn subvolume_root(&self, py: Python<'_>, id: u64) -> PyResult<Dir> {
+        self.work(py, |filesystem| Ok(Dir::of(filesystem.subvolume_root(SubvolumeId::new(id))?)))
+    }
+
+    /// The UUID.
+    #[getter]
+    fn uuid(&self) -> PyResult<String> {
+        Ok(self.opened()?.info().uuid.to_string())
+    }
+
+    /// The label.
+    #[getter]
+    fn label(&self) -> PyResult<OsString> {
+        Ok(self.opened()?.info().label)
+    }
+
+    /// Sentences about the way it was opened that a user should see.
+    #[getter]
+    fn notes(&self) -> PyResult<Vec<String>> {
+        Ok(self.opened()?.notes().to_vec())
+    }
+
+    /// How full it is.
+    fn usage(&self, py: Python<'_>) -> PyResult<Usage> {
+        self.work(py, |filesystem| Ok(filesystem.usage().into()))
+    }
+
+    /// All subvolumes by id, the top level included.
+    fn subvolumes(&self, py: Python<'_>) -> PyResult<Vec<Subvolume>> {
+        self.work(py, |filesystem| Ok(filesystem.subvolumes()?.into_iter().map(Subvolume::from).collect()))
+    }
+
+    /// Makes a subvolume read-only or writable.
+    fn set_read_only(&self, py: Python<'_>, id: u64, read_only: bool) -> PyResult<()> {
+        let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
+        self.work(py, |filesystem| filesystem.set_subvolume_access(SubvolumeId::new(id), access))
+    }
+
+    /// Chooses the subvolume that is opened and mounted if none is named.
+    fn set_default_subvolume(&self, py: Python<'_>, id: u64) -> PyResult<()> {
+        self.work(py, |filesystem| filesystem.set_default_subvolume(SubvolumeId::new(id)))
+    }
+
+    /// Sends a read-only snapshot to an object with write(data): as a whole, or as the difference from `parent`. Returns the
+    /// bytes of the stream. `progress` is called with the bytes so far; if it returns False, or raises, the send ends.
+    #[pyo3(signature = (snapshot, stream, *, parent=None, version=1, compressed=false, progress=None))]
+    #[allow(clippy::too_many_arguments)] // keywords, each with a default
+    fn send(
+        &self,
+        py: Python<'_>,
+        snapshot: u64,
+        stream: Py<PyAny>,
+        parent: Option<u64>,
+        version: u32,
+        compressed: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<u64> {
+        let sending = Sending { snapshot, parent, version, compressed };
+        streams::send(py, &self.opened()?, sending, stream, progress)
+    }
+
+    /// Calls `work` with this filesystem and returns its result. All changes that it makes are durable then; if it raises, none
+    /// of them was made. Other threads that use the filesystem wait meanwhile, and `work` must not wait for them.
+    fn transaction(this: Py<Filesystem>, py: Python<'_>, work: Py<PyAny>) -> PyResult<Py<PyAny>> {
+        let filesystem = this.get().opened()?;
+        py.detach(|| {
+            let done = filesystem
+                .transaction(|_| Python::attach(|py| work.call1(py, (this.clone_ref(py),)).map_err(Failed::Raised)));
+            done.map_err(|failed| match failed {
+                Failed::Raised(error) => error,
+                Failed::Filesystem(error) => raised(error),
+            })
+        })
+    }
+
+    /// Makes everything durable that was done before.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.work(py, |filesystem| filesystem.sync())
+    }
+
+    /// Makes everything durable and closes it. Files and directories that are still open can only be read.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let filesystem = self.0.write().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| filesystem.map_or(Ok(()), butterfs::Filesystem::close)).map_err(raised)
+    }
+
+    fn __enter__(this: Py<Filesystem>) -> Py<Filesystem> {
+        this
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
+    }
+}
+
+/// Why a transaction was taken back.
+enum Failed {
+    Raised(PyErr),
+    Filesystem(butterfs::Error),
+}
+
+impl From<butterfs::Error> for Failed {
+    fn from(error: butterfs::Error) -> Failed {
+        Failed::Filesystem(error)
+    }
+}

@@ -1,0 +1,165 @@
+"""What the examples do not show: errors, types, threads, exceptions in callbacks. Run with the wheel installed."""
+
+import errno
+import inspect
+import io
+import os
+import re
+import threading
+
+import butterfs
+
+
+def disk():
+    return butterfs.Device.memory(256 << 20)
+
+
+def raises(kind, work):
+    try:
+        work()
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind} was not raised")
+
+
+def errors_are_os_errors():
+    with butterfs.make(disk()) as filesystem:
+        error = raises(OSError, lambda: filesystem.root.read("none"))
+        assert isinstance(error, butterfs.Error)
+        assert (error.errno, error.kind) == (errno.ENOENT, "NotFound") and "none" in error.strerror
+        assert raises(butterfs.Error, lambda: filesystem.root.mkdir(".")).errno == errno.EINVAL
+        raises(ValueError, lambda: filesystem.root.open("x", "rw"))
+    raises(ValueError, lambda: filesystem.root)
+    raises(TypeError, lambda: butterfs.open(5))
+    assert raises(butterfs.Error, lambda: butterfs.open("/nowhere")).kind == "NotFound"
+
+
+def names_are_bytes():
+    with butterfs.make(disk()) as filesystem:
+        name = os.fsdecode(b"\xff\xfe\n")
+        filesystem.root.write(name, b"x")
+        assert [entry.name for entry in filesystem.root.scandir()] == [name]
+        assert filesystem.root.read(name) == b"x"
+
+
+def attributes():
+    with butterfs.make(disk(), uid=5, gid=6) as filesystem:
+        root = filesystem.root
+        root.write("file", b"12345")
+        node = root.node("file")
+        node.utime(mtime_ns=-1)
+        node.setxattr("user.x", b"\0y")
+        stat = node.stat()
+        assert (stat.uid, stat.gid, stat.size, stat.mtime_ns, stat.kind) == (5, 6, 5, -1, "file")
+        assert node.listxattr() == ["user.x"] and node.getxattr("user.x") == b"\0y" and node.getxattr("user.y") is None
+        root.reflink("file", "copy")
+        root.link("file", "other")
+        assert root.stat("other").nlink == 2
+        with root.open("copy", "r+") as file:
+            assert file.read(1 << 40, 2) == b"345"
+            assert file.write(b"x", 5) == 1 and file.stat().size == 6
+            file.truncate(1)
+        assert root.read("copy") == b"1"
+        raises(ValueError, lambda: file.read(1, 0))
+
+
+def exceptions_in_callbacks_arrive():
+    class Boom(Exception):
+        pass
+
+    def boom(*_):
+        raise Boom
+
+    class Broken:
+        def size(self):
+            return 256 << 20
+
+        read = boom
+
+    class Sink:
+        write = boom
+
+    with butterfs.make(disk()) as filesystem:
+        filesystem.root.create_subvolume("a")
+        snapshot = filesystem.root.snapshot("a", "b", read_only=True)
+        raises(Boom, lambda: filesystem.send(snapshot, io.BytesIO(), progress=boom))
+        raises(Boom, lambda: filesystem.send(snapshot, Sink()))
+        source = type("Source", (), {"read": boom})()
+        raises(Boom, lambda: filesystem.root.receive(source))
+        raises(Boom, lambda: filesystem.transaction(boom))
+        assert raises(butterfs.StreamError, lambda: filesystem.root.receive(io.BytesIO(b"no stream"))).kind == "Stream"
+    raises(OSError, lambda: butterfs.open(butterfs.Device.custom(Broken()), read_only=True))
+    raises(Boom, lambda: butterfs.check(disk_with_filesystem(), progress=boom))
+
+
+def disk_with_filesystem():
+    device = disk()
+    butterfs.mkfs(device)
+    return device
+
+
+def threads_do_not_block_each_other():
+    """Objects are dropped in one thread while another one is inside of a transaction whose callback needs the interpreter."""
+    with butterfs.make(disk()) as filesystem:
+        root = filesystem.root
+        root.mkdir("d")
+        stop = threading.Event()
+
+        def opens():
+            while not stop.is_set():
+                with root.open("d/file", "a") as file:
+                    file.write(b"0123456789", 0)
+                del file
+                list(root.scandir("d"))
+                root.node("d")
+
+        threads = [threading.Thread(target=opens) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for number in range(20):
+            filesystem.transaction(lambda tx: [tx.root.write(f"{number}-{part}", b"x") for part in range(5)])
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert root.stat("d/file").size % 10 == 0
+        assert sum(1 for entry in root.scandir()) == 101
+
+
+def the_types_are_those_of_the_module():
+    path = os.path.join(os.path.dirname(butterfs.__file__), "__init__.pyi")
+    assert os.path.exists(os.path.join(os.path.dirname(path), "py.typed"))
+    with open(path) as file:
+        text = file.read()
+    classes = dict(re.findall(r"^class (\w+)[^\n]*:\n(.*?)(?=^\S|\Z)", text, re.M | re.S))
+    for name in butterfs.__all__:
+        thing = getattr(butterfs, name)
+        if not inspect.isclass(thing):
+            assert name == "__version__" or re.search(rf"^def {name}\(", text, re.M), name
+            continue
+        declared = set(re.findall(r"^    def (\w+)|^    (?=kind|device)", classes[name], re.M)) - {""}
+        if issubclass(thing, OSError):
+            continue
+        real = {member for member in vars(thing) if not member.startswith("__") or member in ("__enter__", "__exit__")}
+        real |= {member for member in ("__iter__", "__next__") if member in vars(thing)}
+        assert declared == real, (name, declared ^ real)
+        for member in declared:
+            function = getattr(thing, member)
+            if member.startswith("__") or not callable(function):
+                continue
+            wanted = re.search(rf"^    def {member}\((.*?)\) ->", classes[name], re.M | re.S).group(1)
+            wanted = re.findall(r"(\w+):", re.sub(r"\[[^\]]*\]", "", wanted))
+            got = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
+            assert got == wanted, (name, member, got, wanted)
+            assert function.__doc__, f"{name}.{member} has no description"
+
+
+for test in [
+    errors_are_os_errors,
+    names_are_bytes,
+    attributes,
+    exceptions_in_callbacks_arrive,
+    threads_do_not_block_each_other,
+    the_types_are_those_of_the_module,
+]:
+    test()
+    print(f"{test.__name__}: ok")
