@@ -183,8 +183,6 @@ pub enum Canary {
     RelocationUnmarked,
     /// Data that a balance copies loses its checksums.
     RelocationWithoutChecksums,
-    /// A balance changes a reference in one of the trees only that share an extent.
-    RelocationInOneTree,
     /// The stripes of a chunk that moves are swapped before the last of it is copied.
     StripesSwappedEarly,
     /// Some pieces of a chunk that moves are not copied.

@@ -17,7 +17,6 @@ use super::drop_tree::{self, Stop};
 use crate::commit::Engine;
 use crate::error::{Error, Result};
 use crate::file_extent::FileExtent;
-use crate::options::Canary;
 use crate::transaction::{Core, Fetched, Reserve, Tree};
 use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::key::{DiskKey, objectid};
@@ -112,7 +111,6 @@ fn delete_some(engine: &Engine, tree: &Tree, ino: u64) -> Result<bool> {
     let mut visit = |key: Key, payload: &[u8]| {
         if key.kind == KeyType::EXTENT_DATA
             && let Some(data) = FileExtent::parse(key, payload, sector)?.data_ref(tree.id(), ino)
-            && !engine.has_canary(Canary::RelocationInOneTree)
         {
             handle.drop_data_ref(data);
         }

@@ -181,6 +181,16 @@ impl Worker {
         known[at..at + len].copy_from_slice(&bytes);
     }
 
+    /// Writes into so many files.
+    pub fn write_all(&mut self, files: u64) {
+        (0..files).for_each(|number| self.write(&format!("file{number}")));
+    }
+
+    pub fn snapshot(&self, name: &str) {
+        let root = butterfs_fs::InodeId::root_of(butterfs_fs::TreeId::FS);
+        self.fs.snapshot(self.directory.tree, root, name.as_bytes(), true).unwrap();
+    }
+
     fn remove(&mut self, name: &str) {
         if self.known.remove(name).is_some() {
             self.fs.unlink(self.directory, name.as_bytes()).unwrap();
