@@ -1,10 +1,11 @@
-//! The project's own commands: `cargo xtask test`, `layering`, `bench`, `sim`, `soak`.
+//! The project's own commands: `cargo xtask test`, `dist`, `layering`, `bench`, `sim`, `soak`.
 //!
 //! Invariants: (1) a step that fails makes the exit code non-zero; (2) what was not run is printed with its reason, and
 //! counts as a failure where the environment says `CI=true`; (3) no step runs without a time limit.
 //! Standard library only, so that it builds in seconds. It holds no test of the filesystem itself.
 
 mod bench;
+mod dist;
 mod layering;
 mod licences;
 mod process;
@@ -22,6 +23,7 @@ const HELP: &str = "\
 usage: cargo xtask <command>
 
   test [--only TEXT] [--no-install]   everything that must hold; what it needs is installed first
+  dist [--packages]                   the packages, archives, checksums and the list of contents, below target/dist
   layering                            the edges between crates and between the modules of `fs`
   bench [--small | --least] [--only NAME]... [--write]
                                       the same work here and on the kernel's btrfs, as ratios; --write puts them
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => test::Options::parse(rest).and_then(|options| test::run(&options)),
         Some((&"layering", [])) => layering::run(),
         Some((&"bench", rest)) => bench::run(rest),
+        Some((&"dist", rest)) => dist::run(rest),
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"soak", rest)) => soak::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {

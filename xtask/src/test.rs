@@ -4,7 +4,7 @@
 //! (kernel log, loop devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};
-use crate::{bench, layering, licences, process, tools, workspace};
+use crate::{bench, dist, layering, licences, process, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -76,6 +76,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     if options.only.is_none() {
         steps.push(announce(doc_tests()?));
         steps.push(announce(least_benchmark()?));
+        steps.extend(dist::packages()?.into_iter().map(announce));
     }
     clean_up();
     Ok(summary::print(&steps, std::env::var("CI").is_ok_and(|value| value == "true")))

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 19] = [
+const PROGRAMS: [(&str, &str); 24] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -29,6 +29,11 @@ const PROGRAMS: [(&str, &str); 19] = [
     ("btrbk", "btrbk"),
     ("podman", "podman"),
     ("snapper", "snapper"),
+    ("rpmbuild", "rpm"),
+    ("debootstrap", "debootstrap"),
+    ("file", "file"),
+    ("strip", "binutils"),
+    ("unshare", "util-linux"),
 ];
 
 /// Programs from crates.io, with the versions that the lists of expected results were made with.
@@ -147,8 +152,17 @@ impl Apt {
 
     /// apt-get, without its words.
     pub fn get(&self) -> Command {
-        let at = |name: &str| self.folder.join(name).display().to_string();
-        let mut command = Command::new("apt-get");
+        self.program("apt-get")
+    }
+
+    /// apt-cache, without its words.
+    pub fn cache(&self) -> Command {
+        self.program("apt-cache")
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let at = |place: &str| self.folder.join(place).display().to_string();
+        let mut command = Command::new(name);
         command.args(["-o", &format!("Dir::Etc::SourceList={}", at("sources.list"))]);
         command.args(["-o", "Dir::Etc::SourceParts=/dev/null"]);
         command.args(["-o", &format!("Dir::State::Lists={}", at("lists"))]);
@@ -179,11 +193,11 @@ fn source_tarball(folder: &Path) -> Option<PathBuf> {
     workspace::files_below(&folder.join("usr/src"), ".tar.xz").pop()
 }
 
-fn package_in(folder: &Path) -> Result<PathBuf, String> {
+pub fn package_in(folder: &Path) -> Result<PathBuf, String> {
     workspace::files_below(folder, ".deb").pop().ok_or_else(|| format!("no package arrived in {}", folder.display()))
 }
 
-fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
+pub fn unpack(package: &Path, folder: &Path) -> Result<(), String> {
     limited(Command::new("dpkg-deb").arg("-x").args([package, folder]), "unpack", 120)
 }
 

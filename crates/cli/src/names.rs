@@ -1,5 +1,6 @@
 //! The names under which the program can be called. `mount -t butterfs` looks for `mount.butterfs`, `mkfs -t butterfs`
-//! for `mkfs.butterfs`: links to this program by those names run one subcommand directly. To remount a mount of type
+//! for `mkfs.butterfs`, fsck(8) for `fsck.butterfs`, umount(8) for `umount.butterfs`: links to this program by those names
+//! run one subcommand directly. To remount a mount of type
 //! `fuseblk.butterfs` without naming a type, mount(8) looks for `mount.fuseblk.butterfs`; without that link the kernel
 //! alone is asked, which knows no option of ours.
 //!
@@ -8,7 +9,7 @@
 //!
 //! The process that serves a mount starts this program as [`PROXY`], see [`butterfs_fuse::control::proxy`].
 
-use crate::commands::{Butterfs, Command, Run, mkfs, mount};
+use crate::commands::{Butterfs, Command, Run, check, mkfs, mount, umount};
 use crate::error::CliError;
 use crate::output::Format;
 use butterfs_fuse::control::proxy;
@@ -30,6 +31,10 @@ pub enum Invocation {
     Command(Command, Format),
     /// What mount(8) wants of a helper.
     MountHelper(mount::Helper),
+    /// What umount(8) wants of a helper.
+    UmountHelper(umount::Helper),
+    /// What fsck(8) wants of a helper.
+    FsckHelper(check::Helper),
     /// The proxy, with its arguments; the process that serves a mount starts it.
     Proxy(Vec<OsString>),
 }
@@ -39,6 +44,8 @@ impl Run for Invocation {
         match self {
             Invocation::Command(command, format) => command.run_as(format, out),
             Invocation::MountHelper(helper) => helper.run(out),
+            Invocation::UmountHelper(helper) => helper.run(out),
+            Invocation::FsckHelper(helper) => helper.run(out),
             Invocation::Proxy(arguments) => Ok(proxy::run(&arguments)?),
         }
     }
@@ -51,6 +58,10 @@ pub fn parse(arguments: &[OsString]) -> Result<Invocation, CliError> {
         "mkfs.butterfs" => {
             Invocation::Command(Command::Mkfs(mkfs::Standalone::try_parse_from(arguments)?.args), Format::Text)
         }
+        "umount.butterfs" => Invocation::UmountHelper(
+            umount::Helper::try_parse_from(arguments).map_err(|error| CliError::from(error).of_mount_helper())?,
+        ),
+        "fsck.butterfs" => Invocation::FsckHelper(check::Helper::try_parse_from(arguments)?),
         name if MOUNT_HELPERS.contains(&name) || is_remount(arguments) => Invocation::MountHelper(
             mount::Helper::try_parse_from(arguments).map_err(|error| CliError::from(error).of_mount_helper())?,
         ),
@@ -96,5 +107,7 @@ mod tests {
         }
         assert!(matches!(parsed("butterfs disk.img /mnt -o rw,remount,nosuid"), Ok(Invocation::MountHelper(_))));
         assert!(parsed("butterfs disk.img /mnt -o rw,nosuid").is_err());
+        assert!(matches!(parsed("/sbin/umount.butterfs /mnt -l -v"), Ok(Invocation::UmountHelper(_))));
+        assert!(matches!(parsed("fsck.butterfs -a disk.img"), Ok(Invocation::FsckHelper(_))));
     }
 }

@@ -133,6 +133,8 @@ fn items(from: &Chunk, to: &Chunk) -> u64 {
 
 /// Takes the places for a move.
 fn place(core: &Core, start: Logical, target: &MigrationTarget) -> Result<Option<(Chunk, Chunk)>> {
+    // What is being discarded is a place, too.
+    let _pause = core.discards.pause();
     let mut devices = core.devices.space.lock();
     devices.note_lost(&core.volume);
     let map = core.volume.chunk_map();

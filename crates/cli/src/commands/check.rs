@@ -2,6 +2,10 @@
 //!
 //! Exit codes are those of btrfs check: 0 when there is no error, 1 when there is one.
 
+mod helper;
+
+pub use helper::Helper;
+
 use super::Run;
 use super::inspect_internal::number;
 use crate::error::{CliError, FAILED};
@@ -68,6 +72,11 @@ impl Run for Args {
 }
 
 impl Args {
+    /// A check of all but data.
+    fn of_devices(devices: Vec<PathBuf>) -> Args {
+        Args { readonly: true, check_data_csum: false, copy: 0, json: false, progress: false, quiet: false, devices }
+    }
+
     /// Runs the judge in a thread of its own, and tells of its progress meanwhile.
     fn judge(
         &self,

@@ -3,11 +3,13 @@
 
 pub mod balance;
 pub mod check;
+pub mod completions;
 pub mod dedupe;
 pub mod device;
 pub mod filesystem;
 pub mod health;
 pub mod inspect_internal;
+pub mod manual;
 pub mod mkfs;
 pub mod mount;
 pub mod property;
@@ -97,6 +99,8 @@ subcommands! {
         Reflink(#[command(subcommand)] reflink::Group),
         Dedupe(dedupe::Args),
         InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
+        Completions(completions::Args),
+        Manual(#[command(hide = true)] manual::Args),
     }
 }
 

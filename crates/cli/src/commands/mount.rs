@@ -10,6 +10,7 @@ mod helper;
 mod joining;
 mod panics;
 mod show;
+mod supervisor;
 mod system_log;
 mod tags;
 
@@ -23,15 +24,16 @@ use crate::report;
 use butterfs_device::FileDevice;
 use butterfs_fs::{DiscardMode, Env, Errno, Filesystem, InodeId, Options, SetAttr, Subvolume, TreeId};
 use butterfs_fuse::adaptor::Reopen;
+use butterfs_fuse::client;
 use butterfs_fuse::control::{MountTurn, Proxy};
 use butterfs_fuse::mount::{self, Backing, MountOptions};
 use butterfs_fuse::service::{self, Commands, Content, Service};
-use butterfs_fuse::{Log, client};
 use std::ffi::OsString;
 use std::io::ErrorKind::NotFound;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use supervisor::Supervisor;
 
 /// Mount a filesystem.
 ///
@@ -151,7 +153,7 @@ impl Args {
     ) -> Result<(), CliError> {
         service::prepare();
         let in_background = foreground.is_none();
-        let log = if in_background { system_log::open() } else { to_stderr() };
+        let log = if in_background { system_log::open() } else { supervisor::log() };
         let mountpoint = self.absolute_mountpoint()?;
         let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
         let devices = self.devices(options);
@@ -168,7 +170,7 @@ impl Args {
         }
         let request = mount::Request {
             source: std::path::absolute(self.source()).unwrap_or_else(|_| self.source().to_owned()).into(),
-            mountpoint,
+            mountpoint: mountpoint.clone(),
             flags: options.flags,
             allow_other: options.allow_other || devices::may_mount(),
             backing,
@@ -178,9 +180,10 @@ impl Args {
         let content = Content { filesystem, reopen, shown, storage: joining::storage(&devices) };
         let service = Service::start(content, commands(), mount, Arc::clone(&log)).map_err(cannot_serve)?;
         drop((request, foreground));
-        if in_background {
-            background::announce(out)?;
-        }
+        let _supervisor = match in_background {
+            true => background::announce(out).map(|()| None)?,
+            false => Some(Supervisor::ready(&mountpoint)),
+        };
         service.finish().map_err(|why| {
             if in_background {
                 log(&format!("{}: {why}", self.mountpoint().display()));
@@ -317,8 +320,4 @@ fn cannot_serve(sentence: String) -> CliError {
 fn commands() -> Commands {
     let proxy = Proxy::Program { program: "/proc/self/exe".into(), name: PROXY.into() };
     Commands { carrier: crate::streams::carrier(), proxy }
-}
-
-fn to_stderr() -> Log {
-    Arc::new(report::warn)
 }

@@ -6,8 +6,10 @@ use crate::error::{CliError, os_message};
 use crate::open_filesystem::{
     Asking, ImageArgument, Intent, Object as Reached, OpenFilesystem, about, cannot_access, plain,
 };
+use crate::output::{self, Format};
 use butterfs_control::{ReadOnly, question};
 use clap::{Subcommand, ValueEnum};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -164,15 +166,27 @@ pub struct GetArgs {
 
 impl Run for GetArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.object.image.open(&self.object.object, Intent::Look)?;
         let names = match &self.name {
             Some(name) => vec![self.object.property(name, &mut opened)?],
             None => self.object.properties(&mut opened)?.iter().map(|(name, ..)| *name).collect(),
         };
+        let mut values = BTreeMap::new();
         for name in names {
             if let Some(value) = self.object.value(name, &mut opened)? {
-                writeln!(out, "{name}={}", String::from_utf8_lossy(&value))?;
+                let value = String::from_utf8_lossy(&value).into_owned();
+                match format {
+                    Format::Text => writeln!(out, "{name}={value}")?,
+                    Format::Json => drop(values.insert(name, value)),
+                }
             }
+        }
+        if format == Format::Json {
+            output::json(out, "property-get", &values)?;
         }
         opened.close()
     }

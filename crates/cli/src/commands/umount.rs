@@ -1,5 +1,9 @@
 //! `butterfs umount`.
 
+mod helper;
+
+pub use helper::Helper;
+
 use super::Run;
 use crate::error::CliError;
 use crate::report;

@@ -3,8 +3,10 @@
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::open_filesystem::{ImageArgument, Intent, about};
+use crate::output::{self, Format};
 use butterfs_control::question::ListExtents;
 use butterfs_control::{Compression, ExtentKind, FileExtentRecord};
+use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -35,17 +37,59 @@ impl Run for Args {
         writeln!(out, "{}: {count} extents", self.path.display())?;
         opened.close()
     }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        if format == Format::Text {
+            return self.run(out);
+        }
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        opened.write_back(&self.path)?;
+        let asking = about([&opened.object(&self.path)?], |[file]| ListExtents { file });
+        let what = format!("cannot list the extents of '{}'", self.path.display());
+        let shown: Vec<ExtentJson> = opened.ask(&what, asking)?.iter().map(ExtentJson::of).collect();
+        output::json(out, "filesystem-extents", &shown)?;
+        opened.close()
+    }
+}
+
+/// An extent of a file. The address is null for holes and inline data.
+#[derive(Debug, Serialize)]
+struct ExtentJson {
+    offset: u64,
+    length: u64,
+    address: Option<u64>,
+    disk_length: u64,
+    flags: Vec<&'static str>,
+}
+
+impl ExtentJson {
+    fn of(record: &FileExtentRecord) -> ExtentJson {
+        let (address, disk_length) = on_disk(record);
+        ExtentJson {
+            offset: record.start,
+            length: record.len,
+            address: (address != 0).then_some(address),
+            disk_length,
+            flags: flags(record),
+        }
+    }
 }
 
 fn show(record: &FileExtentRecord, out: &mut dyn Write) -> Result<(), CliError> {
-    let FileExtentRecord { start, len, address, disk_len, offset, compression, .. } = *record;
-    let plain = compression.is_none();
-    let address = if plain && address != 0 { address + offset } else { address };
-    let on_disk = if plain && disk_len != 0 { len } else { disk_len };
-    Ok(writeln!(out, "{start:>16} {address:>16} {len:>12} {on_disk:>12}  {}", flags(record))?)
+    let FileExtentRecord { start, len, .. } = *record;
+    let (address, on_disk) = on_disk(record);
+    Ok(writeln!(out, "{start:>16} {address:>16} {len:>12} {on_disk:>12}  {}", flags(record).join(","))?)
 }
 
-fn flags(record: &FileExtentRecord) -> String {
+/// The address of the extent's bytes, and how many bytes they are on disk.
+fn on_disk(record: &FileExtentRecord) -> (u64, u64) {
+    let FileExtentRecord { len, address, disk_len, offset, compression, .. } = *record;
+    let plain = compression.is_none();
+    let address = if plain && address != 0 { address + offset } else { address };
+    (address, if plain && disk_len != 0 { len } else { disk_len })
+}
+
+fn flags(record: &FileExtentRecord) -> Vec<&'static str> {
     let kind = match record.kind {
         ExtentKind::Inline => Some("inline"),
         ExtentKind::Data => None,
@@ -58,5 +102,5 @@ fn flags(record: &FileExtentRecord) -> String {
         Compression::Zstd => "zstd",
     });
     let flags = [kind, compression, record.shared.then_some("shared")];
-    flags.into_iter().flatten().collect::<Vec<_>>().join(",")
+    flags.into_iter().flatten().collect()
 }

@@ -1,11 +1,15 @@
 //! `butterfs subvolume get-default` and `set-default`.
 
 use super::forest::{Forest, TOP_LEVEL};
+use super::json::SubvolumeJson;
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::open_filesystem::{ImageArgument, Intent, about, plain};
-use butterfs_control::SubvolumeId;
-use butterfs_control::question::{FindSubvolume, GetDefault, GetReadOnly, SetDefault};
+use crate::output::{self, Format};
+use butterfs_control::question::{
+    DescribeSubvolumeById, FindSubvolume, FindSubvolumePath, GetDefault, GetReadOnly, SetDefault,
+};
+use butterfs_control::{InodePath, SubvolumeId};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -21,8 +25,20 @@ pub struct GetArgs {
 
 impl Run for GetArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.image.open(&self.path, Intent::Look)?;
-        let SubvolumeId(id) = opened.ask_one("cannot find the default subvolume", plain(GetDefault {}))?;
+        let what = "cannot find the default subvolume";
+        let SubvolumeId(id) = opened.ask_one(what, plain(GetDefault {}))?;
+        if format == Format::Json {
+            let record = opened.ask_one(what, plain(DescribeSubvolumeById { id }))?;
+            let InodePath(path) = opened.ask_one(what, plain(FindSubvolumePath { id }))?;
+            let path: &[u8] = if id == TOP_LEVEL { b"/" } else { &path };
+            output::json(out, "subvolume-get-default", &SubvolumeJson::of(&record, path))?;
+            return opened.close();
+        }
         if id == TOP_LEVEL {
             writeln!(out, "ID 5 (FS_TREE)")?;
             return opened.close();

@@ -1,12 +1,14 @@
 //! `butterfs subvolume list`.
 
 use super::forest::{Forest, TOP_LEVEL};
+use super::json::SubvolumeJson;
 use super::local_date;
 use super::uuid_or_dash;
 use crate::commands::Run;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
 use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, about, plain};
+use crate::output::{self, Format};
 use butterfs_control::question::{FindSubvolume, ListDeleted};
 use butterfs_control::{DeletedSubvolume, SubvolumeId, SubvolumeRecord};
 use std::cmp::Ordering;
@@ -151,11 +153,7 @@ type Column = (&'static str, String);
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.image.open(&self.path, Intent::Look)?;
-        let mut lines = if self.deleted { deleted(&mut opened)? } else { self.living(&mut opened)? };
-        lines.sort_by(|a, b| {
-            let orders = self.sort.iter().map(|order| order.compare(a, b));
-            orders.fold(Ordering::Equal, Ordering::then)
-        });
+        let lines = self.lines(&mut opened)?;
         let zone = Zone::of_system();
         for (index, line) in lines.iter().enumerate() {
             let columns = self.columns(line, &zone);
@@ -166,9 +164,30 @@ impl Run for Args {
         }
         opened.close()
     }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        if format == Format::Text {
+            return self.run(out);
+        }
+        let mut opened = self.image.open(&self.path, Intent::Look)?;
+        let lines = self.lines(&mut opened)?;
+        let shown: Vec<SubvolumeJson> = lines.iter().map(|line| SubvolumeJson::of(&line.record, &line.path)).collect();
+        output::json(out, "subvolume-list", &shown)?;
+        opened.close()
+    }
 }
 
 impl Args {
+    /// All lines in their order.
+    fn lines(&self, opened: &mut OpenFilesystem) -> Result<Vec<Line>, CliError> {
+        let mut lines = if self.deleted { deleted(opened)? } else { self.living(opened)? };
+        lines.sort_by(|a, b| {
+            let orders = self.sort.iter().map(|order| order.compare(a, b));
+            orders.fold(Ordering::Equal, Ordering::then)
+        });
+        Ok(lines)
+    }
+
     fn living(&self, opened: &mut OpenFilesystem) -> Result<Vec<Line>, CliError> {
         let asking = about([&opened.object(&self.path)?], |[inode]| FindSubvolume { inode });
         let SubvolumeId(own) = opened.ask_one("cannot list subvolumes", asking)?;

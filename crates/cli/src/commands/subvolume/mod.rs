@@ -6,6 +6,7 @@ mod default;
 mod delete;
 mod find_new;
 mod forest;
+mod json;
 mod list;
 mod local_date;
 mod show;

@@ -1,12 +1,14 @@
 //! `butterfs subvolume show`.
 
 use super::forest::TOP_LEVEL;
+use super::json::{ShownJson, SubvolumeJson};
 use super::local_date::with_zone;
 use super::uuid_or_dash;
 use crate::commands::Run;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
 use crate::open_filesystem::{ImageArgument, Intent, about, plain};
+use crate::output::{self, Format};
 use butterfs_control::question::{
     DescribeSubvolume, DescribeSubvolumeById, DescribeSubvolumeByUuid, FindSubvolumePath, ListSnapshots,
 };
@@ -34,6 +36,10 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.image.open(&self.path, Intent::Look)?;
         let what = format!("cannot show '{}'", self.path.display());
         let record = match (self.rootid, &self.uuid) {
@@ -46,7 +52,15 @@ impl Run for Args {
         }?;
         let InodePath(path) = opened.ask_one(&what, plain(FindSubvolumePath { id: record.id }))?;
         let snapshots = opened.ask(&what, plain(ListSnapshots { of: record.id }))?;
-        write_record(out, &record, &path, &snapshots)?;
+        match format {
+            Format::Text => write_record(out, &record, &path, &snapshots)?,
+            Format::Json => {
+                let path: &[u8] = if record.id == TOP_LEVEL { b"/" } else { &path };
+                let snapshots = snapshots.iter().map(|path| String::from_utf8_lossy(&path.0).into_owned()).collect();
+                let shown = ShownJson { subvolume: SubvolumeJson::of(&record, path), snapshots };
+                output::json(out, "subvolume-show", &shown)?;
+            }
+        }
         opened.close()
     }
 }
