@@ -23,7 +23,6 @@ use crate::extent;
 use crate::node_io::NodeCache;
 use crate::options::{Canary, Commit, Options};
 use crate::replay;
-use crate::subvolume;
 use crate::transaction::{Core, GlobalTrees, Tree};
 use admission::Log;
 use butterfs_device::BlockDevice;
@@ -121,17 +120,16 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     core.volume.hold_repairs(is_rescue);
     if log == Log::Replay {
         admission::must_be_writable(core)?;
+        admission::refuse_relocation(core)?;
         core.volume.repair_superblocks(&superblock)?;
         replay::run(&engine, admission::mark_quotas).map_err(|error| admission::not_replayed(&error))?;
         notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
     } else if !core.is_read_only() {
+        admission::refuse_relocation(core)?;
         core.volume.repair_superblocks(&superblock)?;
     }
     if !core.is_read_only() && admission::give_up_quotas(&engine)? {
         notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());
-    }
-    if !core.is_read_only() && subvolume::recover_relocations(&engine)? {
-        notes.push("what a balance of the kernel had left half-done was taken back; the balance goes on".to_owned());
     }
     Ok(Opened::Whole(engine, notes))
 }

@@ -87,39 +87,6 @@ fn profiles_are_converted() {
 }
 
 #[test]
-fn what_the_kernel_left_is_finished() {
-    if !requirement::kernel_btrfs("what_the_kernel_left_is_finished") {
-        return;
-    }
-    let moments = if std::env::var("BUTTERFS_SOAK").is_ok() { 50 } else { 6 };
-    let scratch = Scratch::new("balance-left");
-    let image = filled(variant("xxhash-4k"), &scratch);
-    let before = prints(&image);
-    let mut found = [0; 3];
-    for moment in 0..moments {
-        let left = scratch.join(&format!("left{moment}.img"));
-        interrupted(&image, &left, moment, moments);
-        let state = left_behind(&left);
-        found = [0, 1, 2].map(|kind| found[kind] + usize::from(state[kind]));
-        let fs = open(&left);
-        while fs.balance_status().is_some() {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        fs.shutdown().unwrap();
-        drop(fs);
-        assert_eq!(left_behind(&left), [false; 3], "moment {moment}");
-        check_all(&left);
-        same(&before, &prints(&left), &format!("moment {moment}: {state:?}"));
-        std::fs::remove_file(&left).unwrap();
-    }
-    eprintln!(
-        "of {moments}: {} with a balance, {} with reloc trees, {} with copies of data",
-        found[0], found[1], found[2]
-    );
-    assert!(found[0] > 0, "no moment was inside a balance");
-}
-
-#[test]
 fn work_goes_on_beside_it() {
     let device = std::sync::Arc::new(butterfs_device::MemoryDevice::new(768 << 20));
     let devices: Vec<std::sync::Arc<dyn butterfs_device::BlockDevice>> = vec![device.clone()];

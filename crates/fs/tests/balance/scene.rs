@@ -82,34 +82,6 @@ pub fn kernel_balances(image: &Path, arguments: &[&str]) {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// A copy of the image as it is when the kernel is somewhere in a balance of it: what a power cut would leave.
-pub fn interrupted(image: &Path, left: &Path, moment: u64, moments: u64) {
-    let work = left.with_extension("work");
-    run_ok(60, "cp", &["--sparse=always", image.to_str().unwrap(), work.to_str().unwrap()]);
-    let mount = KernelMount::new(&work, "noatime");
-    let path = mount.path().to_str().unwrap().to_owned();
-    let balance = std::thread::spawn(move || {
-        run_ok(300, "btrfs", &["balance", "start", "--full-balance", &path]);
-    });
-    std::thread::sleep(std::time::Duration::from_millis(30 + 2500 * moment / moments));
-    // Written in place of the device: frozen, so that the copy is of one moment.
-    let frozen = mount.path().to_str().unwrap().to_owned();
-    run_ok(60, "fsfreeze", &["-f", &frozen]);
-    run_ok(60, "cp", &["--sparse=always", work.to_str().unwrap(), left.to_str().unwrap()]);
-    run_ok(60, "fsfreeze", &["-u", &frozen]);
-    balance.join().unwrap();
-    drop(mount);
-    std::fs::remove_file(&work).unwrap();
-}
-
-/// Whether an image has a balance, reloc trees, and copies of data of the kernel.
-pub fn left_behind(image: &Path) -> [bool; 3] {
-    let image = image.to_str().unwrap();
-    let root = run_ok(60, "btrfs", &["inspect-internal", "dump-tree", "-t", "root", image]);
-    let copies = run_ok(60, "btrfs", &["inspect-internal", "dump-tree", "-t", "data_reloc", image]);
-    [root.contains("BALANCE"), root.contains("(TREE_RELOC ROOT_ITEM"), copies.contains("ORPHAN")]
-}
-
 /// Somebody who works in a directory of their own and knows what is in it.
 pub struct Worker {
     fs: Filesystem,
