@@ -44,7 +44,7 @@ const FS_MODULES: &[&[&str]] = &[
     &["file_extent", "extent"],
     &["backref"],
     &["commit"],
-    &["migration"],
+    &["migration", "relocation"],
     &["tree_log"],
     &["file_buffer"],
     &["inode"],

@@ -155,8 +155,14 @@ fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
     let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
     let device = FileDevice::open(image, &file)?;
     // To look is not to change: a log is replayed by whoever writes, or mounts.
-    let options =
-        Options { read_only, no_log_replay: read_only, subvolume: Subvolume::Id(TreeId::FS), ..Options::default() };
+    // A balance that somebody left goes on when it is mounted, or when that is asked for.
+    let options = Options {
+        read_only,
+        no_log_replay: read_only,
+        skip_balance: true,
+        subvolume: Subvolume::Id(TreeId::FS),
+        ..Options::default()
+    };
     let filesystem = Filesystem::open(vec![Arc::new(device)], options, Env::system())
         .map_err(|error| CliError::failed(format!("{}: {error}", image.display())))?;
     if filesystem.superblock().log_root.get() != 0 {

@@ -47,12 +47,12 @@ pub use message::{DecodeError, Message, Reply, TooLong, decode, encode, frame, r
 pub use mounts::{MountAnswer, MountQuestion, Storage};
 pub use question::{Ask, AskStream, InodeRef, Question, StreamQuestion};
 pub use record::{
-    ChunkRecord, Comparison, Compression, CompressionMethod, DamagedFile, DeletedSubvolume, DeviceHealth, DeviceRecord,
-    DeviceSize, ExtentKind, ExtentUser, FileExtentRecord, FilesystemRecord, Health, HealthRecord, InodePath, Label,
-    MayShare, MeasuredExtent, MemberRecord, NewExtent, NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary,
-    Record, ReplaceRecord, Report, Rewritten, ScrubDevice, ScrubEarlier, ScrubEnd, ScrubFinding, ScrubNews,
-    ScrubOutcome, ScrubState, SendStatus, SendSummary, SpaceRecord, Stamp, SubvolumeId, SubvolumeRecord, WorkCounts,
-    WorkProgress,
+    BalancePhase, BalanceRecord, ChunkRecord, Comparison, Compression, CompressionMethod, DamagedFile,
+    DeletedSubvolume, DeviceHealth, DeviceRecord, DeviceSize, ExtentKind, ExtentUser, FileExtentRecord,
+    FilesystemRecord, Health, HealthRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord, NewExtent,
+    NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, ScrubDevice,
+    ScrubEarlier, ScrubEnd, ScrubFinding, ScrubNews, ScrubOutcome, ScrubState, SendStatus, SendSummary, SpaceRecord,
+    Stamp, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
 };
 pub use refusal::Refusal;
 

@@ -9,7 +9,7 @@
 //! A new question comes to the end of its table: its number is its place there.
 
 use crate::record::{
-    ChunkRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser,
+    BalanceRecord, ChunkRecord, Comparison, CompressionMethod, DeletedSubvolume, DeviceRecord, DeviceSize, ExtentUser,
     FileExtentRecord, FilesystemRecord, HealthRecord, InodePath, Label, MayShare, MeasuredExtent, MemberRecord,
     NewSince, Nothing, ReadOnly, ReceiveStatus, ReceiveSummary, Record, ReplaceRecord, Report, Rewritten, ScrubEarlier,
     ScrubNews, ScrubState, SendStatus, SendSummary, SubvolumeId, SubvolumeRecord, WorkCounts, WorkProgress,
@@ -88,6 +88,15 @@ pub enum ReceivedStreams {
     All,
     /// With the first end command.
     First,
+}
+
+/// How a balance stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BalanceStop {
+    /// After the chunk that it is at, to be resumed.
+    Pause,
+    /// For good.
+    Cancel,
 }
 
 /// What becomes of data that a stream has compressed.
@@ -470,6 +479,28 @@ questions! {
         /// The file.
         file: InodeRef,
     } -> Record = MeasuredExtent;
+    /// Balances; a record now and then says how far it is, the last one how it ended. It is cancelled when nobody listens any more.
+    StartBalance {
+        /// Shows the mount.
+        through: InodeRef,
+        /// What is balanced, as on disk: `btrfs_balance_item`, 448 bytes.
+        #[serde(with = "crate::bytes")]
+        control: Vec<u8>,
+    } -> Record = BalanceRecord;
+    /// Goes on with a paused balance; answered like [`StartBalance`].
+    ResumeBalance {
+        /// Shows the mount.
+        through: InodeRef,
+    } -> Record = BalanceRecord;
+    /// Has a balance stop, and answers when it has.
+    StopBalance {
+        /// Shows the mount.
+        through: InodeRef,
+        /// Whether it can be resumed.
+        how: BalanceStop,
+    } -> Record = Nothing;
+    /// The balance that runs or is paused, if there is one.
+    GetBalance {} -> Record = BalanceRecord;
 }
 
 questions! {

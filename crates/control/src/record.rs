@@ -85,6 +85,8 @@ one_of! {
         Member(MemberRecord),
         /// See [`MeasuredExtent`].
         Measured(MeasuredExtent),
+        /// See [`BalanceRecord`].
+        Balance(BalanceRecord),
     }
 }
 
@@ -113,6 +115,41 @@ impl TryFrom<Record> for Nothing {
     fn try_from(record: Record) -> Result<Nothing, Record> {
         Err(record)
     }
+}
+
+/// What a balance does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BalancePhase {
+    /// It works.
+    Running,
+    /// It is about to stop, to be resumed.
+    PauseRequested,
+    /// It is about to end.
+    CancelRequested,
+    /// It waits to be resumed.
+    Paused,
+    /// It went through all chunks.
+    Completed,
+    /// Somebody ended it.
+    Cancelled,
+}
+
+/// A balance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalanceRecord {
+    /// What it does.
+    pub phase: BalancePhase,
+    /// What is balanced, as on disk: `btrfs_balance_item`, 448 bytes; nothing where the asker knows.
+    #[serde(with = "crate::bytes")]
+    pub control: Vec<u8>,
+    /// Chunks that the filters took when it began.
+    pub expected: u64,
+    /// Chunks that it has looked at.
+    pub considered: u64,
+    /// Chunks that it has emptied.
+    pub completed: u64,
+    /// Chunks for whose content there was no room.
+    pub no_space: u64,
 }
 
 /// The id of a subvolume.

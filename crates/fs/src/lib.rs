@@ -4,7 +4,7 @@
 //!
 //! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
 //!
-//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | migration | tree_log | file_buffer | inode | file | namespace | subvolume | scrub | replay | mount | filesystem`
+//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent | backref | commit | migration relocation | tree_log | file_buffer | inode | file | namespace | subvolume | scrub | replay | mount | filesystem`
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ pub mod mount;
 pub mod namespace;
 pub mod node_io;
 pub mod options;
+pub mod relocation;
 mod replay;
 pub mod scrub;
 pub mod space;
@@ -33,15 +34,16 @@ mod sync_primitives;
 pub mod transaction;
 pub mod tree_log;
 
-pub use butterfs_ondisk::items::inode_flags;
+pub use butterfs_ondisk::items::{BalanceArgs, BalanceItem, inode_flags};
 pub use butterfs_ondisk::{DeviceId, Generation, Ino, Logical, TreeId};
 pub use butterfs_tree::{Difference, Position};
 pub use butterfs_volume::DeviceStats;
 pub use env::Env;
 pub use error::{Errno, Error, Result};
 pub use filesystem::{
-    ChunkUsage, Claim, DeviceUsage, Exclusive, ExclusiveOperation, Filesystem, GoingDown, Listed, Listing,
-    OperationProgress, SnapshotReader, SpaceUsage, StatFs, Together, Trim,
+    BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus, ChunkUsage, Claim, DeviceUsage, Exclusive,
+    ExclusiveOperation, Filesystem, GoingDown, Listed, Listing, OperationProgress, SnapshotReader, SpaceUsage, StatFs,
+    Together, Trim,
 };
 pub use inode::InodeId;
 pub use inode::attr::{Attr, Caller, SetAttr, SetTime};

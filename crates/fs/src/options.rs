@@ -179,6 +179,10 @@ pub enum Canary {
     DiscardedEarly,
     /// A panic aborts nothing.
     PanicForgiven,
+    /// Blocks that a balance copies do not say that they may be shared.
+    RelocationUnmarked,
+    /// Data that a balance copies loses its checksums.
+    RelocationWithoutChecksums,
     /// The stripes of a chunk that moves are swapped before the last of it is copied.
     StripesSwappedEarly,
     /// Some pieces of a chunk that moves are not copied.
@@ -241,6 +245,8 @@ pub struct Options {
     pub no_tree_log: bool,
     /// Every commit covers all data that was written before it (`flushoncommit`).
     pub flush_on_commit: bool,
+    /// A balance that an earlier mount left is not resumed (`skip_balance`).
+    pub skip_balance: bool,
     /// The UUID tree is checked after opening, whatever the superblock says about it (`rescan_uuid_tree`).
     pub rescan_uuid_tree: bool,
     /// Users may delete subvolumes of their own (`user_subvol_rm_allowed`); for whoever checks permissions.
@@ -271,6 +277,7 @@ impl Default for Options {
             parity_writes: ParityWrites::default(),
             no_tree_log: false,
             flush_on_commit: false,
+            skip_balance: false,
             rescan_uuid_tree: false,
             user_subvol_rm_allowed: false,
             node_cache_bytes: 256 << 20,

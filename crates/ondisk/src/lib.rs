@@ -35,6 +35,7 @@ macro_rules! ensure {
 pub mod layout;
 
 pub mod admission;
+pub mod balance;
 pub mod checksum;
 pub mod chunk;
 pub mod dump;

@@ -36,6 +36,8 @@ order! {
     UPKEEP,
     /// Names that a running receive works on.
     CLAIMS,
+    /// What a balance does.
+    BALANCE,
     /// Which snapshots are known.
     SNAPSHOTS,
     /// Which operation runs that excludes others.
@@ -54,6 +56,8 @@ order! {
     WHOLE,
     /// Which extents a file has; of two files by their ids.
     MAPPING several,
+    /// Extents of a group are moved by one at a time.
+    RELOCATION,
     /// Data is written back because space is short.
     SHORTAGE,
     /// The last of the reserve is given to one at a time.
@@ -164,6 +168,8 @@ order! {
     EXTENT_TREE,
     /// Logged inodes of a tree that changed since.
     WATCHED,
+    /// Extents that have got another address.
+    MOVED,
     /// How new data is stored.
     DATA_POLICY,
     /// How freed space is discarded.

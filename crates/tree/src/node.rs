@@ -102,6 +102,12 @@ impl Node {
         self.bytes[free..end].fill(0);
     }
 
+    /// Says that relocation made this block, so that every writer looks up who refers to it (`BTRFS_HEADER_FLAG_RELOC`).
+    pub fn mark_reloc(&mut self) {
+        let flags = self.flags() | Header::RELOC;
+        self.put_u64(at::FLAGS, flags);
+    }
+
     /// The whole block. The checksum is that of the block that was read, or zero.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

@@ -1,6 +1,7 @@
 //! The subcommands, one file each. To add one: write the file with an argument structure whose doc comment is the
 //! help text and that implements [`Run`], declare the module, and add a line to the table.
 
+pub mod balance;
 pub mod check;
 pub mod completions;
 pub mod dedupe;
@@ -81,6 +82,7 @@ pub(crate) use subcommands;
 subcommands! {
     /// Every subcommand.
     Command {
+        Balance(#[command(subcommand)] balance::Group),
         Check(check::Args),
         Mkfs(mkfs::Args),
         Mount(mount::Args),

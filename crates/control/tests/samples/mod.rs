@@ -86,6 +86,11 @@ pub fn questions() -> Vec<Question> {
         ListChunks {}.into(),
         ListMembers {}.into(),
         MeasureFile { file: ONE }.into(),
+        StartBalance { through: ONE, control: vec![7; 3] }.into(),
+        ResumeBalance { through: ONE }.into(),
+        StopBalance { through: ONE, how: BalanceStop::Pause }.into(),
+        StopBalance { through: ONE, how: BalanceStop::Cancel }.into(),
+        GetBalance {}.into(),
     ]
 }
 
@@ -300,6 +305,15 @@ pub fn records() -> Vec<Record> {
             .into(),
         MemberRecord { id: 2, ..MemberRecord::default() }.into(),
         MeasuredExtent { address: 1 << 40, len: 4096, shared: true }.into(),
+        BalanceRecord {
+            phase: BalancePhase::Running,
+            control: vec![7; 3],
+            expected: 9,
+            considered: 4,
+            completed: 2,
+            no_space: 1,
+        }
+        .into(),
     ]
 }
 

@@ -28,6 +28,7 @@ pub mod sharers;
 mod view;
 
 pub use exclusive::{is_exclusive, is_only_user};
+pub(crate) use references::keyed as keyed_reference;
 
 use crate::error::{Errno, Error, Result};
 use crate::file_extent::{FileExtent, MAX_UNCOMPRESSED};
@@ -235,7 +236,7 @@ fn leaves_of(view: &View<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<Found>
 
 /// The keys between which the items of a keyed reference lie: `offset` is where the extent begins in the file, which may
 /// be before the file's first byte.
-fn range_of(extent: &ExtentAt, ino: u64, offset: u64) -> (Key, Key) {
+pub(crate) fn range_of(extent: &ExtentAt, ino: u64, offset: u64) -> (Key, Key) {
     let first = if i64::try_from(offset).is_ok() { offset } else { 0 };
     let last = offset.wrapping_add(extent.len.max(MAX_UNCOMPRESSED as u64) - 1);
     (Key::new(ino, KeyType::EXTENT_DATA, first), Key::new(ino, KeyType::EXTENT_DATA, last))

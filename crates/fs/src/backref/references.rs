@@ -81,7 +81,7 @@ impl References {
 }
 
 /// What a reference with a key of its own says.
-pub(super) fn keyed(key: Key, payload: &[u8]) -> Option<RefBy> {
+pub(crate) fn keyed(key: Key, payload: &[u8]) -> Option<RefBy> {
     match key.kind {
         KeyType::TREE_BLOCK_REF => Some(RefBy::Tree(TreeId(key.offset))),
         KeyType::SHARED_BLOCK_REF => Some(RefBy::Block(Logical(key.offset))),

@@ -52,11 +52,12 @@ impl Engine {
 
     fn fill_system_chunks(&self, books: &Books, superblock: &mut Superblock) {
         let map = self.volume.chunk_map();
-        // A chunk that was planned while this generation froze has its items in the next one.
-        let later: Vec<_> = books.new_chunks.iter().map(|chunk| chunk.start).collect();
+        // A chunk that was planned while this generation froze has its items in the next one, a removed one has none any more.
+        let later = books.new_chunks.iter().chain(&books.removed_chunks);
+        let absent: Vec<_> = later.map(|chunk| chunk.start).collect();
         superblock.sys_chunk_array.fill(0);
         superblock.sys_chunk_array_size = 0.into();
-        for chunk in map.iter().filter(|chunk| chunk.kind & bits::SYSTEM != 0 && !later.contains(&chunk.start)) {
+        for chunk in map.iter().filter(|chunk| chunk.kind & bits::SYSTEM != 0 && !absent.contains(&chunk.start)) {
             // The map has the new stripes when this commit is durable.
             let moved = books.moved_chunks.iter().find(|moved| moved.to.start == chunk.start);
             let chunk = moved.map_or(chunk, |moved| &moved.to);

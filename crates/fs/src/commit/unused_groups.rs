@@ -52,6 +52,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether some group has a version 1 cache.
+    pub(crate) fn has_version_1_caches(&self) -> Result<bool> {
+        Ok(!self.groups_with_caches()?.is_empty())
+    }
+
     /// Looked for once: nothing here makes such caches or takes them away.
     pub(super) fn groups_with_caches(&self) -> Result<&BTreeSet<Logical>> {
         if let Some(groups) = self.cached_groups.get() {

@@ -85,6 +85,7 @@ impl Files {
     }
 
     fn dedupe_piece(&self, sharing: &Sharing<'_>, done: u64) -> Result<Piece> {
+        let moves = self.engine.moved.count();
         let end = self.round_up(sharing.len).min(done + COMPARED_AT_ONCE);
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let read = sharing.source + done..covered;
@@ -93,6 +94,10 @@ impl Files {
         let (one, other) = (self.sectors(sharing.from, &read)?, self.sectors(sharing.into, &range)?);
         self.preload_extents(sharing.into, &range);
         let handle = self.start(Reserve::items(Sharing::ITEMS))?;
+        if self.engine.moved.count() != moves {
+            // The extents may lie elsewhere now.
+            return Ok(Piece::Shared(done));
+        }
         let _locks = sharing.lock()?;
         let is_buffered = |inode: &Inode, range: &Range<u64>| {
             inode.data.next_buffered(range.start).is_some_and(|run| run.start < range.end)

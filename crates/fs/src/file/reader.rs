@@ -236,14 +236,15 @@ impl Files {
         if part.offset == 0 && out.len() as u64 == part.ram_bytes {
             return self.unpack_into(part, verified, out);
         }
-        let known = self.unpacked.lock().get(part, verified);
+        let moves = self.engine.moved.count();
+        let known = self.unpacked.lock().get(part, verified, moves);
         let content = match known {
             Some(content) => content,
             None => {
                 let mut content = vec![0; believable(part)?.ram_bytes as usize];
                 self.unpack_into(part, verified, &mut content)?;
                 let content: Arc<[u8]> = content.into();
-                self.unpacked.lock().put(part, verified, Arc::clone(&content));
+                self.unpacked.lock().put(part, verified, moves, Arc::clone(&content));
                 content
             }
         };

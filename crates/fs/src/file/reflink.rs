@@ -132,11 +132,15 @@ impl Files {
 
     /// Shares some more, from `done` on; returns how far it came.
     fn share_step(&self, sharing: &Sharing<'_>, done: u64, set_id: bool) -> Result<u64> {
-        let end = self.round_up(sharing.len);
+        let (end, moves) = (self.round_up(sharing.len), self.engine.moved.count());
         let (parts, covered) = self.shareable(sharing.from, sharing.source + done..sharing.source + end)?;
         let range = sharing.target + done..sharing.target + (covered - sharing.source);
         self.preload_extents(sharing.into, &range);
         let handle = self.start(Reserve::items(Sharing::ITEMS))?;
+        if self.engine.moved.count() != moves {
+            // The extents may lie elsewhere now.
+            return Ok(done);
+        }
         let _locks = sharing.lock()?;
         let kill = (done == 0).then_some(set_id);
         let shared = self.share_under(&handle, sharing, &parts, &range, kill);

@@ -29,24 +29,40 @@ impl Identity {
 
 /// See the [module](self). The most recently used is last.
 #[derive(Default)]
-pub struct UnpackedExtents(Vec<(Identity, Arc<[u8]>)>);
+pub struct UnpackedExtents {
+    extents: Vec<(Identity, Arc<[u8]>)>,
+    /// How often extents had been moved: a moved one has its address and not its generation from now.
+    moves: u64,
+}
 
 impl UnpackedExtents {
     /// The content of the extent that `extent` uses a part of, if it is here.
-    pub fn get(&mut self, extent: &FileExtent, verified: bool) -> Option<Arc<[u8]>> {
+    pub fn get(&mut self, extent: &FileExtent, verified: bool, moves: u64) -> Option<Arc<[u8]>> {
+        self.follow(moves);
         let identity = Identity::of(extent, verified);
-        let index = self.0.iter().position(|(other, _)| *other == identity)?;
-        let found = self.0.remove(index);
+        let index = self.extents.iter().position(|(other, _)| *other == identity)?;
+        let found = self.extents.remove(index);
         let content = Arc::clone(&found.1);
-        self.0.push(found);
+        self.extents.push(found);
         Some(content)
     }
 
-    /// Keeps a content.
-    pub fn put(&mut self, extent: &FileExtent, verified: bool, content: Arc<[u8]>) {
-        if self.0.len() == CAPACITY {
-            self.0.remove(0);
+    fn follow(&mut self, moves: u64) {
+        if self.moves < moves {
+            self.extents.clear();
+            self.moves = moves;
         }
-        self.0.push((Identity::of(extent, verified), content));
+    }
+
+    /// Keeps a content that was read after `moves` moves.
+    pub fn put(&mut self, extent: &FileExtent, verified: bool, moves: u64, content: Arc<[u8]>) {
+        self.follow(moves);
+        if self.moves != moves {
+            return;
+        }
+        if self.extents.len() == CAPACITY {
+            self.extents.remove(0);
+        }
+        self.extents.push((Identity::of(extent, verified), content));
     }
 }

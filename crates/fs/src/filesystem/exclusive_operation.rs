@@ -105,7 +105,7 @@ pub(super) struct ExclusiveOperations {
 /// The right to run an operation. It ends when dropped.
 #[must_use]
 pub struct Exclusive {
-    filesystem: Filesystem,
+    operations: Arc<ExclusiveOperations>,
     progress: Arc<OperationProgress>,
 }
 
@@ -118,7 +118,7 @@ impl Exclusive {
     /// It is another operation from now on: a balance that is paused, or resumed. Of two that run, only a paused balance
     /// becomes another one.
     pub fn become_operation(&self, operation: ExclusiveOperation) -> Result<()> {
-        let mut running = self.filesystem.0.exclusive_operations.running.lock();
+        let mut running = self.operations.running.lock();
         if operation != ExclusiveOperation::BalancePaused && running.len() > 1 {
             return Err(in_progress(operation, running[running.len() - 1].0));
         }
@@ -130,9 +130,9 @@ impl Exclusive {
 
 impl Drop for Exclusive {
     fn drop(&mut self) {
-        let mut running = self.filesystem.0.exclusive_operations.running.lock();
+        let mut running = self.operations.running.lock();
         running.retain(|(_, progress)| !Arc::ptr_eq(progress, &self.progress));
-        self.filesystem.0.exclusive_operations.ended.notify_all();
+        self.operations.ended.notify_all();
     }
 }
 
@@ -146,7 +146,7 @@ impl Filesystem {
         }
         running.push((operation, Arc::clone(&progress)));
         drop(running);
-        Ok(Exclusive { filesystem: self.clone(), progress })
+        Ok(Exclusive { operations: Arc::clone(&self.0.exclusive_operations), progress })
     }
 
     /// The operation that runs, the one on top where a device is added beside a paused balance.

@@ -3,6 +3,7 @@
 //! Names and inodes are in [`namespace`](self), contents in `data`. Everything is safe to call from many threads.
 //! Dropping a filesystem without [`Filesystem::shutdown`] is a power cut.
 
+mod balance;
 mod chunk_migration;
 mod claims;
 mod data;
@@ -21,6 +22,7 @@ mod namespace;
 mod receiving;
 #[cfg(test)]
 mod referrer_tests;
+mod relocate;
 mod replace;
 mod reports;
 mod resync;
@@ -36,6 +38,7 @@ mod subvolumes;
 mod together;
 mod usage;
 
+pub use balance::{BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus};
 pub use claims::Claim;
 pub use devices::{DeviceDescription, NewSize, OldContent, RemovedDevice, Resized, Storage};
 pub use discards::Trim;
@@ -92,7 +95,8 @@ pub(crate) struct Inner {
     told: Mutex<reports::Told, { order::TOLD }>,
     claims: claims::Claims,
     scrubs: scrub::Scrubs,
-    exclusive_operations: exclusive_operation::ExclusiveOperations,
+    exclusive_operations: Arc<exclusive_operation::ExclusiveOperations>,
+    balance: balance::Balance,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -102,7 +106,7 @@ impl Drop for Inner {
         self.engine.background_requests.request_commit();
         self.engine.background_requests.request_cleaning();
         self.engine.discards.wake();
-        for thread in [&self.timer, &self.cleaner, &self.discarder] {
+        for thread in [&self.timer, &self.cleaner, &self.discarder, &self.balance.thread] {
             let thread = thread.lock().take();
             // One of them may be the last that held the filesystem.
             if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -142,13 +146,15 @@ impl Filesystem {
             told: Mutex::default(),
             claims: claims::Claims::default(),
             scrubs: scrub::Scrubs::default(),
-            exclusive_operations: exclusive_operation::ExclusiveOperations::default(),
+            exclusive_operations: Arc::default(),
+            balance: balance::Balance::default(),
         }));
         let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
         filesystem.0.root.get_or_init(|| root);
         filesystem.prepare_writing()?;
         filesystem.start_timer();
         filesystem.start_cleaner();
+        filesystem.take_over_balance()?;
         filesystem.start_discarder();
         if filesystem.0.engine.env().background()
             && let Some(replacement) = filesystem.continue_replace()?
@@ -219,6 +225,10 @@ impl Filesystem {
 
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        if read_only && !self.is_read_only() {
+            // It is resumed when writing is allowed again.
+            let _ = self.balance_pause();
+        }
         let _alarm = self.0.engine.alarm();
         if read_only {
             // As in the kernel. Its threads have to get in once more before they end.
@@ -229,6 +239,7 @@ impl Filesystem {
             self.sync()?;
         }
         self.0.engine.set_read_only(read_only || self.options().read_only);
+        self.resume_left_balance();
         Ok(())
     }
 
@@ -243,7 +254,10 @@ impl Filesystem {
         self.0.engine.background_requests.request_commit();
         self.0.engine.background_requests.request_cleaning();
         self.0.engine.discards.wake();
-        for thread in [&self.0.timer, &self.0.cleaner, &self.0.discarder] {
+        if self.0.engine.env().background() {
+            self.0.balance.wait_until_stopped();
+        }
+        for thread in [&self.0.timer, &self.0.cleaner, &self.0.discarder, &self.0.balance.thread] {
             if let Some(thread) = thread.lock().take() {
                 let _ = thread.join();
             }

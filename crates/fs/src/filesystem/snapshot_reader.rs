@@ -3,6 +3,7 @@
 //! # Invariants
 //! 1. What is read is what was committed, and it does not change while the reader lives: the subvolume is read-only, and
 //!    until the last of its readers is gone it can be neither deleted nor made writable.
+//!    Blocks and data that are moved meanwhile stay where the reader's root leads to ([`CommittedReader`]).
 //! 2. Data is verified like that of every other reader.
 //!
 //! # Not here
@@ -13,7 +14,7 @@ use crate::backref::sharers::{self, Sharers};
 use crate::error::{Errno, Error, Result};
 use crate::file_extent::FileExtent;
 use crate::subvolume::SubvolumeInfo;
-use crate::transaction::BlockSource;
+use crate::transaction::{BlockSource, CommittedReader};
 use butterfs_ondisk::{Key, Logical, TreeId};
 use butterfs_tree::{Difference, NodePtr, Position};
 use std::ops::ControlFlow;
@@ -24,6 +25,7 @@ pub struct SnapshotReader {
     filesystem: Arc<Inner>,
     root: NodePtr,
     info: SubvolumeInfo,
+    _committed: CommittedReader,
 }
 
 impl Filesystem {
@@ -33,6 +35,10 @@ impl Filesystem {
         self.0.engine.must_not_be_together()?;
         // What is read now is in memory when nobody may change it.
         self.subvolume_info(id)?;
+        // Nothing is moved while a handle is open. On a filesystem that has stopped nothing is moved any more.
+        let handle = self.0.engine.join().ok();
+        let committed = self.0.engine.read_committed();
+        drop(handle);
         let mut table = self.0.engine.subvolume_table.lock();
         let (tree, info) = (self.0.engine.tree(id)?, self.subvolume_info(id)?);
         if !info.is_readonly() {
@@ -40,7 +46,8 @@ impl Filesystem {
         }
         table.begin(id);
         drop(table);
-        let mut reader = SnapshotReader { filesystem: Arc::clone(&self.0), root: tree.root(), info };
+        let mut reader =
+            SnapshotReader { filesystem: Arc::clone(&self.0), root: tree.root(), info, _committed: committed };
         if !self.is_read_only() && reader.may_be_ahead_of_the_disk() {
             self.sync()?;
             reader.root = tree.root();
@@ -124,19 +131,32 @@ impl SnapshotReader {
         out: &mut [u8],
     ) -> Result<()> {
         let _alarm = self.filesystem.engine.alarm();
-        self.filesystem.files.extent_content(extent, payload, verified, from, out)
+        self.follow(extent, |extent| self.filesystem.files.extent_content(extent, payload, verified, from, out))
     }
 
     /// The bytes of a whole extent as they lie on disk, into `out`, which is as long as it.
     pub fn stored_content(&self, extent: &FileExtent, verified: bool, out: &mut [u8]) -> Result<()> {
         let _alarm = self.filesystem.engine.alarm();
-        self.filesystem.files.stored_content(extent, verified, out)
+        self.follow(extent, |extent| self.filesystem.files.stored_content(extent, verified, out))
     }
 
     /// Where to look for others that share an extent, see [`Sharers`]; nowhere when it has one reference only.
     pub fn sharers(&self, at: Logical, len: u64, most: usize) -> Result<Sharers> {
         let _alarm = self.filesystem.engine.alarm();
+        let at = self.filesystem.engine.moved.now_at(at);
         Ok(sharers::sharers_of(&self.filesystem.engine, at, len, most)?.unwrap_or_default())
+    }
+
+    /// Reads an extent where its data is now.
+    fn follow(&self, extent: &FileExtent, mut read: impl FnMut(&FileExtent) -> Result<()>) -> Result<()> {
+        let moved = &self.filesystem.engine.moved;
+        loop {
+            let at = moved.now_at(extent.at);
+            match read(&FileExtent { at, ..*extent }) {
+                Err(_) if moved.now_at(extent.at) != at => {}
+                other => return other,
+            }
+        }
     }
 }
 

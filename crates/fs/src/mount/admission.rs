@@ -5,10 +5,8 @@ use crate::error::{Errno, Error, Result};
 use crate::options::{Canary, Options};
 use crate::transaction::{Core, Handle, Reserve};
 use butterfs_ondisk::items::QgroupStatus;
-use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Admission, Key, KeyType, TreeId, admission};
-use std::ops::ControlFlow;
 
 /// What is to be done about the tree log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,25 +90,17 @@ pub(super) fn refuse_unwritable_chunks(core: &Core) -> Result<()> {
     survivable.map_err(|error| refused(Errno::EINVAL, format!("{error} (mount with -o ro,degraded)")))
 }
 
-/// Refuses to write where somebody else's work is half-done.
-pub(super) fn refuse_unfinished_work(core: &Core) -> Result<()> {
-    let unfinished = |what: &str| {
-        let what = format!("{what} is unfinished; let the kernel finish it, or mount with -o ro");
-        Err(refused(Errno::EROFS, what))
-    };
-    let globals = core.globals();
-    if globals.root.get(core, Key::new(objectid::BALANCE, KeyType::TEMPORARY_ITEM, 0))?.is_some() {
-        return unfinished("a balance");
-    }
-    let mut relocation = false;
-    let reloc = TreeId::TREE_RELOC.0;
-    let (from, to) = (Key::new(reloc, KeyType::ROOT_ITEM, 0), Key::new(reloc, KeyType::ROOT_ITEM, u64::MAX));
-    globals.root.scan(core, from, to, &mut |_, _| {
-        relocation = true;
-        Ok(ControlFlow::Break(()))
+/// Refuses to write where a balance of the kernel was cut short in the middle of a chunk.
+pub(super) fn refuse_relocation(core: &Core) -> Result<()> {
+    let key = |offset| Key::new(TreeId::TREE_RELOC.0, KeyType::ROOT_ITEM, offset);
+    let mut found = false;
+    core.globals().root.scan(core, key(0), key(u64::MAX), &mut |_, _| {
+        found = true;
+        Ok(std::ops::ControlFlow::Break(()))
     })?;
-    if relocation {
-        return unfinished("a relocation");
+    if found {
+        let what = "a relocation is unfinished; let the kernel finish it, or mount with -o ro";
+        return Err(refused(Errno::EROFS, what.to_owned()));
     }
     Ok(())
 }

@@ -120,12 +120,12 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     core.volume.hold_repairs(is_rescue);
     if log == Log::Replay {
         admission::must_be_writable(core)?;
-        admission::refuse_unfinished_work(core)?;
+        admission::refuse_relocation(core)?;
         core.volume.repair_superblocks(&superblock)?;
         replay::run(&engine, admission::mark_quotas).map_err(|error| admission::not_replayed(&error))?;
         notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
     } else if !core.is_read_only() {
-        admission::refuse_unfinished_work(core)?;
+        admission::refuse_relocation(core)?;
         core.volume.repair_superblocks(&superblock)?;
     }
     if !core.is_read_only() && admission::give_up_quotas(&engine)? {

@@ -8,10 +8,12 @@
 //! 3. `used` is what the group's item will say at the end of the running commit.
 //! 4. In groups with parity an allocation shares no parity with what is needed, unless it was allowed to ([`rows`]).
 //! 5. `free_in_class` is the sum over the class's groups of what could be allocated.
+//! 6. A [closed](closed_groups) group serves no allocation and counts as having no free space.
 //!
 //! It knows neither trees nor devices. A group is loaded by whoever can read the free space tree, when
 //! [`Space::unloaded`] names it.
 
+mod closed_groups;
 mod discards;
 mod free_extents;
 mod free_space;
@@ -80,10 +82,17 @@ struct Group {
     excluded: Vec<Range<u64>>,
     excluded_bytes: u64,
     pinned: u64,
+    /// It serves no allocation.
+    closed: bool,
 }
 
 impl Group {
     fn allocatable(&self) -> u64 {
+        if self.closed { 0 } else { self.unallocated() }
+    }
+
+    /// Bytes that are free, whether or not they may be allocated.
+    fn unallocated(&self) -> u64 {
         match &self.free {
             Some(free) => free.total(),
             None => self.length.saturating_sub(self.used + self.excluded_bytes + self.pinned),
@@ -132,6 +141,10 @@ struct SpaceState {
     mixed: bool,
     /// A group of data or trees became empty since unused groups were last deleted.
     emptied: bool,
+    /// The profile of new allocations of a class, while the class is being converted.
+    targets: [Option<u64>; 4],
+    /// Closed groups that the next commit deletes if they are empty.
+    leaving: BTreeSet<u64>,
 }
 
 impl SpaceState {
@@ -152,6 +165,14 @@ impl SpaceState {
     }
 
     fn allocate_block(&mut self, class: Class, stream: Stream, sharing: Sharing, len: u64) -> Found {
+        match self.targets[class as usize].map(|target| self.find_block(class, stream, sharing, len, Some(target))) {
+            Some(found) if found != Found::Nothing => found,
+            _ => self.find_block(class, stream, sharing, len, None),
+        }
+    }
+
+    /// The same in groups of one profile, or of any.
+    fn find_block(&mut self, class: Class, stream: Stream, sharing: Sharing, len: u64, profile: Option<u64>) -> Found {
         let hint = self.hint[class as usize];
         let first = self.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
         let (mut unloaded, mut from) = (None, Some(first));
@@ -159,7 +180,10 @@ impl SpaceState {
         for wrapped in [false, true] {
             while let Some(start) = from.filter(|&start| !wrapped || start < first) {
                 let group = self.groups.get_mut(&start);
-                if let Some(group) = group.filter(|group| group.class == class && group.allocatable() >= len) {
+                let fits = |group: &&mut Group| {
+                    group.class == class && group.allocatable() >= len && group.has_profile(profile)
+                };
+                if let Some(group) = group.filter(fits) {
                     match &mut group.free {
                         None => unloaded = unloaded.or(Some(start)),
                         Some(free) => {
@@ -178,11 +202,20 @@ impl SpaceState {
         unloaded.map_or(Found::Nothing, |start| Found::Load(Logical(start)))
     }
 
-    fn allocate_extent(
+    fn allocate_extent(&mut self, class: Class, (want, min): (u64, u64), by: (Stream, Sharing)) -> Found {
+        match self.targets[class as usize].map(|target| self.find_extent(class, (want, min), by, Some(target))) {
+            Some(found) if found != Found::Nothing => found,
+            _ => self.find_extent(class, (want, min), by, None),
+        }
+    }
+
+    /// The same in groups of one profile, or of any.
+    fn find_extent(
         &mut self,
         class: Class,
         (want, min): (u64, u64),
         (stream, sharing): (Stream, Sharing),
+        profile: Option<u64>,
     ) -> Found {
         let hint = self.hint[class as usize];
         let first = self.groups.range(..=hint).next_back().map_or(0, |(&start, _)| start);
@@ -190,7 +223,7 @@ impl SpaceState {
             .groups
             .range(first..)
             .chain(self.groups.range(..first))
-            .filter(|(_, group)| group.class == class && group.allocatable() >= min)
+            .filter(|(_, group)| group.class == class && group.allocatable() >= min && group.has_profile(profile))
             .map(|(&start, _)| start)
             .collect();
         // A whole run wherever there is one, before any fragment; but a group must be loaded to know.
@@ -216,8 +249,9 @@ impl SpaceState {
         let (_, group) = self.group_at(at.0);
         let class = group.class as usize;
         // An allocation comes from a loaded group, and a loaded group stays loaded.
+        let before = group.allocatable();
         group.free.as_mut().expect("allocated from a loaded group").insert(at.0, len);
-        self.free[class] += len;
+        self.free[class] += group.allocatable() - before;
         class
     }
 
@@ -298,7 +332,7 @@ impl Space {
     pub fn start_again(&self, groups: impl Iterator<Item = (GroupInfo, Vec<Range<Logical>>, u64)>) {
         let mut state = self.state.lock();
         let writes = std::mem::take(&mut state.writes);
-        *state = SpaceState { reserved: state.reserved, writes, ..SpaceState::default() };
+        *state = SpaceState { reserved: state.reserved, targets: state.targets, writes, ..SpaceState::default() };
         drop(state);
         groups.for_each(|(info, excluded, columns)| self.add_group_in_rows(info, &excluded, false, columns));
     }
@@ -314,7 +348,8 @@ impl Space {
         let excluded: Vec<Range<u64>> = excluded.iter().map(|range| range.start.0..range.end.0).collect();
         let excluded_bytes = merged_len(&excluded);
         let (start, length, flags, used) = (info.start.0, info.length, info.flags, info.used);
-        let mut group = Group { length, flags, class, columns, used, free: None, excluded, excluded_bytes, pinned: 0 };
+        let (free, pinned, closed) = (None, 0, false);
+        let mut group = Group { length, flags, class, columns, used, free, excluded, excluded_bytes, pinned, closed };
         if new {
             let mut free = FreeSpace::new(start, columns);
             free.insert(start, length);
@@ -444,6 +479,17 @@ impl Space {
         let class = state.resolve(class);
         let found = state.allocate_extent(class, (want, min), (stream, sharing));
         if let (Found::Extent(at, _), Stream::Data) = (found, stream) {
+            state.begin_write(at);
+        }
+        found
+    }
+
+    /// The same of exactly `len` bytes in groups of one profile only.
+    pub fn allocate_extent_of(&self, class: Class, len: u64, by: (Stream, Sharing), profile: u64) -> Found {
+        let mut state = self.state.lock();
+        let class = state.resolve(class);
+        let found = state.find_extent(class, (len, len), by, Some(profile));
+        if let (Found::Extent(at, _), Stream::Data) = (found, by.0) {
             state.begin_write(at);
         }
         found

@@ -15,8 +15,8 @@ use butterfs_ondisk::items::block_group_flags as bits;
 use std::collections::BTreeSet;
 
 impl Group {
-    fn is_empty(&self) -> bool {
-        self.used == 0 && self.pinned == 0 && self.allocatable() == self.length - self.excluded_bytes
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0 && self.pinned == 0 && self.unallocated() == self.length - self.excluded_bytes
     }
 
     /// Free bytes beside the floor that the class keeps when this group leaves. Trees come back soon: a group that is
@@ -40,6 +40,7 @@ impl SpaceState {
         };
         let left = self.free[class as usize].saturating_sub(group.allocatable());
         group.is_empty()
+            && !group.closed
             && left >= self.reserved[class as usize] + floor + group.slack()
             && self.groups.iter().any(alike)
     }
@@ -74,7 +75,9 @@ impl Space {
         empty.sort_unstable();
         let mut deleted = Vec::new();
         for (_, start) in empty {
-            if deleted.len() < most && state.may_leave(start, metadata_floor) {
+            let is_leaving = state.leaving.contains(&start);
+            if deleted.len() < most && (is_leaving || state.may_leave(start, metadata_floor)) {
+                state.leaving.remove(&start);
                 let group = state.groups.remove(&start).expect("just listed");
                 state.free[group.class as usize] -= group.allocatable();
                 state.dirty.remove(&start);

@@ -12,6 +12,7 @@ use super::unallocated::Trimmed;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, GroupInfo};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
+use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::items::{ChunkHead, Stripe, block_group_flags as bits};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::profile::Profile;
@@ -407,7 +408,9 @@ impl Core {
         let groups = self.space.groups();
         let of_class = groups.iter().filter(|group| Class::of(group.flags) == Some(class));
         let wanted: Vec<&'static Profile> = of_class.filter_map(|group| Profile::of(group.flags)).collect();
-        let profile = devices.profile(&wanted, class);
+        let target = self.space.target(class).and_then(Profile::of);
+        let target = target.filter(|target| devices.usable().count() >= target.min_devices);
+        let profile = target.unwrap_or_else(|| devices.profile(&wanted, class));
         let map = self.volume.chunk_map();
         let logical = map.iter().map(Chunk::end).max().unwrap_or(Logical(0));
         let chunk = devices
@@ -419,6 +422,9 @@ impl Core {
         let mut map = (*map).clone();
         map.insert(chunk.clone()).map_err(|error| Error::corrupt(error.to_string()))?;
         devices.add_chunk(&chunk);
+        if let Some(feature) = feature_of(chunk.kind).filter(|feature| !self.has_incompat(*feature)) {
+            self.set_incompat(feature);
+        }
         let info = GroupInfo { start: chunk.start, length: chunk.length, flags: chunk.kind, used: 0 };
         let (excluded, columns) = (map.superblock_exclusions(&chunk), chunk.parity_columns());
         // The items wait before anything is allocated in the chunk: a block there must find them when that freezes. Who makes
@@ -441,6 +447,17 @@ impl Core {
 /// Whether a chunk of the profile is as long as each of its stripes.
 fn is_plain(profile: &Profile) -> bool {
     profile.max_devices.is_some()
+}
+
+/// The feature that a filesystem with chunks of this kind has.
+fn feature_of(kind: u64) -> Option<u64> {
+    if kind & (bits::RAID1C3 | bits::RAID1C4) != 0 {
+        Some(incompat::RAID1C34)
+    } else if kind & (bits::RAID5 | bits::RAID6) != 0 {
+        Some(incompat::RAID56)
+    } else {
+        None
+    }
 }
 
 /// Of so many devices with room, how many a chunk uses.

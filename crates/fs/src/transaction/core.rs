@@ -1,10 +1,12 @@
 //! What an open filesystem keeps from one transaction to the next, below inodes.
 
+use super::BlockSource;
 use super::devices::Devices;
 use super::dirty_inodes::DirtyInodes;
 use super::discards::Discards;
 use super::gate::Gate;
 use super::in_place::InPlaceWrites;
+use super::moved::Moved;
 use super::subvolume_table::SubvolumeTable;
 use super::tree::Tree;
 use super::tree_table::{GlobalTrees, TreeTable};
@@ -33,6 +35,8 @@ pub struct Core {
     pub(crate) dirty_inodes: DirtyInodes,
     pub(crate) devices: Devices,
     pub(crate) in_place: InPlaceWrites,
+    /// Which extents have got another address.
+    pub(crate) moved: Moved,
     /// Who may write the superblock when.
     pub(crate) order: SuperblockOrder,
     /// The last committed one.
@@ -89,6 +93,7 @@ impl Core {
             dirty_inodes: DirtyInodes::default(),
             devices,
             in_place: InPlaceWrites::default(),
+            moved: Moved::default(),
             // What the secondary superblocks hold is not known: the first commit writes them before the primary one.
             order: SuperblockOrder::new(durable.0),
             subvolume_table: SubvolumeTable::default(),
@@ -258,8 +263,13 @@ impl Core {
 
     /// The same of any tree that has a root item in `root`.
     pub(crate) fn stored_tree(&self, root: &Tree, id: TreeId) -> Result<Option<Tree>> {
+        self.stored_tree_from(self.into(), root, id)
+    }
+
+    /// The same with blocks from `source`.
+    pub(crate) fn stored_tree_from(&self, source: BlockSource<'_>, root: &Tree, id: TreeId) -> Result<Option<Tree>> {
         let behind = Key::new(id.0, KeyType(KeyType::ROOT_ITEM.0 + 1), 0);
-        let found = root.last_before(self, behind)?;
+        let found = root.last_before(source, behind)?;
         let found = found.filter(|(key, _)| key.objectid == id.0 && key.kind == KeyType::ROOT_ITEM);
         let Some((key, item)) = found else { return Ok(None) };
         let item = RootItem::parse(&item)

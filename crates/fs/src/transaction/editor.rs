@@ -115,7 +115,7 @@ impl Editor<'_> {
                 .transaction
                 .refs
                 .look(node.at(), |head| {
-                    head.new && head.net() == 1 && head.changes.is_only(RefBy::Tree(self.tree.id()))
+                    head.new && !head.set_full && head.net() == 1 && head.changes.is_only(RefBy::Tree(self.tree.id()))
                 })
                 .unwrap_or(false)
             && node.owner() == self.tree.id()

@@ -35,6 +35,16 @@ impl Core {
         }
     }
 
+    /// Has the free runs of a group in memory. No handle and no lock may be held.
+    pub(crate) fn load_whole_group(self: &Arc<Self>, group: &GroupInfo) -> Result<()> {
+        if self.space.is_loaded(group.start) { Ok(()) } else { self.load_group_ahead(group) }
+    }
+
+    /// The same for the group that begins at `start`.
+    pub(crate) fn load_group_at(self: &Arc<Self>, start: Logical) -> Result<()> {
+        self.space.group(start).map_or(Ok(()), |group| self.load_whole_group(&group))
+    }
+
     /// Loads a group, of which everything is read before a handle is joined.
     pub(crate) fn load_group_ahead(self: &Arc<Self>, group: &GroupInfo) -> Result<()> {
         self.free_runs(group)?;

@@ -160,7 +160,8 @@ impl Handle {
         &self.transaction
     }
 
-    pub(super) fn edited(&self) {
+    /// Something was changed under this handle.
+    pub(crate) fn edited(&self) {
         self.edited.store(true, Ordering::Relaxed);
     }
 

@@ -116,6 +116,12 @@ impl Core {
         self.reserve_metadata(bytes, reserve.frees).then(|| MetadataReservation { core: Arc::clone(self), bytes })
     }
 
+    /// Reserves room for `nodes` tree blocks, for an operation that frees space in the end.
+    pub(crate) fn reserve_nodes(self: &Arc<Self>, nodes: u64) -> Option<MetadataReservation> {
+        let bytes = nodes * u64::from(self.nodesize());
+        self.reserve_metadata(bytes, true).then(|| MetadataReservation { core: Arc::clone(self), bytes })
+    }
+
     /// Reserves room for `blocks` more log blocks, if there is any to spare.
     pub(crate) fn reserve_log(self: &Arc<Self>, blocks: u64) -> Option<MetadataReservation> {
         let bytes = blocks * u64::from(self.nodesize());
@@ -214,7 +220,7 @@ impl Core {
     }
 
     /// Bytes that must stay free beside all reservations of data.
-    fn data_floor(&self) -> u64 {
+    pub(crate) fn data_floor(&self) -> u64 {
         if self.space.is_mixed() { self.commit_cost() + self.global_reserve() } else { 0 }
     }
 

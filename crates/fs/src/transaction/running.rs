@@ -58,6 +58,8 @@ pub(crate) struct Books {
     pub changed_devices: Vec<DeviceChange>,
     /// A chunk was added: what lies in it is lost unless the transaction is committed.
     pub has_allocated_chunk: bool,
+    /// Extents were moved: a log would name addresses that the last commit does not know.
+    pub has_moved_extents: bool,
     /// The filesystem's label from this commit on.
     pub label: Option<[u8; 256]>,
     /// The commit is to give empty block groups back.
@@ -125,6 +127,11 @@ pub(crate) struct Ended {
 }
 
 impl Books {
+    /// Whether what is written from now on is only found by a commit.
+    pub fn forbid_log(&self) -> bool {
+        self.has_allocated_chunk || self.has_moved_extents
+    }
+
     /// Whether chunks or devices wait to be brought into the trees.
     pub fn has_chunk_work(&self) -> bool {
         !self.new_chunks.is_empty() || !self.moves.is_empty() || !self.device_changes.is_empty()

@@ -509,6 +509,18 @@ impl Tree {
         Ok(copy)
     }
 
+    /// The tree begins at another block, which has the same items, from now on. No handle but `handle` is open.
+    pub(crate) fn move_root(&self, handle: &Handle, root: NodePtr) {
+        self.note(handle);
+        handle.edited();
+        *self.root.write() = root;
+    }
+
+    /// Whether the tree copies even blocks of the running generation, which a snapshot shares.
+    pub(crate) fn is_copying_again(&self, running: Generation) -> bool {
+        self.forced_cow.load(Ordering::Relaxed) == running.0
+    }
+
     /// Makes the root node a block of this generation, even if nothing else changes.
     pub(crate) fn touch_root(&self, handle: &Handle) -> Result<()> {
         self.write(handle, |editor, root| editor.touch_root(root))

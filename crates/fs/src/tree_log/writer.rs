@@ -180,7 +180,7 @@ impl Logs {
     fn must_commit(&self, handle: &Handle, tree: &Tree) -> bool {
         let core = &self.core;
         let generation = handle.generation();
-        handle.transaction().books().has_allocated_chunk
+        handle.transaction().books().forbid_log()
             || core.incompat() != core.superblock().incompat_flags.get()
             || tree.is_deleted()
             || tree.committed_root(generation).is_none()
@@ -394,8 +394,8 @@ impl Logs {
         let core = &self.core;
         let mut slot = self.set.lock();
         let set = slot.as_mut().filter(|set| !set.broken).ok_or(Stop::Commit("the log lacks something"))?;
-        if handle.transaction().books().has_allocated_chunk {
-            return Err(Stop::Commit("a chunk was added"));
+        if handle.transaction().books().forbid_log() {
+            return Err(Stop::Commit("a chunk was added, or extents were moved"));
         }
         let frozen = set.freeze(core);
         core.space.close(&[Stream::Logs]);

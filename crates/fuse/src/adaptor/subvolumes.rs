@@ -65,7 +65,11 @@ fn is_about_contents(question: &Question) -> bool {
         | Question::CancelScrub(_)
         | Question::LimitScrub(_)
         | Question::ResetDeviceErrors(_)
-        | Question::GetHealth(_) => false,
+        | Question::GetHealth(_)
+        | Question::StartBalance(_)
+        | Question::ResumeBalance(_)
+        | Question::StopBalance(_)
+        | Question::GetBalance(_) => false,
     }
 }
 

@@ -88,6 +88,10 @@ const TABLE: &[(&str, Value, Effect)] = &[
     ("nodatacow", Bare, |options, _| data(options, "nodatacow", "")),
     ("datasum", Bare, |options, _| data(options, "datasum", "")),
     ("nodatasum", Bare, |options, _| data(options, "nodatasum", "")),
+    ("skip_balance", Bare, |options, _| {
+        options.engine.skip_balance = true;
+        Ok(())
+    }),
     ("discard", Optional, |options, value| discard(options, "discard", value)),
     ("nodiscard", Bare, |options, _| discard(options, "nodiscard", "")),
     ("rescan_uuid_tree", Bare, |options, _| {
@@ -422,7 +426,7 @@ mod tests {
     fn options_reach_engine_and_kernel() {
         let options = parsed(
             "ro,degraded,subvol=/a/b,commit=5,max_inline=4k,noatime,rescue=nologreplay,notreelog,allow_other,\
-                              rescan_uuid_tree,user_subvol_rm_allowed",
+                              skip_balance,rescan_uuid_tree,user_subvol_rm_allowed",
         );
         let engine = Options {
             read_only: true,
@@ -433,6 +437,7 @@ mod tests {
             no_log_replay: true,
             degraded: true,
             no_tree_log: true,
+            skip_balance: true,
             rescan_uuid_tree: true,
             user_subvol_rm_allowed: true,
             ..Options::default()

@@ -15,6 +15,7 @@
 //! Questions about streams are answered by whoever makes and applies streams.
 
 mod access;
+mod balance;
 mod devices;
 mod files;
 mod hold;

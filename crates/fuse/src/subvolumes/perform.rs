@@ -90,6 +90,10 @@ fn answer(answering: &Answering<'_>, question: &Question, sink: Sink<'_>) -> Res
         Question::CancelDeviceWork(question) => none(question, answering.cancel_work(question)),
         Question::StartReplace(question) => none(question, answering.start_replace(question)),
         Question::DescribeReplace(question) => one(question, answering.replace_status()?, sink),
+        Question::StartBalance(question) => answering.start_balance(question, &mut each(question, sink)),
+        Question::ResumeBalance(question) => answering.resume_balance(question, &mut each(question, sink)),
+        Question::StopBalance(question) => none(question, answering.stop_balance(question)),
+        Question::GetBalance(question) => answering.get_balance(&mut each(question, sink)),
     }
 }
 

@@ -1,0 +1,79 @@
+//! Copying data as it lies on disk, compressed or not, to another address. No lock and no handle is held.
+//!
+//! Every sector that has a checksum is compared with it; a sector that agrees in no copy is an error, and nothing of its extent
+//! is moved. Sectors without one (`NODATASUM`, or preallocated and not written) are copied as they are.
+
+use crate::error::{Error, Result};
+use crate::extent::TreeItems;
+use crate::extent::checksums::{self, Checksums, Layout};
+use crate::transaction::Core;
+use butterfs_ondisk::Logical;
+use std::sync::Arc;
+
+/// Bytes that are in memory at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// The checksums of an extent.
+pub(super) fn checksums_of(core: &Arc<Core>, at: Logical, len: u64) -> Result<Checksums> {
+    let items = TreeItems::reading(core, &core.globals().csum);
+    checksums::lookup(&items, Layout::of(core), at, len)
+}
+
+/// Copies `len` bytes, whole sectors, from `from` to `to`.
+pub(super) fn copy_data(core: &Arc<Core>, from: Logical, to: Logical, len: u64) -> Result<()> {
+    let mut done = 0;
+    let mut buffer = Vec::new();
+    while done < len {
+        let piece = PIECE_BYTES.min(len - done);
+        buffer.resize(piece as usize, 0);
+        read_piece(core, from.plus(done), &mut buffer)?;
+        core.volume().write_uncached(to.plus(done), &buffer)?;
+        done += piece;
+    }
+    Ok(())
+}
+
+fn read_piece(core: &Arc<Core>, at: Logical, out: &mut [u8]) -> Result<()> {
+    let sums = checksums_of(core, at, out.len() as u64)?;
+    let sector = core.sectorsize() as usize;
+    let mut from = 0;
+    while from < sums.len() {
+        let known = sums.get(from).is_some();
+        let to = (from..sums.len()).find(|index| sums.get(*index).is_some() != known).unwrap_or(sums.len());
+        let (at, part) = (at.plus((from * sector) as u64), &mut out[from * sector..to * sector]);
+        match known {
+            true => read_verified(core, at, part, &sums, from)?,
+            false => core.volume().read_unverified(at, part)?,
+        }
+        from = to;
+    }
+    Ok(())
+}
+
+/// Reads sectors that all have checksums, the first one number `first` of `sums`.
+fn read_verified(core: &Core, at: Logical, out: &mut [u8], sums: &Checksums, first: usize) -> Result<()> {
+    let sector = core.sectorsize() as usize;
+    if core.volume().read(at, out, &mut |data| agrees(core, at, data, sums, first)).is_ok() {
+        return Ok(());
+    }
+    // No copy is good as a whole; perhaps every sector is good in one of them.
+    for (index, into) in out.chunks_mut(sector).enumerate() {
+        let at = at.plus((index * sector) as u64);
+        core.volume().read(at, into, &mut |data| agrees(core, at, data, sums, first + index)).map_err(|error| {
+            core.volume().report(Some(at), error.to_string());
+            Error::from(error)
+        })?;
+    }
+    Ok(())
+}
+
+fn agrees(core: &Core, at: Logical, data: &[u8], sums: &Checksums, first: usize) -> Result<(), String> {
+    let (kind, sector) = (core.checksum_kind(), core.sectorsize() as usize);
+    for (index, bytes) in data.chunks(sector).enumerate() {
+        if sums.get(first + index).is_none_or(|stored| !kind.matches(bytes, stored)) {
+            let at = at.plus((index * sector) as u64);
+            return Err(format!("the data at {at} does not match its {}", kind.name()));
+        }
+    }
+    Ok(())
+}

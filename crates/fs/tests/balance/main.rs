@@ -1,0 +1,139 @@
+//! Balance beside the kernel's: what is shown before and after is the same, snapshots stay shared, and whoever judges the image
+//! finds it clean.
+
+mod scene;
+
+use butterfs_fs::{BalanceEnd, BalanceProgress};
+use butterfs_ondisk::balance::{args_flags, balance_flags};
+use butterfs_ondisk::items::{BalanceArgs, BalanceItem, block_group_flags as bits};
+use butterfs_testkit::images::{VARIANTS, Variant};
+use butterfs_testkit::kernel::check_all;
+use butterfs_testkit::requirement;
+use butterfs_testkit::scratch::Scratch;
+use scene::*;
+
+/// All chunks, without filters.
+fn everything() -> BalanceItem {
+    BalanceItem { flags: balance_flags::TYPES.into(), ..BalanceItem::default() }
+}
+
+fn variant(name: &str) -> &'static Variant {
+    VARIANTS.iter().find(|variant| variant.name == name).unwrap()
+}
+
+#[test]
+fn everything_moves_and_stays_what_it_was() {
+    if !requirement::kernel_btrfs("everything_moves_and_stays_what_it_was") {
+        return;
+    }
+    for name in ["default", "xxhash-4k", "crc32c-4k-full", "bgt-4k-sha256", "mixed"] {
+        let scratch = Scratch::new("balance-all");
+        let image = filled(variant(name), &scratch);
+        let (before, used) = (prints(&image), used_bytes(&image));
+        let fs = open(&image);
+        let chunks = fs.chunks().iter().count() as u64;
+        let moved = BalanceProgress { expected: chunks, considered: chunks, completed: chunks };
+        let end = fs.balance_start(everything()).unwrap();
+        assert_eq!(end, BalanceEnd::Completed { progress: moved, no_space: 0 }, "{name}");
+        fs.shutdown().unwrap();
+        drop(fs);
+        check_all(&image);
+        same(&before, &prints(&image), name);
+        // What was shared still is: nothing but a few blocks of the global trees was added.
+        let grown = used_bytes(&image).saturating_sub(used);
+        assert!(grown < 1 << 20, "{name}: {grown} bytes more are in use");
+        kernel_balances(&image, &["--full-balance"]);
+        check_all(&image);
+        same(&before, &prints(&image), name);
+    }
+}
+
+#[test]
+fn profiles_are_converted() {
+    if !requirement::kernel_btrfs("profiles_are_converted") {
+        return;
+    }
+    let scratch = Scratch::new("balance-convert");
+    let image = filled(variant("xxhash-4k"), &scratch);
+    let before = prints(&image);
+    let to = |target: u64| BalanceArgs {
+        flags: args_flags::CONVERT.into(),
+        target: target.into(),
+        ..BalanceArgs::default()
+    };
+    let single = butterfs_ondisk::balance::SINGLE;
+    for (data, trees, force) in [(bits::DUP, single, balance_flags::FORCE), (single, bits::DUP, 0)] {
+        let fs = open(&image);
+        let flags = (balance_flags::TYPES | force).into();
+        let control =
+            BalanceItem { flags, data: to(data), metadata: to(trees), system: to(trees), ..BalanceItem::default() };
+        if force != 0 {
+            let unforced = BalanceItem { flags: balance_flags::TYPES.into(), ..control };
+            let refused = fs.balance_start(unforced).unwrap_err().to_string();
+            assert!(refused.contains("reduces metadata redundancy"), "{refused}");
+        }
+        assert!(matches!(fs.balance_start(control).unwrap(), BalanceEnd::Completed { no_space: 0, .. }));
+        for chunk in fs.chunks().iter() {
+            let wanted = if chunk.kind & bits::DATA != 0 { data } else { trees };
+            assert_eq!(chunk.kind & bits::PROFILE_MASK, wanted & bits::PROFILE_MASK, "chunk {}", chunk.start);
+        }
+        fs.shutdown().unwrap();
+        drop(fs);
+        check_all(&image);
+        same(&before, &prints(&image), "converted");
+    }
+    kernel_balances(&image, &["--full-balance"]);
+    check_all(&image);
+}
+
+#[test]
+fn work_goes_on_beside_it() {
+    let device = std::sync::Arc::new(butterfs_device::MemoryDevice::new(768 << 20));
+    let devices: Vec<std::sync::Arc<dyn butterfs_device::BlockDevice>> = vec![device.clone()];
+    let made = butterfs_fs::mkfs::MkfsOptions { nodesize: Some(4096), ..Default::default() };
+    butterfs_fs::mkfs::mkfs(&devices, &made, &butterfs_fs::Env::system()).unwrap();
+    let fs = butterfs_fs::Filesystem::open(devices, Default::default(), butterfs_fs::Env::system()).unwrap();
+    let workers: Vec<Worker> = (0..3).map(|number| Worker::new(&fs, number)).collect();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run(&stop))).collect();
+        for _ in 0..6 {
+            let end = fs.balance_start(everything()).unwrap();
+            assert!(matches!(end, BalanceEnd::Completed { .. }), "{end:?}");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        running.into_iter().map(|thread| thread.join().unwrap()).for_each(|worker| worker.verify());
+    });
+    fs.shutdown().unwrap();
+    let report = butterfs_testkit::judge::judge_memory(&device);
+    assert!(report.is_clean(), "{}", butterfs_testkit::judge::text(&report));
+}
+
+/// A balance, and some work after it, with this bug; whether the judge finds the image clean.
+fn clean_with(canary: Option<butterfs_fs::options::Canary>) -> bool {
+    let device = std::sync::Arc::new(butterfs_device::MemoryDevice::new(512 << 20));
+    let devices: Vec<std::sync::Arc<dyn butterfs_device::BlockDevice>> = vec![device.clone()];
+    let made = butterfs_fs::mkfs::MkfsOptions { nodesize: Some(4096), ..Default::default() };
+    butterfs_fs::mkfs::mkfs(&devices, &made, &butterfs_fs::Env::system()).unwrap();
+    let mut options = butterfs_fs::Options::default();
+    options.policies.canary = canary;
+    let fs = butterfs_fs::Filesystem::open(devices, options, butterfs_fs::Env::system()).unwrap();
+    let mut worker = Worker::new(&fs, 1);
+    worker.write_all(40);
+    worker.snapshot("kept");
+    fs.sync().unwrap();
+    fs.balance_start(everything()).unwrap();
+    worker.write_all(5);
+    // What the bug has broken may end the filesystem.
+    let _ = fs.shutdown();
+    drop((worker, fs));
+    butterfs_testkit::judge::judge_memory(&device).is_clean()
+}
+
+#[test]
+fn bugs_are_found() {
+    use butterfs_fs::options::Canary;
+    assert!(clean_with(None));
+    assert!(!clean_with(Some(Canary::RelocationUnmarked)), "blocks that are shared and do not say so");
+    assert!(!clean_with(Some(Canary::RelocationWithoutChecksums)), "data without checksums");
+}
