@@ -6,6 +6,7 @@
 use crate::args;
 use crate::commands::Run;
 use crate::error::{CliError, os_message};
+use butterfs_fs::Env;
 use rustix::fs::{FallocateFlags, IFlags};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -61,7 +62,7 @@ impl SwapUuid {
     fn bytes(self) -> [u8; 16] {
         match self {
             SwapUuid::Clear => [0; 16],
-            SwapUuid::Random => *uuid::Uuid::new_v4().as_bytes(),
+            SwapUuid::Random => Env::system().uuid(),
             SwapUuid::Time => by_time(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
             SwapUuid::Given(given) => *given.as_bytes(),
         }
@@ -73,7 +74,7 @@ fn by_time(since_1970: Duration) -> [u8; 16] {
     /// Units of 100 nanoseconds from 1582-10-15 to 1970.
     const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
     let units = EPOCH.wrapping_add((since_1970.as_nanos() / 100) as u64);
-    let mut bytes = *uuid::Uuid::new_v4().as_bytes();
+    let mut bytes = Env::system().uuid();
     bytes[..4].copy_from_slice(&(units as u32).to_be_bytes());
     bytes[4..6].copy_from_slice(&((units >> 32) as u16).to_be_bytes());
     bytes[6..8].copy_from_slice(&(((units >> 48) as u16 & 0x0fff) | 0x1000).to_be_bytes());
