@@ -132,7 +132,7 @@ fn rescue_mounts_are_as_the_kernel_s() {
         for words in ["", word, "all"] {
             let shown = open(&image, words).and_then(|opened| {
                 let print = Fingerprint::of_library(&opened);
-                print.map_err(|why| butterfs_fs::Error::corrupt(why))
+                print.map_err(butterfs_fs::Error::corrupt)
             });
             assert_eq!(written(&image), before, "{name}, {words}: nothing is written");
             let kernel = kernel_shows(&image, words);
