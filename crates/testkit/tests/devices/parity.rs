@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const ELEMENT: usize = 64 << 10;
-const ZERO: [u8; ELEMENT] = [0; ELEMENT];
+static ZERO: [u8; ELEMENT] = [0; ELEMENT];
 
 /// A chunk with parity, as `btrfs inspect-internal dump-tree` prints it.
 struct ParityChunk {
