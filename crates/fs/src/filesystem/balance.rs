@@ -15,6 +15,8 @@
 //!    stopped.
 //! 4. Chunks are taken from the highest address downwards, so that none is taken that the balance itself has added.
 //! 5. A chunk for which there is no room is counted, and the next one is tried.
+//! 6. A run that is dropped before its end, by a panic for example, leaves a paused balance ([`Turn`]): nobody waits for a run
+//!    that is gone.
 
 use super::relocate::{Emptied, Emptying};
 use super::{Exclusive, ExclusiveOperation, Filesystem};
@@ -140,9 +142,37 @@ impl Balance {
     }
 }
 
-/// A balance that is being carried out, a step at a time.
+/// The one run that may work on a balance. Dropping it before the balance has stopped pauses the balance.
+struct Turn {
+    balance: Arc<Balance>,
+    is_over: bool,
+}
+
+impl Turn {
+    /// The balance is paused, to be resumed.
+    fn pause(&mut self) {
+        self.is_over = true;
+        self.balance.change(|current| {
+            let Some(current) = current else { return };
+            current.state = BalanceState::Paused;
+            // A paused balance may always take the place of the one that runs.
+            let _ = current.exclusive.become_operation(ExclusiveOperation::BalancePaused);
+        });
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.pause();
+        }
+    }
+}
+
+/// A balance that is being carried out, a step at a time. Dropping it pauses the balance.
 #[doc(hidden)]
 pub struct BalanceRun {
+    turn: Turn,
     control: BalanceItem,
     /// Chunks below it are still to be looked at.
     below: Logical,
@@ -193,6 +223,7 @@ fn index_of(kind: u64) -> usize {
 impl Filesystem {
     /// Balances as `control` says, until it is done, paused or cancelled. `EINPROGRESS` while another exclusive operation runs.
     pub fn balance_start(&self, control: BalanceItem) -> Result<BalanceEnd> {
+        let _alarm = self.0.engine.alarm();
         let run = self.balance_begin(control)?;
         self.balance_drive(run)
     }
@@ -200,45 +231,49 @@ impl Filesystem {
     /// Begins a balance; [`balance_drive`](Self::balance_drive) does the work.
     #[doc(hidden)]
     pub fn balance_begin(&self, mut control: BalanceItem) -> Result<BalanceRun> {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
         control.flags &= balance_flags::TYPES | balance_flags::FORCE;
         let exclusive = self.begin_exclusive(ExclusiveOperation::Balance)?;
         self.check_balance(&control)?;
         self.put_balance_item(Some(&control))?;
         self.set_targets(Some(&control));
-        Ok(self.enter_balance(control, exclusive, BalanceState::Running))
+        self.enter_balance(control, exclusive, BalanceState::Running);
+        Ok(self.balance_run(control))
     }
 
-    fn enter_balance(&self, control: BalanceItem, exclusive: Exclusive, state: BalanceState) -> BalanceRun {
-        let mut run = self.balance_run(control);
-        let progress = match state {
-            BalanceState::Paused => BalanceProgress::default(),
-            _ => self.count_chunks(&mut run),
-        };
+    fn enter_balance(&self, control: BalanceItem, exclusive: Exclusive, state: BalanceState) {
+        let progress = BalanceProgress::default();
         self.0.balance.change(|current| *current = Some(Current { control, state, progress, exclusive }));
-        run
     }
 
+    /// The balance is running since a moment ago.
     fn balance_run(&self, control: BalanceItem) -> BalanceRun {
-        let limits = Limits::of(&control);
-        BalanceRun {
+        let turn = Turn { balance: Arc::clone(&self.0.balance), is_over: false };
+        let mut run = BalanceRun {
+            turn,
             control,
             below: Logical(u64::MAX),
-            limits,
+            limits: Limits::of(&control),
             work: None,
             no_space: 0,
             progress: BalanceProgress::default(),
-        }
+        };
+        let progress = self.count_chunks(&mut run);
+        self.0.balance.with(|current| current.progress = progress);
+        run
     }
 
     /// Goes on with a paused balance; what is finished is not repeated. `ENOTCONN` when none is paused.
     pub fn balance_resume(&self) -> Result<BalanceEnd> {
+        let _alarm = self.0.engine.alarm();
         let run = self.balance_begin_again()?;
         self.balance_drive(run)
     }
 
     #[doc(hidden)]
     pub fn balance_begin_again(&self) -> Result<BalanceRun> {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
         let mut resumed = Err(Error::refused(Errno::ENOTCONN, "no balance is paused"));
         self.0.balance.change(|current| match current {
@@ -252,14 +287,12 @@ impl Filesystem {
             Some(_) => resumed = Err(Error::refused(Errno::EINPROGRESS, "the balance is running")),
             None => {}
         });
-        let mut run = self.balance_run(resumed?);
-        let progress = self.count_chunks(&mut run);
-        self.0.balance.with(|current| current.progress = progress);
-        Ok(run)
+        Ok(self.balance_run(resumed?))
     }
 
     /// Stops a balance that runs after the chunk that it is at, to be resumed. `ENOTCONN` when none runs.
     pub fn balance_pause(&self) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
         if !self.0.balance.ask(BalanceState::PauseRequested) {
             return Err(Error::refused(Errno::ENOTCONN, "no balance is running"));
         }
@@ -269,6 +302,7 @@ impl Filesystem {
 
     /// Ends a balance that runs or is paused. `ENOTCONN` when there is none.
     pub fn balance_cancel(&self) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
         let asked = self.0.balance.ask(BalanceState::CancelRequested);
         if asked {
@@ -286,11 +320,13 @@ impl Filesystem {
     /// Asks a balance that runs to end, and does not wait: for whoever carries it out.
     #[doc(hidden)]
     pub fn balance_ask_to_cancel(&self) {
+        let _alarm = self.0.engine.alarm();
         self.0.balance.ask(BalanceState::CancelRequested);
     }
 
     /// The balance that runs or is paused.
     pub fn balance_status(&self) -> Option<BalanceStatus> {
+        let _alarm = self.0.engine.alarm();
         self.0.balance.with(|current| BalanceStatus {
             state: current.state,
             control: current.control,
@@ -301,6 +337,7 @@ impl Filesystem {
     /// Carries a balance out.
     #[doc(hidden)]
     pub fn balance_drive(&self, mut run: BalanceRun) -> Result<BalanceEnd> {
+        let _alarm = self.0.engine.alarm();
         loop {
             if let Some(end) = self.balance_step(&mut run)? {
                 return Ok(end);
@@ -311,6 +348,7 @@ impl Filesystem {
     /// Does one step of it; how it ended, if it did.
     #[doc(hidden)]
     pub fn balance_step(&self, run: &mut BalanceRun) -> Result<Option<BalanceEnd>> {
+        let _alarm = self.0.engine.alarm();
         let asked = self.0.balance.with(|current| {
             run.progress = current.progress;
             current.state
@@ -328,7 +366,7 @@ impl Filesystem {
                 Err(error) => {
                     run.work = None;
                     // The first error counts.
-                    let _ = self.end_balance();
+                    let _ = self.end_run(run);
                     return Err(error);
                 }
             },
@@ -336,15 +374,17 @@ impl Filesystem {
         let Some(end) = end else { return Ok(None) };
         run.work = None;
         match end {
-            BalanceEnd::Paused => self.0.balance.change(|current| {
-                let Some(current) = current else { return };
-                current.state = BalanceState::Paused;
-                let paused = current.exclusive.become_operation(ExclusiveOperation::BalancePaused);
-                paused.expect("nothing runs beside a balance");
-            }),
-            BalanceEnd::Completed { .. } | BalanceEnd::Cancelled => self.end_balance()?,
+            BalanceEnd::Paused => run.turn.pause(),
+            BalanceEnd::Completed { .. } | BalanceEnd::Cancelled => self.end_run(run)?,
         }
         Ok(Some(end))
+    }
+
+    /// Ends the balance of a run, which is over even where the item could not be removed.
+    fn end_run(&self, run: &mut BalanceRun) -> Result<()> {
+        let ended = self.end_balance();
+        run.turn.is_over = true;
+        ended
     }
 
     /// Works on the chunk that is being emptied, or looks for the next one. False when there is none.
@@ -546,7 +586,7 @@ impl Filesystem {
         }
         self.set_targets(Some(&control));
         let exclusive = self.begin_exclusive(ExclusiveOperation::BalancePaused)?;
-        let _ = self.enter_balance(control, exclusive, BalanceState::Paused);
+        self.enter_balance(control, exclusive, BalanceState::Paused);
         self.resume_left_balance();
         Ok(())
     }

@@ -96,7 +96,7 @@ pub(crate) struct Inner {
     claims: claims::Claims,
     scrubs: scrub::Scrubs,
     exclusive_operations: Arc<exclusive_operation::ExclusiveOperations>,
-    balance: balance::Balance,
+    balance: Arc<balance::Balance>,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -147,7 +147,7 @@ impl Filesystem {
             claims: claims::Claims::default(),
             scrubs: scrub::Scrubs::default(),
             exclusive_operations: Arc::default(),
-            balance: balance::Balance::default(),
+            balance: Arc::default(),
         }));
         let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
         filesystem.0.root.get_or_init(|| root);

@@ -1,6 +1,7 @@
 //! Balance beside the kernel's: what is shown before and after is the same, snapshots stay shared, and whoever judges the image
 //! finds it clean.
 
+mod panics;
 mod scene;
 
 use butterfs_fs::{BalanceEnd, BalanceProgress};
