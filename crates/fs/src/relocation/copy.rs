@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums, Layout};
+use crate::extent::rows::{self, Caching};
 use crate::transaction::Core;
 use butterfs_ondisk::Logical;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub(super) fn copy_data(core: &Arc<Core>, from: Logical, to: Logical, len: u64) 
         let piece = PIECE_BYTES.min(len - done);
         buffer.resize(piece as usize, 0);
         read_piece(core, from.plus(done), &mut buffer)?;
-        core.volume().write_uncached(to.plus(done), &buffer)?;
+        // Rows with parity in which nothing was written yet may contradict their parity.
+        rows::write(core, to.plus(done), &buffer, Caching::Avoided)?;
         done += piece;
     }
     Ok(())
