@@ -485,6 +485,7 @@ impl Filesystem {
 
     /// It is over: the item goes, and the profiles of new chunks are those that there are.
     fn end_balance(&self) -> Result<()> {
+        self.0.engine.clear_unused_features();
         let removed = self.put_balance_item(None);
         self.set_targets(None);
         self.0.balance.change(|current| *current = None);

@@ -438,6 +438,16 @@ impl Core {
         Ok(())
     }
 
+    /// Takes back the features of profiles that no chunk has any more. The next commit records it.
+    pub(crate) fn clear_unused_features(&self) {
+        // Nobody adds a chunk meanwhile. Chunks that are moving get their feature when they have moved.
+        let _devices = self.devices.space.lock();
+        let (map, moving) = (self.volume.chunk_map(), self.volume.moving());
+        let kinds = map.iter().chain(moving.iter().map(|chunk| &**chunk)).map(|chunk| chunk.kind);
+        let needed = kinds.filter_map(feature_of).fold(0, |all, feature| all | feature);
+        self.clear_incompat((incompat::RAID56 | incompat::RAID1C34) & !needed);
+    }
+
     /// Makes room for one more tree block.
     pub(super) fn allocate_chunk_for_node(&self, system: bool) -> Result<()> {
         self.allocate_chunk(if system { Class::System } else { Class::Metadata })

@@ -183,6 +183,12 @@ impl Core {
         self.nodes.change_identity(|identity| identity.incompat |= bit);
     }
 
+    /// Removes incompat features that nothing on disk needs since the last commit.
+    pub(super) fn clear_incompat(&self, bits: u64) {
+        self.incompat.fetch_and(!bits, Ordering::Relaxed);
+        self.nodes.change_identity(|identity| identity.incompat &= !bits);
+    }
+
     /// Takes features back that the running transaction added.
     pub(crate) fn restore_features(&self, incompat: u64, uuid_tree_current: bool) {
         self.incompat.store(incompat, Ordering::Relaxed);

@@ -49,7 +49,7 @@ fn device() -> Arc<MemoryDevice> {
     let devices: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
     butterfs_fs::mkfs::mkfs(&devices, &Default::default(), &Env::system()).unwrap();
     let fs = open(&device, Options::default(), Env::system());
-    Worker::new(&fs, 1).write_all(40);
+    Worker::new(&fs, 1).write_all(40).unwrap();
     fs.shutdown().unwrap();
     device
 }

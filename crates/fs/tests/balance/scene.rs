@@ -131,13 +131,13 @@ impl Worker {
                         self.fs.delete_subvolume(root, oldest.as_bytes()).unwrap();
                     }
                 }
-                _ => self.write(&name),
+                _ => self.write(&name).unwrap(),
             }
         }
         self
     }
 
-    fn write(&mut self, name: &str) {
+    fn write(&mut self, name: &str) -> butterfs_fs::Result<()> {
         let id = match self.fs.lookup(self.directory, name.as_bytes()) {
             Ok(found) => found.id,
             Err(_) => self.fs.create(&CALLER, self.directory, name.as_bytes(), 0o644).unwrap().id,
@@ -146,16 +146,17 @@ impl Worker {
         let seed = self.next(1 << 30);
         let bytes: Vec<u8> =
             (0..len as u64).map(|index| ((index * 31 + seed) ^ (seed >> (index % 24))) as u8).collect();
-        self.fs.write(id, at as u64, &bytes, false).unwrap();
+        self.fs.write(id, at as u64, &bytes, false)?;
         self.fs.forget(id, 1);
         let known = self.known.entry(name.to_owned()).or_default();
         known.resize(known.len().max(at + len), 0);
         known[at..at + len].copy_from_slice(&bytes);
+        Ok(())
     }
 
     /// Writes into so many files.
-    pub fn write_all(&mut self, files: u64) {
-        (0..files).for_each(|number| self.write(&format!("file{number}")));
+    pub fn write_all(&mut self, files: u64) -> butterfs_fs::Result<()> {
+        (0..files).try_for_each(|number| self.write(&format!("file{number}")))
     }
 
     pub fn snapshot(&self, name: &str) {
