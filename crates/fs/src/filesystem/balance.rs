@@ -172,7 +172,6 @@ impl Drop for Turn {
 /// A balance that is being carried out, a step at a time. Dropping it pauses the balance.
 #[doc(hidden)]
 pub struct BalanceRun {
-    turn: Turn,
     control: BalanceItem,
     /// Chunks below it are still to be looked at.
     below: Logical,
@@ -180,6 +179,8 @@ pub struct BalanceRun {
     work: Option<Work>,
     no_space: u64,
     progress: BalanceProgress,
+    /// Dropped last: what waits for the balance finds no chunk half-moved.
+    turn: Turn,
 }
 
 impl BalanceRun {
