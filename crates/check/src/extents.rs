@@ -380,8 +380,18 @@ impl Comparison<'_, '_> {
         // While a deleted tree is dropped, its shared blocks are given full references one after the other, from the
         // top down: below one that has them, the others name their owner and are not referred to by it any more.
         let dying = self.roots.get(TreeId(seen.owner)).is_some_and(Root::is_dead);
-        if extent.flags & extent_flags::FULL_BACKREF == 0 && !owned && !dying {
+        if extent.flags & extent_flags::FULL_BACKREF == 0 && !owned && !dying && !self.is_below_reloc(extent) {
             session.report(Finding::FullBackrefMissing { at, owner: Tree(TreeId(seen.owner)) });
         }
+    }
+
+    /// Whether a block that a balance made refers to it. Such a block has full back references, and a balance does not give them to
+    /// children that stay where they are.
+    fn is_below_reloc(&self, extent: &Extent) -> bool {
+        let made_by_balance = |source: &Source| {
+            source.kind == KeyType::SHARED_BLOCK_REF.0
+                && self.seen.get(&source.from).is_some_and(|parent| parent.is_reloc)
+        };
+        extent.sources.iter().any(|(source, _)| made_by_balance(source))
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Parent {
     pub owner: TreeId,
     /// Its references are those of its address.
     pub full: bool,
+    /// A balance made it: its children need neither the flag nor their owner.
+    pub is_reloc: bool,
 }
 
 /// How a block was come by.

@@ -5,7 +5,7 @@
 //! remembered. Where they are not, `extents::compare` finds out what it is.
 //!
 //! Also: a block without the flag for full back references must be referred to by its owner. A block is remembered here
-//! from its first visit, when that is not by way of its owner, until it is.
+//! from its first visit, when that is not by way of its owner, until it is. A parent that a balance made excuses it.
 
 use crate::mix;
 use crate::references::Source;

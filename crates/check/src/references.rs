@@ -122,7 +122,12 @@ impl References {
 
     /// What `node` references from slot `first` on, unless it was asked before.
     pub fn add(&self, node: &Node, first: usize, extents: &ExtentScan) {
-        let seen = Seen { level: node.level().get(), generation: node.generation().get(), owner: node.owner().get() };
+        let seen = Seen {
+            level: node.level().get(),
+            generation: node.generation().get(),
+            owner: node.owner().get(),
+            is_reloc: node.is_reloc(),
+        };
         let mut collected = self.collected.lock();
         if collected.seen.insert(node.at().get(), seen).is_none() {
             let full = extents.is_full(node.at().get());

@@ -24,6 +24,8 @@ pub(crate) struct Seen {
     pub level: u8,
     pub generation: u64,
     pub owner: u64,
+    /// A balance made it.
+    pub is_reloc: bool,
 }
 
 #[derive(Default)]

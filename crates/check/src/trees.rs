@@ -92,12 +92,14 @@ impl<'s, 'a> Trees<'s, 'a> {
             return;
         }
         let owned = match way.parent {
-            Some(parent) => !parent.full && parent.owner == owner,
+            Some(parent) => parent.is_reloc || (!parent.full && parent.owner == owner),
             None => way.ptr.tree == owner,
         };
         match (owned, is_new) {
             (true, false) => self.unowned.remove(at.get()),
-            (false, true) => self.unowned.insert(at.get(), &Seen { level: 0, generation: 0, owner: owner.get() }),
+            (false, true) => {
+                self.unowned.insert(at.get(), &Seen { level: 0, generation: 0, owner: owner.get(), is_reloc: false })
+            }
             _ => {}
         }
     }
@@ -133,7 +135,7 @@ impl Fold for TreeFold<'_, '_, '_> {
     }
 
     fn as_parent(&self, node: &Node) -> Parent {
-        Parent { owner: node.owner(), full: self.trees.scan.is_full(node.at().get()) }
+        Parent { owner: node.owner(), full: self.trees.scan.is_full(node.at().get()), is_reloc: node.is_reloc() }
     }
 
     fn known(&self, way: &Way) -> Option<Part<Inodes>> {
