@@ -52,6 +52,8 @@ struct Freed {
     ranges: BTreeMap<(Place, u64), u64>,
     /// When the background begins.
     due: Option<Duration>,
+    /// The filesystem is being closed: nobody waits any more.
+    is_closing: bool,
 }
 
 impl Freed {
@@ -201,8 +203,11 @@ impl Discards {
 
     /// Everything that waits, in ascending order.
     pub fn take_freed(&self) -> Vec<(Place, Range<u64>)> {
-        let freed = std::mem::take(&mut *self.freed.lock());
-        freed.ranges.into_iter().map(|((place, start), end)| (place, start..end)).collect()
+        let mut freed = self.freed.lock();
+        freed.due = None;
+        let ranges = std::mem::take(&mut freed.ranges);
+        drop(freed);
+        ranges.into_iter().map(|((place, start), end)| (place, start..end)).collect()
     }
 
     /// Bytes that wait, at most.
@@ -213,6 +218,9 @@ impl Discards {
     /// Waits until something is due, or until it is [told](Self::wake) to look. True when something is due.
     pub fn wait_for_freed(&self, env: &Env) -> bool {
         let mut freed = self.freed.lock();
+        if freed.is_closing {
+            return false;
+        }
         match freed.due.map(|due| due.saturating_sub(env.uptime())) {
             Some(Duration::ZERO) => return true,
             Some(left) => drop(self.freed_changed.wait_for(&mut freed, left)),
@@ -224,12 +232,14 @@ impl Discards {
     /// Waits for so long, or until it is [told](Self::wake) to stop.
     pub fn rest(&self, time: Duration) {
         let mut freed = self.freed.lock();
-        self.freed_changed.wait_for(&mut freed, time);
+        if !freed.is_closing {
+            self.freed_changed.wait_for(&mut freed, time);
+        }
     }
 
-    /// Ends a wait for freed space.
+    /// Ends every wait for freed space from now on: the filesystem is being closed.
     pub fn wake(&self) {
-        drop(self.freed.lock());
+        self.freed.lock().is_closing = true;
         self.freed_changed.notify_all();
     }
 }
