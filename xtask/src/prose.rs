@@ -78,7 +78,8 @@ fn leads_somewhere(document: &Path, target: &str) -> bool {
         "" => document.to_owned(),
         file => document.parent().unwrap_or(document).join(file),
     };
-    let has_heading = || std::fs::read_to_string(&path).is_ok_and(|text| text.lines().any(|line| anchor(line) == heading));
+    let has_heading =
+        || std::fs::read_to_string(&path).is_ok_and(|text| text.lines().any(|line| anchor(line) == heading));
     path.exists() && (heading.is_empty() || has_heading())
 }
 
@@ -96,7 +97,8 @@ mod tests {
     #[test]
     fn long_lines_and_broken_links_are_found() {
         let long = "word ".repeat(30);
-        let text = format!("{long}\n```\n{long}\n```\n| {long}\n[a](missing.md) [b](#here) [c](#there)\n## Here\n{long}\n");
+        let text =
+            format!("{long}\n```\n{long}\n```\n| {long}\n[a](missing.md) [b](#here) [c](#there)\n## Here\n{long}\n");
         assert_eq!(long_lines(&text).collect::<Vec<_>>(), [1, 8]);
         assert_eq!(anchor("## The superblock, again"), "the-superblock-again");
         let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/prose.rs");

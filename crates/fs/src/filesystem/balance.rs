@@ -193,6 +193,7 @@ fn index_of(kind: u64) -> usize {
 impl Filesystem {
     /// Balances as `control` says, until it is done, paused or cancelled. `EINPROGRESS` while another exclusive operation runs.
     pub fn balance_start(&self, control: BalanceItem) -> Result<BalanceEnd> {
+        let _alarm = self.0.engine.alarm();
         let run = self.balance_begin(control)?;
         self.balance_drive(run)
     }
@@ -200,6 +201,7 @@ impl Filesystem {
     /// Begins a balance; [`balance_drive`](Self::balance_drive) does the work.
     #[doc(hidden)]
     pub fn balance_begin(&self, mut control: BalanceItem) -> Result<BalanceRun> {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
         control.flags &= balance_flags::TYPES | balance_flags::FORCE;
         let exclusive = self.begin_exclusive(ExclusiveOperation::Balance)?;
@@ -233,12 +235,14 @@ impl Filesystem {
 
     /// Goes on with a paused balance; what is finished is not repeated. `ENOTCONN` when none is paused.
     pub fn balance_resume(&self) -> Result<BalanceEnd> {
+        let _alarm = self.0.engine.alarm();
         let run = self.balance_begin_again()?;
         self.balance_drive(run)
     }
 
     #[doc(hidden)]
     pub fn balance_begin_again(&self) -> Result<BalanceRun> {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
         let mut resumed = Err(Error::refused(Errno::ENOTCONN, "no balance is paused"));
         self.0.balance.change(|current| match current {
@@ -260,6 +264,7 @@ impl Filesystem {
 
     /// Stops a balance that runs after the chunk that it is at, to be resumed. `ENOTCONN` when none runs.
     pub fn balance_pause(&self) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
         if !self.0.balance.ask(BalanceState::PauseRequested) {
             return Err(Error::refused(Errno::ENOTCONN, "no balance is running"));
         }
@@ -269,6 +274,7 @@ impl Filesystem {
 
     /// Ends a balance that runs or is paused. `ENOTCONN` when there is none.
     pub fn balance_cancel(&self) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
         let asked = self.0.balance.ask(BalanceState::CancelRequested);
         if asked {
@@ -286,11 +292,13 @@ impl Filesystem {
     /// Asks a balance that runs to end, and does not wait: for whoever carries it out.
     #[doc(hidden)]
     pub fn balance_ask_to_cancel(&self) {
+        let _alarm = self.0.engine.alarm();
         self.0.balance.ask(BalanceState::CancelRequested);
     }
 
     /// The balance that runs or is paused.
     pub fn balance_status(&self) -> Option<BalanceStatus> {
+        let _alarm = self.0.engine.alarm();
         self.0.balance.with(|current| BalanceStatus {
             state: current.state,
             control: current.control,
@@ -301,6 +309,7 @@ impl Filesystem {
     /// Carries a balance out.
     #[doc(hidden)]
     pub fn balance_drive(&self, mut run: BalanceRun) -> Result<BalanceEnd> {
+        let _alarm = self.0.engine.alarm();
         loop {
             if let Some(end) = self.balance_step(&mut run)? {
                 return Ok(end);
@@ -311,6 +320,7 @@ impl Filesystem {
     /// Does one step of it; how it ended, if it did.
     #[doc(hidden)]
     pub fn balance_step(&self, run: &mut BalanceRun) -> Result<Option<BalanceEnd>> {
+        let _alarm = self.0.engine.alarm();
         let asked = self.0.balance.with(|current| {
             run.progress = current.progress;
             current.state
