@@ -9,6 +9,7 @@ mod dist;
 mod layering;
 mod licences;
 mod process;
+mod prose;
 mod sim;
 mod soak;
 mod suites;

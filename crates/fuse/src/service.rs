@@ -30,7 +30,7 @@ const READ_AHEAD_KIB: u32 = 4096;
 const MOST_THREADS: usize = 16;
 /// The root directory of the top level.
 const TOP_LEVEL: InodeId = InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR };
-/// How often it is looked whether something is to be told of the devices, and how much is told at once.
+/// Polling interval for device messages, and how many are passed on at once.
 const LOOK: Duration = Duration::from_secs(1);
 const MOST_TOLD: usize = 16;
 

@@ -12,7 +12,7 @@ use std::io::{self, IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How often it is looked whether the stream is still wanted, while nothing can be written.
+/// Polling interval for the end of the reader while nothing can be written.
 const HEARTBEAT: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 /// PIPE_BUF: as much never waits where poll(2) has found room.
 const PIPE_BUF: usize = 4096;

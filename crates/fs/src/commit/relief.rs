@@ -111,7 +111,7 @@ impl Engine {
         reserved.ok_or_else(|| Error::refused(Errno::ENOSPC, "no space left for data"))
     }
 
-    /// Has a commit done when much memory holds changes; does it here when that does not help.
+    /// Requests a background commit at the dirty limit; commits on the calling thread at twice the limit.
     fn relieve_memory(&self) -> Result<()> {
         self.must_not_be_too_much()?;
         let limit = DIRTY_NODES_BYTES / self.nodesize() as usize;

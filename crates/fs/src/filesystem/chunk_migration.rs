@@ -23,6 +23,7 @@ impl Filesystem {
         target: &MigrationTarget,
         progress: &OperationProgress,
     ) -> Result<bool> {
+        let _alarm = self.0.engine.alarm();
         let Some(mut migration) = ({
             let _operation = self.begin();
             self.0.engine.must_not_be_read_only()?;

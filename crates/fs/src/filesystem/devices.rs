@@ -97,6 +97,7 @@ pub struct DeviceDescription {
 impl Filesystem {
     /// All devices, ascending by number.
     pub fn describe_devices(&self) -> Vec<DeviceDescription> {
+        let _alarm = self.0.engine.alarm();
         let names = self.0.engine.volume().devices();
         let space = self.0.engine.devices.space.lock();
         let describe = |(&id, device): (&DeviceId, &crate::transaction::DeviceExtents)| DeviceDescription {
@@ -111,6 +112,7 @@ impl Filesystem {
     /// Gives a device another size. `EINVAL` below 256 MiB, `EFBIG` beyond the device, `ENODEV` for one that there is not,
     /// `ENOSPC` where what lies behind the new end has no room elsewhere.
     pub fn resize_device(&self, id: DeviceId, size: NewSize, storage: Storage) -> Result<Resized> {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
         self.must_not_be_seed()?;
         let running = self.begin_exclusive(ExclusiveOperation::Resize)?;
@@ -204,6 +206,7 @@ impl Filesystem {
     /// Adds a device. Refused: one that belongs to the filesystem (`EEXIST`), one that something is recognised on, unless
     /// `force`d, and one that is too small (`EINVAL`).
     pub fn add_device(&self, device: Arc<dyn BlockDevice>, force: bool, old: OldContent) -> Result<DeviceId> {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
         self.must_not_be_seed()?;
         let _running = self.begin_exclusive(ExclusiveOperation::DeviceAdd)?;
@@ -216,6 +219,7 @@ impl Filesystem {
 
     /// Opens a device or an image file, claims it, and adds it. Refused where it is mounted or in use.
     pub fn add_device_at(&self, path: &Path, force: bool, old: OldContent) -> Result<DeviceId> {
+        let _alarm = self.0.engine.alarm();
         self.add_device(self.open_new_device(path)?, force, old)
     }
 
@@ -230,6 +234,7 @@ impl Filesystem {
 
     /// The device at a path.
     pub fn device_at(&self, path: &Path) -> Option<DeviceId> {
+        let _alarm = self.0.engine.alarm();
         let devices = self.0.engine.volume().present_devices();
         devices.into_iter().find(|(_, device)| device.is_at(path)).map(|(item, _)| DeviceId(item.devid.get()))
     }
@@ -280,6 +285,7 @@ impl Filesystem {
 
     /// Removes a device after everything on it has moved to the others. What a missing one had comes from other copies.
     pub fn remove_device(&self, which: RemovedDevice) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
         let engine = &self.0.engine;
         engine.must_not_be_read_only()?;
         self.must_not_be_seed()?;

@@ -85,6 +85,7 @@ impl Filesystem {
     /// Discards free space, until `stop` says so. Returns the bytes that the devices took, of all copies together.
     /// `EOPNOTSUPP` when no device supports discard, `EINVAL` for a range of less than a sector.
     pub fn trim(&self, request: &Trim, stop: &dyn Fn() -> bool) -> Result<u64> {
+        let _alarm = self.0.engine.alarm();
         let core = &self.0.engine;
         core.must_not_be_read_only()?;
         self.must_support_discard()?;
@@ -171,17 +172,20 @@ impl Filesystem {
 
     /// How freed space is discarded.
     pub fn discard_mode(&self) -> DiscardMode {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.discards.mode()
     }
 
     /// Discards freed space another way from now on (remount).
     pub fn set_discard_mode(&self, mode: DiscardMode) {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.discards.set_mode(mode);
     }
 
     /// Discards now what waits for the background, as far as it is still free. Returns the bytes that the devices took.
     #[doc(hidden)]
     pub fn discard_freed(&self) -> u64 {
+        let _alarm = self.0.engine.alarm();
         let mut bytes = 0;
         for (place, range) in self.0.engine.discards.take_freed() {
             self.discard_range(place, range, &mut |done| {
@@ -195,6 +199,7 @@ impl Filesystem {
     /// Bytes that wait for the background.
     #[doc(hidden)]
     pub fn freed_waiting(&self) -> u64 {
+        let _alarm = self.0.engine.alarm();
         self.0.engine.discards.waiting_bytes()
     }
 

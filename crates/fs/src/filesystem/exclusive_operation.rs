@@ -139,6 +139,7 @@ impl Drop for Exclusive {
 impl Filesystem {
     /// Begins an operation that excludes others; `EINPROGRESS` names the one that runs.
     pub fn begin_exclusive(&self, operation: ExclusiveOperation) -> Result<Exclusive> {
+        let _alarm = self.0.engine.alarm();
         let progress = Arc::new(OperationProgress::default());
         let mut running = self.0.exclusive_operations.running.lock();
         if let Some((other, _)) = running.iter().find(|(other, _)| !operation.may_join(*other)) {
@@ -151,6 +152,7 @@ impl Filesystem {
 
     /// The operation that runs, the one on top where a device is added beside a paused balance.
     pub fn exclusive_operation(&self) -> Option<(ExclusiveOperation, Arc<OperationProgress>)> {
+        let _alarm = self.0.engine.alarm();
         self.0.exclusive_operations.running.lock().last().cloned()
     }
 
@@ -173,6 +175,7 @@ impl Filesystem {
 
     /// Asks `operation` to stop. False when it does not run.
     pub fn cancel_exclusive(&self, operation: ExclusiveOperation) -> bool {
+        let _alarm = self.0.engine.alarm();
         let running = self.0.exclusive_operations.running.lock();
         let found = running.iter().find(|(running, _)| *running == operation);
         found.inspect(|(_, progress)| progress.cancel()).is_some()

@@ -225,11 +225,11 @@ impl Filesystem {
 
     /// Forbids writing after making everything durable, or allows it again.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
+        let _alarm = self.0.engine.alarm();
         if read_only && !self.is_read_only() {
             // It is resumed when writing is allowed again.
             let _ = self.balance_pause();
         }
-        let _alarm = self.0.engine.alarm();
         if read_only {
             // As in the kernel. Its threads have to get in once more before they end.
             self.stop_scrub();

@@ -59,6 +59,7 @@ pub struct Replacement {
 impl Filesystem {
     /// The last replacement.
     pub fn replace_status(&self) -> ReplaceStatus {
+        let _alarm = self.0.engine.alarm();
         let item = *self.0.engine.devices.replacement.lock();
         let space = self.0.engine.devices.space.lock();
         let source = space.devices.get(&DeviceId(item.src_devid.get()));
@@ -67,11 +68,13 @@ impl Filesystem {
 
     /// Begins to replace a device with the one at a path, which is opened and claimed.
     pub fn begin_replace_at(&self, path: &Path, request: &ReplaceRequest) -> Result<Replacement> {
+        let _alarm = self.0.engine.alarm();
         self.begin_replace(self.open_new_device(path)?, request)
     }
 
     /// Begins to replace a device. Refused: a target that is too small, or that something is recognised on, unless forced.
     pub fn begin_replace(&self, target: Arc<dyn BlockDevice>, request: &ReplaceRequest) -> Result<Replacement> {
+        let _alarm = self.0.engine.alarm();
         let engine = &self.0.engine;
         engine.must_not_be_read_only()?;
         self.must_not_be_seed()?;
@@ -103,6 +106,7 @@ impl Filesystem {
 
     /// The replacement that the last mount left, to go on with. `None` where there is none, or the new device is not there.
     pub fn continue_replace(&self) -> Result<Option<Replacement>> {
+        let _alarm = self.0.engine.alarm();
         let item = *self.0.engine.devices.replacement.lock();
         let source = DeviceId(item.src_devid.get());
         if !item.is_active() || self.is_read_only() || !self.0.engine.volume.has_twin(source) {
@@ -118,6 +122,7 @@ impl Filesystem {
     /// Gives a replacement up: one that runs ends at its next step; one whose new device is missing is forgotten. False
     /// where there is none.
     pub fn cancel_replace(&self) -> Result<bool> {
+        let _alarm = self.0.engine.alarm();
         if self.cancel_exclusive(ExclusiveOperation::DeviceReplace) {
             return Ok(true);
         }

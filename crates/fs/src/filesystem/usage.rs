@@ -56,6 +56,7 @@ fn order(flags: u64) -> (usize, u64) {
 impl Filesystem {
     /// Each type and profile that there are groups of, in the order in which the kernel lists them.
     pub fn space_usage(&self) -> Vec<SpaceUsage> {
+        let _alarm = self.0.engine.alarm();
         let mut spaces: Vec<SpaceUsage> = Vec::new();
         for ChunkUsage { chunk, used } in self.chunk_usage() {
             let raw = chunk.stripe_length() * chunk.stripes.len() as u64;

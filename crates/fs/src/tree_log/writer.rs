@@ -8,7 +8,7 @@
 //! ```
 //! # Invariants
 //! 1. What is frozen is whole: an `fsync` is in it with all that belongs to it, or not at all.
-//! 2. A log that may lack something is never led to: after a failure nothing more is logged in the transaction.
+//! 2. No superblock ever points to an incomplete log: after a failure nothing more is logged in the transaction.
 //! 3. Logging and writing blocks wait for no commit; leading the superblock to them does
 //!    ([`SuperblockOrder`](crate::superblock_order::SuperblockOrder)).
 //! 4. Every reason not to log ends in a commit, which reports what is really wrong.

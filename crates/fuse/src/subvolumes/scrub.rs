@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// How often whoever asked learns how far it is.
 const EACH: Duration = Duration::from_secs(1);
-/// How often it is looked whether something was found.
+/// Polling interval for findings.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Answering<'_> {

@@ -19,8 +19,42 @@ pub const OPERATIONS: [&[Operation]; 4] =
     [names::OPERATIONS, contents::OPERATIONS, subvolumes::OPERATIONS, whole::OPERATIONS];
 
 /// Functions that open and end a filesystem, or give out what never changes: a run has its own places for them.
-pub const ELSEWHERE: [&str; 8] =
-    ["open", "has_log", "shutdown", "abort", "go_down", "halt_switch", "adopt_references", "forget"];
+pub const ELSEWHERE: &[&str] = &[
+    "open",
+    "has_log",
+    "shutdown",
+    "abort",
+    "go_down",
+    "halt_switch",
+    "adopt_references",
+    "forget",
+    // They move chunks or change devices; tests of devices, balance and discards.
+    "begin_replace_at",
+    "begin_replace",
+    "continue_replace",
+    "cancel_replace",
+    "migrate_chunk",
+    "has_other_users",
+    "resize_device",
+    "add_device",
+    "add_device_at",
+    "device_at",
+    "remove_device",
+    "begin_exclusive",
+    "cancel_exclusive",
+    "trim",
+    "set_discard_mode",
+    "discard_freed",
+    "balance_start",
+    "balance_begin",
+    "balance_resume",
+    "balance_begin_again",
+    "balance_pause",
+    "balance_cancel",
+    "balance_ask_to_cancel",
+    "balance_drive",
+    "balance_step",
+];
 
 /// A name that was found.
 #[derive(Clone, Debug)]

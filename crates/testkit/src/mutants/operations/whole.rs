@@ -33,6 +33,17 @@ pub const OPERATIONS: &[Operation] = &[
     ("device_conditions", |w| quiet(w.filesystem.device_conditions())),
     ("missing_devices", |w| quiet(w.filesystem.missing_devices())),
     ("stopped", |w| quiet(w.filesystem.stopped())),
+    ("space_usage", |w| quiet(w.filesystem.space_usage())),
+    ("chunk_usage", |w| quiet(w.filesystem.chunk_usage())),
+    ("device_usage", |w| quiet(w.filesystem.device_usage())),
+    ("global_reserve", |w| quiet(w.filesystem.global_reserve())),
+    ("describe_devices", |w| quiet(w.filesystem.describe_devices())),
+    ("replace_status", |w| quiet(w.filesystem.replace_status())),
+    ("balance_status", |w| quiet(w.filesystem.balance_status())),
+    ("exclusive_operation", |w| quiet(w.filesystem.exclusive_operation())),
+    ("discard_mode", |w| quiet(w.filesystem.discard_mode())),
+    ("freed_waiting", |w| quiet(w.filesystem.freed_waiting())),
+    ("find_subvolume", |w| w.filesystem.find_subvolume(&butterfs_fs::Subvolume::Default).map(drop)),
     ("set_label", |w| w.filesystem.set_label(b"a label")),
     ("transaction", |w| {
         let root = w.filesystem.root();
