@@ -112,3 +112,48 @@ fn a_missing_device_is_refused_by_number() {
     let ran = butterfs(&["device", "stats", "--check", text(&images[0]), text(&images[1])]);
     assert_eq!(ran.code, Some(64), "{ran:?}");
 }
+
+/// The command fails with this sentence.
+fn refused(arguments: &[&str], sentence: &str) {
+    let ran = butterfs(arguments);
+    assert!(ran.code == Some(1) && ran.stderr.contains(sentence), "{arguments:?}: {ran:?}");
+}
+
+#[test]
+fn scrub_and_replacement_exclude_each_other_and_work_is_cancelled() {
+    const TEST: &str = "mount_device_work";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    butterfs_ok(&["mkfs", "-q", "-b", "700M", text(&bed.image)]);
+    let new = bed.image.with_file_name("new.img");
+    fs::File::create(&new).unwrap().set_len(800 << 20).unwrap();
+    let (at, new) = (text(&bed.at), text(&new));
+    bed.mount_ok("");
+    let content: Vec<u8> = (0..160u64 << 20).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 11) as u8).collect();
+    fs::write(bed.path("file"), &content).unwrap();
+    run_ok(60, "sync", &["-f", at]);
+    butterfs_ok(&["scrub", "start", "--limit", "1M", at]);
+    refused(
+        &["replace", "start", "-B", "1", new, at],
+        &format!("ioctl(DEV_REPLACE_START) on '{at}' returns error: scrub is in progress"),
+    );
+    butterfs_ok(&["scrub", "cancel", at]);
+    butterfs_ok(&["replace", "start", "-f", "1", new, at]);
+    let running = butterfs_ok(&["replace", "status", "-1", at]).contains("% done");
+    if running {
+        let again = butterfs(&["replace", "start", "-f", "1", new, at]);
+        assert!(again.code == Some(1) && !again.stderr.contains("cannot"), "{again:?}");
+        refused(&["scrub", "start", "-B", at], "failed for device id 1: ret=-1, errno=115 (Operation now in progress)");
+        butterfs_ok(&["replace", "cancel", at]);
+        eventually(|| !butterfs_ok(&["replace", "status", "-1", at]).contains("% done"));
+        assert!(butterfs_ok(&["replace", "status", "-1", at]).contains("canceled on"));
+        assert_eq!(butterfs(&["replace", "cancel", at]).code, Some(2), "none runs");
+        butterfs_ok(&["device", "add", new, at]);
+        let devices = butterfs_ok(&["device", "usage", at]);
+        assert!(devices.contains("ID: 1") && devices.contains("ID: 2"), "{devices}");
+    }
+    refused(&["device", "remove", "cancel", at], "no device remove is in progress");
+    refused(&["filesystem", "resize", "cancel", at], "no resize is in progress");
+    assert!(fs::read(bed.path("file")).unwrap() == content);
+    bed.umount_ok();
+    refused(&["device", "scan", "--forget"], "butterfs registers no devices, so there are none to forget");
+}

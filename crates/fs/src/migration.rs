@@ -10,7 +10,8 @@
 //!    crash leaves the old chunk or the new one, and nothing to finish.
 //! 2. What is copied was in use, or on its way there, after writes began to go to both: everything that is neither free nor
 //!    excluded. So no tree is walked.
-//! 3. What has a checksum is compared with it before it is copied. What no copy has is an error, and the chunk stays.
+//! 3. What has a checksum is compared with it before it is copied. What no copy has is an error, and the chunk stays; a
+//!    replacement counts it and goes on, because the checksum tells afterwards, too.
 //! 4. Nobody waits for more than one write of a piece of [`PIECE`] bytes.
 //!
 //! Not here: what is to be moved, and where nothing new may lie (`filesystem::devices`).
@@ -23,11 +24,11 @@ use crate::options::Canary;
 use crate::transaction::{Core, DeviceSpace, MovedChunk, Reserve, system_array_len};
 use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::header::Header;
-use butterfs_ondisk::items::block_group_flags as bits;
+use butterfs_ondisk::items::{ExtentItem, block_group_flags as bits};
 use butterfs_ondisk::profile::Profile;
 use butterfs_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical};
-use butterfs_volume::{Chunk, Confirmed, CopyTo, can_move, is_kept};
+use butterfs_volume::{Chunk, Confirmed, CopyTo, SourceReads, can_move, is_kept};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -81,7 +82,9 @@ impl Migration {
             self.late = Some((at, bytes));
             return Ok(Some(piece));
         }
-        copy_piece(&self.engine, CopyTo::Stripes, self.from.kind, at, piece)?;
+        if copy_piece(&self.engine, CopyTo::Stripes, self.from.kind, at, piece)? > 0 {
+            return Err(Error::Device(format!("checksum error at logical {at} or behind it, in every copy").into()));
+        }
         self.must_not_have_failed()?;
         Ok(Some(piece))
     }
@@ -178,13 +181,14 @@ pub(crate) fn occupied(engine: &Engine, start: Logical) -> Result<VecDeque<(Logi
     }
 }
 
-/// Copies a piece of a chunk of `kind` to where `to` says.
-pub(crate) fn copy_piece(core: &Core, to: CopyTo, kind: u64, at: Logical, len: u64) -> Result<()> {
+/// Copies a piece of a chunk of `kind` to where `to` says. Returns how many sectors of data were not, because no copy of them has
+/// their checksum.
+pub(crate) fn copy_piece(core: &Core, to: CopyTo, kind: u64, at: Logical, len: u64) -> Result<u64> {
     if core.has_canary(Canary::PieceNotCopied) && (at.0 / PIECE).is_multiple_of(4) {
-        return Ok(());
+        return Ok(0);
     }
     match kind & bits::DATA {
-        0 => copy_blocks(core, to, at, len),
+        0 => copy_blocks(core, to, at, len).map(|()| 0),
         _ => copy_data(core, to, kind & bits::METADATA != 0, at, len),
     }
 }
@@ -197,7 +201,14 @@ fn copy_blocks(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<()> {
 
 fn copy_block(core: &Core, to: CopyTo, at: Logical) -> Result<()> {
     let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
-    let confirm = &mut |bytes: &[u8]| confirm_block(kind, &fsid, at, bytes);
+    let best = match to {
+        CopyTo::Twin(_, SourceReads::Avoided) => block_generation(core, at)?,
+        _ => None,
+    };
+    let confirm = &mut |bytes: &[u8]| match confirm_block(kind, &fsid, at, bytes) {
+        Confirmed::Yes(generation) if Some(generation) == best => Confirmed::Best,
+        confirmed => confirmed,
+    };
     let found = core.volume.copy_moving(to, (at, core.nodesize() as usize), false, confirm)?;
     // A block that was never written has a place all the same; it is written to both places.
     if found == Confirmed::No && is_tree_block(core, at)? {
@@ -216,32 +227,39 @@ pub(crate) fn confirm_block(kind: ChecksumKind, fsid: &[u8; 16], at: Logical, by
 
 /// Whether the last commit has a tree block there.
 fn is_tree_block(core: &Core, at: Logical) -> Result<bool> {
+    Ok(block_generation(core, at)?.is_some() && core.space.group_of(at).is_some())
+}
+
+/// The generation of the tree block that the extent tree has there.
+fn block_generation(core: &Core, at: Logical) -> Result<Option<u64>> {
     let (from, to) = (Key::new(at.0, KeyType::EXTENT_ITEM, 0), Key::new(at.0, KeyType::METADATA_ITEM, u64::MAX));
-    let mut found = false;
-    core.globals().extent.scan(core, from, to, &mut |_, _| {
-        found = true;
+    let mut found = None;
+    core.globals().extent.scan(core, from, to, &mut |_, data| {
+        let (item, _) =
+            ExtentItem::read_from_prefix(data).map_err(|_| Error::corrupt("an extent item is too short"))?;
+        found = Some(item.generation.get());
         Ok(ControlFlow::Break(()))
     })?;
-    Ok(found && core.space.group_of(at).is_some())
+    Ok(found)
 }
 
 /// Data: runs of sectors with checksums, and runs without.
-fn copy_data(core: &Core, to: CopyTo, is_mixed: bool, at: Logical, len: u64) -> Result<()> {
+fn copy_data(core: &Core, to: CopyTo, is_mixed: bool, at: Logical, len: u64) -> Result<u64> {
     let sector = u64::from(core.sectorsize());
     let sums = sums_of(core, at, len)?;
     let has_sum = |index: usize| sums.get(index).is_some();
-    let (mut first, count) = (0, (len / sector) as usize);
+    let (mut first, count, mut lost) = (0, (len / sector) as usize, 0);
     while first < count {
         let same = (first..count).take_while(|index| has_sum(*index) == has_sum(first)).count();
         let (run, bytes) = (at.plus(first as u64 * sector), same as u64 * sector);
         if has_sum(first) {
-            copy_verified(core, to, run, bytes)?;
+            lost += copy_verified(core, to, run, bytes)?;
         } else {
             copy_unverified(core, to, is_mixed, run, bytes)?;
         }
         first += same;
     }
-    Ok(())
+    Ok(lost)
 }
 
 fn sums_of(core: &Core, at: Logical, len: u64) -> Result<Checksums> {
@@ -249,20 +267,24 @@ fn sums_of(core: &Core, at: Logical, len: u64) -> Result<Checksums> {
     checksums::lookup(&csum_tree, Layout::of(core), at, len)
 }
 
-/// All at once, or sector by sector where no copy is good as a whole.
-fn copy_verified(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<()> {
+/// All at once, or sector by sector where no copy is good as a whole. Returns how many sectors are good in none.
+fn copy_verified(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<u64> {
     let sector = u64::from(core.sectorsize());
     if copy_confirmed(core, to, at, len)? {
-        return Ok(());
+        return Ok(0);
     }
+    let mut lost = 0;
     for number in 0..len / sector {
         let at = at.plus(number * sector);
         // The sector may have been freed and written anew since its checksum was looked up.
         if !copy_confirmed(core, to, at, sector)? && !copy_confirmed(core, to, at, sector)? {
-            return Err(Error::Device(format!("checksum error at logical {at}, in every copy").into()));
+            lost += 1;
         }
     }
-    Ok(())
+    if lost > 0 {
+        core.volume.tell(format!("logical {at}, {len} bytes: {lost} sectors have no good copy and are not copied"));
+    }
+    Ok(lost)
 }
 
 /// Copies what the checksums of now confirm. Where they are gone meanwhile, what is there.

@@ -55,7 +55,7 @@ pub use chunk_map::{ChunkMap, ChunkMapError};
 pub use error::{CopyFailure, FailureReason, VolumeError};
 pub use layout::{Layout, Piece, StripeAddress};
 pub use member::DeviceStats;
-pub use migration::{CopyTo, can_move, is_kept};
+pub use migration::{CopyTo, SourceReads, can_move, is_kept};
 pub use resync::{Confirmed, Resynced};
 pub use row_check::{RowChecked, RowRepair};
 pub use scrub::{CopyPlace, DeviceExtent, FoundErrors, Rewritten, Run};

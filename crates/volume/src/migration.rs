@@ -13,7 +13,7 @@
 //! 4. A write that fails on new stripes fails for nobody but the move.
 
 use crate::error::VolumeError;
-use crate::layout::{Layout, StripeAddress};
+use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::WriteMode;
 use crate::resync::Confirmed;
 use crate::staleness::Bug;
@@ -44,7 +44,16 @@ pub enum CopyTo {
     /// To the new stripes of the chunk, which is moving.
     Stripes,
     /// From what a chunk has on this device to the one that takes over from it.
-    Twin(DeviceId),
+    Twin(DeviceId, SourceReads),
+}
+
+/// Whether a device that another one takes over from is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceReads {
+    /// As every other one.
+    Allowed,
+    /// Only what no other device has a good copy of.
+    Avoided,
 }
 
 impl Volume {
@@ -168,7 +177,7 @@ impl Volume {
                 let waiting = self.gate.write();
                 self.open_window(at, len);
                 let held = (attempt == TRIES).then_some(waiting);
-                let found = self.best_copy(&layout, at, trust_unconfirmed, rank, &mut best);
+                let found = self.best_copy(to, &layout, at, trust_unconfirmed, rank, &mut best);
                 let _waiting = held.unwrap_or_else(|| self.gate.write());
                 let is_touched = self.close_window();
                 if is_touched && attempt < TRIES {
@@ -198,6 +207,7 @@ impl Volume {
     /// Fills `best` with the best copy.
     fn best_copy(
         &self,
+        to: CopyTo,
         layout: &Layout<'_>,
         at: Logical,
         is_blind: bool,
@@ -206,7 +216,7 @@ impl Volume {
     ) -> Confirmed {
         let trust = if is_blind { Trust::Blind } else { Trust::Verified };
         let (mut found, mut buf) = (Confirmed::No, vec![0; best.len()]);
-        for copy in self.reading_order(layout, at, best.len(), trust) {
+        for copy in self.copying_order(to, layout, at, best.len(), trust) {
             if self.fetch(layout, at, copy, trust, &mut buf).is_err() {
                 continue;
             }
@@ -215,11 +225,34 @@ impl Volume {
                 found = confirmed;
                 best.copy_from_slice(&buf);
             }
-            if is_blind && found >= Confirmed::Unknown || found == Confirmed::Yes(0) {
+            if is_blind && found >= Confirmed::Unknown || matches!(found, Confirmed::Yes(0) | Confirmed::Best) {
                 break;
             }
         }
         found
+    }
+
+    /// As for every read. Where the device that is replaced is to be spared, copies that surely do without it come first; where
+    /// nobody checks, only those of devices that have never counted an error.
+    fn copying_order(&self, to: CopyTo, layout: &Layout<'_>, at: Logical, len: usize, trust: Trust) -> Vec<usize> {
+        let mut order = self.reading_order(layout, at, len, trust);
+        if let CopyTo::Twin(source, SourceReads::Avoided) = to {
+            let spares = |&copy: &usize| {
+                copy < layout.mirrors()
+                    && !self.touches_stale(layout, at, len, copy)
+                    && (trust == Trust::Verified || self.doubt(layout, at, copy) == 0)
+                    && layout.pieces(at, len).all(|piece| self.is_elsewhere(layout, &piece, copy, source))
+            };
+            order.sort_by_key(|copy| !spares(copy));
+        }
+        order
+    }
+
+    /// Whether a mirror of a piece lies on a device that is there and is not `source`. What a missing device had would be read
+    /// from another one.
+    fn is_elsewhere(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, source: DeviceId) -> bool {
+        let device = layout.chunk().stripes[layout.stripe_address(piece, copy).stripe].device;
+        device != source && self.member(device).is_some_and(|member| member.is_in_use() && !member.is_foreign())
     }
 
     fn store_copy(&self, to: CopyTo, layout: &Layout<'_>, at: Logical, data: &[u8]) {
@@ -231,7 +264,7 @@ impl Volume {
                     self.correct_kept(layout.chunk(), &target, at, data);
                 }
             }
-            CopyTo::Twin(id) => {
+            CopyTo::Twin(id, _) => {
                 for piece in layout.pieces(at, data.len()) {
                     for StripeAddress { stripe, physical } in
                         (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror))

@@ -22,6 +22,8 @@ pub enum Confirmed {
     Unknown,
     /// They are right, of two that are the ones of the higher generation.
     Yes(u64),
+    /// They are right, and no other copy is better.
+    Best,
 }
 
 /// What became of a range.

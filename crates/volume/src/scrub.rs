@@ -188,6 +188,8 @@ impl Volume {
     /// storage. Unlike [`repair`](Self::repair) it does not believe a cache that hides what the storage holds.
     pub fn rewrite(&self, at: Logical, copy: usize, good: &[u8]) -> Result<Rewritten, VolumeError> {
         self.check_writable()?;
+        // The place belongs to the chunk until this ends, also where the chunk moves meanwhile.
+        let _request = self.requests.read();
         self.located(at, good.len(), |layout| self.rewrite_in(&layout, at, copy, good))
     }
 
@@ -271,6 +273,7 @@ impl Volume {
         if repair == RowRepair::Write {
             self.check_writable()?;
         }
+        let _request = self.requests.read();
         self.located(start, 1, |layout| {
             let mut checked = RowChecked::default();
             if layout.parity() == 0 {

@@ -369,7 +369,7 @@ impl Volume {
     }
 
     /// The errors that the device of a copy has counted.
-    fn doubt(&self, layout: &Layout<'_>, at: Logical, copy: usize) -> u64 {
+    pub(crate) fn doubt(&self, layout: &Layout<'_>, at: Logical, copy: usize) -> u64 {
         let address = layout.pieces(at, 1).next().map(|piece| layout.stripe_address(&piece, copy));
         let member = address.and_then(|address| self.member(layout.chunk().stripes[address.stripe].device));
         member.map_or(u64::MAX, |member| member.stats().doubt())

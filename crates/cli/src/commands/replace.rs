@@ -6,8 +6,8 @@ use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
 use crate::open_filesystem::{ImagesArgument, OpenFilesystem, about, plain};
 use crate::report;
-use butterfs_control::ReplaceRecord;
 use butterfs_control::question::{CancelDeviceWork, DescribeReplace, DeviceName, DeviceWork, StartReplace};
+use butterfs_control::{Refusal, ReplaceRecord};
 use butterfs_ondisk::dump::civil;
 use clap::Subcommand;
 use std::io::{IsTerminal, Write, stderr};
@@ -26,7 +26,7 @@ subcommands! {
 
 /// States of a replacement.
 const NEVER_STARTED: u64 = 0;
-const STARTED: u64 = 1;
+pub const STARTED: u64 = 1;
 const FINISHED: u64 = 2;
 const CANCELED: u64 = 3;
 
@@ -74,13 +74,26 @@ impl Run for StartArgs {
         let (avoid_source, force, discard) = (self.avoid_source, self.force, !self.nodiscard);
         let asking =
             about([&opened.root()], |[through]| StartReplace { through, source, target, avoid_source, force, discard });
-        let shown = self.path.as_deref().unwrap_or(&self.target).display();
-        opened.ask(&format!("cannot replace a device of '{shown}'"), asking)?;
+        let shown = self.path.as_deref().unwrap_or(&self.target).display().to_string();
+        if status(&mut opened)?.state == STARTED {
+            return Err(CliError::failed(format!("device replace on '{shown}' already started")));
+        }
+        opened.try_ask(asking)?.map_err(|refusal| refused(&shown, refusal))?;
         if self.wait || !self.images.image.is_empty() {
             wait(&mut opened)?;
         }
         opened.close()
     }
+}
+
+/// As btrfs says it where it says something.
+fn refused(shown: &str, refusal: Refusal) -> CliError {
+    let sentence = refusal.sentence;
+    CliError::failed(match refusal.errno {
+        libc::EINPROGRESS if sentence.starts_with("unable to start") => sentence,
+        libc::EINPROGRESS => format!("ioctl(DEV_REPLACE_START) on '{shown}' returns error: {sentence}"),
+        _ => format!("cannot replace a device of '{shown}': {sentence}"),
+    })
 }
 
 fn status(opened: &mut OpenFilesystem) -> Result<ReplaceRecord, CliError> {

@@ -1,5 +1,5 @@
 //! The process that serves a mount, or a command, is killed (SIGKILL) at chosen moments, where somebody else changes the
-//! device meanwhile (`intruders`), where streams are received (`receives`), and where the device is write-protected
+//! device meanwhile (`intruders`), where devices are changed (`device_work`), where streams are received (`receives`), and where the device is write-protected
 //! (`write_protected`).
 //!
 //! `BUTTERFS_TORTURE=200` kills 20 times as often.
@@ -7,6 +7,7 @@
 #[allow(dead_code)] // other tests need the rest
 #[path = "../common/mod.rs"]
 mod common;
+mod device_work;
 mod intruders;
 #[allow(dead_code)] // other tests of mounts need the rest
 #[path = "../mounted/mod.rs"]

@@ -3,7 +3,8 @@
 //! # Invariants
 //! 1. At most one operation runs; a paused balance counts as one, beside which only a device may be added.
 //! 2. An operation ends when its [`Exclusive`] is dropped, whatever becomes of its work.
-//! 3. Asking to cancel changes nothing but a flag that the operation looks at between its steps.
+//! 3. A replacement and a scrub exclude each other, as in the kernel.
+//! 4. Asking to cancel changes nothing but a flag that the operation looks at between its steps.
 //!
 //! Nothing here is on disk: what outlives a mount (a balance, a replacement) has its item in a tree.
 
@@ -49,6 +50,12 @@ impl fmt::Display for ExclusiveOperation {
 }
 
 impl ExclusiveOperation {
+    /// Whether it changes the set of devices or their sizes.
+    fn changes_devices(self) -> bool {
+        use ExclusiveOperation::{DeviceAdd, DeviceRemove, DeviceReplace, Resize};
+        matches!(self, DeviceAdd | DeviceRemove | DeviceReplace | Resize)
+    }
+
     /// Whether it may begin while `running` is not over.
     fn may_join(self, running: ExclusiveOperation) -> bool {
         (self, running) == (ExclusiveOperation::DeviceAdd, ExclusiveOperation::BalancePaused)
@@ -145,9 +152,23 @@ impl Filesystem {
         if let Some((other, _)) = running.iter().find(|(other, _)| !operation.may_join(*other)) {
             return Err(in_progress(operation, *other));
         }
+        if operation == ExclusiveOperation::DeviceReplace && self.has_running_scrub() {
+            return Err(Error::refused(Errno::EINPROGRESS, "scrub is in progress"));
+        }
         running.push((operation, Arc::clone(&progress)));
         drop(running);
         Ok(Exclusive { operations: Arc::clone(&self.0.exclusive_operations), progress })
+    }
+
+    /// Does something at a moment at which no device is being replaced, and none begins to be. The kernel's scrub and its
+    /// replacement are one mechanism, so there they exclude each other; here a scrub would read and repair what changes its
+    /// device.
+    pub(super) fn while_none_is_replaced<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let running = self.0.exclusive_operations.running.lock();
+        match running.iter().any(|(operation, _)| *operation == ExclusiveOperation::DeviceReplace) {
+            true => Err(Error::refused(Errno::EINPROGRESS, "a device is being replaced")),
+            false => act(),
+        }
     }
 
     /// The operation that runs, the one on top where a device is added beside a paused balance.
@@ -161,15 +182,23 @@ impl Filesystem {
         let deadline = self.0.engine.env().uptime() + PATIENCE;
         let operations = &self.0.exclusive_operations;
         let mut running = operations.running.lock();
-        let is_work = |operation: &ExclusiveOperation| {
-            use ExclusiveOperation::{DeviceAdd, DeviceRemove, DeviceReplace, Resize};
-            matches!(operation, DeviceAdd | DeviceRemove | DeviceReplace | Resize)
-        };
-        while running.iter().any(|(operation, _)| is_work(operation)) {
+        while running.iter().any(|(operation, _)| operation.changes_devices()) {
             let left = deadline.saturating_sub(self.0.engine.env().uptime());
             if left.is_zero() || operations.ended.wait_for(&mut running, left) {
                 return;
             }
+        }
+    }
+
+    /// Refuses what would take the right to write away from work on the devices.
+    pub(super) fn must_not_change_devices(&self) -> Result<()> {
+        let running = self.0.exclusive_operations.running.lock();
+        match running.iter().find(|(operation, _)| operation.changes_devices()) {
+            Some((operation, _)) => {
+                let what = format!("the filesystem cannot become read-only while '{operation}' is in progress");
+                Err(Error::refused_at(Errno::EBUSY, what))
+            }
+            None => Ok(()),
         }
     }
 

@@ -39,6 +39,7 @@ mod together;
 mod usage;
 
 pub use balance::{BalanceEnd, BalanceProgress, BalanceRun, BalanceState, BalanceStatus};
+pub use butterfs_volume::SourceReads;
 pub use claims::Claim;
 pub use devices::{DeviceDescription, NewSize, OldContent, RemovedDevice, Resized, Storage};
 pub use discards::Trim;
@@ -223,10 +224,12 @@ impl Filesystem {
         self.0.engine.is_read_only()
     }
 
-    /// Forbids writing after making everything durable, or allows it again.
+    /// Forbids writing after making everything durable, or allows it again. `EBUSY` while a device is added, removed, replaced
+    /// or gets another size.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let _alarm = self.0.engine.alarm();
         if read_only && !self.is_read_only() {
+            self.must_not_change_devices()?;
             // It is resumed when writing is allowed again.
             let _ = self.balance_pause();
         }
@@ -239,6 +242,12 @@ impl Filesystem {
             self.sync()?;
         }
         self.0.engine.set_read_only(read_only || self.options().read_only);
+        // Such work may have begun meanwhile.
+        if read_only && let Err(error) = self.must_not_change_devices() {
+            self.0.engine.set_read_only(self.options().read_only);
+            self.resume_left_balance();
+            return Err(error);
+        }
         self.resume_left_balance();
         Ok(())
     }

@@ -10,7 +10,7 @@
 //! # Invariants
 //! 1. Until the commit that finishes it is durable, the old device (or what stands in for it where it is missing) has
 //!    everything: the new one counts for nothing.
-//! 2. Everything on the old device below `cursor_left` of the item is on the new one.
+//! 2. Everything that can be read on the old device below `cursor_left` of the item is on the new one.
 
 use super::devices::{OldContent, wipe_superblocks};
 use super::{Exclusive, ExclusiveOperation, Filesystem, OperationProgress};
@@ -22,7 +22,7 @@ use butterfs_ondisk::chunk::STRIPE_LEN;
 use butterfs_ondisk::items::{DevItem, DevReplaceItem};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{DeviceId, Key, KeyType, Logical};
-use butterfs_volume::{Chunk, CopyTo};
+use butterfs_volume::{Chunk, CopyTo, SourceReads};
 use std::path::Path;
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -32,8 +32,8 @@ use zerocopy::FromBytes;
 pub struct ReplaceRequest {
     /// The device.
     pub source: DeviceId,
-    /// It is only read where no other copy is good.
-    pub avoids_source: bool,
+    /// Whether it is read where another copy is good.
+    pub reads: SourceReads,
     /// Also where something is recognised on the new device.
     pub force: bool,
     /// What becomes of its content.
@@ -93,14 +93,18 @@ impl Filesystem {
         let item = DevItem { devid: 0.into(), uuid: engine.env().uuid(), ..source };
         let started = DevReplaceItem {
             src_devid: request.source.0.into(),
-            read_mode: u64::from(request.avoids_source).into(),
+            read_mode: u64::from(request.reads == SourceReads::Avoided).into(),
             state: DevReplaceItem::STARTED.into(),
             time_started: (engine.env().now().sec as u64).into(),
             ..DevReplaceItem::default()
         };
         engine.volume.begin_twin(request.source, item, target);
-        *engine.devices.replacement.lock() = started;
-        self.change_device(DeviceChange::Replace(started), 1)?;
+        let before = std::mem::replace(&mut *engine.devices.replacement.lock(), started);
+        self.change_device(DeviceChange::Replace(started), 1).inspect_err(|_| {
+            // Nothing says on disk that it has begun.
+            *engine.devices.replacement.lock() = before;
+            drop(engine.volume.cancel_twin(request.source));
+        })?;
         Ok(Replacement { filesystem: self.clone(), running, source: request.source })
     }
 
@@ -115,7 +119,8 @@ impl Filesystem {
         let running = self.begin_exclusive(ExclusiveOperation::DeviceReplace)?;
         let started = DevReplaceItem { state: DevReplaceItem::STARTED.into(), ..item };
         *self.0.engine.devices.replacement.lock() = started;
-        self.change_device(DeviceChange::Replace(started), 1)?;
+        let begun = self.change_device(DeviceChange::Replace(started), 1);
+        begun.inspect_err(|_| *self.0.engine.devices.replacement.lock() = item)?;
         Ok(Some(Replacement { filesystem: self.clone(), running, source }))
     }
 
@@ -254,6 +259,7 @@ impl Replacement {
         // Of a striped chunk the device has only some elements.
         let is_striped = chunk.stripe_length() != chunk.length;
         let (mut at, end) = (start, start.plus(len));
+        let to = CopyTo::Twin(source, self.source_reads());
         while at < end {
             self.progress().must_go_on()?;
             self.filesystem.must_not_be_stopping()?;
@@ -266,7 +272,8 @@ impl Replacement {
             let piece = next.min(end).0 - at.0;
             if engine.volume.lies_on(at, source) {
                 let _operation = self.filesystem.begin();
-                copy_piece(engine.core(), CopyTo::Twin(source), chunk.kind, at, piece)?;
+                let lost = copy_piece(engine.core(), to, chunk.kind, at, piece)?;
+                self.count(lost, 0);
             }
             self.must_not_have_failed()?;
             at = at.plus(piece);
@@ -274,9 +281,27 @@ impl Replacement {
         Ok(())
     }
 
+    /// The next commit writes down what went wrong.
+    fn count(&self, unreadable_sectors: u64, failed_writes: u64) {
+        let mut item = self.filesystem.0.engine.devices.replacement.lock();
+        item.uncorrectable_read_errors += unreadable_sectors;
+        item.write_errors += failed_writes;
+    }
+
+    /// As it was begun, here or in the kernel.
+    fn source_reads(&self) -> SourceReads {
+        match self.filesystem.replace_status().item.read_mode.get() {
+            0 => SourceReads::Allowed,
+            _ => SourceReads::Avoided,
+        }
+    }
+
     fn must_not_have_failed(&self) -> Result<()> {
         match self.filesystem.0.engine.volume.move_failure() {
-            Some(sentence) => Err(Error::refused_at(Errno::EIO, format!("the new device fails: {sentence}"))),
+            Some(sentence) => {
+                self.count(0, 1);
+                Err(Error::refused_at(Errno::EIO, format!("the new device fails: {sentence}")))
+            }
             None => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! Scrub on an open filesystem: its threads, and who may run one when.
 //!
-//! One run at a time. Each device has its own threads, enough for all processors; one more thread names what they find. They
+//! One run at a time, and none while a device is replaced. Each device has its own threads, enough for all processors; one more thread names what they find. They
 //! hold the filesystem only while they work on a window, so that dropping it or unmounting ends them.
 
 use super::Filesystem;
@@ -94,11 +94,15 @@ impl Filesystem {
             let sentence = "the filesystem is read-only: only a read-only scrub (-r) is possible";
             return Err(Error::refused(Errno::EROFS, sentence));
         }
+        self.while_none_is_replaced(|| self.begin_scrub(settings, earlier))
+    }
+
+    fn begin_scrub(&self, settings: Settings, earlier: Vec<Resumed>) -> Result<Arc<Scrub>> {
         let mut last = self.0.scrubs.last.lock();
         if last.as_ref().is_some_and(|last| !last.is_over()) {
             return Err(Error::refused(Errno::EINPROGRESS, "a scrub is already running"));
         }
-        let scrub = Arc::new(Scrub::new(core, settings, earlier));
+        let scrub = Arc::new(Scrub::new(&self.0.engine, settings, earlier));
         for (id, limit) in self.0.scrubs.limits.lock().iter() {
             scrub.set_limit(*id, *limit);
         }
@@ -110,6 +114,10 @@ impl Filesystem {
     pub fn last_scrub(&self) -> Option<Arc<Scrub>> {
         let _operation = self.begin();
         self.0.scrubs.last.lock().clone()
+    }
+
+    pub(super) fn has_running_scrub(&self) -> bool {
+        self.0.scrubs.last.lock().as_ref().is_some_and(|last| !last.is_over())
     }
 
     /// How far that is.

@@ -3,7 +3,7 @@
 
 use super::scene::*;
 use butterfs_device::{BlockDevice, Kept, MemoryDevice, Recorder};
-use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, ReplaceRequest, Storage};
+use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, ReplaceRequest, SourceReads, Storage};
 use butterfs_fs::migration::MigrationTarget;
 use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::{DeviceId, Filesystem, InodeId, OperationProgress, Options, inode_flags};
@@ -233,7 +233,8 @@ fn replacing_survives_power_cuts() {
     let devices = memory(&[160 << 20, 170 << 20]);
     make(&devices[..1], "single", "DUP");
     let recorded = record(&devices, 1, None, |fs, recorded| {
-        let request = ReplaceRequest { source: DeviceId(1), avoids_source: false, force: false, old: OldContent::Keep };
+        let request =
+            ReplaceRequest { source: DeviceId(1), reads: SourceReads::Allowed, force: false, old: OldContent::Keep };
         fs.begin_replace(Arc::clone(&recorded[1]), &request).unwrap().run().unwrap();
     });
     look(&recorded, &[vec![0], vec![0, 1], vec![1]]).unwrap();

@@ -1,9 +1,10 @@
 //! Each operation, with everybody's content the same before and after.
 
 use super::scene::*;
-use butterfs_device::{BlockDevice, MemoryDevice};
-use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, ReplaceRequest, Storage};
+use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation};
+use butterfs_fs::filesystem::{NewSize, OldContent, RemovedDevice, ReplaceRequest, SourceReads, Storage};
 use butterfs_fs::migration::MigrationTarget;
+use butterfs_fs::scrub::Settings;
 use butterfs_fs::{DeviceId, Errno, ExclusiveOperation, Filesystem, Logical, OperationProgress, Options};
 use butterfs_ondisk::items::{DevReplaceItem, block_group_flags as bits};
 use butterfs_ondisk::profile::Profile;
@@ -159,7 +160,7 @@ fn bad_copies_do_not_move() {
 }
 
 fn replaced(source: u64) -> ReplaceRequest {
-    ReplaceRequest { source: DeviceId(source), avoids_source: false, force: false, old: OldContent::Keep }
+    ReplaceRequest { source: DeviceId(source), reads: SourceReads::Allowed, force: false, old: OldContent::Keep }
 }
 
 #[test]
@@ -183,6 +184,60 @@ fn a_device_is_replaced() {
     let fs = open(dynamic(&after), Options::default());
     assert_same(&before, &seen(&fs), "what it holds");
     fs.resize_device(DeviceId(1), NewSize::Max, Storage::Stays).unwrap();
+    fs.shutdown().unwrap();
+}
+
+/// How often the device that is replaced is read meanwhile.
+fn reads_of_source(reads: SourceReads) -> u64 {
+    let devices = memory(&[512 << 20, 512 << 20, 512 << 20]);
+    make(&devices[..2], "RAID1", "RAID1");
+    let counted = Arc::new(FaultyDevice::new(devices[0].clone()));
+    // Nothing but counting.
+    counted.add_rule(FaultRule::always(Operation::Read, Fault::Misdirect { distance: 0 }));
+    let fs = open(vec![counted.clone(), devices[1].clone()], Options::default());
+    fill(&fs);
+    let before = seen(&fs);
+    let count = counted.counts().reads;
+    fs.begin_replace(devices[2].clone(), &ReplaceRequest { reads, ..replaced(1) }).unwrap().run().unwrap();
+    let count = counted.counts().reads - count;
+    fs.shutdown().unwrap();
+    drop(fs);
+    let after = [devices[2].clone(), devices[1].clone()];
+    assert_clean(&after, "a_source_is_spared");
+    let alone = open(dynamic(&after[..1]), Options { degraded: true, read_only: true, ..Options::default() });
+    assert_same(&before, &seen(&alone), "what the new device has");
+    count
+}
+
+#[test]
+fn a_device_that_is_to_be_spared_is_spared() {
+    let (allowed, avoided) = (reads_of_source(SourceReads::Allowed), reads_of_source(SourceReads::Avoided));
+    assert!(avoided * 10 < allowed, "read {allowed} times, and {avoided} times where it was to be spared");
+}
+
+#[test]
+fn scrub_and_replacement_exclude_each_other() {
+    let devices = memory(&[512 << 20, 512 << 20]);
+    make(&devices[..1], "single", "DUP");
+    let fs = open(dynamic(&devices[..1]), Options::default());
+    fill(&fs);
+    fs.limit_scrub(DeviceId(1), 1).unwrap();
+    let scrub = fs.start_scrub(Settings::default(), Vec::new()).unwrap();
+    let refused = fs.begin_replace(devices[1].clone(), &replaced(1)).err().unwrap();
+    assert!(refused.is(Errno::EINPROGRESS) && refused.to_string() == "scrub is in progress", "{refused}");
+    assert!(!scrub.is_over() && fs.begin_exclusive(ExclusiveOperation::Resize).is_ok());
+    fs.cancel_scrub().unwrap();
+    fs.limit_scrub(DeviceId(1), 0).unwrap();
+    let replacement = fs.begin_replace(devices[1].clone(), &replaced(1)).unwrap();
+    // Its copier could not tell afterwards how far it came.
+    assert!(fs.set_read_only(true).unwrap_err().is(Errno::EBUSY) && !fs.is_read_only());
+    for refused in [fs.start_scrub(Settings::default(), Vec::new()), fs.scrub(Settings::default(), Vec::new())] {
+        let refused = refused.err().unwrap();
+        assert!(refused.is(Errno::EINPROGRESS) && refused.to_string() == "a device is being replaced", "{refused}");
+    }
+    replacement.run().unwrap();
+    let scrub = fs.scrub(Settings::default(), Vec::new()).unwrap();
+    assert!(scrub.is_over());
     fs.shutdown().unwrap();
 }
 
@@ -256,4 +311,125 @@ fn a_replacement_is_cancelled() {
     assert!(fs.cancel_replace().unwrap());
     fs.shutdown().unwrap();
     assert_clean(&devices[..1], "a_replacement_is_cancelled");
+}
+
+/// Where these bytes begin on a device.
+fn place_of(device: &MemoryDevice, bytes: &[u8]) -> u64 {
+    let mut found = [0; 4096];
+    (1 << 20..device.len())
+        .step_by(4096)
+        .find(|at| {
+            device.read_at(*at, &mut found).unwrap();
+            found == bytes[..4096]
+        })
+        .expect("it is there")
+}
+
+#[test]
+fn a_replacement_counts_data_without_a_good_copy_and_goes_on() {
+    let devices = memory(&[512 << 20, 512 << 20, 512 << 20]);
+    make(&devices[..1], "single", "DUP");
+    let fs = open(dynamic(&devices[..1]), Options::default());
+    fill(&fs);
+    fs.shutdown().unwrap();
+    drop(fs);
+    let place = place_of(&devices[0], &noise(1, 9 << 20));
+    devices[0].write_at(place + 4096, &[0; 3 * 4096]).unwrap();
+    let fs = open(dynamic(&devices[..1]), Options::default());
+    // Its checksum would not tell afterwards which bytes a moved chunk lacks, so nothing moves.
+    fs.add_device(devices[2].clone(), false, OldContent::Keep).unwrap();
+    let refused = fs.remove_device(RemovedDevice::Id(DeviceId(1))).unwrap_err().to_string();
+    assert!(refused.contains("checksum error"), "{refused}");
+    fs.remove_device(RemovedDevice::Id(DeviceId(2))).unwrap();
+    fs.begin_replace(devices[1].clone(), &replaced(1)).unwrap().run().unwrap();
+    let item = fs.replace_status().item;
+    assert_eq!((item.state.get(), item.uncorrectable_read_errors.get()), (DevReplaceItem::FINISHED, 3));
+    fs.shutdown().unwrap();
+    drop(fs);
+    let fs = open(dynamic(&devices[1..2]), Options::default());
+    assert_eq!(fs.replace_status().item.uncorrectable_read_errors.get(), 3, "it is on disk");
+    assert_eq!(content(&fs, "nocow"), noise(2, 2 << 20));
+    let mut found = Vec::new();
+    assert!(fs.read(file(&fs, "big"), 4096, 4096, &mut found).is_err(), "the checksum tells");
+    found.clear();
+    fs.read(file(&fs, "big"), 4 * 4096, 1 << 20, &mut found).unwrap();
+    assert_eq!(found, noise(1, 9 << 20)[4 * 4096..][..1 << 20]);
+}
+
+#[test]
+fn a_replacement_ends_where_the_new_device_or_data_without_checksums_fails() {
+    let devices = memory(&[512 << 20, 512 << 20]);
+    make(&devices[..1], "single", "DUP");
+    let old = Arc::new(FaultyDevice::new(devices[0].clone()));
+    let fs = open(vec![old.clone()], Options::default());
+    fill(&fs);
+    let before = seen(&fs);
+    let new = Arc::new(FaultyDevice::new(devices[1].clone()));
+    let forced = ReplaceRequest { force: true, ..replaced(1) };
+    for (on, sentence, skip) in [(Operation::Write, "write", 3), (Operation::Flush, "flush", 0)] {
+        let replacement = fs.begin_replace(new.clone(), &forced).unwrap();
+        new.add_rule(FaultRule::always(on, Fault::Fail).after(skip, u64::MAX));
+        let failed = replacement.run().unwrap_err();
+        assert!(failed.is(Errno::EIO) && failed.to_string().contains(sentence), "{failed}");
+        let item = fs.replace_status().item;
+        assert_eq!((item.state.get(), item.write_errors.get()), (DevReplaceItem::CANCELED, 1), "{sentence}");
+        new.clear();
+        assert_same(&before, &seen(&fs), "what it holds");
+    }
+    // Nothing would tell afterwards that these bytes are wrong.
+    let place = place_of(&devices[0], &noise(2, 2 << 20));
+    old.break_range(place..place + 4096);
+    let failed = fs.begin_replace(new, &forced).unwrap().run().unwrap_err().to_string();
+    assert!(failed.contains("cannot be read from any device"), "{failed}");
+    assert_eq!(fs.replace_status().item.state.get(), DevReplaceItem::CANCELED);
+    assert!(butterfs_fs::mkfs::recognise(&*devices[1]).unwrap().is_none(), "the new one is wiped");
+    fs.shutdown().unwrap();
+    drop(fs);
+    assert_clean(&devices[..1], "a_replacement_ends_where_the_new_device_fails");
+    let fs = open(dynamic(&devices[..1]), Options::default());
+    assert_same(&before, &seen(&fs), "what it holds");
+}
+
+/// Cancelled in the middle, by somebody else's thread.
+#[test]
+fn shrinking_and_removing_are_cancelled() {
+    let devices = memory(&[1 << 30, 1 << 30]);
+    make(&devices[..1], "single", "DUP");
+    let fs = open(dynamic(&devices[..1]), Options::default());
+    fill(&fs);
+    let between = fs.mkdir(&ROOT, fs.root(), b"between", 0o700).unwrap().id;
+    let before = seen(&fs);
+    fs.add_device(devices[1].clone(), false, OldContent::Keep).unwrap();
+    assert!(!fs.cancel_exclusive(ExclusiveOperation::DeviceRemove), "none runs");
+    let cancelled = std::thread::scope(|scope| {
+        let removal = scope.spawn(|| fs.remove_device(RemovedDevice::Id(DeviceId(1))));
+        while !fs.cancel_exclusive(ExclusiveOperation::DeviceRemove) && !removal.is_finished() {
+            std::thread::yield_now();
+        }
+        removal.join().unwrap()
+    });
+    assert!(cancelled.unwrap_err().is(Errno::ECANCELED));
+    assert_same(&before, &seen(&fs), "what it holds");
+    assert_eq!(fs.describe_devices().len(), 2, "nothing is removed");
+    let used = fs.describe_devices()[0].used_bytes;
+    // The device is used again.
+    let id = fs.create(&ROOT, between, b"file", 0o600).unwrap().id;
+    fs.fallocate(id, 0, 0, 1500 << 20, false).unwrap();
+    assert!(fs.describe_devices()[0].used_bytes > used);
+    fs.forget(id, 1);
+    fs.unlink(between, b"file").unwrap();
+    fs.sync().unwrap();
+    let cancelled = std::thread::scope(|scope| {
+        let shrink = || fs.resize_device(DeviceId(1), NewSize::Bytes(256 << 20), Storage::Stays);
+        let shrinking = scope.spawn(shrink);
+        while !fs.cancel_exclusive(ExclusiveOperation::Resize) && !shrinking.is_finished() {
+            std::thread::yield_now();
+        }
+        shrinking.join().unwrap()
+    });
+    // It may have had nothing to move.
+    assert!(cancelled.is_ok_and(|resized| resized.to == 256 << 20) || fs.describe_devices()[0].total_bytes == 1 << 30);
+    assert_same(&before, &seen(&fs), "what it holds");
+    fs.shutdown().unwrap();
+    assert_clean(&devices, "shrinking_and_removing_are_cancelled");
 }

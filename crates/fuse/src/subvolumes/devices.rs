@@ -8,7 +8,7 @@ use super::perform::{Answering, Each};
 use butterfs_control::question::{self, DeviceName, DeviceWork, SizeChange};
 use butterfs_control::{DeviceSize, ReplaceRecord, WorkProgress};
 use butterfs_fs::filesystem::{
-    DeviceDescription, NewSize, OldContent, RemovedDevice, ReplaceRequest, ReplaceStatus, Storage,
+    DeviceDescription, NewSize, OldContent, RemovedDevice, ReplaceRequest, ReplaceStatus, SourceReads, Storage,
 };
 use butterfs_fs::{DeviceId, Errno, ExclusiveOperation, Filesystem};
 use std::ffi::OsStr;
@@ -103,8 +103,8 @@ impl Answering<'_> {
         self.changed(asked.through)?;
         self.access().must_be_privileged()?;
         let old = if asked.discard { OldContent::Discard } else { OldContent::Keep };
-        let (source, avoids_source, force) = (self.device_id(&asked.source)?, asked.avoid_source, asked.force);
-        let request = ReplaceRequest { source, avoids_source, force, old };
+        let reads = if asked.avoid_source { SourceReads::Avoided } else { SourceReads::Allowed };
+        let request = ReplaceRequest { source: self.device_id(&asked.source)?, reads, force: asked.force, old };
         let begun = self.filesystem().begin_replace_at(Path::new(OsStr::from_bytes(&asked.target)), &request)?;
         Ok(begun.run_in_background()?)
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixture::{Rig, SHAPES, START, noise, rig};
 use crate::member::Condition;
 use crate::resync::Confirmed;
-use butterfs_device::{Fault, FaultRule, Operation, ReadOnlyDevice};
+use butterfs_device::{Fault, FaultRule, MemoryDevice, Operation, ReadOnlyDevice};
 use butterfs_ondisk::Physical;
 use butterfs_ondisk::chunk::STRIPE_LEN;
 use butterfs_ondisk::profile::Profile;
@@ -606,6 +606,83 @@ fn late_readers_do_not_undo_writes() {
         let mut found = vec![0; 4096];
         volume.read_copy(START, copy, &mut found).unwrap();
         assert_eq!(found, [1; 4096], "copy {copy}");
+    }
+}
+
+/// Scrub repairs a copy while its chunk moves away: the place is somebody else's only afterwards.
+#[test]
+fn a_place_is_given_back_after_repairs_of_it() {
+    let (rig, content) = filled("DUP", 2);
+    let place = rig.chunk.stripes[1].physical.0;
+    rig.memory[0].write_at(place, &[7; 4096]).unwrap();
+    let (reached, is_reached) = std::sync::mpsc::sync_channel(1);
+    let (done, go_on) = std::sync::mpsc::channel();
+    let device = Interrupted { inner: rig.devices[0].clone(), at: place, reached, go_on: Mutex::new(go_on) };
+    let volume = Volume::of_devices(vec![(crate::fixture::dev_item(1, crate::fixture::DEVICE_LEN), Arc::new(device))]);
+    volume.set_chunk_map((*rig.volume.chunk_map()).clone());
+    let is_given_back = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let repairs = scope.spawn(|| volume.rewrite(START, 1, &content[..4096]).unwrap());
+        is_reached.recv().unwrap();
+        scope.spawn(|| {
+            volume.end_move(START);
+            is_given_back.store(true, Ordering::SeqCst);
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!is_given_back.load(Ordering::SeqCst), "the repair is still on its way");
+        let _ = done.send(());
+        assert!(matches!(repairs.join().unwrap(), crate::Rewritten::From(_)));
+    });
+}
+
+/// Reads of the devices of a rig.
+fn reads(rig: &Rig) -> Vec<u64> {
+    rig.devices.iter().map(|device| device.counts().reads).collect()
+}
+
+#[test]
+fn a_device_to_be_spared_is_read_only_where_no_other_copy_is_good() {
+    use crate::{CopyTo, SourceReads};
+    const LEN: usize = 4096;
+    for (profile, stripes) in [("RAID1", 2), ("RAID1C3", 3), ("RAID10", 4)] {
+        let (rig, content) = filled(profile, stripes);
+        // Counted, and nothing else.
+        let counted = FaultRule::always(Operation::Read, Fault::Misdirect { distance: 0 });
+        rig.devices.iter().for_each(|device| device.add_rule(counted.clone()));
+        let places = (0..rig.chunk.length).step_by(STRIPE_LEN as usize).map(at).collect::<Vec<_>>();
+        let mut any_reads = 0;
+        for (number, id) in (1..=rig.devices.len() as u64).map(DeviceId).enumerate() {
+            let twin = Arc::new(MemoryDevice::new(crate::fixture::DEVICE_LEN));
+            rig.volume.begin_twin(id, crate::fixture::dev_item(0, crate::fixture::DEVICE_LEN), twin.clone());
+            let copy = |reads, at: Logical| {
+                let from = (at.0 - START.0) as usize;
+                let good = &content[from..from + LEN];
+                let rank = &mut |found: &[u8]| if found == good { Confirmed::Yes(0) } else { Confirmed::No };
+                rig.volume.copy_moving(CopyTo::Twin(id, reads), (at, LEN), false, rank).unwrap()
+            };
+            let own: Vec<Logical> = places.iter().copied().filter(|at| rig.volume.lies_on(*at, id)).collect();
+            let before = reads(&rig)[number];
+            assert!(own.iter().all(|at| copy(SourceReads::Avoided, *at) == Confirmed::Yes(0)));
+            assert_eq!(reads(&rig)[number], before, "{profile}: device {id} is read");
+            assert!(own.iter().all(|at| copy(SourceReads::Allowed, *at) == Confirmed::Yes(0)));
+            any_reads += reads(&rig)[number] - before;
+            // The others are wrong at the first place.
+            let place = rig.chunk.stripes.iter().find(|stripe| stripe.device == id).unwrap().physical.0;
+            let at = own[0];
+            for (index, memory) in rig.memory.iter().enumerate().filter(|(index, _)| *index != number) {
+                let other = rig.chunk.stripes.iter().find(|stripe| stripe.device.0 == index as u64 + 1).unwrap();
+                memory.write_at(other.physical.0, &[9; LEN]).unwrap();
+            }
+            let before = reads(&rig)[number];
+            assert_eq!(copy(SourceReads::Avoided, at), Confirmed::Yes(0));
+            assert!(reads(&rig)[number] > before);
+            let mut found = vec![0; LEN];
+            twin.read_at(place, &mut found).unwrap();
+            assert!(found == content[(at.0 - START.0) as usize..][..LEN], "{profile}: device {id}");
+            rig.volume.cancel_twin(id);
+            rig.volume.write(START, &content).unwrap();
+        }
+        assert!(any_reads > 0, "{profile}: the counters count");
     }
 }
 

@@ -8,14 +8,14 @@ use std::path::PathBuf;
 
 /// Look for devices with a btrfs.
 ///
-/// A mount by butterfs names all devices of its filesystem, so nothing has to be registered and nothing is; what is found is
-/// printed.
+/// A mount by butterfs names all devices of its filesystem, so nothing has to be registered anywhere; what is found is printed in
+/// the words of btrfs. The kernel's list of devices is left alone.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Accepted as in btrfs: all devices are looked at anyway
     #[arg(short = 'd', long)]
     all_devices: bool,
-    /// Accepted as in btrfs: nothing is registered, so nothing is to be forgotten
+    /// Refused: butterfs registers nothing, and does not change what the kernel has registered
     #[arg(short = 'u', long)]
     forget: bool,
     /// Only these devices or images
@@ -26,12 +26,13 @@ pub struct Args {
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         if self.forget {
-            return Ok(());
+            let error = CliError::failed("butterfs registers no devices, so there are none to forget");
+            return Err(error.hint("'btrfs device scan --forget' changes the list of the kernel"));
         }
         if self.devices.is_empty() {
             writeln!(out, "Scanning for Btrfs filesystems")?;
             for found in block_devices::all() {
-                writeln!(out, "found: {}", found.path.display())?;
+                writeln!(out, "registered: {}", found.path.display())?;
             }
         }
         for path in &self.devices {

@@ -7,10 +7,11 @@ use super::{NOTHING_TO_DO, UNCORRECTABLE, findings, place};
 use crate::args;
 use crate::commands::Run;
 use crate::commands::mount::background;
+use crate::commands::replace;
 use crate::error::{CliError, os_message};
 use crate::open_filesystem::{Intent, Named, OpenFilesystem, plain};
 use crate::report;
-use butterfs_control::question::{GetScrub, MOST_SCRUB_RANGES, StartScrub};
+use butterfs_control::question::{DescribeReplace, GetScrub, ListDevices, MOST_SCRUB_RANGES, StartScrub};
 use butterfs_control::{ScrubDevice, ScrubEarlier, ScrubEnd, ScrubFinding, ScrubNews, ScrubState};
 use butterfs_fuse::service;
 use butterfs_fuse::subvolumes::IN_PROGRESS;
@@ -285,6 +286,27 @@ impl Job {
     }
 }
 
+/// A replacement keeps a scrub from beginning, as another scrub does.
+fn in_progress(opened: &mut OpenFilesystem, target: &str) -> CliError {
+    match opened.ask_one("cannot ask for the replacement", plain(DescribeReplace {})) {
+        Ok(found) if found.state == replace::STARTED => device_is_replaced(opened, target),
+        _ => already_running(target),
+    }
+}
+
+/// As btrfs says it, for each device.
+fn device_is_replaced(opened: &mut OpenFilesystem, target: &str) -> CliError {
+    let devices = match opened.ask("cannot ask for the devices", plain(ListDevices {})) {
+        Ok(devices) => devices,
+        Err(error) => return error,
+    };
+    for id in devices.into_iter().filter(|device| device.name.is_some()).map(|device| device.id) {
+        let why = "ret=-1, errno=115 (Operation now in progress)";
+        report::error(&format!("scrubbing {target} failed for device id {id}: {why}"));
+    }
+    CliError::Reported { code: 1 }
+}
+
 fn already_running(target: &str) -> CliError {
     report::error("Scrub is already running.");
     report::line(&format!("To cancel use 'butterfs scrub cancel {target}'."));
@@ -348,7 +370,7 @@ impl Running {
         });
         match ended {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(refusal)) if refusal.errno == IN_PROGRESS => Err(already_running(&target)),
+            Ok(Err(refusal)) if refusal.errno == IN_PROGRESS => Err(in_progress(opened, &target)),
             Ok(Err(refusal)) => Err(CliError::failed(format!("cannot scrub {target}: {}", refusal.sentence))),
             Err(_) if stopped.load(Ordering::Acquire) => Ok(()),
             Err(error) => Err(error),
