@@ -43,6 +43,9 @@ pub struct ImagesArgument {
     /// Work on this image or device, which is not mounted; of a filesystem on several give all, each with --image
     #[arg(long, value_name = "IMAGE")]
     pub image: Vec<PathBuf>,
+    /// With --image: change the filesystem although some of its devices are not given
+    #[arg(long, requires = "image")]
+    pub degraded: bool,
 }
 
 impl ImagesArgument {
@@ -52,19 +55,25 @@ impl ImagesArgument {
             (Some(path), []) => mounted(path),
             (None, []) => Err(CliError::usage("a directory of a mount is needed, or images with --image")),
             (Some(_), _) => Err(CliError::usage("either a directory of a mount or images with --image, not both")),
-            (None, images) => open_images(images).map(OpenFilesystem::Image),
+            (None, images) => open_images(images, self.degraded).map(OpenFilesystem::Image),
         }
     }
 }
 
-fn open_images(images: &[PathBuf]) -> Result<Filesystem, CliError> {
+fn open_images(images: &[PathBuf], degraded: bool) -> Result<Filesystem, CliError> {
     let open = |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> {
         Ok(Arc::new(FileDevice::open(path, &FileOptions::read_write())?))
     };
     let devices = images.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let options = Options { subvolume: Subvolume::Id(TreeId::FS), degraded: true, ..Options::default() };
-    let filesystem = Filesystem::open(devices, options, Env::system())
-        .map_err(|error| CliError::failed(format!("{}: {error}", images[0].display())))?;
+    let options = Options { subvolume: Subvolume::Id(TreeId::FS), degraded, ..Options::default() };
+    let filesystem = Filesystem::open(devices, options, Env::system()).map_err(|error| {
+        let failed = CliError::failed(format!("{}: {error}", images[0].display()));
+        match error {
+            butterfs_fs::Error::Incomplete(_) => failed
+                .hint("give all of its devices, each with --image, or do without the missing ones with --degraded"),
+            _ => failed,
+        }
+    })?;
     filesystem.notes().iter().for_each(|note| report::warn(note));
     Ok(filesystem)
 }
@@ -185,7 +194,7 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The filesystem on these devices; some may be missing.
+/// The filesystem on these devices; some may be missing where it is only looked at.
 pub fn images_for(paths: &[PathBuf], intent: Intent) -> Result<OpenFilesystem, CliError> {
     let read_only = intent == Intent::Look;
     let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
@@ -195,7 +204,7 @@ pub fn images_for(paths: &[PathBuf], intent: Intent) -> Result<OpenFilesystem, C
     let options = Options {
         read_only,
         no_log_replay: read_only,
-        degraded: true,
+        degraded: read_only,
         subvolume: Subvolume::Id(TreeId::FS),
         ..Options::default()
     };

@@ -88,6 +88,7 @@ impl Files {
     ) -> Result<Seen> {
         let mut doubted: Option<Parts> = None;
         loop {
+            let moves = self.engine.moved.count();
             let found = without_waiting(self.engine.core(), &inode.tree, |source| {
                 out.clear();
                 let _guard = inode.lock_shared()?;
@@ -103,10 +104,16 @@ impl Files {
                 Ok((Seen { span, size }, self.hold(&parts), parts))
             });
             let (seen, _held, parts) = found.map_err(|error| in_file(inode, error))?;
+            // A relocation locks no inode: what it moved between the look and the hold may have been given up already.
+            if self.engine.moved.count() != moves && !parts.extents.is_empty() {
+                continue;
+            }
             match self.read_parts(&parts, &seen.span, out) {
                 Ok(()) => return Ok(seen),
                 // What was given up since has no checksums any more.
                 Err(_) if doubted.as_ref() != Some(&parts) => doubted = Some(parts),
+                // Moved while it was read.
+                Err(_) if self.engine.moved.count() != moves => {}
                 Err(error) => return Err(in_file(inode, error)),
             }
         }

@@ -17,7 +17,7 @@ use crate::mkfs::{refuse_existing, wipe};
 use crate::transaction::{DeviceChange, Reserve};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_ondisk::items::{DevItem, block_group_flags as bits};
-use butterfs_ondisk::superblock::{OFFSETS, super_flags};
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, super_flags};
 use butterfs_ondisk::{DeviceId, Logical};
 use butterfs_volume::Chunk;
 use std::path::Path;
@@ -211,6 +211,7 @@ impl Filesystem {
         self.must_not_be_seed()?;
         let _running = self.begin_exclusive(ExclusiveOperation::DeviceAdd)?;
         let item = self.new_item(&*device)?;
+        self.must_not_be_ours(&*device, None)?;
         self.prepare_device(&device, item.total_bytes.get(), force, old)?;
         let id = DeviceId(item.devid.get());
         self.change_device(DeviceChange::Add { item, device }, 2)?;
@@ -237,6 +238,20 @@ impl Filesystem {
         let _alarm = self.0.engine.alarm();
         let devices = self.0.engine.volume().present_devices();
         devices.into_iter().find(|(_, device)| device.is_at(path)).map(|(item, _)| DeviceId(item.devid.get()))
+    }
+
+    /// Refuses a device that holds a part of this filesystem, forced or not: it may hold the only good copy. Only what a missing
+    /// device was may take its place again.
+    pub(super) fn must_not_be_ours(&self, device: &dyn BlockDevice, missing: Option<DeviceId>) -> Result<()> {
+        let mut bytes = vec![0; SUPERBLOCK_LEN];
+        let read = device.read_at(OFFSETS[0].0, &mut bytes);
+        let Some(found) = read.ok().and_then(|()| Superblock::parse(&bytes, OFFSETS[0]).ok()) else { return Ok(()) };
+        let id = DeviceId(found.dev_item.devid.get());
+        if found.fsid != self.superblock().fsid || missing == Some(id) {
+            return Ok(());
+        }
+        let what = format!("{} is device {id} of this filesystem; wipe it first if nobody needs it", device.name());
+        Err(Error::refused_at(Errno::EEXIST, what))
     }
 
     /// Leaves nothing on a new device that anything would recognise.

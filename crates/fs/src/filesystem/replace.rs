@@ -89,6 +89,8 @@ impl Filesystem {
             let what = format!("target device smaller than source device (required {needed} bytes)");
             return Err(Error::refused_at(Errno::EINVAL, what));
         }
+        let is_missing = engine.volume.device_item(request.source).is_none();
+        self.must_not_be_ours(&*target, is_missing.then_some(request.source))?;
         self.prepare_device(&target, target.len(), request.force, request.old)?;
         let item = DevItem { devid: 0.into(), uuid: engine.env().uuid(), ..source };
         let started = DevReplaceItem {
