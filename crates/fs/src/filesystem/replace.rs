@@ -215,7 +215,7 @@ impl Replacement {
         if filesystem.0.engine.aborted().is_some() {
             return Err(error);
         }
-        if filesystem.is_stopping() {
+        if filesystem.is_stopping() && !self.progress().is_cancelled() {
             self.suspend()?;
         } else {
             filesystem.forget_replacement(DevReplaceItem::CANCELED)?;
