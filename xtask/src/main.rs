@@ -25,6 +25,7 @@ usage: cargo xtask <command>
 
   test [--only TEXT] [--no-install]   everything that must hold; what it needs is installed first
   dist [--packages]                   the packages, archives, checksums and the list of contents, below target/dist
+  documents                           width, links and wording of the documents
   layering                            the edges between crates and between the modules of `fs`
   bench [--small | --least] [--only NAME]... [--write]
                                       the same work here and on the kernel's btrfs, as ratios; --write puts them
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let outcome = match words.split_first() {
         Some((&"test", rest)) => test::Options::parse(rest).and_then(|options| test::run(&options)),
         Some((&"layering", [])) => layering::run(),
+        Some((&"documents", [])) => prose::run(),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"dist", rest)) => dist::run(rest),
         Some((&"sim", rest)) => sim::run(rest),

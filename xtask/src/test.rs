@@ -4,7 +4,7 @@
 //! (kernel log, loop devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};
-use crate::{bench, dist, layering, licences, process, tools, workspace};
+use crate::{bench, dist, layering, licences, process, prose, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -95,6 +95,11 @@ fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
     let mut step = StepResult::single("licences", started.elapsed(), None);
     step.passed = usize::from(violations.is_empty());
     step.failures = violations;
+    steps.push(announce(step));
+    let started = Instant::now();
+    let mut step = StepResult::single("documents", started.elapsed(), None);
+    step.failures = prose::violations();
+    step.passed = usize::from(step.failures.is_empty());
     steps.push(announce(step));
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     steps.push(announce(cargo("clippy", &clippy)?));

@@ -247,7 +247,8 @@ impl Filesystem {
         let read = device.read_at(OFFSETS[0].0, &mut bytes);
         let Some(found) = read.ok().and_then(|()| Superblock::parse(&bytes, OFFSETS[0]).ok()) else { return Ok(()) };
         let id = DeviceId(found.dev_item.devid.get());
-        if found.fsid != self.superblock().fsid || missing == Some(id) {
+        // Number 0 is the new device of a replacement that was given up.
+        if found.fsid != self.superblock().fsid || id.0 == 0 || missing == Some(id) {
             return Ok(());
         }
         let what = format!("{} is device {id} of this filesystem; wipe it first if nobody needs it", device.name());

@@ -14,8 +14,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Ranks that only those wait for who work with the same file, or who want the same done: a commit, cleaning.
-const OWN: &[&str] = &["OPERATIONS", "UPKEEP", "CLAIMS", "SNAPSHOTS", "WHOLE", "MAPPING", "COMMIT", "REPAIR_GATE"];
+/// Ranks that only those wait for who work with the same file, or who want the same done: a commit, cleaning. `REQUESTS` is waited
+/// for once for each chunk or device that gets another place, until the requests that are under way have ended.
+const OWN: &[&str] =
+    &["OPERATIONS", "UPKEEP", "CLAIMS", "SNAPSHOTS", "WHOLE", "MAPPING", "COMMIT", "REQUESTS", "REPAIR_GATE"];
 
 /// A device that notes what is held by whoever waits for it.
 struct Watched {

@@ -28,6 +28,10 @@ const TOUCHES_ALL: &[(&str, Kind, &str)] = &[
     ("set_label", Kind::Changed, "it commits"),
     ("transaction", Kind::Changed, "it commits"),
     ("set_read_only", Kind::Changed, "it writes what is changed"),
+    ("reset_device_stats", Kind::Changed, "it commits"),
+    ("scrub_selection", Kind::Changed, "it commits"),
+    ("scrub_selection", Kind::References, "it looks at all extents of the file"),
+    ("scrub_selection", Kind::Extents, "it looks at all extents of the file"),
     ("statfs", Kind::Groups, "it adds up the groups"),
     ("some_subvolumes", Kind::Snapshots, "a subvolume's names of those in it lie before the next subvolume"),
 ];
