@@ -59,7 +59,9 @@ pub fn faults(kind: Kind, sizes: [usize; 3], scenes: &[Vec<Row>; 3]) -> Report {
             let name = format!("{}{what} beside {sizes:?} {kind:?}", large.name);
             compare(&mut report, &name, reach, sizes, rows.map(part));
         }
-        if large.left_open > 0 {
+        // The first scrub opens the device once more, for reads past the page cache.
+        let lasting = usize::from(large.name == "scrub");
+        if large.left_open > lasting {
             report.steps.push(format!("{} beside {kind:?}: {} descriptors stay open", large.name, large.left_open));
         }
     }
