@@ -391,7 +391,7 @@ fn trees_and_least_sizes_are_those_of_btrfs_progs() {
 
 #[test]
 fn json_is_refused_where_there_is_none() {
-    let ran = butterfs(&["--format", "json", "subvolume", "list", "/"]);
+    let ran = butterfs(&["--format", "json", "subvolume", "delete", "/"]);
     assert_eq!(ran.code, Some(1));
     assert_eq!(ran.stderr, "ERROR: output format json is unsupported for this command\n");
     assert_eq!(butterfs(&["--format", "xml", "filesystem", "df", "/"]).code, Some(2));
