@@ -109,7 +109,10 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     if found.iter().any(|id| !known.contains(id)) {
         return Ok(Opened::FoundStale(found));
     }
-    replacement::load(core, core.options().degraded, &mut notes)?;
+    let replacement = replacement::load(core, core.options().degraded, &mut notes);
+    if !core.options().rescue.ignore_bad_roots {
+        replacement?;
+    }
     groups::load(core)?;
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(core)?;
