@@ -10,6 +10,7 @@
 //! Files are replaced as a whole, so a reader sees the old or the new one. They lie in `/var/lib/btrfs`; those of a user in
 //! `$XDG_STATE_HOME/butterfs` or `~/.local/state/butterfs`; all of them in `$BUTTERFS_STATE_DIR` where that is set.
 
+use super::summary::COUNTERS;
 use crate::error::{CliError, os_message};
 use butterfs_control::{Reply, ScrubDevice, ScrubEnd, ScrubFinding, ScrubNews, ScrubState, VERSION, read_reply};
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -189,23 +190,8 @@ fn read_frames(bytes: &[u8]) -> Vec<ScrubNews> {
     news
 }
 
-/// The counters that a status file has, in its order.
-const KEPT: [&str; 14] = [
-    "data_extents_scrubbed",
-    "tree_extents_scrubbed",
-    "data_bytes_scrubbed",
-    "tree_bytes_scrubbed",
-    "read_errors",
-    "csum_errors",
-    "verify_errors",
-    "no_csum",
-    "csum_discards",
-    "super_errors",
-    "malloc_errors",
-    "uncorrectable_errors",
-    "corrected_errors",
-    "last_physical",
-];
+/// The counter that no status file has.
+const NOT_KEPT: &str = "unverified_errors";
 
 /// The value of a counter.
 pub fn counter(device: &ScrubDevice, name: &str) -> u64 {
@@ -214,7 +200,8 @@ pub fn counter(device: &ScrubDevice, name: &str) -> u64 {
 
 fn status_text(uuid: &str, state: &ScrubState) -> String {
     let line = |device: &ScrubDevice| {
-        let counters = KEPT.map(|name| format!("|{name}:{}", counter(device, name))).concat();
+        let kept = COUNTERS.iter().filter(|name| **name != NOT_KEPT);
+        let counters: String = kept.map(|name| format!("|{name}:{}", counter(device, name))).collect();
         let is_cancelled = matches!(device.end, ScrubEnd::Cancelled | ScrubEnd::Failed(_));
         let is_finished = device.end != ScrubEnd::Running;
         let ScrubDevice { id, started, resumed, duration_secs, .. } = device;
