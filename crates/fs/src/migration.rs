@@ -209,9 +209,11 @@ fn copy_block(core: &Core, to: CopyTo, at: Logical) -> Result<()> {
         Confirmed::Yes(generation) if Some(generation) == best => Confirmed::Best,
         confirmed => confirmed,
     };
+    let committed = core.superblock().generation.get();
     let found = core.volume.copy_moving(to, (at, core.nodesize() as usize), false, confirm)?;
-    // A block that was never written has a place all the same; it is written to both places.
-    if found == Confirmed::No && is_tree_block(core, at)? {
+    // A block that is not written yet has a place and an extent item all the same; it is written to both places.
+    let is_written = |generation: Option<u64>| generation.is_some_and(|generation| generation <= committed);
+    if found == Confirmed::No && is_written(block_generation(core, at)?) && core.space.group_of(at).is_some() {
         return Err(Error::Device(format!("no copy of the tree block at {at} is good").into()));
     }
     Ok(())
@@ -225,7 +227,7 @@ pub(crate) fn confirm_block(kind: ChecksumKind, fsid: &[u8; 16], at: Logical, by
     if is_block { Confirmed::Yes(header.generation.get()) } else { Confirmed::No }
 }
 
-/// Whether the last commit has a tree block there.
+/// Whether the running transaction has a tree block there.
 fn is_tree_block(core: &Core, at: Logical) -> Result<bool> {
     Ok(block_generation(core, at)?.is_some() && core.space.group_of(at).is_some())
 }

@@ -54,6 +54,8 @@ impl Mounts {
     /// Answers a question.
     pub fn answer(&self, question: &MountQuestion) -> (MountAnswer, Option<OwnedFd>) {
         match question {
+            // Nobody joins what is about to be closed.
+            MountQuestion::Locate if self.adaptor.is_unmounted() => (MountAnswer::Located(Vec::new()), None),
             MountQuestion::Locate => (MountAnswer::Located(self.storage.clone()), None),
             MountQuestion::ShowOptions => (MountAnswer::Options(self.options().in_force()), None),
             MountQuestion::Join { options } => match self.join(options) {
@@ -72,7 +74,11 @@ impl Mounts {
     fn join(&self, options: &[String]) -> Result<(Vec<String>, OwnedFd), Refusal> {
         let items = || options.iter().map(String::as_str);
         let asked = MountOptions::parse(items()).map_err(|why| Refusal::new(libc::EINVAL, why))?;
-        let superblock = self.superblock.as_ref().ok_or_else(|| Refusal::new(libc::EOPNOTSUPP, ONLY_ONE))?;
+        let superblock = match &self.superblock {
+            Some(superblock) => superblock,
+            None if self.adaptor.is_unmounted() => return Err(last_is_gone()),
+            None => return Err(Refusal::new(libc::EOPNOTSUPP, ONLY_ONE)),
+        };
         let unheeded = self.options().unheeded(items());
         self.find(&asked)?;
         let writable = !asked.flags.read_only;
@@ -123,10 +129,15 @@ pub fn show_first(root: OwnedFd, path: &[u8], request: &mount::Request) -> io::R
     mount::place(mount, &request.flags, &request.mountpoint)
 }
 
+/// Whoever asked waits until the image is free, and serves it.
+fn last_is_gone() -> Refusal {
+    Refusal::new(libc::ESHUTDOWN, "the last mount is gone")
+}
+
 fn refused(error: &io::Error) -> Refusal {
     match error.raw_os_error() {
         // What the kernel says to the only descriptors that we pass when there is no superblock for them.
-        Some(libc::EINVAL | libc::ENOTCONN) => Refusal::new(libc::ESHUTDOWN, "the last mount is gone"),
+        Some(libc::EINVAL | libc::ENOTCONN) => last_is_gone(),
         number => Refusal::new(number.unwrap_or(libc::EIO), format!("the kernel makes no further mount: {error}")),
     }
 }

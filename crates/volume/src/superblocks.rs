@@ -127,6 +127,7 @@ impl Volume {
     /// The whole devices first.
     fn write_primaries(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         let all = self.with_items(items);
+        self.write_new_twin_superblocks(sb, items)?;
         self.write_first_primaries(sb, &all)?;
         let (stale, whole): (Vec<_>, Vec<_>) = all.into_iter().partition(|(member, _)| member.is_stale());
         if whole.is_empty() {

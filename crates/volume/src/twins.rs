@@ -8,7 +8,8 @@
 //! # Invariants
 //! 1. Nothing is read from it before `finish_twin`.
 //! 2. What fails on it fails for nobody else; the replacement learns it.
-//! 3. Its superblocks say number 0, and it gets them only while the trees say that it takes over.
+//! 3. Its superblocks say number 0, and it gets them only while the trees say that it takes over; the first one before
+//!    the other devices have a superblock that says so, because they cannot be mounted without it from then on.
 
 use crate::error::VolumeError;
 use crate::member::{Condition, Member, WriteMode};
@@ -43,6 +44,7 @@ impl Volume {
         self.window.lock().failure = None;
         let twin = Arc::new(Member::new(item, device));
         twin.set_known(false);
+        twin.set_new(true);
         self.change_devices(|set| set.with_twin(id, Some(Arc::clone(&twin))).with_target(None));
         self.is_moving.store(true, Ordering::Release);
         self.drain();
@@ -112,6 +114,19 @@ impl Volume {
         {
             self.fail_twin(twin, &VolumeError::Flush { device: twin.device.name(), error });
         }
+    }
+
+    /// Writes the first primary superblocks of devices that take over, and makes them durable.
+    pub(crate) fn write_new_twin_superblocks(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
+        let members = self.members();
+        let new: Vec<_> = members.twins().filter(|twin| twin.takes_superblocks() && twin.is_new()).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.write_twin_superblocks(sb, items, true);
+        self.flush()?;
+        new.iter().for_each(|twin| twin.set_new(false));
+        Ok(())
     }
 
     /// Writes the superblocks of devices that take over: the primary one, or the others.

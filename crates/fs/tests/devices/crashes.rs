@@ -9,7 +9,7 @@ use butterfs_fs::options::{Canary, Policies};
 use butterfs_fs::{DeviceId, Filesystem, InodeId, OperationProgress, Options, inode_flags};
 use butterfs_ondisk::profile::Profile;
 use butterfs_testkit::judge::{judge, text};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,9 +82,12 @@ fn record(
     let id = file(&fs, "nocow");
     let acknowledged = std::thread::scope(|scope| {
         let writer = scope.spawn(|| write_on(&fs, id, &recorder, &stop));
-        operation(&fs, &recorded);
+        // A panic of the operation must not leave the writer for ever.
+        let outcome = catch_unwind(AssertUnwindSafe(|| operation(&fs, &recorded)));
         stop.store(true, Ordering::Relaxed);
-        writer.join().unwrap()
+        let acknowledged = writer.join();
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        acknowledged.unwrap()
     });
     fs.shutdown().unwrap();
     Recorded { recorder, bases, acknowledged }

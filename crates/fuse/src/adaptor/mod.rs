@@ -136,6 +136,11 @@ impl Adaptor {
         self.0.witness.is_asked_by(mount)
     }
 
+    /// Whether the last mount is gone; the filesystem may be open still.
+    pub fn is_unmounted(&self) -> bool {
+        self.0.device.has_ended()
+    }
+
     /// The options in force.
     pub fn options(&self) -> Options {
         let filesystem = self.0.filesystem();

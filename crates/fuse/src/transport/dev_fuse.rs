@@ -2,6 +2,7 @@
 
 use crate::protocol::wire::OutHeader;
 use crate::system;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
@@ -52,6 +53,13 @@ impl DevFuse {
             Ok(channel) => Ok(channel),
             Err(_) => Ok(DevFuse(self.0.try_clone()?)),
         }
+    }
+
+    /// Whether the connection has ended: its mount is gone.
+    pub fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut polled, Some(&now)), Ok(1)) && polled[0].revents().contains(PollFlags::ERR)
     }
 
     /// The same channel by another descriptor.
