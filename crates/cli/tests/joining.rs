@@ -283,6 +283,13 @@ fn a_device_is_known_by_any_name() {
         assert_eq!(fs::read_to_string(bed.path("file")).unwrap(), text(name));
         butterfs_ok(&["umount", text(&elsewhere)]);
     }
+    // Also by one that it got since.
+    let moved = bed.scratch.join("moved.img");
+    fs::rename(&images[0], &moved).unwrap();
+    butterfs_ok(&["mount", text(&moved), text(&elsewhere)]);
+    assert_eq!(fs::read(elsewhere.join("file")).unwrap(), fs::read(bed.path("file")).unwrap());
+    butterfs_ok(&["umount", text(&elsewhere)]);
+    fs::rename(&moved, &images[0]).unwrap();
     let refused = butterfs(&["mount", text(&copy), text(&elsewhere)]);
     assert!(refused.code == Some(1) && refused.stderr.contains("device"), "{refused:?}");
     let ran = butterfs(&["mount", "-o", "ro,degraded", text(&copy), text(&elsewhere)]);

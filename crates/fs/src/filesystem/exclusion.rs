@@ -38,27 +38,26 @@ struct Door(RwLock<(), { order::OPERATIONS }>);
 
 /// One thread is inside until this is dropped.
 struct Inside {
-    filesystem: usize,
+    /// Where it says so.
+    slot: usize,
 }
 
 impl Inside {
     fn enter(filesystem: usize) -> Inside {
-        replace(0, filesystem);
-        Inside { filesystem }
+        let mut inside = INSIDE.get();
+        let slot = inside.iter().position(|filesystem| *filesystem == 0).expect("a thread is inside few filesystems");
+        inside[slot] = filesystem;
+        INSIDE.set(inside);
+        Inside { slot }
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        replace(self.filesystem, 0);
+        let mut inside = INSIDE.get();
+        inside[self.slot] = 0;
+        INSIDE.set(inside);
     }
-}
-
-fn replace(old: usize, new: usize) {
-    let mut inside = INSIDE.get();
-    let own = inside.iter_mut().find(|filesystem| **filesystem == old);
-    *own.expect("a thread is inside few filesystems") = new;
-    INSIDE.set(inside);
 }
 
 /// An operation that is under way. A panic in it stops all writing.

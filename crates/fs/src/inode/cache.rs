@@ -22,8 +22,11 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 const SHARDS: usize = 32;
-/// Sweep steps per inode that enters.
-const STEPS: usize = 8;
+/// Inodes that are looked at together when some are to leave: each is elsewhere in memory, and so their cache lines arrive
+/// together.
+const BATCH: usize = 16;
+/// Batches that are looked at when so many have entered.
+const SWEEPS: usize = 8;
 /// Dirty inodes beyond which operations write some of them.
 const DIRTY_MAX: usize = 16384;
 /// How many an operation then writes.
@@ -32,6 +35,13 @@ const DIRTY_BATCH: usize = 64;
 struct Slot {
     inode: Arc<Inode>,
     touched: bool,
+}
+
+impl Slot {
+    /// Nobody has used it since it was looked at last, and nobody holds it or is to write its item.
+    fn is_unused(&self) -> bool {
+        !self.touched && Arc::strong_count(&self.inode) == 1 && Arc::strong_count(&self.inode.record) == 1
+    }
 }
 
 /// References from outside.
@@ -53,6 +63,40 @@ struct Shard {
 }
 
 impl Shard {
+    /// The inode, with `lookups` more, if it is in memory.
+    fn find(&mut self, id: InodeId, lookups: u64) -> Option<Arc<Inode>> {
+        let slot = self.inodes.get_mut(&id)?;
+        slot.touched = true;
+        let inode = Arc::clone(&slot.inode);
+        self.retain(id, lookups);
+        Some(inode)
+    }
+
+    fn retain(&mut self, id: InodeId, lookups: u64) {
+        if lookups > 0 {
+            self.users.entry(id).or_default().lookups += lookups;
+        }
+    }
+
+    /// Lets those of the next inodes go that nobody needs.
+    fn evict_some(&mut self) {
+        let count = self.sweep.len().min(BATCH);
+        let ids: Vec<InodeId> = self.sweep.drain(..count).collect();
+        let is_unused = |id: &InodeId| self.inodes.get(id).is_some_and(Slot::is_unused);
+        let unused: Vec<bool> = ids.iter().map(is_unused).collect();
+        for (id, unused) in ids.into_iter().zip(unused) {
+            let Some(slot) = self.inodes.get_mut(&id) else { continue };
+            slot.touched = false;
+            let open = self.users.get(&id).is_some_and(|users| users.opens > 0);
+            if !unused || open || !slot.inode.is_recorded() {
+                self.sweep.push_back(id);
+            } else {
+                self.inodes.remove(&id);
+                self.departures += 1;
+            }
+        }
+    }
+
     /// What is left over of inodes that were deleted must not grow while nothing is evicted.
     fn tidy(&mut self) {
         if self.sweep.len() > 2 * self.inodes.len() + 64 {
@@ -111,15 +155,17 @@ impl InodeCache {
 
     /// The inode, if it is in memory.
     pub fn peek(&self, id: InodeId) -> Option<Arc<Inode>> {
-        let mut shard = self.shard(id).lock();
-        let slot = shard.inodes.get_mut(&id)?;
-        slot.touched = true;
-        Some(Arc::clone(&slot.inode))
+        self.shard(id).lock().find(id, 0)
     }
 
     /// The inode, read from its tree if need be. `ENOENT` when it does not exist, `ESTALE` when its subvolume is deleted.
     pub fn get(&self, id: InodeId) -> Result<Arc<Inode>> {
-        if let Some(inode) = self.peek(id) {
+        self.get_retained(id, 0)
+    }
+
+    /// The same, with `lookups` more that somebody outside remembers.
+    pub fn get_retained(&self, id: InodeId, lookups: u64) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.shard(id).lock().find(id, lookups) {
             return Ok(inode);
         }
         let tree = self.engine.tree_even_deleted(id.tree)?;
@@ -132,12 +178,13 @@ impl InodeCache {
                 return Err(Error::refused(Errno::ESTALE, "the subvolume is deleted"));
             }
             let item = item?;
-            if let Some(slot) = shard.inodes.get(&id) {
-                return Ok(Arc::clone(&slot.inode));
+            if let Some(inode) = shard.find(id, lookups) {
+                return Ok(inode);
             }
             if shard.departures == departures {
                 let inode = Arc::new(Inode::new(tree, id.ino, item, Arc::clone(self.engine.core())));
                 self.enter(&mut shard, &inode);
+                shard.retain(id, lookups);
                 return Ok(inode);
             }
         }
@@ -165,20 +212,14 @@ impl InodeCache {
     }
 
     fn evict(&self, shard: &mut Shard) {
-        for _ in 0..STEPS {
+        if shard.inodes.len() < self.per_shard + BATCH {
+            return;
+        }
+        for _ in 0..SWEEPS {
             if shard.inodes.len() <= self.per_shard {
                 return;
             }
-            let Some(id) = shard.sweep.pop_front() else { return };
-            let Some(slot) = shard.inodes.get_mut(&id) else { continue };
-            let open = shard.users.get(&id).is_some_and(|users| users.opens > 0);
-            let touched = std::mem::take(&mut slot.touched);
-            if touched || open || Arc::strong_count(&slot.inode) > 1 || !slot.inode.is_recorded() {
-                shard.sweep.push_back(id);
-            } else {
-                shard.inodes.remove(&id);
-                shard.departures += 1;
-            }
+            shard.evict_some();
         }
     }
 
@@ -205,7 +246,7 @@ impl InodeCache {
 
     /// Counts `count` of them.
     pub fn retain_many(&self, id: InodeId, count: u64) {
-        self.shard(id).lock().users.entry(id).or_default().lookups += count;
+        self.shard(id).lock().retain(id, count);
     }
 
     /// The lookups that are remembered outside, by inode.

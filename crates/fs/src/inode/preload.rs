@@ -53,7 +53,7 @@ pub fn place(core: &Core, tree: TreeId, subvolume: TreeId) {
 
 /// Where the next entry of a directory goes.
 pub fn addition(core: &Core, directory: &Inode, name: &[u8]) {
-    directory.tree.preload(core, &addition_keys(directory, name));
+    directory.tree.preload_keys(core, || addition_keys(directory, name));
 }
 
 /// The same after a snapshot of the directory's subvolume.

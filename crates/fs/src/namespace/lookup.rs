@@ -8,7 +8,7 @@ use crate::inode::entry::NAME_MAX;
 use crate::inode::{Inode, InodeId, reference, subvolume_entry};
 use crate::transaction::without_waiting;
 use butterfs_ondisk::items::{FileExtentHead, compression, file_extent_type};
-use butterfs_ondisk::{Key, KeyType, TreeId};
+use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -30,11 +30,15 @@ fn no_entry() -> Error {
 impl Namespace {
     /// Finds an entry of a directory, and counts the reference that the caller gets to its inode.
     pub fn lookup(&self, parent: InodeId, name: &[u8]) -> Result<Attr> {
-        let attr = match name {
-            b"." => self.getattr(parent)?,
-            b".." => self.getattr(self.parent_at_rest(parent)?)?,
-            _ => self.lookup_entry(parent, name)?,
-        };
+        match name {
+            b"." => self.getattr_retained(parent),
+            b".." => self.getattr_retained(self.parent_at_rest(parent)?),
+            _ => self.lookup_entry(parent, name),
+        }
+    }
+
+    fn getattr_retained(&self, id: InodeId) -> Result<Attr> {
+        let attr = self.getattr(id)?;
         self.inodes.retain(attr.id);
         Ok(attr)
     }
@@ -50,15 +54,19 @@ impl Namespace {
         match self.object(&directory, name)?.ok_or_else(no_entry)? {
             Object::Inode(inode) => Ok(inode.attr()),
             Object::Subvolume(tree, _) => {
-                let entered = self.enter_subvolume(tree).and_then(|()| self.getattr(InodeId::root_of(tree)));
+                let entered = self.enter_subvolume(tree).and_then(|()| self.getattr_retained(InodeId::root_of(tree)));
                 // It was deleted since.
                 entered.map_err(|error| if error.is(Errno::ESTALE) { no_entry() } else { error })
             }
-            Object::Placeholder(subvolume) => Ok(self.placeholder(&directory, subvolume)),
+            Object::Placeholder(subvolume) => {
+                let attr = self.placeholder(&directory, subvolume);
+                self.inodes.retain(attr.id);
+                Ok(attr)
+            }
         }
     }
 
-    /// What a name leads to.
+    /// What a name leads to; an inode with one more lookup that somebody outside remembers.
     fn object(&self, directory: &Inode, name: &[u8]) -> Result<Option<Object>> {
         let mut doubtful = None;
         loop {
@@ -69,7 +77,7 @@ impl Namespace {
             })?;
             let Some(target) = found.map(|found| found.target) else { return Ok(None) };
             let resolved = match target {
-                EntryTarget::Inode(_) => self.resolve(directory, name, target),
+                EntryTarget::Inode(ino) => self.resolve_inode(directory, ino, 1),
                 EntryTarget::Subvolume(id) => self.subvolume_object(directory, name, id),
             };
             match resolved {
@@ -96,17 +104,19 @@ impl Namespace {
     /// What the target of an entry is. Where the directory is not locked, it may be gone.
     pub(super) fn resolve(&self, directory: &Inode, name: &[u8], target: EntryTarget) -> Result<Object> {
         match target {
-            EntryTarget::Inode(ino) => {
-                let child = self.inodes.get(InodeId::new(directory.tree_id(), ino));
-                child.map(Object::Inode).map_err(|error| match error {
-                    refused @ Error::Refused { .. } if directory.tree.is_deleted() => refused,
-                    // The name is there, the inode is not: damage, not absence.
-                    Error::Refused { what, .. } => Error::corrupt(format!("directory {}: {what}", directory.ino)),
-                    other => other,
-                })
-            }
+            EntryTarget::Inode(ino) => self.resolve_inode(directory, ino, 0),
             EntryTarget::Subvolume(tree) => self.resolve_subvolume(directory, name, tree),
         }
+    }
+
+    fn resolve_inode(&self, directory: &Inode, ino: Ino, lookups: u64) -> Result<Object> {
+        let child = self.inodes.get_retained(InodeId::new(directory.tree_id(), ino), lookups);
+        child.map(Object::Inode).map_err(|error| match error {
+            refused @ Error::Refused { .. } if directory.tree.is_deleted() => refused,
+            // The name is there, the inode is not: damage, not absence.
+            Error::Refused { what, .. } => Error::corrupt(format!("directory {}: {what}", directory.ino)),
+            other => other,
+        })
     }
 
     fn resolve_subvolume(&self, directory: &Inode, name: &[u8], subvolume: TreeId) -> Result<Object> {

@@ -7,7 +7,8 @@
 //!    somebody writes there ([`holds`]). Space that is being discarded is pinned too ([`discards`]).
 //! 3. `used` is what the group's item will say at the end of the running commit.
 //! 4. In groups with parity an allocation shares no parity with what is needed, unless it was allowed to ([`rows`]).
-//! 5. `free_in_class` is the sum over the class's groups of what could be allocated.
+//! 5. `free` is the sum over a class's groups of what could be allocated, `sums` of the rest: operations ask for these, and
+//!    there may be many groups.
 //! 6. A [closed](closed_groups) group serves no allocation and counts as having no free space.
 //!
 //! It knows neither trees nor devices. A group is loaded by whoever can read the free space tree, when
@@ -126,9 +127,19 @@ pub struct ClassTotals {
     pub reserved: u64,
 }
 
+/// What the groups of a class are together.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    length: u64,
+    used: u64,
+    /// Groups with parity.
+    with_rows: usize,
+}
+
 #[derive(Default)]
 struct SpaceState {
     groups: BTreeMap<u64, Group>,
+    sums: [Sum; 4],
     free: [u64; 4],
     reserved: [u64; 4],
     hint: [u64; 4],
@@ -161,7 +172,7 @@ impl SpaceState {
     }
 
     fn has_rows(&self, class: Class) -> bool {
-        self.groups.values().any(|group| group.class == class && group.columns > 0)
+        self.sums[class as usize].with_rows > 0
     }
 
     fn allocate_block(&mut self, class: Class, stream: Stream, sharing: Sharing, len: u64) -> Found {
@@ -362,6 +373,10 @@ impl Space {
         if new {
             state.dirty.insert(start);
         }
+        let sum = &mut state.sums[class as usize];
+        sum.length += length;
+        sum.used += used;
+        sum.with_rows += usize::from(columns > 0);
         state.groups.insert(start, group);
     }
 
@@ -580,6 +595,7 @@ impl Space {
         let (class, before) = (group.class as usize, group.allocatable());
         group.used += len;
         let after = group.allocatable();
+        state.sums[class].used += len;
         state.free[class] = state.free[class] - before + after;
         state.dirty.insert(start);
     }
@@ -598,6 +614,7 @@ impl Space {
         group.used -= len;
         group.pinned += len;
         let after = group.allocatable();
+        state.sums[class].used -= len;
         state.free[class] = state.free[class] - before + after;
         state.dirty.insert(start);
         state.pins.entry(generation).or_default().push((at.0, len));
@@ -662,16 +679,9 @@ impl Space {
     pub fn totals(&self, class: Class) -> ClassTotals {
         let state = self.state.lock();
         let class = state.resolve(class);
-        let mut totals = ClassTotals {
-            free: state.free[class as usize],
-            reserved: state.reserved[class as usize],
-            ..Default::default()
-        };
-        for group in state.groups.values().filter(|group| group.class == class) {
-            totals.length += group.length;
-            totals.used += group.used;
-        }
-        totals
+        let Sum { length, used, .. } = state.sums[class as usize];
+        let (free, reserved) = (state.free[class as usize], state.reserved[class as usize]);
+        ClassTotals { length, used, free, reserved }
     }
 
     /// Bytes free and not reserved in the class that serves `class`.
@@ -683,7 +693,7 @@ impl Space {
 
     /// Sum of all groups' `used`: the superblock's `bytes_used`.
     pub fn bytes_used(&self) -> u64 {
-        self.state.lock().groups.values().map(|group| group.used).sum()
+        self.state.lock().sums.iter().map(|sum| sum.used).sum()
     }
 }
 

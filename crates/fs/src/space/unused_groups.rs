@@ -80,6 +80,10 @@ impl Space {
                 state.leaving.remove(&start);
                 let group = state.groups.remove(&start).expect("just listed");
                 state.free[group.class as usize] -= group.allocatable();
+                let sum = &mut state.sums[group.class as usize];
+                sum.length -= group.length;
+                sum.used -= group.used;
+                sum.with_rows -= usize::from(group.columns > 0);
                 state.dirty.remove(&start);
                 deleted.push(info(start, &group));
             }

@@ -76,8 +76,13 @@ impl Tree {
     /// says who else refers to one that a snapshot may share.
     /// Ascending keys of one leaf cost as much as one.
     pub(crate) fn preload(&self, core: &Core, keys: &[Key]) {
+        self.preload_keys(core, || keys);
+    }
+
+    /// The same for keys that take time to make.
+    pub(crate) fn preload_keys<K: AsRef<[Key]>>(&self, core: &Core, keys: impl FnOnce() -> K) {
         if !self.calm.is_long(core.nodes.departures()) {
-            self.preload_copied(core, keys, &mut Copied::new());
+            self.preload_copied(core, keys().as_ref(), &mut Copied::new());
         }
     }
 

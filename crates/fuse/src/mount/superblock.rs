@@ -82,6 +82,8 @@ impl Superblock {
     fn named<T: Send>(&self, make: impl FnOnce(&OsStr) -> io::Result<T> + Send) -> io::Result<T> {
         match &self.source {
             Source::BlockDevice(node) => make(node.as_os_str()),
+            // An image that was renamed since has no name that the kernel finds; then the node is shown.
+            Source::LoopDevice(node) if !Path::new(&self.shown).exists() => make(node.as_os_str()),
             Source::LoopDevice(node) => under_another_name(node, Path::new(&self.shown), || make(&self.shown)),
             Source::Connection(_) => make(&self.shown),
         }
