@@ -1,6 +1,8 @@
-//! What the documents must hold: short lines, links that lead somewhere, and none of the sentences that the style rejects.
+//! The rules for documents: short lines, links that lead somewhere, and none of the sentences that the style
+//! rejects.
 //!
-//! Tables, code blocks and lines that are one long word are exempt from the width. Links to other sites are not followed.
+//! Tables, code blocks and lines that are one long word are exempt from the width. Links to other sites are not
+//! followed.
 
 use crate::workspace;
 use std::path::{Path, PathBuf};
@@ -49,7 +51,8 @@ pub fn violations() -> Vec<String> {
     found
 }
 
-/// Markdown files at the top, in `docs`, and beside the manifests of crates. The page of measurements is written by a program.
+/// Markdown files at the top, in `docs`, and beside the manifests of crates. The page of measurements is written by a
+/// program.
 fn documents(root: &Path) -> Vec<PathBuf> {
     let top = std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut all: Vec<PathBuf> = top.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();

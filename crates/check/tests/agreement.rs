@@ -1,7 +1,7 @@
 //! The verdict beside that of `btrfs check`: on sound images, on the hostile corpus, and on images with random damage.
 //!
-//! On damaged images the judge may call clean at most one in a hundred of what `btrfs check` refuses. It refuses more;
-//! `docs/compatibility.md` says what.
+//! On damaged images the checker may call clean at most one in a hundred of what `btrfs check` refuses. It refuses
+//! more; `docs/compatibility.md` says what.
 
 mod support;
 
@@ -200,7 +200,7 @@ fn what_btrfs_check_refuses_is_refused() {
     assert!(missed.len() <= tolerated, "seed {seed}: {} missed:\n{}", missed.len(), missed.join("\n"));
 }
 
-/// Thousands of damaged images, by the judge alone: never a panic, a hang, or more than a moment.
+/// Thousands of damaged images, by the checker alone: never a panic, a hang, or more than a moment.
 #[test]
 fn no_damage_makes_it_panic() {
     let Some(base) = filled("panic", 160 << 20, &["-n", "4096", "-O", "^no-holes"]) else { return };

@@ -593,12 +593,13 @@ fn a_write_protected_device_is_mounted_read_only() {
     assert!(remounted.code != Some(0) && remounted.stderr.contains("write-protected"), "{remounted:?}");
 }
 
-/// What somebody does to an image that is served, and the word that the server has for it.
+/// Intrusions into an image that is served, and the server's word for each.
 const INTRUSIONS: [(&str, &str); 3] = [
     ("mkfs.btrfs -q -f \"$image\"", "another program or machine"),
     ("truncate -s 100M \"$image\"", "now 104857600"),
     (
-        "node=$(losetup --find --show \"$image\"); mount \"$node\" \"$other\"; head -c 5000000 /dev/urandom > \"$other/kernel\"; sync -f \"$other\"; umount \"$other\"; losetup -d \"$node\"",
+        "node=$(losetup --find --show \"$image\"); mount \"$node\" \"$other\"; head -c 5000000 /dev/urandom \
+         > \"$other/kernel\"; sync -f \"$other\"; umount \"$other\"; losetup -d \"$node\"",
         "another program or machine",
     ),
 ];
@@ -684,7 +685,7 @@ fn bad_data_is_told_with_device_and_file() {
     }
 }
 
-/// What many files took is given back to the system soon after they are gone.
+/// The memory of many files is returned to the system soon after they are gone.
 #[test]
 fn memory_is_given_back() {
     const TEST: &str = "memory_given_back";

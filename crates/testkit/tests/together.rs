@@ -33,7 +33,8 @@ fn belongs(op: &Op) -> bool {
     !matches!(op, Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. } | Op::Sync | Op::Fsync { .. })
 }
 
-/// Random operations in transactions, of which every other one fails; some operations between them. What is wrong after one.
+/// Random operations in transactions, of which every other one fails; some operations between them. What is wrong after
+/// one.
 fn transactions(filesystem: &Filesystem, seed: u64, rounds: usize) -> Result<ModelFs, String> {
     let (mut model, mut library) = (ModelFs::default(), Library::new(filesystem));
     let (mut generator, mut rng) = (Generator::new(seed, Shape::ORDINARY), Rng::new(seed));

@@ -1,4 +1,4 @@
-//! What operations may cost: fetches, shadows, edits; and how full the leaves are that they leave behind.
+//! The cost limits of operations: fetches, shadows, edits; and the fill of the leaves that they leave behind.
 
 mod support;
 

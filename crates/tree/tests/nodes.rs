@@ -314,7 +314,7 @@ fn a_shadow_copy_looks_never_written() {
     assert!(copy.bytes()[HEADER_LEN + 10 * ITEM_LEN..4096 - 10 * 50].iter().all(|byte| *byte == 0));
 }
 
-/// What is done to a sealed leaf and its promise, and the words of the refusal. `None`: the checksum is not renewed.
+/// Damage to a sealed leaf and its pointer, and the words of the refusal. `None`: the checksum is not renewed.
 type Damage = (&'static str, fn(&mut [u8], &mut NodePtr), &'static str, bool);
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is known of a row with parity at some depths, and what follows from it.
+//! The known content of a row with parity at some depths, and the conclusions.
 //!
 //! Pure: no devices here.
 
@@ -17,7 +17,7 @@ struct Element {
     is_known: bool,
 }
 
-/// What a row is after [`Row::complete`].
+/// The state of a row after [`Row::complete`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// All elements are known, and those that were known fit each other.

@@ -117,7 +117,7 @@ fn discard_gives_blocks_back() {
     assert_eq!(found, [1, 0]);
 }
 
-/// Who may open a file while somebody else has it open.
+/// The openers that are admitted while another one has the file open.
 #[test]
 fn locks() {
     type Options = fn() -> FileOptions;

@@ -1,4 +1,4 @@
-//! What an open filesystem holds in memory, and giving it back.
+//! The memory of an open filesystem, and its release.
 //!
 //! | what | at most |
 //! |---|---|
@@ -41,7 +41,7 @@ impl MemoryHeld {
 }
 
 impl Filesystem {
-    /// What the tables and caches hold now.
+    /// The memory that the tables and caches hold now.
     pub fn memory_held(&self) -> MemoryHeld {
         let _operation = self.begin();
         let (users, queue_slots) = self.0.inodes.room();

@@ -1,4 +1,4 @@
-//! Who refers to an address, against reading every tree from its root.
+//! The referrers of an address, compared with a walk of every tree from its root.
 
 use super::Filesystem;
 use crate::backref::{self, Referrers};

@@ -56,7 +56,7 @@ pub struct Asker<'a> {
     pub uid: u32,
     /// Whether the user is in a group.
     pub in_group: &'a dyn Fn(u32) -> bool,
-    /// Who owns the inode.
+    /// The owner of the inode.
     pub owner: u32,
     /// The group of the inode.
     pub group: u32,

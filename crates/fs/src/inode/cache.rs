@@ -53,7 +53,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// What is left over of inodes that were deleted must not grow while nothing is evicted.
+    /// Removes the remains of deleted inodes, which must not accumulate while nothing is evicted.
     fn tidy(&mut self) {
         if self.sweep.len() > 2 * self.inodes.len() + 64 {
             let mut seen = FxHashSet::default();
@@ -117,7 +117,8 @@ impl InodeCache {
         Some(Arc::clone(&slot.inode))
     }
 
-    /// The inode, read from its tree if need be. `ENOENT` when it does not exist, `ESTALE` when its subvolume is deleted.
+    /// The inode, read from its tree if need be. `ENOENT` when it does not exist, `ESTALE` when its subvolume is
+    /// deleted.
     pub fn get(&self, id: InodeId) -> Result<Arc<Inode>> {
         if let Some(inode) = self.peek(id) {
             return Ok(inode);
@@ -182,12 +183,12 @@ impl InodeCache {
         }
     }
 
-    /// How many inodes are in memory.
+    /// The number of inodes that are in memory.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
     }
 
-    /// What the tables have room for beside the inodes: references from outside, and places in the order of eviction.
+    /// The capacity of the tables beside the inodes: references from outside, and places in the order of eviction.
     pub fn room(&self) -> (usize, usize) {
         let shards = self.shards.iter().map(|shard| shard.lock());
         shards.fold((0, 0), |(users, sweep), shard| (users + shard.users.capacity(), sweep + shard.sweep.capacity()))

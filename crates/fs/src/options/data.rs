@@ -39,7 +39,7 @@ impl Algorithm {
         }
     }
 
-    /// What users call it.
+    /// The name for users.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(_, algorithm)| *algorithm == self).map_or("", |(name, _)| name)
     }
@@ -111,7 +111,7 @@ impl Method {
     }
 }
 
-/// What the mount says about new data (`compress=`, `compress-force=`, `nodatacow`, `nodatasum`).
+/// The mount options about new data (`compress=`, `compress-force=`, `nodatacow`, `nodatasum`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DataPolicy {
     /// Compress what seems worth it.

@@ -1,4 +1,4 @@
-//! What the kernel wrote, read by us.
+//! Content written by the kernel, read by us.
 
 use super::world::{World, pattern};
 use butterfs_fs::Options;

@@ -1,4 +1,4 @@
-//! Subvolumes and snapshots through the library, on images in memory; `btrfs check` judges what is on disk.
+//! Subvolumes and snapshots through the library, on images in memory; `btrfs check` checks the result on disk.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
@@ -56,7 +56,7 @@ impl World {
         World { device, fs }
     }
 
-    /// Closes the filesystem and lets btrfs-progs judge it.
+    /// Closes the filesystem and runs `btrfs check` on it.
     fn check(self, what: &str) {
         self.fs.shutdown().unwrap();
         let path = std::env::temp_dir().join(format!("butterfs-subvolumes-{}-{what}.img", std::process::id()));

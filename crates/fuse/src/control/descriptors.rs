@@ -1,8 +1,8 @@
 //! Which descriptors of others the serving process may hold.
 //!
-//! Letting go of a descriptor can wait for the server of its filesystem, for ever and out of reach of signals: closing one
-//! sends FLUSH and writes back what was changed through mappings, and the last reference to a mount ends the filesystem.
-//! So only what belongs to nobody else is harmless.
+//! Letting go of a descriptor can wait for the server of its filesystem, for ever and out of reach of signals: closing
+//! one sends FLUSH and writes back what was changed through mappings, and the last reference to a mount ends the
+//! filesystem. So only what belongs to nobody else is harmless.
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fstatfs, statx};
 use std::os::fd::AsFd;

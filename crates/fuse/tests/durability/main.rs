@@ -1,6 +1,6 @@
 //! Every way of asking for durability, with a power cut right after the kernel reported completion: what was written is
-//! there. A process that is killed would prove nothing, because what it wrote to an image stays in the page cache; so the
-//! filesystem stands on a device that forgets whatever no flush has covered.
+//! there. A process that is killed would prove nothing, because what it wrote to an image stays in the page cache; so
+//! the filesystem stands on a device that forgets whatever no flush has covered.
 
 #[path = "../engine/mod.rs"]
 mod engine;

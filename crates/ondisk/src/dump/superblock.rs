@@ -262,7 +262,8 @@ mod tests {
         let text = incompat(0x2001);
         assert_eq!(
             text,
-            "incompat_flags\t\t0x2001\n\t\t\t( MIXED_BACKREF |\n\t\t\t  EXTENT_TREE_V2 |\n\t\t\t  unknown flag: 0x2000 )"
+            "incompat_flags\t\t0x2001\n\t\t\t( MIXED_BACKREF |\n\t\t\t  EXTENT_TREE_V2 |\n\t\t\t  unknown flag: 0x2000 \
+             )"
         );
         assert!(incompat(0x2000).starts_with("incompat_flags\t\t0x2000\n\t\t\t( unknown flag: 0x2000 )"));
     }

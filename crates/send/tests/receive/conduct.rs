@@ -24,7 +24,7 @@ fn a_received_subvolume_knows_what_it_is() {
     world.check("a_received_subvolume_knows_what_it_is");
 }
 
-/// What a tool must not take for a good copy: neither read-only nor received.
+/// An interrupted receive that a tool must not take for a good copy: neither read-only nor received.
 #[test]
 fn what_was_interrupted_is_marked_and_gives_way_to_the_next_receive() {
     let world = World::new();

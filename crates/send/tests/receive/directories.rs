@@ -163,8 +163,8 @@ fn unprivileged(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(become_nobody).join()).unwrap_or_else(|why| std::panic::resume_unwind(why));
 }
 
-/// What a user who is not root has made can be changed by the commands that follow, whatever its permissions are; what
-/// such a user cannot keep is counted.
+/// Files that a user who is not root has made can be changed by the commands that follow, whatever their permissions
+/// are; what such a user cannot keep is counted.
 #[test]
 fn a_user_receives_what_permissions_forbid() {
     const TEST: &str = "a_user_receives_what_permissions_forbid";

@@ -1,4 +1,5 @@
-//! A receive is durable when it returns success, and a power cut before that leaves what is complete, or what is marked.
+//! A receive is durable when it returns success, and a power cut before that leaves what is complete, or what is
+//! marked.
 
 use crate::world::{Received, Stream, TOP, receive_into};
 use butterfs_device::{BlockDevice, Event, Kept, MemoryDevice, Recorder};

@@ -1,4 +1,4 @@
-//! What the kernel's streams, or `btrfs receive`, lose or leave to chance, and is right here.
+//! Cases that the kernel's streams or `btrfs receive` lose or leave to chance, and that are right here.
 
 use crate::world::{Stream, World, time};
 use butterfs_fs::env::Time;

@@ -1,5 +1,5 @@
-//! The judge on several devices: what is wrong on one of them is found and said of that one, in whatever order they are
-//! given.
+//! The checker on several devices: what is wrong on one of them is found and said of that one, in whatever order they
+//! are given.
 
 use crate::rig::{Work, in_memory, open, shared};
 use butterfs_check::Finding;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 type Damage = fn(&Editor, &[Arc<MemoryDevice>]);
 
-/// What is planted, and whether a finding is about it.
+/// The planted faults, each with a test whether a finding is about it.
 const TABLE: &[(&str, Damage, fn(&Finding) -> bool)] = &[
     (
         "the device extent of a stripe is missing",

@@ -1,5 +1,5 @@
-//! RAID5 and RAID6, written by us and by the kernel: parity fits the data, each side reads what the other one wrote without each
-//! set of devices that the profile survives, and both go on from what the other one left.
+//! RAID5 and RAID6, written by us and by the kernel: parity fits the data, each side reads what the other one wrote
+//! without each set of devices that the profile survives, and both go on from what the other one left.
 //!
 //! `BUTTERFS_PARITY_ALL=1` takes every number of devices up to six and every set of lost ones.
 
@@ -74,8 +74,8 @@ fn doubled(byte: u8) -> u8 {
     (byte << 1) ^ if byte & 0x80 != 0 { 0x1d } else { 0 }
 }
 
-/// Every row of every chunk with parity fits; computed here once more, byte by byte. The devices were zero when the filesystem
-/// was made. Returns how many rows hold something.
+/// Every row of every chunk with parity fits; computed here once more, byte by byte. The devices were zero when the
+/// filesystem was made. Returns how many rows hold something.
 fn parity_fits(what: &str, images: &[PathBuf]) -> usize {
     let files: Vec<File> = images.iter().map(|image| File::open(image).unwrap()).collect();
     let mut rows = 0;

@@ -1,4 +1,4 @@
-//! What an `fsync` costs the device.
+//! The device requests of an `fsync`.
 
 use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
 use butterfs_fs::{Env, Filesystem, InodeId, Options};
@@ -66,7 +66,7 @@ impl Recorded {
         self.filesystem.write(self.file, number * 4096, &[number as u8; 4096], false).expect("room");
     }
 
-    /// What is surely on the device after so many events: everything that a flush covers.
+    /// The content that is surely on the device after so many events: everything that a flush covers.
     fn durable(&self, events: usize) -> Arc<MemoryDevice> {
         let covers = |event: &Event| if let Event::Flush { covers, .. } = event { *covers } else { 0 };
         let covered = self.recorder.events(0..events).iter().map(covers).max().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! A scrub that is cancelled and resumed counts as if it had never been; a power cut during repair leaves good copies good.
+//! A scrub that is cancelled and resumed counts as if it had never been; a power cut during repair leaves good copies
+//! good.
 
 use crate::rig::{SECTOR, damage, make, noise, open_with, outcome, places, quiet, shared, sum, write};
 use butterfs_device::{BlockDevice, Kept, MemoryDevice, Recorder};

@@ -1,4 +1,4 @@
-//! What becomes of damage, profile by profile.
+//! The treatment of damage, profile by profile.
 
 use crate::rig::{ROOT, SECTOR, damage, make, noise, open_with, outcome, places, quiet, shared, write};
 use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, Operation};
@@ -216,7 +216,7 @@ fn a_device_that_fails_ends_its_scrub_and_not_the_others() {
     let filesystem = open_with(&devices, Options::default(), Env::system());
     write(&filesystem, "more", &noise(13, 1 << 20));
     faulty.add_rule(FaultRule::always(Operation::Flush, Fault::Fail));
-    // The device is given up when its flush fails.
+    // The device is marked failed when its flush fails.
     filesystem.sync().unwrap();
     let scrub = filesystem.start_scrub(Settings::default(), Vec::new()).unwrap();
     while !scrub.is_over() {

@@ -1,5 +1,5 @@
-//! Commands on a mount: what the kernel caches, what users without privileges may do, what is refused, and programs that
-//! look for links across subvolumes.
+//! Commands on a mount: what the kernel caches, what users without privileges may do, what is refused, and programs
+//! that look for links across subvolumes.
 
 use butterfs_testkit::kernel::{Finished, KernelMount, check_all, run, run_ok};
 use butterfs_testkit::requirement;

@@ -204,7 +204,7 @@ fn writers_of_one_row_take_turns() {
     }
 }
 
-/// What is computed from a stale device's element would spread what it has missed.
+/// Parity computed from a stale device's element would spread the writes that it missed.
 #[test]
 fn a_stale_element_is_computed_before_parity_is() {
     for (profile, stripes) in [("RAID5", 3), ("RAID6", 4)] {
