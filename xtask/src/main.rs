@@ -25,7 +25,7 @@ usage: cargo xtask <command>
 
   test [--only TEXT] [--no-install]   everything that must hold; what it needs is installed first
   dist [--packages]                   the packages, archives, checksums and the list of contents, below target/dist
-  documents                           width, links and wording of the documents
+  documents                           width and wording of documents and sources, and links
   layering                            the edges between crates and between the modules of `fs`
   bench [--small | --least] [--only NAME]... [--write]
                                       the same work here and on the kernel's btrfs, as ratios; --write puts them

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn the_kernels_trace_is_parsed() {
         let names = names(
             "print fmt: \"opcode %u (%s)\", __print_symbolic(REC->opcode, {1, \"FUSE_LOOKUP\"}, {35, \"FUSE_CREATE\"})",
         );

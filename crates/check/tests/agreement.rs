@@ -34,7 +34,7 @@ fn btrfs_check(path: &Path) -> (bool, String) {
 }
 
 #[test]
-fn what_the_kernel_writes_is_clean() {
+fn images_of_the_kernel_are_clean() {
     let variants: &[&[&str]] = &[
         &[],
         &["-n", "4096", "--csum", "xxhash"],
@@ -157,7 +157,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 /// `BUTTERFS_DAMAGES=5000` compares that many images; `BUTTERFS_DAMAGE_SEED` begins elsewhere.
 #[test]
-fn what_btrfs_check_refuses_is_refused() {
+fn images_that_btrfs_check_refuses_are_refused() {
     let Some(base) = filled("damage", 160 << 20, &["-n", "4096"]) else { return };
     let scratch = Scratch::new("damage-file");
     let path = scratch.0.join("image");

@@ -279,7 +279,7 @@ fn another_proxy_takes_the_place_of_one_that_ended() {
 
 /// Connections that were not let in cannot send descriptors, on kernels that can refuse them.
 #[test]
-fn who_is_not_let_in_sends_no_descriptors() {
+fn refused_clients_send_no_descriptors() {
     const TEST: &str = "early_descriptors";
     let Some(bed) = bed(TEST) else { return };
     let (socket, _) = socket(&bed);

@@ -62,7 +62,7 @@ fn every_way_of_unmounting_makes_everything_durable() {
 }
 
 #[test]
-fn what_was_synced_survives_the_serving_process() {
+fn synced_data_survives_the_serving_process() {
     const TEST: &str = "sync_durably";
     let Some(bed) = Bed::for_root(TEST) else { return };
     let bed = bed.with_image();
@@ -359,7 +359,7 @@ fn directories_are_read_from_any_place_by_several() {
 }
 
 #[test]
-fn what_is_written_through_a_mapping_is_there_after_a_sync() {
+fn writes_through_a_mapping_are_there_after_a_sync() {
     const TEST: &str = "mapping_sync";
     let Some(bed) = Bed::for_root(TEST) else { return };
     if !requirement::programs(TEST, &["xfs_io"]) {

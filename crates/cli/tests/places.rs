@@ -346,7 +346,7 @@ fn opened(path: impl AsRef<Path>, flags: OFlags) -> std::os::fd::OwnedFd {
 }
 
 #[test]
-fn who_cannot_reach_a_mount_cannot_use_it() {
+fn users_who_cannot_reach_a_mount_cannot_use_it() {
     let Some(bed) = filled("unreachable") else { return };
     let (socket, own) = (socket_for_guests(&bed), socket(&bed));
     let (folder, there) = (fs::metadata("/run/butterfs").unwrap(), fs::symlink_metadata(&socket).unwrap());

@@ -1,8 +1,8 @@
 //! Chunk migration: a chunk gets other stripes and keeps its logical addresses, so no tree that refers to it changes.
 //!
 //! ```text
-//! begin: places are taken, writes go to both ─► step, step, …: what is in use is copied ─► finish: one commit swaps the items
-//!    └──────────────── dropped: the new places are given back, and nothing has changed
+//! begin: places are taken, writes go to both ─► step, step, …: copy used ranges ─► finish: a commit swaps the items
+//!    └──────────────── dropped: the new places are released, and nothing has changed
 //! ```
 //!
 //! # Invariants

@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_holds_stays() {
+    fn nodes_in_use_stay() {
         let mut shard = Shard::default();
         (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, true));
         let path = node(5 * 4096);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_goes_with_time() {
+    fn unused_nodes_are_evicted_with_time() {
         let mut shard = Shard::default();
         (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, number == 1));
         shard.age(2);
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_gets_a_second_chance() {
+    fn used_nodes_get_a_second_chance() {
         let mut shard = Shard::default();
         (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, number == 1));
         shard.evict(3);

@@ -293,7 +293,7 @@ fn a_log_that_cannot_be_written_becomes_a_commit() {
 /// A file lost data that another one shares, and that one wrote in place before the loss was durable: after a power cut
 /// the first file had the other's new data.
 #[test]
-fn what_a_commit_unshares_is_not_overwritten_before_it_is_durable() {
+fn blocks_unshared_by_a_commit_are_not_overwritten_before_it_is_durable() {
     let first_byte = |canary: Option<Canary>| {
         let disk = made();
         let device: Arc<dyn BlockDevice> = disk.clone();

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_another_thread_holds_nothing() {
+    fn a_stand_in_for_another_thread_holds_nothing() {
         let (first, last) = (Mutex::<_, { COMMIT }>::new(()), Mutex::<_, { SPACE }>::new(()));
         let held = last.lock();
         as_another_thread(|| drop(first.lock()));

@@ -121,8 +121,8 @@ fn accepted(generation: u64) -> (usize, usize, bool) {
 }
 
 #[test]
-fn where_they_are_accepted_it_is_found() {
-    let _watchdog = Watchdog::new("where_they_are_accepted_it_is_found", 60);
+fn accepted_last_generations_are_found() {
+    let _watchdog = Watchdog::new("accepted_last_generations_are_found", 60);
     for generation in [u64::MAX - 2, u64::MAX - 1, u64::MAX] {
         let (acknowledged, lost, panicked) = accepted(generation);
         println!("{generation}: {acknowledged} acknowledged, {lost} lost, panicked: {panicked}");

@@ -64,7 +64,7 @@ pub trait NodeEditor: NodeSource {
     fn generation(&self) -> Generation;
 
     /// Makes `node` writable: in place when it already belongs to this generation (returns its own address), else
-    /// by copying it to a new address, settling the references, and freeing or releasing the old one. The caller
+    /// by copying it to a new address, updating the references, and freeing or releasing the old one. The caller
     /// then updates the parent's pointer. The parent is always writable before its child is shadowed.
     fn shadow(&self, node: &Arc<Node>, is_root: bool) -> Result<Logical, Self::Error>;
 

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_mounted_is_not_opened() {
+    fn devices_mounted_by_the_kernel_are_not_opened() {
         let device = shared();
         device.is_mounted.store(true, Ordering::Relaxed);
         let error = Volume::open(vec![device]).unwrap_err();

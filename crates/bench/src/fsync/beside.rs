@@ -132,7 +132,7 @@ fn parsed(text: &str) -> Option<(f64, [f64; 2])> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_fio_says_is_read() {
+    fn the_report_of_fio_is_parsed() {
         let text = r#"fio: a note
             {"jobs": [{"write": {"bw_bytes": 480000000},
             "sync": {"lat_ns": {"max": 9000000, "percentile": {"99.000000": 1, "99.900000": 5000000}}}}]}"#;

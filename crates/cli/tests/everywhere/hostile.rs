@@ -135,7 +135,7 @@ struct Found {
 }
 
 #[test]
-fn what_a_user_plants_is_met_as_by_the_kernel() {
+fn planted_objects_are_treated_as_by_the_kernel() {
     const TEST: &str = "everywhere_hostile";
     if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["btrfs", "xfs_io", "unshare"]) {
         return;

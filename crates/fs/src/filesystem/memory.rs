@@ -74,7 +74,7 @@ mod tests {
 
     /// Many files made, listed and deleted: afterwards there is nearly as little as before.
     #[test]
-    fn what_deleted_files_took_is_given_back() {
+    fn memory_of_deleted_files_is_returned() {
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));
         let env = Env::system();
         mkfs(&[Arc::clone(&device)], &MkfsOptions::default(), &env).unwrap();

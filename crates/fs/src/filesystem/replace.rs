@@ -1,9 +1,11 @@
 //! Replacing a device: another one gets everything that it has, then its number and its UUID.
 //!
 //! ```text
-//! begin: item "started", writes go to both ─► run: chunk by chunk what is in use ─► item "finished", the new device has the number
-//!                                               ├► cancelled: item "canceled", the new device is wiped
-//!                                               └► closed: item "suspended"; the next mount, or the kernel, goes on
+//! begin: item "started", writes go to both
+//!   └► run: used ranges, chunk by chunk
+//!        ├► finished: item "finished", the new device has the number
+//!        ├► cancelled: item "canceled", the new device is wiped
+//!        └► closed: item "suspended"; the next mount, or the kernel, continues
 //! ```
 //! The items are those of the kernel. Chunks stay as they are, because devices are named by their numbers.
 //!

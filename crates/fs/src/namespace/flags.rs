@@ -100,7 +100,7 @@ mod tests {
 
     /// Every pair of ways to store, as the kernel answers.
     #[test]
-    fn what_excludes_each_other_is_refused() {
+    fn flags_that_exclude_each_other_are_refused() {
         for (old, wanted, fine) in [
             (0, COMPRESS, true),
             (0, COMPRESS | NOCOMPRESS, false),

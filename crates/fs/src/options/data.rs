@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_goes() {
+    fn contradicting_options_replace_each_other() {
         let mut policy = DataPolicy::default();
         policy.nodatacow();
         assert!(policy.nodatasum && policy.compress.is_none());

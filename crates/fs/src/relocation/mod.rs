@@ -1,8 +1,8 @@
 //! Moving what lies in one block group elsewhere, so that the group can go.
 //!
 //! ```text
-//! close the group ─► commit ─► ┌ list some extents ─► copy the data ─► plan ─► rewrite ┐ ─► commit ─► list again ─► delete
-//!                              └──────────────── until the end of the group ───────────┘
+//! close the group ─► commit ─► ┌ list some extents ─► copy data ─► plan ─► rewrite ┐ ─► commit ─► list again ─► delete
+//!                              └────────────── until the end of the group ────────┘
 //! ```
 //! No tree and no inode on disk says that it goes on: each commit is a filesystem like any other. Data is copied with
 //! nothing held; its new place is known in memory only until the trees lead there. Then, while no handle is open,

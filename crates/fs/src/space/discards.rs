@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_discarded_cannot_be_allocated() {
+    fn space_in_discard_cannot_be_allocated() {
         let space = space(1);
         let all = wanted(0..u64::MAX, 0, 12 * MIB);
         let taken = space.take_for_discard(&all, [0; 4]);

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_and_covered() {
+    fn waiting_discards_are_bounded_and_covered() {
         let mut freed = Freed::default();
         let starts = (0..100_000u64).map(|number| number * 7919 % 100_003 * 10);
         starts.clone().for_each(|start| freed.add(Place::Groups, start..start + 4));

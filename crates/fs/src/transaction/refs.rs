@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_queue_is_told_and_changes_nothing() {
+    fn a_contradicting_change_is_an_error_and_changes_nothing() {
         let queue = RefQueue::default();
         let (at, data) = (Logical(4096), RefBy::File { tree: TreeId::FS, ino: 257, offset: 0 });
         queue.change(at, 4096, ExtentKind::Data, data, -1, false);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_chunk_is_discarded_once() {
+    fn unallocated_space_is_discarded_once() {
         let mut space = device(&[(10, 10), (20, 5), (99, 1)]);
         assert_eq!(all(&mut space, 20, Again::No), [(25, 74)]);
         assert_eq!(all(&mut space, 0, Again::No), [(1, 9)]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_discarded_is_taken() {
+    fn space_in_discard_is_taken() {
         let mut space = device(&[(10, 10)]);
         let wanted = TrimRange { range: 0..u64::MAX, least: 0, most: 4 * MIB };
         let place = space.take_unallocated(ONE, &wanted, Again::Yes).expect("there is some");

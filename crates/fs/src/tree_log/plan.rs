@@ -343,8 +343,8 @@ impl<'a, 'l, L: Items> LogPlan<'a, 'l, L> {
         Ok(())
     }
 
-    /// `replaced`: the item that recorded the name is replaced by the log's, which has a new one instead. That alone is
-    /// no sign of a removal to every replay where nothing is new in it.
+    /// `replaced`: the item that recorded the name is replaced by the log's, which has a new one instead. A replay
+    /// cannot infer the removal from this item if it contains no new name.
     fn lost(&mut self, ino: Ino, name: &Name, replaced: bool) -> Planned<()> {
         if !replaced {
             let directory = self.view.current_item(name.directory)?;

@@ -1,5 +1,5 @@
-//! Balance beside the kernel's: what is shown before and after is the same, snapshots stay shared, and whoever judges
-//! the image finds it clean.
+//! Balance beside the kernel's: what is shown before and after is the same, snapshots stay shared, and all
+//! checkers find the image clean.
 
 mod panics;
 mod scene;

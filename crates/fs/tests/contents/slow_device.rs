@@ -277,7 +277,7 @@ fn is_woken_when_writing_stops(canary: Option<Canary>) -> bool {
 }
 
 #[test]
-fn who_waits_for_a_superblock_is_woken_when_writing_stops() {
+fn waiters_for_a_superblock_are_woken_when_writing_stops() {
     let _watchdog = Watchdog::new("a superblock that never comes", 120);
     assert!(is_woken_when_writing_stops(None));
     let sees_the_bug = !is_woken_when_writing_stops(Some(Canary::SuperblockAwaitedForEver));

@@ -212,7 +212,7 @@ fn a_snapshot_keeps_no_files_without_a_name() {
 
 /// Entering a subvolume deletes what nobody has open, and only that.
 #[test]
-fn what_is_open_survives_entering_its_subvolume() {
+fn open_orphans_survive_entering_their_subvolume() {
     let world = World::new();
     let (fs, root) = (&world.fs, world.root());
     let sub = InodeId::root_of(fs.create_subvolume(&ROOT, root, b"sub").unwrap());

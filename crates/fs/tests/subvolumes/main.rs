@@ -155,7 +155,7 @@ fn uuids_lead_to_subvolumes() {
 }
 
 #[test]
-fn what_must_not_be_deleted_is_refused() {
+fn protected_subvolumes_are_not_deleted() {
     let world = World::new(16384);
     let outer = world.fs.create_subvolume(&caller(), ROOT, b"outer").unwrap();
     world.fs.create_subvolume(&caller(), InodeId::root_of(outer), b"inner").unwrap();
@@ -182,7 +182,7 @@ impl Drop for End<'_> {
 }
 
 #[test]
-fn what_is_written_while_a_subvolume_is_deleted_harms_nobody() {
+fn writes_during_the_deletion_of_a_subvolume_harm_nobody() {
     let world = World::new(4096);
     let kept = world.file(ROOT, "kept", b"kept");
     let over = AtomicBool::new(false);

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_another_filesystem_is_not_held() {
+    fn descriptors_of_another_filesystem_are_not_held() {
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let device = fstat(&root).unwrap().st_dev;
         let device = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_here_is_accepted() {
+    fn options_without_effect_are_accepted() {
         let line = "defaults,ssd,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
                     comment=mine,_netdev,default_permissions";
         assert_eq!(parsed(line), MountOptions::default());

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_not_agreed_on() {
+    fn only_offered_features_are_agreed_on() {
         let required = REQUIRED.iter().fold(0, |bits, (bit, _)| bits | bit);
         assert_eq!(agree(&offer(required), u32::MAX, 0).unwrap().0.features, required);
     }

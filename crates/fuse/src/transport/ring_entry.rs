@@ -2,7 +2,7 @@
 //! the commands that hand them over.
 //!
 //! ```text
-//! page 0   Headers ......................... header, operation     the end of this page: where a request is put together
+//! page 0   Headers ......................... header, operation    (a request is put together at the end of this page)
 //! page 1.. names and data, MAX_DATA_BYTES
 //! ```
 //!
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_none() {
+    fn malformed_entries_are_no_requests() {
         let mut entry = RingEntry::new(0).unwrap();
         let too_much = MAX_DATA_BYTES as u32 + 1;
         for (len, claimed) in [(39, 0), (40, 1), (40 + 129, 0), (u32::MAX, 0), (40 + too_much, too_much), (0, u32::MAX)]

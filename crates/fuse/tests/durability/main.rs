@@ -196,12 +196,12 @@ fn every_way(test: &str, transport: &str) {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_power_cut_over_dev_fuse() {
+fn acknowledged_writes_survive_a_power_cut_over_dev_fuse() {
     every_way("durable_over_dev_fuse", "classic");
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_power_cut_over_io_uring() {
+fn acknowledged_writes_survive_a_power_cut_over_io_uring() {
     const TEST: &str = "durable_over_io_uring";
     if transport::io_uring(TEST) {
         every_way(TEST, "uring");

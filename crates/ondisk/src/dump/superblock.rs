@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_shown_is_replaced() {
+    fn unprintable_characters_are_replaced() {
         let text = lines(|sb| sb.label[..6].copy_from_slice(b"a\xff\nb\0c"), "label", 1);
         assert_eq!(text, "label\t\t\ta..b");
         let text = lines(|sb| sb.magic = *b"\x01BH fS_M", "magic", 1);

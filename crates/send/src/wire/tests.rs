@@ -76,7 +76,7 @@ impl std::io::Read for Trickle<'_> {
 }
 
 #[test]
-fn what_goes_in_comes_out() {
+fn decoding_inverts_encoding() {
     let data: Vec<u8> = (0..60_000u32).map(|at| at as u8).collect();
     let commands = every_command(&data);
     let numbers: std::collections::BTreeSet<u16> = commands.iter().map(Command::number).collect();
@@ -130,7 +130,7 @@ fn filling_equals_giving() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_appends_nothing() {
+fn an_attribute_that_does_not_fit_is_refused_and_appends_nothing() {
     let long = vec![b'x'; 1 << 16];
     let mut out = b"before".to_vec();
     for command in [Command::Unlink { path: &long }, Command::Write { path: b"", offset: 0, data: &long }] {

@@ -74,7 +74,7 @@ fn trees_grow_from_each_other() {
 }
 
 #[test]
-fn what_was_interrupted_gives_way_to_the_next_receive() {
+fn an_interrupted_receive_gives_way_to_the_next() {
     let scratch = Scratch::new("what_was_interrupted");
     let at = scratch.path();
     let whole = Stream::subvol("a", 1).dir("d").dir("d/e").file("d/e/f").end();

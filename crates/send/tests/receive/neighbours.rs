@@ -73,7 +73,7 @@ fn one_file(name: &str, uuid: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_has_a_markers_name_is_replaced_and_not_opened() {
+fn a_file_with_a_markers_name_is_replaced_and_not_opened() {
     const TEST: &str = "what_has_a_markers_name";
     let _watchdog = Watchdog::new(TEST, 30);
     let Some(world) = Neighbours::new(TEST) else { return };

@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_is_in_one_place() {
+    fn a_moved_file_is_in_one_place() {
         let mut scene = Scene::new();
         scene.run(create("a"));
         scene.run(Op::Mkdir { path: path("d"), mode: 0o755 });

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_may_not_be_missing() {
+    fn durable_content_may_not_be_missing() {
         let (mut model, path) = (ModelFs::default(), RelPath::from);
         let mut history = History::new(&model);
         grow(&mut model, &mut history, Op::Create { path: path("a"), mode: 0o644 });

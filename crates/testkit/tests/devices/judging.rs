@@ -48,7 +48,7 @@ const TABLE: &[(&str, Damage, fn(&Finding) -> bool)] = &[
 ];
 
 #[test]
-fn what_is_wrong_on_one_device_is_found() {
+fn faults_of_one_device_are_found() {
     let disks = in_memory(("raid1", "raid1", 3));
     let mut work = Work::new(9600);
     let filesystem = open(&shared(&disks), Options::default());

@@ -188,8 +188,8 @@ fn the_kernel_reads_what_we_wrote_without_what_the_profile_survives() {
 
 /// We write without devices, and without them and with them back it is all there.
 #[test]
-fn what_was_written_without_devices_is_whole_without_others() {
-    let test = "what_was_written_without_devices_is_whole_without_others";
+fn data_written_without_devices_is_whole_without_others() {
+    let test = "data_written_without_devices_is_whole_without_others";
     if !requirement::kernel_btrfs(test) {
         return;
     }

@@ -77,7 +77,7 @@ fn a_scrub_that_is_cancelled_again_and_again_counts_the_same() {
 }
 
 #[test]
-fn what_has_finished_is_not_scrubbed_again() {
+fn a_finished_scrub_is_not_resumed() {
     let (disks, _) = damaged("raid1");
     let filesystem = quiet(&disks);
     let look = Settings { read_only: true, ..Settings::default() };

@@ -125,7 +125,7 @@ fn rows_with_parity_are_as_they_were() {
 }
 
 #[test]
-fn what_is_bad_on_all_copies_is_lost_and_stays_as_it_is() {
+fn data_bad_on_all_copies_is_lost_and_stays_as_it_is() {
     let disks = make(2, "raid1", "raid1");
     let content = noise(8, 1 << 20);
     let filesystem = quiet(&disks);

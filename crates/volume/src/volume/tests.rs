@@ -140,7 +140,7 @@ fn writes_past_the_cache_reach_every_device_as_such() {
 }
 
 #[test]
-fn what_is_asked_for_ahead_is_what_is_read() {
+fn reads_ahead_show_the_same_bytes() {
     for (profile, stripes) in SHAPES {
         let (rig, content) = filled(profile, stripes);
         let devices: Vec<_> = rig.memory.iter().map(Asked::over).collect();
@@ -378,7 +378,7 @@ fn stale_bytes_are_never_written_over_good_ones() {
 
 /// Where a checksum says that the stale device's copy is right, it is shown, and not copied to a device that is whole.
 #[test]
-fn what_a_stale_device_holds_is_shown_where_it_is_confirmed() {
+fn confirmed_content_of_a_stale_device_is_shown() {
     let (rig, content) = filled("RAID1", 2);
     rig.volume.members()[0].worsen(Condition::Stale);
     damage(&rig, 0, 1);
