@@ -8,8 +8,9 @@
 //! target/dist/out/SHA256SUMS
 //! ```
 //!
-//! Invariants: (1) the same commit and the same tools make the same bytes: times come from `SOURCE_DATE_EPOCH`, else from the
-//! commit; (2) nothing outside the build output is changed; (3) whatever could not be made is named, with the reason.
+//! Invariants: (1) the same commit and the same tools make the same bytes: times come from `SOURCE_DATE_EPOCH`, else
+//! from the commit; (2) nothing outside the build output is changed; (3) whatever could not be made is named, with the
+//! reason.
 
 mod archives;
 mod packages;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
-/// What is built, and where it goes.
+/// A distribution: its version, its time, and its folder.
 pub struct Dist {
     version: String,
     /// Seconds since 1970: the time of every file in every package.

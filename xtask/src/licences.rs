@@ -1,7 +1,8 @@
 //! The licences of all dependencies, checked: each must be permissive.
 //!
-//! It reads the text of `cargo metadata`. cargo-deny does this too, and more; but to build it takes longer than all other checks
-//! together, and its advisories need a network. cargo-semver-checks needs a published version to compare with: none exists yet.
+//! It reads the text of `cargo metadata`. cargo-deny does this too, and more; but to build it takes longer than all
+//! other checks together, and its advisories need a network. cargo-semver-checks needs a published version to compare
+//! with: none exists yet.
 
 use crate::workspace;
 use std::process::Command;
@@ -58,7 +59,8 @@ fn violations_in(metadata: &str) -> Vec<String> {
 fn is_permissive(expression: &str) -> bool {
     let expression = expression.replace('/', " OR ").replace(['(', ')'], "");
     let is_known = |license: &str| PERMISSIVE.contains(&license.trim());
-    // Brackets are dropped: if each part between ANDs has a permissive alternative, so has the expression, however it is read.
+    // Brackets are dropped: if each part between ANDs has a permissive alternative, so has the expression, however it
+    // is read.
     expression.split(" AND ").all(|part| part.split(" OR ").any(is_known))
 }
 
@@ -83,7 +85,8 @@ mod tests {
 
     #[test]
     fn a_package_without_a_permissive_licence_is_found() {
-        let metadata = r#"{"packages":[{"name":"a","version":"1","id":"x","license":"MIT","dependencies":[{"name":"b","source":null}]},
+        let metadata = r#"{"packages":[{"name":"a","version":"1","id":"x","license":"MIT",
+            "dependencies":[{"name":"b","source":null}]},
             {"name":"evil","version":"1","id":"y","license":"GPL-2.0","dependencies":[]},
             {"name":"bare","version":"1","id":"z","license":null,"dependencies":[]}]}"#;
         assert_eq!(violations_in(metadata), ["the licence of evil is GPL-2.0", "the licence of bare is none"]);

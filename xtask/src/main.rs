@@ -25,14 +25,15 @@ usage: cargo xtask <command>
 
   test [--only TEXT] [--no-install]   everything that must hold; what it needs is installed first
   dist [--packages]                   the packages, archives, checksums and the list of contents, below target/dist
-  documents                           width, links and wording of the documents
+  documents                           width and wording of documents and sources, and links
   layering                            the edges between crates and between the modules of `fs`
   bench [--small | --least] [--only NAME]... [--write]
                                       the same work here and on the kernel's btrfs, as ratios; --write puts them
                                       into docs/performance.md
   sim [--seed S | --explore 1|2] [--runs N] [--hours H] [--kernel-every N]
                                       simulated crashes and faults, by seed (docs/testing.md)
-  soak [NAME]...                      the names: stress-ng, fsx, random, mutants, full-disk, costs, waits, fio, rsync, git, sqlite,
+  soak [NAME]...                      the names: stress-ng, fsx, random, mutants, full-disk, costs, waits, fio, rsync, \
+  git, sqlite,
                                       overlay, server, pjdfstest, btrbk;
                                       long runs on the mount and in the library (docs/testing.md)";
 

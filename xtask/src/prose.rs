@@ -1,28 +1,16 @@
-//! What the documents must hold: short lines, links that lead somewhere, and none of the sentences that the style rejects.
+//! The rules for documents and sources: short lines, links with a target, and none of the words that the style rejects.
 //!
-//! Tables, code blocks and lines that are one long word are exempt from the width. Links to other sites are not followed.
+//! Tables, code blocks and lines that are one long word are exempt from the width. Links to other sites are not
+//! followed. [`sources`] has the rules for source files.
+
+mod sources;
+mod words;
 
 use crate::workspace;
 use std::path::{Path, PathBuf};
 
 /// Columns of a line.
 const WIDTH: usize = 120;
-
-/// Sentences and words that had to be read twice. They do not come back.
-const REJECTED: [&str; 12] = [
-    "what has much to do wherever",
-    "So much stays as is promised",
-    "each writer writes back twice what it brings",
-    "what does is seen to first",
-    "What no log can say",
-    "What of a copy lies on",
-    "Devices that cannot say",
-    "A log that may lack something",
-    "What became of a log",
-    "Has a commit done when",
-    "That alone is no sign of a removal",
-    "How often it is looked whether",
-];
 
 /// Prints the violations; true when there is none.
 pub fn run() -> Result<bool, String> {
@@ -35,7 +23,7 @@ pub fn run() -> Result<bool, String> {
 pub fn violations() -> Vec<String> {
     let root = workspace::root();
     let documents = documents(&root);
-    let mut found = Vec::new();
+    let mut found = sources::violations(&root);
     for document in &documents {
         let shown = document.strip_prefix(&root).unwrap_or(document).display().to_string();
         let Ok(text) = std::fs::read_to_string(document) else {
@@ -44,12 +32,13 @@ pub fn violations() -> Vec<String> {
         };
         found.extend(long_lines(&text).map(|line| format!("{shown}:{line}: more than {WIDTH} columns")));
         found.extend(broken_links(document, &text).map(|link| format!("{shown}: the link '{link}' leads nowhere")));
-        found.extend(rejected(&text).map(|words| format!("{shown}: '{words}' (see the style)")));
+        found.extend(words::complaints(&text).into_iter().map(|complaint| format!("{shown}: {complaint}")));
     }
     found
 }
 
-/// Markdown files at the top, in `docs`, and beside the manifests of crates. The page of measurements is written by a program.
+/// Markdown files at the top, in `docs`, and beside the manifests of crates. The page of measurements is written by a
+/// program.
 fn documents(root: &Path) -> Vec<PathBuf> {
     let top = std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut all: Vec<PathBuf> = top.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
@@ -66,10 +55,6 @@ fn long_lines(text: &str) -> impl Iterator<Item = usize> + '_ {
         let is_exempt = in_code || line.starts_with('|') || !line.trim().contains(' ');
         (!is_exempt && line.chars().count() > WIDTH).then_some(number)
     })
-}
-
-fn rejected(text: &str) -> impl Iterator<Item = &'static str> + '_ {
-    REJECTED.into_iter().filter(move |words| text.contains(words))
 }
 
 /// Targets of `[text](target)` that are no file and no heading.

@@ -15,7 +15,8 @@ const SUITES: [(&str, &str, &str); 2] = [
     (
         "sqlite-suite",
         "sqlite3",
-        "./configure --with-tcl=$(echo /usr/lib/*/tcl8.6 /usr/lib/tcl8.6 | tr ' ' '\\n' | grep -v '\\*' | tail -n 1) CFLAGS=-O1 && make -j2 testfixture mptester",
+        "./configure --with-tcl=$(echo /usr/lib/*/tcl8.6 /usr/lib/tcl8.6 | tr ' ' '\\n' | grep -v '\\*' | tail -n 1) \
+         CFLAGS=-O1 && make -j2 testfixture mptester",
     ),
 ];
 
@@ -46,8 +47,8 @@ fn release() -> Result<String, String> {
 fn build_in(download: &Path, folder: &Path, package: &str, build: &str) -> Result<(), String> {
     let (from, to) = (download.display(), folder.display());
     let script = format!(
-        "set -e; rm -rf '{to}'; mkdir -p '{to}'; tar -C '{to}' --strip-components=1 -xf '{from}'/{package}_*.orig.tar.*; \
-         cd '{to}'; {build}"
+        "set -e; rm -rf '{to}'; mkdir -p '{to}'; tar -C '{to}' --strip-components=1 -xf \
+         '{from}'/{package}_*.orig.tar.*; cd '{to}'; {build}"
     );
     tools::limited(Command::new("bash").args(["-c", &script]), "suite-build", 1800)
 }

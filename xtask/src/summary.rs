@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// What tests print, at the start of a line, when they cannot run here.
+/// The mark that tests print, at the start of a line, when they cannot run here.
 pub const SKIP_MARK: &str = "SKIPPED: ";
 
 /// The result of one step.
@@ -16,7 +16,7 @@ pub struct StepResult {
     pub failures: Vec<String>,
     /// One line for each skip: what and why.
     pub skips: Vec<String>,
-    /// What failed first and passed when it was run again.
+    /// Tests that failed first and passed in a second run.
     pub unsteady: Vec<String>,
 }
 
@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn test_output_is_counted() {
         let output = "running 3 tests\ntest a ... ok\ntest b ... SKIPPED: b: needs root\nok\ntest c ... FAILED\n\
-                      test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
+                      test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in \
+                      0.00s\n";
         let step = StepResult::from_test_output("x", Duration::ZERO, false, false, output);
         assert_eq!((step.passed, step.failures.len(), step.skips), (1, 1, vec!["b: needs root".to_owned()]));
     }

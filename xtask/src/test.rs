@@ -22,7 +22,7 @@ const AGAIN_MOST: usize = 3;
 /// Packages that are never published.
 const UNPUBLISHED: [&str; 5] = ["butterfs-bench", "butterfs-python", "butterfs-sim", "butterfs-testkit", "xtask"];
 
-/// What was asked for on the command line.
+/// The options of the command line.
 #[derive(Debug, Default)]
 pub struct Options {
     /// Only test programs whose name contains this, and none of the other steps.
@@ -197,7 +197,8 @@ fn run_program(program: &Program) -> Result<StepResult, String> {
     if failed.len() != step.failures.len() || failed.len() > AGAIN_MOST {
         return Ok(step);
     }
-    // A test that ran for too long ended its program, so others did not run; it may have been the machine that stood still.
+    // A test that ran for too long ended its program, so others did not run; it may have been the machine that stood
+    // still.
     let was_ended = output.contains("still running after");
     let (again, output) = run_tests(program, if was_ended { &[] } else { &failed })?;
     step.elapsed += again.elapsed;
@@ -281,7 +282,11 @@ mod tests {
 
     #[test]
     fn test_programs_are_read_from_cargos_json() {
-        let line = r#"{"reason":"compiler-artifact","package_id":"x","manifest_path":"/w/crates/tree/Cargo.toml","target":{"kind":["lib"]},"profile":{"opt_level":"1","test":true},"features":[],"filenames":[],"executable":"/t/debug/deps/butterfs_tree-0123","fresh":true}"#;
+        let line = concat!(
+            r#"{"reason":"compiler-artifact","package_id":"x","manifest_path":"/w/crates/tree/Cargo.toml","#,
+            r#""target":{"kind":["lib"]},"profile":{"opt_level":"1","test":true},"features":[],"filenames":[],"#,
+            r#""executable":"/t/debug/deps/butterfs_tree-0123","fresh":true}"#,
+        );
         let program = program_in(line).expect("a test program");
         assert_eq!(
             (program.name.as_str(), program.path.to_str()),

@@ -39,7 +39,7 @@ const PROGRAMS: [(&str, &str); 24] = [
 /// Programs from crates.io, with the versions that the lists of expected results were made with.
 const CRATES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
 
-/// What the test programs find the tools by.
+/// The variables by which test programs find the tools.
 pub fn environment() -> Vec<(String, String)> {
     let tools = workspace::tools();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -145,7 +145,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Where packages are downloaded to.
+    /// The folder to which packages are downloaded.
     pub fn download(&self) -> PathBuf {
         self.folder.join("download")
     }

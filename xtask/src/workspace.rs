@@ -1,4 +1,4 @@
-//! Where things are: the checkout, the build output, and what the tests keep there.
+//! Paths: the checkout, the build output, and what the tests keep there.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The judge beside `btrfs check`: time and memory on the same image, made here, with many files and 20 snapshots.
+//! The checker beside `btrfs check`: time and memory on the same image, made here, with many files and 20 snapshots.
 
 use crate::Scale;
 use crate::subject::Sides;

@@ -28,7 +28,7 @@ const CHUNK: usize = 1 << 20;
 const WRITERS: u64 = 16;
 const METHODS: [&str; 3] = ["zlib", "lzo", "zstd"];
 
-/// What was measured of one side: rates in MB/s, bytes, seconds.
+/// The measurements of one side: rates in MB/s, bytes, seconds.
 type Numbers = BTreeMap<String, f64>;
 
 /// Contents to write.

@@ -8,11 +8,11 @@ use butterfs_testkit::{requirement, scratch};
 
 const BACKING_BYTES: u64 = 8 << 30;
 
-/// What dbench reports: MB/s and the longest time that a client waited, in milliseconds.
+/// The report of dbench: MB/s and the longest time that a client waited, in milliseconds.
 struct Report {
     throughput: f64,
     max_latency: f64,
-    /// What the mount took.
+    /// The resources that the mount used.
     usage: Usage,
 }
 

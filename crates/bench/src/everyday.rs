@@ -1,7 +1,7 @@
 //! Everyday work through a mount: create, unpack, find, remove, write, read.
 //!
-//! What is work on names and small files is also measured on a filesystem in memory behind the same session and transport,
-//! before it is made durable on both: that shows what the transport takes and what the engine.
+//! Work on names and small files is also measured on a filesystem in memory behind the same session and
+//! transport, before it is made durable on both: that shows what the transport takes and what the engine.
 
 use crate::Scale;
 use crate::subject::{Side, Sides, Subject, Usage};
@@ -21,7 +21,7 @@ const SEQUENTIAL_BAR: &str = "<= 1.11x";
 const IDLE_BAR: &str = "<= 64 MiB";
 const BACKING_BYTES: u64 = 8 << 30;
 
-/// What is done with an unpacked source tree, in this order: its name, whether every cache is emptied first, and the
+/// The steps with an unpacked source tree, in order: its name, whether every cache is emptied first, and the
 /// commands. `$A` is the archive; the unpacked tree is `tree`.
 const ON_A_TREE: &[(&str, bool, &str)] = &[
     ("unpack the source tree", false, "mkdir tree && tar -xf $A -C tree"),
@@ -55,7 +55,7 @@ struct Measurement {
 /// In their order.
 type Measurements = Vec<Measurement>;
 
-/// What the mounts took that some of the work ran on.
+/// The resources that the mounts of some of the work used.
 type Usages = Vec<(&'static str, Usage)>;
 
 /// Runs everything on both sides.

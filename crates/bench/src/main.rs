@@ -30,7 +30,7 @@ use table::Table;
 /// How much work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// What the size is called.
+    /// The name of the size.
     pub name: &'static str,
     /// Empty files to create.
     pub files: u64,
@@ -48,7 +48,7 @@ pub struct Scale {
     pub library_subvolumes: usize,
 }
 
-/// What the documents report.
+/// The size that the documents report.
 pub const FULL: Scale = Scale {
     name: "full",
     files: 100_000,
@@ -95,18 +95,20 @@ pub struct Section {
 const SECTIONS: &[Section] = &[
     Section {
         name: "everyday",
-        about: "Everyday work through a mount; times include making it durable. The last columns are without that, beside a \
-            filesystem in memory on the same session and transport: what the engine adds.",
+        about: "Everyday work through a mount; times include making it durable. The last columns are without that, \
+            beside a filesystem in memory on the same session and transport: what the engine adds.",
         run: everyday::run,
     },
     Section {
         name: "requests",
-        about: "Round trips between the kernel and the serving process: requests for each file, by the kernel's own count.",
+        about: "Round trips between the kernel and the serving process: requests for each file, by the kernel's own \
+                count.",
         run: requests::run,
     },
     Section {
         name: "data",
-        about: "Contents: compressed, by many writers, shared, on a full disk; through a mount, and by the engine alone.",
+        about: "Contents: compressed, by many writers, shared, on a full disk; through a mount, and by the engine \
+                alone.",
         run: data::run,
     },
     Section {
@@ -121,7 +123,8 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "fsync",
-        about: "Making changes durable: a directory with new names and without old ones, and eight writers (the scripts of two documents).",
+        about: "Making changes durable: a directory with new names and without old ones, and eight writers (the \
+                scripts of two documents).",
         run: fsync::run,
     },
     Section {
@@ -131,22 +134,26 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "subvolumes",
-        about: "Many subvolumes by commands: making them, finding one by its UUID, sending one (the UUID tree's script).",
+        about: "Many subvolumes by commands: making them, finding one by its UUID, sending one (the UUID tree's \
+                script).",
         run: subvolumes::by_commands,
     },
     Section {
         name: "subvolumes-library",
-        about: "The same by the library on 4 KiB nodes in memory, up to a million; snapshots of a large one, and deletion.",
+        about: "The same by the library on 4 KiB nodes in memory, up to a million; snapshots of a large one, and \
+                deletion.",
         run: subvolumes::by_library,
     },
     Section {
         name: "send",
-        about: "Sending snapshots: files renamed and made between two of them (the send document's script), small files, large ones.",
+        about: "Sending snapshots: files renamed and made between two of them (the send document's script), small \
+                files, large ones.",
         run: send::run,
     },
     Section {
         name: "receive",
-        about: "Receiving streams through the library, durably: small files, what changed between two snapshots, a large file.",
+        about: "Receiving streams through the library, durably: small files, what changed between two snapshots, a \
+                large file.",
         run: receive::run,
     },
     Section {
@@ -156,7 +163,7 @@ const SECTIONS: &[Section] = &[
     },
 ];
 
-/// How often everything is done, unless the command line says otherwise or it is only to run.
+/// The number of runs of everything, unless the command line says otherwise or it is only to run.
 const ROUNDS: usize = 3;
 
 const USAGE: &str = "usage: butterfs-bench [--small | --least] [--rounds COUNT] [--only NAME]... [--write]";

@@ -1,8 +1,9 @@
 //! Single operations of the engine, by threads, beside the same operations through the kernel's mount; both on a file.
 //!
-//! Twice: as calls of `Filesystem` by inode beside the kernel's system calls by path, which is what a program pays that links
-//! the library, and what it pays that asks the kernel; and as the same system calls on both mounts. Each thread works in a
-//! directory of its own. Then what a call of ours costs beside time: allocations, memory, and what is written.
+//! Twice: as calls of `Filesystem` by inode beside the kernel's system calls by path, which is what a program pays that
+//! links the library, and what it pays that asks the kernel; and as the same system calls on both mounts. Each thread
+//! works in a directory of its own. Then what a call of ours costs beside time: allocations, memory, and what is
+//! written.
 
 use crate::Scale;
 use crate::counting::Counting;
@@ -153,7 +154,7 @@ fn found(fs: &Filesystem, at: InodeId, number: u64) -> InodeId {
     id
 }
 
-/// What one thread takes for one operation, in seconds.
+/// The time that one thread takes for one operation, in seconds.
 #[derive(Clone, Copy)]
 struct Times {
     wall: f64,
@@ -161,7 +162,7 @@ struct Times {
     processor: f64,
 }
 
-/// What an operation takes with `threads` at it.
+/// The time of an operation with `threads` threads.
 fn each(threads: u64, count: u64, work: impl Fn(u64, u64) + Sync) -> Times {
     let (started, before) = (Instant::now(), processor_time());
     std::thread::scope(|scope| {
@@ -252,7 +253,7 @@ fn of_the_library(folder: &scratch::Scratch, scale: Scale, threads: u64) -> Vec<
     times
 }
 
-/// What one thread allocates, the most it holds at a time, and what is written until everything is durable.
+/// The allocations of one thread, the most memory it holds, and the bytes written until everything is durable.
 fn costs(folder: &scratch::Scratch, scale: Scale, table: &mut Table) {
     let ours = Ours::new(folder, 1);
     for operation in OPERATIONS {

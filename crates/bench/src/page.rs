@@ -1,7 +1,7 @@
 //! `docs/performance.md`: a summary, then a part for each section, replaced when the section is measured again.
 //!
-//! Invariant: what stands between a section's two marks is made here and nowhere else; the rest of the page is kept. The
-//! summary is read from the parts, so it says what they say, whenever each of them was measured.
+//! Invariant: what stands between a section's two marks is made here and nowhere else; the rest of the page is kept.
+//! The summary is read from the parts, so it says what they say, whenever each of them was measured.
 
 use crate::table::{MISSED, Table};
 use crate::{Scale, Section, plot};
@@ -10,15 +10,15 @@ use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
-/// Where the page is, from the checkout's top folder, in which the benchmark runs.
+/// The path of the page, from the checkout's top folder, in which the benchmark runs.
 pub const FILE: &str = "docs/performance.md";
 const HEAD: &str = "# Performance\n\n\
     Made by `cargo xtask bench --write`: the same work on butterfs and on the kernel's btrfs, in turn, in one run. \
-    `ours` is on a backing file; `on the device` and `kernel` are on a loop device that passes the page cache of such a file \
-    (direct I/O), made and mounted with the documents' own options. A ratio is ours divided by the kernel's: below 1 we are \
-    faster where it is a time, above 1 where it is a rate. Where the work was done in several rounds, the numbers are medians, \
-    and the spread is from the least to the greatest ratio on the device. Each part says where it was measured, and over \
-    which transport.\n";
+    `ours` is on a backing file; `on the device` and `kernel` are on a loop device that passes the page cache of such \
+    a file (direct I/O), made and mounted with the documents' own options. A ratio is ours divided by the kernel's: \
+    below 1 we are faster where it is a time, above 1 where it is a rate. Where the work was done in several rounds, \
+    the numbers are medians, and the spread is from the least to the greatest ratio on the device. Each part says \
+    where it was measured, and over which transport.\n";
 
 /// Writes the section's part and its plot; the table has the medians of so many rounds.
 pub fn write(section: &Section, scale: Scale, rounds: usize, table: &Table) -> io::Result<()> {
@@ -56,7 +56,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// How many times as good as the kernel.
+    /// The ratio to the kernel: above 1 is better than the kernel.
     fn gain(&self) -> f64 {
         if self.bar.starts_with('<') { 1.0 / self.ratio.max(1e-3) } else { self.ratio }
     }
@@ -90,11 +90,13 @@ fn lines(page: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// For each part how many of its lines are at least the kernel's equals and how many miss their bar; then those that do.
+/// For each part how many of its lines are at least the kernel's equals and how many miss their bar; then those that
+/// do.
 fn summary(page: &str) -> String {
     let lines = lines(page);
-    let mut text = "## Summary\n\nLines that have a ratio and a bar. The least and the greatest are how many times as good as the \
-        kernel.\n\n| part | lines | as good as the kernel | miss their bar | least | greatest |\n|---|--:|--:|--:|--:|--:|\n"
+    let mut text = "## Summary\n\nLines that have a ratio and a bar. The least and the greatest are how many times as \
+        good as the kernel.\n\n| part | lines | as good as the kernel | miss their bar | least | greatest \
+        |\n|---|--:|--:|--:|--:|--:|\n"
         .to_owned();
     for part in lines.chunk_by(|one, next| one.section == next.section) {
         let count = |is: fn(&Line<'_>) -> bool| part.iter().filter(|line| is(line)).count();
@@ -138,7 +140,7 @@ fn replaced(page: &str, name: &str, part: &str) -> String {
     }
 }
 
-/// What was measured on, and how busy it was.
+/// The machine of the measurement, and its load.
 fn machine() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let processor = read("/proc/cpuinfo");
@@ -148,7 +150,8 @@ fn machine() -> String {
     let gibibytes = kibibytes.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) >> 20;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "Machine: {} ({threads} threads), {gibibytes} GiB, Linux {}; our mounts over {}; load at the end of the run {}.",
+        "Machine: {} ({threads} threads), {gibibytes} GiB, Linux {}; our mounts over {}; load at the end of the run \
+         {}.",
         processor.map_or("unknown processor", |(_, name)| name.trim()),
         read("/proc/sys/kernel/osrelease").trim().split('-').next().unwrap_or_default(),
         transport::name(),

@@ -1,4 +1,4 @@
-//! How many requests everyday work sends through FUSE, by the kernel's tracepoint `fuse:fuse_request_send`.
+//! The number of FUSE requests that everyday work sends, by the kernel's tracepoint `fuse:fuse_request_send`.
 //!
 //! Each request is a round trip between the kernel and the serving process, most of what work on names and small files
 //! costs.
@@ -24,7 +24,7 @@ const BUFFER_KIB: &str = "65536";
 /// Files in a folder of the tree.
 const IN_A_FOLDER: u64 = 50;
 
-/// What is done with a tree of small files, in this order: its name, and the commands. `$A` is the archive.
+/// The steps with a tree of small files, in order: its name, and the commands. `$A` is the archive.
 const ON_A_TREE: &[(&str, &str)] = &[
     ("unpack", "tar -xf $A"),
     ("copy (cp -a)", "cp -a tree copy"),
@@ -93,7 +93,7 @@ fn archive(folder: &scratch::Scratch, files: u64) -> PathBuf {
     archive
 }
 
-/// How often each request was sent, by its name.
+/// The number of times that each request was sent, by its name.
 type Counts = BTreeMap<String, u64>;
 
 /// The requests of one mount.
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn the_kernels_trace_is_parsed() {
         let names = names(
             "print fmt: \"opcode %u (%s)\", __print_symbolic(REC->opcode, {1, \"FUSE_LOOKUP\"}, {35, \"FUSE_CREATE\"})",
         );

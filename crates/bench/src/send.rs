@@ -1,4 +1,5 @@
-//! Sending snapshots: the document's script (files renamed and made between two snapshots), many small files, large ones.
+//! Sending snapshots: the document's script (files renamed and made between two snapshots), many small files, large
+//! ones.
 //!
 //! Both sides send from the same image, which the library has made. Streams go to `/dev/null`; what is measured is the
 //! command on a mount, from its start to its end.
@@ -52,7 +53,7 @@ enum How {
 struct Made {
     folder: Scratch,
     filesystem: Option<Filesystem>,
-    /// What our mounts of it took.
+    /// The resources that our mounts of it used.
     usage: Usage,
 }
 

@@ -5,7 +5,7 @@ use butterfs_testkit::kernel::{KernelMount, LoopDevice, mkfs, run_ok};
 use butterfs_testkit::serve::{self, Served, memory_binary};
 use std::path::{Path, PathBuf};
 
-/// Who serves the mount.
+/// The server of the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Ours, on the backing file.
@@ -14,7 +14,8 @@ pub enum Side {
     OnDevice,
     /// The kernel's, on a loop device that passes the page cache of the backing file.
     Kernel,
-    /// A filesystem in memory behind the same transport and session as ours. What it holds is gone when it is unmounted.
+    /// A filesystem in memory behind the same transport and session as ours. What it holds is gone when it is
+    /// unmounted.
     Memory,
 }
 
@@ -37,7 +38,7 @@ impl<T> Sides<T> {
         Sides { ours, on_device, kernel: with_kernel.then(|| measure(Side::Kernel)) }
     }
 
-    /// What has no other form than ours on a file, and the kernel's.
+    /// A measurement that exists for ours on a file and for the kernel's only.
     pub fn two(ours: T, kernel: Option<T>) -> Sides<T> {
         Sides { ours, on_device: None, kernel }
     }
@@ -51,7 +52,7 @@ impl<T> Sides<T> {
         }
     }
 
-    /// What `find` finds in each; none without ours.
+    /// The result of `find` for each; none without ours.
     pub fn find<'a, U>(&'a self, find: impl Fn(&'a T) -> Option<U>) -> Option<Sides<U>> {
         Some(Sides {
             ours: find(&self.ours)?,
@@ -61,7 +62,7 @@ impl<T> Sides<T> {
     }
 }
 
-/// What mounts have taken.
+/// The resources that mounts have used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// Bytes written to the backing file.
@@ -71,7 +72,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What a serving process has taken so far.
+    /// The resources that a serving process has used so far.
     pub fn of(served: &Served) -> Usage {
         let number = |file: &str, field: &str| {
             let text = std::fs::read_to_string(format!("/proc/{}/{file}", served.id())).unwrap_or_default();
@@ -81,7 +82,7 @@ impl Usage {
         Usage { written: number("io", "write_bytes:"), memory: number("status", "VmHWM:") << 10 }
     }
 
-    /// That of both, one after the other.
+    /// The sum of both, one after the other.
     pub fn and(self, other: Usage) -> Usage {
         Usage { written: self.written + other.written, memory: self.memory.max(other.memory) }
     }
@@ -166,7 +167,7 @@ impl Mount {
         }
     }
 
-    /// What it has taken, with what is not written yet.
+    /// The resources it has used, including data that is not written yet.
     fn usage(&self) -> Usage {
         if let Ok(root) = std::fs::File::open(self.path()) {
             let _ = rustix::fs::syncfs(root);
@@ -247,8 +248,8 @@ impl Subject {
         }
     }
 
-    /// Unmounts, forgets every cached page of this machine, and mounts again. What is in memory stays mounted: the kernel
-    /// forgets what it knows of it.
+    /// Unmounts, forgets every cached page of this machine, and mounts again. What is in memory stays mounted: the
+    /// kernel forgets what it knows of it.
     pub fn cool(&mut self) {
         if self.side != Side::Memory {
             self.unmount();

@@ -17,12 +17,12 @@ struct Row {
     in_memory: Option<InMemory>,
 }
 
-/// What was found.
+/// A result.
 #[derive(Debug)]
 enum Result {
     /// In words.
     Said { ours: String, kernel: String, ratio: String },
-    /// What it was in each round.
+    /// The value of each round.
     Measured { rounds: Vec<Sides<f64>>, show: Show, less_is_better: bool },
 }
 
@@ -158,7 +158,7 @@ struct Shown {
     spread: String,
 }
 
-/// What stands where nothing was measured.
+/// The text for a missing measurement.
 const DASH: &str = "-";
 
 impl Result {
@@ -190,7 +190,7 @@ impl Result {
         }
     }
 
-    /// What is held to the bar: ours on the kernel's block device where it was measured.
+    /// The side that is held to the bar: ours on the kernel's block device where it was measured.
     fn judged_side(&self) -> fn(&Sides<f64>) -> Option<f64> {
         match self {
             Result::Measured { rounds, .. } if rounds.iter().any(|round| round.on_device.is_some()) => {

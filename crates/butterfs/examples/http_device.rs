@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p butterfs --example http_device`
 //!
-//! It brings its own little web server on the loopback interface. A real program would use an HTTP client that knows TLS,
-//! retries and keeps connections; the device would look the same.
+//! It brings its own little web server on the loopback interface. A real program would use an HTTP client that knows
+//! TLS, retries and keeps connections; the device would look the same.
 
 use butterfs::{Access, BlockDevice, Builder, Device, Filesystem, Log, MemoryDevice, Mkfs};
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! How a filesystem is opened.
+//! [`Builder`]: opens a filesystem with options.
 
 use crate::device::{Device, open_all};
 use crate::error::{Error, Result};
@@ -49,7 +49,7 @@ pub enum SubvolumeChoice {
     Path(PathBuf),
 }
 
-/// What to do if devices of the filesystem are missing.
+/// The choice between refusing and opening a filesystem with missing devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MissingDevices {
     /// Refuse to open it.
@@ -59,17 +59,18 @@ pub enum MissingDevices {
     Allow,
 }
 
-/// What to do with the log that a crash after an `fsync` has left.
+/// The treatment of the log that a crash after an `fsync` has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Log {
     /// Replay it. This writes to the devices, also if the filesystem is opened read-only.
     #[default]
     Replay,
-    /// Ignore it: the devices are not written, and what only the log has is not shown. Implies [`Access::ReadOnly`].
+    /// Ignore it: the devices are not written, and changes that only the log contains are not shown. Implies
+    /// [`Access::ReadOnly`].
     Ignore,
 }
 
-/// How new file data is compressed.
+/// The compression of new file data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Compression(Option<Method>, Effort);
 
@@ -129,13 +130,13 @@ impl Builder {
         self
     }
 
-    /// Whether the filesystem may be changed.
+    /// Sets whether the filesystem may be changed.
     pub fn access(mut self, access: Access) -> Builder {
         self.options.read_only = access.is_read_only();
         self
     }
 
-    /// Which subvolume the root is.
+    /// Sets which subvolume the root is.
     pub fn subvolume(mut self, subvolume: SubvolumeChoice) -> Builder {
         use butterfs_fs::Subvolume;
         self.options.subvolume = match subvolume {
@@ -147,44 +148,44 @@ impl Builder {
         self
     }
 
-    /// The user and group that new files belong to.
+    /// Sets the user and group that new files belong to.
     pub fn owner(mut self, owner: Owner) -> Builder {
         self.owner = owner;
         self
     }
 
-    /// How new data is compressed, where a file's own flags do not say otherwise.
+    /// Sets the compression of new data. The flags of a file take precedence.
     pub fn compression(mut self, compression: Compression) -> Builder {
         self.options.data.compress(compression.0, compression.1 == Effort::Everything);
         self
     }
 
-    /// What to do if devices are missing.
+    /// Sets whether the filesystem is opened if devices are missing.
     pub fn missing_devices(mut self, missing: MissingDevices) -> Builder {
         self.options.degraded = missing == MissingDevices::Allow;
         self
     }
 
-    /// What to do with a log.
+    /// Sets whether a log is replayed.
     pub fn log(mut self, log: Log) -> Builder {
         self.options.no_log_replay = log == Log::Ignore;
         self
     }
 
-    /// The longest time until a change is durable by itself. 30 seconds by default; rounded down to whole seconds, at least
-    /// one.
+    /// Sets the longest time until a change becomes durable without a call. 30 seconds by default; rounded down to
+    /// whole seconds, at least one.
     pub fn commit_interval(mut self, interval: Duration) -> Builder {
         self.options.commit_interval_secs = interval.as_secs().max(1);
         self
     }
 
-    /// Bytes of tree blocks that are kept in memory. 256 MiB by default.
+    /// Limits the bytes of tree blocks that are kept in memory. 256 MiB by default.
     pub fn cache_bytes(mut self, bytes: usize) -> Builder {
         self.options.node_cache_bytes = bytes;
         self
     }
 
-    /// Bytes of file data that may wait in memory to be written. 256 MiB by default.
+    /// Limits the bytes of file data that may wait in memory to be written. 256 MiB by default.
     pub fn dirty_bytes(mut self, bytes: usize) -> Builder {
         self.options.dirty_data_bytes = bytes;
         self
@@ -195,8 +196,8 @@ impl Builder {
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another process or the kernel uses a device,
     /// [`ErrorKind::MissingDevice`](crate::ErrorKind::MissingDevice) if not all devices were given,
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such subvolume, and a sentence that names the reason if
-    /// the devices hold no btrfs or one with features that are not supported.
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such subvolume, and a sentence that names the
+    /// reason if the devices hold no btrfs or one with features that are not supported.
     pub fn open(self) -> Result<Filesystem> {
         let Builder { devices, owner, mut options } = self;
         options.read_only |= options.no_log_replay;

@@ -6,7 +6,7 @@ use crate::types::{Access, Uuid};
 use butterfs_check as checker;
 use std::fmt;
 
-/// Whether the data of files is read and compared with its checksums.
+/// Whether a check reads the data of files and compares it with its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DataCheck {
     /// Only the metadata is read.
@@ -38,11 +38,11 @@ pub struct Check<'a> {
     watch: Box<dyn Fn(&CheckProgress) + Sync + 'a>,
 }
 
-/// How far a check has come.
+/// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckProgress {
-    /// What is being checked, in words.
+    /// The name of the stage.
     pub stage: &'static str,
     /// The number of the stage, from 1.
     pub number: usize,
@@ -52,11 +52,11 @@ pub struct CheckProgress {
     pub blocks: u64,
     /// Bytes of data that were read so far.
     pub data_bytes: u64,
-    /// The part of this stage that is done; none where it cannot be known.
+    /// The percentage of this stage that is done, if it can be known.
     pub percent: Option<u8>,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
@@ -66,7 +66,7 @@ pub enum Severity {
     Error,
 }
 
-/// Something that is wrong. `Display` is one sentence with the place and the values.
+/// An inconsistency that a check found. `Display` is one sentence with the place and the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding(checker::Finding);
 
@@ -99,7 +99,7 @@ impl<'a> Check<'a> {
         self
     }
 
-    /// Whether data is read.
+    /// Sets whether data is read.
     pub fn data(mut self, data: DataCheck) -> Check<'a> {
         self.options.check_data = data == DataCheck::Verify;
         self
@@ -136,7 +136,7 @@ impl CheckProgress {
 }
 
 impl CheckReport {
-    /// Whether there is no error. Warnings and [notes](CheckReport::notes) are possible.
+    /// Returns true if there is no error. Warnings and [notes](CheckReport::notes) are possible.
     pub fn is_clean(&self) -> bool {
         self.report.is_clean()
     }
@@ -156,7 +156,7 @@ impl CheckReport {
         self.report.warnings
     }
 
-    /// What was not checked, and why.
+    /// Parts that were not checked, each with the reason.
     pub fn notes(&self) -> &[String] {
         &self.report.notes
     }
@@ -178,7 +178,7 @@ impl Finding {
         self.0.id()
     }
 
-    /// How bad it is.
+    /// The severity.
     pub fn severity(&self) -> Severity {
         match self.0.severity() {
             checker::Severity::Warning => Severity::Warning,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// Storage that holds a filesystem, or one of its devices.
 ///
-/// A `Device` made from a path is opened when it is used, and locked while it is: another process that uses butterfs, and a
-/// mount by the kernel, is refused meanwhile. Clones stand for the same storage.
+/// A `Device` made from a path is opened when it is used, and locked while it is: another process that uses butterfs,
+/// and a mount by the kernel, is refused meanwhile. Clones stand for the same storage.
 ///
 /// ```
 /// use butterfs::{Device, Filesystem, Mkfs};
@@ -47,7 +47,8 @@ impl Device {
         Device(Source::Path(path.into()))
     }
 
-    /// A new, sparse file of `len` bytes. [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if there is a file.
+    /// A new, sparse file of `len` bytes. [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) if there is a
+    /// file.
     pub fn create(path: impl AsRef<Path>, len: u64) -> Result<Device> {
         let file = FileDevice::create(&path, len).map_err(open_error)?;
         Ok(Device(Source::Open(Arc::new(file))))
@@ -59,8 +60,8 @@ impl Device {
         Ok(Device(Source::Open(Arc::new(file))))
     }
 
-    /// `len` bytes of memory, all zero. Memory is used only for what is written. See [`MemoryDevice`] for snapshots of it
-    /// and for its bytes.
+    /// `len` bytes of memory, all zero. Memory is used only for what is written. See [`MemoryDevice`] for snapshots of
+    /// it and for its bytes.
     pub fn memory(len: u64) -> Device {
         MemoryDevice::new(len).into()
     }

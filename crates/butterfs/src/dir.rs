@@ -38,7 +38,7 @@ pub struct Dir {
     node: Node,
 }
 
-/// What [`Dir::rename`] does if the new name exists.
+/// The behaviour of [`Dir::rename`] if the new name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Rename {
@@ -61,7 +61,7 @@ impl Dir {
         &self.node
     }
 
-    /// What a path leads to.
+    /// The node that a path leads to.
     pub(crate) fn find(&self, path: &Path, follow: Follow) -> Result<(Node, Attr)> {
         resolve::existing(&self.node, path, follow).at(path)
     }
@@ -86,7 +86,7 @@ impl Dir {
         self.find(path.as_ref(), Follow::Nothing).map(|(_, attr)| Metadata::of(attr))
     }
 
-    /// Whether `path` leads to something.
+    /// Returns true if `path` leads to something.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         let path = path.as_ref();
         Ok(matches!(resolve::walk(&self.node, path, Follow::Links).at(path)?, End::There(..)))
@@ -282,7 +282,8 @@ impl Dir {
         directory.engine().rmdir(directory.id(), &name).at(path)
     }
 
-    /// Removes a directory and everything in it. Symbolic links are removed, not followed; subvolumes in it are deleted.
+    /// Removes a directory and everything in it. Symbolic links are removed, not followed; subvolumes in it are
+    /// deleted.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (directory, name) = self.place(path)?;

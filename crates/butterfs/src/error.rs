@@ -10,8 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed.
 ///
-/// Match on [`kind`](Error::kind); show the error to people with `{}`, which names the path and the rule. An `Error` converts
-/// into an [`io::Error`] that keeps it as its source.
+/// Match on [`kind`](Error::kind); show the error to people with `{}`, which names the path and the rule. An `Error`
+/// converts into an [`io::Error`] that keeps it as its source.
 ///
 /// ```
 /// # use butterfs::{Device, ErrorKind, Filesystem, Mkfs};
@@ -44,7 +44,7 @@ enum Source {
     System(std::sync::Arc<io::Error>),
 }
 
-/// What kind of error it is.
+/// The kind of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

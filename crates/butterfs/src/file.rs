@@ -18,8 +18,8 @@ const READ_BYTES: usize = 1 << 20;
 /// An open file.
 ///
 /// It implements [`Read`], [`Write`] and [`Seek`], with a position of its own; [`read_at`](File::read_at) and
-/// [`write_at`](File::write_at) need no position and work on a shared reference, from many threads at once. A file that loses its
-/// last name stays until it is closed. Dropping a `File` closes it and makes nothing durable: see
+/// [`write_at`](File::write_at) need no position and work on a shared reference, from many threads at once. A file that
+/// loses its last name stays until it is closed. Dropping a `File` closes it and makes nothing durable: see
 /// [`sync_all`](File::sync_all).
 ///
 /// ```
@@ -57,7 +57,7 @@ impl Drop for Handle {
     }
 }
 
-/// How [`File::allocate`] changes a range.
+/// The change that [`File::allocate`] makes to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Allocate {
@@ -143,7 +143,8 @@ impl File {
         Ok(content)
     }
 
-    /// Writes at `offset`; returns how many bytes. A file opened with [`OpenOptions::append`] is written at its end instead.
+    /// Writes at `offset`; returns how many bytes. A file opened with [`OpenOptions::append`] is written at its end
+    /// instead.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         self.write_anywhere(data, offset).map(|_| data.len())
     }
@@ -182,12 +183,13 @@ impl File {
         Ok(self.engine().fallocate(self.handle.node.id(), how.bits(), range.start, len, false)?)
     }
 
-    /// Where the next data at or after `offset` begins; none if only a hole follows.
+    /// The offset of the next data at or after `offset`; none if only a hole follows.
     pub fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         self.seek_to(offset, 3)
     }
 
-    /// Where the next hole at or after `offset` begins. The end of the file counts as a hole; none if `offset` lies behind it.
+    /// The offset of the next hole at or after `offset`. The end of the file counts as a hole; none if `offset` lies
+    /// behind it.
     pub fn next_hole(&self, offset: u64) -> Result<Option<u64>> {
         self.seek_to(offset, 4)
     }
@@ -199,14 +201,14 @@ impl File {
         }
     }
 
-    /// Shares the content of `source`, the whole of it. Both files stay independent: a later write to one does not show in the
-    /// other.
+    /// Shares the content of `source`, the whole of it. Both files stay independent: a later write to one does not show
+    /// in the other.
     pub fn clone_from(&self, source: &File) -> Result<()> {
         self.clone_range(source, 0..source.metadata()?.len(), 0)
     }
 
-    /// Shares the bytes `range` of `source` at `offset`. Start, offset and length are multiples of the sector size (4096),
-    /// unless the range ends at the end of `source`.
+    /// Shares the bytes `range` of `source` at `offset`. Start, offset and length are multiples of the sector size
+    /// (4096), unless the range ends at the end of `source`.
     pub fn clone_range(&self, source: &File, range: Range<u64>, offset: u64) -> Result<()> {
         self.must_be_on_the_same_filesystem(source)?;
         // The engine takes 0 for "to the end".
@@ -218,8 +220,8 @@ impl File {
         Ok(self.engine().clone_range(from, to, range.end - range.start)?)
     }
 
-    /// Copies the bytes `range` of `source` to `offset` and shares those that can be shared. Returns how many; fewer only if
-    /// `source` ends before.
+    /// Copies the bytes `range` of `source` to `offset` and shares those that can be shared. Returns how many; fewer
+    /// only if `source` ends before.
     pub fn copy_range(&self, source: &File, range: Range<u64>, offset: u64) -> Result<u64> {
         self.must_be_on_the_same_filesystem(source)?;
         let from = (source.handle.node.id(), range.start);

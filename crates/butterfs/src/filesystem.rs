@@ -13,21 +13,22 @@ use std::sync::Arc;
 
 /// An open filesystem.
 ///
-/// Clones are cheap and share the open filesystem; so do the [`Dir`]s and [`File`](crate::File)s that it gives. All of them can
-/// be used from many threads at once.
+/// Clones are cheap and share the open filesystem; so do the [`Dir`]s and [`File`](crate::File)s that it gives. All of
+/// them can be used from many threads at once.
 ///
 /// # Closing
 ///
-/// [`close`](Filesystem::close) makes everything durable and reports errors. When the last clone, directory and file of a
-/// filesystem that was not closed is dropped, the same happens, but an error is lost: call `close`, or
-/// [`sync`](Filesystem::sync), if the result matters. After `close`, what is still open can be read, not written; the devices are
-/// released when the last of them is dropped. If the process is killed, the next open finds the last commit.
+/// [`close`](Filesystem::close) makes everything durable and reports errors. When the last clone, directory and file of
+/// a filesystem that was not closed is dropped, the same happens, but an error is lost: call `close`, or
+/// [`sync`](Filesystem::sync), if the result matters. After `close`, what is still open can be read, not written; the
+/// devices are released when the last of them is dropped. If the process is killed, the next open finds the last
+/// commit.
 #[derive(Clone)]
 pub struct Filesystem {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all handles of a filesystem share; closes it when the last one goes.
+/// The state that all handles of a filesystem share; closes the filesystem when the last handle is dropped.
 pub(crate) struct Shared {
     pub(crate) engine: butterfs_fs::Filesystem,
     pub(crate) owner: Owner,
@@ -42,7 +43,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Closing twice changes nothing. An error has nobody who would hear of it, as documented.
+        // Closing twice changes nothing. Nobody can receive the error, as documented.
         let _ = self.engine.shutdown();
     }
 }
@@ -79,8 +80,8 @@ impl Filesystem {
 
     /// Makes everything durable that was done before the call.
     ///
-    /// If the data of a file cannot be written, everything else is durable and the error is that file's; the data stays in
-    /// memory, and the next call tries again.
+    /// If the data of a file cannot be written, everything else is durable and the error is that file's; the data stays
+    /// in memory, and the next call tries again.
     pub fn sync(&self) -> Result<()> {
         Ok(self.shared.engine.sync()?)
     }

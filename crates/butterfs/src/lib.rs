@@ -1,7 +1,7 @@
 //! btrfs in userspace: open, make, change, send, receive and check the filesystems that the Linux kernel calls btrfs.
 //!
-//! No kernel driver, no mount and no root are needed: a program that may read and write an image file may use everything in
-//! this crate. The kernel mounts what this crate writes, and this crate opens what the kernel wrote.
+//! No kernel driver, no mount and no root are needed: a program that may read and write an image file may use
+//! everything in this crate. The kernel mounts what this crate writes, and this crate opens what the kernel wrote.
 //!
 //! ```
 //! use butterfs::{Device, Filesystem, Mkfs};
@@ -38,16 +38,17 @@
 //! # Guarantees
 //!
 //! * **Durability.** When [`Filesystem::sync`], [`File::sync_all`], [`Filesystem::close`], [`Dir::snapshot`] or a
-//!   [transaction](Filesystem::transaction) has returned `Ok`, a crash at any later moment keeps the data. Everything else is
-//!   durable after the next commit (by default at most 30 seconds later).
+//!   [transaction](Filesystem::transaction) has returned `Ok`, a crash at any later moment keeps the data. Everything
+//!   else is durable after the next commit (by default at most 30 seconds later).
 //! * **Crashes.** A crash leaves the filesystem in a committed state. It opens without a repair.
 //! * **Integrity.** Data whose checksum does not match is read from another copy. If there is none, the read fails with
 //!   [`ErrorKind::Device`] or [`ErrorKind::Corrupt`]. Wrong data is never returned.
-//! * **Hostile images.** Bytes from a disk or a stream can cause errors, but no panic, no endless loop and no unbounded memory.
-//! * **Paths stay inside.** A path is resolved inside the filesystem, below the [`Dir`] it was given to. Symbolic links and `..`
-//!   never lead to the host. Names are bytes: they need not be UTF-8.
-//! * **Threads.** [`Filesystem`], [`Dir`], [`Node`] and [`File`] are `Send + Sync`. Clones of a [`Filesystem`] share one open
-//!   filesystem.
+//! * **Hostile images.** Bytes from a disk or a stream can cause errors, but no panic, no endless loop and no unbounded
+//!   memory.
+//! * **Paths stay inside.** A path is resolved inside the filesystem, below the [`Dir`] it was given to. Symbolic links
+//!   and `..` never lead to the host. Names are bytes: they need not be UTF-8.
+//! * **Threads.** [`Filesystem`], [`Dir`], [`Node`] and [`File`] are `Send + Sync`. Clones of a [`Filesystem`] share
+//!   one open filesystem.
 //!
 //! # Permissions
 //!
@@ -57,8 +58,8 @@
 //! # Stability
 //!
 //! This crate follows semantic versioning. The crates below it (`butterfs-fs`, `butterfs-ondisk` and others) are its
-//! implementation and can change in every release. The trait [`BlockDevice`] and the type [`MemoryDevice`] are part of this
-//! crate's interface although they are defined in `butterfs-device`.
+//! implementation and can change in every release. The trait [`BlockDevice`] and the type [`MemoryDevice`] are part of
+//! this crate's interface although they are defined in `butterfs-device`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -5,7 +5,7 @@ use butterfs_fs::inode::attr::mode;
 use butterfs_fs::{Attr, inode_flags};
 use std::ops::BitOr;
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileType {
@@ -66,17 +66,17 @@ impl Metadata {
         FileType::of_mode(self.0.mode)
     }
 
-    /// Whether it is a regular file.
+    /// Returns true for a regular file.
     pub fn is_file(&self) -> bool {
         self.file_type() == FileType::File
     }
 
-    /// Whether it is a directory.
+    /// Returns true for a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type() == FileType::Directory
     }
 
-    /// Whether it is a symbolic link.
+    /// Returns true for a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.file_type() == FileType::Symlink
     }
@@ -167,7 +167,7 @@ impl InodeFlags {
     /// Access times are not recorded (`+A`).
     pub const NO_ATIME: InodeFlags = InodeFlags(inode_flags::NOATIME);
 
-    /// Whether all of `flags` are set.
+    /// Returns true if all of `flags` are set.
     pub const fn contains(self, flags: InodeFlags) -> bool {
         self.0 & flags.0 == flags.0
     }

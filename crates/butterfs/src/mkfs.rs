@@ -64,7 +64,7 @@ impl Checksum {
     }
 }
 
-/// How copies of data or metadata lie on the devices.
+/// The profile of data or metadata: the number of copies and their layout on the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Profile {
@@ -105,7 +105,7 @@ impl Profile {
     }
 }
 
-/// What to do with a filesystem or another content that is recognised on a device.
+/// The treatment of a filesystem or other content that is recognised on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Existing {
     /// Fail with [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists).
@@ -181,7 +181,7 @@ impl Mkfs {
         self
     }
 
-    /// What to do with content that is recognised on a device.
+    /// Sets the treatment of content that is recognised on a device.
     pub fn existing(mut self, existing: Existing) -> Mkfs {
         self.options.force = existing == Existing::Overwrite;
         self
@@ -190,8 +190,8 @@ impl Mkfs {
     /// Makes the filesystem. When this returns `Ok`, it is durable.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) for a device that is too small (the sentence names the minimum),
-    /// [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) for one that holds something, and
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) for a device that is too small (the sentence names the
+    /// minimum), [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) for one that holds something, and
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options that contradict each other.
     pub fn run(self) -> Result<Made> {
         let devices = open_all(&self.devices, Access::ReadWrite)?;

@@ -22,8 +22,8 @@ pub enum Follow {
 
 /// A file, directory, symbolic link or special file: its attributes, not its content.
 ///
-/// [`Dir::node`](crate::Dir::node) opens one by path. A node stays valid when it is renamed, and while a file that has lost its
-/// last name is still open.
+/// [`Dir::node`](crate::Dir::node) opens one by path. A node stays valid when it is renamed, and while a file that has
+/// lost its last name is still open.
 ///
 /// ```
 /// # use butterfs::{Device, Filesystem, Mkfs};
@@ -101,7 +101,8 @@ impl Node {
         self.set(SetAttr { mode: Some(mode.bits()), ..SetAttr::default() })
     }
 
-    /// Sets user and group. As with `chown(2)`, a file loses its set-user-id and set-group-id bits: set the mode afterwards.
+    /// Sets user and group. As with `chown(2)`, a file loses its set-user-id and set-group-id bits: set the mode
+    /// afterwards.
     pub fn set_owner(&self, owner: Owner) -> Result<()> {
         self.set(SetAttr { uid: Some(owner.uid), gid: Some(owner.gid), ..SetAttr::default() })
     }
@@ -134,7 +135,7 @@ impl Node {
         Ok(self.engine().fsync(self.id(), false)?)
     }
 
-    /// Whether the filesystem may be written now.
+    /// Returns true if the filesystem may be written now.
     pub(crate) fn must_be_writable(&self) -> Result<()> {
         match Access::of_read_only(self.engine().is_read_only()) {
             Access::ReadWrite => Ok(()),

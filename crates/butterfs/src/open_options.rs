@@ -1,8 +1,8 @@
-//! How a file is opened.
+//! [`OpenOptions`]: options for opening a file.
 
 use crate::types::{Access, Mode};
 
-/// What to do if the file does not exist.
+/// Whether opening creates a missing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Create {
     /// Fail with [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
@@ -14,7 +14,7 @@ pub enum Create {
     New,
 }
 
-/// How [`Dir::open_with`](crate::Dir::open_with) opens a file.
+/// Options for [`Dir::open_with`](crate::Dir::open_with).
 ///
 /// ```
 /// # use butterfs::{Device, Filesystem, Mkfs};
@@ -39,7 +39,7 @@ pub struct OpenOptions {
     pub(crate) mode: Mode,
 }
 
-/// What happens to the content that is there, and where writing begins.
+/// The treatment of existing content, and the position at which writing begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     Keep,
@@ -58,7 +58,7 @@ impl OpenOptions {
         OpenOptions { access: Access::ReadWrite, ..OpenOptions::read_only() }
     }
 
-    /// What to do if the file does not exist. Makes the file even if it is opened for reading only.
+    /// Sets whether a missing file is created. A file is created even if it is opened for reading only.
     pub const fn create(self, create: Create) -> OpenOptions {
         OpenOptions { create, ..self }
     }

@@ -1,7 +1,7 @@
 //! The entries of a directory, one by one.
 //!
-//! Entries are read in batches, so that memory stays small and no lock is held while the caller looks at one. An entry that
-//! exists all the time is shown exactly once; one that comes or goes meanwhile is shown or not.
+//! Entries are read in batches, so that memory stays small and no lock is held while the caller looks at one. An entry
+//! that exists all the time is shown exactly once; one that comes or goes meanwhile is shown or not.
 
 use crate::dir::Dir;
 use crate::error::Result;
@@ -21,7 +21,7 @@ const BATCH: usize = 256;
 #[must_use = "iterators do nothing until they are used"]
 pub struct ReadDir {
     directory: Dir,
-    /// Where the next batch begins; none after the end or an error.
+    /// The start of the next batch; none after the end or an error.
     next: Option<u64>,
     /// Entries that were made after this one do not keep the iteration going.
     last: u64,
@@ -101,7 +101,7 @@ impl DirEntry {
         self.directory.symlink_metadata(&self.name)
     }
 
-    /// What it names, for its attributes; not what a symbolic link leads to.
+    /// The node that the entry names, for its attributes. A symbolic link is not followed.
     pub fn node(&self) -> Result<Node> {
         self.directory.node(&self.name, Follow::Nothing)
     }

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 /// Bytes from one report of progress to the next.
 const REPORT_BYTES: u64 = 1 << 20;
 
-/// How far a stream has been read.
+/// The progress of receiving a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ReceiveProgress {
@@ -40,7 +40,7 @@ pub struct ReceivedSubvolume {
     pub uuid: Uuid,
 }
 
-/// What was received.
+/// The result of receiving a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Received {
@@ -63,7 +63,7 @@ struct Inner {
     source: Option<io::Error>,
 }
 
-/// What kind of error it is.
+/// The kind of a [`ReceiveError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReceiveErrorKind {
@@ -73,7 +73,7 @@ pub enum ReceiveErrorKind {
     Input,
     /// A command of the stream cannot be carried out, for example because the parent is not here.
     Command,
-    /// What was received cannot be made durable.
+    /// The received data cannot be made durable.
     Durability,
     /// The progress callback ended it.
     Stopped,
@@ -117,8 +117,8 @@ impl<'a> ReceiveRequest<'a> {
 
     /// Reads streams until `input` ends. When this returns `Ok`, everything is complete and durable.
     ///
-    /// A subvolume has its name only when it is complete. After an error, an incomplete one is left as `NAME.partial`; the
-    /// next receive of the same name removes it.
+    /// A subvolume has its name only when it is complete. After an error, an incomplete one is left as `NAME.partial`;
+    /// the next receive of the same name removes it.
     pub fn read_from(mut self, input: impl Read) -> Result<Received, ReceiveError> {
         let node = self.directory.as_node().clone();
         let mut input = Watched { input, watch: &mut self.watch, read: 0, told: 0, stopped: false };
@@ -162,7 +162,7 @@ impl<R: Read> Read for Watched<'_, R> {
     }
 }
 
-/// What happens while a stream is applied.
+/// Passes the events of the receiver to the callbacks of the caller.
 #[derive(Default)]
 struct Events {
     finished: Vec<(OsString, Uuid)>,
@@ -213,7 +213,7 @@ impl ReceiveError {
         ReceiveError(Box::new(Inner { kind, errno, sentence, offset: None, source: None }))
     }
 
-    /// What was received cannot be looked at any more.
+    /// The received subvolume cannot be read any more.
     fn after(error: crate::Error) -> ReceiveError {
         let (errno, sentence) = (error.errno(), error.to_string());
         let source = Some(io::Error::from(error));

@@ -1,8 +1,8 @@
 //! From a path to a node, inside the filesystem.
 //!
 //! # Invariants
-//! 1. The walk begins at a directory and never leaves it: `..` at that directory, and a symbolic link with an absolute target,
-//!    stay at it or begin there again. Nothing is ever looked up on the host.
+//! 1. The walk begins at a directory and never leaves it: `..` at that directory, and a symbolic link with an absolute
+//!    target, stay at it or begin there again. Nothing is ever looked up on the host.
 //! 2. At most [`MOST_LINKS`] symbolic links are followed, so that the walk ends on every image.
 //!
 //! `..` after a symbolic link to a directory leads to the parent of that directory, as in the kernel.
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// As in the kernel.
 const MOST_LINKS: usize = 40;
 
-/// Where a path ends.
+/// The end of a path.
 pub(crate) enum End {
     /// At something that exists.
     There(Node, Attr),

@@ -20,7 +20,7 @@ pub enum StreamVersion {
     V2,
 }
 
-/// How far a stream has come.
+/// The progress of sending a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct SendProgress {
@@ -54,7 +54,7 @@ enum Source {
     Output(io::Error),
 }
 
-/// What kind of error it is.
+/// The kind of a [`SendError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SendErrorKind {
@@ -70,7 +70,8 @@ pub enum SendErrorKind {
 }
 
 impl Filesystem {
-    /// Sends a read-only snapshot: as a whole, or as the difference from a [parent](SendRequest::parent) that the receiver has.
+    /// Sends a read-only snapshot: as a whole, or as the difference from a [parent](SendRequest::parent) that the
+    /// receiver has.
     ///
     /// ```
     /// # use butterfs::{Device, Filesystem, Mkfs};

@@ -1,4 +1,4 @@
-//! How full a filesystem is, what it is made of, what went wrong on its devices.
+//! The space, the properties and the devices of a filesystem.
 
 use crate::error::Result;
 use crate::filesystem::Filesystem;
@@ -9,7 +9,7 @@ use butterfs_ondisk::items::block_group_flags as bits;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-/// How full a filesystem is, in bytes.
+/// The space of a filesystem, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
@@ -17,7 +17,7 @@ pub struct Usage {
     pub total: u64,
     /// Used by data and metadata.
     pub used: u64,
-    /// What file data can still take, at least.
+    /// The least space that is available for file data.
     pub available: u64,
     /// Allocated to block groups for data, and used in them.
     pub data: (u64, u64),
@@ -25,7 +25,7 @@ pub struct Usage {
     pub metadata: (u64, u64),
 }
 
-/// What a filesystem is.
+/// The properties of a filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilesystemInfo {
@@ -62,7 +62,7 @@ pub struct DeviceInfo {
 }
 
 impl Filesystem {
-    /// How full it is.
+    /// The space of the filesystem.
     pub fn usage(&self) -> Usage {
         let engine = &self.shared.engine;
         let totals = engine.statfs();

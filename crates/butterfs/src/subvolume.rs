@@ -87,8 +87,8 @@ impl Dir {
         made.map(|id| SubvolumeId(id.get())).at(path)
     }
 
-    /// Makes a snapshot at `path` of the subvolume whose root `source` is, with everything that was written before. It is
-    /// durable when this returns.
+    /// Makes a snapshot at `path` of the subvolume whose root `source` is, with everything that was written before. It
+    /// is durable when this returns.
     ///
     /// ```
     /// # use butterfs::{Device, Filesystem, Mkfs};
@@ -113,8 +113,8 @@ impl Dir {
         made.map(|id| SubvolumeId(id.get())).at(path)
     }
 
-    /// The id of the subvolume whose root `path` is; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for anything
-    /// else.
+    /// The id of the subvolume whose root `path` is; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for
+    /// anything else.
     pub fn subvolume_at(&self, path: impl AsRef<Path>) -> Result<SubvolumeId> {
         let path = path.as_ref();
         let id = self.node(path, Follow::Links)?.id();
@@ -124,8 +124,8 @@ impl Dir {
         Ok(SubvolumeId(id.tree.get()))
     }
 
-    /// Deletes a subvolume with everything in it. Subvolumes inside of it must be deleted first. Its space comes back in the
-    /// background.
+    /// Deletes a subvolume with everything in it. Subvolumes inside of it must be deleted first. Its space comes back
+    /// in the background.
     pub fn delete_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (directory, name) = self.place(path)?;

@@ -29,14 +29,14 @@ impl fmt::Debug for Transaction<'_> {
 }
 
 impl Filesystem {
-    /// Runs `work`. When this returns `Ok`, all changes that `work` made are durable; when `work` returns an error or panics,
-    /// none of them was made. After a crash there are all of them or none.
+    /// Runs `work`. When this returns `Ok`, all changes that `work` made are durable; when `work` returns an error or
+    /// panics, none of them was made. After a crash there are all of them or none.
     ///
-    /// Other threads that use the filesystem wait meanwhile, and see nothing of a transaction that is under way. Therefore
-    /// `work` must not wait for such a thread. Inside of it, [`sync`](Filesystem::sync), [`File::sync_all`](crate::File::sync_all),
-    /// [`send`](Filesystem::send), [`close`](Filesystem::close) and another transaction fail with
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). A transaction that changes more metadata than fits into memory fails with
-    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge); file data is not limited.
+    /// Other threads that use the filesystem wait meanwhile, and see nothing of a transaction that is under way.
+    /// Therefore `work` must not wait for such a thread. Inside of it, [`sync`](Filesystem::sync),
+    /// [`File::sync_all`](crate::File::sync_all), [`send`](Filesystem::send), [`close`](Filesystem::close) and another
+    /// transaction fail with [`ErrorKind::Busy`](crate::ErrorKind::Busy). A transaction that changes more metadata than
+    /// fits into memory fails with [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge); file data is not limited.
     ///
     /// The error can be of any type into which this crate's error converts.
     ///

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Whether something may be changed.
+/// The choice between reading only, and reading and writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Access {
     /// Reading and writing.
@@ -150,7 +150,8 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// A point in time with nanoseconds, as inodes store it. Unlike [`SystemTime`] it can hold every value of the disk format.
+/// A point in time with nanoseconds, as inodes store it. Unlike [`SystemTime`] it can hold every value of the disk
+/// format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Timestamp {
     secs: i64,

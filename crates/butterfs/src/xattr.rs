@@ -7,7 +7,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 impl Node {
-    /// The value of an extended attribute, such as `user.comment` or `security.selinux`; none if there is no such attribute.
+    /// The value of an extended attribute, such as `user.comment` or `security.selinux`; none if there is no such
+    /// attribute.
     pub fn xattr(&self, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
         match self.engine().get_xattr(self.id(), name.as_ref().as_bytes()) {
             Err(error) if error.is(Errno::ENODATA) => Ok(None),
@@ -15,8 +16,8 @@ impl Node {
         }
     }
 
-    /// Sets an extended attribute. POSIX ACLs are the attributes `system.posix_acl_access` and `system.posix_acl_default`, in
-    /// the binary form of Linux.
+    /// Sets an extended attribute. POSIX ACLs are the attributes `system.posix_acl_access` and
+    /// `system.posix_acl_default`, in the binary form of Linux.
     pub fn set_xattr(&self, name: impl AsRef<OsStr>, value: &[u8]) -> Result<()> {
         let caller = self.shared().caller();
         self.engine().set_xattr(&caller, self.id(), name.as_ref().as_bytes(), value, 0).map_err(Error::from)

@@ -1,6 +1,6 @@
 //! Paths never leave the directory that they begin at, and resolve as the kernel resolves them inside of a root
-//! (`openat2(2)` with `RESOLVE_IN_ROOT`). The kernel needs neither root nor a mount for this: the same tree is made in a
-//! folder of the host.
+//! (`openat2(2)` with `RESOLVE_IN_ROOT`). The kernel needs neither root nor a mount for this: the same tree is made in
+//! a folder of the host.
 
 use butterfs::{Device, Dir, ErrorKind, Filesystem, Follow, Mkfs, OpenOptions};
 use butterfs_testkit::rng::Rng;
@@ -50,7 +50,7 @@ fn make_both(root: &Dir, host: &Path) {
     }
 }
 
-/// Where the kernel ends, relative to the root; or its errno.
+/// The path at which the kernel ends, relative to the root, or its errno.
 fn kernel(host: &Path, root: &OwnedFd, path: &Path, follow: Follow) -> Result<PathBuf, i32> {
     let flags = match follow {
         Follow::Links => OFlags::PATH,

@@ -38,7 +38,8 @@ fn result(code: c_int) -> io::Result<()> {
 
 pub struct CallbackDevice(pub butterfs_device_ops);
 
-// SAFETY: the header says that the functions are called from many threads at once; `user` is passed on and never followed.
+// SAFETY: the header says that the functions are called from many threads at once; `user` is passed on and never
+// followed.
 unsafe impl Send for CallbackDevice {}
 // SAFETY: as above.
 unsafe impl Sync for CallbackDevice {}
@@ -106,8 +107,8 @@ pub struct StreamEnd<F> {
     pub user: *mut c_void,
 }
 
-// SAFETY: a stream is written from one other thread, which has ended when the call returns; `user` is passed on and never
-// followed. The header says so.
+// SAFETY: a stream is written from one other thread, which has ended when the call returns; `user` is passed on and
+// never followed. The header says so.
 unsafe impl<F> Send for StreamEnd<F> {}
 
 impl Write for StreamEnd<butterfs_write_fn> {

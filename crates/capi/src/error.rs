@@ -134,8 +134,8 @@ pub fn buffer<'a>(data: *mut u8, len: usize) -> Outcome<&'a mut [u8]> {
     }
 }
 
-/// Puts bytes into a buffer of the caller and returns how many there are, as `getxattr(2)` does: with a length of 0 it only
-/// returns the count, and a buffer that is too small is `-ERANGE`.
+/// Puts bytes into a buffer of the caller and returns how many there are, as `getxattr(2)` does: with a length of 0 it
+/// only returns the count, and a buffer that is too small is `-ERANGE`.
 pub fn fill(value: &[u8], data: *mut u8, len: usize) -> Outcome<usize> {
     if len == 0 {
         return Ok(value.len());
@@ -147,8 +147,8 @@ pub fn fill(value: &[u8], data: *mut u8, len: usize) -> Outcome<usize> {
     Ok(value.len())
 }
 
-/// Describes the last error of the calling thread in one sentence; empty if there was none. Valid until the thread's next call
-/// into the library.
+/// Describes the last error of the calling thread in one sentence; empty if there was none. Valid until the thread's
+/// next call into the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())

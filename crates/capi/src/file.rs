@@ -9,8 +9,8 @@ use libc::{c_char, c_int, ssize_t};
 /// An open file.
 pub struct FileHandle(File);
 
-/// Opens a file. `flags` as for open(2): O_RDONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND. `mode`: permissions of a
-/// file that is made. Close it with butterfs_file_close.
+/// Opens a file. `flags` as for open(2): O_RDONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND. `mode`:
+/// permissions of a file that is made. Close it with butterfs_file_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_file_open(
     fs: *const FilesystemHandle,

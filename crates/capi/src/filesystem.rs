@@ -30,7 +30,7 @@ impl Deref for FilesystemHandle {
     }
 }
 
-/// How full a filesystem is, in bytes.
+/// The space of a filesystem, in bytes.
 #[repr(C)]
 #[allow(non_camel_case_types)]
 pub struct butterfs_usage {
@@ -38,7 +38,7 @@ pub struct butterfs_usage {
     pub total: u64,
     /// Used by data and metadata.
     pub used: u64,
-    /// What file data can still take, at least.
+    /// The least space that is available for file data.
     pub available: u64,
 }
 
@@ -80,8 +80,8 @@ pub extern "C" fn butterfs_mkfs(
     })
 }
 
-/// Opens the filesystem on these devices. `subvolume`: the path of the subvolume that is the root; NULL for the default one.
-/// `flags`: BUTTERFS_READ_ONLY, BUTTERFS_IGNORE_LOG, BUTTERFS_ALLOW_MISSING. Close it with butterfs_close.
+/// Opens the filesystem on these devices. `subvolume`: the path of the subvolume that is the root; NULL for the default
+/// one. `flags`: BUTTERFS_READ_ONLY, BUTTERFS_IGNORE_LOG, BUTTERFS_ALLOW_MISSING. Close it with butterfs_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_open(
     devices: *const *const DeviceHandle,
@@ -116,8 +116,8 @@ pub extern "C" fn butterfs_sync(fs: *const FilesystemHandle) -> c_int {
     code(|| Ok(object(fs)?.sync()?))
 }
 
-/// Makes everything durable, closes the filesystem and frees it, also if it returns an error. Close files and directories
-/// first: one that is still open keeps the devices locked and can only be read. NULL is allowed.
+/// Makes everything durable, closes the filesystem and frees it, also if it returns an error. Close files and
+/// directories first: one that is still open keeps the devices locked and can only be read. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_close(fs: *mut FilesystemHandle) -> c_int {
     if fs.is_null() {
@@ -128,7 +128,7 @@ pub extern "C" fn butterfs_close(fs: *mut FilesystemHandle) -> c_int {
     closed
 }
 
-/// How full the filesystem is.
+/// The space of the filesystem.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_get_usage(fs: *const FilesystemHandle, out: *mut butterfs_usage) -> c_int {
     code(|| {
@@ -137,9 +137,9 @@ pub extern "C" fn butterfs_get_usage(fs: *const FilesystemHandle, out: *mut butt
     })
 }
 
-/// Runs `work`; everything that it changes is durable when this returns 0, and nothing of it is there otherwise. If `work`
-/// returns a negative errno, so does this function. Other threads that use the filesystem wait meanwhile; `work` must not wait
-/// for them.
+/// Runs `work`; everything that it changes is durable when this returns 0, and nothing of it is there otherwise. If
+/// `work` returns a negative errno, so does this function. Other threads that use the filesystem wait meanwhile; `work`
+/// must not wait for them.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_transaction(
     fs: *const FilesystemHandle,
@@ -159,8 +159,8 @@ pub extern "C" fn butterfs_transaction(
     })
 }
 
-/// Checks the filesystem on these devices, which is not open. Returns 0 if it could be checked; `errors` gets the number of
-/// errors. `found` may be NULL. `flags`: BUTTERFS_CHECK_DATA.
+/// Checks the filesystem on these devices, which is not open. Returns 0 if it could be checked; `errors` gets the
+/// number of errors. `found` may be NULL. `flags`: BUTTERFS_CHECK_DATA.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_check(
     devices: *const *const DeviceHandle,

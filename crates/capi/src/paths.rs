@@ -120,7 +120,8 @@ pub extern "C" fn butterfs_symlink(fs: *const FilesystemHandle, target: *const c
     code(|| Ok(object(fs)?.root().symlink(path(target)?, path(at)?)?))
 }
 
-/// The target of a symbolic link, without NUL; returns its length. With `len` 0 only the length; -ERANGE if `len` is too small.
+/// The target of a symbolic link, without NUL; returns its length. With `len` 0 only the length; -ERANGE if `len` is
+/// too small.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_readlink(
     fs: *const FilesystemHandle,
@@ -210,8 +211,8 @@ pub extern "C" fn butterfs_set_times(
     code(|| Ok(node(fs, at, flags)?.set_times(Times { accessed: time(atime)?, modified: time(mtime)? })?))
 }
 
-/// The value of an extended attribute; returns its length. With `len` 0 only the length; -ENODATA if there is none; -ERANGE if
-/// `len` is too small. `flags`: BUTTERFS_NOFOLLOW.
+/// The value of an extended attribute; returns its length. With `len` 0 only the length; -ENODATA if there is none;
+/// -ERANGE if `len` is too small. `flags`: BUTTERFS_NOFOLLOW.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_getxattr(
     fs: *const FilesystemHandle,

@@ -8,8 +8,8 @@ use libc::{c_char, c_int, c_void};
 use std::error::Error;
 use std::io;
 
-/// Sends a read-only snapshot, or with a `parent` that is not 0 its difference from that snapshot. `write` is called from
-/// another thread, which has ended when this returns.
+/// Sends a read-only snapshot, or with a `parent` that is not 0 its difference from that snapshot. `write` is called
+/// from another thread, which has ended when this returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_send(
     fs: *const FilesystemHandle,
@@ -34,7 +34,8 @@ pub extern "C" fn butterfs_send(
     })
 }
 
-/// Receives streams as subvolumes in the directory `at`, until `read` returns 0. Everything is durable when this returns 0.
+/// Receives streams as subvolumes in the directory `at`, until `read` returns 0. Everything is durable when this
+/// returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_receive(
     fs: *const FilesystemHandle,

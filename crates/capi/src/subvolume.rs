@@ -11,8 +11,8 @@ pub extern "C" fn butterfs_subvolume_create(fs: *const FilesystemHandle, at: *co
     code(|| store(id, object(fs)?.root().create_subvolume(path(at)?)?.get()))
 }
 
-/// Makes a snapshot at `at` of the subvolume at `source`; it is durable when this returns. `flags`: BUTTERFS_READ_ONLY. `id`
-/// gets its id.
+/// Makes a snapshot at `at` of the subvolume at `source`; it is durable when this returns. `flags`: BUTTERFS_READ_ONLY.
+/// `id` gets its id.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_snapshot(
     fs: *const FilesystemHandle,

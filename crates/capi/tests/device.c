@@ -54,7 +54,9 @@ int main(void)
 {
     void *memory = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(memory != MAP_FAILED);
-    butterfs_device_ops ops = { .user = memory, .len = LEN, .read = mem_read, .write = mem_write, .release = mem_release };
+    butterfs_device_ops ops = {
+        .user = memory, .len = LEN, .read = mem_read, .write = mem_write, .release = mem_release
+    };
     butterfs_device *device = butterfs_device_custom(&ops);
     const butterfs_device *devices[] = { device };
     butterfs_fs *fs;

@@ -46,12 +46,12 @@ impl Runs {
         hit.map(move |run| run.start.max(start)..run.end.min(end))
     }
 
-    /// How many bytes of `range` are in.
+    /// The number of bytes of `range` that are in.
     pub fn bytes_within(&self, range: Range<u64>) -> u64 {
         self.within(range).map(|run| run.end - run.start).sum()
     }
 
-    /// What of `range` is not in.
+    /// The part of `range` that is not in.
     pub fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let (mut gaps, mut at) = (Vec::new(), range.start);
         for run in self.within(range.clone()) {
@@ -67,8 +67,8 @@ impl Runs {
     }
 }
 
-/// What the first reading of the extent tree leaves: 16 bytes for each fragment of used space, and 8 bytes for each tree
-/// block that is shared or has full back references.
+/// The result of the first reading of the extent tree: 16 bytes for each fragment of used space, and 8 bytes for each
+/// tree block that is shared or has full back references.
 #[derive(Default)]
 pub(crate) struct ExtentScan {
     /// Tree blocks with full back references, ascending.
@@ -385,8 +385,8 @@ impl Comparison<'_, '_> {
         }
     }
 
-    /// Whether a block that a balance made refers to it. Such a block has full back references, and a balance does not give them to
-    /// children that stay where they are.
+    /// Whether a block that a balance made refers to it. Such a block has full back references, and a balance does not
+    /// give them to children that stay where they are.
     fn is_below_reloc(&self, extent: &Extent) -> bool {
         let made_by_balance = |source: &Source| {
             source.kind == KeyType::SHARED_BLOCK_REF.0

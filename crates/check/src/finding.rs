@@ -15,7 +15,7 @@ pub enum Severity {
     Error,
 }
 
-/// What the table says about one kind of finding.
+/// One row of the table of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FindingInfo {
     /// Stable, in kebab case.
@@ -101,7 +101,9 @@ macro_rules! findings {
 
             /// The values, by name.
             pub fn fields(&self) -> Vec<(&'static str, Value)> {
-                match self { $(Finding::$name { $($field),* } => vec![$((stringify!($field), $field.clone().into())),*],)* }
+                match self {
+                    $(Finding::$name { $($field),* } => vec![$((stringify!($field), $field.clone().into())),*],)*
+                }
             }
         }
 
@@ -222,7 +224,8 @@ findings! {
     FreeSpaceInfoMissing { group: Logical } "free-space-info-missing", Error, true,
         "the free space tree has no summary of block group {group}";
     /// An item of no group. Older releases of mkfs.btrfs leave some, and nothing reads them.
-    FreeSpaceStray { key: Key } "free-space-stray", Warning, true, "the free space item {key} belongs to no block group";
+    FreeSpaceStray { key: Key } "free-space-stray", Warning, true,
+        "the free space item {key} belongs to no block group";
     /// A wrong number of runs.
     FreeSpaceCount { group: Logical, stored: u64, found: u64 } "free-space-count", Error, true,
         "block group {group}: the free space tree counts {stored} runs and lists {found}";
@@ -250,14 +253,15 @@ findings! {
     RootDeadWithoutOrphan { tree: Tree } "root-dead-without-orphan", Error, true,
         "the deleted subvolume {tree} has no orphan item, so nothing cleans it away";
     /// Items of no inode.
-    InodeMissing { tree: Tree, inode: Ino } "inode-missing", Error, false, "tree {tree}: inode {inode} has items, but no inode item";
+    InodeMissing { tree: Tree, inode: Ino } "inode-missing", Error, false,
+        "tree {tree}: inode {inode} has items, but no inode item";
     /// A wrong link count.
     InodeLinks { tree: Tree, inode: Ino, stored: u64, found: u64 } "inode-link-count", Error, true,
         "tree {tree}: inode {inode} has link count {stored} and {found} names";
     /// An inode that nothing names and nothing cleans.
     InodeNameless { tree: Tree, inode: Ino } "inode-without-name", Error, true,
         "tree {tree}: inode {inode} has neither name nor orphan item";
-    /// What a snapshot took over from its source and should have lost.
+    /// Orphans that a snapshot took over from its source and should have lost.
     SnapshotOrphans { tree: Tree, count: u64 } "snapshot-orphans", Warning, true,
         "the read-only subvolume {tree} keeps {count} inodes without a name; its next use deletes them";
     /// A wrong directory size.
@@ -270,10 +274,12 @@ findings! {
     DirectoryNot { tree: Tree, inode: Ino } "entries-in-no-directory", Error, false,
         "tree {tree}: inode {inode} has entries and is not a directory";
     /// An entry whose inode does not know it.
-    EntryWithoutRef { tree: Tree, directory: Ino, index: u64, inode: Ino, name: String } "entry-without-reference", Error, true,
+    EntryWithoutRef { tree: Tree, directory: Ino, index: u64, inode: Ino, name: String }
+        "entry-without-reference", Error, true,
         "tree {tree}: entry {name} (index {index}) of directory {directory} is not known to inode {inode} as such";
     /// A name that its directory does not have.
-    RefWithoutEntry { tree: Tree, directory: Ino, index: u64, inode: Ino, name: String } "reference-without-entry", Error, true,
+    RefWithoutEntry { tree: Tree, directory: Ino, index: u64, inode: Ino, name: String }
+        "reference-without-entry", Error, true,
         "tree {tree}: inode {inode} is {name} (index {index}) in directory {directory}, which has no such entry";
     /// An EXTREF under a wrong hash.
     ExtrefHash { tree: Tree, inode: Ino, stored: u64, found: u64 } "extref-hash", Error, true,
@@ -303,7 +309,8 @@ findings! {
     ChecksumStray { at: Logical, length: u64 } "checksum-stray", Error, true,
         "{length} bytes at {at} have checksums and are no data extent";
     /// Checksum items on each other.
-    ChecksumOverlap { at: Logical } "checksum-overlap", Error, false, "the checksum item of {at} overlaps the one before";
+    ChecksumOverlap { at: Logical } "checksum-overlap", Error, false,
+        "the checksum item of {at} overlaps the one before";
     /// Data that is not what its checksum says.
     DataBad { at: Logical, copy: u64, reason: String } "data-checksum", Error, false,
         "copy {copy} of the data at {at} is bad: {reason}";
@@ -319,7 +326,8 @@ findings! {
     /// An item that replay ignores.
     LogItem { tree: Tree, key: Key } "log-item", Warning, true, "log of tree {tree}: item {key} does not belong there";
     /// A log that replay ignores.
-    LogOrphan { tree: Tree } "log-without-subvolume", Warning, true, "there is a log of subvolume {tree}, which does not exist";
+    LogOrphan { tree: Tree } "log-without-subvolume", Warning, true,
+        "there is a log of subvolume {tree}, which does not exist";
     /// Items of an inode that the log does not have.
     LogInode { tree: Tree, inode: Ino } "log-inode-missing", Error, false,
         "log of tree {tree}: inode {inode} has items, but no inode item";

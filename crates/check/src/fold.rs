@@ -1,8 +1,9 @@
 //! Learning something of a whole tree, on all cores: each block gives a part, and the parts are joined in the order of
 //! the keys.
 //!
-//! Invariants: (1) levels fall by one with each step, and keys ascend strictly through a whole level, so a fold ends and
-//! enters no block twice, whatever the pointers are; (2) a block that cannot be used is left out, and the result says so;
+//! Invariants: (1) levels fall by one with each step, and keys ascend strictly through a whole level, so a fold ends
+//! and enters no block twice, whatever the pointers are; (2) a block that cannot be used is left out, and the result
+//! says so;
 //! (3) the result does not depend on the number of threads.
 
 use crate::finding::{Finding, Tree};
@@ -13,7 +14,7 @@ use butterfs_tree::{Node, NodePtr};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the parent of a block is.
+/// The parent of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parent {
     pub owner: TreeId,
@@ -43,7 +44,7 @@ pub(crate) struct Part<T> {
     pub complete: bool,
 }
 
-/// What is to be learned.
+/// The values that a fold collects.
 pub(crate) trait Fold: Sync {
     /// Of a block and everything below it.
     type Value: Send + Default;
@@ -57,7 +58,7 @@ pub(crate) trait Fold: Sync {
     /// How the children see this block.
     fn as_parent(&self, node: &Node) -> Parent;
 
-    /// What is known of a block, so that it need not be read again.
+    /// The known values of a block, so that it need not be read again.
     fn known(&self, way: &Way) -> Option<Part<Self::Value>>;
 
     /// Remembers what was learned of a block and everything below it.

@@ -13,7 +13,7 @@ use butterfs_tree::NodePtr;
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
 
-/// What the tree says about one group.
+/// The free space of one group according to the tree.
 #[derive(Default)]
 struct Listed {
     info: Option<FreeSpaceInfo>,

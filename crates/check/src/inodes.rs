@@ -1,9 +1,9 @@
 //! The inodes of a subvolume, leaf by leaf: what a leaf says is a value, and values of neighbouring leaves are joined.
 //!
 //! An inode's own items lie together, so its counts and its extents are checked as soon as its last item was seen; only
-//! the first and the last inode of a range of leaves are still open. Names are spread over the tree: each side adds up a
-//! hash of what it says, and only where the sums differ does a further pass ask which names they are (`names`). So memory
-//! does not grow with the subvolume.
+//! the first and the last inode of a range of leaves are still open. Names are spread over the tree: each side adds up
+//! a hash of what it says, and only where the sums differ does a further pass ask which names they are (`names`). So
+//! memory does not grow with the subvolume.
 
 use crate::csums::Checksums;
 use crate::finding::{Finding, Tree};
@@ -23,7 +23,7 @@ const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 
-/// What is needed of an inode item.
+/// The fields of an inode item that the checks need.
 #[derive(Clone, Copy, Debug)]
 struct Attributes {
     mode: u32,
@@ -56,7 +56,7 @@ struct Inode {
     summed_at: Option<u64>,
 }
 
-/// What a range of leaves says.
+/// The inodes of a range of leaves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inodes {
     pub sums: NameSums,
@@ -72,7 +72,7 @@ pub(crate) struct Inodes {
     pub subvolumes: Vec<Name>,
 }
 
-/// What one leaf of `tree` says.
+/// The inodes of one leaf of `tree`.
 pub(crate) fn of_leaf(session: &Session<'_>, checksums: &Checksums, tree: TreeId, leaf: &Node) -> Inodes {
     let mut pass = LeafPass { session, checksums, tree, found: Inodes::default(), current: None };
     leaf.items().for_each(|(key, data)| pass.item(key, data));

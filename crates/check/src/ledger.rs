@@ -1,8 +1,8 @@
 //! The references of the whole filesystem as two sums: what the trees make, and what the extent tree has.
 //!
-//! Each reference is hashed with the address it is to, and the hashes are added; so is each reference with the length it
-//! takes the extent for, and each tree block with its level and generation. Where all sums are alike nothing has to be
-//! remembered. Where they are not, `extents::compare` finds out what it is.
+//! Each reference is hashed with the address it is to, and the hashes are added; so is each reference with the length
+//! it takes the extent for, and each tree block with its level and generation. Where all sums are alike nothing has to
+//! be remembered. Where they are not, `extents::compare` finds out what it is.
 //!
 //! Also: a block without the flag for full back references must be referred to by its owner. A block is remembered here
 //! from its first visit, when that is not by way of its owner, until it is. A parent that a balance made excuses it.

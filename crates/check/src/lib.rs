@@ -15,12 +15,12 @@
 //! 7. the references that the trees make against those in the extent tree
 //!
 //! # Memory
-//! Bounded by [`Options::cache_bytes`] for blocks above the leaves, twice (the blocks, and what is known of shared ones);
-//! 16 bytes for each fragment of used space, of free space and of checksummed data; 8 bytes for each shared tree block, and
-//! 1 bit for each of its sectors. References and names are compared by sums of hashes. Only where a sum is wrong are they
-//! collected: [`Options::reference_budget`] records of 56 bytes at a time, window by window of logical addresses, each of
-//! which reads the trees again, and 40 bytes for each tree block; and in a subvolume whose names are damaged, 8 bytes for
-//! each name.
+//! Bounded by [`Options::cache_bytes`] for blocks above the leaves, twice (the blocks, and what is known of shared
+//! ones); 16 bytes for each fragment of used space, of free space and of checksummed data; 8 bytes for each shared tree
+//! block, and 1 bit for each of its sectors. References and names are compared by sums of hashes. Only where a sum is
+//! wrong are they collected: [`Options::reference_budget`] records of 56 bytes at a time, window by window of logical
+//! addresses, each of which reads the trees again, and 40 bytes for each tree block; and in a subvolume whose names are
+//! damaged, 8 bytes for each name.
 //!
 //! # Invariants
 //! 1. Bytes from disk never make it panic or go on forever: blocks are verified before they are looked at, levels fall
@@ -73,7 +73,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trees::Trees;
 use walk::DropPoint;
 
-/// What to check, and with how much.
+/// The scope of a check, and its limits.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Read all data and compare it with its checksums.
@@ -130,7 +130,7 @@ impl Stage {
         Stage::References,
     ];
 
-    /// What it does, in words.
+    /// Its description.
     pub fn title(self) -> &'static str {
         match self {
             Stage::Roots => "checking root items",
@@ -162,9 +162,9 @@ pub struct Progress {
 /// The verdict.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was found, at most [`MAX_FINDINGS`].
+    /// The findings, at most [`MAX_FINDINGS`].
     pub findings: Vec<Finding>,
-    /// What was not checked, one sentence each.
+    /// Parts that were not checked, one sentence each.
     pub notes: Vec<String>,
     /// All findings that are errors.
     pub errors: u64,
@@ -236,8 +236,8 @@ fn open(
     }
 }
 
-/// The volume, told which devices the device tree calls stale. That item is found on all devices that can be read first: each
-/// mount's first commit writes it anew.
+/// The volume, told which devices the device tree calls stale. That item is found on all devices that can be read
+/// first: each mount's first commit writes it anew.
 fn knowing_stale_devices(volume: Volume, sb: butterfs_ondisk::Superblock, options: &Options) -> Volume {
     let session = Session::new(volume, sb, Sink::default(), options, &|_| {});
     space::read_chunks(&session);

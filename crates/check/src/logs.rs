@@ -22,7 +22,7 @@ use butterfs_tree::NodePtr;
 use std::collections::BTreeSet;
 use zerocopy::FromBytes;
 
-/// What is known of the rest of the filesystem.
+/// The facts about the rest of the filesystem.
 pub(crate) struct Logs<'s, 'a> {
     pub session: &'s Session<'a>,
     pub roots: &'s Roots,

@@ -30,7 +30,7 @@ pub(crate) struct NameOf<'a> {
     pub name: &'a [u8],
     /// Entry type.
     pub kind: u8,
-    /// What it leads to: an inode item, or a root item.
+    /// The target: an inode item, or a root item.
     pub target: KeyType,
     /// The rest of the key that it leads to.
     pub target_offset: u64,
@@ -64,7 +64,7 @@ impl NameOf<'_> {
     }
 }
 
-/// What an item says.
+/// The content of an item.
 pub(crate) enum NameItem<'a> {
     /// INODE_REF, or INODE_EXTREF with the hash that its key should have.
     Reference { name: NameOf<'a>, hash: Option<u64> },
@@ -74,7 +74,7 @@ pub(crate) enum NameItem<'a> {
     ByIndex { name: NameOf<'a> },
 }
 
-/// What the hash of a name is multiplied with for its entry type. So the references of an inode can be added up before
+/// The factor for the hash of a name, by its entry type. So the references of an inode can be added up before
 /// its type is known.
 pub(crate) fn type_factor(kind: u8) -> u64 {
     (u64::from(kind) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1

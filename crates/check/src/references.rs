@@ -1,7 +1,8 @@
 //! The references that the trees make, one by one, and as compact records to be compared with those in the extent tree.
 //!
 //! A block is asked once, however many trees share it: its own flag says whether its children are referenced by its
-//! owner or by its address. Records are collected for one window of logical addresses at a time, so that memory is bounded.
+//! owner or by its address. Records are collected for one window of logical addresses at a time, so that memory is
+//! bounded.
 
 use crate::extents::ExtentScan;
 use crate::session::Seen;
@@ -13,7 +14,7 @@ use rustc_hash::FxHashMap;
 use std::ops::Range;
 use zerocopy::FromBytes;
 
-/// Who references an extent.
+/// A reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Source {
     /// TREE_BLOCK_REF, EXTENT_DATA_REF, SHARED_BLOCK_REF or SHARED_DATA_REF.
@@ -50,7 +51,7 @@ pub(crate) struct Reference {
     pub count: u64,
 }
 
-/// Who references a tree's root block.
+/// The reference to a tree's root block.
 pub(crate) fn source_of_root(at: Logical, tree: TreeId) -> Source {
     match tree {
         TreeId::TREE_RELOC => Source { kind: KeyType::SHARED_BLOCK_REF.0, from: at.get(), inode: 0, offset: 0 },
@@ -120,7 +121,7 @@ impl References {
         }
     }
 
-    /// What `node` references from slot `first` on, unless it was asked before.
+    /// Adds the references of `node` from slot `first` on, unless it was asked before.
     pub fn add(&self, node: &Node, first: usize, extents: &ExtentScan) {
         let seen = Seen {
             level: node.level().get(),

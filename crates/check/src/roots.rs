@@ -28,15 +28,15 @@ impl Root {
         self.item.refs.get() == 0
     }
 
-    /// Where its deletion has come to, if it has begun.
+    /// The progress of its deletion, if it has begun.
     pub fn drop_point(&self) -> Option<DropPoint> {
         let key = Key::from(self.item.drop_progress);
         (self.is_dead() && key.objectid != 0).then_some(DropPoint { key, level: self.item.drop_level })
     }
 
-    /// Nobody can open files without a name in a read-only subvolume. One that was open when a snapshot was made, or when
-    /// the subvolume became read-only, is there until the next transaction, and after a crash until the next use; a
-    /// `btrfs check` of one mode complains of some that several snapshots share.
+    /// Nobody can open files without a name in a read-only subvolume. One that was open when a snapshot was made, or
+    /// when the subvolume became read-only, is there until the next transaction, and after a crash until the next use;
+    /// a `btrfs check` of one mode complains of some that several snapshots share.
     pub fn check_orphans(&self, session: &Session<'_>, count: usize) {
         if count > 0 && !self.is_dead() && self.item.flags.get() & RootItem::RDONLY != 0 {
             session.report(Finding::SnapshotOrphans { tree: Tree(self.id), count: count as u64 });

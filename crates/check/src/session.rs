@@ -1,7 +1,8 @@
-//! What all passes share: the volume, the verified blocks, which block was seen, what was found.
+//! The state that all passes share: the volume, the verified blocks, the set of seen blocks, the findings.
 //!
 //! Invariants: (1) a block's content reaches a pass only after checksum, parent's promise and tree checker; (2) a block
-//! is verified in every copy once, whoever points to it; (3) at most [`MAX_FINDINGS`] findings are kept, all are counted.
+//! is verified in every copy once, whoever points to it; (3) at most [`MAX_FINDINGS`] findings are kept, all are
+//! counted.
 
 use crate::block_set::BlockSet;
 use crate::finding::{Finding, Severity, Tree};
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Findings that are kept; more are only counted.
 pub const MAX_FINDINGS: usize = 10_000;
 
-/// What is remembered of a good block.
+/// The record of a good block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub level: u8,
@@ -57,7 +58,7 @@ pub(crate) struct Session<'a> {
     stage: AtomicUsize,
     blocks_read: AtomicU64,
     data_read: AtomicU64,
-    /// What is done in this stage, and how much there is to do: blocks, or bytes of data.
+    /// The work done in this stage, and how much there is to do: blocks, or bytes of data.
     done: AtomicU64,
     due: AtomicU64,
 }

@@ -81,7 +81,7 @@ fn note_extent(file: &mut File, key: Key, data: &[u8]) {
     }
 }
 
-/// What a cache lists as free, in its order.
+/// The free ranges that a cache lists, in its order.
 fn read(session: &Session<'_>, file: &File, header: &FreeSpaceHeader) -> Result<Vec<Range<u64>>, String> {
     let pages = Pages::read(session, file)?;
     if pages.generation() != header.generation.get() {
@@ -194,7 +194,7 @@ fn compare(session: &Session<'_>, scan: &ExtentScan, group: u64, listed: &[Range
     }
 }
 
-/// What is in use, and what lies under superblock copies; ascending.
+/// The ranges in use, and those under superblock copies; ascending.
 fn in_use(session: &Session<'_>, scan: &ExtentScan, range: Range<u64>) -> Vec<Range<u64>> {
     let map = session.volume.chunk_map();
     let mut all: Vec<Range<u64>> = scan.used.within(range.clone()).collect();

@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Where the header's flags have the revision of back references.
+/// The position of the revision of back references in the header's flags.
 const REVISION_SHIFT: u32 = 56;
 
-/// What is common to all trees.
+/// State that all trees share.
 pub(crate) struct Trees<'s, 'a> {
     pub session: &'s Session<'a>,
     pub scan: &'s ExtentScan,
@@ -32,7 +32,7 @@ pub(crate) struct Trees<'s, 'a> {
     shared: Mutex<SharedBlocks>,
 }
 
-/// What is remembered of a shared block.
+/// The record of a shared block.
 struct SharedBlock {
     generation: Generation,
     level: Level,

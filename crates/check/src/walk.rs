@@ -1,7 +1,8 @@
 //! Walking whole trees in the order of their keys.
 //!
-//! Invariants: (1) levels fall by one with each step, and keys ascend strictly through a whole level, so a walk ends and
-//! enters no block twice, whatever the pointers are; (2) a block that cannot be used is left out, and the walk says so.
+//! Invariants: (1) levels fall by one with each step, and keys ascend strictly through a whole level, so a walk ends
+//! and enters no block twice, whatever the pointers are; (2) a block that cannot be used is left out, and the walk says
+//! so.
 
 use crate::finding::{Finding, Tree};
 use crate::session::Session;
@@ -9,7 +10,7 @@ use butterfs_ondisk::Key;
 use butterfs_tree::{Node, NodePtr};
 use std::sync::Arc;
 
-/// Where the dropping of a deleted tree has come to: everything before it is gone.
+/// The progress of dropping a deleted tree: everything before it is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DropPoint {
     pub key: Key,

@@ -1,7 +1,7 @@
 //! The verdict beside that of `btrfs check`: on sound images, on the hostile corpus, and on images with random damage.
 //!
-//! On damaged images the judge may call clean at most one in a hundred of what `btrfs check` refuses. It refuses more;
-//! `docs/compatibility.md` says what.
+//! On damaged images the checker may call clean at most one in a hundred of what `btrfs check` refuses. It refuses
+//! more; `docs/compatibility.md` says what.
 
 mod support;
 
@@ -34,7 +34,7 @@ fn btrfs_check(path: &Path) -> (bool, String) {
 }
 
 #[test]
-fn what_the_kernel_writes_is_clean() {
+fn images_of_the_kernel_are_clean() {
     let variants: &[&[&str]] = &[
         &[],
         &["-n", "4096", "--csum", "xxhash"],
@@ -157,7 +157,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 /// `BUTTERFS_DAMAGES=5000` compares that many images; `BUTTERFS_DAMAGE_SEED` begins elsewhere.
 #[test]
-fn what_btrfs_check_refuses_is_refused() {
+fn images_that_btrfs_check_refuses_are_refused() {
     let Some(base) = filled("damage", 160 << 20, &["-n", "4096"]) else { return };
     let scratch = Scratch::new("damage-file");
     let path = scratch.0.join("image");
@@ -200,7 +200,7 @@ fn what_btrfs_check_refuses_is_refused() {
     assert!(missed.len() <= tolerated, "seed {seed}: {} missed:\n{}", missed.len(), missed.join("\n"));
 }
 
-/// Thousands of damaged images, by the judge alone: never a panic, a hang, or more than a moment.
+/// Thousands of damaged images, by the checker alone: never a panic, a hang, or more than a moment.
 #[test]
 fn no_damage_makes_it_panic() {
     let Some(base) = filled("panic", 160 << 20, &["-n", "4096", "-O", "^no-holes"]) else { return };

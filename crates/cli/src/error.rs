@@ -1,4 +1,4 @@
-//! What a failed command tells its user: one sentence, perhaps hints, and an exit code. Every library's errors become
+//! The message of a failed command: one sentence, perhaps hints, and an exit code. Every library's errors become
 //! [`CliError`]s here and nowhere else.
 
 use butterfs_device::OpenError;
@@ -17,9 +17,9 @@ const MOUNT_USAGE: u8 = 1;
 pub enum CliError {
     /// Printed as `ERROR: sentence`, then one `hint:` line each.
     Failed {
-        /// What went wrong, with the names and values that matter; no newline, no full stop.
+        /// The failure, with the names and values that matter; no newline, no full stop.
         sentence: String,
-        /// What the user can do about it.
+        /// Advice to the user.
         hints: Vec<String>,
         /// [`FAILED`] or [`USAGE`].
         code: u8,
@@ -93,7 +93,7 @@ impl From<OpenError> for CliError {
     }
 }
 
-/// What the engine says is a sentence already.
+/// Messages of the engine are sentences already.
 impl From<butterfs_fs::Error> for CliError {
     fn from(error: butterfs_fs::Error) -> CliError {
         CliError::failed(error.to_string())

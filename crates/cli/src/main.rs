@@ -1,6 +1,6 @@
 //! The `butterfs` command: takes the command line apart, runs one subcommand, reports how it went.
 //!
-//! What every subcommand can rely on:
+//! Rules for every subcommand:
 //! 1. It returns its failure; only [`report`] prints one, as `ERROR: one sentence`, with `hint:` lines after it.
 //! 2. It writes to the output it is given, never with `println!`: a reader that goes away ends the program quietly.
 //! 3. Exit codes are 0 for success, 1 for failure and 2 for a command line that makes no sense.

@@ -1,11 +1,10 @@
 //! The names under which the program can be called. `mount -t butterfs` looks for `mount.butterfs`, `mkfs -t butterfs`
-//! for `mkfs.butterfs`, fsck(8) for `fsck.butterfs`, umount(8) for `umount.butterfs`: links to this program by those names
-//! run one subcommand directly. To remount a mount of type
-//! `fuseblk.butterfs` without naming a type, mount(8) looks for `mount.fuseblk.butterfs`; without that link the kernel
-//! alone is asked, which knows no option of ours.
+//! for `mkfs.butterfs`, fsck(8) for `fsck.butterfs`, umount(8) for `umount.butterfs`: links to this program by those
+//! names run one subcommand directly. To remount a mount of type `fuseblk.butterfs` without naming a type, mount(8)
+//! looks for `mount.fuseblk.butterfs`; without that link the kernel alone is asked, which knows no option of ours.
 //!
-//! When a mount of type `fuse.butterfs` is remounted, mount(8) calls `mount.fuse`, which calls what stands after the dot
-//! with a mount helper's arguments: `butterfs SOURCE DIR -o remount,...`.
+//! When a mount of type `fuse.butterfs` is remounted, mount(8) calls `mount.fuse`, which calls what stands after the
+//! dot with a mount helper's arguments: `butterfs SOURCE DIR -o remount,...`.
 //!
 //! The process that serves a mount starts this program as [`PROXY`], see [`butterfs_fuse::control::proxy`].
 
@@ -24,16 +23,16 @@ const MOUNT_HELPERS: [&str; 3] = ["mount.butterfs", "mount.fuseblk.butterfs", "m
 /// The name of the process between ordinary users and the one that serves a mount.
 pub const PROXY: &str = "butterfs-control-proxy";
 
-/// What a command line asks for.
+/// The kind of invocation.
 #[derive(Debug)]
 pub enum Invocation {
     /// A subcommand, and how its result is shown.
     Command(Command, Format),
-    /// What mount(8) wants of a helper.
+    /// A call by mount(8).
     MountHelper(mount::Helper),
-    /// What umount(8) wants of a helper.
+    /// A call by umount(8).
     UmountHelper(umount::Helper),
-    /// What fsck(8) wants of a helper.
+    /// A call by fsck(8).
     FsckHelper(check::Helper),
     /// The proxy, with its arguments; the process that serves a mount starts it.
     Proxy(Vec<OsString>),

@@ -1,4 +1,5 @@
-//! What commands about subvolumes work on: a mount, whose serving process is asked, or an image that this process opens.
+//! The filesystem of a command about subvolumes: a mount, whose serving process is asked, or an image that this process
+//! opens.
 //!
 //! Questions and answers are those of [`butterfs_control`], the same for both.
 
@@ -91,7 +92,7 @@ pub struct Mount {
     client: ControlClient,
     /// The path that was given.
     path: PathBuf,
-    /// What it led to.
+    /// The inode that it refers to.
     root: Arc<OwnedFd>,
     device: u64,
 }
@@ -150,7 +151,7 @@ impl Named {
 }
 
 impl ImageArgument {
-    /// What `path` lies on.
+    /// Opens the filesystem of `path`.
     pub fn open(&self, path: &Path, intent: Intent) -> Result<OpenFilesystem, CliError> {
         match &self.image {
             Some(image) => open_image(image, intent).map(OpenFilesystem::Image),
@@ -309,8 +310,8 @@ impl OpenFilesystem {
         }
     }
 
-    /// Whether a stream can go through this descriptor. The serving process takes nothing but pipes: it may wait for ever
-    /// for its own mount, and for others' filesystems.
+    /// Whether a stream can go through this descriptor. The serving process takes nothing but pipes: it may wait for
+    /// ever for its own mount, and for others' filesystems.
     pub fn takes(&self, stream: impl AsFd) -> bool {
         match self {
             OpenFilesystem::Mount(_) => is_pipe(stream),
@@ -318,7 +319,7 @@ impl OpenFilesystem {
         }
     }
 
-    /// What the path leads to by which the filesystem was found.
+    /// The object at the path by which the filesystem was found.
     pub fn root(&self) -> Object {
         match self {
             OpenFilesystem::Mount(mount) => Object(Held::Open(Arc::clone(&mount.root))),
@@ -326,7 +327,7 @@ impl OpenFilesystem {
         }
     }
 
-    /// What a path leads to, which must be on the filesystem.
+    /// The object that a path refers to, which must be on the filesystem.
     pub fn object(&self, path: &Path) -> Result<Object, CliError> {
         match self {
             OpenFilesystem::Mount(mount) => {
@@ -337,7 +338,7 @@ impl OpenFilesystem {
         }
     }
 
-    /// What an open file of a mount is; `path` is for the sentence.
+    /// The object of an open file of a mount; `path` is for the sentence.
     pub fn object_of(&self, path: &Path, file: &File) -> Result<Object, CliError> {
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         match self {
@@ -439,7 +440,7 @@ fn cannot_ask(error: io::Error) -> CliError {
     CliError::failed(format!("cannot ask the process that serves the mount: {error}"))
 }
 
-/// Where questions about an image are asked.
+/// The stage for questions about an image.
 fn image_stage<'a>(filesystem: &'a Filesystem, peer: &'a Peer) -> Stage<'a> {
     Stage { filesystem, peer, inodes: Inodes::Numbered, changed: &|_, _| {}, closed: &|_, _, _| {} }
 }

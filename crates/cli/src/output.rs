@@ -1,13 +1,13 @@
 //! How results are shown: as text or JSON, and in which unit sizes are printed.
 //!
 //! # Use
-//! A command that can print JSON overrides [`Run::run_as`](crate::commands::Run::run_as) and hands its records to [`json`];
-//! every other command refuses `--format json` before it does anything. A command that prints sizes flattens [`Units`], or
-//! [`ShortUnits`] where btrfs-progs has the short options too, and calls [`UnitFormat::size`].
+//! A command that can print JSON overrides [`Run::run_as`](crate::commands::Run::run_as) and hands its records to
+//! [`json`]; every other command refuses `--format json` before it does anything. A command that prints sizes flattens
+//! [`Units`], or [`ShortUnits`] where btrfs-progs has the short options too, and calls [`UnitFormat::size`].
 //!
 //! # JSON
-//! The frame is that of btrfs-progs: a header with the version, then one key named after the group and the command. Numbers
-//! are bare, as since btrfs-progs 6.3. Bytes that are no UTF-8 are shown as `U+FFFD`.
+//! The frame is that of btrfs-progs: a header with the version, then one key named after the group and the command.
+//! Numbers are bare, as since btrfs-progs 6.3. Bytes that are no UTF-8 are shown as `U+FFFD`.
 
 use crate::error::CliError;
 use serde::Serialize;
@@ -131,7 +131,7 @@ pub enum UnitFormat {
 }
 
 impl Units {
-    /// What the options ask for. Of several fixed units the largest counts; bytes count before all.
+    /// The requested format. Of several fixed units the largest counts; bytes count before all.
     pub fn format(self) -> UnitFormat {
         if self.raw {
             return UnitFormat::Raw;
@@ -143,7 +143,7 @@ impl Units {
 }
 
 impl ShortUnits {
-    /// What the options ask for.
+    /// The requested format.
     pub fn format(self) -> UnitFormat {
         let ShortUnits { raw, human_readable, iec, si, kbytes, mbytes, gbytes, tbytes, .. } = self;
         Units { raw, human_readable, iec, si, kbytes, mbytes, gbytes, tbytes }.format()

@@ -1,4 +1,5 @@
-//! What commands about space share: a filesystem's totals, chunks and devices, and what types and profiles are called.
+//! Shared parts of the commands about space: a filesystem's totals, chunks and devices, and what types and profiles are
+//! called.
 
 use crate::error::CliError;
 use crate::open_filesystem::{self, Intent, OpenFilesystem, plain};
@@ -10,7 +11,7 @@ use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::profile::Profile;
 use std::path::{Path, PathBuf};
 
-/// What a missing device is called.
+/// The name of a missing device.
 const MISSING: &str = "missing";
 
 /// The devices that `--image` names.
@@ -57,7 +58,7 @@ fn mounted(path: &Path) -> Result<OpenFilesystem, CliError> {
     }
 }
 
-/// What a filesystem's space is used for.
+/// The use of a filesystem's space.
 pub struct Overview {
     pub whole: FilesystemRecord,
     /// Chunks and devices, where the user may see them.
@@ -105,7 +106,7 @@ fn if_allowed<Q: Ask>(opened: &mut OpenFilesystem, question: Q) -> Result<Option
     }
 }
 
-/// What the groups of these flags hold, in btrfs-progs' words.
+/// The content type of groups with these flags, in btrfs-progs' words.
 pub fn type_name(flags: u64) -> &'static str {
     match flags & bits::TYPE_MASK {
         bits::DATA => "Data",
@@ -131,7 +132,7 @@ pub fn listing_order(flags: u64) -> (u8, u64) {
     (by_type, flags & bits::PROFILE_MASK)
 }
 
-/// What a device is called.
+/// The name of a device.
 pub fn device_name(member: &MemberRecord) -> &str {
     member.storage.as_ref().map_or(MISSING, |(name, _)| name)
 }

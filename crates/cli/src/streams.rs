@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the progress is told.
+/// The interval of progress reports.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// What a pipe is made to hold, so that its two ends wait for each other less.
+/// The capacity of a pipe, so that its two ends wait for each other less.
 const PIPE_BYTES: usize = 1 << 20;
 
 /// The send that a question asks for.

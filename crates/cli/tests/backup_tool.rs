@@ -1,8 +1,8 @@
-//! btrbk, as Debian packages it, on a mount: a run that is interrupted in the middle of a stream is made good by the next
-//! one, and meanwhile nothing looks like a backup that is none.
+//! btrbk, as Debian packages it, on a mount: a run that is interrupted in the middle of a stream is made good by the
+//! next one, and meanwhile nothing looks like a backup that is none.
 //!
-//! btrbk runs `btrfs`, which is the command under test here, and reads the mount table with `cat`, which says here that the
-//! mount is of type btrfs.
+//! btrbk runs `btrfs`, which is the command under test here, and reads the mount table with `cat`, which says here that
+//! the mount is of type btrfs.
 
 mod common;
 #[allow(dead_code)] // what other tests of mounts need
@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
-/// What comes of a stream before it is interrupted: less than the snapshot has.
+/// The bytes of a stream before it is interrupted: less than the snapshot has.
 const CUT: usize = 150_000;
 
 /// How a receive ends too early.
@@ -47,8 +47,8 @@ impl Backup {
              sed -E 's#^(.* {at} .* - )[^ ]+ ([^ ]+) .*#\\1btrfs \\2 rw,subvolid=5,subvol=/#' /proc/self/mountinfo\n"
         );
         program(&programs.join("cat"), &mount_table);
-        // A receive is interrupted as the file says: the stream ends early, the command is killed while its sender hangs,
-        // or the process that serves the mount is killed.
+        // A receive is interrupted as the file says: the stream ends early, the command is killed while its sender
+        // hangs, or the process that serves the mount is killed.
         let wrapper = format!(
             "#!/bin/bash\nhow=$(/bin/cat '{scratch}/how' 2>/dev/null)\n\
              if [ \"$1\" != receive ] || [ -z \"$how\" ]; then exec '{BINARY}' \"$@\"; fi\n\
@@ -56,7 +56,8 @@ impl Backup {
              exec 4< <(head -c {CUT}; sleep 3)\n\
              '{BINARY}' \"$@\" <&4 & receiver=$!\n\
              until ls '{at}/backup' | grep -q partial; do sleep 0.05; done\n\
-             if [ \"$how\" = server ]; then '{BINARY}' filesystem sync '{at}'; kill -9 $(/bin/cat '{scratch}/server'); fi\n\
+             if [ \"$how\" = server ]; then '{BINARY}' filesystem sync '{at}'; kill -9 $(/bin/cat '{scratch}/server'); \
+             fi\n\
              kill -9 $receiver; exit 1\n"
         );
         program(&programs.join("btrfs"), &wrapper);
@@ -180,7 +181,8 @@ fn six_kills(first_delay: u64) {
 
 /// A change of every kind in the source.
 const CHANGE: &str = r#"
-cd "$at/src"; n=$RANDOM$RANDOM; mkdir "d$n"; seq $RANDOM > "d$n/f"; ln "d$n/f" "link$n"; head -c 300000 /dev/urandom > "big$((n % 7))"
+cd "$at/src"; n=$RANDOM$RANDOM; mkdir "d$n"; seq $RANDOM > "d$n/f"; ln "d$n/f" "link$n"
+head -c 300000 /dev/urandom > "big$((n % 7))"
 mv "d$n" "moved$((n % 50))" 2> /dev/null || true; ls -d link* | sort -R | tail -n +20 | xargs -r rm
 "#;
 

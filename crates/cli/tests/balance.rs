@@ -1,5 +1,5 @@
-//! `butterfs balance` on mounts and images: stopped, interrupted and killed balances, full filesystems, other profiles. Afterwards
-//! the kernel shows the same content, and all judges find the image clean.
+//! `butterfs balance` on mounts and images: stopped, interrupted and killed balances, full filesystems, other profiles.
+//! Afterwards the kernel shows the same content, and all checkers find the image clean.
 
 mod common;
 #[allow(dead_code)] // other programs use the rest
@@ -70,7 +70,7 @@ fn start(bed: &Bed) {
     panic!("no balance was ever seen running");
 }
 
-/// What `refused` did while a balance ran. Where it succeeded, the balance was over before.
+/// The result of `refused` while a balance ran. Where it succeeded, the balance was over before.
 fn while_running(bed: &Bed, refused: impl Fn() -> Ran) -> Ran {
     let mut tries = (0..20).map(|_| {
         start(bed);

@@ -1,4 +1,4 @@
-//! What holds for every command: help, version, exit codes, closed outputs, and that the README tells the truth.
+//! Rules for every command: help, version, exit codes, closed outputs, and that the README tells the truth.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Descriptors of a filesystem whose server never answers, which its user sends to the process that serves a mount: nobody
-//! waits for them but what took them.
+//! Descriptors of a filesystem whose server never answers, which its user sends to the process that serves a mount:
+//! nobody waits for them but what took them.
 
 #[allow(dead_code)] // other tests use more of it
 mod common;
@@ -45,7 +45,10 @@ while (sysread($fuse, my $request, 1 << 20)) {
     next if $code == 25 && $node == ord('f') || $code == 16 && $node == ord('w');
     # INIT, with the writeback cache.
     if ($code == 26) { $answer = pack('L4 S2 L2 S2 L8', 7, 31, 131072, 1 << 16, 16, 12, 131072, 1, 32, 0, (0) x 8) }
-    elsif ($code == 1) { my $child = ord(substr($request, 40, 1)); $answer = pack('Q4 L2', $child, (0) x 5) . attributes($child) }
+    elsif ($code == 1) {
+        my $child = ord(substr($request, 40, 1));
+        $answer = pack('Q4 L2', $child, (0) x 5) . attributes($child)
+    }
     elsif ($code == 3 || $code == 4) { $answer = pack('Q L2', 0, 0, 0) . attributes($node) }
     elsif ($code == 14) { $answer = pack('Q L2', 0, 0, 0) }
     elsif ($code == 15) { my ($handle, $at, $size) = unpack('Q2 L', substr($request, 40)); $answer = 'x' x $size }
@@ -276,7 +279,7 @@ fn another_proxy_takes_the_place_of_one_that_ended() {
 
 /// Connections that were not let in cannot send descriptors, on kernels that can refuse them.
 #[test]
-fn who_is_not_let_in_sends_no_descriptors() {
+fn refused_clients_send_no_descriptors() {
     const TEST: &str = "early_descriptors";
     let Some(bed) = bed(TEST) else { return };
     let (socket, _) = socket(&bed);

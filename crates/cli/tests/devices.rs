@@ -63,7 +63,7 @@ fn spoil(image: &Path) {
 }
 
 #[test]
-fn whoever_serves_tells_of_bad_copies() {
+fn the_serving_process_reports_bad_copies() {
     const TEST: &str = "mount_bad_copies";
     let Some(bed) = Bed::new(TEST) else { return };
     let images = images(&bed, 2, &["-d", "raid1"]);

@@ -351,7 +351,7 @@ fn a_bad_copy_is_not_noticed_and_a_bad_block_is() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn senseless_arguments_are_refused() {
     let scratch = Scratch::new("dump-refused");
     let image = scratch.sparse_file("image", 200 * MIB);
     let path = text(&image);

@@ -1,5 +1,5 @@
-//! Streams that are interrupted, and streams that are watched: what a killed receive leaves gives way to the next one, on
-//! all three targets, and nothing else is touched; a terminal shows how far it is.
+//! Streams that are interrupted, and streams that are watched: what a killed receive leaves gives way to the next one,
+//! on all three targets, and nothing else is touched; a terminal shows how far it is.
 
 mod common;
 #[allow(dead_code)] // what other tests of mounts need
@@ -66,7 +66,7 @@ fn receive(arguments: &[&str], stream: &Path) -> Ran {
     butterfs(&[&["receive", "-q", "-f", text(stream)], arguments].concat())
 }
 
-/// What is left gives way to the next receive, which says so.
+/// The remains give way to the next receive, which says so.
 fn gives_way(arguments: &[&str], stream: &Path) {
     let again = butterfs(&[&["receive", "-f", text(stream)], arguments].concat());
     assert_eq!(again.code, Some(0), "{again:?}");
@@ -238,7 +238,7 @@ fn a_terminal_shows_how_far_it_is() {
     assert_eq!(quiet.trim(), "");
 }
 
-/// Who sends is killed while the reader of the stream hangs: the serving process lets go of the subvolume, and closes.
+/// The sender is killed while the reader of the stream hangs: the serving process lets go of the subvolume, and closes.
 #[test]
 fn a_killed_send_ends_although_nobody_reads() {
     let Some(bed) = Bed::for_root("killed_send") else { return };

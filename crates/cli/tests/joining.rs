@@ -67,7 +67,7 @@ impl Drop for Two {
     }
 }
 
-/// How many processes serve what has this path on its command line.
+/// The number of serving processes with this path on their command line.
 fn servers_of(image: &Path) -> usize {
     let words = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).unwrap_or_default();
     let is_server = |line: &Vec<u8>| {
@@ -97,14 +97,17 @@ fn a_second_mount_is_as_on_the_kernel() {
         say 1 > "$c/@home/seen"; cat "$b/seen"; say 2 > "$c/@home/seen"; cat "$b/seen"
         try ln "$a/yes" "$c/@/other"; try mv -n "$c/@home/seen" "$c/seen"; cat "$c/seen"; ls "$b"
         try mv "$c/seen" "$c/@home/seen"; try ln "$c/@home/seen" "$c/@home/second"; ls "$b"
-        call() { python3 -c "import os,sys; os.$1(sys.argv[1], sys.argv[2])" "$2" "$3" 2>&1 | tail -1 | cut -d: -f2 || true; }
+        call() { python3 -c "import os,sys; os.$1(sys.argv[1], sys.argv[2])" "$2" "$3" 2>&1 |
+            tail -1 | cut -d: -f2 || true; }
         call link "$c/@/yes" "$a/again" | cut -d"'" -f1; call rename "$c/@/yes" "$a/again" | cut -d"'" -f1
         try mount_at subvol=@,subvolid=5 "$d"; try mount_at subvol=nowhere "$d"; try mount_at subvolid=4711 "$d"
-        mkdir "$c/dir"; try mount_at subvol=dir "$d"; ln -s ../@ "$c/dir/link"; try mount_at subvol=dir/link "$d"; shows "$d"; umount "$d"
+        mkdir "$c/dir"; try mount_at subvol=dir "$d"; ln -s ../@ "$c/dir/link"; try mount_at subvol=dir/link "$d"
+        shows "$d"; umount "$d"
         try mount_at subvol=@ "$a"
         mount_at subvol=@,subvolid=256,compress=zstd "$d"; shows "$d"; ls "$d"
         mount -o remount,ro "$d"; shows "$d"; shows "$a"; shows "$c"; try touch "$c/no"
-        mount_at subvol=@home "$e"; shows "$e"; shows "$d"; shows "$a"; try touch "$e/written"; try touch "$a/written"; try touch "$d/no"
+        mount_at subvol=@home "$e"; shows "$e"; shows "$d"; shows "$a"
+        try touch "$e/written"; try touch "$a/written"; try touch "$d/no"
         umount "$d"; umount "$a"; ls "$c/@"; umount "$c"; say end >> "$e/seen"; sync -f "$e"; cat "$b/seen"
         umount "$b"; umount "$e"
         mount_at ro,subvol=@ "$a"; shows "$a"; mount_at rw,subvol=@home "$b"; shows "$a"; shows "$b"
@@ -152,7 +155,8 @@ fn fstab_has_two_lines_for_one_device() {
     let script = r#"
         awk '/butterfs|btrfs/ { print $5 }' /proc/self/mountinfo | xargs -r -n 1 umount -l
         mount -t tmpfs none /usr/sbin && ln -s "$binary" /usr/sbin/mount.butterfs
-        { echo "$image $root butterfs defaults,subvol=/@ 0 0"; echo "$image $home butterfs noexec,subvol=@home 0 0"; } > "$fstab"
+        { echo "$image $root butterfs defaults,subvol=/@ 0 0"
+          echo "$image $home butterfs noexec,subvol=@home 0 0"; } > "$fstab"
         mount -a -T "$fstab"; mount -a -T "$fstab"
         findmnt -n -l -o TARGET,FSTYPE,FSROOT "$root"; findmnt -n -l -o TARGET,FSTYPE,FSROOT "$home"
         grep -c "$image" /proc/self/mountinfo
@@ -403,14 +407,15 @@ fn a_mount_is_made_in_the_namespace_of_whoever_asks() {
     butterfs_ok(&["umount", text(&two.home)]);
 }
 
-/// How many processes see a mount there.
+/// The number of processes that see a mount there.
 fn count_mounts_everywhere(at: &Path) -> usize {
     let mounts = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("mountinfo")).unwrap_or_default();
     let sees = |mounts: &String| mounts.lines().any(|line| line.split(' ').nth(4) == Some(text(at)));
     fs::read_dir("/proc").expect("/proc is there").flatten().map(mounts).filter(sees).count()
 }
 
-/// Root of a user namespace gets type fuse, and one superblock as well. Ordinary users have one mount for each filesystem.
+/// Root of a user namespace gets type fuse, and one superblock as well. Ordinary users have one mount for each
+/// filesystem.
 #[test]
 fn users_join_where_they_may_mount() {
     const TEST: &str = "joined_users";

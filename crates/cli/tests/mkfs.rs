@@ -22,7 +22,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
 }
 
-/// Makes a filesystem, lets the kernel work in it, and has it judged before and after.
+/// Makes a filesystem, lets the kernel work in it, and has it checked before and after.
 fn kernel_accepts(image: &Path, options: &[&str]) {
     butterfs_ok(&[&["mkfs", "--quiet", "--force"], options, &[text(image)]].concat());
     check_all(image);
@@ -233,7 +233,7 @@ fn superblock_and_items_are_those_of_mkfs_btrfs() {
     }
 }
 
-/// What makes every version of mkfs.btrfs that knows the block group tree agree with our default.
+/// The option that makes every version of mkfs.btrfs that knows the block group tree agree with our default.
 fn block_group_tree(options: &[&str]) -> &'static str {
     let possible = !options.iter().any(|option| matches!(*option, "^no-holes" | "^free-space-tree"));
     match (can_make("block-group-tree"), possible) {

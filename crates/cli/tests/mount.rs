@@ -62,7 +62,7 @@ fn every_way_of_unmounting_makes_everything_durable() {
 }
 
 #[test]
-fn what_was_synced_survives_the_serving_process() {
+fn synced_data_survives_the_serving_process() {
     const TEST: &str = "sync_durably";
     let Some(bed) = Bed::for_root(TEST) else { return };
     let bed = bed.with_image();
@@ -359,7 +359,7 @@ fn directories_are_read_from_any_place_by_several() {
 }
 
 #[test]
-fn what_is_written_through_a_mapping_is_there_after_a_sync() {
+fn writes_through_a_mapping_are_there_after_a_sync() {
     const TEST: &str = "mapping_sync";
     let Some(bed) = Bed::for_root(TEST) else { return };
     if !requirement::programs(TEST, &["xfs_io"]) {
@@ -593,12 +593,13 @@ fn a_write_protected_device_is_mounted_read_only() {
     assert!(remounted.code != Some(0) && remounted.stderr.contains("write-protected"), "{remounted:?}");
 }
 
-/// What somebody does to an image that is served, and the word that the server has for it.
+/// Intrusions into an image that is served, and the server's word for each.
 const INTRUSIONS: [(&str, &str); 3] = [
     ("mkfs.btrfs -q -f \"$image\"", "another program or machine"),
     ("truncate -s 100M \"$image\"", "now 104857600"),
     (
-        "node=$(losetup --find --show \"$image\"); mount \"$node\" \"$other\"; head -c 5000000 /dev/urandom > \"$other/kernel\"; sync -f \"$other\"; umount \"$other\"; losetup -d \"$node\"",
+        "node=$(losetup --find --show \"$image\"); mount \"$node\" \"$other\"; head -c 5000000 /dev/urandom \
+         > \"$other/kernel\"; sync -f \"$other\"; umount \"$other\"; losetup -d \"$node\"",
         "another program or machine",
     ),
 ];
@@ -684,7 +685,7 @@ fn bad_data_is_told_with_device_and_file() {
     }
 }
 
-/// What many files took is given back to the system soon after they are gone.
+/// The memory of many files is returned to the system soon after they are gone.
 #[test]
 fn memory_is_given_back() {
     const TEST: &str = "memory_given_back";

@@ -1,5 +1,5 @@
-//! What a command may do, by how it got there: read-only bind mounts, other filesystems, users without a way to the
-//! mount, other namespaces; and what clients that do not read cost.
+//! The privileges of a command, by its way to the filesystem: read-only bind mounts, other filesystems, users without a
+//! way to the mount, other namespaces; and what clients that do not read cost.
 
 mod common;
 mod mounted;
@@ -346,7 +346,7 @@ fn opened(path: impl AsRef<Path>, flags: OFlags) -> std::os::fd::OwnedFd {
 }
 
 #[test]
-fn who_cannot_reach_a_mount_cannot_use_it() {
+fn users_who_cannot_reach_a_mount_cannot_use_it() {
     let Some(bed) = filled("unreachable") else { return };
     let (socket, own) = (socket_for_guests(&bed), socket(&bed));
     let (folder, there) = (fs::metadata("/run/butterfs").unwrap(), fs::symlink_metadata(&socket).unwrap());
@@ -472,7 +472,8 @@ fn other_namespaces_reach_the_server_or_are_told_why_not() {
     let variables: [(&str, &Path); 2] = [("binary", Path::new(BINARY)), ("at", &bed.at)];
     let listed = shell("unshare -n \"$binary\" subvolume list \"$at\"", &variables);
     assert_eq!(listed.lines().count(), 3, "{listed}");
-    let script = "export binary at; unshare -m sh -c 'mount -t tmpfs none /run; \"$binary\" subvolume list \"$at\"' 2>&1 || true";
+    let script = "export binary at; unshare -m sh -c 'mount -t tmpfs none /run; \"$binary\" subvolume list \"$at\"' \
+                  2>&1 || true";
     let said = shell(script, &variables);
     assert!(said.contains("nobody answers") && said.contains("mount namespace"), "{said}");
     shell("unshare -n \"$binary\" umount \"$at\"", &variables);

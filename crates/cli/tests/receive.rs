@@ -20,7 +20,8 @@ use std::process::{Command, Stdio};
 /// A tree with something of everything, and what changes in it.
 const FIRST: &str = r#"
 mkdir d1 d1/d2 d3 'sp ace'; echo hello > d1/f; seq 20000 > big; cp --reflink=always big clone; ln d1/f d1/d2/hard
-ln -s ../x d3/sym; mknod c c 5 1; mkfifo p; truncate -s 1M sparse; printf x | dd of=sparse bs=1 seek=500000 conv=notrunc status=none
+ln -s ../x d3/sym; mknod c c 5 1; mkfifo p; truncate -s 1M sparse
+printf x | dd of=sparse bs=1 seek=500000 conv=notrunc status=none
 setfattr -n user.a -v 'b c' big; setfattr -n trusted.x -v 0x000102 d3; touch 'sp ace/new
 line'; chown 12:34 big; chmod 4755 big; chown 5:6 d1/d2; chmod 2755 d1/d2; touch -d 1969-12-31 d3/old
 "#;
@@ -38,7 +39,8 @@ fn streams(test: &str, scratch: &Scratch) -> Option<(KernelMount, Vec<PathBuf>)>
     mkfs(&image, &[]);
     let mount = KernelMount::new(&image, "noatime");
     let script = format!(
-        "set -eu; cd {at}; b() {{ btrfs -q \"$@\"; }}; b subvolume create s; (cd s; {FIRST}); b subvolume snapshot -r s A\n\
+        "set -eu; cd {at}; b() {{ btrfs -q \"$@\"; }}; b subvolume create s; (cd s; {FIRST}); b subvolume snapshot -r \
+         s A\n\
          (cd s; {SECOND}); b subvolume snapshot -r s B\n\
          b send -f {to}/A1 A; b send -p A -f {to}/B1 B\n\
          b send --compressed-data -f {to}/A2 A; b send --proto 2 -p A -f {to}/B2 B",
@@ -80,7 +82,7 @@ fn a_dump_is_that_of_btrfs_progs() {
     assert!(ours.contains("name=trusted.x \\000\\001\\002 len=3\n"), "{ours}");
 }
 
-/// What a stream says of a subvolume is the same on both sides.
+/// The properties that a stream carries are the same on both sides.
 fn assert_same(expected: &Path, actual: &Path, name: &str) {
     let compare = Compare { atime: true, ..Compare::MODEL };
     let print = |root: &Path| Fingerprint::of_tree(&root.join(name));

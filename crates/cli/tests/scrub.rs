@@ -1,4 +1,5 @@
-//! `butterfs scrub`, `health` and `device stats -z` as users call them: on mounts, and on images that nobody has mounted.
+//! `butterfs scrub`, `health` and `device stats -z` as users call them: on mounts, and on images that nobody has
+//! mounted.
 
 mod common;
 #[allow(dead_code)] // other programs use the rest

@@ -31,7 +31,7 @@ mv w/d w/D; echo more >> w/small; rm w/D/hard; mkdir w/d; for n in $(seq 50); do
 }
 
 #[test]
-fn what_a_mount_sends_an_image_sends_and_the_kernel_receives() {
+fn a_mount_and_an_image_send_the_same_and_the_kernel_receives_it() {
     const TEST: &str = "send_mounted";
     if !requirement::kernel_btrfs(TEST) {
         return;
@@ -70,7 +70,7 @@ fn what_a_mount_sends_an_image_sends_and_the_kernel_receives() {
 }
 
 #[test]
-fn what_is_sent_stays_until_it_is_sent() {
+fn a_snapshot_stays_until_it_is_sent() {
     let Some(bed) = prepared("send_holds") else { return };
     let s1 = bed.path("s1");
     let mut sending = Command::new(BINARY).args(["send", "-q", text(&s1)]).stdout(Stdio::piped()).spawn().unwrap();
@@ -90,7 +90,7 @@ fn what_is_sent_stays_until_it_is_sent() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_said() {
+fn subvolumes_that_cannot_be_sent_are_refused_by_name() {
     let Some(bed) = prepared("send_refusals") else { return };
     let (w, s1, s2, d) = (bed.path("w"), bed.path("s1"), bed.path("s2"), bed.path("s2/d"));
     let (w, s1, s2, d) = (text(&w), text(&s1), text(&s2), text(&d));

@@ -1,5 +1,5 @@
-//! Commands about space beside btrfs-progs: the same filesystems, shown from the kernel's mount, from devices that nobody has
-//! mounted, and from a mount of ours.
+//! Commands about space beside btrfs-progs: the same filesystems, shown from the kernel's mount, from devices that
+//! nobody has mounted, and from a mount of ours.
 
 mod common;
 
@@ -75,14 +75,14 @@ impl Lab {
     }
 }
 
-/// What btrfs-progs prints on its standard output.
+/// The standard output of btrfs-progs.
 fn btrfs(arguments: &[&str]) -> String {
     let output = std::process::Command::new("btrfs").args(arguments).output().expect("it is installed");
     assert!(output.status.success(), "btrfs {arguments:?}: {output:?}");
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
 
-/// What `filesystem show` prints. On this machine there may be mounts that do not answer, of which it warns.
+/// The output of `filesystem show`. On this machine there may be mounts that do not answer, of which it warns.
 fn shown(options: &[&str], which: &[&str]) -> String {
     let ran = butterfs(&[options, &["filesystem", "show"], which].concat());
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -206,7 +206,8 @@ fn a_missing_device_is_shown_as_by_btrfs_progs() {
     butterfs_ok(&["umount", text(&lab.at)]);
 }
 
-/// What other files and snapshots use, inside a file, in snapshots that are gone, behind hard links and symbolic ones.
+/// Extents that other files and snapshots use, inside a file, in snapshots that are gone, behind hard links and
+/// symbolic ones.
 fn fill(at: &Path) {
     let sh = "set -e
         dd if=/dev/urandom of=a bs=1M count=20 status=none; cp --reflink=always a b; mkdir d; cp --reflink=always a d/c

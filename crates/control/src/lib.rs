@@ -1,12 +1,12 @@
 //! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
 //!
-//! What commands and the process that serves a mount say to each other over the mount's control socket, as types. Both use
-//! the same types, so a verb or a field that one of them does not handle does not compile. This crate opens no sockets and
-//! knows nothing of filesystems.
+//! The messages between commands and the process that serves a mount, over the mount's control socket, as types. Both
+//! use the same types, so a verb or a field that one of them does not handle does not compile. This crate opens no
+//! sockets and knows nothing of filesystems.
 //!
 //! # On the wire
-//! Requests are [lines](mod@line). They are the same in every version, so a command can have a server of any version commit,
-//! and wait for its end. A question is a line, too, that says how many bytes and descriptors come with it:
+//! Requests are [lines](mod@line). They are the same in every version, so a command can have a server of any version
+//! commit, and wait for its end. A question is a line, too, that says how many bytes and descriptors come with it:
 //!
 //! | request | answer |
 //! |---|---|
@@ -22,15 +22,15 @@
 //! The bytes are those of postcard. A reply has its length before it, in four bytes, the lowest first.
 //!
 //! # Versions
-//! The server answers questions only to commands of its own version; others get `refused` and a sentence. A question that
-//! comes to the end of a table in [`question`] needs no new version: a server that does not know it refuses it by a
-//! sentence, and a command never gets a record or report that it did not ask for. Every other change does:
+//! The server answers questions only to commands of its own version; others get `refused` and a sentence. A question
+//! that comes to the end of a table in [`question`] needs no new version: a server that does not know it refuses it by
+//! a sentence, and a command never gets a record or report that it did not ask for. Every other change does:
 //! `tests/pinned.rs` fails where bytes change.
 //!
 //! # Invariants
 //! 1. A question has at most [`QUESTION_BYTES`], a line [`LINE_BYTES`], a reply [`REPLY_BYTES`], whoever sends it.
-//! 2. Decoding never panics, and takes memory in proportion to the bytes that have come. Bytes after the end of a message
-//!    are an error.
+//! 2. Decoding never panics, and takes memory in proportion to the bytes that have come. Bytes after the end of a
+//!    message are an error.
 
 #![forbid(unsafe_code)]
 

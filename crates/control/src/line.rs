@@ -40,9 +40,9 @@ pub enum Order {
 /// The attachments of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// How many descriptors.
+    /// The number of descriptors.
     pub descriptors: usize,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: usize,
 }
 

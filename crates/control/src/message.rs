@@ -21,7 +21,7 @@ pub trait Message: Serialize + DeserializeOwned {
 pub enum Reply {
     /// A piece of the answer.
     Record(Record),
-    /// How far the work is.
+    /// The progress of the work.
     Report(Report),
     /// The end of the answer.
     Done,
@@ -38,7 +38,7 @@ impl Message for Reply {
 /// A message that has more bytes than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
-    /// What it is.
+    /// The kind.
     pub kind: &'static str,
     /// Its bytes.
     pub bytes: usize,
@@ -60,11 +60,11 @@ impl std::error::Error for TooLong {}
 pub enum DecodeError {
     /// A variant of a later table.
     Unknown {
-        /// What it is.
+        /// The kind.
         kind: &'static str,
         /// The number of the variant.
         variant: u32,
-        /// How many variants are known.
+        /// The number of variants that are known.
         known: usize,
     },
     /// It ends before the end.

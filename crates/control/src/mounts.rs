@@ -1,5 +1,5 @@
-//! What a command that mounts says to a process that may serve the same filesystem already. One question, one answer; a mount
-//! comes with its descriptor.
+//! Messages of a command that mounts to a process that may serve the same filesystem already. One question, one answer;
+//! a mount comes with its descriptor.
 //!
 //! Only root and the user who serves are answered, and only in their own version.
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A question about the mounts of a filesystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountQuestion {
-    /// Where the filesystem is stored.
+    /// Asks for the storage of the filesystem.
     Locate,
     /// One more mount.
     Join {
@@ -34,14 +34,14 @@ pub enum MountAnswer {
     Refused(Refusal),
 }
 
-/// What bytes are stored in, below all loop devices and partitions, and where they begin there.
+/// The storage of some bytes, below all loop devices and partitions, and their offset there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Storage {
     /// Device number of the file's filesystem, or of the block device.
     pub device: u64,
     /// The file's inode number; none of a block device.
     pub inode: Option<u64>,
-    /// Where they begin, in bytes.
+    /// The position at which they begin, in bytes.
     pub start: u64,
 }
 

@@ -1,8 +1,8 @@
-//! The questions. Each is a type of its own, which says what its records are; [`Question`] and [`StreamQuestion`] are any of
-//! them.
+//! The questions. Each is a type of its own, which says what its records are; [`Question`] and [`StreamQuestion`] are
+//! any of them.
 //!
-//! An [`InodeRef`] proves that whoever asks could get to the inode, and says through which mount. Where an id says what is
-//! changed, `through` says through which mount. A question of someone who is not privileged comes with at least one
+//! An [`InodeRef`] proves that whoever asks could get to the inode, and says through which mount. Where an id says what
+//! is changed, `through` says through which mount. A question of someone who is not privileged comes with at least one
 //! descriptor, also where it names no inode. Work that can take long is asked for in pieces ([`MOST_DEDUPED`],
 //! [`MOST_DEFRAGMENTED`]), so that it ends with who asks.
 //!
@@ -27,7 +27,8 @@ pub const MOST_SCRUB_RANGES: usize = 128;
 /// An inode that a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InodeRef {
-    /// The one behind the descriptor with this index, of those that come with the question; a stream's own does not count.
+    /// The one behind the descriptor with this index, of those that come with the question; a stream's own does not
+    /// count.
     Descriptor(u8),
     /// By subvolume and inode number, where nobody has mounted the filesystem.
     Number {
@@ -40,19 +41,19 @@ pub enum InodeRef {
 
 /// A question that is answered with records of one type.
 pub trait Ask: Into<Question> {
-    /// What the answer consists of.
+    /// The type of the records of the answer.
     type Record: Into<Record> + TryFrom<Record>;
 }
 
 /// A question about a stream, answered with reports, and one record at the end.
 pub trait AskStream: Into<StreamQuestion> {
-    /// How far the work is.
+    /// The progress of the work.
     type Report: Into<Report> + TryFrom<Report>;
-    /// What the answer is.
+    /// The type of the answer.
     type Record: Into<Record> + TryFrom<Record>;
 }
 
-/// What of a file's use of an extent counts.
+/// The part of a file's use of an extent that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UserScope {
     /// Those that use the very address.
@@ -68,7 +69,7 @@ pub enum SentContents {
     Plain,
     /// Compressed ones as they are stored.
     Compressed,
-    /// Not at all: only that they changed.
+    /// Contents are omitted; the stream only says that they changed.
     Omitted,
 }
 
@@ -81,7 +82,7 @@ pub enum SentStreams {
     Joined,
 }
 
-/// Where receiving ends.
+/// The point at which receiving ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReceivedStreams {
     /// With the input.
@@ -99,7 +100,7 @@ pub enum BalanceStop {
     Cancel,
 }
 
-/// What becomes of data that a stream has compressed.
+/// The treatment of data that a stream has compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EncodedData {
     /// It is stored as it comes, where that can be.
@@ -108,14 +109,14 @@ pub enum EncodedData {
     Decompress,
 }
 
-/// What size a device is to have.
+/// The requested size of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SizeChange {
     /// This many bytes.
     Bytes(u64),
-    /// So many more.
+    /// An increase, in bytes.
     More(u64),
-    /// So many less.
+    /// A decrease, in bytes.
     Less(u64),
     /// All that the device has.
     Max,
@@ -270,10 +271,10 @@ questions! {
     SetReadOnly {
         /// The subvolume.
         subvolume: InodeRef,
-        /// What it is to be.
+        /// The requested state.
         read_only: bool,
     } -> Record = Nothing;
-    /// What was written to files: first up to which generation, then the extents.
+    /// Lists the extents that were written to files, after the generation up to which it looked.
     FindNew {
         /// The subvolume.
         subvolume: InodeRef,
@@ -322,20 +323,20 @@ questions! {
     Dedupe {
         /// The file whose extents are kept.
         source: InodeRef,
-        /// Where the range begins there.
+        /// The position at which the range begins there.
         source_start: u64,
         /// The file that gets them.
         into: InodeRef,
-        /// Where the range begins there.
+        /// The position at which the range begins there.
         into_start: u64,
-        /// How long it is, at most [`MOST_DEDUPED`].
+        /// Its length, at most [`MOST_DEDUPED`].
         len: u64,
     } -> Record = Comparison;
     /// Writes fragments anew, as one.
     Defragment {
         /// The file.
         file: InodeRef,
-        /// Where in it to start.
+        /// The offset at which to start.
         start: u64,
         /// How much of it, at most [`MOST_DEFRAGMENTED`].
         len: u64,
@@ -359,7 +360,7 @@ questions! {
         /// Mount options.
         options: Vec<String>,
     } -> Record = Nothing;
-    /// What went wrong on each device.
+    /// The error counters of each device.
     CountDeviceErrors {} -> Record = DeviceRecord;
     /// Makes everything durable.
     SyncAll {} -> Record = Nothing;
@@ -383,10 +384,10 @@ questions! {
         only: Vec<InodeRef>,
         /// Addresses that it is limited to: where they begin and end. At most [`MOST_SCRUB_RANGES`].
         ranges: Vec<(u64, u64)>,
-        /// Where an earlier run ended.
+        /// The position at which an earlier run ended.
         earlier: Vec<ScrubEarlier>,
     } -> Record = ScrubNews;
-    /// How far a scrub is, or how the last one since the mount ended.
+    /// The progress of a scrub, or how the last one since the mount ended.
     GetScrub {} -> Record = ScrubState;
     /// Stops it.
     CancelScrub {
@@ -428,7 +429,7 @@ questions! {
     AddDevice {
         /// Shows the mount.
         through: InodeRef,
-        /// Where the serving process finds it.
+        /// The path by which the serving process finds it.
         #[serde(with = "crate::bytes")]
         path: Vec<u8>,
         /// Also where something is recognised on it.
@@ -447,7 +448,7 @@ questions! {
     CancelDeviceWork {
         /// Shows the mount.
         through: InodeRef,
-        /// What is to stop.
+        /// The work to stop.
         work: DeviceWork,
     } -> Record = Nothing;
     /// Begins to replace a device; that goes on after the answer.
@@ -456,7 +457,7 @@ questions! {
         through: InodeRef,
         /// The device.
         source: DeviceName,
-        /// Where the serving process finds the new one.
+        /// The path by which the serving process finds the new one.
         #[serde(with = "crate::bytes")]
         target: Vec<u8>,
         /// The old one is only read where no other copy is good.
@@ -479,11 +480,12 @@ questions! {
         /// The file.
         file: InodeRef,
     } -> Record = MeasuredExtent;
-    /// Balances; a record now and then says how far it is, the last one how it ended. It is cancelled when nobody listens any more.
+    /// Balances; a record now and then says how far it is, the last one how it ended. It is cancelled when nobody
+    /// listens any more.
     StartBalance {
         /// Shows the mount.
         through: InodeRef,
-        /// What is balanced, as on disk: `btrfs_balance_item`, 448 bytes.
+        /// The balance parameters, as on disk: `btrfs_balance_item`, 448 bytes.
         #[serde(with = "crate::bytes")]
         control: Vec<u8>,
     } -> Record = BalanceRecord;
@@ -515,9 +517,9 @@ questions! {
         contents: SentContents,
         /// How several subvolumes are sent.
         streams: SentStreams,
-        /// What all of them are made from.
+        /// The parent of all of them.
         parent: Option<InodeRef>,
-        /// What the receiver has besides.
+        /// Other subvolumes that the receiver has.
         clone_sources: Vec<InodeRef>,
         /// The subvolumes.
         subvolumes: Vec<InodeRef>,
@@ -526,9 +528,9 @@ questions! {
     ReceiveSubvolumes {
         /// The directory that gets them.
         directory: InodeRef,
-        /// Where it ends.
+        /// The position at which it ends.
         streams: ReceivedStreams,
-        /// What becomes of compressed data.
+        /// The treatment of compressed data.
         encoded: EncodedData,
         /// After how many errors to stop; 0 for never.
         max_errors: u64,

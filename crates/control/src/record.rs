@@ -1,4 +1,4 @@
-//! What answers consist of.
+//! The records of answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -117,7 +117,7 @@ impl TryFrom<Record> for Nothing {
     }
 }
 
-/// What a balance does.
+/// The state of a balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BalancePhase {
     /// It works.
@@ -137,9 +137,9 @@ pub enum BalancePhase {
 /// A balance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BalanceRecord {
-    /// What it does.
+    /// The state.
     pub phase: BalancePhase,
-    /// What is balanced, as on disk: `btrfs_balance_item`, 448 bytes; nothing where the asker knows.
+    /// The balance parameters, as on disk: `btrfs_balance_item`, 448 bytes; nothing where the asker knows.
     #[serde(with = "crate::bytes")]
     pub control: Vec<u8>,
     /// Chunks that the filters took when it began.
@@ -220,7 +220,7 @@ pub struct DeletedSubvolume {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadOnly(pub bool);
 
-/// What was written since a generation.
+/// Extents that were written since a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NewSince {
     /// Comes first: up to which generation the answer goes.
@@ -234,13 +234,13 @@ pub enum NewSince {
 pub struct NewExtent {
     /// Inode number of the file.
     pub ino: u64,
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub start: u64,
     /// Bytes of the file.
     pub len: u64,
     /// Address on disk; 0 where there is none.
     pub address: u64,
-    /// Where in the extent on disk the used part begins.
+    /// The offset of the used part in the extent on disk.
     pub offset: u64,
     /// When it was written.
     pub generation: u64,
@@ -260,7 +260,7 @@ pub enum ExtentKind {
     Inline,
     /// As data of its own.
     Data,
-    /// Not at all.
+    /// A hole, which is not stored.
     Hole,
     /// As space that nothing was written to.
     Preallocated,
@@ -297,14 +297,14 @@ pub struct ExtentUser {
     pub subvolume: u64,
     /// Its inode number.
     pub ino: u64,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
 }
 
 /// An extent of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileExtentRecord {
-    /// Where in the file it begins.
+    /// The offset in the file at which it begins.
     pub start: u64,
     /// Bytes of the file.
     pub len: u64,
@@ -314,7 +314,7 @@ pub struct FileExtentRecord {
     pub disk_len: u64,
     /// Uncompressed bytes of the whole extent.
     pub ram_bytes: u64,
-    /// Where in the extent the used part begins.
+    /// The offset of the used part in the extent.
     pub offset: u64,
     /// When it was written.
     pub generation: u64,
@@ -347,7 +347,7 @@ pub struct Rewritten(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Label(#[serde(with = "crate::bytes")] pub Vec<u8>);
 
-/// What went wrong on a device.
+/// The error counters of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRecord {
     /// Its number.
@@ -392,11 +392,11 @@ pub struct ReplaceRecord {
     pub stopped: i64,
     /// Writes that failed.
     pub write_errors: u64,
-    /// What no copy could be read of.
+    /// Bytes of which no copy could be read.
     pub read_errors: u64,
 }
 
-/// How far work on devices is.
+/// The progress of work on devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkProgress {
     /// Bytes that have moved.
@@ -433,7 +433,7 @@ pub struct FilesystemRecord {
     pub missing_bytes: u64,
     /// Bytes of devices that the filesystem leaves alone.
     pub slack_bytes: u64,
-    /// What each type and profile has.
+    /// The space of each type and profile.
     pub spaces: Vec<SpaceRecord>,
     /// When freed space is discarded, as the mount option says it.
     pub discard: String,
@@ -487,7 +487,7 @@ pub struct MemberRecord {
 /// An extent of a file that takes space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredExtent {
-    /// Where its data begins, by logical address.
+    /// The logical address of its data.
     pub address: u64,
     /// Bytes of the file.
     pub len: u64,
@@ -495,7 +495,7 @@ pub struct MeasuredExtent {
     pub shared: bool,
 }
 
-/// What the engine has done so far.
+/// Counters of the engine's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkCounts {
     /// Tree blocks that were asked for.
@@ -510,7 +510,7 @@ pub struct WorkCounts {
     pub longest_stop_reads: u64,
 }
 
-/// How far a send is.
+/// The progress of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SendStatus {
     /// A subvolume begins, by its number in the question.
@@ -535,7 +535,7 @@ pub struct SendSummary {
     pub commands: u64,
 }
 
-/// How far a receive is.
+/// The progress of a receive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReceiveStatus {
     /// No stream comes.
@@ -555,7 +555,7 @@ pub enum ReceiveStatus {
     },
 }
 
-/// What was received.
+/// The result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveSummary {
     /// Complete streams.
@@ -584,12 +584,12 @@ pub enum ScrubEnd {
     Failed(String),
 }
 
-/// How far the scrub of a device is.
+/// The progress of the scrub of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubDevice {
     /// The device's number.
     pub id: u64,
-    /// What it is called.
+    /// The name.
     pub name: String,
     /// Bytes that a scrub of all of it verifies.
     pub total_bytes: u64,
@@ -607,7 +607,7 @@ pub struct ScrubDevice {
     pub end: ScrubEnd,
 }
 
-/// Where an earlier scrub of a device ended.
+/// The position at which an earlier scrub of a device ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubEarlier {
     /// The device's number.
@@ -639,10 +639,10 @@ pub struct ScrubState {
     pub devices: Vec<ScrubDevice>,
 }
 
-/// What a scrub says while it runs.
+/// Reports of a running scrub.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScrubNews {
-    /// How far it is, at least once a second.
+    /// The progress, at least once a second.
     State(ScrubState),
     /// Something that it has found.
     Finding(ScrubFinding),
@@ -653,9 +653,9 @@ pub enum ScrubNews {
 pub struct ScrubFinding {
     /// The device.
     pub device: u64,
-    /// What it is called.
+    /// The name.
     pub device_name: String,
-    /// Where on it.
+    /// The address on it.
     pub physical: u64,
     /// The address; none of a superblock.
     pub logical: Option<u64>,
@@ -663,9 +663,9 @@ pub struct ScrubFinding {
     pub len: u64,
     /// `data`, `tree block` or `superblock`.
     pub content: String,
-    /// What is wrong.
+    /// The fault.
     pub cause: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: ScrubOutcome,
     /// The same as a sentence.
     pub outcome_text: String,
@@ -677,7 +677,7 @@ pub struct ScrubFinding {
     pub is_cut: bool,
 }
 
-/// What became of damage.
+/// The outcome for a damaged place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScrubOutcome {
     /// It is good again.
@@ -697,7 +697,7 @@ pub struct DamagedFile {
     pub tree: u64,
     /// The inode.
     pub ino: u64,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
     /// Bytes.
     pub len: u64,
@@ -728,9 +728,9 @@ pub struct HealthRecord {
     pub label: Vec<u8>,
     /// All in all.
     pub state: Health,
-    /// What is the matter, one sentence each.
+    /// The problems, one sentence each.
     pub meaning: Vec<String>,
-    /// What to do about it, one sentence each.
+    /// The advice, one sentence each.
     pub action: Vec<String>,
     /// The devices.
     pub devices: Vec<DeviceHealth>,

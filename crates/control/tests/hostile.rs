@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// What decodes encodes again to something that decodes to the same.
+/// Bytes that decode are encoded again, and decode to the same value.
 fn digest<M: Message + PartialEq + Debug>(bytes: &[u8]) -> bool {
     let Ok(message) = decode::<M>(bytes) else { return false };
     assert_eq!(decode::<M>(&encode(&message).expect("not longer than what it came from")), Ok(message));

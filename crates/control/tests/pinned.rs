@@ -33,10 +33,11 @@ fn version_3_has_these_bytes() {
 #[test]
 fn tables_begin_as_they_did() {
     let starts = |all: &[&str], known: &str| known.split_whitespace().zip(all).all(|(old, new)| old == *new);
-    let questions = "CreateSubvolume Snapshot DeleteSubvolume DeleteSubvolumeById ListSubvolumes ListDeleted DescribeSubvolume \
-                     DescribeSubvolumeById DescribeSubvolumeByUuid ListSnapshots FindSubvolume GetDefault SetDefault GetReadOnly \
-                     SetReadOnly FindNew FindSubvolumePath FindPaths FindPathsById FindUsers ListExtents AskToShare Dedupe \
-                     Defragment GetLabel SetLabel StoreData CountDeviceErrors SyncAll CountWork";
+    let questions = "CreateSubvolume Snapshot DeleteSubvolume DeleteSubvolumeById ListSubvolumes ListDeleted \
+                     DescribeSubvolume DescribeSubvolumeById DescribeSubvolumeByUuid ListSnapshots FindSubvolume \
+                     GetDefault SetDefault GetReadOnly SetReadOnly FindNew FindSubvolumePath FindPaths FindPathsById \
+                     FindUsers ListExtents AskToShare Dedupe Defragment GetLabel SetLabel StoreData CountDeviceErrors \
+                     SyncAll CountWork";
     assert!(starts(Question::VARIANTS, questions) && Question::VARIANTS.len() >= questions.split_whitespace().count());
     assert!(starts(StreamQuestion::VARIANTS, "SendSubvolumes ReceiveSubvolumes"));
     assert!(starts(Reply::VARIANTS, "Record Report Done Refused"));

@@ -1,5 +1,5 @@
-//! Every variant of every message survives encoding and decoding. The tables are complete: their names are compared with
-//! those of the types.
+//! Every variant of every message survives encoding and decoding. The tables are complete: their names are compared
+//! with those of the types.
 
 mod samples;
 

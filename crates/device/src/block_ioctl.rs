@@ -56,8 +56,8 @@ pub fn is_write_protected(device: impl AsFd) -> io::Result<bool> {
 
 /// The storage beneath a loop device; an error for other devices and for loop devices without a file.
 pub fn loop_status(device: impl AsFd) -> io::Result<LoopStatus> {
-    // SAFETY: LOOP_GET_STATUS64 stores one `struct loop_info64` through its argument, and the array that `Getter` passes
-    // has its size and alignment.
+    // SAFETY: LOOP_GET_STATUS64 stores one `struct loop_info64` through its argument, and the array that `Getter`
+    // passes has its size and alignment.
     let words: [u64; LOOP_STATUS_WORDS] =
         unsafe { ioctl::ioctl(device, Getter::<LOOP_STATUS, [u64; LOOP_STATUS_WORDS]>::new()) }?;
     let [device, inode, block_device, offset_bytes, ..] = words;

@@ -1,8 +1,9 @@
-//! Writing and reading past the page cache (`O_DIRECT`): storage reads straight from our memory, so the bytes are copied once less, no
-//! cached page is taken for them, and they are on their way when the write returns.
+//! Writing and reading past the page cache (`O_DIRECT`): storage reads straight from our memory, so the bytes are
+//! copied once less, no cached page is taken for them, and they are on their way when the write returns.
 //!
 //! Direct I/O wants memory, offset and length aligned. Data is copied into aligned buffers, which are kept for the next
-//! write. The kernel keeps its page cache coherent: cached pages of the range are written out before, and dropped after.
+//! write. The kernel keeps its page cache coherent: cached pages of the range are written out before, and dropped
+//! after.
 //!
 //! A direct read shows what the storage holds: the kernel writes cached changes of the range out before.
 //!
@@ -18,7 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// What satisfies every storage: no block is larger than a page.
+/// An alignment that satisfies every storage: no block is larger than a page.
 const ALIGNMENT: usize = 4096;
 /// The longest single write: longer ones gain no speed.
 const LONGEST: usize = 1 << 20;
@@ -89,8 +90,8 @@ impl Direct {
         is_aligned && !self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Writes `data`, which [`takes`](Self::takes) has accepted. `false` when the storage refuses direct I/O after all: what
-    /// has been written by then may be written again.
+    /// Writes `data`, which [`takes`](Self::takes) has accepted. `false` when the storage refuses direct I/O after all:
+    /// what has been written by then may be written again.
     pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<bool> {
         let mut buffer = self.buffers.lock().pop().unwrap_or_default();
         let parts = data.chunks(LONGEST).zip((offset..).step_by(LONGEST));

@@ -26,7 +26,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What goes wrong; the table above says how.
+/// A kind of fault; the table above says its effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// The operation fails.
@@ -73,11 +73,11 @@ pub struct FaultRule {
     pub on: Operation,
     /// Only operations that touch these bytes; flushes touch everything.
     pub range: Range<u64>,
-    /// How many go well first.
+    /// The number of operations that succeed first.
     pub skip: u64,
-    /// How many go wrong then.
+    /// The number of operations that fail then.
     pub times: u64,
-    /// How.
+    /// The kind of fault.
     pub fault: Fault,
 }
 
@@ -113,7 +113,7 @@ impl FaultRule {
     }
 }
 
-/// How often in a million operations something goes wrong by chance.
+/// The number of random faults in a million operations.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct FaultRates {
     /// Reads that fail.
@@ -160,7 +160,7 @@ impl FaultRates {
     }
 }
 
-/// How many faults struck, so that a test can tell that it tested something.
+/// The number of faults that occurred, so that a test can tell that it tested something.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Faulty reads.
@@ -264,7 +264,7 @@ impl FaultyDevice {
         io::Error::other(format!("injected fault: {what} of {} failed", self.inner.name()))
     }
 
-    /// Where a misdirected operation goes.
+    /// The offset to which a misdirected operation goes.
     fn elsewhere(&self, offset: u64, len: usize, distance: u64) -> u64 {
         let offsets = self.len() - len as u64 + 1;
         ((u128::from(offset) + u128::from(distance)) % u128::from(offsets)) as u64

@@ -1,8 +1,8 @@
 //! A regular file or a block device as a [`BlockDevice`].
 //!
 //! # Invariants
-//! 1. Cached writes and flushes go through one descriptor for the whole life of the device: a write error that the kernel
-//!    reports once is not missed. Direct writes, through a second one, report their errors themselves.
+//! 1. Cached writes and flushes go through one descriptor for the whole life of the device: a write error that the
+//!    kernel reports once is not missed. Direct writes, through a second one, report their errors themselves.
 //! 2. The first failed flush is final: the kernel may have dropped what it could not write and call the pages clean,
 //!    so a later flush that "succeeds" means nothing. Every later write and flush fails.
 //! 3. While a device is open for writing nobody else who asks can open it for writing or for a mount: `flock`
@@ -28,7 +28,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How to open a [`FileDevice`].
+/// Options for opening a [`FileDevice`].
 #[derive(Clone, Debug)]
 pub struct FileOptions {
     /// For writing.
@@ -38,7 +38,7 @@ pub struct FileOptions {
     /// For writing to a block device: claim it, so that the kernel does not mount it. Off for a device that is to be
     /// mounted as `fuseblk`, because then the kernel claims it.
     pub exclusive: bool,
-    /// How long to wait for another process to give up the device, which may be unmounting it just now.
+    /// The time to wait for another process to release the device, which it may be unmounting just now.
     pub wait: Duration,
 }
 
@@ -108,8 +108,8 @@ impl FileDevice {
         Ok(FileDevice::assemble(file, path, len, false, false, None))
     }
 
-    /// A file or block device that the caller has opened, for writing if the descriptor allows it. `name` is its name in
-    /// messages. A block device is locked but not claimed (`O_EXCL`), because only opening it can do that.
+    /// A file or block device that the caller has opened, for writing if the descriptor allows it. `name` is its name
+    /// in messages. A block device is locked but not claimed (`O_EXCL`), because only opening it can do that.
     pub fn from_file(file: File, name: &str) -> Result<FileDevice, OpenError> {
         let path = Path::new(name);
         let wrap = |error| OpenError::from_io(path, error);
@@ -422,7 +422,8 @@ impl BlockDevice for FileDevice {
 
     fn read_fresh(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         if let (true, Some(len)) = (self.is_block_device, NonZeroU64::new(buf.len() as u64)) {
-            // The cache of a block device is its own: what was written beneath it, or by another machine, is not in there.
+            // The cache of a block device is its own: what was written beneath it, or by another machine, is not in
+            // there.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), rustix::fs::Advice::DontNeed);
         }
         self.read_at(offset, buf)
@@ -455,7 +456,7 @@ enum Refused {
 }
 
 impl Refused {
-    /// What an error of a discard says; `None` for a failure.
+    /// The meaning of an error of a discard; `None` for a failure.
     fn of(error: &io::Error) -> Option<Refused> {
         use rustix::io::Errno;
         match Errno::from_io_error(error)? {

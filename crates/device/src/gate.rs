@@ -64,7 +64,7 @@ impl GateDevice {
         }
     }
 
-    /// How many requests are held back now.
+    /// The number of requests that are held back now.
     pub fn waiting(&self) -> usize {
         self.state.lock().waiting
     }

@@ -1,6 +1,6 @@
-//! Whether the kernel uses a file or block device, also where a lock cannot tell: a file beneath a loop device, a second
-//! loop device over the same file, a block device that is mounted. Everything comes from `/proc`, `/sys` and the loop
-//! devices themselves; what is not there counts as not in use.
+//! Whether the kernel uses a file or block device, also where a lock cannot tell: a file beneath a loop device, a
+//! second loop device over the same file, a block device that is mounted. Everything comes from `/proc`, `/sys` and the
+//! loop devices themselves; what is not there counts as not in use.
 //!
 //! Not here: other processes (locks tell), mounts in other mount namespaces (a claim on the device tells, and for btrfs
 //! the list of mounted filesystems).
@@ -24,7 +24,8 @@ pub struct Span {
     end: u64,
 }
 
-/// Where the bytes of a file or block device begin, below all loop devices and partitions.
+/// The storage and the offset at which the bytes of a file or block device begin, below all loop devices and
+/// partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Device number of the file's filesystem, or of the block device.
@@ -57,7 +58,7 @@ enum Base {
     Unknown,
 }
 
-/// How two spans relate.
+/// The relation of two spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     /// They share bytes.
@@ -79,8 +80,8 @@ impl Span {
         Some(Span::of_sysfs(&sysfs_of(number)?))
     }
 
-    /// What it lies in and where it begins there, as the same for every path to the same bytes; `None` where that cannot be
-    /// found out.
+    /// The storage and the offset in it, the same for every path to the same bytes; `None` where that
+    /// cannot be found out.
     pub fn origin(&self) -> Option<Origin> {
         let (device, inode) = match self.base {
             Base::File(device, inode) => (device, Some(inode)),
@@ -129,20 +130,20 @@ impl Span {
     }
 }
 
-/// How the kernel uses the regular file with this metadata through a loop device: `mounted at /mnt through /dev/loop0`.
+/// The use that the kernel makes of this regular file through a loop device: `mounted at /mnt through /dev/loop0`.
 pub fn usage_of_file(file: &fs::Metadata) -> Option<String> {
     usage_through_loops(&Span::of_file(file))
 }
 
-/// How the kernel uses the block device with this number: `mounted at /mnt`. For a loop device also how it uses the file
-/// beneath through another one.
+/// The use that the kernel makes of this block device: `mounted at /mnt`. For a loop device also its use of the
+/// file beneath through another one.
 pub fn usage_of_block_device(number: u64) -> Option<String> {
     let dir = sysfs_of(number)?;
     usage_of_sysfs(&dir).or_else(|| usage_through_loops(&Span::of_sysfs(&dir)))
 }
 
-/// Where the kernel has a btrfs with this UUID mounted that lies on `span`, or may lie on it. A copy of a filesystem in
-/// another file has the same UUID and is none of it.
+/// The mount point of a btrfs with this UUID that the kernel has mounted and that lies on `span`, or may lie on it. A
+/// copy of a filesystem in another file has the same UUID and is none of it.
 pub fn usage_of_filesystem(fsid: &[u8; 16], span: &Span) -> Option<String> {
     let folder = PathBuf::from(format!("/sys/fs/btrfs/{}/devices", hyphenated(fsid)));
     fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
@@ -166,7 +167,7 @@ pub fn backing_file(number: u64) -> Option<PathBuf> {
     path.map(trimmed_path)
 }
 
-/// How the kernel uses these bytes through a loop device.
+/// The use that the kernel makes of these bytes through a loop device.
 fn usage_through_loops(span: &Span) -> Option<String> {
     let entries = fs::read_dir("/sys/block").ok()?;
     let loops = entries.flatten().map(|entry| entry.path()).filter(|dir| dir.join("loop/backing_file").exists());
@@ -178,7 +179,7 @@ fn usage_through_loops(span: &Span) -> Option<String> {
     })
 }
 
-/// Where a loop device begins in what lies beneath; `None` for other devices.
+/// The offset of a loop device in its backing storage; `None` for other devices.
 fn beneath(dir: &Path) -> Option<(Base, u64)> {
     let path = trimmed_path(fs::read(dir.join("loop/backing_file")).ok()?);
     let node = dir.file_name().map(|name| Path::new("/dev").join(name));
@@ -231,7 +232,7 @@ fn trimmed_path(mut bytes: Vec<u8>) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(&bytes))
 }
 
-/// How a block device or one of its partitions is used.
+/// The use of a block device or of one of its partitions.
 fn usage_of_sysfs(dir: &Path) -> Option<String> {
     with_partitions(dir).iter().find_map(|dir| usage_of_one(dir))
 }
@@ -260,7 +261,7 @@ fn usage_of_one(dir: &Path) -> Option<String> {
     Some(format!("used by {}", holder.file_name().to_string_lossy()))
 }
 
-/// Where `mountinfo` says that the device is mounted. Filesystems with numbers of their own, like btrfs, show the
+/// The mount point of the device according to `mountinfo`. Filesystems with numbers of their own, like btrfs, show the
 /// device as their source only.
 fn mount_point(mountinfo: &str, number: &str, name: &str) -> Option<String> {
     let source = format!("/dev/{name}");

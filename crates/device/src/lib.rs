@@ -56,7 +56,7 @@ use std::path::Path;
 /// The unit that storage writes as a whole: a torn write is a whole number of these.
 pub const SECTOR: u64 = 512;
 
-/// What [`BlockDevice::begin_read`] takes at once: kernels read no more for one hint.
+/// The longest range of one [`BlockDevice::begin_read`]: kernels read no more for one hint.
 pub const READ_AHEAD_UNIT: u64 = 128 << 10;
 
 /// Bytes at offsets, shared by all threads. See the crate's invariants.
@@ -78,24 +78,24 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes everything durable that was written before.
     fn flush(&self) -> io::Result<()>;
 
-    /// Like [`write_at`](Self::write_at), for bytes that nobody reads soon: past the page cache where the storage can, else
-    /// they are on their way out of it when this returns.
+    /// Like [`write_at`](Self::write_at), for bytes that nobody reads soon: past the page cache where the storage can,
+    /// else they are on their way out of it when this returns.
     fn write_uncached(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.write_at(offset, data)?;
         self.begin_write_out(offset, data.len() as u64);
         Ok(())
     }
 
-    /// Starts to write these bytes out of the page cache, so that the next `flush` has less to wait for. A hint: it promises
-    /// nothing, and what goes wrong is the flush's error.
+    /// Starts to write these bytes out of the page cache, so that the next `flush` has less to wait for. A hint: it
+    /// promises nothing, and what goes wrong is the flush's error.
     fn begin_write_out(&self, _offset: u64, _len: u64) {}
 
-    /// Tells the device that these bytes will be read soon. A hint, for at most [`READ_AHEAD_UNIT`] bytes: nothing comes of
-    /// it where they do not exist or cannot be read.
+    /// Tells the device that these bytes will be read soon. A hint, for at most [`READ_AHEAD_UNIT`] bytes: nothing
+    /// comes of it where they do not exist or cannot be read.
     fn begin_read(&self, _offset: u64, _len: u64) {}
 
-    /// Tells the device that nobody needs these bytes; afterwards they read as anything, until they are written. Devices
-    /// without discard support return `Ok(())`, as this default does.
+    /// Tells the device that nobody needs these bytes; afterwards they read as anything, until they are written.
+    /// Devices without discard support return `Ok(())`, as this default does.
     fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
@@ -105,7 +105,7 @@ pub trait BlockDevice: Send + Sync + Debug {
         true
     }
 
-    /// What to call the device in messages: its path.
+    /// The name of the device in messages: its path.
     fn name(&self) -> String;
 
     /// Whether this path leads to the device.
@@ -140,14 +140,14 @@ pub trait BlockDevice: Send + Sync + Debug {
         self.read_at(offset, buf)
     }
 
-    /// Like [`read_at`](Self::read_at), but what the storage holds and not what a cache of this machine does, where it can.
-    /// Fastest into an [`AlignedBuffer`].
+    /// Like [`read_at`](Self::read_at), but what the storage holds and not what a cache of this machine does, where it
+    /// can. Fastest into an [`AlignedBuffer`].
     fn read_uncached(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.read_at(offset, buf)
     }
 
-    /// How the kernel uses the filesystem with this UUID from the same storage, or what may be the same: a part of a
-    /// sentence, as in `part of a btrfs that the kernel has mounted from /dev/loop0`.
+    /// The use that the kernel makes of the filesystem with this UUID on the same storage, or on what may be the same:
+    /// a part of a sentence, as in `part of a btrfs that the kernel has mounted from /dev/loop0`.
     fn kernel_use(&self, _fsid: &[u8; 16]) -> Option<String> {
         None
     }

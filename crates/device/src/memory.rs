@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 
 const BLOCK: usize = 16 << 10;
-/// What discarded bytes read as, on a device that forgets them.
+/// The content of discarded bytes on a device that forgets them.
 const GARBAGE: u8 = 0xd5;
 const BLOCKS_PER_TABLE: usize = 512;
 const TABLE: u64 = (BLOCK * BLOCKS_PER_TABLE) as u64;
@@ -26,7 +26,7 @@ type Root = Vec<Option<Arc<Table>>>;
 pub struct MemoryDevice {
     name: String,
     len: u64,
-    /// What every block of discarded bytes holds, where they do not become zeros.
+    /// The content of every block of discarded bytes, if they do not become zeros.
     garbage: Option<Block>,
     root: RwLock<Arc<Root>>,
 }

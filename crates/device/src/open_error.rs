@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A device that could not be opened. `Display` is one sentence without a full stop.
 #[derive(Debug)]
 pub struct OpenError {
-    /// What was to be opened.
+    /// The path that was to be opened.
     pub path: PathBuf,
     /// Why not.
     pub kind: OpenErrorKind,
@@ -27,7 +27,7 @@ pub enum OpenErrorKind {
     WriteProtected,
     /// Neither a regular file nor a block device.
     NotStorage {
-        /// What it is: `a directory`.
+        /// The type of the file: `a directory`.
         found: &'static str,
     },
     /// Another process holds the lock, or the claim on the block device.
@@ -37,7 +37,7 @@ pub enum OpenErrorKind {
     },
     /// The kernel has it, or a loop device over it, in use.
     UsedByKernel {
-        /// How: `mounted at /mnt`, `used as swap`; with the loop device's name where there is one.
+        /// The use: `mounted at /mnt`, `used as swap`; with the loop device's name where there is one.
         usage: String,
     },
     /// The filesystem that the file is on has no locks.
@@ -62,7 +62,7 @@ impl OpenError {
         OpenError::new(path, kind)
     }
 
-    /// What the user can do, where there is something.
+    /// Advice to the user, if there is any.
     pub fn hint(&self) -> Option<&'static str> {
         match &self.kind {
             OpenErrorKind::InUse { for_writing: true } => {

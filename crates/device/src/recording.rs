@@ -1,4 +1,4 @@
-//! What was written in which order, and the disks that a power cut could leave behind.
+//! A recording of writes and flushes in their order, and the disks that a power cut could leave behind.
 //!
 //! One [`Recorder`] logs for any number of devices, so that the order between devices is known too. The crash model:
 //!
@@ -6,8 +6,8 @@
 //!    after that.
 //! 2. At a power cut every durable write is on disk. Each other logged write is there whole, not at all, or in part
 //!    (whole sectors), independently of all others, so later ones may be there when earlier ones are not.
-//! 3. A discard that is not durable happened whole, not at all, or in part, like a write. Replayed, it is a discard of the
-//!    device that it is replayed onto.
+//! 3. A discard that is not durable happened whole, not at all, or in part, like a write. Replayed, it is a discard of
+//!    the device that it is replayed onto.
 //!
 //! A prefix length ("the first n events happened") names the moment of the cut.
 
@@ -24,18 +24,18 @@ pub enum Event {
     Write {
         /// Which device.
         device: usize,
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// What.
+        /// The bytes.
         data: Arc<[u8]>,
     },
     /// A discard completed.
     Discard {
         /// Which device.
         device: usize,
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// How many bytes.
+        /// The number of bytes.
         len: u64,
     },
     /// A flush completed. Of the device's events it covers those among the first `covers`.
@@ -56,7 +56,7 @@ impl Event {
     }
 }
 
-/// What a power cut leaves of a write that was not durable.
+/// The part of a write that remains after a power cut if the write was not durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// All of it.

@@ -1,6 +1,7 @@
 //! A range of another device as a device: a partition of a disk image, or a filesystem behind a header.
 //!
-//! Offsets are those inside the window. A write that leaves the window is refused, so the rest of the device stays as it is.
+//! Offsets are those inside the window. A write that leaves the window is refused, so the rest of the device stays as
+//! it is.
 
 use crate::{BlockDevice, check_read, check_write};
 use std::io;

@@ -22,8 +22,8 @@ impl From<Time> for Timespec {
     }
 }
 
-/// A moment at which a test lets other threads work. In a commit they work in the next transaction, and the caller holds
-/// no lock but that of the commit.
+/// A moment at which a test lets other threads work. In a commit they work in the next transaction, and the caller
+/// holds no lock but that of the commit.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Point {
@@ -35,8 +35,8 @@ pub enum Point {
     WritingSuperblock,
     /// The superblock is durable; what the generation freed is not yet free.
     Durable,
-    /// A subvolume is about to be deleted, or a snapshot of one made by the next commit. Whoever asked for it has looked
-    /// at what it likes; no lock is held.
+    /// A subvolume is about to be deleted, or a snapshot of one made by the next commit. Whoever asked for it has
+    /// looked at what it likes; no lock is held.
     SubvolumeAsked,
     /// An operation on subvolumes was found possible and is about to change the trees. It holds its locks.
     SubvolumeChecked,
@@ -51,7 +51,7 @@ impl Point {
     }
 }
 
-/// Where an [`Env`] gets its answers.
+/// The source of the answers of an [`Env`].
 pub trait Source: Send + Sync {
     /// The wall clock.
     fn now(&self) -> Time;

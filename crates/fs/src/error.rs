@@ -102,12 +102,12 @@ impl From<&str> for Box<Failure> {
     }
 }
 
-/// What can go wrong in the engine.
+/// An error of the engine.
 #[derive(Clone, Debug)]
 pub enum Error {
     /// The request cannot be done; nothing was changed.
     Refused {
-        /// What the caller sees.
+        /// The errno for the caller.
         errno: Errno,
         /// Why, in one sentence.
         what: Cow<'static, str>,

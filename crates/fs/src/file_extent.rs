@@ -11,7 +11,7 @@ use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What kind of extent an item describes.
+/// The kind of extent that an item describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentKind {
     /// The data is in the item.
@@ -29,7 +29,7 @@ pub struct FileExtent {
     pub start: u64,
     /// Bytes of the file that it covers; a whole sector for an inline extent.
     pub len: u64,
-    /// What it is.
+    /// The kind.
     pub kind: ExtentKind,
     /// The transaction that wrote the data.
     pub generation: u64,
@@ -41,7 +41,7 @@ pub struct FileExtent {
     pub at: Logical,
     /// Bytes of the whole extent on disk.
     pub disk_len: u64,
-    /// Where the used part starts, in uncompressed bytes of the extent.
+    /// The position at which the used part starts, in uncompressed bytes of the extent.
     pub offset: u64,
 }
 
@@ -160,7 +160,7 @@ impl FileExtent {
         [head.as_bytes(), stored].concat()
     }
 
-    /// Where it ends in the file.
+    /// The position at which it ends in the file.
     pub const fn end(&self) -> u64 {
         self.start + self.len
     }
@@ -180,7 +180,7 @@ impl FileExtent {
         self.kind != ExtentKind::Inline && self.at.0 != 0
     }
 
-    /// What it contributes to the inode's `nbytes`.
+    /// Its share of the inode's `nbytes`.
     pub fn nbytes(&self) -> u64 {
         match self.kind {
             // A sector holds all that inline data can be, whatever the item says.

@@ -1,15 +1,15 @@
 //! Chunk migration: a chunk gets other stripes and keeps its logical addresses, so no tree that refers to it changes.
 //!
 //! ```text
-//! begin: places are taken, writes go to both ─► step, step, …: what is in use is copied ─► finish: one commit swaps the items
-//!    └──────────────── dropped: the new places are given back, and nothing has changed
+//! begin: places are taken, writes go to both ─► step, step, …: copy used ranges ─► finish: a commit swaps the items
+//!    └──────────────── dropped: the new places are released, and nothing has changed
 //! ```
 //!
 //! # Invariants
-//! 1. Until the commit of [`Migration::finish`] is durable the old stripes are complete and nobody else uses their places: a
-//!    crash leaves the old chunk or the new one, and nothing to finish.
-//! 2. What is copied was in use, or on its way there, after writes began to go to both: everything that is neither free nor
-//!    excluded. So no tree is walked.
+//! 1. Until the commit of [`Migration::finish`] is durable the old stripes are complete and nobody else uses their
+//!    places: a crash leaves the old chunk or the new one, and nothing to finish.
+//! 2. What is copied was in use, or on its way there, after writes began to go to both: everything that is neither free
+//!    nor excluded. So no tree is walked.
 //! 3. What has a checksum is compared with it before it is copied. What no copy has is an error, and the chunk stays; a
 //!    replacement counts it and goes on, because the checksum tells afterwards, too.
 //! 4. Nobody waits for more than one write of a piece of [`PIECE`] bytes.
@@ -37,7 +37,7 @@ use zerocopy::FromBytes;
 /// Bytes that are copied at once.
 pub const PIECE: u64 = 512 << 10;
 
-/// Where a chunk is to go.
+/// The new place of a chunk.
 #[derive(Clone, Debug, Default)]
 pub struct MigrationTarget {
     /// Its profile; `None` for the one that it has.
@@ -51,7 +51,7 @@ pub(crate) struct Migration {
     engine: Arc<Engine>,
     from: Chunk,
     to: Chunk,
-    /// What is not copied yet.
+    /// The ranges that are not copied yet.
     left: VecDeque<(Logical, u64)>,
     is_finished: bool,
     /// For a test of the tests: what is copied only after the commit.
@@ -59,7 +59,8 @@ pub(crate) struct Migration {
 }
 
 impl Migration {
-    /// Begins to move the chunk at `start`. `None` where it is as wanted already, or gone. `ENOSPC` where there is no room.
+    /// Begins to move the chunk at `start`. `None` where it is as wanted already, or gone. `ENOSPC` where there is no
+    /// room.
     pub fn begin(engine: &Arc<Engine>, start: Logical, target: &MigrationTarget) -> Result<Option<Migration>> {
         let Some((from, to)) = place(engine, start, target)? else { return Ok(None) };
         engine.volume.begin_move(to.clone());
@@ -164,13 +165,13 @@ fn no_room(chunk: &Chunk, profile: &Profile, devices: &DeviceSpace) -> Error {
     let (start, name, len) = (chunk.start, profile.name, chunk.stripe_length());
     let free = devices.unallocated_bytes();
     let what = format!(
-        "no room to move chunk {start} ({name}): a stripe of {len} bytes needs as much unallocated space in one piece on one \
-         device, and {free} bytes are unallocated"
+        "no room to move chunk {start} ({name}): a stripe of {len} bytes needs as much unallocated space in one piece \
+         on one device, and {free} bytes are unallocated"
     );
     Error::refused_at(Errno::ENOSPC, what)
 }
 
-/// What of a chunk is in use or on its way there.
+/// The part of a chunk that is in use or on its way there.
 pub(crate) fn occupied(engine: &Engine, start: Logical) -> Result<VecDeque<(Logical, u64)>> {
     loop {
         if let Some(found) = engine.space.occupied(start) {
@@ -181,8 +182,8 @@ pub(crate) fn occupied(engine: &Engine, start: Logical) -> Result<VecDeque<(Logi
     }
 }
 
-/// Copies a piece of a chunk of `kind` to where `to` says. Returns how many sectors of data were not, because no copy of them has
-/// their checksum.
+/// Copies a piece of a chunk of `kind` to where `to` says. Returns how many sectors of data were not, because no copy
+/// of them has their checksum.
 pub(crate) fn copy_piece(core: &Core, to: CopyTo, kind: u64, at: Logical, len: u64) -> Result<u64> {
     if core.has_canary(Canary::PieceNotCopied) && (at.0 / PIECE).is_multiple_of(4) {
         return Ok(0);

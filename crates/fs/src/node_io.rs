@@ -46,7 +46,7 @@ struct Shard {
     /// Clean nodes.
     clean: usize,
     last_ticket: u64,
-    /// How often a node was asked for or changed.
+    /// The number of times that a node was asked for or changed.
     visits: u64,
 }
 
@@ -159,7 +159,7 @@ pub struct NodeCache {
     dirty: AtomicUsize,
     items: AtomicU64,
     reads: AtomicU64,
-    /// How often a node was read from a device, or evicted.
+    /// The number of times that a node was read from a device, or evicted.
     departures: AtomicU64,
 }
 
@@ -190,7 +190,7 @@ impl NodeCache {
         self.nodesize
     }
 
-    /// What every block of this filesystem carries.
+    /// The identity that every block of this filesystem carries.
     pub fn identity(&self) -> BlockIdentity {
         *self.identity.read()
     }
@@ -239,8 +239,8 @@ impl NodeCache {
         self.read(ptr).map(|node| self.keep(ptr, node))
     }
 
-    /// The same; none where the first copy on disk is another block. A tree that changes meanwhile explains that: who still
-    /// finds the pointer in it loads the node.
+    /// The same; none where the first copy on disk is another block. A tree that changes meanwhile explains that: who
+    /// still finds the pointer in it loads the node.
     pub fn load_unless_doubtful(&self, ptr: &NodePtr) -> Result<Option<Arc<Node>>> {
         if let Some(node) = self.get(ptr) {
             return Ok(Some(node));
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_holds_stays() {
+    fn nodes_in_use_stay() {
         let mut shard = Shard::default();
         (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, true));
         let path = node(5 * 4096);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_goes_with_time() {
+    fn unused_nodes_are_evicted_with_time() {
         let mut shard = Shard::default();
         (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, number == 1));
         shard.age(2);
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_gets_a_second_chance() {
+    fn used_nodes_get_a_second_chance() {
         let mut shard = Shard::default();
         (1..=4).for_each(|number| shard.insert(node(number * 4096), NodeState::Clean, number == 1));
         shard.evict(3);

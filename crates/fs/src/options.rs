@@ -33,11 +33,12 @@ pub enum AccessTimes {
     Always,
 }
 
-/// What becomes of writes into space that a file has already (`NODATACOW`, preallocated) in chunks with parity (`raid56=`).
+/// The treatment of writes into space that a file has already (`NODATACOW`, preallocated) in chunks with parity
+/// (`raid56=`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ParityWrites {
-    /// They go where the space is, as in the kernel. A crash meanwhile leaves parity that does not fit other data of such files,
-    /// which the loss of a device before the row is repaired then takes.
+    /// They go where the space is, as in the kernel. A crash meanwhile leaves parity that does not fit other data of
+    /// such files, which the loss of a device before the row is repaired then takes.
     #[default]
     InPlace,
     /// They go to new places, so no crash endangers what is there. They can fail for want of space.
@@ -58,7 +59,7 @@ pub struct Policies {
     pub log_behind_commit: bool,
     /// A log is written even where a commit is cheaper.
     pub log_at_any_cost: bool,
-    /// How many reference changes may wait for what.
+    /// The number of reference changes that may wait for this.
     #[doc(hidden)]
     pub booking: Booking,
     /// Seconds that freed space waits before the background discards it; 120 where nothing is said, as in the kernel.
@@ -86,8 +87,8 @@ pub enum DiscardMode {
 }
 
 impl DiscardMode {
-    /// What a mount option says (`discard`, `discard=sync`, `discard=async`, `nodiscard`); `None` for other options. Without
-    /// a value it is `sync`, as in the kernel.
+    /// The mode that a mount option selects (`discard`, `discard=sync`, `discard=async`, `nodiscard`); `None` for other
+    /// options. Without a value it is `sync`, as in the kernel.
     pub fn parse(option: &str) -> Option<DiscardMode> {
         match option {
             "discard" | "discard=sync" => Some(DiscardMode::Sync),
@@ -113,7 +114,7 @@ impl DiscardMode {
 pub struct Booking {
     /// Beyond so many that wait, whoever begins an operation books some.
     pub early: usize,
-    /// So many at once.
+    /// The number at once.
     pub slice: usize,
     /// A commit begins with so many at most.
     pub left: usize,
@@ -133,7 +134,7 @@ pub enum Canary {
     NoBarrier,
     /// Some references to data that are given up are not counted.
     ReferenceMiscounted,
-    /// What a generation freed is used again before its superblock is durable.
+    /// Space that a generation freed is used again before its superblock is durable.
     PinnedReusedEarly,
     /// Some file extents are not logged.
     LoggedItemLeftOut,
@@ -175,7 +176,7 @@ pub enum Canary {
     ReferencesScanned,
     /// All reference changes are booked by the commit, while everybody waits.
     BookedAtOnce,
-    /// What a generation freed is discarded before its superblock is durable.
+    /// Space that a generation freed is discarded before its superblock is durable.
     DiscardedEarly,
     /// A panic aborts nothing.
     PanicForgiven,
@@ -189,7 +190,7 @@ pub enum Canary {
     PieceNotCopied,
     /// Writes to a chunk that moves do not go to its new stripes.
     MoveNotFollowed,
-    /// Who waits for a superblock is not woken when writing stops.
+    /// Threads that wait for a superblock are not woken when writing stops.
     SuperblockAwaitedForEver,
     /// Filesystems that have no numbers for new transactions are opened for writing.
     LastGenerationsAccepted,
@@ -232,12 +233,12 @@ pub struct Options {
     pub access_times: AccessTimes,
     /// Do not replay or look at a log tree; only with `read_only` (`rescue=nologreplay`, `nologreplay`).
     pub no_log_replay: bool,
-    /// What may be missing, and which commit is shown; only with `read_only` (`rescue=`, `at=`).
+    /// The parts that may be missing, and the commit that is shown; only with `read_only` (`rescue=`, `at=`).
     pub rescue: Rescue,
     /// Devices may be missing, as far as the profiles survive it (`degraded`).
     pub degraded: bool,
-    /// Devices whose content is given up for that of the others (`stale=`): they were written without each other, or nothing
-    /// tells whether they were.
+    /// Devices whose content is given up for that of the others (`stale=`): they were written without each other, or
+    /// nothing tells whether they were.
     pub stale: Vec<DeviceId>,
     /// Overwriting on RAID5 and RAID6 (`raid56=inplace`, `raid56=cow`).
     pub parity_writes: ParityWrites,

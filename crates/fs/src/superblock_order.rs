@@ -1,4 +1,4 @@
-//! Who may write the superblock when: commits, and logs on top of them.
+//! The order of superblock writers: commits, and logs on top of them.
 //!
 //! ```text
 //! commit N durable ──► logs of N+1 may lead the superblock to themselves, one after the other ──► commit N+1
@@ -9,8 +9,8 @@
 //!    durable, never after commit G is.
 //! 3. Commit G becomes durable, and so gives the blocks of its logs away, only when nobody writes such blocks any more.
 //! 4. Whoever waits is woken when writing stops for good.
-//! 5. Where a device fails in a commit whose trees cannot name it any more, that commit gets no superblock: the next one does,
-//!    whose trees name it. No log lies between the two.
+//! 5. Where a device fails in a commit whose trees cannot name it any more, that commit gets no superblock: the next
+//!    one does, whose trees name it. No log lies between the two.
 //!
 //! Not here: what is written, and that what a superblock leads to is durable before it.
 
@@ -166,11 +166,12 @@ impl SuperblockOrder {
         self.changed.notify_all();
     }
 
-    /// The blocks of a log of `generation` are about to be written. `None` where the generation has been committed instead.
+    /// The blocks of a log of `generation` are about to be written. `None` where the generation has been committed
+    /// instead.
     pub fn log(&self, generation: u64) -> Option<Logging<'_>> {
         let mut state = self.state.lock();
-        // The commit of the log's own generation may be writing; or that generation got no superblock, and the next commit,
-        // which has all of it, follows at once.
+        // The commit of the log's own generation may be writing; or that generation got no superblock, and the next
+        // commit, which has all of it, follows at once.
         while state.busy && state.ended() + 1 == generation || state.waits_for_next(generation) {
             self.changed.wait(&mut state);
         }

@@ -3,7 +3,7 @@
 
 use butterfs_testkit::public_functions::{self, Function, functions_in};
 
-/// What needs none: it looks at single values.
+/// Functions that need no alarm: they read single values.
 const QUIET: [&str; 12] = [
     "root",
     "notes",

@@ -1,10 +1,10 @@
 //! The order in which commits and logs become what is on disk, tried in many interleavings of threads.
 //!
-//! The two protocols run as they are in the engine; what they write is modelled. Invariants: (1) a superblock leads to a log
-//! only on top of the commit before the log's transaction; (2) only when the log's blocks are durable; (3) blocks of a log are
-//! never written once its transaction is durable, when they may belong to somebody else; (4) whoever returns finds on disk
-//! what it logged, in a log or in a commit; (5) while primary superblocks are written, the secondary ones show all that was
-//! promised.
+//! The two protocols run as they are in the engine; what they write is modelled. Invariants: (1) a superblock leads to
+//! a log only on top of the commit before the log's transaction; (2) only when the log's blocks are durable; (3) blocks
+//! of a log are never written once its transaction is durable, when they may belong to somebody else; (4) whoever
+//! returns finds on disk what it logged, in a log or in a commit; (5) while primary superblocks are written, the
+//! secondary ones show all that was promised.
 
 mod sync_primitives {
     //! The engine's primitives, scheduled by the test.
@@ -98,7 +98,7 @@ struct Disk {
     superblock: (u64, Option<u64>),
     /// The superblock that the last flush found: a crash may show any one from this to the last.
     durable: (u64, Option<u64>),
-    /// What the secondary superblocks show once what is written is durable.
+    /// The state that the secondary superblocks show once all writes are durable.
     secondary: (u64, Option<u64>),
     /// Points whose log blocks are durable.
     blocks: BTreeSet<u64>,
@@ -120,7 +120,7 @@ impl Engine {
         self.commit_running();
     }
 
-    /// What an `fsync` does whose log cannot be written.
+    /// The work of an `fsync` whose log cannot be written.
     fn commit_through(&self, generation: u64) {
         let _one_at_a_time = self.committing.lock();
         if self.running.lock().0 == generation {
@@ -225,7 +225,7 @@ impl Engine {
         if point % 4 == 3 { Err(()) } else { Ok(()) }
     }
 
-    /// What was written before it begins is durable when it ends.
+    /// Data written before it begins is durable when it ends.
     fn flush(&self) -> Result<(), ()> {
         let superblock = self.disk.lock().superblock;
         thread::yield_now();

@@ -1,4 +1,4 @@
-//! What commands do to a mount that another process serves: unmount it and wait for the process, remount it, sync it.
+//! Commands to a mount that another process serves: unmount it and wait for the process, remount it, sync it.
 //!
 //! Errors are sentences for the user.
 
@@ -156,8 +156,8 @@ pub fn ask_about(device: (u32, u32)) -> Result<ControlClient, String> {
 fn find_server(mount: &Mount) -> Result<ControlClient, String> {
     find(mount)?.ok_or_else(|| {
         format!(
-            "nobody answers for {}: no server listens at {}; it has died, or it was started where this mount namespace does \
-             not see",
+            "nobody answers for {}: no server listens at {}; it has died, or it was started where this mount namespace \
+             does not see",
             mount.mountpoint.display(),
             control::shown_address(mount.device, mount.user().unwrap_or(0))
         )

@@ -1,21 +1,21 @@
-//! How other commands talk to the process that serves a mount: over a socket named after the mount's device number, in a
-//! folder that belongs to whoever made the mount; see [`address`].
+//! How other commands talk to the process that serves a mount: over a socket named after the mount's device number, in
+//! a folder that belongs to whoever made the mount; see [`address`].
 //!
-//! What both sides say is in [`butterfs_control`]. Descriptors come with a question: of a question about a stream first the
-//! one that the stream is written to or read from, then those of the inodes that the question names, opened with
-//! `O_PATH`: whoever has one could get there, and it shows through which mount.
+//! The messages of both sides are in [`butterfs_control`]. Descriptors come with a question: of a question about a
+//! stream first the one that the stream is written to or read from, then those of the inodes that the question names,
+//! opened with `O_PATH`: whoever has one could get there, and it shows through which mount.
 //!
-//! Root and the user who made the mount connect to the serving process, everybody else to a [proxy]. What those two send is
-//! held here, so a command passes nothing on that could keep this process: paths, and pipes.
+//! Root and the user who made the mount connect to the serving process, everybody else to a [proxy]. What those two
+//! send is held here, so a command passes nothing on that could keep this process: paths, and pipes.
 //!
 //! # Invariants
-//! 1. Both sides check whose process the other end is: root, or the user who made the mount. Where other users may enter
-//!    the mount, they may ask questions, each of which has its own conditions, but give no orders; so may root without
-//!    CAP_SYS_ADMIN, or of another user namespace (see `credentials`).
+//! 1. Both sides check whose process the other end is: root, or the user who made the mount. Where other users may
+//!    enter the mount, they may ask questions, each of which has its own conditions, but give no orders; so may root
+//!    without CAP_SYS_ADMIN, or of another user namespace (see `credentials`).
 //! 2. Questions are answered only between equals in version; orders are the same in every version.
 //! 3. An answer is never whole in memory, and ends when nobody reads it any more.
-//! 4. A user who is not privileged holds at most [`MOST_OF_ONE_GUEST`] connections, all of them [`MOST_GUESTS`], each of
-//!    which is given up when it says or takes nothing for [`GUEST_PATIENCE`].
+//! 4. A user who is not privileged holds at most [`MOST_OF_ONE_GUEST`] connections, all of them [`MOST_GUESTS`], each
+//!    of which is given up when it says or takes nothing for [`GUEST_PATIENCE`].
 
 mod address;
 mod admission;
@@ -56,7 +56,7 @@ pub type Obey = Arc<dyn Fn(Order) -> Result<(), String> + Send + Sync>;
 
 /// A question and the descriptors of the inodes that it names.
 pub struct Asked<'a, Q> {
-    /// Who asks.
+    /// The asker.
     pub peer: &'a Peer,
     /// The question.
     pub question: &'a Q,
@@ -76,7 +76,7 @@ pub type Carry = Arc<dyn Fn(Asked<'_, StreamQuestion>, OwnedFd, Tell<'_>) -> Res
 /// Answers questions about mounts: with a descriptor where the answer is a mount.
 pub type Mounts = Arc<dyn Fn(&MountQuestion) -> (MountAnswer, Option<OwnedFd>) + Send + Sync>;
 
-/// What a control server can do.
+/// The functions that a control server offers.
 #[derive(Clone)]
 pub struct Powers {
     /// Carries out orders.
@@ -89,7 +89,7 @@ pub struct Powers {
     pub mounts: Mounts,
     /// Whether other users than root and the one who made the mount may ask.
     pub for_all: bool,
-    /// What takes their connections.
+    /// The process that accepts their connections.
     pub proxy: Proxy,
 }
 

@@ -1,14 +1,15 @@
-//! What a process may do in the user namespace of this one, as its entries in `/proc` show it.
+//! The privileges of a process in the user namespace of this one, as its entries in `/proc` show it.
 //!
-//! Root of another user namespace has capabilities there and none here, and root can be without them: a user number alone
-//! proves nothing. Where something cannot be found out (no `/proc`, one that hides processes, a process of a pid namespace
-//! that is not visible here), the process has no capabilities.
+//! Root of another user namespace has capabilities there and none here, and root can be without them: a user number
+//! alone proves nothing. Where something cannot be found out (no `/proc`, one that hides processes, a process of a pid
+//! namespace that is not visible here), the process has no capabilities.
 //!
 //! # Peers of a socket
 //! 1. The process that connected counts, not whoever holds the connection later: who passes on a connection passes on
 //!    what it permits.
-//! 2. A process can gain capabilities after it has connected, by executing a program that lends them. So only those count
-//!    whose user was root, or the user of this process, when they connected; root gains none that it could not have had.
+//! 2. A process can gain capabilities after it has connected, by executing a program that lends them. So only those
+//!    count whose user was root, or the user of this process, when they connected; root gains none that it could not
+//!    have had.
 //! 3. A descriptor of the process is held while its entries are read, and its number is the one that this `/proc` shows
 //!    for the descriptor. The process must be alive afterwards, so nobody else had the number meanwhile. (Before Linux
 //!    6.5 the descriptor comes from the number; if the process ended and its number was taken before that, another

@@ -44,5 +44,5 @@ pub mod transport;
 
 use std::sync::Arc;
 
-/// Where sentences for the administrator go.
+/// The sink for messages to the administrator.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;

@@ -1,7 +1,8 @@
-//! When memory that a mount has used goes back to the system: when much less is held than was, and has been for a while.
-//! A program that fills and empties the same buffers again and again is not to ask the system for them each time.
+//! When memory that a mount has used goes back to the system: when much less is held than was, and has been for a
+//! while. A program that fills and empties the same buffers again and again is not to ask the system for them each
+//! time.
 
-/// So much less must be held.
+/// The decrease that must have happened.
 const EBB_BYTES: u64 = 16 << 20;
 /// At so many looks in a row.
 const LOOKS: u32 = 5;

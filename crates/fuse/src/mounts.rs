@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //! 1. All mounts show one superblock, so the kernel has one cache of it and nothing has to be told between them.
-//! 2. A further mount is made by whoever asked, in the mount namespace of whoever asked: this process only makes it, and passes
-//!    the descriptor on.
-//! 3. What belongs to the filesystem stays as the first mount, or a remount since, has it: a further mount has flags of its
-//!    own, and the subvolume. One that is writable makes a filesystem writable that was not; mounts that are read-only
-//!    themselves stay so.
+//! 2. A further mount is made by whoever asked, in the mount namespace of whoever asked: this process only makes it,
+//!    and passes the descriptor on.
+//! 3. What belongs to the filesystem stays as the first mount, or a remount since, has it: a further mount has flags of
+//!    its own, and the subvolume. One that is writable makes a filesystem writable that was not; mounts that are
+//!    read-only themselves stay so.
 
 use crate::adaptor::Adaptor;
 use crate::mount::{self, MountOptions, Superblock};
@@ -21,11 +21,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often others may rename what leads to a subvolume before a mount of it gives up.
+/// The number of times that others may rename what leads to a subvolume before a mount of it gives up.
 const RENAMES: usize = 100;
 
-const ONLY_ONE: &str = "the filesystem is served already, and an ordinary user's filesystem has one mount; unmount it, mount \
-                        its top level (-o subvolid=5), and use its subvolumes there";
+const ONLY_ONE: &str = "the filesystem is served already, and an ordinary user's filesystem has one mount; unmount it, \
+                        mount its top level (-o subvolid=5), and use its subvolumes there";
 
 /// How the first mount was asked for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,7 +129,7 @@ pub fn show_first(root: OwnedFd, path: &[u8], request: &mount::Request) -> io::R
     mount::place(mount, &request.flags, &request.mountpoint)
 }
 
-/// Whoever asked waits until the image is free, and serves it.
+/// The asker waits until the image is free, and serves it.
 fn last_is_gone() -> Refusal {
     Refusal::new(libc::ESHUTDOWN, "the last mount is gone")
 }

@@ -35,7 +35,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const MOST_TOLD: usize = 16;
 
 /// Makes this process ready to serve: it must not wait for its own filesystem to get memory, and is told of signals
-/// that ask it to end; a limit on the size of files is an error of a device. Before the first thread is started, so before a filesystem is opened.
+/// that ask it to end; a limit on the size of files is an error of a device. Before the first thread is started, so
+/// before a filesystem is opened.
 pub fn prepare() {
     // Only with CAP_SYS_RESOURCE; without it there is no other way.
     let _ = rustix::process::configure_io_flusher_behavior(true);
@@ -43,7 +44,7 @@ pub fn prepare() {
     system::ignore_file_size_signal();
 }
 
-/// What commands need to be served.
+/// The parts that serving commands needs.
 pub struct Commands {
     /// Answers questions about streams.
     pub carrier: Carrier,
@@ -51,7 +52,7 @@ pub struct Commands {
     pub proxy: Proxy,
 }
 
-/// What is served.
+/// The content that is served.
 pub struct Content {
     /// The filesystem.
     pub filesystem: Filesystem,
@@ -59,7 +60,7 @@ pub struct Content {
     pub reopen: Reopen,
     /// The root directory of the subvolume that the first mount shows.
     pub shown: InodeId,
-    /// Where it is stored.
+    /// Its storage.
     pub storage: Vec<Storage>,
 }
 
@@ -132,7 +133,7 @@ impl Service {
         Ok(Service { session, adaptor, control, kind, log })
     }
 
-    /// What kind of mount it is.
+    /// The kind of the mount.
     pub fn kind(&self) -> mount::Kind {
         self.kind
     }
@@ -248,8 +249,8 @@ fn raise_read_ahead(device: (u32, u32), kind: mount::Kind) {
     let _ = std::fs::write(path, READ_AHEAD_KIB.to_string());
 }
 
-/// A signal that asks the process to end unmounts every mount that this process can see, and the rest follows from that.
-/// When a mount is in use it goes out of sight, and the process serves on until the last user is gone.
+/// A signal that asks the process to end unmounts every mount that this process can see, and the rest follows from
+/// that. When a mount is in use it goes out of sight, and the process serves on until the last user is gone.
 fn unmount_on_termination(device: (u32, u32), log: Log) -> io::Result<()> {
     let watch = move || {
         loop {

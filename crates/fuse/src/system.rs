@@ -145,8 +145,8 @@ pub fn wait_for_termination() {
     unsafe { libc::sigwait(&termination_set(), &mut signal) };
 }
 
-/// Gives memory that was freed back to the system. The C library keeps it otherwise: what is freed here and there is not
-/// at the end of its heaps.
+/// Gives memory that was freed back to the system. The C library keeps it otherwise: what is freed here and there is
+/// not at the end of its heaps.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call only changes what the C library keeps beyond what is allocated.
@@ -199,8 +199,8 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Has the kernel refuse descriptors that others want to send to a socket, or accept them again; connections begin like the
-/// socket that took them. Linux 6.16 and later, elsewhere nothing happens.
+/// Has the kernel refuse descriptors that others want to send to a socket, or accept them again; connections begin like
+/// the socket that took them. Linux 6.16 and later, elsewhere nothing happens.
 pub fn refuse_descriptors(socket: BorrowedFd<'_>, is_refused: bool) {
     const SO_PASSRIGHTS: c_int = 83;
     let (accepts, bytes) = (c_int::from(!is_refused), size_of::<c_int>() as libc::socklen_t);

@@ -1,7 +1,7 @@
 //! Real mounts of a filesystem in memory: what transport, session and mounting promise, without the engine.
 //!
-//! Over `/dev/fuse`. With io_uring a hang of a test that serves its own mount cannot be ended: the kernel then waits for
-//! threads of the process, and they for the kernel. Mounts over io_uring are tested from outside, in `cli`.
+//! Over `/dev/fuse`. With io_uring a hang of a test that serves its own mount cannot be ended: the kernel then waits
+//! for threads of the process, and they for the kernel. Mounts over io_uring are tested from outside, in `cli`.
 
 mod engine;
 mod memory;

@@ -6,7 +6,7 @@
 use crate::features::{compat_ro, describe, incompat};
 use crate::superblock::{Superblock, super_flags};
 
-/// What we may do with a filesystem.
+/// The permitted access to a filesystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// Read and write.
@@ -17,7 +17,7 @@ pub enum Admission {
     Refused(String),
 }
 
-/// What we may do with the filesystem that `sb` describes.
+/// The permitted access to the filesystem that `sb` describes.
 pub fn admission(sb: &Superblock) -> Admission {
     if let Some(reason) = refusal(sb) {
         return Admission::Refused(reason);

@@ -48,7 +48,7 @@ pub struct Chunk {
     pub sector_size: u32,
     /// 2 for RAID10, else 1 (0 from old mkfs).
     pub sub_stripes: u16,
-    /// Where the stripes lie, in stripe order.
+    /// The places of the stripes, in stripe order.
     pub stripes: Vec<ChunkStripe>,
 }
 
@@ -82,8 +82,8 @@ impl Chunk {
         }
     }
 
-    /// Whether both say the same about where addresses lie. The other fields have no meaning, and those of the superblock
-    /// and of the chunk tree may differ.
+    /// Whether both say the same about where addresses lie. The other fields have no meaning, and those of the
+    /// superblock and of the chunk tree may differ.
     pub fn maps_like(&self, other: &Chunk) -> bool {
         let said = |chunk: &Chunk| (chunk.start, chunk.length, chunk.kind);
         said(self) == said(other) && self.stripes == other.stripes
@@ -169,7 +169,7 @@ impl From<&ChunkStripe> for Stripe {
     }
 }
 
-/// What the rules for chunks depend on.
+/// The parameters of the rules for chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkLimits {
     /// The filesystem's sector size.

@@ -37,7 +37,7 @@ pub mod incompat {
     /// Remap tree.
     pub const REMAP_TREE: u64 = 1 << 17;
 
-    /// What we can read and write.
+    /// The features that we read and write.
     pub const SUPPORTED: u64 = MIXED_BACKREF
         | DEFAULT_SUBVOL
         | MIXED_GROUPS
@@ -50,7 +50,7 @@ pub mod incompat {
         | NO_HOLES
         | METADATA_UUID
         | RAID1C34;
-    /// What we can read, but must not write.
+    /// The features that we read, but must not write.
     pub const READ_ONLY: u64 = SIMPLE_QUOTA | ZONED;
 
     /// Names by bit, as `/sys/fs/btrfs/features` has them.
@@ -86,7 +86,7 @@ pub mod compat_ro {
     /// Block group items live in a tree of their own.
     pub const BLOCK_GROUP_TREE: u64 = 1 << 3;
 
-    /// What we maintain when writing.
+    /// The features that we maintain when writing.
     pub const SUPPORTED: u64 = FREE_SPACE_TREE | FREE_SPACE_TREE_VALID | VERITY | BLOCK_GROUP_TREE;
 
     /// Names by bit.

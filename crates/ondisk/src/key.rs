@@ -14,11 +14,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// A key in memory; ordered by object id, type, offset, all unsigned.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key {
-    /// What the item belongs to.
+    /// The object that the item belongs to.
     pub objectid: u64,
-    /// What the item is.
+    /// The type of the item.
     pub kind: KeyType,
-    /// What tells items of one object and type apart.
+    /// The value that distinguishes items of one object and type.
     pub offset: u64,
 }
 
@@ -165,7 +165,7 @@ key_types! {
     DEV_ITEM = 216, "DEV_ITEM";
     /// Chunk; offset is the logical address.
     CHUNK_ITEM = 228, "CHUNK_ITEM";
-    /// Where an extent of a RAID stripe tree filesystem lies.
+    /// The place of an extent in a filesystem with a RAID stripe tree.
     RAID_STRIPE = 230, "RAID_STRIPE";
     /// State of quotas.
     QGROUP_STATUS = 240, "QGROUP_STATUS";
@@ -197,8 +197,8 @@ pub mod objectid {
     pub const FIRST_CHUNK_TREE: u64 = 256;
     /// Device statistics in the device tree.
     pub const DEV_STATS: u64 = 0;
-    /// Devices that have missed writes, in the device tree: no number of the format but the letters "butterfs", so that other
-    /// writers keep such items and do not know them.
+    /// Devices that have missed writes, in the device tree: no number of the format but the letters "butterfs", so that
+    /// other writers keep such items and do not know them.
     pub const STALE_DEVICE: u64 = u64::from_be_bytes(*b"butterfs");
     /// A paused or running balance (−4).
     pub const BALANCE: u64 = (-4i64) as u64;

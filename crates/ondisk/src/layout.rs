@@ -52,7 +52,7 @@ pub struct Field {
     pub count: usize,
 }
 
-/// What has fields, or is one.
+/// A structure with fields, or a field.
 pub trait Layout {
     /// Appends its fields to `into`; it is called `name` and begins at `at`.
     fn describe(name: &str, at: usize, into: &mut Vec<Field>);
@@ -126,7 +126,8 @@ structures! {
     InodeItem Timespec InodeRef InodeExtref DirItem FileExtentHead FileExtentBody FileExtent
     ExtentItem TreeBlockInfo InlineRef ExtentDataRef SharedDataRef
     RootItem RootRef
-    BlockGroupItem FreeSpaceInfo FreeSpaceHeader ChunkHead Stripe DevItem DevExtent DevStats DevReplaceItem StaleDevice LeftState
+    BlockGroupItem FreeSpaceInfo FreeSpaceHeader ChunkHead Stripe DevItem DevExtent DevStats DevReplaceItem StaleDevice
+    LeftState
     QgroupStatus QgroupInfo QgroupLimit BalanceItem BalanceArgs
 }
 

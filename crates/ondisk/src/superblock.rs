@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const SUPERBLOCK_LEN: usize = 4096;
 /// `_BHRfS_M`.
 pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
-/// Where the copies lie on a device.
+/// The offsets of the copies on a device.
 pub const OFFSETS: [Physical; 3] = [Physical(65536), Physical(64 << 20), Physical(256 << 30)];
 /// Bytes for chunk items inside the superblock.
 pub const SYS_CHUNK_ARRAY_LEN: usize = 2048;
@@ -185,8 +185,8 @@ impl Superblock {
         Generation(self.generation.get())
     }
 
-    /// The generation of the commit before this one, as the backup roots remember it: one less, unless that commit got no
-    /// superblock.
+    /// The generation of the commit before this one, as the backup roots remember it: one less, unless that commit got
+    /// no superblock.
     pub fn previous_commit(&self) -> Generation {
         let own = self.generation.get();
         let remembered = self.super_roots.iter().map(|slot| slot.tree_root_gen.get());

@@ -6,8 +6,8 @@ use crate::values::{Finding, Report};
 use butterfs::{Check, DataCheck, Severity};
 use pyo3::prelude::*;
 
-/// Checks the filesystem on one or several devices, which is not open. With `data` all data is read too. `progress` is called
-/// with a word for the stage, its number and the number of stages.
+/// Checks the filesystem on one or several devices, which is not open. With `data` all data is read too. `progress` is
+/// called with a word for the stage, its number and the number of stages.
 #[pyfunction]
 #[pyo3(signature = (devices_or_paths, *, data=false, progress=None))]
 pub fn check(

@@ -1,7 +1,7 @@
 //! A value that is dropped without the interpreter lock.
 //!
-//! Dropping a handle can wait for a transaction of another thread, and closing a filesystem can wait for a device that is a
-//! Python object. Both need the interpreter lock in the other thread, so whoever drops must not hold it.
+//! Dropping a handle can wait for a transaction of another thread, and closing a filesystem can wait for a device that
+//! is a Python object. Both need the interpreter lock in the other thread, so whoever drops must not hold it.
 
 use pyo3::Python;
 use std::ops::Deref;

@@ -148,7 +148,7 @@ impl Dir {
         py.detach(|| self.0.remove_dir_all(path)).map_err(raised)
     }
 
-    /// Whether a path leads to something.
+    /// Returns true if a path leads to something.
     fn exists(&self, py: Python<'_>, path: PathBuf) -> PyResult<bool> {
         py.detach(|| self.0.exists(path)).map_err(raised)
     }
@@ -160,7 +160,7 @@ impl Dir {
         Ok(node.map_err(raised)?.into())
     }
 
-    /// What a path leads to, for its attributes.
+    /// The node that a path leads to, for its attributes.
     #[pyo3(signature = (path, *, follow_symlinks=true))]
     fn node(&self, py: Python<'_>, path: PathBuf, follow_symlinks: bool) -> PyResult<Node> {
         Ok(Node::of(py.detach(|| self.0.node(path, follow(follow_symlinks))).map_err(raised)?))

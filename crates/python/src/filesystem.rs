@@ -132,7 +132,7 @@ impl Filesystem {
         Ok(self.opened()?.notes().to_vec())
     }
 
-    /// How full it is.
+    /// The space of the filesystem.
     fn usage(&self, py: Python<'_>) -> PyResult<Usage> {
         self.work(py, |filesystem| Ok(filesystem.usage().into()))
     }
@@ -153,8 +153,9 @@ impl Filesystem {
         self.work(py, |filesystem| filesystem.set_default_subvolume(SubvolumeId::new(id)))
     }
 
-    /// Sends a read-only snapshot to an object with write(data): as a whole, or as the difference from `parent`. Returns the
-    /// bytes of the stream. `progress` is called with the bytes so far; if it returns False, or raises, the send ends.
+    /// Sends a read-only snapshot to an object with write(data): as a whole, or as the difference from `parent`.
+    /// Returns the bytes of the stream. `progress` is called with the bytes so far; if it returns False, or raises, the
+    /// send ends.
     #[pyo3(signature = (snapshot, stream, *, parent=None, version=1, compressed=false, progress=None))]
     #[allow(clippy::too_many_arguments)] // keywords, each with a default
     fn send(
@@ -171,8 +172,9 @@ impl Filesystem {
         streams::send(py, &self.opened()?, sending, stream, progress)
     }
 
-    /// Calls `work` with this filesystem and returns its result. All changes that it makes are durable then; if it raises, none
-    /// of them was made. Other threads that use the filesystem wait meanwhile, and `work` must not wait for them.
+    /// Calls `work` with this filesystem and returns its result. All changes that it makes are durable then; if it
+    /// raises, none of them was made. Other threads that use the filesystem wait meanwhile, and `work` must not wait
+    /// for them.
     fn transaction(this: Py<Filesystem>, py: Python<'_>, work: Py<PyAny>) -> PyResult<Py<PyAny>> {
         let filesystem = this.get().opened()?;
         py.detach(|| {

@@ -94,7 +94,7 @@ pub fn receive(
     }
 }
 
-/// What is sent, and how.
+/// The subvolumes to send, and the options.
 pub struct Sending {
     pub snapshot: u64,
     pub parent: Option<u64>,

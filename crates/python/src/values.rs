@@ -126,7 +126,7 @@ impl Subvolume {
     }
 }
 
-/// How full a filesystem is, in bytes.
+/// The space of a filesystem, in bytes.
 #[pyclass(frozen, get_all, module = "butterfs")]
 pub struct Usage {
     total: u64,
@@ -145,7 +145,7 @@ impl From<butterfs::Usage> for Usage {
 pub struct Finding {
     /// A word that names the kind and never changes its meaning.
     pub id: &'static str,
-    /// Whether it is an error; else a warning.
+    /// True for an error, false for a warning.
     pub is_error: bool,
     /// One sentence with place and values.
     pub message: String,

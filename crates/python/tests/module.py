@@ -99,7 +99,7 @@ def disk_with_filesystem():
 
 
 def threads_do_not_block_each_other():
-    """Objects are dropped in one thread while another one is inside of a transaction whose callback needs the interpreter."""
+    """Objects are dropped in one thread while another one is in a transaction whose callback needs the interpreter."""
     with butterfs.make(disk()) as filesystem:
         root = filesystem.root
         root.mkdir("d")

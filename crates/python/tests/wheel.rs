@@ -1,7 +1,7 @@
 //! The wheel is built, installed into a fresh virtual environment, and used: every example, and `tests/module.py`.
 //!
-//! The build tool comes from `cargo xtask test`, which installs it below the build output. The wheel is a release build that
-//! shares the build output with everything else, so that little is compiled for it.
+//! The build tool comes from `cargo xtask test`, which installs it below the build output. The wheel is a release build
+//! that shares the build output with everything else, so that little is compiled for it.
 
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::{self, Scratch};

@@ -1,7 +1,7 @@
-//! What fuzzers call: streams from any bytes, and what must hold for them.
+//! Entry points for fuzzers: streams from any bytes, and the rules that must hold for them.
 //!
-//! Random bytes hardly ever have the right checksums, so [`sealed`] gives them; [`mutated`] disturbs a stream that makes
-//! sense. Nothing here is random by itself.
+//! Random bytes hardly ever have the right checksums, so [`sealed`] gives them; [`mutated`] disturbs a stream that
+//! makes sense. Nothing here is random by itself.
 
 use crate::apply::{self, Error, Observer, Options, StreamTarget, Summary};
 use crate::wire::{COMMAND_HEADER_LEN, Command, Decoder, Event, STREAM_HEADER_LEN, Version, encode, encode_header};

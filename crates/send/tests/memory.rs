@@ -19,11 +19,11 @@ const WORK: &str = "BUTTERFS_MEASURED_WORK";
 const IMAGE: &str = "BUTTERFS_MEASURED_IMAGE";
 const FILES: &str = "BUTTERFS_MEASURED_FILES";
 const CACHE: usize = 4 << 20;
-/// What `send --help` says of buffers and caches, and the engine's cache of blocks.
+/// The memory for buffers and caches according to `send --help`, and the engine's cache of blocks.
 const SEND_KIB: u64 = (40 << 10) + 2 * (CACHE as u64 >> 10);
-/// What `send --help` says of a file that was renamed, with its two names of 20 bytes.
+/// The memory for a renamed file according to `send --help`, with its two names of 20 bytes.
 const RENAMED_BYTES: u64 = 150 + 40;
-/// What `receive --help` says: the largest command, what is not committed, and what the engine caches.
+/// The memory according to `receive --help`: the largest command, what is not committed, and what the engine caches.
 const RECEIVE_KIB: u64 = (17 << 10) + (100 << 10) + 2 * (CACHE as u64 >> 10);
 
 fn options() -> Options {

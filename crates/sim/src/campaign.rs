@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What to run.
+/// The configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The seeds.
@@ -21,12 +21,12 @@ pub struct Campaign {
     pub threads: usize,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Seeds that were run.
     pub runs: usize,
-    /// Crash states that were judged.
+    /// Crash states that were checked.
     pub states: usize,
     /// Of them, by the kernel too.
     pub kernel_states: usize,

@@ -1,4 +1,4 @@
-//! Who says what the next step is: a seed, or a list of steps from an earlier run.
+//! The source of the next step: a seed, or a list of steps from an earlier run.
 
 use crate::members::Aim;
 use crate::plan::Plan;

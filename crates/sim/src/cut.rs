@@ -10,7 +10,7 @@ use std::ops::Range;
 /// A moment, and what becomes of what was in flight then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cut {
-    /// So many events happened.
+    /// The number of events that happened.
     pub prefix: usize,
     /// Everything in flight is kept when this is zero; otherwise what is kept follows from it.
     pub seed: u64,
@@ -40,12 +40,12 @@ impl Cut {
 /// Makes the disks.
 pub struct Disks<'a> {
     events: &'a [Event],
-    /// What is durable of the events that were looked at.
+    /// The durable part of the events so far.
     durable: MemoryDevice,
     looked_at: usize,
     /// The others of them.
     in_flight: Vec<usize>,
-    /// How many events the flushes of each device made durable.
+    /// The number of events the flushes of each device made durable.
     covered: Vec<usize>,
 }
 

@@ -1,20 +1,21 @@
-//! What goes wrong with the device of a simulated life, besides power cuts.
+//! The faults of the device of a simulated life, besides power cuts.
 //!
 //! # The fault model
-//! 1. All faults strike one device, chosen by the seed for the whole run. *Silent* ones strike reads and writes of one copy
-//!    of what has several: of each DUP chunk one mirror, of other mirrored chunks the one on that device. A read fails, has a wrong bit, or brings the bytes of another place; a write is lost, torn,
-//!    stored with a wrong bit, or stored at another place of such a mirror. Nobody who uses the filesystem may notice.
-//! 2. They strike file data that has one copy too. Then an I/O error is allowed for what lies in a damaged sector, and for
-//!    an operation that met a bad read. Other content, and other errors, never.
+//! 1. All faults strike one device, chosen by the seed for the whole run. *Silent* ones strike reads and writes of one
+//!    copy of what has several: of each DUP chunk one mirror, of other mirrored chunks the one on that device. A read
+//!    fails, has a wrong bit, or brings the bytes of another place; a write is lost, torn, stored with a wrong bit, or
+//!    stored at another place of such a mirror. Nobody who uses the filesystem may notice.
+//! 2. They strike file data that has one copy too. Then an I/O error is allowed for what lies in a damaged sector, and
+//!    for an operation that met a bad read. Other content, and other errors, never.
 //! 3. *Told* faults: from one moment on, for one operation or for ever, writes fail anywhere, or flushes; after a flush
-//!    has failed, all writes fail. Operations may then fail with an I/O error and change nothing, or the filesystem stops
-//!    writing. What was promised before stays promised, and what fails promises nothing.
-//!    Where the profile survives that one of several devices fails, nobody may notice.
-//! 4. Writes of mirrors are only stored with a wrong bit, not lost, torn or misdirected, in the lives after the first: a
-//!    commit that a crash cut off leaves blocks of the same addresses and the same generation as those of the next try, and
-//!    nothing in the format tells one from the other.
-//! 5. Tree blocks with one copy and primary superblocks are struck by told faults only: nothing can be done without them.
-//!    Chunks that are made in a life are not struck silently in the same life.
+//!    has failed, all writes fail. Operations may then fail with an I/O error and change nothing, or the filesystem
+//!    stops writing. What was promised before stays promised, and what fails promises nothing. Where the profile
+//!    survives that one of several devices fails, nobody may notice.
+//! 4. Writes of mirrors are only stored with a wrong bit, not lost, torn or misdirected, in the lives after the first:
+//!    a commit that a crash cut off leaves blocks of the same addresses and the same generation as those of the next
+//!    try, and nothing in the format tells one from the other.
+//! 5. Tree blocks with one copy and primary superblocks are struck by told faults only: nothing can be done without
+//!    them. Chunks that are made in a life are not struck silently in the same life.
 //!
 //! # Invariants
 //! 1. Faults follow from the seed and the sequence of operations alone.
@@ -56,7 +57,7 @@ pub struct Faults {
 pub struct Failing {
     /// Writes or flushes.
     pub on: Operation,
-    /// So many go well first.
+    /// The number of operations that succeed first.
     pub after: u64,
     /// All later ones fail too.
     pub for_ever: bool,
@@ -93,7 +94,7 @@ impl Faults {
     }
 }
 
-/// What silent faults may strike.
+/// The kind of content that silent faults may hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// One copy of DUP, which survives no failed write.
@@ -125,7 +126,7 @@ impl Damaged {
         self.sectors.is_empty() && self.stale.is_empty()
     }
 
-    /// Whether a device was given up or away.
+    /// Whether a device was marked failed or was missing.
     pub fn is_stale(&self) -> bool {
         !self.stale.is_empty()
     }
@@ -160,7 +161,7 @@ impl Damaged {
     }
 }
 
-/// How many faults struck.
+/// The number of faults that struck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Struck {
     /// Reads and writes of mirrors.
@@ -234,7 +235,7 @@ impl FaultyLife {
         FaultyLife { device, alone, after_crash: life > 0, faults, zones, state: Mutex::new(state) }
     }
 
-    /// How many faults struck so far.
+    /// The number of faults that struck so far.
     pub fn struck(&self) -> Struck {
         self.state().struck
     }
@@ -335,7 +336,7 @@ impl FaultyLife {
     }
 }
 
-/// What silent faults may strike of a chunk on the one device.
+/// The part of a chunk on the one device that silent faults may hit.
 fn zone(chunk: &Chunk, device: DeviceId, run: u64) -> Option<(Range<u64>, Kind)> {
     let stripe = |index: usize| {
         let start = chunk.stripes[index].physical.0;

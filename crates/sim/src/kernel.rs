@@ -1,4 +1,4 @@
-//! The kernel and `btrfs check` as judges of states.
+//! The kernel and `btrfs check` as oracles of states.
 
 use crate::plan::Plan;
 use crate::state::Expected;

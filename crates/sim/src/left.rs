@@ -1,4 +1,4 @@
-//! What a crash left: judged with all devices and with some, and what the next life begins with.
+//! The state after a crash: checked with all devices and with some, and what the next life begins with.
 
 use crate::cut::Cut;
 use crate::faults::Damaged;
@@ -61,7 +61,7 @@ impl<'a> Left<'a> {
         self.forked.union(&self.away).copied().collect()
     }
 
-    /// Judges the state with all devices; how often it was refused.
+    /// Checks the state with all devices; how often it was refused.
     pub(crate) fn judge(&self, how: Thorough) -> Result<usize, String> {
         if self.judge_given(&Given::default(), how)? == Verdict::Shown {
             return Ok(0);
@@ -74,7 +74,7 @@ impl<'a> Left<'a> {
         }
     }
 
-    /// Judges it with some devices away, if that can be; how often it was refused.
+    /// Checks it with some devices away, if that can be; how often it was refused.
     pub(crate) fn judge_some(&self, seed: u64) -> Result<usize, String> {
         if !self.plan.members || tolerance(self.plan) == 0 {
             return Ok(0);
@@ -108,8 +108,8 @@ impl<'a> Left<'a> {
         )
     }
 
-    /// Whether a crash came between the superblocks of devices while others were away, or are now: nothing tells the blocks of
-    /// the last commit from those of one that was cut off, on a device that lacks the superblock.
+    /// Whether a crash came between the superblocks of devices while others were away, or are now: nothing tells the
+    /// blocks of the last commit from those of one that was cut off, on a device that lacks the superblock.
     fn is_torn(&self, given: &Given) -> bool {
         let (there, away): (Devices, Devices) = (0..self.plan.devices)
             .filter(|device| given.believes(*device))
@@ -119,8 +119,8 @@ impl<'a> Left<'a> {
         some_away && !there.is_disjoint(&lagging)
     }
 
-    /// Whether none of the given devices took part in a commit of the life, and they do not agree with those that led when it
-    /// began: then they show something else, and nobody was promised anything since.
+    /// Whether none of the given devices took part in a commit of the life, and they do not agree with those that led
+    /// when it began: then they show something else, and nobody was promised anything since.
     fn is_undecided(&self, given: &Given) -> bool {
         let lived = Given::without(&given.away.union(&self.forked).copied().collect());
         let ruling = |disk: &MemoryDevice, given: &Given| state::ruling(self.plan, disk, given);
@@ -131,9 +131,9 @@ impl<'a> Left<'a> {
         !has_committed && (is_forked || !agreed)
     }
 
-    /// Whether a device that has something of a commit that was cut off is given, and one is not that may hold the only other
-    /// copies: blocks of that commit have the addresses and generations of those that were written without it, so where each is
-    /// on some devices only, those that are left may look right and be of two commits.
+    /// Whether a device that has something of a commit that was cut off is given, and one is not that may hold the only
+    /// other copies: blocks of that commit have the addresses and generations of those that were written without it, so
+    /// where each is on some devices only, those that are left may look right and be of two commits.
     fn is_masked(&self, given: &Given) -> bool {
         let is_forked = self.forked.iter().any(|device| given.believes(*device));
         let is_everywhere = tolerance(self.plan) + 1 == self.plan.devices;
@@ -157,8 +157,8 @@ impl<'a> Left<'a> {
         crate::kernel::judge(self.plan, self.disk, self.expected(&given, &self.damaged, false))
     }
 
-    /// A life on what a crash left: the disk, and the model of what it shows; none when that is not known any more. Where the
-    /// devices that should come are refused, all of them come.
+    /// A life on what a crash left: the disk, and the model of what it shows; none when that is not known any more.
+    /// Where the devices that should come are refused, all of them come.
     pub(crate) fn begin_again(&self, attendance: Attendance) -> Result<Option<Beginning>, String> {
         let all = Given::default();
         let without_forked = Given { given_up: self.doubtful(), ..Given::default() };
@@ -189,8 +189,8 @@ impl<'a> Left<'a> {
         Ok(None)
     }
 
-    /// Whether it does not matter which device is read, of the given ones and of all: data without checksums that was on its way
-    /// at a crash may differ from mirror to mirror, and nothing in the format tells which is newer.
+    /// Whether it does not matter which device is read, of the given ones and of all: data without checksums that was
+    /// on its way at a crash may differ from mirror to mirror, and nothing in the format tells which is newer.
     fn mirrors_agree(&self, given: &Given, shown: &Fingerprint) -> Result<bool, String> {
         let some = |device: usize| {
             let also_away = |mut less: Given| {
@@ -236,8 +236,9 @@ impl<'a> Left<'a> {
 }
 
 /// Devices of those given that lead to something else than the one that rules. Where those of the last commit lead to
-/// different logs, all of them: a crash came between the superblocks of a log, or a device did not take one, and nothing in the
-/// format tells which log is the newer. The one that is not replayed may be overwritten before its superblock is.
+/// different logs, all of them: a crash came between the superblocks of a log, or a device did not take one, and
+/// nothing in the format tells which log is the newer. The one that is not replayed may be overwritten before its
+/// superblock is.
 pub(crate) fn lagging(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Devices {
     let own = |device: usize| state::ruling(plan, disk, &Given::only(plan, device));
     let Some(newest) = state::ruling(plan, disk, given) else { return Devices::new() };

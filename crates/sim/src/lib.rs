@@ -1,5 +1,5 @@
-//! The simulator: a seed becomes a filesystem, a workload, faults and crashes; every state that a crash leaves is opened
-//! and judged.
+//! The simulator: a seed becomes a filesystem, a workload, faults and crashes; every state that a crash leaves is
+//! opened and checked.
 //!
 //! # The fault model
 //! 1. A write is durable once a flush of its device has completed that began after the write had completed. A crash
@@ -10,20 +10,21 @@
 //! 3. The primary superblock is torn only where the device is large enough for a second copy (more than 64 MiB); below
 //!    that its 4 KiB are written as a whole or not at all. For the kernel and btrfs-progs, which look at the primary
 //!    only, it is never torn.
-//! 4. In plans with faults reads, writes and flushes go wrong too, as [`faults`] says, and in plans with members devices leave,
-//!    return and fail, as [`members`] says; in others nothing else does. Memory holds what was put there.
+//! 4. In plans with faults reads, writes and flushes go wrong too, as [`faults`] says, and in plans with members
+//!    devices leave, return and fail, as [`members`] says; in others nothing else does. Memory holds what was put
+//!    there.
 //!
 //! # What must hold
-//! After each crash the filesystem opens, the judge (`butterfs-check`, all data checksums included) finds it clean, and
-//! it shows what [`testkit::promise`](butterfs_testkit::promise) allows. Of some states the kernel and `btrfs check` say
-//! the same.
+//! After each crash the filesystem opens, the checker (`butterfs-check`, all data checksums included) finds it clean,
+//! and it shows what [`testkit::promise`](butterfs_testkit::promise) allows. Of some states the kernel and `btrfs
+//! check` say the same.
 //!
 //! # Invariants
 //! 1. The same seed gives the same run, byte for byte: time and randomness come from it, work in the background is a
 //!    step of the workload, and what other threads do while a commit writes is run inside the commit ([`meanwhile`]).
 //! 2. A run changes nothing outside of its memory but the images that it exports.
 //!
-//! [`interleave`] runs operations of several threads inside each other, and judges what comes of them alike.
+//! [`interleave`] runs operations of several threads inside each other, and checks what comes of them alike.
 //!
 //! # Not here
 //! Threads that the engine starts by itself.

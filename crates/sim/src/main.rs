@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] [--faults|--members|--parity|--split|--together|--discards]
+usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] \
+[--faults|--members|--parity|--split|--together|--discards]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
                        [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
@@ -34,7 +35,8 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --parity           the same on RAID5 and RAID6
   --canary NAME      a bug on purpose: no-barrier, miscounted, reused-early, item-left-out, log-early,
                      discarded-early (with --discards),
-                     checksum-ignored, error-ignored; with --interleave checked-early, in-place-unprotected; with --members
+                     checksum-ignored, error-ignored; with --interleave checked-early, in-place-unprotected; with \
+                     --members
                      stale-believed, stale-forgotten, mirrors-take-turns, log-on-too-few, interrupted-forgiven,
                      loss-unnamed, repairs-from-stale, unshared-early; with --split
                      histories-not-compared";
@@ -282,8 +284,8 @@ fn report_explored(explored: &Explored, started: Instant) {
     let Explored { units, done, workloads, states, log_states, kernel_states, failures } = explored;
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "{done} of {units} units (go on with --from {done}): {workloads} workloads, {states} states ({log_states} with a \
-         log, {kernel_states} by the kernel too), {} failed, in {seconds:.0} s",
+        "{done} of {units} units (go on with --from {done}): {workloads} workloads, {states} states ({log_states} with \
+         a log, {kernel_states} by the kernel too), {} failed, in {seconds:.0} s",
         failures.len()
     );
 }

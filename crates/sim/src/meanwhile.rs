@@ -1,8 +1,8 @@
 //! Time, randomness and other threads of a simulated filesystem.
 //!
 //! While a commit writes, the engine lets other threads go on in the next transaction. The simulator has one thread: at
-//! each [`Point`] of a commit it runs what the others would do, and then the commit goes on. A life can end by a panic at one
-//! of the places that the engine passes.
+//! each [`Point`] of a commit it runs what the others would do, and then the commit goes on. A life can end by a panic
+//! at one of the places that the engine passes.
 
 use butterfs_fs::Env;
 use butterfs_fs::env::{Point, Source, Time};

@@ -1,4 +1,4 @@
-//! What follows from a seed before anything runs: the format, the sizes, the kind of workload.
+//! The plan that follows from a seed before anything runs: the format, the sizes, the kind of workload.
 
 use crate::faults::Faults;
 use crate::members::{Aim, Attendance, Given};
@@ -45,13 +45,13 @@ pub struct Plan {
     pub fills: bool,
     /// An fsync may write a log.
     pub logs: bool,
-    /// What goes wrong besides crashes.
+    /// The faults besides crashes.
     pub faults: Option<Faults>,
     /// Several steps become durable together, or are taken back.
     pub together: bool,
     /// Devices leave, return and fail, and keep data without checksums.
     pub members: bool,
-    /// What their faults are aimed at.
+    /// The target of their faults.
     pub aim: Option<Aim>,
     /// Two sides live on without each other.
     pub split: bool,
@@ -129,7 +129,7 @@ const LOGS: &[(usize, &str, &str)] = &[(2, "raid1", "single"), (2, "raid1", "sin
 const SPLIT: &[(usize, &str, &str)] =
     &[(2, "raid1", "raid1"), (2, "raid1", "raid1"), (3, "raid1c3", "raid1c3"), (4, "raid1c4", "raid1c4")];
 
-/// A few dozen inodes and small files, so that a state is judged in milliseconds.
+/// A few dozen inodes and small files, so that a state is checked in milliseconds.
 const SHAPE: Shape = Shape {
     inodes_max: 48,
     depth_max: 3,
@@ -186,8 +186,8 @@ impl Plan {
         }
     }
 
-    /// The plan that follows from `seed`, with discards: on one or several devices, with and without faults, members that leave
-    /// and return, and steps that become durable together.
+    /// The plan that follows from `seed`, with discards: on one or several devices, with and without faults, members
+    /// that leave and return, and steps that become durable together.
     pub fn with_discards(seed: u64) -> Plan {
         let plan = match seed % 5 {
             0 => Plan::with_faults(seed),
@@ -223,8 +223,8 @@ impl Plan {
         plan
     }
 
-    /// The device that is away in the first life, and back in the next one: the one that faults strike, where the profiles
-    /// survive that.
+    /// The device that is away in the first life, and back in the next one: the one that faults strike, where the
+    /// profiles survive that.
     fn absent(&self, life: usize) -> Option<usize> {
         let survives = |name: &str| Profile::named(name).is_some_and(|profile| profile.tolerated_failures > 0);
         let leaves = self.devices > 1 && survives(self.metadata) && survives(self.data) && self.seed.is_multiple_of(3);
@@ -267,7 +267,7 @@ impl Plan {
         plan
     }
 
-    /// What an aim needs.
+    /// Prepares the plan for an aim.
     fn aim_at(&mut self, aim: Option<Aim>, rng: &mut Rng) {
         self.aim = aim;
         let profiles = match aim {
@@ -289,7 +289,7 @@ impl Plan {
         plan
     }
 
-    /// What becomes of the devices in a life.
+    /// The attendance of the devices in a life.
     pub fn attendance(&self, life: usize) -> Attendance {
         if self.split {
             let whole = Attendance::of(self, life);
@@ -345,7 +345,7 @@ impl Plan {
             subvolume: Subvolume::Id(TreeId::FS),
             access_times: AccessTimes::Never,
             no_tree_log: !self.logs,
-            // What is overwritten in place endangers other such data, which the judge would take for lost.
+            // What is overwritten in place endangers other such data, which the checker would take for lost.
             parity_writes: ParityWrites::Copied,
             node_cache_bytes: 128 << 10,
             // Data that a device refuses is dropped when writers need the memory, which nobody here expects.

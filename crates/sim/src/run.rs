@@ -26,10 +26,10 @@ pub struct Manner {
     pub kernel_every: usize,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Crash states that were judged.
+    /// Crash states that were checked.
     pub states: usize,
     /// Of them, by the kernel too.
     pub kernel_states: usize,
@@ -47,16 +47,16 @@ pub struct Outcome {
     pub failure: Option<Box<Failure>>,
 }
 
-/// What went wrong, with all that is needed to see it again.
+/// A failure, with all that is needed to repeat it.
 #[derive(Clone)]
 pub struct Failure {
     /// The plan, with the seed.
     pub plan: Plan,
     /// Which life, counted from 0.
     pub life: usize,
-    /// Where it was cut; none when something was wrong before.
+    /// The cut; none when something was wrong before.
     pub cut: Option<Cut>,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
     /// The life's steps.
     pub steps: Vec<Planned>,
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Failure {
     }
 }
 
-/// What a life begins with.
+/// The start of a life.
 #[derive(Clone)]
 pub(crate) struct Beginning {
     pub base: Arc<MemoryDevice>,
@@ -125,7 +125,7 @@ pub fn run(plan: &Plan, manner: Manner) -> Outcome {
     outcome
 }
 
-/// Runs one life and judges the states its cuts leave; returns what the next one begins with.
+/// Runs one life and checks the states its cuts leave; returns what the next one begins with.
 pub(crate) fn one_life(
     plan: &Plan,
     manner: Manner,
@@ -234,8 +234,8 @@ impl Failure {
         smallest
     }
 
-    /// Writes the disk that the crash left, or that the life began with, into a file of `folder`; returns its path. Several
-    /// devices lie in it one behind the other.
+    /// Writes the disk that the crash left, or that the life began with, into a file of `folder`; returns its path.
+    /// Several devices lie in it one behind the other.
     pub fn export(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let path = folder.join(format!("sim-{}.img", self.plan.seed));
         let disk = self.disk.as_ref().unwrap_or(&self.beginning.base);

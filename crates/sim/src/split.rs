@@ -3,10 +3,11 @@
 //! # What must hold
 //! 1. Where both sides have committed something that the other lacks, all devices together are refused.
 //! 2. Where one side has committed nothing since, it was only away: together they show the other side.
-//! 3. With one side given up (`-o stale=`) the other one is shown, exactly; and after a resync by any devices, and by a clean disk.
+//! 3. With one side given up (`-o stale=`) the other one is shown, exactly; and after a resync by any devices, and by a
+//!    clean disk.
 //!
-//! A side has any number of commits: none when it was never opened or did nothing, one, or many, ended by a crash or not. The
-//! crash before may have left logs, which both sides replay.
+//! A side has any number of commits: none when it was never opened or did nothing, one, or many, ended by a crash or
+//! not. The crash before may have left logs, which both sides replay.
 
 use crate::choice::Seeded;
 use crate::faults::Damaged;
@@ -49,7 +50,7 @@ pub(crate) fn given(plan: &Plan, life: usize) -> Given {
     }
 }
 
-/// What a side has become.
+/// The state of a side.
 struct Side {
     devices: Devices,
     disk: Arc<MemoryDevice>,
@@ -63,7 +64,7 @@ struct Side {
 }
 
 impl Side {
-    /// What is wrong with what a filesystem shows, if that should be this side.
+    /// Explains why a filesystem does not show this side, if it should.
     fn explain(&self, filesystem: &Filesystem) -> Result<(), String> {
         let shown = Fingerprint::of_damaged_library(filesystem)?;
         let damaged = Damaged::default();
@@ -94,7 +95,7 @@ fn run_to(plan: &Plan, manner: Manner, outcome: &mut Outcome) -> Result<(), Box<
     })
 }
 
-/// What becomes of a side in its lives, the first of which has this number; none when it is not known.
+/// The state of a side after its lives, the first of which has this number; none if it is unknown.
 fn live_apart(
     plan: &Plan,
     manner: Manner,
@@ -172,7 +173,7 @@ fn join(plan: &Plan, common: &Beginning, sides: [&Side; 2], outcome: &mut Outcom
     give_up(plan, sides, 1)
 }
 
-/// What is accepted shows the side that has committed.
+/// A filesystem that is accepted shows the side that has committed.
 fn accepted(sides: [&Side; 2], filesystem: &Filesystem) -> Result<(), String> {
     if sides.iter().all(|side| side.has_own && side.has_changed) {
         return Err("both sides have something, and they are opened together".to_owned());

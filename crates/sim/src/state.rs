@@ -1,4 +1,4 @@
-//! One state that a crash left: opened, judged, and compared with what is allowed.
+//! One state that a crash left: opened, checked, and compared with what is allowed.
 
 use crate::faults::Damaged;
 use crate::meanwhile::environment;
@@ -24,18 +24,18 @@ use std::sync::Arc;
 /// How much is asked about a state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Thorough {
-    /// Recovery is ended by a commit, and the disk is judged again.
+    /// Recovery is ended by a commit, and the disk is checked again.
     pub recovered: bool,
 }
 
-/// What a state is compared with.
+/// The expectation that a state is compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     /// The states that may be shown.
     pub allowed: &'a History,
     /// The inodes' numbers.
     pub numbers: &'a Numbers,
-    /// What the life began with, and what that showed.
+    /// The disk at the start of the life, and its content.
     pub beginning: (&'a MemoryDevice, &'a Arc<ModelState>),
     /// Sectors that faults have damaged in this run.
     pub damaged: &'a Damaged,
@@ -47,7 +47,7 @@ pub struct Expected<'a> {
     pub may_refuse: bool,
 }
 
-/// What became of a state.
+/// The outcome of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It shows what is allowed.
@@ -88,7 +88,7 @@ pub fn recovering(plan: &Plan) -> Options {
     Options { policies: Policies::default(), ..plan.options() }
 }
 
-/// The engine that opens what is judged: it has bugs on purpose where they are about opening.
+/// The engine that opens the checked disk. It contains the canaries that concern opening.
 pub fn judging(plan: &Plan) -> Options {
     let canary = plan.canary.filter(|canary| canary.is_about_opening());
     Options { policies: Policies { canary, ..Policies::default() }, ..plan.options() }
@@ -104,7 +104,7 @@ fn open_given(disk: &Arc<MemoryDevice>, options: Options, plan: &Plan, given: &G
     opened.map_err(|error| format!("it does not open: {error}"))
 }
 
-/// Where the chunks of a disk lie.
+/// The chunks of a disk.
 pub fn chunks(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Result<ChunkMap, String> {
     let options = Options { read_only: true, no_log_replay: true, ..recovering(plan) };
     Ok((*open(disk, options, plan, given)?.chunks()).clone())
@@ -145,7 +145,7 @@ pub fn tolerant(
     }
 }
 
-/// Judges a disk, or says what is wrong with it.
+/// Checks a disk, or says what is wrong with it.
 pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thorough) -> Result<Verdict, String> {
     let (damaged, given) = (expected.damaged, expected.given);
     if *given == Given::default() && !expected.may_refuse {
@@ -200,8 +200,9 @@ fn shown_without_any(
     Ok(())
 }
 
-/// Reading twice: the second time every copy that is tried first is good, because the first time has repaired it. What was read
-/// while a device was stale, which is the source of no repair, stays in memory behind the resync: it is read once more.
+/// Reading twice: the second time every copy that is tried first is good, because the first time has repaired it. What
+/// was read while a device was stale, which is the source of no repair, stays in memory behind the resync: it is read
+/// once more.
 fn repaired(plan: &Plan, disk: &Arc<MemoryDevice>, damaged: &Damaged) -> Result<(), String> {
     // A failed device is repaired by a scrub.
     if damaged.is_empty() || damaged.is_stale() {
@@ -254,17 +255,17 @@ pub fn has_log(plan: &Plan, disk: &MemoryDevice) -> bool {
     superblocks(plan, disk, &Given::default()).iter().any(|found| found.log_root.get() != 0)
 }
 
-/// Asks the judge about a disk, all data checksums included.
+/// Runs the checker on a disk, all data checksums included.
 pub fn clean(disk: &MemoryDevice, devices: usize) -> Result<(), String> {
     clean_devices(parts::devices(disk, devices))
 }
 
-/// Asks the judge about devices, all data checksums included.
+/// Runs the checker on devices, all data checksums included.
 pub fn clean_devices(devices: Vec<Arc<dyn BlockDevice>>) -> Result<(), String> {
     verdict(devices, &|_| true)
 }
 
-/// Asks the judge about a disk of which these sectors were damaged.
+/// Runs the checker on a disk of which these sectors were damaged.
 fn clean_but(plan: &Plan, disk: &MemoryDevice, damaged: &Damaged) -> Result<(), String> {
     if damaged.is_empty() {
         return clean(disk, plan.devices);

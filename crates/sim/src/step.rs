@@ -56,7 +56,7 @@ pub enum Step {
     },
 }
 
-/// What a transaction of several steps fails with, where it is to fail.
+/// The error of a transaction of several steps that is to fail.
 pub const TAKEN_BACK: Errno = Errno::INTR;
 
 /// A step, and what other threads do while its commits write.
@@ -82,7 +82,7 @@ impl Step {
         }
     }
 
-    /// What the step promises when it returns; asked before it is applied to `model`.
+    /// The durability that the step guarantees when it returns; asked before it is applied to `model`.
     pub fn promise(&self, model: &ModelFs) -> Option<Promise> {
         match self {
             Step::Op(op) => Promise::of(op, model),

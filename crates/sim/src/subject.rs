@@ -1,6 +1,7 @@
 //! The engine as what steps are done to.
 //!
-//! Invariant: a step that commits holds nothing of this while it runs, because the steps of other threads run inside it.
+//! Invariant: a step that commits holds nothing of this while it runs, because the steps of other threads run inside
+//! it.
 
 use crate::members::Watch;
 use crate::step::Step;

@@ -1,4 +1,4 @@
-//! What the simulator found, each as the shortest sequence that showed it.
+//! Bugs that the simulator found, each as the shortest sequence that showed it.
 
 use butterfs_device::{BlockDevice, Event, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation, Recorder};
 use butterfs_fs::env::Point;
@@ -47,8 +47,8 @@ fn numbers_of_deleted_inodes_are_not_used_again() {
     clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// What was changed in a subvolume just before it was deleted was half written: its entries, but not the size of their
-/// folder. Nobody sees the content of a deleted subvolume, but others judge it until it is dropped.
+/// Changes in a subvolume just before its deletion were half written: its entries, but not the size of their
+/// folder. Nobody sees the content of a deleted subvolume, but checkers look at it until it is dropped.
 #[test]
 fn a_deleted_subvolume_is_whole_until_it_is_dropped() {
     let disk = made();
@@ -86,8 +86,8 @@ fn a_hole_does_not_make_a_file_longer() {
     clean(&disk, 1).unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// A hole up to the end of a file that had grown again since it was cut: the commit before the sectors in front of the hole
-/// were written had the new size already, and showed what had been cut off.
+/// A hole up to the end of a file that had grown again since it was cut: the commit before the sectors in front of the
+/// hole were written had the new size already, and showed what had been cut off.
 #[test]
 fn a_hole_at_the_end_shows_nothing_old() {
     for (written, cut, added, hole) in [(2254, 602, 276..1081, 457..11_090), (17_490, 904, 904..13_192, 13_192..17_900)]
@@ -113,7 +113,8 @@ fn a_hole_at_the_end_shows_nothing_old() {
     }
 }
 
-/// A range was zeroed in the buffer before the device refused what else was buffered: the call failed and had changed the file.
+/// A range was zeroed in the buffer before the device refused what else was buffered: the call failed and had changed
+/// the file.
 #[test]
 fn zeros_that_a_device_refuses_change_nothing() {
     let disk = made();
@@ -132,8 +133,8 @@ fn zeros_that_a_device_refuses_change_nothing() {
     assert!(content == expected, "the call has failed");
 }
 
-/// A snapshot that changed in the transaction of several operations that made it: what it had got there was taken for its
-/// source's, and named it still when it was gone and another snapshot kept it.
+/// A snapshot that changed in the transaction of several operations that made it: what it had got there was taken for
+/// its source's, and named it still when it was gone and another snapshot kept it.
 #[test]
 fn a_snapshot_that_changes_as_it_is_made_is_dropped() {
     let disk = made();
@@ -189,7 +190,7 @@ fn a_renamed_subvolume_is_fsynced() {
     filesystem.lookup(root, b"old").expect_err("it was renamed");
 }
 
-/// The judge took an inode without a name for lost when it was the last one before its orphan item.
+/// The checker took an inode without a name for lost when it was the last one before its orphan item.
 #[test]
 fn the_last_inode_may_be_an_orphan() {
     let disk = made();
@@ -289,10 +290,10 @@ fn a_log_that_cannot_be_written_becomes_a_commit() {
     }
 }
 
-/// A file lost data that another one shares, and that one wrote in place before the loss was durable: after a power cut the
-/// first file had the other's new data.
+/// A file lost data that another one shares, and that one wrote in place before the loss was durable: after a power cut
+/// the first file had the other's new data.
 #[test]
-fn what_a_commit_unshares_is_not_overwritten_before_it_is_durable() {
+fn blocks_unshared_by_a_commit_are_not_overwritten_before_it_is_durable() {
     let first_byte = |canary: Option<Canary>| {
         let disk = made();
         let device: Arc<dyn BlockDevice> = disk.clone();
@@ -331,9 +332,9 @@ fn what_a_commit_unshares_is_not_overwritten_before_it_is_durable() {
     assert_eq!(first_byte(Some(Canary::UnsharedEarly)), 8, "the test would not notice");
 }
 
-/// The flush of one device fails in a commit, and the power goes when one of the other three has the superblock. Three devices
-/// then lack it, which is more than RAID1 survives, so those two that only lack the superblock count as whole; the third one did
-/// too, and files without checksums were read from where it had nothing (as by Linux 6.18).
+/// The flush of one device fails in a commit, and the power goes when one of the other three has the superblock. Three
+/// devices then lack it, which is more than RAID1 survives, so those two that only lack the superblock count as whole;
+/// the third one did too, and files without checksums were read from where it had nothing (as by Linux 6.18).
 #[test]
 fn a_device_that_fails_in_a_commit_is_named_before_a_power_cut_can_hide_it() {
     let outcomes = |canary: Option<Canary>| {
@@ -362,7 +363,8 @@ fn a_label_outlives_a_commit_without_a_superblock() {
     assert_eq!(&filesystem.superblock().label[..6], b"label\0");
 }
 
-/// What is wrong after a power cut that has kept one new superblock, of a commit in which the flush of a device has failed.
+/// The errors after a power cut that has kept one new superblock, of a commit in which the flush of a device has
+/// failed.
 fn shown_after_a_failed_flush(failing: usize, leader: usize, canary: Option<Canary>) -> Result<(), String> {
     const LEN: usize = 4 << 20;
     let plan = Plan { devices: 4, bytes: 160 << 20, metadata: "raid1", data: "raid1", features: "", ..Plan::of(1) };
@@ -407,8 +409,8 @@ fn shown_after_a_failed_flush(failing: usize, leader: usize, canary: Option<Cana
     clean(&left, plan.devices).map_err(|what| format!("{failing}, {leader}: {what}"))
 }
 
-/// Devices that were written without each other are refused, whichever has more commits. Being one commit behind passes for having
-/// been away only where the other side does not say that it left the device earlier.
+/// Devices that were written without each other are refused, whichever has more commits. Being one commit behind passes
+/// for having been away only where the other side does not say that it left the device earlier.
 #[test]
 fn sides_of_few_commits_are_told_apart() {
     let opened = |canary: Option<Canary>| {

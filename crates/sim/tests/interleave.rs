@@ -1,5 +1,5 @@
-//! Operations inside each other: all pairs with an interruption (a part of them here), random threads, and the races that
-//! must be found when they are put back.
+//! Operations inside each other: all pairs with an interruption (a part of them here), random threads, and the races
+//! that must be found when they are put back.
 
 use butterfs_fs::options::Canary;
 use butterfs_sim::interleave::operations::{LEFT_OUT, all};
@@ -74,7 +74,7 @@ fn pairs_that_went_wrong() {
         (&["rename S A/moved"], &["set_readonly S"]),
         // A listing while a rename is between its two changes.
         (&["exchange A/foo A/bar"], &["readdir A"]),
-        // The inode that a name led to is gone when it is locked.
+        // The inode that a name referred to is gone when it is locked.
         (&["symlink A/new"], &["rename A/foo A/new"]),
         // An entry that is there before the subvolume says that it is right.
         (&["finish_received T"], &["repair_uuid_tree"]),

@@ -142,7 +142,7 @@ fn steps_that_a_crash_separates_are_found() {
 }
 
 #[test]
-fn what_a_transaction_leaves_behind_is_found() {
+fn remains_of_a_transaction_are_found() {
     caught_in(Canary::LeftBehind, 5, Plan::with_together);
 }
 

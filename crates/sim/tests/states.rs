@@ -1,8 +1,10 @@
-//! The states of a transaction and of an `fsync`, under the schedulers of shuttle: commits, logs, snapshots and transactions of
-//! several operations in several threads on one real filesystem, judged as in `interleave`, with every crash.
+//! The states of a transaction and of an `fsync`, under the schedulers of shuttle: commits, logs, snapshots and
+//! transactions of several operations in several threads on one real filesystem, checked as in `interleave`, with every
+//! crash.
 //!
-//! The engine's threads are threads of the system, as its checks of their locks want, and run in turns. For each of them shuttle has
-//! one of its own, which does nothing but give it the next turn: so shuttle decides, at every lock, condition and device request.
+//! The engine's threads are threads of the system, as its checks of their locks want, and run in turns. For each of
+//! them shuttle has one of its own, which does nothing but give it the next turn: so shuttle decides, at every lock,
+//! condition and device request.
 //!
 //! `BUTTERFS_STATES_RUNS=20000` makes more runs of each team than CI.
 
@@ -23,7 +25,7 @@ const RUNS: usize = 30;
 /// Threads that shuttle decides to interrupt at unlikely moments, at most so often.
 const DEPTH: usize = 4;
 
-/// What threads do beside each other.
+/// The work of threads beside each other.
 const TEAMS: &[&[&[&str]]] = &[
     &[&["fsync A/bar"], &["commit", "write A/foo", "fsync A/foo"], &["sync"]],
     &[&["write S/pre", "fsync S/pre"], &["create A/new", "fsync A"], &["fsync A/bar"]],

@@ -1,4 +1,4 @@
-//! What the seam costs: locks of this crate and of `parking_lot`, taken and released without anybody in the way.
+//! The cost of the seam: locks of this crate and of `parking_lot`, taken and released without anybody in the way.
 //!
 //! `cargo run --release -p butterfs-sync --example speed [ROUNDS]`. Each figure is the least of several tries, in
 //! nanoseconds for one lock and its release. With a second word (`ours`, `theirs`) only that side runs, for tools that

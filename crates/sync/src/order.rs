@@ -1,8 +1,8 @@
 //! The order in which a thread takes the engine's locks, written once, and its check.
 //!
-//! A lock's rank is part of its type. In a debug build a thread that waits for a lock while it holds one of a later rank
-//! panics and names both; so does one that waits for a second lock of a rank of which it may hold one. Release builds
-//! check nothing and store nothing.
+//! A lock's rank is part of its type. In a debug build a thread that waits for a lock while it holds one of a later
+//! rank panics and names both; so does one that waits for a second lock of a rank of which it may hold one. Release
+//! builds check nothing and store nothing.
 //!
 //! A transaction handle is no lock, but a commit waits for whoever holds one; so it has a rank too ([`Held::of`]). A
 //! thread that only tries to take a lock waits for nobody and may do so in any order.
@@ -36,7 +36,7 @@ order! {
     UPKEEP,
     /// Names that a running receive works on.
     CLAIMS,
-    /// What a balance does.
+    /// The state of a balance.
     BALANCE,
     /// Which snapshots are known.
     SNAPSHOTS,
@@ -64,7 +64,7 @@ order! {
     SCARCITY,
     /// Writers wait for memory.
     WAITING_WRITERS,
-    /// What the write-back thread has to do.
+    /// The requests to the write-back thread.
     WRITE_BACK_THREAD,
     /// How much is buffered.
     PRESSURE,
@@ -74,7 +74,7 @@ order! {
     BOOKING_TURN,
     /// A transaction handle, or the end of all of them.
     HANDLE,
-    /// What is written in place.
+    /// The writes in place.
     IN_PLACE,
     /// The inodes that are logged.
     LOG_SET,
@@ -88,13 +88,13 @@ order! {
     SUBVOLUME_TABLE,
     /// The superblock that this process last saw on a device.
     KNOWN_SUPERBLOCK,
-    /// Who writes the log for others.
+    /// The leader of a log group.
     LOG_GROUP,
-    /// What one who waits for a log is told.
+    /// The message to a waiter for a log.
     LOG_WAITER,
     /// Counts of logs.
     LOG_STATS,
-    /// Where the logs lie.
+    /// The blocks of the logs.
     LOG_BLOCKS,
     /// Stale devices as the device tree has them.
     STALE_ITEMS,
@@ -102,7 +102,7 @@ order! {
     REPLACEMENT,
     /// Free space of the devices.
     DEVICE_SPACE,
-    /// What the commit of the running transaction is to do.
+    /// The work of the running transaction's commit.
     BOOKS,
     /// Device items of the last commit.
     COMMITTED_DEVICES,
@@ -116,9 +116,9 @@ order! {
     PLACEHOLDERS,
     /// Subvolumes whose orphans were deleted.
     CLEANED_TREES,
-    /// What is read ahead.
+    /// The queue of read-ahead.
     READ_AHEAD_QUEUE,
-    /// Who reads in order.
+    /// The sequential readers.
     READ_AHEAD_STREAMS,
     /// Requests are on their way to the devices, or all that began are waited for.
     REQUESTS,
@@ -134,13 +134,13 @@ order! {
     DEVICE,
     /// Damage that scrub has found.
     SCRUB_FOUND,
-    /// How far the scrub of a device is.
+    /// The progress of the scrub of a device.
     SCRUB_LANE,
-    /// What a file has buffered.
+    /// The buffer of a file.
     BUFFER,
     /// Inodes in memory.
     INODE_CACHE,
-    /// What an inode item says.
+    /// The fields of an inode item.
     INODE_STATE,
     /// Inodes that are not written yet.
     DIRTY_INODES,
@@ -154,7 +154,7 @@ order! {
     OPEN_TREES,
     /// A tree's root item.
     ROOT_ITEM,
-    /// What its root item says on disk.
+    /// The root item on disk.
     RECORDED_ROOT,
     /// A subvolume's tree.
     SUBVOLUME_TREE,
@@ -174,7 +174,7 @@ order! {
     DATA_POLICY,
     /// How freed space is discarded.
     DISCARD_MODE,
-    /// What waits to be discarded.
+    /// The ranges that wait to be discarded.
     FREED,
     /// Discards that are under way.
     DISCARD_TRAFFIC,
@@ -186,7 +186,7 @@ order! {
     DEVICE_SET,
     /// Chunks that get other stripes.
     MOVES,
-    /// What is being copied to another place.
+    /// The range that is being copied to another place.
     COPY_WINDOW,
     /// Changes of references that wait.
     REFERENCES,
@@ -200,13 +200,14 @@ order! {
     NODES,
     /// Commits and cleaning that were asked for.
     BACKGROUND_REQUESTS,
-    /// Who writes the superblock. From here on: locks that whoever stops all writing takes, with any other one held.
+    /// The order of superblock writers. From here on: locks that whoever stops all writing takes, with any other one
+    /// held.
     SUPERBLOCK_ORDER,
     /// Reports of bad copies.
     REPORTS,
     /// Which transaction runs, and how many handles it has.
     PROGRESS,
-    /// What every tree block says of its filesystem.
+    /// The identity of the filesystem in every tree block.
     NODE_IDENTITY,
 }
 
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_another_thread_holds_nothing() {
+    fn a_stand_in_for_another_thread_holds_nothing() {
         let (first, last) = (Mutex::<_, { COMMIT }>::new(()), Mutex::<_, { SPACE }>::new(()));
         let held = last.lock();
         as_another_thread(|| drop(first.lock()));

@@ -72,7 +72,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Where an item is.
+/// The position of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemPosition {
     /// The leaf's address.

@@ -1,4 +1,4 @@
-//! What fsx does how often.
+//! The frequency of the operations of fsx.
 
 const SETTINGS: &str = r#"
 flen = 1048576

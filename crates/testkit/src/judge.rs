@@ -1,4 +1,4 @@
-//! Our own judge in tests: on image files and on devices in memory, alone or beside `btrfs check`.
+//! Our own checker in tests: on image files and on devices in memory, alone or beside `btrfs check`.
 
 use crate::kernel::{Verdict, judge_all};
 use butterfs_check::{Options, Report, check};
@@ -38,12 +38,12 @@ pub fn text(report: &Report) -> String {
     report.findings.iter().map(|finding| format!("{} [{}]\n", finding, finding.id())).collect()
 }
 
-/// What both sides say of an image.
+/// The verdicts of both checkers on an image.
 #[derive(Debug)]
 pub struct Both {
     /// Our own verdict.
     pub ours: Report,
-    /// That of every btrfs-progs there is.
+    /// The verdict of every btrfs-progs there is.
     pub theirs: Vec<Verdict>,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: a model filesystem, workloads, fingerprints, kernel mounts, images.
+//! Support that the tests share: a model filesystem, workloads, fingerprints, kernel mounts, images.
 //!
 //! It may use every other crate, and no other crate uses it except for tests.
 

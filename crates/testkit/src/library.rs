@@ -184,7 +184,7 @@ impl Library {
         made
     }
 
-    /// What the system refuses before a filesystem is asked: moving a folder into itself, or over what holds it.
+    /// Renames that the system refuses before it asks a filesystem: moving a folder into itself, or over what holds it.
     fn rename_refusal(&self, from: &RelPath, to: &RelPath, how: RenameHow) -> Answer<()> {
         let exists = |path: &RelPath| self.at(path, |_, _| Ok(())).is_ok();
         let is_folder = |path: &RelPath| {

@@ -1,8 +1,8 @@
 //! Operations on a filesystem as data: what to do, and what came of it.
 //!
 //! Invariants: (1) an operation names its objects by path or by an open handle, never by inode number, so that the same
-//! list runs on every `OperationTarget`; (2) symbolic links are never followed; (3) contents are described, not carried, so that
-//! a list of a hundred thousand operations is small and prints in one line each.
+//! list runs on every `OperationTarget`; (2) symbolic links are never followed; (3) contents are described, not
+//! carried, so that a list of a hundred thousand operations is small and prints in one line each.
 
 use crate::rng::Rng;
 use rustix::io::Errno;
@@ -75,7 +75,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// What an operation is done to.
+/// The object of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Object {
     /// The last name is not followed when it is a symbolic link.
@@ -87,9 +87,9 @@ pub enum Object {
 /// Bytes to write, made from a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// What the bytes follow from.
+    /// The seed of the bytes.
     pub seed: u64,
-    /// How many.
+    /// The number.
     pub len: usize,
 }
 
@@ -170,7 +170,7 @@ pub enum RenameHow {
     Whiteout,
 }
 
-/// What `fallocate` is asked for.
+/// The mode of `fallocate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum AllocateHow {
@@ -214,7 +214,7 @@ pub enum Op {
     Sync,
 }
 
-/// What `stat` shows. A field that a side cannot know is `None` and agrees with everything.
+/// The attributes that `stat` shows. A field that a side cannot know is `None` and agrees with everything.
 #[derive(Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Attributes {
@@ -237,7 +237,7 @@ impl fmt::Debug for Attributes {
     }
 }
 
-/// What a successful operation answers.
+/// The reply of a successful operation.
 #[derive(Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Reply {
@@ -273,7 +273,7 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// What an operation comes to.
+/// The outcome of an operation.
 pub type Outcome = Result<Reply, Errno>;
 
 /// Something that operations can be run on.

@@ -1,4 +1,4 @@
-//! What a test needs of the machine, and what happens where it is missing.
+//! The requirements of a test on the machine, and the skip where one is missing.
 //!
 //! Invariant: a test that cannot run says so on a line that begins with `SKIPPED: `, whether its output is captured or
 //! not; where the environment says `CI=true` it fails instead.
@@ -56,7 +56,7 @@ fn missing_programs(programs: &[&str]) -> Option<String> {
     programs.iter().find(|name| program(name).is_none()).map(|name| format!("needs the program {name}"))
 }
 
-/// Where a program is: among the fetched tools, on the search path, or among the system's.
+/// The path of a program: among the fetched tools, on the search path, or among the system's.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').map(PathBuf::from).chain(["/usr/sbin".into(), "/sbin".into()]);

@@ -22,7 +22,7 @@ impl Scratch {
         Scratch { path }
     }
 
-    /// Where it is.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -10,9 +10,9 @@
 //! fdatasync P        sync                evict                    snap P Q           subvol P
 //! delsub P
 //! ```
-//! `P` and `Q` are paths in the folder, `.` the folder itself. `open` keeps a file open under its path, which later lines
-//! name instead of a path that is gone; `tmpfile` opens a file without a name. Ranges like `links P Q 1 9` stand for `Q1` to
-//! `Q9`. `evict` drops what the kernel has cached of inodes.
+//! `P` and `Q` are paths in the folder, `.` the folder itself. `open` keeps a file open under its path, which later
+//! lines name instead of a path that is gone; `tmpfile` opens a file without a name. Ranges like `links P Q 1 9` stand
+//! for `Q1` to `Q9`. `evict` drops what the kernel has cached of inodes.
 //!
 //! Invariant: every operation must succeed; the script's line is in the panic.
 
@@ -93,7 +93,7 @@ impl Script {
         Ok(())
     }
 
-    /// What to sync: nothing is created for it, and a symbolic link has only its folder's file system.
+    /// Opens a path to sync: nothing is created for it, and a symbolic link has only its folder's file system.
     fn handle(&self, path: &str) -> io::Result<File> {
         match self.open.get(path) {
             Some(file) => file.try_clone(),

@@ -92,7 +92,7 @@ impl Served {
         self.process.id()
     }
 
-    /// What the command printed so far.
+    /// The output of the command so far.
     pub fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
     }

@@ -137,7 +137,7 @@ fn a_removed_folder_that_is_open_has_no_path() {
 }
 
 #[test]
-fn the_judge_finds_keys_that_nobody_looks_up() {
+fn the_checker_finds_keys_that_nobody_looks_up() {
     let (editor, disk) = image(|_, _| {});
     let summary = editor.find(TreeId::FREE_SPACE, |item| item.is(KeyType::FREE_SPACE_INFO));
     editor.set_key(summary, |key| Key { offset: key.offset / 2, ..key });

@@ -1,7 +1,8 @@
 //! Crashes: after each the image checks clean, the kernel mounts it, and it shows a state that was allowed.
 //!
-//! The serving process is killed at random moments of a workload on the mount, fifty times on one image; every fifth time
-//! an `fsync` is a commit, otherwise it may be a log. What `promise` allows is said there. Crashes of the engine without a mount are the simulator's (`crates/sim`).
+//! The serving process is killed at random moments of a workload on the mount, fifty times on one image; every fifth
+//! time an `fsync` is a commit, otherwise it may be a log. What `promise` allows is said there. Crashes of the engine
+//! without a mount are the simulator's (`crates/sim`).
 
 use butterfs_fs::{Filesystem, Options};
 use butterfs_testkit::engine::{device, open};
@@ -28,7 +29,7 @@ const KILLS: u64 = 50;
 /// More than any workload runs before it is killed.
 const OPERATIONS: usize = 1_000_000;
 
-/// What was done in a folder of a mount until its server was dead.
+/// The operations in a folder of a mount until its server was dead.
 struct Lived {
     history: History,
     numbers: Numbers,
@@ -153,7 +154,7 @@ fn killed_server() {
     println!("{logged} of {KILLS} kills left a log");
 }
 
-/// What an image shows when its log is left alone.
+/// The fingerprint of an image whose log is ignored.
 fn without_log(image: &Path) -> Fingerprint {
     let filesystem = open(image, Options { read_only: true, no_log_replay: true, ..Options::default() });
     Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{}: {error}", image.display()))

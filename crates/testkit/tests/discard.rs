@@ -54,7 +54,7 @@ fn fill(at: &Path) {
     sync(at);
 }
 
-/// What fstrim is asked for, besides everything.
+/// The ranges for fstrim, besides everything.
 const RANGES: &[&[&str]] = &[
     &["-o", "0", "-l", "1000"],
     &["-o", "18446744073709551615", "-l", "4096"],

@@ -1,5 +1,5 @@
-//! A device that fails under us: reads go on, writes return `EROFS`, and the disk is the last commit, with the log of what
-//! was fsynced since. Where a log cannot be written, a commit says whether that matters.
+//! A device that fails under us: reads go on, writes return `EROFS`, and the disk is the last commit, with the log of
+//! what was fsynced since. Where a log cannot be written, a commit says whether that matters.
 
 use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation};
 use butterfs_fs::options::Policies;
@@ -23,7 +23,7 @@ fn open(device: Arc<dyn BlockDevice>, no_log_replay: bool) -> Filesystem {
     Filesystem::open(vec![device], options, Env::system()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Default)]
 struct Ended {
     /// An operation met the failure.

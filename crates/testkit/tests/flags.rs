@@ -16,7 +16,7 @@ const FLAGS: [u32; 16] = [
     0, 0x4, 0x400, 0x80_0000, 0x404, 0x80_0004, 0x80_0400, 0x8, 0x40, 0x80, 0xc0, 0x1_0000, 0x44, 0x440, 0x1, 0x8_0000,
 ];
 
-/// What a call did, as users see it.
+/// The visible effect of a call.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     answer: Result<(), rustix::io::Errno>,

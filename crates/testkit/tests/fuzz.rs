@@ -42,7 +42,7 @@ macro_rules! smokes {
 smokes! { superblock items nodes image mutants trees filesystem }
 
 #[test]
-fn what_failed_once_does_not_fail_again() {
+fn inputs_that_failed_once_do_not_fail_again() {
     for (name, input) in FAILED_ONCE {
         let target = target(name).unwrap_or_else(|| panic!("there is no target {name}"));
         (target.run)(&from_hex(input));

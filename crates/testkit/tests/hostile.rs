@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 const SUPERBLOCK: u64 = 64 << 10;
 const SECOND_SUPERBLOCK: u64 = 64 << 20;
-/// Where the checksum ends in a superblock and in a node.
+/// The position at which the checksum ends in a superblock and in a node.
 const CHECKSUM_BYTES: usize = 32;
 
 fn options(read_only: bool) -> Options {
@@ -454,7 +454,7 @@ fn broken_primary_superblock() {
     assert!(is_sentence(&sentence) && sentence.contains("copy"), "{sentence}");
 }
 
-/// What is no filesystem, or only a part of one.
+/// Images that contain no filesystem, or only a part of one.
 #[test]
 fn not_a_filesystem() {
     let victim = victim(&SMALL_NODES);

@@ -1,4 +1,4 @@
-//! The judge's memory is bounded by what its options say, also while it finds out which references are wrong.
+//! The checker's memory is bounded by what its options say, also while it finds out which references are wrong.
 
 use butterfs_check::{Options, check};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};

@@ -1,8 +1,8 @@
 //! The kernel to us: everything that the kernel shows of images it made, we show too; then we work in them.
 //!
-//! For each way of storing: the engine's view and the mount's equal the kernel's, in names, types, modes, owners, times,
-//! links, xattrs, contents, holes and blocks. After a workload of ours in a new folder the image checks clean, the
-//! workload is what the model holds, and everything else is as it was.
+//! For each way of storing: the engine's view and the mount's equal the kernel's, in names, types, modes, owners,
+//! times, links, xattrs, contents, holes and blocks. After a workload of ours in a new folder the image checks clean,
+//! the workload is what the model holds, and everything else is as it was.
 
 use butterfs_fs::Options;
 use butterfs_testkit::engine::{open, tight};

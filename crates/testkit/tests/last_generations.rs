@@ -1,5 +1,5 @@
-//! Filesystems whose transactions run out of numbers, beside the kernel: here they are read-only. The kernel writes to them
-//! until every commit fails.
+//! Filesystems whose transactions run out of numbers, beside the kernel: here they are read-only. The kernel writes to
+//! them until every commit fails.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::options::{Canary, Policies};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
 const LAST: u64 = 1 << 63;
-/// Where the header of a tree block has its generation.
+/// The offset of the generation in the header of a tree block.
 const HEADER_GENERATION: usize = 80;
 
 fn open(disk: &Arc<MemoryDevice>, read_only: bool, canary: Option<Canary>) -> Result<Filesystem, Error> {
@@ -65,7 +65,7 @@ fn shown(path: &Path, name: &[u8]) -> bool {
     open(&disk, true, None).is_ok_and(|filesystem| content(&filesystem, name).is_ok())
 }
 
-/// What the kernel answers to three times a new file and `fsync` of everything.
+/// The kernel's answers to three times a new file and `fsync` of everything.
 fn kernel_syncs(mount: &KernelMount) -> [Option<i32>; 3] {
     [0, 1, 2].map(|number| {
         let write = || -> std::io::Result<()> {
@@ -121,8 +121,8 @@ fn accepted(generation: u64) -> (usize, usize, bool) {
 }
 
 #[test]
-fn where_they_are_accepted_it_is_found() {
-    let _watchdog = Watchdog::new("where_they_are_accepted_it_is_found", 60);
+fn accepted_last_generations_are_found() {
+    let _watchdog = Watchdog::new("accepted_last_generations_are_found", 60);
     for generation in [u64::MAX - 2, u64::MAX - 1, u64::MAX] {
         let (acknowledged, lost, panicked) = accepted(generation);
         println!("{generation}: {acknowledged} acknowledged, {lost} lost, panicked: {panicked}");

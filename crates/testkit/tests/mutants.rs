@@ -31,8 +31,8 @@ fn mutants_are_worked_in() {
     many(images, number("BUTTERFS_SOAK_SECONDS").map(Duration::from_secs));
 }
 
-/// A commit that began a chunk while it booked references had no item for its block group. This seed changes nothing; it
-/// means something as long as the table of operations stays as it is.
+/// A commit that began a chunk while it booked references had no item for its block group. This seed changes nothing;
+/// it means something as long as the table of operations stays as it is.
 #[test]
 fn a_commit_begins_a_chunk_while_it_books() {
     let shape = shapes().iter().find(|shape| shape.name == "mixed groups, full metadata items").expect("a known shape");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const DOCUMENT: &str = include_str!("../../../docs/ondisk.md");
 const BYTES: u64 = 256 << 20;
-/// Where the first copy of the superblock lies.
+/// The offset of the first copy of the superblock.
 const SUPERBLOCK: usize = 64 << 10;
 
 /// The structures of the document: name, then field, then offset and size.

@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
 
-/// What is said by the panics that this test plants.
+/// The message of the panics that this test plants.
 const PLANTED: &str = "planted";
 
 /// Counts points, and panics at one of them.
@@ -104,7 +104,7 @@ fn base() -> MemoryDevice {
     disk.snapshot()
 }
 
-/// What may be found afterwards: the last state that was promised, and the one that was on its way.
+/// The states that may be found afterwards: the last state that was promised, and the one that was on its way.
 #[derive(Default)]
 struct Promised {
     last: Fingerprint,
@@ -239,7 +239,7 @@ fn must_have_stopped(filesystem: &Filesystem, device: &Counted) {
     assert_eq!(device.changes.load(Ordering::SeqCst), before, "something was written after the panic");
 }
 
-/// What the disk shows is what was promised; the checker finds it clean.
+/// The disk shows the guaranteed content; the checker finds it clean.
 fn must_be_as_promised(run: &Run, log: bool) -> Result<(), String> {
     let report = judge_memory(&run.disk);
     if !report.is_clean() {

@@ -23,7 +23,7 @@ fn fresh(name: &str, options: &str) -> Fresh {
     Fresh { scratch, image, served }
 }
 
-/// Unmounts; every judge must find the image clean.
+/// Unmounts; every checker must find the image clean.
 fn finish(fresh: Fresh) {
     fresh.served.unmount();
     check_all(&fresh.image);
@@ -78,7 +78,8 @@ fn pjdfstest() {
     let finished = run(200, &program, &arguments);
     let expected = verdicts(include_str!("pjdfstest-expected.txt"));
     let mut found = verdicts(&finished.output);
-    // A program that has ended by the time that it is looked at (`etxtbsy`) says more of the machine than of the filesystem.
+    // A program that has ended by the time that it is looked at (`etxtbsy`) says more of the machine than of the
+    // filesystem.
     set_nap("1");
     found.retain(|name, verdict| {
         verdict == "skipped"

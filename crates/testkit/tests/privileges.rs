@@ -15,13 +15,13 @@ use std::path::Path;
 
 /// Prints the user that it runs as.
 const PROGRAM: &str = "/usr/bin/id";
-/// Where data lies that the program does not need.
+/// The offset of data that the program does not need.
 const BEHIND: u64 = 1 << 20;
 const SOMEBODY: u32 = 1000;
 /// `cap_net_bind_service=ep`, version 2.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// What is done to the program, given its path and that of another copy.
+/// The changes of the program, given its path and that of another copy.
 type Change = fn(&Path, &Path);
 
 fn open(path: &Path, flags: OFlags) -> File {
@@ -95,7 +95,7 @@ fn make(path: &Path, content: &[u8], with_capability: bool) {
     assert_eq!(std::fs::metadata(path).expect("there").mode() & 0o7777, 0o4777);
 }
 
-/// What is left of the rights after a change: first what running the program shows, then what it has.
+/// The rights that remain after a change: first what running the program shows, then what it has.
 fn left(root: &Path, content: &[u8], user: u32, (name, change): (&str, Change), with_capability: bool) -> String {
     let (path, other) = (root.join(format!("{name}-{user}-{with_capability}")), root.join("other"));
     make(&path, content, with_capability);

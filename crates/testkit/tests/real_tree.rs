@@ -1,7 +1,7 @@
 //! A real tree: Debian's Linux source package, unpacked whole through the mount, compares equal under the kernel.
 //!
-//! `tar --compare` reads every file back and compares content, type, mode, owner and time with the archive; the count of
-//! entries shows that nothing else is there.
+//! `tar --compare` reads every file back and compares content, type, mode, owner and time with the archive; the count
+//! of entries shows that nothing else is there.
 
 use butterfs_testkit::kernel::{KernelMount, check_all, run_ok};
 use butterfs_testkit::scratch::Scratch;

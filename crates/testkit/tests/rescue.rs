@@ -1,4 +1,5 @@
-//! Rescue mounts and older commits, beside the kernel: the same damage, the same options, the same files; nothing written.
+//! Rescue mounts and older commits, beside the kernel: the same damage, the same options, the same files; nothing
+//! written.
 
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_fs::{Commit, Env, Filesystem, Options, Rescue};
@@ -34,7 +35,8 @@ fn open_as(image: &Path, rescue: Rescue) -> butterfs_fs::Result<Filesystem> {
     Filesystem::open(vec![Arc::new(device)], options, Env::system())
 }
 
-/// A filesystem with several commits, as the kernel leaves it, and what it shows of the last two: with and without `last`.
+/// A filesystem with several commits, as the kernel leaves it, and what it shows of the last two: with and without
+/// `last`.
 fn made_by_kernel(scratch: &Scratch) -> (PathBuf, Fingerprint) {
     let image = scratch.sparse_file("made.img", 160 << 20);
     mkfs(&image, &["-m", "dup", "-d", "single"]);
@@ -159,7 +161,7 @@ fn rescue_mounts_are_as_the_kernel_s() {
     }
 }
 
-/// What the kernel shows with these words. It shows nothing where files cannot be read.
+/// The kernel's fingerprint with these options. It shows nothing where files cannot be read.
 fn kernel_shows(image: &Path, words: &str) -> Result<Fingerprint, String> {
     let options = if words.is_empty() { "ro".to_owned() } else { format!("ro,rescue={words}") };
     let mount = KernelMount::try_new(image, &options)?;

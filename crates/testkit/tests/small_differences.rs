@@ -1,5 +1,5 @@
-//! What is small and differed from the kernel's btrfs: which calls move which times, access times, seeking from before the
-//! beginning, the attributes of statx, the label and other ioctls that concern the whole filesystem.
+//! Small differences from the kernel's btrfs: which calls move which times, access times, seeking from before
+//! the beginning, the attributes of statx, the label and other ioctls that concern the whole filesystem.
 
 use butterfs_testkit::kernel::{self, KernelMount, check_all, run, run_ok};
 use butterfs_testkit::requirement;
@@ -38,7 +38,7 @@ impl Pair {
         Some(Pair { ours, kernels, image, _scratch: scratch, _watchdog: watchdog })
     }
 
-    /// What both say, ours first.
+    /// The answers of both sides, ours first.
     fn both<T>(&self, ask: impl Fn(&Path) -> T) -> [T; 2] {
         [self.ours.path(), self.kernels.path()].map(ask)
     }
@@ -54,7 +54,7 @@ fn open(path: &Path, flags: OFlags) -> File {
     rustix::fs::open(path, flags | OFlags::CREATE, Mode::from_raw_mode(0o644)).expect("our own folder").into()
 }
 
-/// What a file holds at first.
+/// The first content of a file.
 #[derive(Clone, Copy, Debug)]
 enum Before {
     Nothing,
@@ -264,7 +264,7 @@ fn chattr_shows_in_the_time_of_the_inode_at_once() {
     pair.finish();
 }
 
-/// What programs say about ioctls of the whole filesystem.
+/// The output of programs about ioctls of the whole filesystem.
 fn of_the_filesystem(root: &Path) -> Vec<String> {
     let at = root.to_string_lossy();
     let file = root.join("versioned");

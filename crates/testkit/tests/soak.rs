@@ -78,7 +78,7 @@ const TOGETHER: &[&str] = &[
     "xattr",
 ];
 
-/// What the kernel never passes on to a FUSE server: the stressor must find that it cannot work.
+/// Calls that the kernel never passes on to a FUSE server: the stressor must find that it cannot work.
 const NOT_THROUGH_FUSE: &[&str] = &["fiemap"];
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]

@@ -9,7 +9,8 @@ use butterfs_testkit::watchdog::Watchdog;
 use rustix::fs::{FallocateFlags, StatVfs};
 use std::path::Path;
 
-/// Makes files that take `len` bytes of data space until there are `count` or the disk is full; true when all are there.
+/// Makes files that take `len` bytes of data space until there are `count` or the disk is full; true when all are
+/// there.
 fn fill(at: &Path, prefix: &str, count: usize, len: u64) -> bool {
     let make = |number: usize| -> std::io::Result<()> {
         let file = std::fs::File::create(at.join(format!("{prefix}{number}")))?;
@@ -27,7 +28,7 @@ fn fill_trees(at: &Path, count: usize) -> bool {
     (0..count).all(|number| make(number).is_ok())
 }
 
-/// What the kernel answers for the image, and what we do. Mounted read-only the kernel would count no group as free.
+/// The kernel's answer for the image, and ours. Mounted read-only the kernel would count no group as free.
 fn answers(image: &Path) -> (StatVfs, butterfs_fs::StatFs) {
     let mount = KernelMount::new(image, "noatime");
     let kernel = rustix::fs::statvfs(mount.path()).expect("it is mounted");

@@ -33,7 +33,8 @@ fn belongs(op: &Op) -> bool {
     !matches!(op, Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. } | Op::Sync | Op::Fsync { .. })
 }
 
-/// Random operations in transactions, of which every other one fails; some operations between them. What is wrong after one.
+/// Random operations in transactions, of which every other one fails; some operations between them. What is wrong after
+/// one.
 fn transactions(filesystem: &Filesystem, seed: u64, rounds: usize) -> Result<ModelFs, String> {
     let (mut model, mut library) = (ModelFs::default(), Library::new(filesystem));
     let (mut generator, mut rng) = (Generator::new(seed, Shape::ORDINARY), Rng::new(seed));
@@ -88,11 +89,11 @@ fn random_transactions(format: &Format, options: &Options) {
 }
 
 #[test]
-fn what_fails_leaves_nothing() {
-    if !requirement::kernel_btrfs("what_fails_leaves_nothing") {
+fn a_failed_transaction_leaves_nothing() {
+    if !requirement::kernel_btrfs("a_failed_transaction_leaves_nothing") {
         return;
     }
-    let _watchdog = Watchdog::new("what_fails_leaves_nothing", 400);
+    let _watchdog = Watchdog::new("a_failed_transaction_leaves_nothing", 400);
     for format in [0, 3, 4, 5] {
         random_transactions(&FORMATS[format], &tight());
     }
@@ -106,7 +107,7 @@ fn in_memory(options: Options) -> Filesystem {
 }
 
 #[test]
-fn what_is_left_behind_is_found() {
+fn leaked_state_is_found() {
     let policies = Policies { canary: Some(Canary::LeftBehind), ..Policies::default() };
     let filesystem = in_memory(Options { policies, ..Options::default() });
     assert!((0..5).any(|seed| transactions(&filesystem, seed, 12).is_err()), "the test would not notice");
@@ -173,7 +174,7 @@ fn taken_back(filesystem: &Filesystem, work: impl FnOnce(&Together<'_>) -> butte
 }
 
 #[test]
-fn what_cannot_be_taken_back_is_refused_within() {
+fn operations_that_cannot_be_taken_back_are_refused_within() {
     let filesystem = in_memory(Options { commit_interval_secs: 1, ..Options::default() });
     let root = filesystem.root();
     let subvolume = filesystem.create_subvolume(&ROOT, root, b"subvolume").unwrap();

@@ -1,4 +1,4 @@
-//! Us to the kernel: random operations, mirrored on the model, on the engine and through the mount; then the judges.
+//! Us to the kernel: random operations, mirrored on the model, on the engine and through the mount; then the checkers.
 //!
 //! At least 100,000 operations in all. After each run `btrfs check` is clean, the kernel mounts the image without a
 //! complaint, and what it shows equals what we showed and what the model holds.

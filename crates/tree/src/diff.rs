@@ -1,4 +1,4 @@
-//! What differs between two trees that share blocks, such as two snapshots of one subvolume.
+//! The differences between two trees that share blocks, such as two snapshots of one subvolume.
 //!
 //! # Invariants
 //! 1. A subtree that both trees refer to by the same address and generation is not read: the work grows with what
@@ -26,7 +26,7 @@ pub enum Difference<'a> {
     Changed(&'a [u8], &'a [u8]),
 }
 
-/// What [`diff`] calls for every difference.
+/// The callback of [`diff`] for every difference.
 pub type DifferenceVisitor<'a, E> = &'a mut dyn FnMut(Key, Difference<'_>) -> Result<ControlFlow<()>, E>;
 
 /// Shows every item that differs, in key order, until `visit` breaks. No old tree: everything is new.
@@ -183,7 +183,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// What is looked at must lie behind every item that was passed: no block shows this by itself.
+    /// The current position must lie behind every item that was passed: no block shows this by itself.
     fn confirm(&self, ptr: &NodePtr) -> Result<(), Corrupt> {
         match (self.passed, self.key()) {
             (Some(passed), Some(key)) if key <= passed => {

@@ -31,7 +31,7 @@ pub use search::{ItemVisitor, NodeVisitor, Position, Since, Walk, last_before, s
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
 use std::sync::Arc;
 
-/// Where a node is and what its parent promises about it.
+/// The address of a node, and its parent's expectations of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodePtr {
     /// Logical address.
@@ -48,7 +48,7 @@ pub struct NodePtr {
 
 /// Finds nodes.
 pub trait NodeSource {
-    /// What can go wrong; includes finding a node corrupt.
+    /// The error type; includes a corrupt node.
     type Error: From<Corrupt>;
 
     /// Bytes of a node.
@@ -64,7 +64,7 @@ pub trait NodeEditor: NodeSource {
     fn generation(&self) -> Generation;
 
     /// Makes `node` writable: in place when it already belongs to this generation (returns its own address), else
-    /// by copying it to a new address, settling the references, and freeing or releasing the old one. The caller
+    /// by copying it to a new address, updating the references, and freeing or releasing the old one. The caller
     /// then updates the parent's pointer. The parent is always writable before its child is shadowed.
     fn shadow(&self, node: &Arc<Node>, is_root: bool) -> Result<Logical, Self::Error>;
 

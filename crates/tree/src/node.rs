@@ -40,7 +40,7 @@ pub struct Node {
     level: u8,
 }
 
-/// Where the fields lie that are read without decoding the whole header.
+/// The offsets of the fields that are read without decoding the whole header.
 mod at {
     pub const BYTENR: usize = 48;
     pub const FLAGS: usize = 56;
@@ -102,7 +102,8 @@ impl Node {
         self.bytes[free..end].fill(0);
     }
 
-    /// Says that relocation made this block, so that every writer looks up who refers to it (`BTRFS_HEADER_FLAG_RELOC`).
+    /// Says that relocation made this block, so that every writer looks up who refers to it
+    /// (`BTRFS_HEADER_FLAG_RELOC`).
     pub fn mark_reloc(&mut self) {
         let flags = self.flags() | Header::RELOC;
         self.put_u64(at::FLAGS, flags);

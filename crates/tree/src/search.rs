@@ -43,7 +43,7 @@ pub fn search<S: NodeSource + ?Sized>(src: &S, root: &NodePtr, key: &Key) -> Res
     }
 }
 
-/// What [`search_since`] found.
+/// The result of [`search_since`].
 #[derive(Clone, Debug)]
 pub enum Since {
     /// The leaf where to look on, and the first slot there that is not before the key.
@@ -120,7 +120,7 @@ pub fn last_before<S: NodeSource + ?Sized>(
     }
 }
 
-/// What [`scan`] calls for every item.
+/// The callback of [`scan`] for every item.
 pub type ItemVisitor<'a, E> = &'a mut dyn FnMut(Key, &[u8]) -> Result<ControlFlow<()>, E>;
 
 /// Shows the items from `from` to `to_inclusive`, ascending, until `visit` breaks. A source that answers a missing node
@@ -146,7 +146,7 @@ pub fn scan<S: NodeSource + ?Sized>(
     Ok(())
 }
 
-/// What [`walk`] does after a node.
+/// The continuation of [`walk`] after a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
     /// Goes on to the node's children, if it has any.
@@ -157,7 +157,7 @@ pub enum Walk {
     Stop,
 }
 
-/// What [`walk`] calls for every node.
+/// The callback of [`walk`] for every node.
 pub type NodeVisitor<'a, E> = &'a mut dyn FnMut(&NodePtr, &Arc<Node>) -> Result<Walk, E>;
 
 /// Visits every node before its children, in key order; returns whether it reached the end. A damaged tree cannot
@@ -204,7 +204,7 @@ pub(crate) fn check_bound(node: &Node, ptr: &NodePtr, upper: Option<Key>) -> Res
 }
 
 /// Whether a node's keys are those of its place: from exactly the parent's key to below `upper`. An editor must know,
-/// or it would bury items; a cache need not have asked again for this parent.
+/// or it would hide items; a cache need not have asked again for this parent.
 pub(crate) fn check_range(node: &Node, ptr: &NodePtr, upper: Option<Key>) -> Result<(), Corrupt> {
     if ptr.first_key.is_some() && node.first_key() != ptr.first_key {
         let (have, expect) = (node.first_key(), ptr.first_key);

@@ -1,4 +1,4 @@
-//! What operations may cost: fetches, shadows, edits; and how full the leaves are that they leave behind.
+//! The cost limits of operations: fetches, shadows, edits; and the fill of the leaves that they leave behind.
 
 mod support;
 
@@ -70,7 +70,7 @@ fn a_removal_that_its_visitor_stops_copies_nothing() {
 }
 
 #[test]
-fn what_changes_nothing_shadows_nothing() {
+fn an_edit_that_changes_nothing_shadows_nothing() {
     let mut model = three_levels();
     model.store.next_generation();
     let nothing = |model: &mut Model| {
@@ -115,7 +115,7 @@ fn items_since(model: &Model, from: Key, since: Generation) -> Vec<Key> {
 }
 
 #[test]
-fn what_is_older_is_not_read() {
+fn older_subtrees_are_not_read() {
     let mut model = three_levels();
     let old = model.root.generation;
     let all: Vec<Key> = (0..4000).map(|n| key(4 * n)).collect();

@@ -282,7 +282,7 @@ fn reseal(bytes: &mut [u8]) {
 }
 
 #[test]
-fn what_is_sealed_verifies_and_is_the_same() {
+fn a_sealed_node_verifies_and_is_the_same() {
     for kind in [ChecksumKind::Crc32c, ChecksumKind::Xxhash64, ChecksumKind::Sha256, ChecksumKind::Blake2b] {
         let (leaf, identity) = (sample_leaf(), BlockIdentity { checksum: kind, ..identity(4096) });
         let mut sealed = vec![0xff; 4096];
@@ -314,11 +314,11 @@ fn a_shadow_copy_looks_never_written() {
     assert!(copy.bytes()[HEADER_LEN + 10 * ITEM_LEN..4096 - 10 * 50].iter().all(|byte| *byte == 0));
 }
 
-/// What is done to a sealed leaf and its promise, and the words of the refusal. `None`: the checksum is not renewed.
+/// Damage to a sealed leaf and its pointer, and the words of the refusal. `None`: the checksum is not renewed.
 type Damage = (&'static str, fn(&mut [u8], &mut NodePtr), &'static str, bool);
 
 #[test]
-fn every_promise_is_checked_in_order() {
+fn every_expectation_is_checked_in_order() {
     let cases: &[Damage] = &[
         ("address", |bytes, _| bytes[48] ^= 1, "bad tree block start", true),
         ("address before fsid", |bytes, _| (bytes[48], bytes[32]) = (1, 9), "bad tree block start", false),
@@ -367,7 +367,7 @@ fn blocks_that_snapshots_share_are_accepted() {
 }
 
 #[test]
-fn what_breaks_a_rule_is_not_sealed() {
+fn a_node_that_breaks_a_rule_is_not_sealed() {
     let mut leaf = sample_leaf();
     leaf.set_key(3, key(0));
     let mut out = vec![0; 4096];

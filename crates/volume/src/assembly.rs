@@ -3,11 +3,13 @@
 //! 1. A device's primary superblock counts. The secondary copies count only when the primary is damaged: then the
 //!    valid one with the highest generation, and the notes say so.
 //! 2. Of several devices the one with the highest generation rules. The others may be behind: by one generation after a
-//!    power cut between two devices' superblocks, by any number after they were away. Both are stale: only what checksum
-//!    and generation confirm is believed of them.
-//! 3. Devices that were written without each other are refused: of each block both have a version that looks right. Here only
-//!    what superblocks remember is compared; whoever has read the trees compares those (`fs::mount::histories`).
-//! 4. Foreign, doubled and truncated devices are refused by name; missing ones too, unless the caller wants to do without.
+//!    power cut between two devices' superblocks, by any number after they were away. Both are stale: only what
+//!    checksum and generation confirm is believed of them.
+//! 3. Devices that were written without each other are refused: of each block both have a version that looks right.
+//!    Here only what superblocks remember is compared; whoever has read the trees compares those
+//!    (`fs::mount::histories`).
+//! 4. Foreign, doubled and truncated devices are refused by name; missing ones too, unless the caller wants to do
+//!    without.
 
 use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
@@ -22,16 +24,16 @@ use butterfs_ondisk::{DeviceId, Physical};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// What somebody should be told about an opened volume, one sentence each.
+/// Messages about an opened volume, one sentence each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenNotes {
     /// The sentences, without full stop.
     pub lines: Vec<String>,
 }
 
-/// What to do about devices that were written without each other.
-pub const SPLIT_HINT: &str = "look at each side alone (-o ro,degraded), save what only one of them has, and then open all of \
-                              them giving up what the devices of one side have (-o stale=DEVID)";
+/// Advice about devices that were written without each other.
+pub const SPLIT_HINT: &str = "look at each side alone (-o ro,degraded), save what only one of them has, and then open \
+                              all of them giving up what the devices of one side have (-o stale=DEVID)";
 
 /// A device and the superblock that counts on it.
 struct Candidate {
@@ -53,7 +55,7 @@ impl Candidate {
         self.generation() < newest.generation.get() || self.sb.log_root != newest.log_root
     }
 
-    /// What the device is called in messages.
+    /// The name of the device in messages.
     fn name(&self) -> String {
         format!("{} (devid {})", self.device.name(), self.id())
     }
@@ -76,8 +78,8 @@ impl Volume {
         Volume::open_without(devices, degraded, &[])
     }
 
-    /// Like [`open_some`](Self::open_some). What the devices `foreign` have is given up: the others rule, and nothing on
-    /// these is believed until they have been brought up to date.
+    /// Like [`open_some`](Self::open_some). What the devices `foreign` have is given up: the others rule, and nothing
+    /// on these is believed until they have been brought up to date.
     pub fn open_without(
         devices: Vec<Arc<dyn BlockDevice>>,
         degraded: bool,
@@ -135,8 +137,8 @@ fn take_target(candidates: &mut Vec<Candidate>) -> Result<Option<Candidate>, Vol
     }
 }
 
-/// Leaves devices alone that a power cut kept from being wiped after they were replaced or removed: what is older than another
-/// one with the same number and UUID, and, where there are too many, just as many that are older than the rest.
+/// Leaves devices alone that a power cut kept from being wiped after they were replaced or removed: what is older than
+/// another one with the same number and UUID, and, where there are too many, just as many that are older than the rest.
 fn leave_departed(candidates: &mut Vec<Candidate>, sb: &Superblock, notes: &mut OpenNotes) {
     let is_older = |old: &Candidate, new: &Candidate| {
         let same = old.id() == new.id() && old.sb.dev_item.uuid == new.sb.dev_item.uuid && old.sb.fsid == new.sb.fsid;
@@ -221,8 +223,8 @@ fn check_member(
     let (has, newest) = (candidate.generation(), sb.generation.get());
     if has < newest && !is_foreign {
         notes.lines.push(format!(
-            "{name} has missed commits: its generation is {has}, the newest is {newest}; what it lacks is copied from the \
-             other devices"
+            "{name} has missed commits: its generation is {has}, the newest is {newest}; what it lacks is copied from \
+             the other devices"
         ));
     }
     let (len, total) = (candidate.device.len(), own.dev_item.total_bytes.get());
@@ -233,7 +235,7 @@ fn check_member(
     Ok(())
 }
 
-/// What the newest superblock remembers of the device's generation is what the device says.
+/// Checks that the newest superblock agrees with the device about the device's generation.
 fn check_history(candidate: &Candidate, sb: &Superblock) -> Result<(), VolumeError> {
     let own = &candidate.sb;
     let known = if own.generation == sb.generation {
@@ -359,7 +361,11 @@ fn note_newer_copy(device: &dyn BlockDevice, sb: &Superblock, notes: &mut OpenNo
         .filter(|(_, copy)| copy.fsid == sb.fsid && copy.generation.get() > sb.generation.get());
     if let Some((at, copy)) = newer {
         let (name, generation) = (device.name(), copy.generation.get());
-        notes.lines.push(format!("{name}: the superblock copy at {at} has generation {generation}, the primary {}; the commit between them did not finish", sb.generation));
+        notes.lines.push(format!(
+            "{name}: the superblock copy at {at} has generation {generation}, the primary {}; the \
+                                  commit between them did not finish",
+            sb.generation
+        ));
     }
 }
 

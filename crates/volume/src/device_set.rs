@@ -1,5 +1,5 @@
-//! The devices of a volume as a value: whoever changes the set makes a new one and swaps it in. Requests go on with the set
-//! that they took.
+//! The devices of a volume as a value: whoever changes the set makes a new one and swaps it in. Requests go on with the
+//! set that they took.
 
 use crate::member::Member;
 use crate::twins::Target;
@@ -12,7 +12,8 @@ pub(crate) struct DeviceSet {
     members: Vec<Arc<Member>>,
     /// Devices of the filesystem that are not there.
     pub absent: u64,
-    /// What takes over from a device, by the number of that device: it gets every write that the device gets.
+    /// The device that takes over from a device, by the number of that device: it gets every write that the device
+    /// gets.
     twins: Vec<(DeviceId, Arc<Member>)>,
     /// A device with number 0 that takes over from none yet.
     pub target: Option<Target>,
@@ -57,7 +58,7 @@ impl DeviceSet {
         DeviceSet { target, ..self.clone() }
     }
 
-    /// What takes over from a device.
+    /// The device that takes over from a device.
     pub fn twin(&self, id: DeviceId) -> Option<&Arc<Member>> {
         self.twins.iter().find(|(of, _)| *of == id).map(|(_, twin)| twin)
     }

@@ -1,4 +1,4 @@
-//! What can go wrong below the logical space, with place and values.
+//! Errors below the logical space, with place and values.
 
 use butterfs_ondisk::{DeviceId, Logical, Physical};
 use std::fmt;
@@ -16,7 +16,7 @@ pub enum VolumeError {
     Refused {
         /// Why not, with the device's name.
         sentence: String,
-        /// What to do about it.
+        /// Advice about it.
         hint: Option<&'static str>,
     },
     /// No chunk, or no single chunk, holds these bytes.
@@ -32,7 +32,7 @@ pub enum VolumeError {
         at: Logical,
         /// Bytes.
         len: u64,
-        /// What is wrong with each copy that was tried.
+        /// The fault of each copy that was tried.
         failures: Vec<CopyFailure>,
     },
     /// A part of a row was to be written, and its parity does not fit its data: some of it is wrong.
@@ -46,7 +46,7 @@ pub enum VolumeError {
         at: Option<Logical>,
         /// The device.
         device: String,
-        /// Where on it.
+        /// The address on it.
         physical: Physical,
         /// How it failed.
         error: io::Error,
@@ -65,7 +65,7 @@ pub enum VolumeError {
     },
 }
 
-/// What is wrong with one copy.
+/// The fault of one copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyFailure {
     /// Which copy, from 0.
@@ -74,9 +74,9 @@ pub struct CopyFailure {
     pub device: DeviceId,
     /// The device's name, or that it is missing.
     pub name: String,
-    /// Where on it.
+    /// The address on it.
     pub physical: Physical,
-    /// What is wrong.
+    /// The fault.
     pub reason: FailureReason,
 }
 
@@ -103,7 +103,7 @@ impl VolumeError {
         matches!(self, VolumeError::Write { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// What the user can do, where there is something.
+    /// Advice to the user, if there is any.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             VolumeError::Refused { hint, .. } => *hint,

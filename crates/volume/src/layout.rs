@@ -1,4 +1,4 @@
-//! Where the bytes of one chunk are.
+//! The layout of the bytes of one chunk.
 //!
 //! A chunk is a table of rows and columns; an element is [`STRIPE_LEN`] bytes of one stripe. Profiles that do not
 //! stripe have one column and one row as long as the chunk.
@@ -41,11 +41,11 @@ pub struct Piece {
     pub row: u64,
     /// The column, of those that hold data.
     pub column: usize,
-    /// Where each stripe has it, from the stripe's start.
+    /// The offset in each stripe.
     pub depth: u64,
 }
 
-/// Where a byte of a chunk is on a device.
+/// The place of a byte of a chunk on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeAddress {
     /// Index of the stripe in the chunk.
@@ -120,7 +120,7 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// Where mirror `mirror` of a piece is.
+    /// The place of mirror `mirror` of a piece.
     pub fn stripe_address(&self, piece: &Piece, mirror: usize) -> StripeAddress {
         let stripe = match self.profile.bit {
             bits::RAID0 => piece.column,
@@ -131,12 +131,12 @@ impl<'a> Layout<'a> {
         self.address_on(stripe, piece.depth)
     }
 
-    /// Where data column `column` of a row of a parity profile is, at the same depth as `piece`.
+    /// The place of data column `column` of a row of a parity profile, at the same depth as `piece`.
     pub fn column_address(&self, piece: &Piece, column: usize) -> StripeAddress {
         self.element_address(piece.row, column, piece.depth)
     }
 
-    /// Where an element of a row of a parity profile is at a depth: the data columns, then P, then Q.
+    /// The place of an element of a row of a parity profile at a depth: the data columns, then P, then Q.
     pub fn element_address(&self, row: u64, element: usize, depth: u64) -> StripeAddress {
         self.address_on(self.rotated(element, row), depth)
     }
@@ -158,7 +158,7 @@ impl<'a> Layout<'a> {
         self.columns * STRIPE_LEN
     }
 
-    /// Where parity `which` (0 P, 1 Q) of a piece is.
+    /// The place of parity `which` (0 P, 1 Q) of a piece.
     pub fn parity_address(&self, piece: &Piece, which: usize) -> StripeAddress {
         self.address_on(self.rotated(self.columns() + which, piece.row), piece.depth)
     }

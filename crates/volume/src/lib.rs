@@ -9,12 +9,14 @@
 //!
 //! # Invariants
 //! 1. [`Volume::read`] returns only bytes that its caller's `verify` accepted.
-//! 2. A write goes to every copy, or is an error, or failed on no more devices than the profile survives, which is told.
+//! 2. A write goes to every copy, or is an error, or failed on no more devices than the profile survives, which is
+//!    told.
 //! 3. A bad copy is overwritten only with bytes that another copy holds at that moment, and never while a write is on
 //!    its way to any place: what a reader calls good may have been freed and written anew since.
 //! 4. No write to a logical address touches a superblock copy.
 //! 5. A device that has missed writes is never believed without a checksum or a generation that confirms it.
-//! 6. New parity is never computed from data that the parity on disk contradicts, unless the writer has had the row repaired.
+//! 6. New parity is never computed from data that the parity on disk contradicts, unless the writer has had the row
+//!    repaired.
 //! 7. Superblocks go out in the order secondaries, flush, primary, flush, so that one valid set is always on disk.
 //!
 //! # Not here

@@ -25,7 +25,7 @@ pub struct DeviceStats {
 }
 
 impl DeviceStats {
-    /// How often something went wrong that may have left old or wrong bytes on the device.
+    /// The number of times that something went wrong that may have left old or wrong bytes on the device.
     pub fn doubt(&self) -> u64 {
         let errors = [self.write_errors, self.flush_errors, self.corruption_errors, self.generation_errors];
         errors.into_iter().fold(0, u64::saturating_add)
@@ -38,9 +38,9 @@ pub enum Condition {
     /// It has what was written.
     #[default]
     Whole,
-    /// It has missed writes, before it was opened or since. It is written as ever, and what was written to it stays on it;
-    /// but nothing counts on it until it has been brought up to date: it is read last, and only where a checksum or a
-    /// generation confirms what is read.
+    /// It has missed writes, before it was opened or since. It is written as ever, and what was written to it stays on
+    /// it; but nothing counts on it until it has been brought up to date: it is read last, and only where a checksum or
+    /// a generation confirms what is read.
     Stale,
     /// It failed while it was in use, and every chunk survives without it: nothing is written to it any more, its
     /// superblock neither, by which the next mount knows what it has missed.
@@ -70,7 +70,7 @@ struct Counters {
     generation: AtomicU64,
 }
 
-/// What this process knows about the primary superblock on a device.
+/// The primary superblock on a device, as this process knows it.
 #[derive(Default, Debug)]
 struct KnownSuperblock {
     /// The one that it last read or wrote, if it knows.
@@ -86,7 +86,7 @@ pub struct Member {
     pub id: DeviceId,
     /// The device itself.
     pub device: Arc<dyn BlockDevice>,
-    /// What its superblocks say about it.
+    /// The device item in its superblocks.
     item: Mutex<DevItem, { order::DEVICE_ITEM }>,
     counters: Counters,
     condition: AtomicU8,
@@ -152,7 +152,7 @@ impl Member {
         self.is_stale() && self.is_foreign.load(Ordering::Acquire)
     }
 
-    /// What the primary superblock was when this process read it.
+    /// Records the primary superblock that this process read.
     pub fn know_superblock(&self, bytes: &[u8]) {
         self.known_superblock.lock().bytes = Some(bytes.into());
     }
@@ -163,9 +163,9 @@ impl Member {
         known.and_then(|bytes| Superblock::parse(&bytes, OFFSETS[0]).ok())
     }
 
-    /// Whether the primary superblock is the one that this process last read or wrote, as `read` finds it. One that nobody
-    /// knows, that cannot be read, or that this process writes meanwhile, is no sign of anything: a writer has looked
-    /// before, and the next one looks again. Nobody waits here for a write that is on its way.
+    /// Whether the primary superblock is the one that this process last read or wrote, as `read` finds it. One that
+    /// nobody knows, that cannot be read, or that this process writes meanwhile, is no sign of anything: a writer has
+    /// looked before, and the next one looks again. Nobody waits here for a write that is on its way.
     pub fn superblock_is_known(&self, read: impl FnOnce(&mut [u8]) -> io::Result<()>) -> bool {
         let (known, writes) = {
             let known = self.known_superblock.lock();
@@ -204,7 +204,8 @@ impl Member {
         self.worsen(Condition::Stale)
     }
 
-    /// A stale device has been brought up to date, unless it has missed more than `missed` writes. Says whether it is whole.
+    /// A stale device has been brought up to date, unless it has missed more than `missed` writes. Says whether it is
+    /// whole.
     pub fn recover(&self, missed: u64) -> bool {
         let (stale, whole) = (Condition::Stale as u8, Condition::Whole as u8);
         if self.missed() == missed {
@@ -361,8 +362,8 @@ impl Member {
         }
     }
 
-    /// Discards a range, but for the copies of the superblock and what lies before the first chunk. Returns how many bytes
-    /// the device took; a failure changes nothing, because nobody needs them.
+    /// Discards a range, but for the copies of the superblock and what lies before the first chunk. Returns how many
+    /// bytes the device took; a failure changes nothing, because nobody needs them.
     pub fn discard(&self, at: Physical, len: u64) -> u64 {
         if !self.is_in_use() || !self.device.supports_discard() {
             return 0;

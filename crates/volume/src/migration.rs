@@ -7,9 +7,10 @@
 //!
 //! # Invariants
 //! 1. Between `begin_move` and `end_move` the old stripes have everything, so they count until a commit says otherwise.
-//! 2. Every byte that is in use reaches the new stripes: from a write that began after `begin_move`, or from the copier. What
-//!    the copier has read is not stored when a write to the same bytes has begun since.
-//! 3. After `end_move` and [`cancel_move`](Volume::cancel_move) no request to the places that are given up is on its way.
+//! 2. Every byte that is in use reaches the new stripes: from a write that began after `begin_move`, or from the
+//!    copier. What the copier has read is not stored when a write to the same bytes has begun since.
+//! 3. After `end_move` and [`cancel_move`](Volume::cancel_move) no request to the places that are given up is on its
+//!    way.
 //! 4. A write that fails on new stripes fails for nobody but the move.
 
 use crate::error::VolumeError;
@@ -25,10 +26,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How often a piece is read again because somebody has written to it; then writes wait.
+/// The number of times that a piece is read again because somebody has written to it; then writes wait.
 const TRIES: usize = 4;
 
-/// What is being copied to another place.
+/// The range that is being copied to another place.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     range: Range<u64>,
@@ -38,7 +39,7 @@ pub(crate) struct Window {
     pub(crate) failure: Option<String>,
 }
 
-/// Where copies go.
+/// The destination of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyTo {
     /// To the new stripes of the chunk, which is moving.
@@ -158,9 +159,9 @@ impl Volume {
         self.window.lock().failure.get_or_insert(sentence);
     }
 
-    /// Copies `len` bytes at `at`, which lie in one chunk, to where `to` says: of all copies the one that `rank` likes best. With
-    /// `unconfirmed` also one that it knows nothing about, and then only from a device that has missed nothing. Returns what is
-    /// known of the copy; of one that is wrong, nothing was copied.
+    /// Copies `len` bytes at `at`, which lie in one chunk, to where `to` says: of all copies the one that `rank` likes
+    /// best. With `unconfirmed` also one that it knows nothing about, and then only from a device that has missed
+    /// nothing. Returns what is known of the copy; of one that is wrong, nothing was copied.
     pub fn copy_moving(
         &self,
         to: CopyTo,
@@ -232,8 +233,8 @@ impl Volume {
         found
     }
 
-    /// As for every read. Where the device that is replaced is to be spared, copies that surely do without it come first; where
-    /// nobody checks, only those of devices that have never counted an error.
+    /// As for every read. Where the device that is replaced is to be spared, copies that surely do without it come
+    /// first; where nobody checks, only those of devices that have never counted an error.
     fn copying_order(&self, to: CopyTo, layout: &Layout<'_>, at: Logical, len: usize, trust: Trust) -> Vec<usize> {
         let mut order = self.reading_order(layout, at, len, trust);
         if let CopyTo::Twin(source, SourceReads::Avoided) = to {
@@ -248,8 +249,8 @@ impl Volume {
         order
     }
 
-    /// Whether a mirror of a piece lies on a device that is there and is not `source`. What a missing device had would be read
-    /// from another one.
+    /// Whether a mirror of a piece lies on a device that is there and is not `source`. What a missing device had would
+    /// be read from another one.
     fn is_elsewhere(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, source: DeviceId) -> bool {
         let device = layout.chunk().stripes[layout.stripe_address(piece, copy).stripe].device;
         device != source && self.member(device).is_some_and(|member| member.is_in_use() && !member.is_foreign())

@@ -3,8 +3,9 @@
 //!
 //! Locks and claims keep out whoever asks for them. A loop device over an image file, `mkfs` on an image file, another
 //! machine on the same disk, and `truncate` do not ask. Their traces are a primary superblock that this process has
-//! neither read nor written, and a device that has become shorter. Writing a superblock then would destroy what the other
-//! side has, so nothing is written any more. Between looking and writing somebody can still come; nothing prevents that.
+//! neither read nor written, and a device that has become shorter. Writing a superblock then would destroy what the
+//! other side has, so nothing is written any more. Between looking and writing somebody can still come; nothing
+//! prevents that.
 
 use crate::error::VolumeError;
 use crate::member::Member;
@@ -16,7 +17,7 @@ use butterfs_ondisk::superblock::{OFFSETS, Superblock};
 pub(crate) enum Look {
     /// Past the caches of block devices, whose storage others may reach too: for commits.
     Fresh,
-    /// Where it costs little: for logs and all other writes.
+    /// A cheap check: for logs and all other writes.
     Cached,
 }
 
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_mounted_is_not_opened() {
+    fn devices_mounted_by_the_kernel_are_not_opened() {
         let device = shared();
         device.is_mounted.store(true, Ordering::Relaxed);
         let error = Volume::open(vec![device]).unwrap_err();

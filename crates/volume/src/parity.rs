@@ -48,8 +48,8 @@ fn scaled(value: u8, exponent: usize) -> u8 {
 
 /// P and Q of these columns, in one pass. Q where there is one.
 ///
-/// Q is computed from the last column to the first, each step doubling what there is: `Q = D0 + 2 (D1 + 2 (D2 + …))`. Eight bytes
-/// are doubled at once in a word, in which no byte carries into the next one.
+/// Q is computed from the last column to the first, each step doubling what there is: `Q = D0 + 2 (D1 + 2 (D2 + …))`.
+/// Eight bytes are doubled at once in a word, in which no byte carries into the next one.
 pub fn compute(columns: &[&[u8]], p: &mut [u8], q: Option<&mut [u8]>) {
     let Some((last, rest)) = columns.split_last() else { return };
     p.copy_from_slice(last);

@@ -1,17 +1,17 @@
 //! Writing rows with parity.
 //!
-//! Whole rows are written from memory, neighbouring ones in one write per device, and nothing is read. Of other rows everything is
-//! read at the depths that are written, and compared with the parity, so that new parity never hides that something is wrong.
-//! Then the new data and the parity of what the row will hold are written.
+//! Whole rows are written from memory, neighbouring ones in one write per device, and nothing is read. Of other rows
+//! everything is read at the depths that are written, and compared with the parity, so that new parity never hides that
+//! something is wrong. Then the new data and the parity of what the row will hold are written.
 //!
 //! # Invariants
 //! 1. Parity is written at the depths of the new data and nowhere else.
 //! 2. What cannot be read, or lies on a device that has missed writes, is computed before the first byte is written.
 //! 3. One thread writes into a row at a time.
 //!
-//! Between the first and the last device a power cut leaves data and parity that do not fit each other, at the depths that were
-//! written. What the row holds there beside the new data is lost if another device is lost before the row is written or
-//! repaired. So callers put new data where nothing else is at the same depths.
+//! Between the first and the last device a power cut leaves data and parity that do not fit each other, at the depths
+//! that were written. What the row holds there beside the new data is lost if another device is lost before the row is
+//! written or repaired. So callers put new data where nothing else is at the same depths.
 
 use crate::error::{CopyFailure, VolumeError};
 use crate::layout::{Layout, Piece, StripeAddress};
@@ -26,7 +26,7 @@ use butterfs_ondisk::Logical;
 use butterfs_ondisk::chunk::STRIPE_LEN;
 use std::ops::Range;
 
-/// What a writer says of the old content of rows.
+/// A writer's knowledge of the old content of rows.
 #[derive(Clone, Copy)]
 pub(crate) enum Old<'a> {
     /// It must fit its parity, except in the rows that begin here.
@@ -151,7 +151,7 @@ impl Volume {
         Ok((0..layout.parity()).map(|which| row.element(layout.columns() + which).to_vec()).collect())
     }
 
-    /// What a row holds at the depths of a segment, as far as it is needed there. The row is locked.
+    /// The content of a row at the depths of a segment, as far as it is needed there. The row is locked.
     fn old_content(&self, write: &Write<'_>, segment: &Segment<'_>) -> Result<Row, VolumeError> {
         let (layout, depths) = (write.layout, &segment.depths);
         let is_new = |column: usize| segment.new.iter().any(|(new, _)| *new == column);
@@ -183,8 +183,8 @@ impl Volume {
         }
     }
 
-    /// Reads what `wanted` accepts of the elements of a row, from devices that have missed nothing. The row is locked, or nobody
-    /// writes.
+    /// Reads what `wanted` accepts of the elements of a row, from devices that have missed nothing. The row is locked,
+    /// or nobody writes.
     pub(crate) fn read_row(
         &self,
         layout: &Layout<'_>,

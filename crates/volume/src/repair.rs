@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering;
 
 impl Volume {
     /// Overwrites copy `copy` of the bytes at `at` with `good`, which the caller has read from another copy and
-    /// verified. Nothing is written when no other copy holds `good` any more, because then the address has been
-    /// freed and written anew, when only stale devices hold it and this one is not, or when the copy holds it already. Says whether the copy is good now.
+    /// verified. Nothing is written when no other copy holds `good` any more, because then the address has been freed
+    /// and written anew, when only stale devices hold it and this one is not, or when the copy holds it already. Says
+    /// whether the copy is good now.
     pub fn repair(&self, at: Logical, copy: usize, good: &[u8]) -> Result<bool, VolumeError> {
         self.check_writable()?;
         let _request = self.requests.read();

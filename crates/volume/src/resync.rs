@@ -1,9 +1,10 @@
-//! Bringing a stale device up to date: what it holds of a range is compared with what a whole device holds, and overwritten where
-//! it differs.
+//! Bringing a stale device up to date: what it holds of a range is compared with what a whole device holds, and
+//! overwritten where it differs.
 //!
-//! The bytes of a range do not change meanwhile, because writes wait. What was written since the device was back is on it. Where
-//! a checksum or a block's header confirms what the stale device holds and not what the whole one holds, it stays: it is the only
-//! good copy. Superblock copies lie in chunks, too, where nothing else is stored: they are left alone.
+//! The bytes of a range do not change meanwhile, because writes wait. What was written since the device was back is on
+//! it. Where a checksum or a block's header confirms what the stale device holds and not what the whole one holds, it
+//! stays: it is the only good copy. Superblock copies lie in chunks, too, where nothing else is stored: they are left
+//! alone.
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, StripeAddress};
@@ -13,7 +14,7 @@ use crate::stripe_read::Trust;
 use crate::volume::Volume;
 use butterfs_ondisk::{DeviceId, Logical};
 
-/// What is known about the bytes of a unit.
+/// The verdict about the bytes of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Confirmed {
     /// They are wrong.
@@ -26,7 +27,7 @@ pub enum Confirmed {
     Best,
 }
 
-/// What became of a range.
+/// The outcome of a range.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Resynced {
     /// Bytes that were overwritten.
@@ -46,8 +47,8 @@ impl Volume {
         self.located(at, 1, on_it).unwrap_or(false)
     }
 
-    /// Makes what device `id` holds of `len` bytes at `at`, which lie in one chunk, equal to what whole devices hold, in units of
-    /// `unit` bytes. `confirm` is asked about the bytes of a unit, by its address.
+    /// Makes what device `id` holds of `len` bytes at `at`, which lie in one chunk, equal to what whole devices hold,
+    /// in units of `unit` bytes. `confirm` is asked about the bytes of a unit, by its address.
     pub fn resync(
         &self,
         id: DeviceId,

@@ -1,5 +1,5 @@
-//! Bringing a stale device up to date in chunks with parity: what it holds of a row is compared with what the other devices make
-//! of it.
+//! Bringing a stale device up to date in chunks with parity: what it holds of a row is compared with what the other
+//! devices make of it.
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, StripeAddress};
@@ -13,7 +13,7 @@ use butterfs_ondisk::chunk::STRIPE_LEN;
 use butterfs_ondisk::{DeviceId, Logical};
 use std::ops::Range;
 
-/// What a device holds of a row.
+/// The part of a row on a device.
 struct Own<'a> {
     layout: &'a Layout<'a>,
     row: u64,
@@ -36,7 +36,8 @@ impl Own<'_> {
 }
 
 impl Volume {
-    /// Makes what device `id` holds of the rows of `len` bytes at `at` fit what the other devices hold. Nobody writes meanwhile.
+    /// Makes what device `id` holds of the rows of `len` bytes at `at` fit what the other devices hold. Nobody writes
+    /// meanwhile.
     pub(crate) fn resync_rows(
         &self,
         layout: &Layout<'_>,

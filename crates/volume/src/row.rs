@@ -1,4 +1,4 @@
-//! What is known of a row with parity at some depths, and what follows from it.
+//! The known content of a row with parity at some depths, and the conclusions.
 //!
 //! Pure: no devices here.
 
@@ -17,7 +17,7 @@ struct Element {
     is_known: bool,
 }
 
-/// What a row is after [`Row::complete`].
+/// The state of a row after [`Row::complete`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// All elements are known, and those that were known fit each other.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_unknown_comes_back_as_far_as_parity_goes() {
+    fn unknown_elements_are_rebuilt_as_far_as_parity_goes() {
         for (columns, parity) in [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (5, 2)] {
             let whole = row(columns, parity);
             for x in 0..columns + parity {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_seen_while_parity_is_left() {
+    fn contradictions_are_seen_while_parity_is_left() {
         for (columns, parity) in [(2, 1), (3, 2)] {
             for bad in 0..columns + parity {
                 for unknown in (0..columns + parity).filter(|&unknown| unknown != bad) {

@@ -1,7 +1,8 @@
 //! Checking a row with parity, and repairing it: before a part of it is written, and for a scrub.
 //!
-//! Bad data is rebuilt in each way that is left, and the first way counts whose bytes the caller does not refuse. Parity that
-//! does not fit good data is computed anew. What cannot be rebuilt stays as it is, and so does the parity at its depths.
+//! Bad data is rebuilt in each way that is left, and the first way counts whose bytes the caller does not refuse.
+//! Parity that does not fit good data is computed anew. What cannot be rebuilt stays as it is, and so does the parity
+//! at its depths.
 
 use crate::error::VolumeError;
 use crate::layout::Layout;
@@ -23,7 +24,7 @@ pub enum RowRepair {
     Write,
 }
 
-/// What was found in a row, in bytes.
+/// The result of checking a row, in bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct RowChecked {
     /// Data that was bad or unreadable and could be rebuilt.
@@ -58,9 +59,9 @@ impl Volume {
         self.located(at, 1, row).ok().flatten()
     }
 
-    /// Checks the row with parity that holds `at`, in units of `unit` bytes, a power of two of at most 64 KiB, and repairs it
-    /// if `repair` says so. `confirm` is asked about the bytes of a unit, by its address. Nobody writes into the row
-    /// meanwhile.
+    /// Checks the row with parity that holds `at`, in units of `unit` bytes, a power of two of at most 64 KiB, and
+    /// repairs it if `repair` says so. `confirm` is asked about the bytes of a unit, by its address. Nobody writes into
+    /// the row meanwhile.
     pub fn check_row(
         &self,
         at: Logical,

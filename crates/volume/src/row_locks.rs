@@ -1,4 +1,5 @@
-//! Locks of rows with parity: who writes into a row excludes other writers of the row and those who compute an element of it.
+//! Locks of rows with parity: who writes into a row excludes other writers of the row and those who compute an element
+//! of it.
 //!
 //! # Invariants
 //! 1. A thread holds one of these locks at a time: a write is cut where [`RowLocks::end_of_lock`] says.

@@ -1,5 +1,5 @@
-//! What scrub needs of the volume: the places of one device in order, reads past the caches, and rewriting a bad copy so
-//! that the storage, not a cache, is known to hold it.
+//! Functions of the volume for scrub: the places of one device in order, reads past the caches, and rewriting a bad
+//! copy so that the storage, not a cache, is known to hold it.
 //!
 //! # Invariants
 //! 1. [`Volume::rewrite`] writes only bytes that another copy holds at that moment, while no write is on its way.
@@ -21,7 +21,7 @@ use std::ops::Range;
 /// A stripe of a chunk on a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DeviceExtent {
-    /// Where it begins on the device.
+    /// The position at which it begins on the device.
     pub physical: Physical,
     /// Bytes on the device.
     pub len: u64,
@@ -36,9 +36,9 @@ pub struct DeviceExtent {
 pub struct Run {
     /// Their address.
     pub at: Logical,
-    /// How many.
+    /// The number.
     pub len: u64,
-    /// Where on the device.
+    /// The address on the device.
     pub physical: Physical,
     /// Which copy they are.
     pub copy: usize,
@@ -62,9 +62,9 @@ pub struct CopyPlace {
     pub copy: usize,
     /// The device of its first byte.
     pub device: DeviceId,
-    /// What the device is called.
+    /// The name of the device.
     pub name: String,
-    /// Where on it.
+    /// The address on it.
     pub physical: Physical,
     /// It is computed from the rest of its row.
     pub is_computed: bool,
@@ -84,8 +84,8 @@ pub enum Rewritten {
 }
 
 impl Layout<'_> {
-    /// The addresses of the chunk of which some may lie at these depths of a stripe. Depths of striped profiles are cut at
-    /// elements.
+    /// The addresses of the chunk of which some may lie at these depths of a stripe. Depths of striped profiles are cut
+    /// at elements.
     pub fn span_at(&self, depths: &Range<u64>) -> Range<Logical> {
         let start = self.chunk().start;
         let columns = self.columns() as u64;
@@ -140,7 +140,7 @@ impl Volume {
         self.member(id).is_some_and(|member| member.is_in_use() && !member.is_foreign())
     }
 
-    /// What a device calls itself.
+    /// The name of a device.
     pub fn device_name(&self, id: DeviceId) -> String {
         self.member(id).map_or_else(|| "a missing device".to_owned(), |member| member.device.name())
     }
@@ -184,8 +184,8 @@ impl Volume {
         CopyPlace { copy, device, name: self.device_name(device), physical: address.physical, is_computed }
     }
 
-    /// Overwrites copy `copy` of the bytes at `at` with `good`, which the caller has verified, and reads it back from the
-    /// storage. Unlike [`repair`](Self::repair) it does not believe a cache that hides what the storage holds.
+    /// Overwrites copy `copy` of the bytes at `at` with `good`, which the caller has verified, and reads it back from
+    /// the storage. Unlike [`repair`](Self::repair) it does not believe a cache that hides what the storage holds.
     pub fn rewrite(&self, at: Logical, copy: usize, good: &[u8]) -> Result<Rewritten, VolumeError> {
         self.check_writable()?;
         // The place belongs to the chunk until this ends, also where the chunk moves meanwhile.
@@ -242,8 +242,8 @@ impl Volume {
         if found == good { Ok(()) } else { Err("the device does not keep what is written to it".to_owned()) }
     }
 
-    /// Whether all stored copies of the bytes at `at` are the same; copies that cannot be read do not count. No write is on
-    /// its way meanwhile.
+    /// Whether all stored copies of the bytes at `at` are the same; copies that cannot be read do not count. No write
+    /// is on its way meanwhile.
     pub fn copies_agree(&self, at: Logical, len: usize) -> Result<bool, VolumeError> {
         self.located(at, len, |layout| {
             let _gate = self.gate.write();
@@ -260,8 +260,8 @@ impl Volume {
         })
     }
 
-    /// Checks the row with parity that begins at `start` at those depths, in units of `unit` bytes, that `is_wanted` wants,
-    /// as [`check_row`](Self::check_row) does.
+    /// Checks the row with parity that begins at `start` at those depths, in units of `unit` bytes, that `is_wanted`
+    /// wants, as [`check_row`](Self::check_row) does.
     pub fn check_parity(
         &self,
         start: Logical,
@@ -303,7 +303,8 @@ impl Volume {
         copies.map(|at| (at, read(at))).collect()
     }
 
-    /// The superblock copies of a device that were not valid when it was opened, and were rewritten then. Each is told once.
+    /// The superblock copies of a device that were not valid when it was opened, and were rewritten then. Each is told
+    /// once.
     pub fn take_repaired_superblocks(&self, id: DeviceId) -> Vec<Physical> {
         self.member(id).map(|member| member.take_repaired_superblocks()).unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! What may already be on a device: magic numbers of filesystems, volume managers and partition tables, as a table.
+//! Content that may already be on a device: magic numbers of filesystems, volume managers and partition tables, as a
+//! table.
 //!
 //! A match means that somebody may want the content; it does not mean that the content is intact.
 

@@ -6,10 +6,10 @@
 //! | stale: has missed writes | yes | last, where a checksum or generation confirms it | no |
 //! | failed, missing | no | no | no |
 //!
-//! A device is marked failed when a flush of it fails, because what it has of all that was written is not known then, and
-//! stale when it has missed a write that is known. Either only where every chunk still has what its profile demands on whole devices;
-//! else the failure is an error. Where a chunk has no copy on another device (single, DUP, RAID0) nothing of it was missed
-//! without an error, so staleness does not matter to it.
+//! A device is marked failed when a flush of it fails, because what it has of all that was written is not known then,
+//! and stale when it has missed a write that is known. Either only where every chunk still has what its profile demands
+//! on whole devices; else the failure is an error. Where a chunk has no copy on another device (single, DUP, RAID0)
+//! nothing of it was missed without an error, so staleness does not matter to it.
 
 use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
@@ -28,11 +28,11 @@ use std::sync::atomic::Ordering;
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
-    /// What is stale counts as whole.
+    /// Stale data counts as whole.
     StaleBelieved,
     /// Reading asks all mirrors in turn, stale or not.
     MirrorsTakeTurns,
-    /// What no checksum confirms is read from stale devices where whole ones fail, and those are repaired from it.
+    /// Data that no checksum confirms is read from stale devices where whole ones fail, and those are repaired from it.
     RepairsFromStale,
     /// A device that lacks the last superblock counts as whole although another one is missing.
     InterruptedForgiven,
@@ -53,7 +53,7 @@ impl Volume {
         self.members().absent == 0 && self.members().iter().all(|member| member.is_whole())
     }
 
-    /// How often a device has got worse or missed a write since the filesystem was opened.
+    /// The number of times that a device has got worse or missed a write since the filesystem was opened.
     pub fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
@@ -100,8 +100,8 @@ impl Volume {
         self.member(id).is_some_and(|member| member.is_foreign())
     }
 
-    /// The devices, each with its superblock as it was when they were opened, ascending by number. Without those that are
-    /// foreign.
+    /// The devices, each with its superblock as it was when they were opened, ascending by number. Without those that
+    /// are foreign.
     pub fn opened_as(&self) -> Vec<(DeviceId, Superblock, Arc<dyn BlockDevice>)> {
         let members = self.members();
         let own = members.iter().filter(|member| !member.is_foreign());
@@ -113,8 +113,8 @@ impl Volume {
         self.repairs_held.store(are_held, Ordering::Release);
     }
 
-    /// Reads a copy of the bytes at `at`, which lie in one element, from the device that `on` wants: `None` where it cannot be
-    /// read.
+    /// Reads a copy of the bytes at `at`, which lie in one element, from the device that `on` wants: `None` where it
+    /// cannot be read.
     pub fn read_on(&self, at: Logical, len: usize, on: DeviceId) -> Option<Vec<u8>> {
         let mut bytes = vec![0; len];
         let read = self.located(at, len, |layout| {
@@ -130,7 +130,8 @@ impl Volume {
         read.unwrap_or(false).then_some(bytes)
     }
 
-    /// A stale device has been brought up to date, unless it has missed more than `missed` writes. Says whether it is whole.
+    /// A stale device has been brought up to date, unless it has missed more than `missed` writes. Says whether it is
+    /// whole.
     pub fn recover(&self, id: DeviceId, missed: u64) -> bool {
         self.member(id).is_some_and(|member| member.recover(missed))
     }
@@ -145,8 +146,8 @@ impl Volume {
         self.bug.get() == Some(&bug)
     }
 
-    /// Whether every chunk of `map` can be written without the devices that are missing or stale. The error names one that
-    /// cannot.
+    /// Whether every chunk of `map` can be written without the devices that are missing or stale. The error names one
+    /// that cannot.
     pub fn check_survivable(&self, map: &ChunkMap) -> Result<(), VolumeError> {
         self.check_survives(map, &|id| !self.is_usable(id), &|id| self.is_stale(id))
     }
@@ -161,11 +162,11 @@ impl Volume {
         self.members().iter().any(|member| member.lacks_unrecorded())
     }
 
-    /// Takes devices for whole that are behind by the last commit or log only, where chunks have too few copies without them: so
-    /// many cannot have failed in a commit that ended, so a power cut came between the superblocks of the devices, and what
-    /// they lead to was durable on all of them before, but on those that the trees call stale (`named`). That holds only where
-    /// no device is missing: others may have committed without this one, which still has blocks of the same generation from a
-    /// commit that a crash cut off.
+    /// Takes devices for whole that are behind by the last commit or log only, where chunks have too few copies without
+    /// them: so many cannot have failed in a commit that ended, so a power cut came between the superblocks of the
+    /// devices, and what they lead to was durable on all of them before, but on those that the trees call stale
+    /// (`named`). That holds only where no device is missing: others may have committed without this one, which still
+    /// has blocks of the same generation from a commit that a crash cut off.
     pub fn forgive_interrupted(&self, map: &ChunkMap, newest: &Superblock, named: &[DeviceId]) {
         let may_have_missed = self.members().absent > 0 && !self.has_bug(Bug::InterruptedForgiven);
         if may_have_missed || self.check_survivable(map).is_ok() {
@@ -198,7 +199,8 @@ impl Volume {
                     stale => format!(" and {stale} more may be out of date"),
                 };
                 return Err(VolumeError::refused(format!(
-                    "chunk {start} lacks {lost} of its devices{stale}, and {name} survives {most}; only reading is possible"
+                    "chunk {start} lacks {lost} of its devices{stale}, and {name} survives {most}; only reading is \
+                     possible"
                 )));
             }
         }
@@ -220,8 +222,8 @@ impl Volume {
         true
     }
 
-    /// These devices have missed a write that others took: they are stale from now on. Changes nothing and is false where a
-    /// chunk would then have less on whole devices than its profile demands.
+    /// These devices have missed a write that others took: they are stale from now on. Changes nothing and is false
+    /// where a chunk would then have less on whole devices than its profile demands.
     pub(crate) fn miss(&self, failed: &[Arc<Member>]) -> bool {
         let becomes_stale = |id| self.is_stale(id) || failed.iter().any(|member| member.id == id);
         let is_lost = |id| !self.is_usable(id);

@@ -19,7 +19,7 @@ pub(crate) enum Trust {
     Blind,
 }
 
-/// What a copy of a parity profile is computed from, besides the other data columns.
+/// The source from which a copy of a parity profile is computed, besides the other data columns.
 enum Source {
     /// P.
     P,
@@ -30,9 +30,9 @@ enum Source {
 }
 
 impl Volume {
-    /// Fills `buf` with copy `copy`, which exists. Nobody has verified the bytes. What of the copy lies on a device that is
-    /// not there comes from another copy; with parity that is so for copy 0, and for stale devices, too: copy 1 is then what such
-    /// a device holds.
+    /// Fills `buf` with copy `copy`, which exists. Nobody has verified the bytes. What of the copy lies on a device
+    /// that is not there comes from another copy; with parity that is so for copy 0, and for stale devices, too: copy 1
+    /// is then what such a device holds.
     pub(crate) fn fetch(
         &self,
         layout: &Layout<'_>,
@@ -55,8 +55,8 @@ impl Volume {
         })
     }
 
-    /// Where mirror `copy` of a piece is. Where that device cannot be used: the next one on a device that can, one that has
-    /// missed nothing before one that has.
+    /// The place of mirror `copy` of a piece. Where that device cannot be used: the next one on a device that can, one
+    /// that has missed nothing before one that has.
     fn mirror_address(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, trust: Trust) -> StripeAddress {
         let mirrors = layout.mirrors();
         let addresses = (0..mirrors).map(|turn| layout.stripe_address(piece, (copy + turn) % mirrors));
@@ -88,9 +88,9 @@ impl Volume {
         }
     }
 
-    /// A piece of a parity profile: where it lies, if that device has missed nothing, else computed from devices that have missed
-    /// nothing. A block on a stale device can be one of a commit that a crash cut off, which passes every check. Where too few
-    /// devices are left, what the device holds counts as far as `trust` allows.
+    /// A piece of a parity profile: where it lies, if that device has missed nothing, else computed from devices that
+    /// have missed nothing. A block on a stale device can be one of a commit that a crash cut off, which passes every
+    /// check. Where too few devices are left, what the device holds counts as far as `trust` allows.
     fn fetch_or_compute(
         &self,
         layout: &Layout<'_>,

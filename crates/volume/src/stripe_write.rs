@@ -1,8 +1,10 @@
-//! Writing to every mirror, and what every write has in common. Rows with parity: [`parity_write`](crate::parity_write).
+//! Writing to every mirror, and what every write has in common. Rows with parity:
+//! [`parity_write`](crate::parity_write).
 //!
-//! Invariant: a write is attempted everywhere, and is an error when it failed on more devices than the profile survives.
-//! So a device that fails does not stop a mirror, and DUP, which survives no device, wants both of its copies, as in the
-//! kernel. A device that has missed a write is stale from then on, and what is written to a stale device is not counted.
+//! Invariant: a write is attempted everywhere, and is an error when it failed on more devices than the profile
+//! survives. So a device that fails does not stop a mirror, and DUP, which survives no device, wants both of its
+//! copies, as in the kernel. A device that has missed a write is stale from then on, and what is written to a stale
+//! device is not counted.
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, StripeAddress};
@@ -31,8 +33,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The first error of a write, if it was not stored on as many devices as the profile demands, of which those on stale
-    /// devices do not count. Else a device that failed is told, and is stale from now on.
+    /// The first error of a write, if it was not stored on as many devices as the profile demands, of which those on
+    /// stale devices do not count. Else a device that failed is told, and is stale from now on.
     pub(crate) fn tolerate(
         &self,
         layout: &Layout<'_>,
@@ -83,7 +85,7 @@ fn absent() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the device is missing")
 }
 
-/// How many devices of a chunk may fail.
+/// The number of devices of a chunk that may fail.
 fn survivable(layout: &Layout<'_>) -> usize {
     Profile::of(layout.chunk().kind).map_or(0, |profile| profile.tolerated_failures)
 }

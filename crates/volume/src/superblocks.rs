@@ -1,13 +1,13 @@
 //! Writing superblocks, the only place that does, and reading them again.
 //!
-//! Never are both kinds of copies on their way at once. A commit writes the primaries and flushes, and the secondary copies
-//! follow, durable with the flush before the next primaries. A log changes the primaries only, and only their first sector, so
-//! no power cut tears them; before the next commit's primaries the secondary copies are made to lead to the log too. What a
-//! power cut tore is repaired before anything else is written. So whatever a power cut leaves, each device has a valid copy of
-//! the old or of the new state, and what that leads to is durable.
+//! Never are both kinds of copies on their way at once. A commit writes the primaries and flushes, and the secondary
+//! copies follow, durable with the flush before the next primaries. A log changes the primaries only, and only their
+//! first sector, so no power cut tears them; before the next commit's primaries the secondary copies are made to lead
+//! to the log too. What a power cut tore is repaired before anything else is written. So whatever a power cut leaves,
+//! each device has a valid copy of the old or of the new state, and what that leads to is durable.
 //!
-//! A stale device gets a superblock only when the trees that it leads to say that the device is stale, and after the whole
-//! devices: so whoever opens the devices later, all or some of them, never takes it for one that has everything.
+//! A stale device gets a superblock only when the trees that it leads to say that the device is stale, and after the
+//! whole devices: so whoever opens the devices later, all or some of them, never takes it for one that has everything.
 
 use crate::error::VolumeError;
 use crate::member::Member;
@@ -24,8 +24,8 @@ impl Volume {
     /// Makes `sb` the superblock of every device, in every copy, and durable. Place, device item and checksum are
     /// filled in here, the device item from [`set_device_item`](Self::set_device_item); the one in `sb` is ignored.
     ///
-    /// The tree blocks that it points to must be durable already. A copy that cannot be written is counted and told; when
-    /// no device takes its primary one, that is an error, after which nobody knows which superblock is on disk.
+    /// The tree blocks that it points to must be durable already. A copy that cannot be written is counted and told;
+    /// when no device takes its primary one, that is an error, after which nobody knows which superblock is on disk.
     pub fn write_superblock(&self, sb: &Superblock) -> Result<(), VolumeError> {
         self.write_superblock_with(sb, &self.device_items())
     }
@@ -41,8 +41,8 @@ impl Volume {
         self.flush()
     }
 
-    /// Makes the secondary superblocks of every whole device what its primary one is, durable with the next flush: so it
-    /// comes before a flush, and the next primary ones after that. What cannot be written is told.
+    /// Makes the secondary superblocks of every whole device what its primary one is, durable with the next flush: so
+    /// it comes before a flush, and the next primary ones after that. What cannot be written is told.
     ///
     /// A stale device keeps its older ones: the trees that the primary ones lead to may not say that it is stale.
     pub fn refresh_secondary_superblocks(&self) {
@@ -75,10 +75,10 @@ impl Volume {
         }
     }
 
-    /// Makes `sb` durable in every copy that is not valid: a power cut may have torn it, and another one may tear those of
-    /// the other kind, which are written next. The same for the primary copies that a power cut kept from the last commit, on
-    /// devices that count as whole nevertheless: without that the loss of another device would make them doubtful again.
-    /// `sb` is the one that the filesystem was opened with.
+    /// Makes `sb` durable in every copy that is not valid: a power cut may have torn it, and another one may tear those
+    /// of the other kind, which are written next. The same for the primary copies that a power cut kept from the last
+    /// commit, on devices that count as whole nevertheless: without that the loss of another device would make them
+    /// doubtful again. `sb` is the one that the filesystem was opened with.
     pub fn repair_superblocks(&self, sb: &Superblock) -> Result<(), VolumeError> {
         let items = self.device_items();
         let mut repaired = false;
@@ -182,7 +182,8 @@ impl Volume {
         Ok(())
     }
 
-    /// A device that did not take a superblock that others have taken: the next mount will call it stale, so it is so now.
+    /// A device that did not take a superblock that others have taken: the next mount will call it stale, so it is so
+    /// now.
     fn lose_superblock(&self, member: &Arc<Member>, error: &VolumeError) -> bool {
         member.refuse_superblocks();
         if self.mark_failed(member, error) {
@@ -205,7 +206,8 @@ impl Volume {
         members.iter().filter(|member| member.takes_superblocks()).map(with_item).collect()
     }
 
-    /// Says which devices the trees call stale that the next superblock of a commit leads to: they may take superblocks.
+    /// Says which devices the trees call stale that the next superblock of a commit leads to: they may take
+    /// superblocks.
     pub fn set_recorded_stale(&self, recorded: &dyn Fn(DeviceId) -> bool) {
         self.members().iter().for_each(|member| member.set_recorded(recorded(member.id)));
     }
@@ -217,7 +219,8 @@ impl Volume {
         }
     }
 
-    /// Lets a device go on which no chunk lies: returns it when nobody uses it any more. One that is not there is missed no more.
+    /// Lets a device go on which no chunk lies: returns it when nobody uses it any more. One that is not there is
+    /// missed no more.
     pub fn remove_device(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
         let removed = self.member(id);
         self.change_devices(|set| match removed {
@@ -236,8 +239,8 @@ impl Volume {
         self.change_devices(|set| set.with(member));
     }
 
-    /// The primary superblock that is on the first device that superblocks are written to now, to compare with what we last
-    /// wrote.
+    /// The primary superblock that is on the first device that superblocks are written to now, to compare with what we
+    /// last wrote.
     pub fn read_superblock(&self) -> Result<Superblock, VolumeError> {
         let members = self.members();
         let member = members

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 /// A device with number 0 that was given when the filesystem was opened.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// What its superblock says about it.
+    /// The device item in its superblock.
     pub item: DevItem,
     /// The device.
     pub device: Arc<dyn BlockDevice>,
@@ -59,8 +59,8 @@ impl Volume {
         twin
     }
 
-    /// The device that takes over has, from now on, the number of the other one, and is what `item` says. False where it has
-    /// failed, and nothing is changed.
+    /// The device that takes over has, from now on, the number of the other one, and is what `item` says. False where
+    /// it has failed, and nothing is changed.
     pub fn finish_twin(&self, id: DeviceId, item: DevItem) -> bool {
         let twin = self.members().twin(id).cloned();
         let Some(twin) = twin.filter(|twin| twin.is_in_use()) else { return false };

@@ -22,8 +22,8 @@ use std::sync::{Arc, OnceLock};
 
 /// Messages that are kept for [`Volume::take_messages`].
 const MAX_MESSAGES: usize = 256;
-/// Bytes of neighbouring addresses that are read from the same mirror, so that read-ahead works: mirrors take turns at the
-/// multiples of it. A read that crosses none of them reads from where [`Volume::begin_read`] has asked for it.
+/// Bytes of neighbouring addresses that are read from the same mirror, so that read-ahead works: mirrors take turns at
+/// the multiples of it. A read that crosses none of them reads from where [`Volume::begin_read`] has asked for it.
 pub const MIRROR_TURN: u64 = 1 << 20;
 
 /// Something that happened which somebody should be told.
@@ -48,11 +48,11 @@ pub struct Volume {
     pub(crate) moves: Mutex<Vec<Arc<Chunk>>, { order::MOVES }>,
     /// There are some, or a device is being replaced.
     pub(crate) is_moving: AtomicBool,
-    /// What is being copied to another place.
+    /// The range that is being copied to another place.
     pub(crate) window: Mutex<Window, { order::COPY_WINDOW }>,
     pub(crate) rows: RowLocks,
     messages: Mutex<VecDeque<Report>, { order::REPORTS }>,
-    /// How often a device has got worse or missed a write.
+    /// The number of times that a device has got worse or missed a write.
     pub(crate) losses: AtomicU64,
     /// Reading repairs nothing: it is not yet known whether the devices belong together.
     pub(crate) repairs_held: AtomicBool,
@@ -112,8 +112,8 @@ impl Volume {
         *self.map.write() = Arc::new(map);
     }
 
-    /// Whether all chunks of `map` lie on the devices of this volume, whole, or on missing ones where it was opened without
-    /// some: for a map that was read from disk.
+    /// Whether all chunks of `map` lie on the devices of this volume, whole, or on missing ones where it was opened
+    /// without some: for a map that was read from disk.
     pub fn check_chunk_map(&self, map: &ChunkMap) -> Result<(), ChunkMapError> {
         map.iter().try_for_each(|chunk| {
             chunk.stripes.iter().try_for_each(|stripe| {
@@ -153,12 +153,12 @@ impl Volume {
         self.members().iter().map(|member| (member.item(), member.device.clone())).collect()
     }
 
-    /// What the next superblocks on this device will say about it.
+    /// The device item of the next superblocks on this device.
     pub fn device_item(&self, id: DeviceId) -> Option<DevItem> {
         Some(self.member(id)?.item())
     }
 
-    /// What the next superblocks will say about each device, ascending by number.
+    /// The device items of the next superblocks, ascending by number.
     pub fn device_items(&self) -> Vec<DevItem> {
         self.members().iter().map(|member| member.item()).collect()
     }
@@ -186,7 +186,7 @@ impl Volume {
         }
     }
 
-    /// What happened that somebody should be told, oldest first: bad copies, and what became of them.
+    /// Reports of events, oldest first: bad copies, and their repair.
     pub fn take_reports(&self) -> Vec<Report> {
         self.messages.lock().drain(..).collect()
     }
@@ -267,8 +267,8 @@ impl Volume {
         result.inspect_err(|_| buf.fill(0))
     }
 
-    /// Like [`read`](Self::read), but what is bad is neither counted nor repaired: for bytes that need not be there. Devices
-    /// that have missed writes are asked last.
+    /// Like [`read`](Self::read), but what is bad is neither counted nor repaired: for bytes that need not be there.
+    /// Devices that have missed writes are asked last.
     pub fn peek(
         &self,
         at: Logical,
@@ -341,9 +341,9 @@ impl Volume {
         Err(VolumeError::NoGoodCopy { at, len: buf.len() as u64, failures })
     }
 
-    /// All copies; the first is another one for other addresses where that spreads reads over devices. What lies on a stale
-    /// device comes last. Where nobody checks, mirrors take turns only if none of them has ever counted an error: a kernel
-    /// that had been without a device remembers no more than that.
+    /// All copies; the first is another one for other addresses where that spreads reads over devices. What lies on a
+    /// stale device comes last. Where nobody checks, mirrors take turns only if none of them has ever counted an error:
+    /// a kernel that had been without a device remembers no more than that.
     pub(crate) fn reading_order(&self, layout: &Layout<'_>, at: Logical, len: usize, trust: Trust) -> Vec<usize> {
         let copies = layout.copies();
         let spreads = layout.mirrors() > 1 && layout.chunk().stripes[0].device != layout.chunk().stripes[1].device;
@@ -448,17 +448,17 @@ impl Volume {
     }
 
     /// Writes `data` at `at`, which lie in one chunk, to every copy. Durable after the next [`flush`](Self::flush).
-    /// Devices that fail are told, and an error when they are more than the profile survives.
+    /// Reports failed devices; returns an error if the profile cannot tolerate that many.
     ///
-    /// [`VolumeError::RowInconsistent`] where a part of a row is written whose parity does not fit its data: nothing of that
-    /// row is written. The caller has it repaired by [`check_row`](Self::check_row) and writes
+    /// [`VolumeError::RowInconsistent`] where a part of a row is written whose parity does not fit its data: nothing of
+    /// that row is written. The caller has it repaired by [`check_row`](Self::check_row) and writes
     /// [again](Self::write_again).
     pub fn write(&self, at: Logical, data: &[u8]) -> Result<(), VolumeError> {
         self.write_as(at, data, WriteMode::Cached, Old::Checked { except: &[] })
     }
 
-    /// Like [`write`](Self::write), after the rows that begin at `checked` have been repaired as far as they can be: what they
-    /// hold is taken as it is.
+    /// Like [`write`](Self::write), after the rows that begin at `checked` have been repaired as far as they can be:
+    /// what they hold is taken as it is.
     pub fn write_again(&self, at: Logical, data: &[u8], checked: &[Logical]) -> Result<(), VolumeError> {
         self.write_as(at, data, WriteMode::Cached, Old::Checked { except: checked })
     }
@@ -520,9 +520,9 @@ impl Volume {
         let _ = self.located(at, len, begin);
     }
 
-    /// Tells the devices that nobody needs these bytes, in all copies. Returns the bytes that the devices took, of all copies
-    /// together: none after the volume has stopped writing, and none in chunks with parity, because their rows hold other
-    /// data too.
+    /// Tells the devices that nobody needs these bytes, in all copies. Returns the bytes that the devices took, of all
+    /// copies together: none after the volume has stopped writing, and none in chunks with parity, because their rows
+    /// hold other data too.
     pub fn discard(&self, at: Logical, len: u64) -> u64 {
         order::check(order::DEVICE);
         if self.check_writable().and_then(|()| self.check_still_ours(Look::Cached)).is_err() {

@@ -1,7 +1,7 @@
 //! Static programs for machines of any distribution: one archive for each target.
 //!
-//! The compiler's own musl standard library cannot be had everywhere, so it is built from the compiler's sources
-//! (`-Z build-std`), which Debian packages for each version, and linked by zig's C compiler, which brings a musl for each
+//! The compiler's own musl standard library cannot be had everywhere, so it is built from the compiler's sources (`-Z
+//! build-std`), which Debian packages for each version, and linked by zig's C compiler, which brings a musl for each
 //! processor. Both are fetched into the build output.
 
 use super::{Dist, Failure, create};
@@ -86,7 +86,8 @@ fn compile(dist: &Dist, target: &str, library: &Path, zig: &Path) -> Result<Path
     let mut build = Command::new(zig.join("cargo-zigbuild"));
     build.args(["build", "--release", "-p", "butterfs-cli", "-Z", "build-std=std,panic_unwind", "--target", target]);
     build.env("PATH", path).env("RUSTC_BOOTSTRAP", "1").env("__CARGO_TESTS_ONLY_SRC_ROOT", library);
-    // zig brings the start files and the C library; the compiler's own would come with the target that is not installed.
+    // zig brings the start files and the C library; the compiler's own would come with the target that is not
+    // installed.
     build
         .env(flags, "-C link-self-contained=no")
         .env("CARGO_TARGET_DIR", &folder)

@@ -10,14 +10,14 @@ use std::process::Command;
 const HELPERS: [&str; 5] =
     ["mount.butterfs", "mount.fuseblk.butterfs", "umount.butterfs", "mkfs.butterfs", "fsck.butterfs"];
 
-/// Where each shell looks for completions.
+/// The paths at which the shells look for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/butterfs"),
     ("zsh", "usr/share/zsh/vendor-completions/_butterfs"),
     ("fish", "usr/share/fish/vendor_completions.d/butterfs.fish"),
 ];
 
-/// Where the documents go.
+/// The folder for documents.
 const DOCUMENTS: &str = "usr/share/doc/butterfs";
 
 /// Builds the command and lays out everything that a package installs.

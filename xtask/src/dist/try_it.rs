@@ -5,7 +5,7 @@ use crate::{process, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a new user does, as a shell script. `umount -l` stands for a mount that a failed step left.
+/// The steps of a new user, as a shell script. `umount -l` stands for a mount that a failed step left.
 const SCRIPT: &str = "set -e
 cd /root
 mkdir mnt

@@ -44,8 +44,8 @@ pub fn run(sizes: &Sizes, table: &mut Table) {
     }
 }
 
-/// The documents' own mount option: a device that calls itself rotational is none. Both commit every 300 s, so that what is
-/// measured is the fsync and not how much of it an earlier commit did.
+/// The documents' own mount option: a device that calls itself rotational is none. Both commit every 300 s, so that
+/// what is measured is the fsync and not how much of it an earlier commit did.
 const OPTIONS: &str = "noatime,ssd,commit=300";
 
 fn subject(side: Side, folder: &scratch::Scratch, made: &[&str]) -> Subject {
@@ -79,13 +79,13 @@ fn fsync(path: &Path) -> Duration {
     started.elapsed()
 }
 
-/// What fio says.
+/// The report of fio.
 struct Report {
     /// Megabytes per second.
     rate: f64,
     /// Seconds of an fsync: the 99.9th percentile and the longest.
     fsync: [f64; 2],
-    /// What the mount took.
+    /// The resources that the mount used.
     usage: Usage,
 }
 
@@ -132,7 +132,7 @@ fn parsed(text: &str) -> Option<(f64, [f64; 2])> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_fio_says_is_read() {
+    fn the_report_of_fio_is_parsed() {
         let text = r#"fio: a note
             {"jobs": [{"write": {"bw_bytes": 480000000},
             "sync": {"lat_ns": {"max": 9000000, "percentile": {"99.000000": 1, "99.900000": 5000000}}}}]}"#;

@@ -1,4 +1,4 @@
-//! What three optimisations of logging save: each off and on, by the engine alone on a file.
+//! The savings of three optimisations of logging: each off and on, by the engine alone on a file.
 
 use super::Sizes;
 use crate::counting::Counting;
@@ -91,7 +91,7 @@ fn directory(sizes: &Sizes, table: &mut Table) {
     }
 }
 
-/// What an fsync took.
+/// The cost of an fsync.
 struct Cost {
     time: Duration,
     /// Bytes written.

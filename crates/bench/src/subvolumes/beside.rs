@@ -2,7 +2,7 @@
 //! and again; at each size the information about one by its UUID and the sending of an empty one; then snapshots of a
 //! large subvolume.
 //!
-//! What is compared is the whole command, as a user runs it: `butterfs` here, `btrfs` there.
+//! It compares the whole command, as a user runs it: `butterfs` here, `btrfs` there.
 
 use crate::Scale;
 use crate::subject::{Side, Sides, Subject, Usage};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const BACKING_BYTES: u64 = 16 << 30;
 /// Subvolumes of one directory, as in the script.
 const IN_ONE_DIRECTORY: usize = 1_000;
-/// How often a single command is timed.
+/// The number of times that a single command is timed.
 const TIMES: usize = 15;
 
 /// Median and slowest time of what has a name, in the order of the names' first use; and what the mounts took.

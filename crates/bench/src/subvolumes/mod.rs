@@ -7,7 +7,7 @@ mod in_memory;
 use crate::Scale;
 use crate::table::Table;
 
-/// How many subvolumes there are when something is measured.
+/// The number of subvolumes at the time of a measurement.
 const SIZES: [usize; 6] = [2, 1_000, 5_000, 27_000, 100_000, 1_000_000];
 
 fn sizes(most: usize) -> impl Iterator<Item = usize> {

@@ -1,4 +1,4 @@
-//! What is wrong with inodes, names and file extents.
+//! Planted errors in inodes, names and file extents.
 
 use super::{Plant, SUBVOLUME, is_file, is_regular, kind};
 use butterfs_ondisk::items::{DirItem, FileExtent, InodeItem, RootItem, file_extent_type};

@@ -1,4 +1,4 @@
-//! What is wrong with log trees.
+//! Planted errors in log trees.
 
 use super::{Plant, SUBVOLUME, is_file};
 use butterfs_ondisk::items::{FileExtent, RootItem, file_extent_type};

@@ -47,7 +47,7 @@ fn is_plain_data_extent(item: Item<'_>) -> bool {
     is_data_extent(item) && item.data().get(ExtentItem::LEN) == Some(&KeyType::EXTENT_DATA_REF.0)
 }
 
-/// Where that reference stands in the item.
+/// The offset of that reference in the item.
 const INLINE_REF: usize = ExtentItem::LEN + 1;
 
 /// Changes the first inline reference of a data extent.
@@ -75,7 +75,7 @@ fn all() -> impl Iterator<Item = &'static Plant> {
     [space::PLANTS, references::PLANTS, contents::PLANTS].into_iter().flatten()
 }
 
-/// How many images are made until one has room for every plant: how full the kernel leaves a leaf is chance.
+/// The number of images that are made until one has room for every plant: how full the kernel leaves a leaf is chance.
 const IMAGES: usize = 5;
 
 /// Plants each in a copy of an image, and says which were not found, or could not be planted in any image.

@@ -1,4 +1,4 @@
-//! What is wrong with extents, their references, checksums, root items and UUIDs.
+//! Planted errors in extents, their references, checksums, root items and UUIDs.
 
 use super::{Plant, SUBVOLUME, change_inline, is_data_extent, is_file, is_plain_data_extent, is_regular, kind};
 use butterfs_ondisk::items::{ExtentItem, InodeItem, RootItem, extent_flags, inode_flags};

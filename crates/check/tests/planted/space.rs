@@ -1,4 +1,4 @@
-//! What is wrong with superblocks, blocks, roots, chunks, devices, block groups and free space.
+//! Planted errors in superblocks, blocks, roots, chunks, devices, block groups and free space.
 
 use super::{Plant, SUBVOLUME, kind};
 use butterfs_ondisk::items::{

@@ -1,4 +1,4 @@
-//! What is wrong with a version 1 space cache.
+//! Planted errors in a version 1 space cache.
 
 use super::Plant;
 use butterfs_ondisk::items::{FileExtent, FreeSpaceHeader};
@@ -8,7 +8,7 @@ use butterfs_testkit::editor::{Editor, Item};
 
 const PAGE: usize = 4096;
 
-/// Where the file of the last cache is, which has a bitmap, and its first page.
+/// The address of the file of the last cache, which has a bitmap, and its first page.
 fn file(e: &Editor) -> (Logical, Vec<u8>) {
     let mut inode = 0;
     e.each_leaf(TreeId::ROOT, &mut |leaf| {

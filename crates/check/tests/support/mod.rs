@@ -1,4 +1,4 @@
-//! What the tests of the judge share: images made by mkfs.btrfs and the kernel, in memory.
+//! Support for the tests of the checker: images made by mkfs.btrfs and the kernel, in memory.
 
 #![allow(dead_code)] // each test program uses a part
 
@@ -58,7 +58,11 @@ fallocate -l 1M sv/pre; head -c 12M /dev/urandom > sv/big
 touch sv/nocow; chattr +C sv/nocow; head -c 256K /dev/urandom > sv/nocow
 cp --reflink sv/d1 sv/clone; ln -s target sv/sym; mkfifo sv/fifo; setfattr -n user.a -v b sv/f1 || true
 sync
-for s in 1 2 3; do btrfs subvolume snapshot sv snap$s > /dev/null; for i in $(seq $s 5 250); do echo new$s > sv/f$i; done; sync; done
+for s in 1 2 3; do
+    btrfs subvolume snapshot sv snap$s > /dev/null
+    for i in $(seq $s 5 250); do echo new$s > sv/f$i; done
+    sync
+done
 btrfs subvolume create snap2/inner > /dev/null
 btrfs subvolume delete snap3 > /dev/null
 mkdir -p a/b/c; sync
@@ -79,7 +83,8 @@ pub fn filled(test: &str, bytes: u64, options: &[&str]) -> Option<Arc<MemoryDevi
 const LOG: &str = r#"
 set -e
 btrfs subvolume create sv > /dev/null; btrfs subvolume create other > /dev/null
-mkdir sv/dir; for i in $(seq 9); do head -c 20000 /dev/urandom > sv/dir/f$i; done; head -c 8192 /dev/urandom > other/file
+mkdir sv/dir; for i in $(seq 9); do head -c 20000 /dev/urandom > sv/dir/f$i; done
+head -c 8192 /dev/urandom > other/file
 sync; sync
 rm sv/dir/f3 sv/dir/f4; echo new > sv/dir/new; sync sv/dir
 head -c 40000 /dev/urandom >> sv/dir/f5; sync sv/dir/f5

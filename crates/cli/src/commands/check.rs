@@ -1,4 +1,4 @@
-//! `butterfs check`: the judge's verdict as text in the manner of btrfs check, or as JSON.
+//! `butterfs check`: the checker's verdict as text in the manner of btrfs check, or as JSON.
 //!
 //! Exit codes are those of btrfs check: 0 when there is no error, 1 when there is one.
 
@@ -77,7 +77,7 @@ impl Args {
         Args { readonly: true, check_data_csum: false, copy: 0, json: false, progress: false, quiet: false, devices }
     }
 
-    /// Runs the judge in a thread of its own, and tells of its progress meanwhile.
+    /// Runs the checker in a thread of its own, and tells of its progress meanwhile.
     fn judge(
         &self,
         out: &mut dyn Write,

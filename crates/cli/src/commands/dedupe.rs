@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     image: ImageArgument,
-    /// Where in SOURCE the range begins
+    /// Offset of the range in SOURCE
     #[arg(short = 's', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     source_offset: u64,
-    /// Where in TARGET it begins
+    /// Offset of the range in TARGET
     #[arg(short = 't', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     target_offset: u64,
-    /// How long it is; 0 means as long as both files go on
+    /// Its length; 0 means as long as both files go on
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     length: u64,
     /// The file whose extents are kept

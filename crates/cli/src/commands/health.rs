@@ -18,8 +18,8 @@ const FAULTED: u8 = 4;
 
 /// Say how a mounted filesystem and its devices are, and what to do.
 ///
-/// Exit codes: 0 everything is as it should be, 1 it cannot be asked, 3 something needs attention, 4 something is lost or
-/// does not work.
+/// Exit codes: 0 everything is as it should be, 1 it cannot be asked, 3 something needs attention, 4 something is lost
+/// or does not work.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Print JSON

@@ -29,8 +29,9 @@ Examples:
 /// A file that does not exist is created, sparse, when --byte-count is given. A device or file on which a filesystem,
 /// a partition table or the like is recognised is left alone unless --force is given.
 ///
-/// The filesystem is the one that mkfs.btrfs makes by default: metadata twice (DUP, on several devices RAID1), data once
-/// (single), nodes of 16 KiB, crc32c, and the features extref, skinny-metadata, no-holes, free-space-tree and block-group-tree.
+/// The filesystem is the one that mkfs.btrfs makes by default: metadata twice (DUP, on several devices RAID1), data
+/// once (single), nodes of 16 KiB, crc32c, and the features extref, skinny-metadata, no-holes, free-space-tree and
+/// block-group-tree.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
@@ -43,7 +44,8 @@ pub struct Args {
     /// Bytes of each device to use; a file that does not exist is created with this size
     #[arg(short, long, value_name = "SIZE", value_parser = args::size)]
     byte_count: Option<u64>,
-    /// Profile of metadata: single, dup (default), raid0, raid1 (default on several devices), raid1c3, raid1c4 or raid10
+    /// Profile of metadata: single, dup (default), raid0, raid1 (default on several devices), raid1c3, raid1c4 or
+    /// raid10
     #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
     metadata: Option<&'static Profile>,
     /// Profile of data: single (default), dup, raid0, raid1, raid1c3, raid1c4 or raid10
@@ -140,7 +142,8 @@ impl Args {
         })
     }
 
-    /// Opens the devices, or creates the file, and makes the filesystem. A file that was created for nothing is removed.
+    /// Opens the devices, or creates the file, and makes the filesystem. A file that was created for nothing is
+    /// removed.
     fn make(&self, options: &MkfsOptions) -> Result<MkfsReport, CliError> {
         if self.devices.is_empty() {
             return Err(CliError::usage("no device or file is given").hint("see 'butterfs mkfs --help'"));

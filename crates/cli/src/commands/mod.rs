@@ -31,7 +31,8 @@ pub trait Run {
     /// Does the work; text for the user goes to `out`.
     fn run(self, out: &mut dyn Write) -> Result<(), CliError>;
 
-    /// The same, with the result in a format. Commands that have no other format than text refuse before they do anything.
+    /// The same, with the result in a format. Commands that have no other format than text refuse before they do
+    /// anything.
     fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError>
     where
         Self: Sized,

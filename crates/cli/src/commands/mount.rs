@@ -122,7 +122,7 @@ impl Args {
         options.chain(create).chain(["--".into()]).chain(paths).collect()
     }
 
-    /// What the mount is called after.
+    /// The path that names the mount.
     fn source(&self) -> &Path {
         &self.paths[0]
     }
@@ -143,8 +143,8 @@ impl Args {
         devices
     }
 
-    /// Mounts, serves, and returns when the filesystem is unmounted and everything is durable. In the foreground others who
-    /// mount the same filesystem wait for the turn that is given; in the background whoever started this holds it.
+    /// Mounts, serves, and returns when the filesystem is unmounted and everything is durable. In the foreground others
+    /// who mount the same filesystem wait for the turn that is given; in the background whoever started this holds it.
     fn serve(
         &self,
         options: &MountOptions,
@@ -239,7 +239,8 @@ impl Args {
     }
 
     fn open(&self, options: &MountOptions, files: Vec<Arc<FileDevice>>, made: bool) -> Result<Opened, CliError> {
-        // A mount by system call is one of several: the filesystem that it shows a part of has its root at the top level.
+        // A mount by system call is one of several: the filesystem that it shows a part of has its root at the top
+        // level.
         let subvolume = match devices::may_mount() {
             true => Subvolume::Id(TreeId::FS),
             false => options.engine.subvolume.clone(),
@@ -262,8 +263,8 @@ impl Args {
         Ok(Opened { filesystem, replayed, backing, reopen })
     }
 
-    /// A read-only mount shows what was fsynced before a crash too, so the log is replayed for it, where the device can be
-    /// written. Returns what the user should be told.
+    /// A read-only mount shows what was fsynced before a crash too, so the log is replayed for it, where the device can
+    /// be written. Returns what the user should be told.
     fn replay_log(&self, files: &[Arc<FileDevice>], engine: &Options) -> Result<Vec<String>, CliError> {
         let has_log = !engine.no_log_replay && Filesystem::has_log(devices::shared(files)).unwrap_or(false);
         let Some(writable) = has_log.then(|| devices::writable(files).ok()).flatten() else {
@@ -291,10 +292,10 @@ fn same_file(a: &Path, b: &Path) -> bool {
     a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
 }
 
-/// What a mount needs of its devices.
+/// The opened devices of a mount.
 struct Opened {
     filesystem: Filesystem,
-    /// What is to be said of the replay of a log before.
+    /// Messages about the replay of a log.
     replayed: Vec<String>,
     backing: Backing,
     reopen: Reopen,

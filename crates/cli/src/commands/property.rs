@@ -1,5 +1,5 @@
-//! `butterfs property`: the grammar of btrfs-progs 6.2. A subvolume has `ro`, a filesystem its `label`, a file or folder
-//! its `compression`.
+//! `butterfs property`: the grammar of btrfs-progs 6.2. A subvolume has `ro`, a filesystem its `label`, a file or
+//! folder its `compression`.
 
 use super::{Run, subcommands};
 use crate::error::{CliError, os_message};
@@ -22,7 +22,7 @@ subcommands! {
     }
 }
 
-/// What kind of object a path is taken for.
+/// The type of object that a path is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ObjectType {
     #[value(alias = "i")]
@@ -38,7 +38,7 @@ enum ObjectType {
 /// An object and how to take it.
 #[derive(clap::Args, Clone, Debug)]
 struct Object {
-    /// What the object is
+    /// Type of the object
     #[arg(short = 't', value_name = "TYPE", value_enum)]
     kind: Option<ObjectType>,
     #[command(flatten)]

@@ -20,17 +20,19 @@ use std::path::{Path, PathBuf};
 const AFTER_HELP: &str = "\
 While it is received a subvolume is called NAME.partial; it gets its name when it is complete, is read-only, and knows \
 what it was received as. A receive that was interrupted leaves NAME.partial, writable and without what it would be \
-received as; the next receive of NAME deletes it. While a running receive works on NAME.partial, another one of the same \
-name is refused. When the command succeeds everything is durable.
+received as; the next receive of NAME deletes it. While a running receive works on NAME.partial, another one of the \
+same name is refused. When the command succeeds everything is durable.
 
 With --into-directory, owners, attributes and devices that the filesystem or the user cannot keep are told at the end, \
-each kind once with how often, and remembered in the file .NAME.butterfs-received, by which incremental streams find what they build on: the tree must not \
-be changed. Snapshots are copies that share content where the filesystem can. PATH may belong to another user, who cannot \
-lead the receive elsewhere; but who can change a received tree changes what later increments build on.
+each kind once with how often, and remembered in the file .NAME.butterfs-received, by which incremental streams find \
+what they build on: the tree must not be changed. Snapshots are copies that share content where the filesystem can. \
+PATH may belong to another user, who cannot lead the receive elsewhere; but who can change a received tree changes \
+what later increments build on.
 
-Memory does not depend on the length of the stream: a buffer of at most 17 MiB for one command, 100 MiB for changes that \
-are not committed yet, and what the engine caches, at most 256 MiB of blocks and as much of contents. Only inodes that are \
-immutable, append-only or synchronous are remembered until the end, with 50 bytes or, in a directory, their path.";
+Memory does not depend on the length of the stream: a buffer of at most 17 MiB for one command, 100 MiB for changes \
+that are not committed yet, and what the engine caches, at most 256 MiB of blocks and as much of contents. Only inodes \
+that are immutable, append-only or synchronous are remembered until the end, with 50 bytes or, in a directory, their \
+path.";
 
 /// Apply a send stream
 ///
@@ -109,7 +111,7 @@ impl Args {
         Ok((file, metadata.is_file().then_some(metadata.len())))
     }
 
-    /// Whoever serves the filesystem reads the stream; for an image that is this process.
+    /// The process that serves the filesystem reads the stream; for an image that is this process.
     fn fill_filesystem(&self, path: &Path, input: File, len: Option<u64>, out: &mut dyn Write) -> Result<(), CliError> {
         let image = ImageArgument { image: self.image.clone() };
         let mut opened = image.open(self.root.as_deref().unwrap_or(path), Intent::Change)?;

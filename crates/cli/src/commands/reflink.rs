@@ -30,7 +30,7 @@ pub struct CloneArgs {
     image: ImageArgument,
     /// The file to copy
     source: PathBuf,
-    /// What becomes its copy; made where it does not exist
+    /// The copy; created if it does not exist
     target: PathBuf,
 }
 
@@ -45,13 +45,13 @@ impl Run for CloneArgs {
 pub struct RangeArgs {
     #[command(flatten)]
     image: ImageArgument,
-    /// Where in SOURCE the range begins
+    /// Offset of the range in SOURCE
     #[arg(short = 's', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     source_offset: u64,
-    /// Where in TARGET it goes
+    /// Offset of the range in TARGET
     #[arg(short = 't', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     target_offset: u64,
-    /// How long it is; 0 means up to the end of SOURCE
+    /// Its length; 0 means up to the end of SOURCE
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     length: u64,
     /// The file to copy from
@@ -67,7 +67,7 @@ impl Run for RangeArgs {
     }
 }
 
-/// What both do; a clone of a whole file also cuts the target to its length.
+/// The work of both commands; a clone of a whole file also cuts the target to its length.
 struct Sharing {
     image: ImageArgument,
     source: PathBuf,

@@ -30,13 +30,13 @@ pub const STARTED: u64 = 1;
 const FINISHED: u64 = 2;
 const CANCELED: u64 = 3;
 
-/// How often a waiting command looks.
+/// The polling interval of a waiting command.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Replace a device by another one.
 ///
-/// The new device gets everything that the old one has, while the filesystem is in use, and then its number. It must be as
-/// large. What was begun goes on after an unmount or a crash, here and in the kernel.
+/// The new device gets everything that the old one has, while the filesystem is in use, and then its number. It must be
+/// as large. What was begun goes on after an unmount or a crash, here and in the kernel.
 #[derive(clap::Args, Clone, Debug)]
 pub struct StartArgs {
     /// Wait until it is complete (always with --image)

@@ -13,10 +13,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-const MEMORY: &str = "Memory: about 40 MiB for buffers and caches, 16 MiB more for each clone source, and for each file \
-    or directory that was renamed, moved or deleted 150 bytes and its names, for each new or changed directory 300 bytes \
-    and its path. Nothing for new files, for files changed in place, and for what is not changed. The engine that reads \
-    an image or serves a mount caches blocks besides, at most 256 MiB.";
+const MEMORY: &str = "Memory: about 40 MiB for buffers and caches, 16 MiB more for each clone source, and for each \
+    file or directory that was renamed, moved or deleted 150 bytes and its names, for each new or changed directory \
+    300 bytes and its path. Nothing for new files, for files changed in place, and for what is not changed. The engine \
+    that reads an image or serves a mount caches blocks besides, at most 256 MiB.";
 
 /// Send subvolumes as streams that `butterfs receive` and `btrfs receive` make them out of
 ///

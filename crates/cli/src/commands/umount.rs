@@ -13,11 +13,11 @@ use std::path::PathBuf;
 
 /// Unmount a filesystem and wait until everything is durable.
 ///
-/// Returns when the process that served the filesystem has ended, or, if it has other mounts, when everything is durable.
-/// Fails when something could not be made durable.
+/// Returns when the process that served the filesystem has ended, or, if it has other mounts, when everything is
+/// durable. Fails when something could not be made durable.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where the filesystem is mounted
+    /// Mount point of the filesystem
     mountpoint: PathBuf,
 }
 

@@ -1,7 +1,8 @@
-//! Where the stream of a `send` goes: a descriptor of another process, whose reader may stop reading for ever.
+//! The destination of the stream of a `send`: a descriptor of another process, whose reader may stop reading for ever.
 //!
-//! Invariant: a write ends soon after the stream is not wanted any more, whatever the reader of a pipe or socket does. The
-//! descriptor's flags stay as they are, because others have it too. Other kinds (files, devices) are written as usual.
+//! Invariant: a write ends soon after the stream is not wanted any more, whatever the reader of a pipe or socket does.
+//! The descriptor's flags stay as they are, because others have it too. Other kinds (files, devices) are written as
+//! usual.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};

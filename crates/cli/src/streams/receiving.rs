@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
-/// What a pipe is made to hold, so that its two ends wait for each other less.
+/// The capacity of a pipe, so that its two ends wait for each other less.
 const PIPE_BYTES: usize = 1 << 20;
 /// While no stream comes, how often the asking command is looked for.
 const HEARTBEAT: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -88,7 +88,7 @@ fn status_of(report: ReceiveReport) -> ReceiveStatus {
     }
 }
 
-/// What the user is told; none where it is nothing.
+/// The report to the user, if there is any.
 pub fn report_of(status: ReceiveStatus) -> Option<ReceiveReport> {
     match status {
         ReceiveStatus::Waiting => None,

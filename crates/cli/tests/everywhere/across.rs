@@ -1,5 +1,5 @@
-//! Commands about two places: two mounts of subvolumes of one filesystem, and two filesystems, on which the same numbers
-//! mean other things.
+//! Commands about two places: two mounts of subvolumes of one filesystem, and two filesystems, on which the same
+//! numbers mean other things.
 
 use crate::common::butterfs_ok;
 use crate::differences::{Difference, place_of, unseen};
@@ -12,11 +12,11 @@ use butterfs_testkit::requirement;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Where the second place, `{b}`, is: the first one is `{a}`.
+/// The setting of the second place, `{b}`: the first one is `{a}`.
 const SETTINGS: [&str; 3] = ["two folders", "two mounts of two subvolumes", "two filesystems"];
 
-/// The act, our command line, and the kernel's; an empty one: the same line. `{n}` is the number of the subvolume `{a}/s`.
-/// Printed paths go into a file, which is compared with the tree.
+/// The act, our command line, and the kernel's; an empty one: the same line. `{n}` is the number of the subvolume
+/// `{a}/s`. Printed paths go into a file, which is compared with the tree.
 const ACTS: &[(&str, &str, &str)] = &[
     ("snapshot", "{t} subvolume snapshot {a}/s {b}/new", ""),
     ("snapshot into a folder", "{t} subvolume snapshot {a}/s {b}/folder", ""),

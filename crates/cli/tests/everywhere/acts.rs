@@ -1,4 +1,4 @@
-//! What is done: commands of the program, and system calls.
+//! The acts: commands of the program, and system calls.
 
 /// The act, our command line, and the kernel's; `{t}` stands for `butterfs` or `btrfs`. An empty one: the same line.
 /// Where the kernel's tools lack the command, another one that needs the same rights stands beside it.

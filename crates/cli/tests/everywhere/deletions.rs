@@ -1,4 +1,4 @@
-//! Who may delete which subvolume from whose folder, with and without `user_subvol_rm_allowed`.
+//! Permission to delete subvolumes from the folders of others, with and without `user_subvol_rm_allowed`.
 
 use crate::BINARY;
 use crate::mounted::{Bed, shell, text};

@@ -53,12 +53,12 @@ const ACTS: &[(&str, &str, &str, &str)] = &[
 /// Act, thing, our answer, the kernel's, and the reason.
 const DIFFERENCES: &[Difference] = &[("rootid", "fifo", "done", "EINVAL", "btrfs-progs wants a file or a folder")];
 
-/// `btrfs` and `cp` open FIFOs and wait for the other end; they are not asked about some. A FIFO that a stream is written
-/// to is for that, so ours waits there too.
+/// `btrfs` and `cp` open FIFOs and wait for the other end; they are not asked about some. A FIFO that a stream is
+/// written to is for that, so ours waits there too.
 const WAITS: &str = "waits";
 const WAITING: [&str; 6] = ["receive", "set read-only", "set default", "sync", "clone onto", "clone of"];
 
-/// What is not asked.
+/// Combinations that are left out.
 fn is_left_out(act: &str, thing: &str) -> bool {
     (act, thing) == ("send into", "fifo")
 }
@@ -135,7 +135,7 @@ struct Found {
 }
 
 #[test]
-fn what_a_user_plants_is_met_as_by_the_kernel() {
+fn planted_objects_are_treated_as_by_the_kernel() {
     const TEST: &str = "everywhere_hostile";
     if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["btrfs", "xfs_io", "unshare"]) {
         return;

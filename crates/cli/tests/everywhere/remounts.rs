@@ -1,5 +1,5 @@
-//! A mount that is made read-only while commands change something through it: whoever has made it read-only sees no more
-//! changes, and while a command is at work it cannot be made read-only.
+//! A mount that is made read-only while commands change something through it: whoever has made it read-only sees no
+//! more changes, and while a command is at work it cannot be made read-only.
 
 use crate::BINARY;
 use crate::mounted::{Bed, eventually, shell, text};

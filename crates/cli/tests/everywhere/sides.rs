@@ -88,9 +88,9 @@ pub fn umount(bed: &Bed) {
 pub struct Side {
     /// `butterfs` or `btrfs`.
     pub tool: &'static str,
-    /// Where it is mounted.
+    /// The mount point.
     pub top: PathBuf,
-    /// What is mounted there.
+    /// The mounted image.
     pub image: PathBuf,
     /// A folder outside of it, of this side alone.
     pub aside: PathBuf,

@@ -1,7 +1,7 @@
-//! Where it is done.
+//! The situations.
 
-/// The situation, and the shell line that runs `$act` in it, in the folder `$at`. `$other` is an empty folder on another
-/// filesystem; `{ro}` and `{rw}` remount the whole filesystem.
+/// The situation, and the shell line that runs `$act` in it, in the folder `$at`. `$other` is an empty folder on
+/// another filesystem; `{ro}` and `{rw}` remount the whole filesystem.
 pub const SITUATIONS: &[(&str, &str)] = &[
     ("plain", "cd $at; sh -c \"$act\""),
     ("bind mount", "mount --bind $at $other; cd $other; sh -c \"$act\""),
@@ -18,11 +18,13 @@ pub const SITUATIONS: &[(&str, &str)] = &[
     ),
     (
         "user in a folder of hers",
-        "chown -R 54321:54321 $at 2>/dev/null; cd $at; setpriv --reuid 54321 --regid 54321 --clear-groups sh -c \"$act\"",
+        "chown -R 54321:54321 $at 2>/dev/null; cd $at; setpriv --reuid 54321 --regid 54321 --clear-groups sh \
+         -c \"$act\"",
     ),
     (
         "user in a folder of hers and a user namespace",
-        "chown -R 54321:54321 $at 2>/dev/null; cd $at; setpriv --reuid 54321 --regid 54321 --clear-groups unshare -Ur sh -c \"$act\"",
+        "chown -R 54321:54321 $at 2>/dev/null; cd $at; setpriv --reuid 54321 --regid 54321 --clear-groups unshare -Ur \
+         sh -c \"$act\"",
     ),
     ("remounted read-only", "cd $at; {ro} || exit; sh -c \"$act\"; code=$?; {rw}; exit $code"),
     ("cannot be remounted read-only", "cd $at; exec 3>>f2; {ro} 2>/dev/null && { {rw}; exit 77; }; sh -c \"$act\""),

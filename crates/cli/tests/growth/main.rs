@@ -1,15 +1,15 @@
 //! Cost has a bound through a mount, too: what the serving process does for one user who works by system calls and by
 //! questions over the control socket.
 //!
-//! A scene (`scene`) has `n` of one thing that a user can make many of, in three sizes, each four times the one before. Each
-//! operation (`operations`) runs in each of them, and then a sync. Compared are:
+//! A scene (`scene`) has `n` of one thing that a user can make many of, in three sizes, each four times the one before.
+//! Each operation (`operations`) runs in each of them, and then a sync. Compared are:
 //!
-//! 1. Steps: tree blocks and items that the engine looked at, by the server's own count. An operation on one thing may take
-//!    twice as many in the largest scene as in the smallest, one on all of them `n log n`.
+//! 1. Steps: tree blocks and items that the engine looked at, by the server's own count. An operation on one thing may
+//!    take twice as many in the largest scene as in the smallest, one on all of them `n log n`.
 //! 2. The server's time on processors, with wide margins, for what happens in memory, in four tries.
 //! 3. Steps for which everybody waited in one go, and its descriptors afterwards.
-//! 4. By `cargo xtask soak growth`, also the longest wait of another user's small operation, and the server's memory once
-//!    everything is removed again.
+//! 4. By `cargo xtask soak growth`, also the longest wait of another user's small operation, and the server's memory
+//!    once everything is removed again.
 //!
 //! Every request of the kernel that is served, and every question, has an operation, which two tests see to.
 
@@ -36,7 +36,7 @@ use std::time::Duration;
 /// Another user's longest wait in a long run, in each of four tries.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// How many times larger than in a test run scenes are.
+/// The factor by which scenes are larger than in a test run.
 fn factor() -> usize {
     std::env::var("BUTTERFS_COSTS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }

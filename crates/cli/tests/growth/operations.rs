@@ -7,7 +7,7 @@ use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekF
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 
-/// What is measured, when everything is prepared.
+/// The measured work, when everything is prepared.
 pub type Act<'a> = Box<dyn FnOnce() + 'a>;
 
 /// One way to have the server work.

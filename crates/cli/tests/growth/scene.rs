@@ -21,13 +21,13 @@ pub const BLOCK: u64 = 4096;
 pub const ONE: InodeRef = InodeRef::Descriptor(0);
 pub const OTHER: InodeRef = InodeRef::Descriptor(1);
 
-/// Memory that may stay: 32 MiB of tree blocks, 16 MiB that the allocator keeps, 16 MiB for a scene's inodes that are unused and
-/// still remembered.
+/// Memory that may stay: 32 MiB of tree blocks, 16 MiB that the allocator keeps, 16 MiB for a scene's inodes that are
+/// unused and still remembered.
 const MAY_STAY_KIB: u64 = 64 << 10;
 /// Caches are given up after a minute in which nobody asks.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// What a scene has many of.
+/// The objects that a scene has many of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Entries,
@@ -229,8 +229,8 @@ impl Scene {
     /// Removes everything; says what the server still holds then.
     pub fn end(mut self) -> Option<String> {
         self.open.clear();
-        let script = "cd \"$1\"; \"$2\" subvolume delete snapshot $(ls -d shelf/* 2>/dev/null) $(ls -d shelf 2>/dev/null) > /dev/null; \
-                      \"$2\" subvolume sync . > /dev/null; rm -rf ./*";
+        let script = "cd \"$1\"; \"$2\" subvolume delete snapshot $(ls -d shelf/* 2>/dev/null) $(ls -d shelf \
+                      2>/dev/null) > /dev/null; \"$2\" subvolume sync . > /dev/null; rm -rf ./*";
         let words = ["-c", script, "end", crate::mounted::text(&self.bed.at), env!("CARGO_BIN_EXE_butterfs")];
         butterfs_testkit::kernel::run(300, "bash", &words);
         self.sync();

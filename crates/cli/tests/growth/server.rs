@@ -1,4 +1,4 @@
-//! What the serving process says and shows of itself.
+//! Measurements of the serving process.
 
 use butterfs_control::{WorkCounts, question};
 use butterfs_fuse::control::ControlClient;
@@ -62,7 +62,8 @@ impl Server {
         Duration::from_nanos(tasks.filter_map(|task| of_task(task.path())).sum())
     }
 
-    /// Its descriptors, without those of `/dev/fuse`: each thread that waits for requests has one, and a few of them stay.
+    /// Its descriptors, without those of `/dev/fuse`: each thread that waits for requests has one, and a few of them
+    /// stay.
     pub fn descriptors(&self) -> usize {
         let all = std::fs::read_dir(format!("/proc/{}/fd", self.id)).expect("it runs").flatten();
         let shown = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());

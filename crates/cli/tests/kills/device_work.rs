@@ -1,5 +1,5 @@
-//! The server is killed while devices are resized, removed and replaced beneath a mount: everything that was there is there
-//! afterwards, here and in the kernel, and the work can be begun again.
+//! The server is killed while devices are resized, removed and replaced beneath a mount: everything that was there is
+//! there afterwards, here and in the kernel, and the work can be begun again.
 
 use super::common::{butterfs, butterfs_ok};
 use super::factor;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Bytes of a device.
 const SIZE: &str = "512M";
 
-/// What is done to the mount.
+/// The work on the mount.
 struct Work {
     name: &'static str,
     /// Arguments of the command.

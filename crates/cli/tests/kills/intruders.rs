@@ -4,8 +4,8 @@
 //! 2. The filesystem that the intruder left is clean and holds nothing of ours.
 //! 3. Data that was synced before is still on the image, except where the intruder has written.
 //!
-//! A write that is under way while the intruder begins may end behind it: nothing prevents that. `mkfs.btrfs` first removes
-//! the superblock, so that nothing of ours is under way when it writes its trees.
+//! A write that is under way while the intruder begins may end behind it: nothing prevents that. `mkfs.btrfs` first
+//! removes the superblock, so that nothing of ours is under way when it writes its trees.
 
 use super::common::butterfs_ok;
 use super::mounted::{Bed, shell, text};
@@ -42,7 +42,8 @@ impl Intruder {
             Intruder::Mkfs => r#"mkfs.btrfs -q -f -L foreign "$image""#,
             Intruder::Truncate => r#"truncate -s 100M "$image""#,
             Intruder::Kernel => {
-                r#"node=$(losetup --find --show "$image"); mount "$node" "$other"; head -c 3000000 /dev/zero > "$other/kernel"
+                r#"node=$(losetup --find --show "$image"); mount "$node" "$other"
+                   head -c 3000000 /dev/zero > "$other/kernel"
                    umount "$other"; losetup -d "$node""#
             }
         };
@@ -65,7 +66,7 @@ fn old_content() -> Vec<u8> {
     content
 }
 
-/// Where each block of the old file lies on the image.
+/// The addresses of the old file's blocks on the image.
 fn places(image: &[u8], old: &[u8]) -> Vec<(usize, usize)> {
     let blocks: BTreeMap<&[u8], usize> = old.chunks(BLOCK).enumerate().map(|(number, block)| (block, number)).collect();
     let found = image.chunks(BLOCK).enumerate().filter_map(|(at, block)| Some((at * BLOCK, *blocks.get(block)?)));
@@ -163,7 +164,7 @@ fn must_stay_cut(image: &[u8], moment: Moment, what: &str) {
     assert!(moment == Moment::Busy || image.len() == CUT, "{what}: {} bytes", image.len());
 }
 
-/// What the intruder left is whole, and holds nothing of ours.
+/// The intruder's content is whole, and holds nothing of ours.
 fn must_be_the_intruders(bed: &Bed, intruder: Intruder, old: &[u8], what: &str) {
     check_all(&bed.image);
     let mount = KernelMount::new(&bed.image, "ro");

@@ -1,4 +1,5 @@
-//! A receive, or the server that it works on, is killed at any moment, again and again, as by a backup tool's lost runs.
+//! A receive, or the server that it works on, is killed at any moment, again and again, as by a backup tool's lost
+//! runs.
 //!
 //! 1. Nothing has the name of a received tree that is not whole.
 //! 2. The next receive of the same stream succeeds, its result equals that of a receive that nobody disturbed, and
@@ -91,14 +92,14 @@ find . -type f -print0 | sort -z | xargs -0 getfattr -d"#;
     shell(script, &[("root", root)])
 }
 
-/// What is killed.
+/// The process that is killed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Victim {
     Command,
     Server,
 }
 
-/// Where streams are received: a folder, or the mount of a bed.
+/// The destination of streams: a folder, or the mount of a bed.
 struct ReceiveDirectory<'a> {
     folder: PathBuf,
     bed: Option<&'a Bed>,
@@ -122,8 +123,8 @@ impl ReceiveDirectory<'_> {
         names
     }
 
-    /// Begins to receive and gives it the first `len` bytes, or what it takes of them. Whoever sends hangs then, except at
-    /// the end.
+    /// Begins to receive and gives it the first `len` bytes, or what it takes of them. Whoever sends hangs then, except
+    /// at the end.
     fn begin(&self, stream: &[u8], len: usize) -> Child {
         let mut receive = self.command().spawn().unwrap();
         let mut sender = receive.stdin.take().unwrap();

@@ -31,8 +31,8 @@ impl Bed {
         Some(Bed { scratch, image, at, _watchdog: Watchdog::new(test, 120) })
     }
 
-    /// The same for a test that needs root. Users may mount too, as on every distribution: where no udev has seen to that,
-    /// this does.
+    /// The same for a test that needs root. Users may mount too, as on every distribution: where no udev has seen to
+    /// that, this does.
     pub fn for_root(test: &str) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() {
             skip(test, "needs root");
@@ -118,7 +118,7 @@ impl Bed {
         unmount(&self.at);
     }
 
-    /// Whatever judges there are find the image clean, and the kernel shows what `look` wants to see.
+    /// Every available checker finds the image clean, and the kernel shows the content that `look` expects.
     pub fn judge(&self, look: impl FnOnce(&Path)) {
         check_all(&self.image);
         let mount = KernelMount::new(&self.image, "ro");

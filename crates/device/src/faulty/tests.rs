@@ -12,7 +12,7 @@ fn faulty(rule: Option<FaultRule>) -> (Arc<MemoryDevice>, FaultyDevice) {
     (memory, device)
 }
 
-/// What a write of 4 sectors of ones at sector 2 leaves in sectors 0 to 11, or `Err`.
+/// The content of sectors 0 to 11 after a write of 4 sectors of ones at sector 2, or `Err`.
 fn outcome(fault: Fault) -> (bool, [u8; 12]) {
     let (memory, device) = faulty(Some(FaultRule::always(Operation::Write, fault)));
     let result = device.write_at(2 * SECTOR, &[1; 4 * SECTOR as usize]);

@@ -71,7 +71,7 @@ fn an_existing_file_is_not_created_again() {
 }
 
 #[test]
-fn what_cannot_be_a_device_is_named() {
+fn a_path_that_is_no_device_is_named() {
     let scratch = Scratch::new();
     let dir = &scratch.0;
     let cases = [
@@ -117,7 +117,7 @@ fn discard_gives_blocks_back() {
     assert_eq!(found, [1, 0]);
 }
 
-/// Who may open a file while somebody else has it open.
+/// The openers that are admitted while another one has the file open.
 #[test]
 fn locks() {
     type Options = fn() -> FileOptions;
@@ -265,7 +265,7 @@ fn block_devices_have_a_size_and_keep_what_is_written() {
 }
 
 #[test]
-fn what_the_kernel_has_mounted_is_refused_by_name() {
+fn devices_mounted_by_the_kernel_are_refused_by_name() {
     let scratch = Scratch::new();
     let (image, mut device) = match kernel_filesystem(&scratch) {
         Ok(both) => both,
@@ -299,7 +299,7 @@ fn fsid_of(image: &Path) -> [u8; 16] {
 }
 
 #[test]
-fn what_the_kernel_has_mounted_through_one_loop_device_is_refused_through_another() {
+fn a_mount_through_one_loop_device_is_refused_through_another() {
     let scratch = Scratch::new();
     let (image, mut device) = match kernel_filesystem(&scratch) {
         Ok(both) => both,
@@ -373,7 +373,7 @@ fn a_write_protected_block_device_is_not_opened_for_writing() {
 }
 
 #[test]
-fn what_is_written_beneath_a_block_device_is_seen() {
+fn writes_beneath_a_block_device_are_seen() {
     let scratch = Scratch::new();
     let (image, node) = match kernel_filesystem(&scratch) {
         Ok(both) => both,
@@ -464,7 +464,7 @@ fn check_mixed_writes(device: &FileDevice) {
 }
 
 #[test]
-fn what_goes_past_the_cache_is_what_is_read() {
+fn direct_writes_are_read_back() {
     let scratch = Scratch::new();
     let device = FileDevice::create(scratch.path("mixed"), 8 << 20).unwrap();
     check_mixed_writes(&device);

@@ -1,4 +1,4 @@
-//! Who refers to an address: from a logical address to every tree and key that leads there.
+//! References to an address: from a logical address to every tree and key that leads there.
 //!
 //! ```text
 //! extent item ── keyed reference (tree, inode, offset) ──► search the tree: the leaf with the file extent item
@@ -11,15 +11,16 @@
 //!
 //! # Invariants
 //! 1. [`Referrers`] and [`sharers`] answer for the last commit: references of later changes are still queued.
-//! 2. Each file extent item lies in one leaf of a tree, and that leaf counts under one reference. So no referrer is found
-//!    twice: a leaf that was found through a keyed reference counts only if the tree owns it and its references are
-//!    not shared ones.
-//! 3. Blocks of a commit may be used again after the next one. An error counts only while the commit that was being read
-//!    is still the last one; otherwise the step is taken again.
-//! 4. A referrer that is there all the time is found, whatever is committed meanwhile: after another commit the search begins anew
-//!    and leaves out what was given already, because copying a leaf moves references to any position among the others.
-//! 5. Memory: one slice of references, one reference's leaves, for each tree above one leaf some bytes, and some tens of bytes for
-//!    each referrer that was given, of which there are at most [`MOST_REFERRERS`].
+//! 2. Each file extent item lies in one leaf of a tree, and that leaf counts under one reference. So no referrer is
+//!    found twice: a leaf that was found through a keyed reference counts only if the tree owns it and its references
+//!    are not shared ones.
+//! 3. Blocks of a commit may be used again after the next one. An error counts only while the commit that was being
+//!    read is still the last one; otherwise the step is taken again.
+//! 4. A referrer that is there all the time is found, whatever is committed meanwhile: after another commit the search
+//!    begins anew and leaves out what was given already, because copying a leaf moves references to any position among
+//!    the others.
+//! 5. Memory: one slice of references, one reference's leaves, for each tree above one leaf some bytes, and some tens
+//!    of bytes for each referrer that was given, of which there are at most [`MOST_REFERRERS`].
 
 mod ancestors;
 mod exclusive;
@@ -58,7 +59,7 @@ pub struct Referrer {
 /// An extent as its item in the extent tree has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtentAt {
-    /// Where it starts.
+    /// The position at which it starts.
     pub start: Logical,
     /// Bytes on disk.
     pub len: u64,
@@ -72,8 +73,8 @@ pub fn extent_at(core: &Core, at: Logical) -> Result<ExtentAt> {
         .ok_or_else(|| Error::refused_at(Errno::ENOENT, format!("nothing is allocated at {at}")))
 }
 
-/// Whether something beside `own` refers to the data of `extent`, as of the last commit: another file, the same file in another
-/// subvolume, or this one at another distance. What nothing refers to yet has no other user.
+/// Whether something beside `own` refers to the data of `extent`, as of the last commit: another file, the same file in
+/// another subvolume, or this one at another distance. What nothing refers to yet has no other user.
 pub fn has_other_users(core: &Core, extent: &FileExtent, own: &DataRef) -> Result<bool> {
     /// Most extents have few users.
     const FEW: usize = 4;
@@ -136,7 +137,7 @@ impl Product {
 }
 
 impl Referrers {
-    /// Who refers to `extent`.
+    /// The referrers of `extent`.
     pub fn new(extent: ExtentAt) -> Referrers {
         Referrers {
             extent,
@@ -234,8 +235,8 @@ fn leaves_of(view: &View<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<Found>
     }
 }
 
-/// The keys between which the items of a keyed reference lie: `offset` is where the extent begins in the file, which may
-/// be before the file's first byte.
+/// The keys between which the items of a keyed reference lie: `offset` is where the extent begins in the file, which
+/// may be before the file's first byte.
 pub(crate) fn range_of(extent: &ExtentAt, ino: u64, offset: u64) -> (Key, Key) {
     let first = if i64::try_from(offset).is_ok() { offset } else { 0 };
     let last = offset.wrapping_add(extent.len.max(MAX_UNCOMPRESSED as u64) - 1);

@@ -19,7 +19,7 @@ const SLICE: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct References {
     slice: VecDeque<RefBy>,
-    /// Where to look on; the item itself comes first.
+    /// The key at which the search continues; the item itself comes first.
     next: Option<Key>,
     /// Nothing follows the slice.
     is_last: bool,
@@ -80,7 +80,7 @@ impl References {
     }
 }
 
-/// What a reference with a key of its own says.
+/// The reference in an item with a key of its own.
 pub(crate) fn keyed(key: Key, payload: &[u8]) -> Option<RefBy> {
     match key.kind {
         KeyType::TREE_BLOCK_REF => Some(RefBy::Tree(TreeId(key.offset))),

@@ -1,4 +1,4 @@
-//! Where to look for the files that use a data extent, without going up to the roots.
+//! A search for the files that use a data extent, without going up to the roots.
 //!
 //! A reference names a tree, or a leaf, at the time it was made; snapshots share both without being named. An inode
 //! number and a position in the file are the same in all of them. Whoever asks looks there before believing it.
@@ -12,7 +12,7 @@ use crate::transaction::refs::RefBy;
 use butterfs_ondisk::{Ino, KeyType, Level, Logical, TreeId};
 use rustc_hash::FxHashSet;
 
-/// What the references of an extent say.
+/// The sharers of an extent, by its references.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sharers {
     /// References, those of one leaf or one file counted one by one.
@@ -21,8 +21,8 @@ pub struct Sharers {
     pub positions: Vec<(Ino, u64)>,
 }
 
-/// The references of the extent of `len` bytes at `at`, of which at least two have positions; at most about `most` positions.
-/// `None` when there is no such extent.
+/// The references of the extent of `len` bytes at `at`, of which at least two have positions; at most about `most`
+/// positions. `None` when there is no such extent.
 pub fn sharers_of(core: &Core, at: Logical, len: u64, most: usize) -> Result<Option<Sharers>> {
     let extent = ExtentAt { start: at, len, level: None };
     View::look(core, |view| {
@@ -61,8 +61,8 @@ fn positions_of(view: &View<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<(In
     }
 }
 
-/// Files that wrote what lies at `at`, at most `most`: tree, inode, and the position of the address in the file. Not the
-/// snapshots that share their trees. Costs no more than reading that many references. None where no data is.
+/// Files that wrote what lies at `at`, at most `most`: tree, inode, and the position of the address in the file. Not
+/// the snapshots that share their trees. Costs no more than reading that many references. None where no data is.
 pub fn writers_of(core: &Core, at: Logical, most: usize) -> Result<Vec<(TreeId, Ino, u64)>> {
     let extent = match super::extent_at(core, at) {
         Err(error) if error.is(Errno::ENOENT) => return Ok(Vec::new()),

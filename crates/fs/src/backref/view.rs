@@ -119,8 +119,8 @@ impl<'a> View<'a> {
     pub fn extent_at(&self, at: Logical) -> Result<Option<ExtentAt>> {
         let extents = self.extents()?;
         let mut behind = Key::new(at.0, KeyType(KeyType::METADATA_ITEM.0 + 1), 0);
-        // Behind the item and before the address there can be references of the extent, with its address in their keys, and
-        // the item of its block group.
+        // Behind the item and before the address there can be references of the extent, with its address in their keys,
+        // and the item of its block group.
         loop {
             let Some((leaf, slot)) = butterfs_tree::last_before(self, &extents, &behind)? else { return Ok(None) };
             let (key, nodesize) = (leaf.key(slot), u64::from(self.core.nodesize()));

@@ -32,7 +32,7 @@ impl Engine {
         self.book_slice(self.options().policies.booking.slice)
     }
 
-    /// How many changes wait.
+    /// The number of changes that wait.
     fn waiting(&self) -> usize {
         self.gate.running().refs.weight()
     }
@@ -68,7 +68,8 @@ impl Engine {
     fn book_slice(&self, most: usize) -> Result<()> {
         self.preload_booking(most, &mut Copied::new());
         let stopped = self.stop_handles_in_turn()?;
-        // A slice that failed half-way leaves a transaction that cannot be completed; an error aborts before handles go on.
+        // A slice that failed half-way leaves a transaction that cannot be completed; an error aborts before handles go
+        // on.
         self.book_some(stopped.handle(), most).inspect_err(|error| self.abort(error))
     }
 
@@ -84,7 +85,8 @@ impl Engine {
         extent::preload(core, &places, copied);
     }
 
-    /// The same for everything that is recorded when the transaction is frozen. Recording copies blocks, which is recorded too.
+    /// The same for everything that is recorded when the transaction is frozen. Recording copies blocks, which is
+    /// recorded too.
     fn preload_freeze(&self) {
         self.load_groups_ahead();
         let _ = self.groups_with_caches();

@@ -1,4 +1,4 @@
-//! What the background threads are asked for: a commit soon, or something to clean.
+//! Requests to the background threads: a commit soon, or something to clean.
 
 use crate::env::Env;
 use butterfs_sync::{Condvar, Mutex, order};

@@ -1,4 +1,5 @@
-//! The first half of a freeze: everything that waits is booked, until nothing is left. No handle is open but the commit's.
+//! The first half of a freeze: everything that waits is booked, until nothing is left. No handle is open but the
+//! commit's.
 
 use super::{Engine, chunk_moves, device_changes};
 use crate::error::Result;

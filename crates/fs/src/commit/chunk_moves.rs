@@ -1,8 +1,9 @@
-//! Chunks that get other stripes: their items go with the transaction that freezes, and the old places are free when it is
-//! durable.
+//! Chunks that get other stripes: their items go with the transaction that freezes, and the old places are free when it
+//! is durable.
 //!
 //! # Invariants
-//! 1. Until the transaction is durable the old stripes get every write, and the chunk map and the device space hold them.
+//! 1. Until the transaction is durable the old stripes get every write, and the chunk map and the device space hold
+//!    them.
 //! 2. The superblock of the transaction names the new stripes of system chunks, as its trees do.
 
 use crate::error::Result;

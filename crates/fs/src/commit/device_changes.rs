@@ -1,8 +1,8 @@
 //! Devices that come, go or get another size: their items go with the transaction that freezes.
 //!
 //! # Invariants
-//! 1. A device that joins gets its first superblock from the transaction that adds it, and one that leaves none from the
-//!    transaction on that removes it. Until then it is what the last commit says.
+//! 1. A device that joins gets its first superblock from the transaction that adds it, and one that leaves none from
+//!    the transaction on that removes it. Until then it is what the last commit says.
 //! 2. A device that has left is let go when that is durable.
 //! 3. The number of devices and the sum of their sizes in the superblock are counted anew whenever devices change.
 
@@ -24,7 +24,7 @@ pub(super) fn book(handle: &Handle) -> Result<bool> {
     Ok(any)
 }
 
-/// What new chunks may use from now on.
+/// Notes the devices that new chunks may use from now on.
 fn note(core: &Core, change: &DeviceChange) {
     let mut space = core.devices.space.lock();
     match change {

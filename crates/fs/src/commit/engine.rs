@@ -90,15 +90,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends as many transactions as it takes until a superblock leads to the last of them: each time one more device has
-    /// failed.
+    /// Ends as many transactions as it takes until a superblock leads to the last of them: each time one more device
+    /// has failed.
     fn commit_in_turn(&self) -> Result<()> {
         while self.end_transaction()? {}
         Ok(())
     }
 
-    /// Ends the running transaction, if it has changed anything. True when it has no superblock, and the next one has all of
-    /// it.
+    /// Ends the running transaction, if it has changed anything. True when it has no superblock, and the next one has
+    /// all of it.
     fn end_transaction(&self) -> Result<bool> {
         self.book_before_commit()?;
         let stopped = self.stop_handles()?;

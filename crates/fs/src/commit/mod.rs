@@ -10,8 +10,9 @@
 //! 5. Only now what the generation freed may be used again.
 //!
 //! A device that fails before 4, when the trees are frozen and cannot name it any more, leaves the generation without a
-//! superblock: the next generation, whose trees name the device, follows at once and has all of it. So whatever a power cut
-//! between the superblocks of several devices leaves, the trees of the newest one name every device that lacks some of them.
+//! superblock: the next generation, whose trees name the device, follows at once and has all of it. So whatever a power
+//! cut between the superblocks of several devices leaves, the trees of the newest one name every device that lacks some
+//! of them.
 //!
 //! # Invariants
 //! 1. A generation without a dirty block writes nothing, and its number is used by the next one.

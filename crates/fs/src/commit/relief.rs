@@ -1,8 +1,8 @@
 //! Starting an operation where space or memory is short: the remedies, in order, before it is refused.
 //!
-//! The caller may hold locks that come before a commit in the order of locks, but no handle. Far more is reserved for buffered
-//! data than it takes. A caller that can have it written back passes a function that does so, and waits its turn for the last
-//! of the reserve. Write-back passes none, and waits for no turn.
+//! The caller may hold locks that come before a commit in the order of locks, but no handle. Far more is reserved for
+//! buffered data than it takes. A caller that can have it written back passes a function that does so, and waits its
+//! turn for the last of the reserve. Write-back passes none, and waits for no turn.
 
 use super::Engine;
 use crate::error::{Errno, Error, Result};
@@ -52,8 +52,8 @@ const REMEDIES: &[Remedy] = &[
 ];
 
 impl Engine {
-    /// Joins the running transaction, with space for what `reserve` says. `ENOSPC` happens here or not at all; `EROFS` when
-    /// nothing may be written.
+    /// Joins the running transaction, with space for what `reserve` says. `ENOSPC` happens here or not at all; `EROFS`
+    /// when nothing may be written.
     pub(crate) fn start(&self, reserve: Reserve) -> Result<Handle> {
         self.start_with(reserve, None)
     }
@@ -125,8 +125,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Reserves from the reserve what others hold only for the moment: one at a time, when their handles have ended, and
-    /// while nobody else reserves anything.
+    /// Reserves from the reserve what others hold only for the moment: one at a time, when their handles have ended,
+    /// and while nobody else reserves anything.
     fn reserve_in_turn(
         &self,
         reserve: Reserve,
@@ -182,8 +182,8 @@ impl Engine {
         }
     }
 
-    /// Has data written back, so that its reservations come back. False when there is none. No handle and no lock but a mapping
-    /// lock may be held.
+    /// Has data written back, so that its reservations come back. False when there is none. No handle and no lock but a
+    /// mapping lock may be held.
     fn write_back_for_space(&self, write_back: Option<WriteBack<'_>>) -> bool {
         let Some(write_back) = write_back else { return false };
         // Others wait and find what it brought, instead of doing the same beside it.

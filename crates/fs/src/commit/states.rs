@@ -59,9 +59,9 @@ impl Engine {
 }
 
 impl Frozen {
-    /// Writes its tree blocks, and flushes. The flush also makes the secondary superblocks durable, which then are what the
-    /// primary ones are until these are written: were those torn, whoever reads a secondary one finds all that was promised,
-    /// by a commit and by logs.
+    /// Writes its tree blocks, and flushes. The flush also makes the secondary superblocks durable, which then are what
+    /// the primary ones are until these are written: were those torn, whoever reads a secondary one finds all that was
+    /// promised, by a commit and by logs.
     pub fn write(self, core: &Core) -> Result<Written<'_>> {
         core.env().reached(Point::WritingNodes);
         core.volume.check_ownership()?;

@@ -52,7 +52,8 @@ impl Engine {
 
     fn fill_system_chunks(&self, books: &Books, superblock: &mut Superblock) {
         let map = self.volume.chunk_map();
-        // A chunk that was planned while this generation froze has its items in the next one, a removed one has none any more.
+        // A chunk that was planned while this generation froze has its items in the next one, a removed one has none
+        // any more.
         let later = books.new_chunks.iter().chain(&books.removed_chunks);
         let absent: Vec<_> = later.map(|chunk| chunk.start).collect();
         superblock.sys_chunk_array.fill(0);

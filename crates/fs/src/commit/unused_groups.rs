@@ -1,5 +1,5 @@
-//! Deleting unused block groups: their items go with the transaction that freezes, and their place on the devices is free
-//! when it is durable.
+//! Deleting unused block groups: their items go with the transaction that freezes, and their place on the devices is
+//! free when it is durable.
 //!
 //! # Invariants
 //! 1. A group is deleted in a later transaction than the one that emptied it, and never in the one that made it.

@@ -162,7 +162,7 @@ fn find(core: &Core, at: Logical, head: &RefHead) -> Result<(Key, ExtentRecord)>
     Err(Error::corrupt(format!("extent {at}+{} has no extent item, but {:?} are pending", head.len, head.changes)))
 }
 
-/// What is added and what is dropped.
+/// The added and the dropped references.
 #[derive(Default)]
 struct Split {
     gains: Vec<CountedRef>,

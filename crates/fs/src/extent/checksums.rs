@@ -242,7 +242,7 @@ fn room_behind(items: &impl Items, layout: Layout, at: u64) -> Result<usize> {
     Ok(sectors.saturating_mul(layout.kind.len()))
 }
 
-/// What is left of an item that a deletion cuts.
+/// The remainder of an item that a deletion cuts.
 struct Cut {
     key: Key,
     head: Vec<u8>,
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// What the items say, sector by sector, and that they keep the rules.
+    /// The checksums in the items, sector by sector; checks the rules for items.
     fn content(items: &ItemMap, layout: Layout) -> BTreeMap<u64, Vec<u8>> {
         let mut all = BTreeMap::new();
         let mut end = 0;

@@ -1,5 +1,5 @@
-//! What algorithms over the items of one tree need of it. The engine's trees give it, a sorted map in tests, and
-//! whatever else holds such items (a log tree).
+//! The operations on one tree that algorithms over its items need. The engine's trees give it, a sorted map in tests,
+//! and whatever else holds such items (a log tree).
 
 use crate::error::Result;
 use butterfs_ondisk::Key;

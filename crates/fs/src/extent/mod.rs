@@ -27,8 +27,8 @@ pub use tree_items::TreeItems;
 use crate::transaction::{Copied, Core};
 use butterfs_ondisk::{Key, KeyType, Logical};
 
-/// Has in memory what says of extents at these addresses, which ascend, who uses them and how much of what is used; adds what
-/// of the trees is going to be copied to `copied`.
+/// Has in memory what says of extents at these addresses, which ascend, who uses them and how much of what is used;
+/// adds what of the trees is going to be copied to `copied`.
 pub(crate) fn preload(core: &Core, changed: &[Logical], copied: &mut Copied) {
     let keys: Vec<Key> = changed.iter().map(|at| Key::new(at.0, KeyType::METADATA_ITEM, u64::MAX)).collect();
     core.globals().extent.preload_copied(core, &keys, copied);

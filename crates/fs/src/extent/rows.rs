@@ -1,5 +1,5 @@
-//! Writing through the volume where rows with parity may hold something wrong: such a row is repaired first, as far as checksums and
-//! headers say what is right. Checking rows serves scrubs too.
+//! Writing through the volume where rows with parity may hold something wrong: such a row is repaired first, as far as
+//! checksums and headers say what is right. Checking rows serves scrubs too.
 
 use super::TreeItems;
 use super::checksums::{self, Checksums, Layout};
@@ -43,11 +43,13 @@ pub(crate) fn write(core: &Core, at: Logical, data: &[u8], caching: Caching) -> 
 fn told(row: Logical, found: RowChecked) -> String {
     let RowChecked { data, parity, lost } = found;
     format!(
-        "the row at logical {row} contradicted its parity: {data} bytes of data and {parity} of parity were repaired, {lost} are lost"
+        "the row at logical {row} contradicted its parity: {data} bytes of data and {parity} of parity were repaired, \
+         {lost} are lost"
     )
 }
 
-/// Checks the row with parity that holds `at`, and repairs it if `repair` says so. Nothing is wrong where there is no parity.
+/// Checks the row with parity that holds `at`, and repairs it if `repair` says so. Nothing is wrong where there is no
+/// parity.
 pub(crate) fn check(core: &Core, at: Logical, repair: RowRepair) -> Result<RowChecked> {
     let Some((start, len)) = core.volume.row_of(at) else { return Ok(RowChecked::default()) };
     let confirmer = Confirmer::of(core, start, len)?;
@@ -55,7 +57,7 @@ pub(crate) fn check(core: &Core, at: Logical, repair: RowRepair) -> Result<RowCh
     Ok(core.volume.check_row(start, confirmer.unit, repair, &confirm)?)
 }
 
-/// What checksums and headers say of the bytes of a range, which lies in one chunk.
+/// Verifies the bytes of a range in one chunk by checksums and headers.
 pub(crate) struct Confirmer {
     start: Logical,
     /// Bytes that are confirmed or not together.
@@ -78,7 +80,7 @@ impl Confirmer {
         Ok(Confirmer { start, unit, kind, fsid, sums, has_blocks })
     }
 
-    /// What is known about the bytes of a unit.
+    /// The verdict about the bytes of a unit.
     pub fn confirm(&self, at: Logical, bytes: &[u8]) -> Confirmed {
         let Some(sums) = &self.sums else { return self.confirm_block(at, bytes) };
         match sums.get(((at.0 - self.start.0) / self.unit as u64) as usize) {

@@ -1,15 +1,16 @@
-//! Which devices have missed writes: an item for each in the device tree, from the first commit without it until it has been
-//! brought up to date.
+//! Which devices have missed writes: an item for each in the device tree, from the first commit without it until it has
+//! been brought up to date.
 //!
-//! The superblock of a device that was away tells so only until somebody writes it again, which the kernel does at once. The
-//! item outlives that: the kernel keeps items of the device tree that it does not know, and `btrfs check` accepts them.
+//! The superblock of a device that was away tells so only until somebody writes it again, which the kernel does at
+//! once. The item outlives that: the kernel keeps items of the device tree that it does not know, and `btrfs check`
+//! accepts them.
 //!
 //! # Invariants
 //! 1. A commit that is made while a device is missing or known to be stale has an item that says so.
-//! 2. In each mount the first commit writes the item of a stale device anew, so that it is found on that device too, should it
-//!    ever be opened without the others.
-//! 3. The item of a device that is not written any more names the states that it can be in ([`StaleDevice::left`]), by which
-//!    one that was away is told from one that was written without the others.
+//! 2. In each mount the first commit writes the item of a stale device anew, so that it is found on that device too,
+//!    should it ever be opened without the others.
+//! 3. The item of a device that is not written any more names the states that it can be in ([`StaleDevice::left`]), by
+//!    which one that was away is told from one that was written without the others.
 
 use crate::error::Result;
 use crate::options::Canary;
@@ -47,8 +48,8 @@ pub(crate) fn load_stale_devices(core: &Core) -> Result<()> {
     Ok(())
 }
 
-/// Whether a commit is due because of the items alone: a device has missed writes since it was opened, or has been brought up to
-/// date.
+/// Whether a commit is due because of the items alone: a device has missed writes since it was opened, or has been
+/// brought up to date.
 pub(crate) fn stale_devices_changed(core: &Core) -> bool {
     let stale = core.devices.stale.lock();
     if core.has_canary(Canary::StaleForgotten) {
@@ -61,7 +62,8 @@ pub(crate) fn stale_devices_changed(core: &Core) -> bool {
     core.volume.devices().into_iter().any(|(id, _)| has_changed(id))
 }
 
-/// Brings the items up to date, and lets superblocks go to the stale devices that they name. True when there was one to write.
+/// Brings the items up to date, and lets superblocks go to the stale devices that they name. True when there was one to
+/// write.
 pub(crate) fn write_stale_devices(handle: &Handle) -> Result<bool> {
     let core = handle.core();
     if core.has_canary(Canary::StaleForgotten) {
@@ -152,7 +154,8 @@ fn remember_states(core: &Core) {
     *core.devices.last_states.lock() = std::array::from_fn(|_| found.next().unwrap_or_default());
 }
 
-/// A commit is durable: a device that fails from now on may have been left with it. Its root may be overwritten by then.
+/// A commit is durable: a device that fails from now on may have been left with it. Its root may be overwritten by
+/// then.
 pub(crate) fn remember_state(core: &Core) {
     if core.volume.devices().len() < 2 {
         return;

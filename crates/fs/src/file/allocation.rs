@@ -19,7 +19,7 @@ const LONGEST_PREALLOC: u64 = 256 << 20;
 /// Extents that one step of punching drops.
 const DROPS_PER_STEP: usize = 24;
 
-/// What `fallocate` is to do with a range.
+/// The change that `fallocate` makes to a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocation {
     /// Give it space; the file grows unless `keep_size`.
@@ -71,8 +71,8 @@ impl Files {
         let _whole = inode.data.whole.write();
         let _mapping = inode.data.lock_mapping();
         if !matches!(what, Allocation::Allocate { .. }) && range.end >= inode.size() {
-            // What is dropped may be all that would have advanced the recorded size, and the sectors before it may show what was
-            // cut off until they are written: the size must not run ahead of them.
+            // What is dropped may be all that would have advanced the recorded size, and the sectors before it may show
+            // what was cut off until they are written: the size must not run ahead of them.
             self.write_back_locked(inode)?;
         }
         let now = || Some(self.engine.env().now());
@@ -194,16 +194,17 @@ impl Files {
         let dropped = context.drop_range(&mut items, range, DROPS_PER_STEP, &mut booking).and_then(|stopped| {
             let recorded = self.round_up(inode.with(|state| state.item.size.get()));
             context.insert_hole(&mut items, &(range.start..stopped.min(recorded).max(range.start)))?;
-            // The recorded size stays: it is the file's where the hole reaches the end, and elsewhere what is to advance it
-            // is still buffered. No size in between may be seen after a crash.
+            // The recorded size stays: it is the file's where the hole reaches the end, and elsewhere what is to
+            // advance it is still buffered. No size in between may be seen after a crash.
             inode.change(|state| booking.apply(state));
             Ok(stopped)
         });
         dropped.inspect_err(|error| handle.failed(error))
     }
 
-    /// Writes all data that preallocating `range` needs on the device. Nothing is buffered afterwards, the file's content is
-    /// not in its item if `range` goes beyond it, and if the file is to grow, what lies behind its end is zero.
+    /// Writes all data that preallocating `range` needs on the device. Nothing is buffered afterwards, the file's
+    /// content is not in its item if `range` goes beyond it, and if the file is to grow, what lies behind its end is
+    /// zero.
     fn prepare_allocation(&self, inode: &Arc<Inode>, range: &Range<u64>, keep_size: bool) -> Result<()> {
         self.write_back_locked(inode)?;
         if range.end > inode.size() && !keep_size {

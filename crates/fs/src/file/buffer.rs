@@ -22,13 +22,13 @@ struct Whole {
 /// Space for a write; none when all of it can be written in place.
 pub(super) struct WriteReservation(Option<DataReservation>);
 
-/// What to write, the space reserved for it, and the rest of the sectors that it covers in part.
+/// The data to write, its reservation, and the rest of the sectors that it covers in part.
 struct Prepared<'a> {
     offset: u64,
     data: &'a [u8],
     reserved: Option<DataReservation>,
     wholes: Vec<Whole>,
-    /// What the file had on disk when that was read, and its size.
+    /// The version of the extents when that was read, and the size.
     version: u64,
     size: u64,
 }
@@ -174,8 +174,8 @@ impl Files {
         Ok(())
     }
 
-    /// False when the edges are others than those that were read, or the reservation does not cover what turned out to be needed.
-    /// Other writes into the buffer change no edge: what was read goes below them.
+    /// False when the edges are others than those that were read, or the reservation does not cover what turned out to
+    /// be needed. Other writes into the buffer change no edge: what was read goes below them.
     fn put_locked(&self, inode: &Inode, prepared: &mut Prepared<'_>) -> bool {
         let range = prepared.range();
         let (size, has_tail) = (inode.size(), self.separate_tail(inode.size(), prepared.offset).is_some());
@@ -229,8 +229,8 @@ impl Files {
         true
     }
 
-    /// The last sector of a file of this size with its tail zeroed, when what is on disk behind the end of the file is not
-    /// zero, or is inline. It holds as long as the file does not change.
+    /// The last sector of a file of this size with its tail zeroed, when what is on disk behind the end of the file is
+    /// not zero, or is inline. It holds as long as the file does not change.
     pub(super) fn tail_to_rewrite(&self, inode: &Inode, size: u64) -> Result<Option<Vec<u8>>> {
         let start = self.round_down(size);
         if start == size {

@@ -71,7 +71,7 @@ impl Piece {
     }
 }
 
-/// What became of a chunk.
+/// The outcome of a chunk.
 enum Outcome {
     Compressed(Stored),
     /// Not tried.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Bytes that are compared under one pair of locks.
 const COMPARED_AT_ONCE: u64 = 1 << 20;
-/// How often writers may come in between, for one piece.
+/// The number of times that writers may come in between, for one piece.
 const PATIENCE: usize = 16;
 
 /// How a piece ended.

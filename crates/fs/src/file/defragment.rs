@@ -23,10 +23,10 @@ const CLUSTER_BYTES: u64 = 16 << 20;
 /// Bytes of a compressed extent, at most.
 const COMPRESSED_BYTES: u64 = 128 << 10;
 
-/// What to defragment.
+/// A request to defragment.
 #[derive(Clone, Debug)]
 pub struct Defragment {
-    /// Where in the file.
+    /// The offset in the file.
     pub range: Range<u64>,
     /// Extents of at least so many bytes stay.
     pub threshold: u64,

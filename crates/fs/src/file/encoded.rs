@@ -20,7 +20,7 @@ use butterfs_ondisk::items::inode_flags;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is decoded at once, at most: eight times what an extent holds.
+/// The largest amount that is decoded at once: eight times what an extent holds.
 const LARGEST: u64 = 1 << 20;
 /// Old extents that one step of recording drops.
 const DROPPED_PER_STEP: usize = 16;
@@ -34,9 +34,9 @@ pub struct Encoded<'a> {
     pub sectorsize: u32,
     /// The compressed bytes.
     pub data: &'a [u8],
-    /// What all of it decodes to, in bytes.
+    /// The decoded length of all of it, in bytes.
     pub unencoded_len: u64,
-    /// Where the window begins in that.
+    /// The position at which the window begins in that.
     pub unencoded_offset: u64,
     /// Bytes of the window.
     pub file_len: u64,

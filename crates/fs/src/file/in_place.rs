@@ -2,8 +2,9 @@
 //! (`NODATACOW`), as long as nobody else can see it.
 //!
 //! # Invariants
-//! 1. Data that a snapshot or another file shows, or showed in the last commit, is never overwritten. The extents are asked for and held under one
-//!    handle ([`InPlaceWrite`]), and held until the data is written and recorded. Meanwhile:
+//! 1. Data that a snapshot or another file shows, or showed in the last commit, is never overwritten. The extents are
+//!    asked for and held under one handle ([`InPlaceWrite`]), and held until the data is written and recorded.
+//!    Meanwhile:
 //!    - a commit does not wait: no handle is held;
 //!    - truncating, punching, cloning and deduplicating wait for the mapping lock, which the writer holds;
 //!    - unlinking and dropping a deleted subvolume do not wait, and what they free is not used again;
@@ -47,7 +48,7 @@ pub(super) struct HeldExtents {
 }
 
 impl HeldExtent {
-    /// Where `range` of the file, which lies in the extent, is on disk.
+    /// The address on disk of `range` of the file, which lies in the extent.
     fn place(&self, range: &Range<u64>) -> Logical {
         self.extent.at.plus(self.extent.offset + (range.start - self.extent.start))
     }
@@ -105,8 +106,8 @@ impl Files {
         inode.with(|state| state.has(inode_flags::PREALLOC | inode_flags::NODATACOW))
     }
 
-    /// Of the first `limit` candidates in `range` those that may be written in place, and up to where these are all. The
-    /// caller holds a handle.
+    /// Of the first `limit` candidates in `range` those that may be written in place, and up to where these are all.
+    /// The caller holds a handle.
     fn in_place_now(
         &self,
         source: BlockSource<'_>,
@@ -154,8 +155,8 @@ impl Files {
         self.engine.options().parity_writes == ParityWrites::Copied && self.engine.volume().row_of(extent.at).is_some()
     }
 
-    /// Whether data of which this is the only user may be overwritten: it has no checksums, and the last commit shows it to
-    /// nobody else either.
+    /// Whether data of which this is the only user may be overwritten: it has no checksums, and the last commit shows
+    /// it to nobody else either.
     fn may_overwrite(&self, source: BlockSource<'_>, extent: &FileExtent) -> Result<bool> {
         let is_shown = self.engine.gate.was_unshared(extent.at) && !self.engine.has_canary(Canary::UnsharedEarly);
         // What several operations do together can be taken back.

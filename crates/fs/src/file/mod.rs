@@ -116,8 +116,8 @@ impl Files {
         &self.engine
     }
 
-    /// Joins the running transaction, with space for what `reserve` says; where that is short, what others have buffered is
-    /// written back. No handle may be held, and no lock but those of mappings.
+    /// Joins the running transaction, with space for what `reserve` says; where that is short, what others have
+    /// buffered is written back. No handle may be held, and no lock but those of mappings.
     pub(crate) fn start(&self, reserve: Reserve) -> Result<Handle> {
         self.engine.start_with(reserve, Some(&|| self.write_back_idle()))
     }

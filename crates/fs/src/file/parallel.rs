@@ -1,7 +1,7 @@
 //! Work that is the same for many pieces, on several cores: compressing and decompressing.
 //!
-//! How many threads help is bounded for the whole filesystem, whoever asks; the caller works too, so that no piece
-//! waits for a thread. Where the environment allows no threads, it works alone, in order.
+//! The number of threads that help is bounded for the whole filesystem, whoever asks; the caller works too, so that no
+//! piece waits for a thread. Where the environment allows no threads, it works alone, in order.
 
 use crate::env::Env;
 use std::sync::OnceLock;

@@ -19,8 +19,8 @@ use std::ops::Range;
 
 /// Pieces smaller than this are gathered before they are written to the device.
 const GATHER_BELOW: usize = 256 << 10;
-/// Pieces that are this long on average go past the device's cache, which has no use for them: who wrote them has them in a
-/// cache of its own. Short ones are gathered to few writes there, and small files are often read again soon.
+/// Pieces that are this long on average go past the device's cache, which has no use for them: who wrote them has them
+/// in a cache of its own. Short ones are gathered to few writes there, and small files are often read again soon.
 const UNCACHED_FROM: u64 = 64 << 10;
 /// Cached writes of at least this many bytes go to the device at once, so that the next flush has less to wait for.
 const BEGIN_WRITE_OUT_BYTES: usize = 64 << 10;
@@ -34,7 +34,7 @@ pub(super) struct Placed {
     pub at: Logical,
     /// It is preallocated space of the file itself.
     pub in_place: bool,
-    /// How far it is recorded.
+    /// The progress recorded.
     pub recorded: u64,
     /// The bytes on disk, when they are others than the file's.
     pub stored: Option<Stored>,
@@ -73,7 +73,7 @@ pub(super) struct Chunk<'a> {
     files: &'a Files,
     pub at: Logical,
     pub len: u64,
-    /// Where it began, while its data is not written.
+    /// The position at which it began, while its data is not written.
     unwritten: Option<Logical>,
 }
 
@@ -149,7 +149,8 @@ impl Files {
         Ok(Chunk { files: self, at, len, unwritten })
     }
 
-    /// Whose space new data of a file takes: that of files without copy on write is written where it is, again and again.
+    /// Whose space new data of a file takes: that of files without copy on write is written where it is, again and
+    /// again.
     pub(super) fn stream_of(inode: &Inode) -> Stream {
         let in_place = inode.with(|state| state.has(inode_flags::NODATACOW));
         if in_place { Stream::InPlace } else { Stream::Data }

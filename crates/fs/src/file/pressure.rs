@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 /// A file with more buffered bytes is handed to the thread.
 const HAND_OVER_BYTES: u64 = 16 << 20;
-/// What a writer writes back when there is too much, for each byte that it brings.
+/// The bytes that a writer writes back above the limit, for each byte that it adds.
 const SHARE: u64 = 2;
 /// Inodes that a writer looks at together.
 const BATCH: usize = 64;
@@ -46,7 +46,7 @@ impl Drop for WriteBackThread {
     }
 }
 
-/// What the thread is asked to do.
+/// The requests to the thread.
 #[derive(Default)]
 pub(super) struct Pressure {
     large: Vec<Arc<Inode>>,
@@ -66,8 +66,8 @@ impl Files {
         self.buffered_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sees to it that another write of `len` bytes fits into memory: asks the thread in time, and helps when it is late.
-    /// No lock is held.
+    /// Makes room in memory for another write of `len` bytes: wakes the write-back thread early, and writes back itself
+    /// if the thread is late. No lock is held.
     pub(super) fn make_room(&self, inode: &Arc<Inode>, len: u64) -> Result<()> {
         let (own, total, budget) = (inode.data.dirty_bytes(), self.buffered(), self.budget());
         if own > budget / 4 {
@@ -86,8 +86,8 @@ impl Files {
         if total > budget { self.write_back_share(len.saturating_mul(SHARE)) } else { Ok(()) }
     }
 
-    /// Writes back about `share` bytes while there is too much, of the inodes that wait longest. So a writer waits as long
-    /// as its write is large, and not until there is room for everybody. Errors as in
+    /// Writes back about `share` bytes while there is too much, of the inodes that wait longest. So a writer waits as
+    /// long as its write is large, and not until there is room for everybody. Errors as in
     /// [`write_back_oldest`](Self::write_back_oldest).
     fn write_back_share(&self, share: u64) -> Result<()> {
         let mut done = 0;
@@ -103,8 +103,8 @@ impl Files {
         }
     }
 
-    /// The same for the next few inodes; `done` grows by what was written back. Writers that come at once take different
-    /// inodes, and wait for each other's only when there are no more.
+    /// The same for the next few inodes; `done` grows by what was written back. Writers that come at once take
+    /// different inodes, and wait for each other's only when there are no more.
     fn write_back_some(&self, share: u64, done: &mut u64) -> Result<()> {
         let mut first = Ok(());
         let (oldest, mut busy) = (self.oldest(BATCH), Vec::new());
@@ -117,8 +117,8 @@ impl Files {
             let Some(_mapping) = lock else { return false };
             match self.write_back_locked(inode) {
                 Ok(()) => *done += bytes,
-                // What a device refuses is an error of its file, and no reason to stop others; but what is done together is
-                // done whole.
+                // What a device refuses is an error of its file, and no reason to stop others; but what is done
+                // together is done whole.
                 Err(error @ Error::Device(_)) if !self.engine.is_together() => {
                     self.drop_unwritable(inode, &error);
                     *done += bytes;

@@ -1,13 +1,14 @@
-//! Reading ahead: where data is read in the order in which it lies, what comes next is on its way before it is asked for.
+//! Reading ahead: where data is read in the order in which it lies, what comes next is on its way before it is asked
+//! for.
 //!
-//! Streams are told by addresses, not by files: what is written together lies together, so one mechanism serves a file that
-//! is read from its start, compressed extents that are read one by one, and snapshots that are sent. A thread asks the
-//! devices, because having a page cache read costs as much as copying out of it.
+//! Streams are told by addresses, not by files: what is written together lies together, so one mechanism serves a file
+//! that is read from its start, compressed extents that are read one by one, and snapshots that are sent. A thread asks
+//! the devices, because having a page cache read costs as much as copying out of it.
 //!
 //! # Invariants
 //! 1. Nothing is read into memory of ours: devices get hints, and the page cache has its own bounds.
-//! 2. At most so much is asked for ahead as a stream has read already, so that one that ends early costs twice at most, and
-//!    reads at random next to nothing.
+//! 2. At most so much is asked for ahead as a stream has read already, so that one that ends early costs twice at most,
+//!    and reads at random next to nothing.
 
 use crate::transaction::Core;
 use butterfs_ondisk::Logical;
@@ -73,7 +74,7 @@ struct Queue {
     stopping: bool,
 }
 
-/// What the thread and those who read share.
+/// The state that the thread and the readers share.
 struct Shared {
     core: Arc<Core>,
     queue: Mutex<Queue, { order::READ_AHEAD_QUEUE }>,

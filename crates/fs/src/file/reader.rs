@@ -23,20 +23,20 @@ const LARGEST_COMPRESSED: u64 = 1 << 20;
 /// Which content of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
-    /// What users see.
+    /// The content that users see.
     Now,
-    /// What is recorded.
+    /// The content on disk.
     OnDisk,
 }
 
-/// What was read of a file.
+/// The result of a read.
 struct Seen {
     span: Range<u64>,
     /// The size of the file.
     size: u64,
 }
 
-/// What of a file is on disk.
+/// The part of a file that is on disk.
 #[derive(PartialEq)]
 struct Parts {
     extents: Vec<FileExtent>,
@@ -76,9 +76,9 @@ impl Files {
         Ok(out)
     }
 
-    /// Reads the sectors of a part of the file, as they were at one moment, into `out`; beyond the end of the file they hold
-    /// whatever is on disk. `part` is given the size. No lock is held while a device reads: what the file has where is found
-    /// out with the inode locked, and its data held.
+    /// Reads the sectors of a part of the file, as they were at one moment, into `out`; beyond the end of the file they
+    /// hold whatever is on disk. `part` is given the size. No lock is held while a device reads: what the file has
+    /// where is found out with the inode locked, and its data held.
     fn see(
         &self,
         inode: &Inode,
@@ -104,13 +104,13 @@ impl Files {
                 Ok((Seen { span, size }, self.hold(&parts), parts))
             });
             let (seen, _held, parts) = found.map_err(|error| in_file(inode, error))?;
-            // A relocation locks no inode: what it moved between the look and the hold may have been given up already.
+            // A relocation locks no inode: what it moved between the look and the hold may have been freed already.
             if self.engine.moved.count() != moves && !parts.extents.is_empty() {
                 continue;
             }
             match self.read_parts(&parts, &seen.span, out) {
                 Ok(()) => return Ok(seen),
-                // What was given up since has no checksums any more.
+                // Space that was freed since has no checksums any more.
                 Err(_) if doubted.as_ref() != Some(&parts) => doubted = Some(parts),
                 // Moved while it was read.
                 Err(_) if self.engine.moved.count() != moves => {}
@@ -126,7 +126,7 @@ impl Files {
         (!extents.is_empty()).then(|| self.engine.core().hold_data(extents))
     }
 
-    /// What of the `gaps` in `span` is on disk; what items hold goes to `out`. The inode is locked.
+    /// The part of the `gaps` in `span` that is on disk; what items hold goes to `out`. The inode is locked.
     fn parts_of(
         &self,
         inode: &Inode,
@@ -237,8 +237,8 @@ impl Files {
         Ok(())
     }
 
-    /// What `part` uses of a compressed extent. All of it is decompressed right into `out`; of an extent that is used in
-    /// parts the whole is kept, because the next read is likely to want another one.
+    /// Decodes the bytes of a compressed extent that `part` uses. All of it is decompressed right into `out`; of an
+    /// extent that is used in parts the whole is kept, because the next read is likely to want another one.
     fn unpack_part(&self, part: &FileExtent, verified: bool, out: &mut [u8]) -> Result<()> {
         if part.offset == 0 && out.len() as u64 == part.ram_bytes {
             return self.unpack_into(part, verified, out);
@@ -311,7 +311,8 @@ impl Files {
         Ok(())
     }
 
-    /// Whether checksums of data do not count: because it was asked for, or because the tree that has them cannot be read.
+    /// Whether checksums of data do not count: because it was asked for, or because the tree that has them cannot be
+    /// read.
     fn ignores_checksums(&self) -> bool {
         let rescue = self.engine.options().rescue;
         let is_unreadable = || self.engine.core().nodes.load(&self.engine.globals().csum.root()).is_err();
@@ -355,7 +356,7 @@ fn in_file(inode: &Inode, error: Error) -> Error {
     }
 }
 
-/// Where an uncompressed part starts on disk.
+/// The position at which an uncompressed part starts on disk.
 fn disk_start(part: &FileExtent) -> Logical {
     part.at.plus(part.offset)
 }

@@ -63,7 +63,8 @@ impl Effects for Booking<'_> {
     }
 }
 
-/// How far recording has come: what of the chunk has an owner, and up to where in the file everything is recorded.
+/// The progress of recording: the part of the chunk that has an owner, and up to where in the file everything is
+/// recorded.
 pub(super) struct Progress<'a, 'f> {
     pub chunk: Option<&'a mut Chunk<'f>>,
     pub done: &'a mut u64,

@@ -1,8 +1,8 @@
 //! Copying by sharing extents.
 //!
-//! What a small file keeps in its item is copied. Otherwise the target's items get the source's extents and one reference each.
-//! What is buffered of the source when the copy begins is written back first; writes to it that run beside the copy are seen or
-//! not, as beside any copy. Writes to the target wait.
+//! Inline content of a small file is copied. Otherwise the target's items get the source's extents and one
+//! reference each. What is buffered of the source when the copy begins is written back first; writes to it that run
+//! beside the copy are seen or not, as beside any copy. Writes to the target wait.
 
 use super::extents::FileContext;
 use super::recording::Booking;
@@ -73,7 +73,8 @@ impl Files {
             return Ok(0);
         }
         let same = Arc::ptr_eq(from, into);
-        // A write that moved the target's end meanwhile would leave in the sector of the old end what was cut off there.
+        // A write that moved the target's end meanwhile would leave in the sector of the old end what was cut off
+        // there.
         let _whole = into.data.whole.write();
         let _mappings = self.lock_mappings(from, into);
         let size = from.size();

@@ -1,4 +1,4 @@
-//! Where data and holes are (`SEEK_DATA`, `SEEK_HOLE`).
+//! The positions of data and holes (`SEEK_DATA`, `SEEK_HOLE`).
 //!
 //! Buffered data is data; preallocated space that nobody wrote reads as zeros and counts as a hole. Behind the end
 //! of every file is a hole.
@@ -12,7 +12,7 @@ use crate::transaction::{BlockSource, without_waiting};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-/// What to look for.
+/// The kind of range to look for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whence {
     /// The next data.

@@ -16,7 +16,7 @@ use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::{Key, KeyType};
 use std::sync::Arc;
 
-/// What a new size brings with it.
+/// The side effects of a new size.
 #[derive(Clone, Copy, Debug)]
 pub struct Resized {
     /// The file loses its set-id bits; its capabilities go in any case.
@@ -197,7 +197,7 @@ impl Files {
         Ok(last)
     }
 
-    /// Where the next step of shrinking to `size` cuts, and whether nothing is left behind `size` then.
+    /// The position at which the next step of shrinking to `size` cuts, and whether nothing is left behind `size` then.
     fn last_extents(&self, inode: &Inode, context: &FileContext, size: u64) -> Result<(bool, u64)> {
         let items = TreeItems::reading(self.engine.core(), &inode.tree);
         let (end, mut from) = (self.round_up(size), u64::MAX);

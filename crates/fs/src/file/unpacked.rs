@@ -31,7 +31,7 @@ impl Identity {
 #[derive(Default)]
 pub struct UnpackedExtents {
     extents: Vec<(Identity, Arc<[u8]>)>,
-    /// How often extents had been moved: a moved one has its address and not its generation from now.
+    /// The number of times that extents had been moved: a moved one has its address and not its generation from now.
     moves: u64,
 }
 

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! # Errors
-//! A device error is an error of its file, not of the filesystem: data that is not recorded makes no tree wrong. The data
-//! stays dirty, the message log names the file, each `fsync` and `sync` tries again and reports what it meets. Only when
-//! writers need the memory, such data is dropped, and the next `fsync` or `close` of the file reports that it is lost.
-//! (The kernel drops it at once.) Other files and commits go on.
+//! A device error is an error of its file, not of the filesystem: data that is not recorded makes no tree wrong. The
+//! data stays dirty, the message log names the file, each `fsync` and `sync` tries again and reports what it meets.
+//! Only when writers need the memory, such data is dropped, and the next `fsync` or `close` of the file reports that it
+//! is lost. (The kernel drops it at once.) Other files and commits go on.
 //!
 //! Not here: the places ([`placement`](super::placement)), the trees ([`recording`](super::recording)), files in
 //! their items ([`inline`](super::inline)).

@@ -1,4 +1,4 @@
-//! What is written to a file and not in its tree yet: dirty runs, what write-back is busy with, and the space that is
+//! Data that was written to a file and is not in its tree yet: dirty runs, data in write-back, and the space that is
 //! reserved for it. Every inode has one; it is small while there is nothing.
 //!
 //! # Invariants
@@ -27,16 +27,16 @@ pub struct FileData {
     /// Shared by writes, and held alone by a change of content that takes several steps. Taken before `mapping`.
     pub(crate) whole: RwLock<(), { order::WHOLE }>,
     buffer: Mutex<Option<Box<Buffer>>, { order::BUFFER }>,
-    /// How often what the file has on disk has changed. Raised with the inode locked.
+    /// The number of times that what the file has on disk has changed. Raised with the inode locked.
     changes: AtomicU64,
 }
 
-/// What is buffered.
+/// The buffered data.
 #[derive(Default)]
 pub(crate) struct Buffer {
     /// Not on its way to the device yet.
     pub(crate) dirty: DirtyRuns,
-    /// What write-back is busy with; older than `dirty`.
+    /// The data in write-back; older than `dirty`.
     pub(crate) writing: Option<Arc<DirtyRuns>>,
     /// Reserved for `dirty`.
     pub(crate) reserved: Option<DataReservation>,
@@ -119,7 +119,7 @@ impl FileData {
         self.mapping.lock()
     }
 
-    /// What the file has on disk is about to change. The inode is locked.
+    /// Notes that the file's extents are about to change. The inode is locked.
     pub(crate) fn extents_change(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }

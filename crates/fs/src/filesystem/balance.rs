@@ -1,4 +1,5 @@
-//! Balance: chunks that filters choose are emptied one after the other, into chunks of another profile where that is wanted.
+//! Balance: chunks that filters choose are emptied one after the other, into chunks of another profile where that is
+//! wanted.
 //!
 //! ```text
 //!            start                    pause
@@ -8,15 +9,15 @@
 //! ```
 //!
 //! # Invariants
-//! 1. From before the first chunk is touched until the end the root tree has a BALANCE item: after a crash whoever mounts the
-//!    filesystem for writing, Linux or butterfs, resumes.
+//! 1. From before the first chunk is touched until the end the root tree has a BALANCE item: after a crash whoever
+//!    mounts the filesystem for writing, Linux or butterfs, resumes.
 //! 2. While a conversion runs or is paused, new chunks get the new profile.
-//! 3. One state, under one lock, says whether a balance runs, is paused, or is asked to stop; who asks waits until it has
-//!    stopped.
+//! 3. One state, under one lock, says whether a balance runs, is paused, or is asked to stop; who asks waits until it
+//!    has stopped.
 //! 4. Chunks are taken from the highest address downwards, so that none is taken that the balance itself has added.
 //! 5. A chunk for which there is no room is counted, and the next one is tried.
-//! 6. A run that is dropped before its end, by a panic for example, leaves a paused balance ([`Turn`]): nobody waits for a run
-//!    that is gone.
+//! 6. A run that is dropped before its end, by a panic for example, leaves a paused balance ([`Turn`]): nobody waits
+//!    for a run that is gone.
 
 use super::relocate::{Emptied, Emptying};
 use super::{Exclusive, ExclusiveOperation, Filesystem};
@@ -37,18 +38,18 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const ITEM_KEY: Key = Key::new(objectid::BALANCE, KeyType::TEMPORARY_ITEM, 0);
 
-/// How far a balance is, in chunks.
+/// The progress of a balance, in chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalanceProgress {
-    /// That the filters took when it began.
+    /// The number of chunks that the filters selected when it began.
     pub expected: u64,
-    /// That it has looked at.
+    /// The number of chunks that it has looked at.
     pub considered: u64,
-    /// That it has emptied.
+    /// The number of chunks that it has emptied.
     pub completed: u64,
 }
 
-/// What a balance does.
+/// The state of a balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BalanceState {
     /// It works.
@@ -64,11 +65,11 @@ pub enum BalanceState {
 /// A balance, for whoever asks.
 #[derive(Clone, Copy, Debug)]
 pub struct BalanceStatus {
-    /// What it does.
+    /// The state.
     pub state: BalanceState,
-    /// What was asked for.
+    /// The requested parameters.
     pub control: BalanceItem,
-    /// How far it is.
+    /// The progress.
     pub progress: BalanceProgress,
 }
 
@@ -184,14 +185,14 @@ pub struct BalanceRun {
 }
 
 impl BalanceRun {
-    /// How far it was after the last step.
+    /// The progress after the last step.
     #[doc(hidden)]
     pub fn progress(&self) -> BalanceProgress {
         self.progress
     }
 }
 
-/// What is done with a chunk.
+/// The treatment of a chunk.
 enum Work {
     /// Its content moves to other addresses.
     Empty(Emptying),
@@ -222,7 +223,8 @@ fn index_of(kind: u64) -> usize {
 }
 
 impl Filesystem {
-    /// Balances as `control` says, until it is done, paused or cancelled. `EINPROGRESS` while another exclusive operation runs.
+    /// Balances as `control` says, until it is done, paused or cancelled. `EINPROGRESS` while another exclusive
+    /// operation runs.
     pub fn balance_start(&self, control: BalanceItem) -> Result<BalanceEnd> {
         let _alarm = self.0.engine.alarm();
         let run = self.balance_begin(control)?;
@@ -537,8 +539,8 @@ impl Filesystem {
             }
         }
         if self.0.engine.has_version_1_caches()? {
-            let what = "the filesystem has version 1 space caches, which a balance here does not move; mount it once with \
-                        the kernel and -o clear_cache,space_cache=v2";
+            let what = "the filesystem has version 1 space caches, which a balance here does not move; mount it once \
+                        with the kernel and -o clear_cache,space_cache=v2";
             return Err(Error::refused(Errno::EOPNOTSUPP, what));
         }
         for (kind, name) in [(bits::DATA, "data"), (bits::METADATA, "metadata"), (bits::SYSTEM, "system")] {
@@ -575,8 +577,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What an earlier mount left is paused; a thread resumes it when the filesystem can be written, unless `skip_balance` says
-    /// no.
+    /// Takes over the balance of an earlier mount as paused; a thread resumes it when the filesystem can be written,
+    /// unless `skip_balance` says no.
     pub(super) fn take_over_balance(&self) -> Result<()> {
         let engine = &self.0.engine;
         let Some(item) = engine.globals().root.get(engine.core(), ITEM_KEY)? else { return Ok(()) };

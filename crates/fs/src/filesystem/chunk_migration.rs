@@ -14,8 +14,8 @@ impl Filesystem {
         }
     }
 
-    /// Moves the chunk at `start` where `target` wants it, and returns when that is durable. False where it is so already, or
-    /// the chunk is gone. After an error the chunk is where it was. The caller has the right to an
+    /// Moves the chunk at `start` where `target` wants it, and returns when that is durable. False where it is so
+    /// already, or the chunk is gone. After an error the chunk is where it was. The caller has the right to an
     /// [exclusive operation](Self::begin_exclusive), whose `progress` says whether to stop.
     pub fn migrate_chunk(
         &self,

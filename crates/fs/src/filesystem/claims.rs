@@ -1,7 +1,7 @@
 //! Names at which subvolumes are being received.
 //!
-//! Who receives one holds a claim on the name that it has until it is complete. The claim says that somebody is at work:
-//! a subvolume that is not complete, and that nobody has claimed, is what an interrupted receive has left.
+//! A receiver holds a claim on the name of an incomplete subvolume. The claim says that somebody is at
+//! work: a subvolume that is not complete, and that nobody has claimed, is what an interrupted receive has left.
 
 use super::Filesystem;
 use crate::inode::InodeId;

@@ -1,4 +1,4 @@
-//! What users do with the contents of files.
+//! Operations on the contents of files.
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
@@ -42,8 +42,8 @@ impl Filesystem {
         self.0.files.read(&inode, offset, len, out)
     }
 
-    /// A file was opened to be read, perhaps from a cache that asks nothing: where the first access after a change moves
-    /// the time of access, this one does. Says whether it moved.
+    /// A file was opened to be read, perhaps from a cache that asks nothing: where the first access after a change
+    /// moves the time of access, this one does. Says whether it moved.
     pub fn note_coming_access(&self, id: InodeId) -> Result<bool> {
         let _operation = self.begin();
         Ok(self.0.names.note_coming_access(&self.regular(id)?))
@@ -56,8 +56,8 @@ impl Filesystem {
         self.write_as(id, offset, data, Some(kill_suidgid))
     }
 
-    /// Writes what somebody wrote through a mapping: the file keeps its set-id bits and capabilities, as in the kernel's
-    /// btrfs.
+    /// Writes what somebody wrote through a mapping: the file keeps its set-id bits and capabilities, as in the
+    /// kernel's btrfs.
     pub fn write_mapped(&self, id: InodeId, offset: u64, data: &[u8]) -> Result<usize> {
         let _operation = self.begin();
         self.write_as(id, offset, data, None)
@@ -74,8 +74,8 @@ impl Filesystem {
         Ok(written)
     }
 
-    /// Writes `data` at the end of the file (`O_APPEND`) and returns its new size; of two appends at the same time, one comes
-    /// after the other.
+    /// Writes `data` at the end of the file (`O_APPEND`) and returns its new size; of two appends at the same time, one
+    /// comes after the other.
     pub fn append(&self, id: InodeId, data: &[u8], kill_suidgid: bool) -> Result<u64> {
         let _operation = self.begin();
         let inode = self.regular(id)?;

@@ -7,8 +7,8 @@
 //! | add | the new device is wiped | item, superblocks on it | |
 //! | remove | nothing new on it, its chunks move | item gone | its superblocks are wiped |
 //!
-//! Each chunk moves in a commit of its own. An operation that ends early leaves those that have moved where they are, and
-//! everything else as it was.
+//! Each chunk moves in a commit of its own. An operation that ends early leaves those that have moved where they are,
+//! and everything else as it was.
 
 use super::{Exclusive, ExclusiveOperation, Filesystem};
 use crate::error::{Errno, Error, Result};
@@ -27,17 +27,17 @@ use std::sync::Arc;
 const SMALLEST: u64 = 256 << 20;
 /// No chunk lies in the first MiB, so a device needs more.
 const RESERVED: u64 = 1 << 20;
-/// Where the magic is in a superblock.
+/// The offset of the magic in a superblock.
 const MAGIC: u64 = 64;
 
-/// What size a device is to have.
+/// The requested size of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewSize {
     /// This many bytes.
     Bytes(u64),
-    /// So many more.
+    /// An increase, in bytes.
     More(u64),
-    /// So many less.
+    /// A decrease, in bytes.
     Less(u64),
     /// All that the device has.
     Max,
@@ -52,7 +52,7 @@ pub enum Storage {
     Follows,
 }
 
-/// What became of a device's size.
+/// The outcome of a device's size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resized {
     /// The device.
@@ -86,7 +86,7 @@ pub enum OldContent {
 pub struct DeviceDescription {
     /// Its number.
     pub id: DeviceId,
-    /// What it is called; `None` where it is missing.
+    /// The name; `None` for a missing device.
     pub name: Option<String>,
     /// Bytes that the filesystem uses of it.
     pub total_bytes: u64,
@@ -109,8 +109,8 @@ impl Filesystem {
         space.devices.iter().map(describe).collect()
     }
 
-    /// Gives a device another size. `EINVAL` below 256 MiB, `EFBIG` beyond the device, `ENODEV` for one that there is not,
-    /// `ENOSPC` where what lies behind the new end has no room elsewhere.
+    /// Gives a device another size. `EINVAL` below 256 MiB, `EFBIG` beyond the device, `ENODEV` for one that there is
+    /// not, `ENOSPC` where what lies behind the new end has no room elsewhere.
     pub fn resize_device(&self, id: DeviceId, size: NewSize, storage: Storage) -> Result<Resized> {
         let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
@@ -203,8 +203,8 @@ impl Filesystem {
         }
     }
 
-    /// Adds a device. Refused: one that belongs to the filesystem (`EEXIST`), one that something is recognised on, unless
-    /// `force`d, and one that is too small (`EINVAL`).
+    /// Adds a device. Refused: one that belongs to the filesystem (`EEXIST`), one that something is recognised on,
+    /// unless `force`d, and one that is too small (`EINVAL`).
     pub fn add_device(&self, device: Arc<dyn BlockDevice>, force: bool, old: OldContent) -> Result<DeviceId> {
         let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
@@ -240,8 +240,8 @@ impl Filesystem {
         devices.into_iter().find(|(_, device)| device.is_at(path)).map(|(item, _)| DeviceId(item.devid.get()))
     }
 
-    /// Refuses a device that holds a part of this filesystem, forced or not: it may hold the only good copy. Only what a missing
-    /// device was may take its place again.
+    /// Refuses a device that holds a part of this filesystem, forced or not: it may hold the only good copy. Only what
+    /// a missing device was may take its place again.
     pub(super) fn must_not_be_ours(&self, device: &dyn BlockDevice, missing: Option<DeviceId>) -> Result<()> {
         let mut bytes = vec![0; SUPERBLOCK_LEN];
         let read = device.read_at(OFFSETS[0].0, &mut bytes);

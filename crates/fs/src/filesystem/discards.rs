@@ -12,15 +12,16 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Discards in the background: at most so many in one go, then a rest. Together a thousand in a second, as in the kernel.
+/// Discards in the background: at most so many in one go, then a rest. Together a thousand in a second, as in the
+/// kernel.
 const BURST: u32 = 10;
 const REST: Duration = Duration::from_millis(10);
 
-/// What still waits when the filesystem is closed may take so long.
+/// The time limit for discards that still wait when the filesystem is closed.
 const LAST: Duration = Duration::from_secs(1);
 
-/// What `FITRIM` asks for. Start and length are logical addresses. As in the kernel, a block group that begins before the
-/// first address is left alone, and unallocated space of the devices is always meant too.
+/// The request of `FITRIM`. Start and length are logical addresses. As in the kernel, a block group that begins before
+/// the first address is left alone, and unallocated space of the devices is always meant too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
     /// The first address.
@@ -45,7 +46,7 @@ impl Trim {
     }
 }
 
-/// How far a trim of one kind of space has come.
+/// The progress of a trim of one kind of space.
 struct Walk {
     wanted: TrimRange,
     from: u64,

@@ -12,18 +12,18 @@ use butterfs_ondisk::{Generation, Ino};
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
-/// What is durable when a filesystem [goes down](Filesystem::go_down).
+/// The data that is durable when a filesystem [goes down](Filesystem::go_down).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoingDown {
     /// Everything.
     Synced,
     /// All changes but data that is still buffered.
     Committed,
-    /// What was durable already.
+    /// Data that was durable already.
     AtOnce,
 }
 
-/// How often an `fsync` may find that blocks are missing; each time more of what it needs is in memory.
+/// The number of times that an `fsync` may find that blocks are missing; each time more of what it needs is in memory.
 const MOST_ROUNDS: usize = 256;
 /// Inodes that an `fsync` looks for in memory before it makes a list of those that may be ahead of their tree.
 const ASKED_ONE_BY_ONE: usize = 256;
@@ -63,8 +63,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Stops all writing for good, as after a power cut, for tests of what a crash leaves (`FS_IOC_SHUTDOWN`). What `how`
-    /// says is made durable before.
+    /// Stops all writing for good, as after a power cut, for tests of what a crash leaves (`FS_IOC_SHUTDOWN`). What
+    /// `how` says is made durable before.
     pub fn go_down(&self, how: GoingDown) -> Result<()> {
         let _operation = self.begin();
         match how {
@@ -97,7 +97,7 @@ impl Filesystem {
         }
     }
 
-    /// What logging has done since the filesystem was opened.
+    /// Counters of logging since the filesystem was opened.
     pub fn log_stats(&self) -> LogStats {
         let _operation = self.begin();
         self.0.logs.stats()
@@ -107,7 +107,8 @@ impl Filesystem {
     pub(super) fn log(&self, inode: &Arc<Inode>) -> Result<Ticket> {
         let core = &self.0.engine;
         let policies = &self.options().policies;
-        // A device that lacks the newest log, or comes back later, could bring an older one of the same generation with it.
+        // A device that lacks the newest log, or comes back later, could bring an older one of the same generation with
+        // it.
         let may_log = core.volume().is_whole() || core.has_canary(Canary::LogOnTooFew);
         if self.options().no_tree_log || !may_log {
             return Ok(Ticket::Commit(core.generation()));

@@ -1,4 +1,4 @@
-//! What falls between the two halves of an `fsync`, logging and making that durable.
+//! Events between the two halves of an `fsync`, logging and making the log durable.
 
 use crate::inode::attr::Caller;
 use crate::options::Options;
@@ -26,8 +26,8 @@ fn sync(fs: &Filesystem, ticket: Ticket) -> Synced {
     fs.0.logs.sync(generation, point).unwrap()
 }
 
-/// A commit comes between what the first one logs and makes durable, and the second one logs in the next transaction: when the
-/// first one goes on and finds that the commit has done it all, the second one's log is not durable.
+/// A commit comes between what the first one logs and makes durable, and the second one logs in the next transaction:
+/// when the first one goes on and finds that the commit has done it all, the second one's log is not durable.
 #[test]
 fn a_forgotten_log_says_nothing_about_the_next_one() {
     let device = Arc::new(MemoryDevice::new(256 << 20));

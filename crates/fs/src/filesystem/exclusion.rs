@@ -1,9 +1,9 @@
-//! Who may work in a filesystem at the same time: any number of operations, or one
+//! The exclusion of operations in a filesystem: any number of operations, or one
 //! [transaction of several](super::Filesystem::transaction).
 //!
 //! # Invariants
-//! 1. Every public function that may touch trees is inside an [`Operation`] while it runs, and so is each step of the threads
-//!    in the background. An operation within one waits for nobody.
+//! 1. Every public function that may touch trees is inside an [`Operation`] while it runs, and so is each step of the
+//!    threads in the background. An operation within one waits for nobody.
 //! 2. Being let in comes before every lock and every handle: whoever waits here holds none.
 
 use crate::transaction::{Alarm, Core};

@@ -62,7 +62,7 @@ impl ExclusiveOperation {
     }
 }
 
-/// How far an operation is, and whether it is to stop.
+/// The progress of an operation, and whether it is to stop.
 #[derive(Debug, Default)]
 pub struct OperationProgress {
     is_cancelled: AtomicBool,
@@ -91,7 +91,7 @@ impl OperationProgress {
         self.total_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// So many more bytes are done.
+    /// Adds bytes to the work done.
     pub fn add_done(&self, bytes: u64) {
         self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -102,7 +102,7 @@ impl OperationProgress {
     }
 }
 
-/// What runs, the last one on top: at most two.
+/// The running operations, the last one on top: at most two.
 #[derive(Default)]
 pub(super) struct ExclusiveOperations {
     running: Mutex<Vec<(ExclusiveOperation, Arc<OperationProgress>)>, { order::EXCLUSIVE_OPERATION }>,
@@ -117,13 +117,13 @@ pub struct Exclusive {
 }
 
 impl Exclusive {
-    /// How far it is, and whether it is to stop.
+    /// The progress, and whether it is to stop.
     pub fn progress(&self) -> &Arc<OperationProgress> {
         &self.progress
     }
 
-    /// It is another operation from now on: a balance that is paused, or resumed. Of two that run, only a paused balance
-    /// becomes another one.
+    /// It is another operation from now on: a balance that is paused, or resumed. Of two that run, only a paused
+    /// balance becomes another one.
     pub fn become_operation(&self, operation: ExclusiveOperation) -> Result<()> {
         let mut running = self.operations.running.lock();
         if operation != ExclusiveOperation::BalancePaused && running.len() > 1 {
@@ -160,9 +160,9 @@ impl Filesystem {
         Ok(Exclusive { operations: Arc::clone(&self.0.exclusive_operations), progress })
     }
 
-    /// Does something at a moment at which no device is being replaced, and none begins to be. The kernel's scrub and its
-    /// replacement are one mechanism, so there they exclude each other; here a scrub would read and repair what changes its
-    /// device.
+    /// Does something at a moment at which no device is being replaced, and none begins to be. The kernel's scrub and
+    /// its replacement are one mechanism, so there they exclude each other; here a scrub would read and repair what
+    /// changes its device.
     pub(super) fn while_none_is_replaced<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let running = self.0.exclusive_operations.running.lock();
         match running.iter().any(|(operation, _)| *operation == ExclusiveOperation::DeviceReplace) {

@@ -8,7 +8,7 @@ use crate::subvolume::paths::PathsOf;
 use crate::transaction::Core;
 use std::collections::VecDeque;
 
-/// What a [`Listing`] gives.
+/// The items of a [`Listing`].
 pub trait Listed {
     /// One of them.
     type Item;
@@ -18,8 +18,8 @@ pub trait Listed {
     fn following(&mut self, core: &Core) -> Result<Option<Self::Item>>;
 }
 
-/// An answer of any length: each step looks for what comes next, and little is held in memory. After an error it goes on
-/// where it was.
+/// An answer of any length: each step looks for what comes next, and little is held in memory. After an error it goes
+/// on where it was.
 pub struct Listing<S> {
     filesystem: Filesystem,
     source: S,
@@ -66,7 +66,7 @@ impl Listed for ReferrersOf {
     type Item = Referrer;
 
     fn following(&mut self, core: &Core) -> Result<Option<Referrer>> {
-        /// So many are looked for at a time: after a commit the search begins anew.
+        /// The number that is looked for at a time: after a commit the search begins anew.
         const MANY: usize = 4096;
         if self.found.is_empty() {
             self.found.extend(self.referrers.next(core, MANY)?);

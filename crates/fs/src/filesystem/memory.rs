@@ -1,4 +1,4 @@
-//! What an open filesystem holds in memory, and giving it back.
+//! The memory of an open filesystem, and its release.
 //!
 //! | what | at most |
 //! |---|---|
@@ -41,7 +41,7 @@ impl MemoryHeld {
 }
 
 impl Filesystem {
-    /// What the tables and caches hold now.
+    /// The memory that the tables and caches hold now.
     pub fn memory_held(&self) -> MemoryHeld {
         let _operation = self.begin();
         let (users, queue_slots) = self.0.inodes.room();
@@ -74,7 +74,7 @@ mod tests {
 
     /// Many files made, listed and deleted: afterwards there is nearly as little as before.
     #[test]
-    fn what_deleted_files_took_is_given_back() {
+    fn memory_of_deleted_files_is_returned() {
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));
         let env = Env::system();
         mkfs(&[Arc::clone(&device)], &MkfsOptions::default(), &env).unwrap();

@@ -188,7 +188,7 @@ impl Filesystem {
         self.0.root.get().copied().unwrap_or(InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR })
     }
 
-    /// What a user should be told about the way the filesystem was opened.
+    /// Messages to the user about the way the filesystem was opened.
     pub fn notes(&self) -> &[String] {
         &self.0.notes
     }
@@ -198,7 +198,7 @@ impl Filesystem {
         self.0.engine.options()
     }
 
-    /// Where each chunk of the logical space lies now.
+    /// The present places of all chunks of the logical space.
     pub fn chunks(&self) -> Arc<butterfs_volume::ChunkMap> {
         self.0.engine.volume().chunk_map()
     }
@@ -224,8 +224,8 @@ impl Filesystem {
         self.0.engine.is_read_only()
     }
 
-    /// Forbids writing after making everything durable, or allows it again. `EBUSY` while a device is added, removed, replaced
-    /// or gets another size.
+    /// Forbids writing after making everything durable, or allows it again. `EBUSY` while a device is added, removed,
+    /// replaced or gets another size.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let _alarm = self.0.engine.alarm();
         if read_only && !self.is_read_only() {

@@ -45,7 +45,7 @@ impl Filesystem {
         self.0.inodes.release(id);
     }
 
-    /// What `stat` shows.
+    /// The attributes that `stat` shows.
     pub fn getattr(&self, id: InodeId) -> Result<Attr> {
         let _operation = self.begin();
         self.0.names.getattr(id)
@@ -205,8 +205,8 @@ impl Filesystem {
         self.0.names.setattr(caller, id, set, resize)
     }
 
-    /// As `chattr`: sets those of the flags in `scope` that are in `wanted`, and clears the others. `EINVAL` for ways of
-    /// storing data that exclude each other.
+    /// As `chattr`: sets those of the flags in `scope` that are in `wanted`, and clears the others. `EINVAL` for ways
+    /// of storing data that exclude each other.
     pub fn set_flags(&self, id: InodeId, wanted: u64, scope: u64) -> Result<()> {
         let _operation = self.begin();
         self.0.names.set_flags(id, wanted, scope)

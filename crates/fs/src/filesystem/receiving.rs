@@ -1,5 +1,5 @@
-//! What applying a send stream does that no user can do: inodes that inherit nothing, extents that arrive compressed,
-//! and what makes a subvolume a received one.
+//! Operations for applying a send stream that no user can do: inodes that inherit nothing, extents that arrive
+//! compressed, and what makes a subvolume a received one.
 
 use super::Filesystem;
 use crate::error::Result;

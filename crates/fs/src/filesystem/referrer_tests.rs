@@ -1,4 +1,4 @@
-//! Who refers to an address, against reading every tree from its root.
+//! The referrers of an address, compared with a walk of every tree from its root.
 
 use super::Filesystem;
 use crate::backref::{self, Referrers};
@@ -195,7 +195,7 @@ fn a_place_with_nothing_says_so() {
 }
 
 #[test]
-fn what_does_not_change_is_found_while_all_around_it_does() {
+fn unchanged_references_are_found_beside_changes() {
     let fs = new_filesystem();
     let first = fs.create_subvolume(&CALLER, TOP, b"first").unwrap();
     let file = fs.create(&CALLER, InodeId::root_of(first), b"file", 0o644).unwrap().id;

@@ -7,11 +7,12 @@ use butterfs_ondisk::{Logical, TreeId};
 
 /// Passes over a group, at most.
 const MOST_PASSES: usize = 32;
-/// Passes in a row that may find as much as the one before: what had its place there before the group was closed can be recorded
-/// later.
+/// Passes in a row that may find as much as the one before: what had its place there before the group was closed can be
+/// recorded later.
 const MOST_IN_VAIN: usize = 4;
 
-/// A group that is being emptied. When it is dropped before it is empty, it serves allocations again with what is left in it.
+/// A group that is being emptied. When it is dropped before it is empty, it serves allocations again with what is left
+/// in it.
 pub(super) struct Emptying {
     closed: ClosedGroup,
     mover: Option<Mover>,
@@ -20,7 +21,7 @@ pub(super) struct Emptying {
     left: u64,
 }
 
-/// What became of a group.
+/// The outcome of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Emptied {
     /// There is more to do.

@@ -1,9 +1,11 @@
 //! Replacing a device: another one gets everything that it has, then its number and its UUID.
 //!
 //! ```text
-//! begin: item "started", writes go to both ─► run: chunk by chunk what is in use ─► item "finished", the new device has the number
-//!                                               ├► cancelled: item "canceled", the new device is wiped
-//!                                               └► closed: item "suspended"; the next mount, or the kernel, goes on
+//! begin: item "started", writes go to both
+//!   └► run: used ranges, chunk by chunk
+//!        ├► finished: item "finished", the new device has the number
+//!        ├► cancelled: item "canceled", the new device is wiped
+//!        └► closed: item "suspended"; the next mount, or the kernel, continues
 //! ```
 //! The items are those of the kernel. Chunks stay as they are, because devices are named by their numbers.
 //!
@@ -27,7 +29,7 @@ use std::path::Path;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// What is to be replaced how.
+/// A request to replace a device.
 #[derive(Clone, Debug)]
 pub struct ReplaceRequest {
     /// The device.
@@ -36,7 +38,7 @@ pub struct ReplaceRequest {
     pub reads: SourceReads,
     /// Also where something is recognised on the new device.
     pub force: bool,
-    /// What becomes of its content.
+    /// The treatment of its content.
     pub old: OldContent,
 }
 
@@ -72,7 +74,8 @@ impl Filesystem {
         self.begin_replace(self.open_new_device(path)?, request)
     }
 
-    /// Begins to replace a device. Refused: a target that is too small, or that something is recognised on, unless forced.
+    /// Begins to replace a device. Refused: a target that is too small, or that something is recognised on, unless
+    /// forced.
     pub fn begin_replace(&self, target: Arc<dyn BlockDevice>, request: &ReplaceRequest) -> Result<Replacement> {
         let _alarm = self.0.engine.alarm();
         let engine = &self.0.engine;
@@ -110,7 +113,8 @@ impl Filesystem {
         Ok(Replacement { filesystem: self.clone(), running, source: request.source })
     }
 
-    /// The replacement that the last mount left, to go on with. `None` where there is none, or the new device is not there.
+    /// The replacement that the last mount left, to go on with. `None` where there is none, or the new device is not
+    /// there.
     pub fn continue_replace(&self) -> Result<Option<Replacement>> {
         let _alarm = self.0.engine.alarm();
         let item = *self.0.engine.devices.replacement.lock();
@@ -185,7 +189,7 @@ impl Filesystem {
 }
 
 impl Replacement {
-    /// How far it is, and whether it is to stop.
+    /// The progress, and whether it is to stop.
     pub fn progress(&self) -> &Arc<OperationProgress> {
         self.running.progress()
     }

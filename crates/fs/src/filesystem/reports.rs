@@ -1,4 +1,4 @@
-//! What the administrator should be told of: bad copies and data that is lost, with the names of the files.
+//! Reports to the administrator: bad copies and lost data, with the names of the files.
 
 use super::Filesystem;
 use crate::backref::sharers;
@@ -31,8 +31,8 @@ impl Told {
 }
 
 impl Filesystem {
-    /// What happened below that somebody should be told, oldest first: copies and data that are bad, with device, address
-    /// and files, and what became of them. What is read again and again is told once a minute.
+    /// Messages about events below, oldest first: bad copies and bad data, with device,
+    /// address and files, and what became of them. What is read again and again is told once a minute.
     pub fn take_messages(&self) -> Vec<String> {
         let reports = self.0.engine.volume().take_reports();
         let now = self.0.engine.env().now();

@@ -1,8 +1,8 @@
-//! Bringing stale devices up to date in the background: everything in chunks that lie on other devices too is compared with what
-//! those hold, and overwritten where it differs. A crash in between begins anew.
+//! Bringing stale devices up to date in the background: everything in chunks that lie on other devices too is compared
+//! with what those hold, and overwritten where it differs. A crash in between begins anew.
 //!
-//! Tree blocks are confirmed by their headers and checksums, data by the checksum tree. What has no checksum is what a whole
-//! device holds.
+//! Tree blocks are confirmed by their headers and checksums, data by the checksum tree. What has no checksum is what a
+//! whole device holds.
 
 use super::Filesystem;
 use crate::error::Result;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 /// Bytes that are compared in one go, while writes wait.
 const STEP: u64 = 256 << 10;
-/// How often a device is tried in one mount.
+/// The number of times that a device is tried in one mount.
 const TRIES: u32 = 3;
 
-/// How far it has come.
+/// The progress.
 #[derive(Default)]
 pub(super) struct Resync {
     device: Option<Progress>,
@@ -129,8 +129,8 @@ impl Filesystem {
             volume.tell(format!("devid {id} is not up to date: {what}"));
             return Ok(());
         }
-        // It takes a superblock while the trees still say that it is stale: a power cut before the one that takes that back leaves
-        // it no more than a commit behind.
+        // It takes a superblock while the trees still say that it is stale: a power cut before the one that takes that
+        // back leaves it no more than a commit behind.
         self.0.engine.commit_anyway()?;
         if volume.recover(id, missed) {
             volume.tell(format!("devid {id} has been brought up to date: {written} bytes differed"));

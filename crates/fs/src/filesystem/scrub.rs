@@ -1,7 +1,8 @@
 //! Scrub on an open filesystem: its threads, and who may run one when.
 //!
-//! One run at a time, and none while a device is replaced. Each device has its own threads, enough for all processors; one more thread names what they find. They
-//! hold the filesystem only while they work on a window, so that dropping it or unmounting ends them.
+//! One run at a time, and none while a device is replaced. Each device has its own threads, enough for all processors;
+//! one more thread names what they find. They hold the filesystem only while they work on a window, so that dropping it
+//! or unmounting ends them.
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
@@ -31,8 +32,8 @@ pub(super) struct Scrubs {
 }
 
 impl Filesystem {
-    /// Starts a scrub in the background, which goes on where `earlier` ended. `EINPROGRESS` while another one runs, `ENODEV`
-    /// where a device is not there.
+    /// Starts a scrub in the background, which goes on where `earlier` ended. `EINPROGRESS` while another one runs,
+    /// `ENODEV` where a device is not there.
     pub fn start_scrub(&self, settings: Settings, earlier: Vec<Resumed>) -> Result<Arc<Scrub>> {
         let _operation = self.begin();
         let scrub = self.enter_scrub(settings, earlier)?;
@@ -120,7 +121,7 @@ impl Filesystem {
         self.0.scrubs.last.lock().as_ref().is_some_and(|last| !last.is_over())
     }
 
-    /// How far that is.
+    /// The progress of that.
     pub fn scrub_progress(&self) -> Option<Progress> {
         let _operation = self.begin();
         Some(self.last_scrub()?.progress(self.0.engine.env().uptime()))
@@ -159,7 +160,7 @@ impl Filesystem {
         devices.map(|(id, name)| (id, name, limits.get(&id).copied().unwrap_or(0))).collect()
     }
 
-    /// What a scrub of these files is limited to; the top directory of a subvolume stands for all of it. What is not in
+    /// The selection for a scrub of these files; the top directory of a subvolume stands for all of it. What is not in
     /// the trees yet is committed first.
     pub fn scrub_selection(&self, ids: &[InodeId]) -> Result<Selection> {
         let _alarm = self.0.engine.alarm();

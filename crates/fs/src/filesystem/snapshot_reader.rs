@@ -1,9 +1,9 @@
 //! A read-only subvolume as a tree of items: looked up, scanned, compared with another one, its data read.
 //!
 //! # Invariants
-//! 1. What is read is what was committed, and it does not change while the reader lives: the subvolume is read-only, and
-//!    until the last of its readers is gone it can be neither deleted nor made writable.
-//!    Blocks and data that are moved meanwhile stay where the reader's root leads to ([`CommittedReader`]).
+//! 1. What is read is what was committed, and it does not change while the reader lives: the subvolume is read-only,
+//!    and until the last of its readers is gone it can be neither deleted nor made writable. Blocks and data that are
+//!    moved meanwhile stay where the reader's root leads to ([`CommittedReader`]).
 //! 2. Data is verified like that of every other reader.
 //!
 //! # Not here
@@ -64,7 +64,7 @@ impl SnapshotReader {
         core.dirty_inodes.len() > 0 || self.root.generation > core.superblock().generation()
     }
 
-    /// What is known about the subvolume.
+    /// The properties of the subvolume.
     pub fn info(&self) -> &SubvolumeInfo {
         &self.info
     }
@@ -140,7 +140,7 @@ impl SnapshotReader {
         self.follow(extent, |extent| self.filesystem.files.stored_content(extent, verified, out))
     }
 
-    /// Where to look for others that share an extent, see [`Sharers`]; nowhere when it has one reference only.
+    /// The search for others that share an extent, see [`Sharers`]; nowhere when it has one reference only.
     pub fn sharers(&self, at: Logical, len: u64, most: usize) -> Result<Sharers> {
         let _alarm = self.filesystem.engine.alarm();
         let at = self.filesystem.engine.moved.now_at(at);

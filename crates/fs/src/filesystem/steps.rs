@@ -26,7 +26,7 @@ impl Filesystem {
         self.0.engine.commit()
     }
 
-    /// What booking references has cost so far: items of the extent tree that were looked at for references outside of
+    /// The cost of booking references so far: items of the extent tree that were looked at for references outside of
     /// extent items, and the most changes that were booked while everybody waited.
     pub fn booking_cost(&self) -> (u64, usize) {
         let _operation = self.begin();

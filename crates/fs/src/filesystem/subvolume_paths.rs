@@ -1,4 +1,4 @@
-//! Where subvolumes and inodes are, and what uses an address.
+//! The paths of subvolumes and inodes, and the users of an address.
 
 use super::Filesystem;
 use super::listing::{Listing, ReferrersOf};
@@ -25,7 +25,8 @@ impl Filesystem {
         paths::of_directory(&self.0.engine, id.tree, id.ino)
     }
 
-    /// The paths of an inode inside its subvolume, one for each name. None of an inode that is not there or has no name.
+    /// The paths of an inode inside its subvolume, one for each name. None of an inode that is not there or has no
+    /// name.
     pub fn inode_paths(&self, id: InodeId) -> Listing<PathsOf> {
         let _operation = self.begin();
         Listing::new(self, PathsOf::inode(id.tree, id.ino))
@@ -49,8 +50,8 @@ impl Filesystem {
         extents::newer_than(&self.0.engine, id, since, show)
     }
 
-    /// The files that use the data at an address; those of its whole extent when `whole_extent`. `ENOENT` when no data is
-    /// there.
+    /// The files that use the data at an address; those of its whole extent when `whole_extent`. `ENOENT` when no data
+    /// is there.
     pub fn users_of(&self, at: Logical, whole_extent: bool) -> Result<Listing<UsersOf>> {
         let _operation = self.begin();
         self.sync()?;

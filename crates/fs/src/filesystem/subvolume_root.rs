@@ -8,8 +8,8 @@ use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 
 impl Filesystem {
-    /// The root directory of a subvolume that is to be shown. `ENOENT` where there is none, `EINVAL` where the path leads to
-    /// a directory that is no subvolume's.
+    /// The root directory of a subvolume that is to be shown. `ENOENT` where there is none, `EINVAL` where the path
+    /// leads to a directory that is no subvolume's.
     pub fn find_subvolume(&self, which: &Subvolume) -> Result<InodeId> {
         let _operation = self.begin();
         match which {
@@ -72,8 +72,8 @@ impl Filesystem {
         Ok(at)
     }
 
-    /// The names that a symbolic link stands for, the last one first. Those that begin at the root of another filesystem lead
-    /// nowhere.
+    /// The names that a symbolic link stands for, the last one first. Those that begin at the root of another
+    /// filesystem lead nowhere.
     fn target(&self, link: InodeId, links: &mut usize) -> Result<Vec<Vec<u8>>> {
         *links += 1;
         let target = self.readlink(link)?;

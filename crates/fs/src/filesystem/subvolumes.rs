@@ -22,8 +22,8 @@ impl Filesystem {
         let _operation = self.begin();
         self.0.files.write_back_all()?;
         let id = subvolume::snapshot(&self.0.inodes, &self.0.files, source, parent, name, read_only)?;
-        // In the next transaction. The snapshot is durable, so an error is not one of making it; the first lookup of the
-        // next mount tries again.
+        // In the next transaction. The snapshot is durable, so an error is not one of making it; the first lookup of
+        // the next mount tries again.
         let _ = self.0.names.enter_subvolume(id);
         Ok(id)
     }
@@ -49,7 +49,8 @@ impl Filesystem {
     fn delete_victim(&self, parent: InodeId, name: &[u8], expected: Option<TreeId>, empty: bool) -> Result<TreeId> {
         let victim = subvolume::Victim { expected, empty, mounted: self.root().tree };
         let id = subvolume::delete(&self.0.inodes, &self.0.files, parent, name, victim)?;
-        // At once, not only when the cleaner begins: whoever syncs next must not write what the cleaner drops meanwhile.
+        // At once, not only when the cleaner begins: whoever syncs next must not write what the cleaner drops
+        // meanwhile.
         self.0.inodes.discard_tree(id);
         self.0.engine.background_requests.request_cleaning();
         Ok(id)
@@ -168,8 +169,8 @@ impl Filesystem {
         self.0.stopping.load(Ordering::Relaxed)
     }
 
-    /// The background thread: first the UUID tree if somebody left it behind, then deleted subvolumes and devices that have
-    /// missed writes, now and whenever there is another one.
+    /// The background thread: first the UUID tree if somebody left it behind, then deleted subvolumes and devices that
+    /// have missed writes, now and whenever there is another one.
     pub(super) fn start_cleaner(&self) {
         if self.is_read_only() || !self.0.engine.env().background() {
             return;

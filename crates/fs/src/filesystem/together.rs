@@ -1,8 +1,8 @@
 //! Several operations that become durable together, or not at all.
 //!
-//! The mechanism is an exclusive generation: the transaction that runs is committed, nobody else is let in, the operations
-//! work in the next one, and that is committed too, or thrown away. So what a failure leaves is what the trees on disk say, and
-//! no operation needs a way back of its own.
+//! The mechanism is an exclusive generation: the transaction that runs is committed, nobody else is let in, the
+//! operations work in the next one, and that is committed too, or thrown away. So what a failure leaves is what the
+//! trees on disk say, and no operation needs a way back of its own.
 //!
 //! | | cost |
 //! |---|---|
@@ -41,19 +41,19 @@ impl Deref for Together<'_> {
 }
 
 impl Filesystem {
-    /// Runs `work`; everything that it does to the filesystem is durable when this returns `Ok`, and nothing of it is there
-    /// when `work` returns an error or panics. After a crash all of it is there, or nothing.
+    /// Runs `work`; everything that it does to the filesystem is durable when this returns `Ok`, and nothing of it is
+    /// there when `work` returns an error or panics. After a crash all of it is there, or nothing.
     ///
-    /// Others wait until it ends, whatever they call; `work` must not wait for another thread that uses the filesystem. Within
-    /// it nothing is made durable on its own, and nothing that a crash could not take back is begun: `fsync`, `sync`, reading
-    /// snapshots for a stream, cleaning and `shutdown` are refused (`EBUSY`). What would change more than
-    /// [`Together::MOST_BYTES`] of tree blocks is refused (`E2BIG`), and where space is short no commit makes room, so `ENOSPC`
-    /// comes earlier. Where `work` goes on after such an error, what did not fail stays, unless data that is still buffered
-    /// finds no room at the end: then everything is taken back. The same goes for data that a device refuses, and where there is
-    /// such data of others, no transaction begins.
+    /// Others wait until it ends, whatever they call; `work` must not wait for another thread that uses the filesystem.
+    /// Within it nothing is made durable on its own, and nothing that a crash could not take back is begun: `fsync`,
+    /// `sync`, reading snapshots for a stream, cleaning and `shutdown` are refused (`EBUSY`). What would change more
+    /// than [`Together::MOST_BYTES`] of tree blocks is refused (`E2BIG`), and where space is short no commit makes
+    /// room, so `ENOSPC` comes earlier. Where `work` goes on after such an error, what did not fail stays, unless data
+    /// that is still buffered finds no room at the end: then everything is taken back. The same goes for data that a
+    /// device refuses, and where there is such data of others, no transaction begins.
     ///
-    /// Numbers of inodes and subvolumes that it used are not used again. References to inodes that it took (`lookup`, `create`)
-    /// are given back as ever, also when it fails.
+    /// Numbers of inodes and subvolumes that it used are not used again. References to inodes that it took (`lookup`,
+    /// `create`) are given back as ever, also when it fails.
     ///
     /// ```
     /// # use butterfs_device::{BlockDevice, MemoryDevice};
@@ -116,7 +116,8 @@ impl Filesystem {
             engine.end_together();
             return Err(aborted);
         }
-        // While it still counts as together: the write-back thread must not write in place what is about to be forgotten.
+        // While it still counts as together: the write-back thread must not write in place what is about to be
+        // forgotten.
         self.0.files.abandon();
         let reload = || if engine.has_canary(Canary::LeftBehind) { Ok(()) } else { self.0.inodes.reload() };
         // Half of the way back is no state that anybody may write.

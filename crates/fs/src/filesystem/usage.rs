@@ -1,4 +1,4 @@
-//! What a filesystem's space is allocated to, by type and profile, by chunk and by device.
+//! The allocation of a filesystem's space, by type and profile, by chunk and by device.
 
 use super::Filesystem;
 use crate::error::Result;
@@ -106,8 +106,8 @@ impl Filesystem {
         self.0.engine.global_reserve()
     }
 
-    /// Whether another file, or another subvolume, uses the data of an extent, as of the last commit where that is not told by
-    /// the extent alone.
+    /// Whether another file, or another subvolume, uses the data of an extent, as of the last commit where that is not
+    /// told by the extent alone.
     pub fn has_other_users(&self, id: InodeId, extent: &FileExtent) -> Result<bool> {
         let _operation = self.begin();
         if !extent.is_on_disk() || !self.is_shared(id, extent)? {

@@ -56,7 +56,7 @@ pub struct Asker<'a> {
     pub uid: u32,
     /// Whether the user is in a group.
     pub in_group: &'a dyn Fn(u32) -> bool,
-    /// Who owns the inode.
+    /// The owner of the inode.
     pub owner: u32,
     /// The group of the inode.
     pub group: u32,
@@ -214,7 +214,7 @@ mod tests {
         [(1, 7, NO_ID), (2, 6, 1000), (4, 5, NO_ID), (0x10, 4, NO_ID), (0x20, 1, NO_ID)];
 
     #[test]
-    fn what_is_valid() {
+    fn valid_and_invalid_acls() {
         let without = |tag: u16| NAMED.iter().copied().filter(|entry| entry.0 != tag).collect::<Vec<_>>();
         let swapped = [NAMED[1], NAMED[0], NAMED[2], NAMED[3], NAMED[4]];
         for (entries, valid) in [
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_what() {
+    fn access_by_acl_entry() {
         // Owner rwx, user 1000 rw-, owning group r-x, group 77 -w-, mask rw-, others --x.
         let entries = [(1, 7, NO_ID), (2, 6, 1000), (4, 5, NO_ID), (8, 2, 77), (0x10, 6, NO_ID), (0x20, 1, NO_ID)];
         let acl = Acl::parse(&value(&entries)).unwrap().unwrap();

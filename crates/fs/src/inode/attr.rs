@@ -1,4 +1,4 @@
-//! What users see of an inode and what they may set, and the item's fields in those terms.
+//! The attributes of an inode that users see and set, and the item's fields in those terms.
 //!
 //! Nothing here has a state.
 
@@ -69,7 +69,7 @@ pub mod mode {
     pub const PERMISSIONS: u32 = 0o7777;
 }
 
-/// What `stat` and `statx` show.
+/// The attributes that `stat` and `statx` show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Which inode.
@@ -105,7 +105,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// What an item says.
+    /// The attributes in an item.
     pub fn of_item(id: InodeId, item: &InodeItem, sectorsize: u32) -> Attr {
         Attr {
             id,
@@ -141,7 +141,7 @@ pub enum SetTime {
     At(Time),
 }
 
-/// What to change of an inode; what is `None` stays.
+/// A change of an inode's attributes; `None` keeps the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits; type bits are ignored.

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 const SHARDS: usize = 32;
-/// Inodes that are looked at together when some are to leave: each is elsewhere in memory, and so their cache lines arrive
-/// together.
+/// Inodes that are looked at together when some are to leave: each is elsewhere in memory, and so their cache lines
+/// arrive together.
 const BATCH: usize = 16;
 /// Batches that are looked at when so many have entered.
 const SWEEPS: usize = 8;
@@ -97,7 +97,7 @@ impl Shard {
         }
     }
 
-    /// What is left over of inodes that were deleted must not grow while nothing is evicted.
+    /// Removes the remains of deleted inodes, which must not accumulate while nothing is evicted.
     fn tidy(&mut self) {
         if self.sweep.len() > 2 * self.inodes.len() + 64 {
             let mut seen = FxHashSet::default();
@@ -138,7 +138,7 @@ impl InodeCache {
     pub fn new(engine: Arc<Engine>, capacity: usize) -> InodeCache {
         InodeCache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            per_shard: (capacity / SHARDS).max(4),
+            per_shard: (capacity / SHARDS).max(4 + BATCH) - BATCH,
             engine,
         }
     }
@@ -158,7 +158,8 @@ impl InodeCache {
         self.shard(id).lock().find(id, 0)
     }
 
-    /// The inode, read from its tree if need be. `ENOENT` when it does not exist, `ESTALE` when its subvolume is deleted.
+    /// The inode, read from its tree if need be. `ENOENT` when it does not exist, `ESTALE` when its subvolume is
+    /// deleted.
     pub fn get(&self, id: InodeId) -> Result<Arc<Inode>> {
         self.get_retained(id, 0)
     }
@@ -223,12 +224,12 @@ impl InodeCache {
         }
     }
 
-    /// How many inodes are in memory.
+    /// The number of inodes that are in memory.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
     }
 
-    /// What the tables have room for beside the inodes: references from outside, and places in the order of eviction.
+    /// The capacity of the tables beside the inodes: references from outside, and places in the order of eviction.
     pub fn room(&self) -> (usize, usize) {
         let shards = self.shards.iter().map(|shard| shard.lock());
         shards.fold((0, 0), |(users, sweep), shard| (users + shard.users.capacity(), sweep + shard.sweep.capacity()))

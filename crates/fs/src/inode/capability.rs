@@ -25,7 +25,7 @@ pub fn check(value: &[u8]) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What Linux 6.18 took and refused.
+    /// The values that Linux 6.18 accepted and refused.
     #[test]
     fn values_are_taken_as_the_kernel_takes_them() {
         let value = |magic: u32, len: usize| [&magic.to_le_bytes()[..], &vec![0; len - 4]].concat();

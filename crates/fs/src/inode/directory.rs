@@ -10,7 +10,7 @@
 //! 2. A directory's size is twice the length of all its names.
 //! 3. Each function finds out what refuses it before its first change.
 //!
-//! Who changes entries holds the directory's operation lock exclusively.
+//! A thread that changes entries holds the directory's operation lock exclusively.
 
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
@@ -24,7 +24,7 @@ use std::ops::ControlFlow;
 /// The first index that a directory hands out.
 pub const FIRST_INDEX: u64 = 2;
 
-/// What an entry leads to.
+/// The target of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryTarget {
     /// An inode of the same tree.
@@ -34,7 +34,7 @@ pub enum EntryTarget {
 }
 
 impl EntryTarget {
-    /// What a location key says.
+    /// The target in a location key.
     pub fn of(location: Key) -> Result<EntryTarget> {
         match location.kind {
             KeyType::INODE_ITEM => Ok(EntryTarget::Inode(Ino(location.objectid))),
@@ -55,7 +55,7 @@ impl EntryTarget {
 /// An entry that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What it leads to.
+    /// The target.
     pub target: EntryTarget,
     /// Its type on disk.
     pub kind: u8,

@@ -126,7 +126,7 @@ impl Inode {
         self.with(|state| state.size)
     }
 
-    /// What `stat` shows. Data that is still on its way to the tree counts as blocks.
+    /// The attributes that `stat` shows. Data that is still on its way to the tree counts as blocks.
     pub fn attr(&self) -> Attr {
         let coming = self.data.dirty_bytes();
         self.with(|state| {

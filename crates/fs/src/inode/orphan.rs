@@ -8,9 +8,9 @@
 //! 1. A deletion that does not fit one handle happens under the orphan item: extents from the end, size and bytes
 //!    following, then everything else, the inode item and the orphan item in the last step.
 //! 2. Whatever a crash leaves behind, the next mount's [`clean_up`] finishes.
-//! 3. A read-only subvolume loses its orphans too, as under the kernel: those that a snapshot took over from its source,
-//!    and files that are still open when the subvolume becomes read-only. While it is being sent it does not change; then
-//!    the orphan items stay for the next mount.
+//! 3. A read-only subvolume loses its orphans too, as under the kernel: those that a snapshot took over from its
+//!    source, and files that are still open when the subvolume becomes read-only. While it is being sent it does not
+//!    change; then the orphan items stay for the next mount.
 
 use crate::commit::Engine;
 use crate::error::{Errno, Error, Result};

@@ -1,4 +1,5 @@
-//! Which tree blocks operations on names and attributes are going to need, brought into memory before they hold anything.
+//! Which tree blocks operations on names and attributes are going to need, brought into memory before they hold
+//! anything.
 //!
 //! Nothing here decides anything: it looks without locks. See [`Tree::preload`].
 
@@ -51,7 +52,7 @@ pub fn place(core: &Core, tree: TreeId, subvolume: TreeId) {
     core.globals().root.preload(core, &subvolume_entry::keys(tree, subvolume));
 }
 
-/// Where the next entry of a directory goes.
+/// Preloads the place of a directory's next entry.
 pub fn addition(core: &Core, directory: &Inode, name: &[u8]) {
     directory.tree.preload_keys(core, || addition_keys(directory, name));
 }
@@ -67,7 +68,7 @@ fn addition_keys(directory: &Inode, name: &[u8]) -> [Key; 2] {
     [directory::hash_key(directory.ino, name), directory::index_key(directory.ino, last)]
 }
 
-/// Where the next inode of a directory's tree goes, and what it inherits.
+/// Preloads the place of the next inode in a directory's tree, and the items that it inherits.
 pub fn creation(core: &Core, directory: &Inode) {
     let tree = &directory.tree;
     tree.preload(core, &[Key::new(Ino::LAST_FREE.0, KeyType(u8::MAX), u64::MAX)]);

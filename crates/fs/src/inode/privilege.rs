@@ -1,4 +1,4 @@
-//! What a change of content or owner takes from a file: set-id bits and `security.capability`.
+//! The privileges that a file loses by a change of content or owner: set-id bits and `security.capability`.
 
 use crate::error::Result;
 use crate::inode::attr::mode::{S_ISGID, S_ISUID, S_IXGRP};

@@ -13,7 +13,7 @@ pub const PREFIX: &[u8] = b"btrfs.";
 /// The one property there is.
 pub const COMPRESSION: &[u8] = b"btrfs.compression";
 
-/// What a value of the property asks for.
+/// The compression that a value of the property asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// As the mount and the heuristics say; the attribute is removed.
@@ -58,7 +58,7 @@ impl Compression {
         self.method().map_or(0, |method| method.algorithm.incompat())
     }
 
-    /// What it does to the inode's flags.
+    /// Sets the inode's flags accordingly.
     pub fn apply(self, state: &mut InodeState) {
         state.clear_flags(inode_flags::COMPRESS | inode_flags::NOCOMPRESS);
         match self {

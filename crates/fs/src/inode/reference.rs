@@ -8,7 +8,7 @@
 //! 1. A name is in an INODE_REF whenever it found room there; both kinds may exist side by side.
 //! 2. [`plan_addition`] finds out whether a name can be added before anything is changed.
 //!
-//! Who calls holds the inode's operation lock.
+//! The caller holds the inode's operation lock.
 
 use crate::error::{Errno, Error, Result};
 use crate::inode::entry::without;
@@ -97,7 +97,7 @@ pub fn names<'a>(key: Key, payload: &'a [u8]) -> impl Iterator<Item = Result<(Ra
     })
 }
 
-/// Where a name was found.
+/// The place of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameRecord {
     /// Index of the entry in the directory.

@@ -1,4 +1,4 @@
-//! What an inode refuses by its kind, its flags, and the state of its subvolume.
+//! Operations that an inode refuses because of its kind, its flags, or the state of its subvolume.
 
 use super::Inode;
 use super::attr::mode;

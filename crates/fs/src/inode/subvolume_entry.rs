@@ -13,7 +13,7 @@ use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use std::ops::ControlFlow;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where a subvolume's entry is: what ROOT_BACKREF says.
+/// The place of a subvolume's entry, from ROOT_BACKREF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootBackref {
     /// The directory.
@@ -81,12 +81,13 @@ pub fn remove(handle: &Handle, tree: TreeId, subvolume: TreeId) -> Result<()> {
     Ok(())
 }
 
-/// What `stat` shows of a placeholder: it has the owner of the directory that it is in, and was changed when that was.
+/// The attributes that `stat` shows for a placeholder: it has the owner of the directory that it is in, and was changed
+/// when that was.
 pub fn placeholder(id: InodeId, directory: &Attr) -> Attr {
     Attr { uid: directory.uid, gid: directory.gid, ..unplaced(id, directory.mtime) }
 }
 
-/// What `stat` shows of a placeholder when nothing is known of its directory.
+/// The attributes that `stat` shows for a placeholder when nothing is known of its directory.
 pub fn unplaced(id: InodeId, time: Time) -> Attr {
     Attr {
         id,

@@ -15,15 +15,15 @@ use std::ops::ControlFlow;
 /// The attribute with a file's capabilities.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
-/// What setting an attribute demands.
+/// The precondition for setting an attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demand {
     /// Nothing.
     #[default]
     Any,
-    /// That it does not exist (`XATTR_CREATE`).
+    /// It must not exist (`XATTR_CREATE`).
     Create,
-    /// That it exists (`XATTR_REPLACE`).
+    /// It must exist (`XATTR_REPLACE`).
     Replace,
 }
 

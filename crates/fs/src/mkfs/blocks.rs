@@ -1,4 +1,4 @@
-//! Where the tree blocks of a new filesystem go: how many blocks a tree of given items needs, and their addresses.
+//! The places of the tree blocks of a new filesystem: how many blocks a tree of given items needs, and their addresses.
 //!
 //! Some trees have items about blocks, and so about themselves: the extent tree has one item per block, the root
 //! tree names the height of each tree. [`lay_out`] repeats until the items fit the blocks they speak of.
@@ -97,7 +97,7 @@ fn place(
     Some(placed)
 }
 
-/// What is left of a chunk, from which blocks are taken in ascending order.
+/// The rest of a chunk, from which blocks are taken in ascending order.
 #[derive(Clone, Debug)]
 pub struct ChunkSpace {
     next: Logical,

@@ -7,7 +7,7 @@ use butterfs_ondisk::features::{compat_ro, incompat};
 pub struct Feature {
     /// Its name in lists, as btrfs-progs has it.
     pub name: &'static str,
-    /// What it does.
+    /// Its description.
     pub description: &'static str,
     /// Linux versions: first that knows it, first that can be trusted with it.
     pub since: &'static str,

@@ -36,7 +36,7 @@ pub struct MemberDevice {
     pub uuid: [u8; 16],
     /// Bytes that the filesystem uses of it; a multiple of the sector size.
     pub total_bytes: u64,
-    /// What to call it.
+    /// The name.
     pub name: String,
 }
 
@@ -69,8 +69,8 @@ impl Room<'_> {
     }
 }
 
-/// The chunks of a filesystem on `devices`, in logical order: system, metadata (or mixed), data. Each lies on the devices
-/// with the most free space. There are as many as the profiles need, of [`minimum_bytes`] at least.
+/// The chunks of a filesystem on `devices`, in logical order: system, metadata (or mixed), data. Each lies on the
+/// devices with the most free space. There are as many as the profiles need, of [`minimum_bytes`] at least.
 pub fn chunks(settings: &Settings, devices: &[MemberDevice]) -> Vec<Chunk> {
     let mut rooms: Vec<Room<'_>> = devices.iter().map(|device| Room { device, at: Physical(RESERVED) }).collect();
     let total = devices.iter().map(|device| device.total_bytes).sum();
@@ -168,8 +168,8 @@ fn usable(nodesize: u64) -> u64 {
     }
 }
 
-/// What mkfs.btrfs makes: 8 MiB without copies; otherwise as much as the kernel allocates at once, or where that is
-/// more than a tenth of the devices, this tenth with all copies, but 32 MiB at least.
+/// The size that mkfs.btrfs chooses: 8 MiB without copies; otherwise as much as the kernel allocates at once, or where
+/// that is more than a tenth of the devices, this tenth with all copies, but 32 MiB at least.
 fn customary(profile: &Profile, total: u64, stripes: usize) -> u64 {
     let most = if total > 50 * GIB { GIB } else { 256 * MIB };
     match is_redundant(profile) {

@@ -38,7 +38,7 @@ use layout::MemberDevice;
 use std::sync::Arc;
 use trees::FilesystemSpec;
 
-/// What was made.
+/// The result of making a filesystem.
 #[derive(Clone, Debug)]
 pub struct MkfsReport {
     /// The filesystem's UUID.
@@ -61,7 +61,7 @@ pub struct MkfsReport {
     pub checksum: ChecksumKind,
     /// Number, bytes and name of each device.
     pub devices: Vec<(DeviceId, u64, String)>,
-    /// What went wrong without making the filesystem any worse than one without copies of its superblock.
+    /// Errors that leave the filesystem no worse than one without copies of its superblock.
     pub warnings: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What a new filesystem is asked to be, and what that means once defaults are filled in and rules are checked.
+//! The options for a new filesystem, and their meaning once defaults are filled in and rules are checked.
 
 use super::features::FeatureChoice;
 use crate::error::{Errno, Error, Result};
@@ -70,8 +70,8 @@ fn refuse<T>(what: impl Into<String>) -> Result<T> {
 }
 
 impl MkfsOptions {
-    /// Fills in the defaults for this many devices and checks what can be checked without looking at one. `EINVAL` with a
-    /// sentence that names the option and its value.
+    /// Fills in the defaults for this many devices and checks what can be checked without looking at one. `EINVAL` with
+    /// a sentence that names the option and its value.
     pub fn settings(&self, devices: usize) -> Result<Settings> {
         let (mut incompat_flags, compat_ro) =
             self.features.resolve().map_err(|what| Error::refused_at(Errno::EINVAL, what))?;

@@ -173,7 +173,7 @@ fn check_free_space(items: &[(Key, Vec<u8>)], chunk: &Chunk, used: u64) {
 }
 
 #[test]
-fn what_is_made_reads_back_and_adds_up() {
+fn a_new_filesystem_reads_back_and_adds_up() {
     let checksums = [ChecksumKind::Crc32c, ChecksumKind::Xxhash64, ChecksumKind::Sha256, ChecksumKind::Blake2b];
     let lists = [
         "",
@@ -261,7 +261,7 @@ fn a_crash_leaves_the_old_filesystem_or_none_or_the_new_one() {
 }
 
 #[test]
-fn what_is_on_the_device_is_refused_by_name_unless_forced() {
+fn existing_content_is_refused_by_name_unless_forced() {
     let table: &[(&str, u64, &[u8])] = &[
         ("btrfs", 0x10040, b"_BHRfS_M"),
         ("ext2, ext3 or ext4", 0x438, &[0x53, 0xef]),

@@ -19,7 +19,7 @@ const DIRECTORY_MODE: u32 = 0o040755;
 /// Seconds and nanoseconds of no time at all.
 const NEVER: Time = Time { sec: 0, nsec: 0 };
 
-/// What all trees are made from.
+/// The parameters that all trees are made from.
 #[derive(Clone, Debug)]
 pub struct FilesystemSpec {
     pub settings: Settings,

@@ -1,4 +1,4 @@
-//! Who may be opened how: features, logs, unfinished work of others, quotas.
+//! The rules for opening a filesystem: features, logs, unfinished work of others, quotas.
 
 use crate::commit::Engine;
 use crate::error::{Errno, Error, Result};
@@ -8,7 +8,7 @@ use butterfs_ondisk::items::QgroupStatus;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{Admission, Key, KeyType, TreeId, admission};
 
-/// What is to be done about the tree log.
+/// The treatment of the tree log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Log {
     /// There is none, or it is not to be looked at.

@@ -79,7 +79,7 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
     Ok(())
 }
 
-/// What the chunk tree says about a device counts where the device's own superblock is older.
+/// Takes the device item of the chunk tree where the device's own superblock is older.
 fn note_device(core: &Core, item: DevItem) -> Result<()> {
     let id = DeviceId(item.devid.get());
     let Some(own) = core.volume.device_item(id) else { return Ok(()) };

@@ -1,30 +1,30 @@
-//! Whether the devices have one history: a device that is behind was away, or it was written without the others, who were
-//! written without it. In the second case both sides have things that the other lacks, and of each address both have a block
-//! that looks right; such devices are refused.
+//! Whether the devices have one history: a device that is behind was away, or it was written without the others, who
+//! were written without it. In the second case both sides have things that the other lacks, and of each address both
+//! have a block that looks right; such devices are refused.
 //!
-//! The *side* of a device is all that its superblock leads to on it and on those that are as old. With `newest` the generation
-//! that rules and `last` that of the side:
+//! The *side* of a device is all that its superblock leads to on it and on those that are as old. With `newest` the
+//! generation that rules and `last` that of the side:
 //!
-//! 1. `last == newest`: two copies of a block of the last commit that are both sound and differ are of two histories. So they
-//!    are where a device counts as whole although a power cut kept its superblock from the last commit. Blocks of the root tree
-//!    and of the device tree are compared: the first commit without a device says in the device tree that this one was left
-//!    behind, so where nothing differs there, it is known, and read last.
-//! 2. The others could not have been written without the side, or the side cannot be opened by itself: it was away, or a power
-//!    cut came between superblocks.
-//! 3. The device tree of the newest says in which states a device was left behind (`extent::stale_devices`): the side is one of
-//!    them, to the checksum of its root, or it is of another history.
-//! 4. A block that the side wrote in its last commit is found on the others. Another one of the same commit: it is of another
-//!    history, whatever else is found, because no commit writes an address twice. Else the same one: it was away. Else an older
-//!    one, which the others never overwrote: it is of another history. An inode that the side changed last in that commit is
-//!    found in the others' trees: another one of that commit, the same, or one of before.
-//!    Where neither is found, the device tree may say that the side was left with an older state than it has: then it is of
-//!    another history, too.
-//! 5. What nothing of this tells is refused too, because the others have overwritten everything: only whoever moved the devices
-//!    knows.
+//! 1. `last == newest`: two copies of a block of the last commit that are both sound and differ are of two histories.
+//!    So they are where a device counts as whole although a power cut kept its superblock from the last commit. Blocks
+//!    of the root tree and of the device tree are compared: the first commit without a device says in the device tree
+//!    that this one was left behind, so where nothing differs there, it is known, and read last.
+//! 2. The others could not have been written without the side, or the side cannot be opened by itself: it was away, or
+//!    a power cut came between superblocks.
+//! 3. The device tree of the newest says in which states a device was left behind (`extent::stale_devices`): the side
+//!    is one of them, to the checksum of its root, or it is of another history.
+//! 4. A block that the side wrote in its last commit is found on the others. Another one of the same commit: it is of
+//!    another history, whatever else is found, because no commit writes an address twice. Else the same one: it was
+//!    away. Else an older one, which the others never overwrote: it is of another history. An inode that the side
+//!    changed last in that commit is found in the others' trees: another one of that commit, the same, or one of
+//!    before. Where neither is found, the device tree may say that the side was left with an older state than it has:
+//!    then it is of another history, too.
+//! 5. What nothing of this tells is refused too, because the others have overwritten everything: only whoever moved the
+//!    devices knows.
 //!
-//! In 4 only what people write counts, subvolumes, because it carries times in nanoseconds: blocks of the extent tree, the free
-//! space tree and others may well be alike in two histories. A side whose last commits changed no subvolume has nothing to lose
-//! in them, so its last commit is the last one that changed one.
+//! In 4 only what people write counts, subvolumes, because it carries times in nanoseconds: blocks of the extent tree,
+//! the free space tree and others may well be alike in two histories. A side whose last commits changed no subvolume
+//! has nothing to lose in them, so its last commit is the last one that changed one.
 //!
 //! The answer to a refusal is `stale=DEVID`: what those devices have is given up.
 
@@ -53,14 +53,15 @@ const SIDE_CACHE: usize = 8 << 20;
 
 type Side = Vec<(DeviceId, Superblock, Arc<dyn BlockDevice>)>;
 
-/// What a comparison says, weakest first.
+/// The verdict of a comparison, weakest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Verdict {
     /// Nothing tells.
     Unknown,
     /// The others have something older than the side: it was never there, or a device has lost the write.
     Missing,
-    /// The side is an earlier state of what the others have. Two histories can have the same block, too, if it has no times.
+    /// The side is an earlier state of what the others have. Two histories can have the same block, too, if it has no
+    /// times.
     Away,
     /// The side has something that the others never had.
     Split,
@@ -81,7 +82,8 @@ pub(super) fn check(core: &Core, newest: &Superblock) -> Result<()> {
             Verdict::Away => continue,
             Verdict::Split | Verdict::Missing => "was written without the other devices, and they without it",
             Verdict::Unknown => {
-                "has missed so many commits that nothing tells whether it was away or was written without the other devices"
+                "has missed so many commits that nothing tells whether it was away or was written without the other \
+                 devices"
             }
         };
         return Err(refused(format!("{} {what}", names(side))));
@@ -171,8 +173,8 @@ fn left_behind(core: &Core, side: &Side, superblock: &Superblock, root: &Node) -
     Some(if is_it { Verdict::Away } else { Verdict::Split })
 }
 
-/// Whether the newest's device tree says that the side was not written any more before it reached its last commit, which the
-/// others have not made with it then.
+/// Whether the newest's device tree says that the side was not written any more before it reached its last commit,
+/// which the others have not made with it then.
 fn was_left_earlier(core: &Core, side: &Side, superblock: &Superblock) -> bool {
     let stale = core.devices.stale.lock();
     side.iter().filter_map(|(id, ..)| stale.get(id)).any(|known| {
@@ -243,7 +245,7 @@ fn compare(core: &Core, leading: &[DeviceId], lone: &Lone, root: &Tree) -> Resul
     Ok(evidence.verdict)
 }
 
-/// What all comparisons say together: the strongest.
+/// The verdict of all comparisons together: the strongest.
 struct Evidence {
     verdict: Verdict,
 }
@@ -292,7 +294,8 @@ fn visit(core: &Core, root: NodePtr, since: Generation, each: &mut dyn FnMut(&No
     Ok(())
 }
 
-/// The bytes of a block's checksum that count: the field is as long as that of the longest kind, and nothing protects the rest.
+/// The bytes of a block's checksum that count: the field is as long as that of the longest kind, and nothing protects
+/// the rest.
 fn significant(core: &Core, mut checksum: [u8; 32]) -> [u8; 32] {
     checksum[core.checksum_kind().len()..].fill(0);
     checksum
@@ -307,7 +310,7 @@ fn block_on(core: &Core, at: Logical, on: DeviceId) -> Option<Header> {
     (is_block && kind.matches(&bytes[32..], &header.csum[..kind.len()])).then_some(header)
 }
 
-/// What the others have where the side has `node`, which is of its commit `last`.
+/// Compares the content of the other devices with `node` of the side, which is of its commit `last`.
 fn blocks(core: &Core, leading: &[DeviceId], node: &Node, last: Generation) -> Verdict {
     let own = node.header();
     if own.generation.get() != last.0 {
@@ -324,7 +327,7 @@ fn blocks(core: &Core, leading: &[DeviceId], node: &Node, last: Generation) -> V
     found.max().unwrap_or(Verdict::Unknown)
 }
 
-/// What the others have of the inodes that the side changed last in its commit `last`.
+/// Compares the inodes that the side changed last, in its commit `last`, with those of the other devices.
 fn inodes(core: &Core, id: TreeId, leaf: &Node, last: Generation) -> Verdict {
     let Ok(tree) = core.tree(id) else { return Verdict::Unknown };
     let mut verdict = Verdict::Unknown;

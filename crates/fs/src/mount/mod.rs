@@ -5,7 +5,7 @@
 //!            ─► block groups, device extents checked against the chunks ─► admission for writing ─► replay of the log
 //! ```
 //!
-//! What is written here: a log is replayed, which is a transaction of its own, for a read-only mount too, as the kernel
+//! Writing: a log is replayed, which is a transaction of its own, for a read-only mount too, as the kernel
 //! does; and quotas that we do not keep are marked inconsistent in the first transaction.
 
 mod admission;

@@ -1,7 +1,7 @@
 //! A device that is being replaced, as the last mount left it: by us or by the kernel, ended in order or not.
 //!
-//! The new device gets every write from the beginning, before a log is replayed. Whoever goes on copying begins anew where the
-//! new device may lack something: after a crash, and when it was away.
+//! The new device gets every write from the beginning, before a log is replayed. Whoever goes on copying begins anew
+//! where the new device may lack something: after a crash, and when it was away.
 
 use crate::error::{Errno, Error, Result};
 use crate::transaction::Core;

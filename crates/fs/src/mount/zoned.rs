@@ -1,6 +1,6 @@
-//! Filesystems that are made for zoned devices. They are read where their superblocks lie where all others have them, as on
-//! an image or an ordinary device. On a zoned device the first two zones are a log of superblocks: what lies at the usual place
-//! there is an old one, if it is one at all.
+//! Filesystems that are made for zoned devices. They are read where their superblocks lie where all others have them,
+//! as on an image or an ordinary device. On a zoned device the first two zones are a log of superblocks: what lies at
+//! the usual place there is an old one, if it is one at all.
 
 use crate::error::{Errno, Error, Result};
 use butterfs_device::BlockDevice;
@@ -16,7 +16,8 @@ pub(super) fn must_have_superblocks_in_place(superblock: &Superblock, devices: &
     }
     let Some(device) = devices.iter().find(|device| has_log(device.as_ref())) else { return Ok(()) };
     let what = format!(
-        "{} keeps its superblocks as a log in its first zones (feature ZONED); such a device is neither read nor written here",
+        "{} keeps its superblocks as a log in its first zones (feature ZONED); such a device is neither read nor \
+         written here",
         device.name()
     );
     Err(Error::refused_at(Errno::EOPNOTSUPP, what))

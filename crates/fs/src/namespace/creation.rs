@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 /// Items that making an inode with a name changes: two entries, the inode's own leaf, the directory.
 const ITEMS: u64 = 5;
 
-/// What is to be made.
+/// The inode to create.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wanted<'a> {
     /// Type and permissions.

@@ -18,7 +18,7 @@ const ITEMS: u64 = 2;
 /// Prefixes of names that are stored as they are.
 const PLAIN: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// What an attribute's name stands for.
+/// The meaning of an attribute's name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Plain,

@@ -17,9 +17,9 @@ use crate::transaction::{Handle, Reserve};
 use butterfs_ondisk::items::inode_flags::*;
 use std::sync::Arc;
 
-/// What a user may set.
+/// The flags that a user may set.
 const SETTABLE: u64 = SYNC | IMMUTABLE | APPEND | NODUMP | NOATIME | DIRSYNC | COMPRESS | NOCOMPRESS | NODATACOW;
-/// What says how data is stored.
+/// The flags about the storage of data.
 const STORING: u64 = COMPRESS | NOCOMPRESS | NODATACOW;
 
 impl Namespace {
@@ -100,7 +100,7 @@ mod tests {
 
     /// Every pair of ways to store, as the kernel answers.
     #[test]
-    fn what_excludes_each_other_is_refused() {
+    fn flags_that_exclude_each_other_are_refused() {
         for (old, wanted, fine) in [
             (0, COMPRESS, true),
             (0, COMPRESS | NOCOMPRESS, false),

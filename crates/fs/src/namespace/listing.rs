@@ -23,9 +23,9 @@ use std::sync::Arc;
 /// An entry as readdir shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// What it leads to.
+    /// The target.
     pub id: InodeId,
-    /// Where the listing goes on after it.
+    /// The offset at which the listing continues after it.
     pub offset_next: u64,
     /// `DT_*`.
     pub kind: u8,

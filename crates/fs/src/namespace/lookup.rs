@@ -12,14 +12,14 @@ use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// What an entry turns out to be.
+/// The object of an entry.
 #[derive(Clone)]
 pub(super) enum Object {
     /// An inode of the directory's own tree.
     Inode(Arc<Inode>),
     /// A subvolume.
     Subvolume(TreeId, subvolume_entry::RootBackref),
-    /// What is left of an entry for a subvolume in a snapshot.
+    /// The remains of an entry for a subvolume in a snapshot.
     Placeholder(TreeId),
 }
 
@@ -66,7 +66,7 @@ impl Namespace {
         }
     }
 
-    /// What a name leads to; an inode with one more lookup that somebody outside remembers.
+    /// The object that a name refers to; an inode with one more lookup that somebody outside remembers.
     fn object(&self, directory: &Inode, name: &[u8]) -> Result<Option<Object>> {
         let mut doubtful = None;
         loop {
@@ -88,8 +88,8 @@ impl Namespace {
         }
     }
 
-    /// What an entry for a subvolume is: with the directory locked, because an entry that has just lost its subvolume looks like
-    /// a placeholder. `ENOENT` when the name does not lead there any more.
+    /// The object of an entry for a subvolume: with the directory locked, because an entry that has just lost its
+    /// subvolume looks like a placeholder. `ENOENT` when the name does not lead there any more.
     pub(super) fn subvolume_object(&self, directory: &Inode, name: &[u8], subvolume: TreeId) -> Result<Object> {
         // From here on everything is in memory.
         let _ = self.resolve_subvolume(directory, name, subvolume);
@@ -101,7 +101,7 @@ impl Namespace {
         self.resolve_subvolume(directory, name, subvolume)
     }
 
-    /// What the target of an entry is. Where the directory is not locked, it may be gone.
+    /// The object at the target of an entry. Where the directory is not locked, it may be gone.
     pub(super) fn resolve(&self, directory: &Inode, name: &[u8], target: EntryTarget) -> Result<Object> {
         match target {
             EntryTarget::Inode(ino) => self.resolve_inode(directory, ino, 0),
@@ -136,7 +136,7 @@ impl Namespace {
         self.placeholders.lock().entry(id).or_insert_with(made).0
     }
 
-    /// What `stat` shows.
+    /// The attributes that `stat` shows.
     pub fn getattr(&self, id: InodeId) -> Result<Attr> {
         if id.is_placeholder() {
             let known = self.placeholders.lock().get(&id).map(|(attr, _)| *attr);

@@ -1,8 +1,9 @@
 //! Operations on names and attributes, each of them whole or not at all, each under one handle.
 //!
 //! # Invariants
-//! 1. An operation joins its handle first, shows by the gate of names that it is under way, and then locks the inodes it changes, in the order of their ids. An inode
-//!    that is only known after a lookup is looked up, locked, and looked up again.
+//! 1. An operation joins its handle first, shows by the gate of names that it is under way, and then locks the inodes
+//!    it changes, in the order of their ids. An inode that is only known after a lookup is looked up, locked, and
+//!    looked up again.
 //! 2. Refusals come before the first change; after it only damage on disk can stop an operation, which ends the
 //!    transaction.
 //! 3. An inode that lost its last name is disposed of when lock and handle are gone.
@@ -86,7 +87,7 @@ impl Namespace {
         })
     }
 
-    /// What was deleted may be there again.
+    /// Forgets the deleted subvolumes, which may exist again.
     pub(crate) fn forget_cleaned(&self) {
         self.cleaned.lock().clear();
     }

@@ -17,7 +17,7 @@ enum Call {
     Rmdir,
 }
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 enum Attempt {
     /// The name leads somewhere else than before it was locked.
     Again,

@@ -1,6 +1,6 @@
 //! Rename: a name moves, takes the place of another, or two names change places.
 //!
-//! What is moved is an inode of the directory's own tree, or a subvolume, whose name is recorded in the root tree
+//! A rename moves an inode of the directory's own tree, or a subvolume, whose name is recorded in the root tree
 //! and which may move between subvolumes.
 
 use super::creation::Wanted;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Items that a rename changes: two entries go and two come, two inodes' records, two subvolumes' records, whiteout.
 const ITEMS: u64 = 16;
 
-/// What a rename does with what it meets.
+/// The treatment of an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RenameMode {
     /// The new name is taken over.
@@ -35,7 +35,7 @@ pub enum RenameMode {
     Exchange,
     /// A whiteout, a character device 0:0, stays at the old name.
     Whiteout {
-        /// Who owns the whiteout.
+        /// The owner of the whiteout.
         caller: Caller,
         /// Whether the new name is taken over; if not, it must not exist.
         replace: bool,
@@ -89,7 +89,7 @@ impl Object {
     }
 }
 
-/// What became of one attempt.
+/// The outcome of one attempt.
 enum Attempt {
     /// The names lead somewhere else than before they were locked.
     Again,
@@ -178,7 +178,7 @@ impl Namespace {
         let inodes: Vec<Arc<Inode>> = [&old, &new].into_iter().filter_map(Side::inode).cloned().collect();
         let locked: Vec<&Arc<Inode>> = [old.directory, new.directory].into_iter().chain(&inodes).collect();
         let _guards = match lock_all(&locked) {
-            // The inode is gone, and so is the name that led to it.
+            // The inode is gone, and so is its name.
             Err(error)
                 if error.is(Errno::ESTALE)
                     && [old.directory, new.directory].iter().all(|side| side.must_exist().is_ok()) =>
@@ -347,7 +347,7 @@ impl Side<'_> {
     }
 }
 
-/// What a rename moves.
+/// The object that a rename moves.
 struct Moved {
     found: Found,
     object: Object,
@@ -432,7 +432,7 @@ fn grow(handle: &Handle, directory: &Arc<Inode>, bytes: i64) {
     });
 }
 
-/// What both ends of a rename must allow, whatever its mode.
+/// Checks that both ends permit the rename, whatever its mode.
 fn check_ends(old: &Side<'_>, new: &Side<'_>, source: &Object, target: Option<&Object>) -> Result<()> {
     old.directory.must_lose_entries()?;
     match target {
@@ -449,7 +449,7 @@ fn check_ends(old: &Side<'_>, new: &Side<'_>, source: &Object, target: Option<&O
     Ok(())
 }
 
-/// What may take whose place.
+/// Checks that the source may replace the target.
 fn check_replaced(source: &Object, target: &Object) -> Result<()> {
     match (source.is_directory(), target.is_directory()) {
         (true, false) => return Err(Error::refused(Errno::ENOTDIR, "a directory cannot replace a file")),

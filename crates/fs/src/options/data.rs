@@ -39,7 +39,7 @@ impl Algorithm {
         }
     }
 
-    /// What users call it.
+    /// The name for users.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(_, algorithm)| *algorithm == self).map_or("", |(name, _)| name)
     }
@@ -111,7 +111,7 @@ impl Method {
     }
 }
 
-/// What the mount says about new data (`compress=`, `compress-force=`, `nodatacow`, `nodatasum`).
+/// The mount options about new data (`compress=`, `compress-force=`, `nodatacow`, `nodatasum`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DataPolicy {
     /// Compress what seems worth it.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_goes() {
+    fn contradicting_options_replace_each_other() {
         let mut policy = DataPolicy::default();
         policy.nodatacow();
         assert!(policy.nodatasum && policy.compress.is_none());

@@ -1,5 +1,5 @@
-//! What a filesystem that does not open otherwise may lack (`rescue=…`, `usebackuproot`), and which of its last commits is
-//! shown (`at=…`). Only for reading.
+//! The parts that may be missing from a filesystem that does not open otherwise (`rescue=…`, `usebackuproot`), and
+//! which of its last commits is shown (`at=…`). Only for reading.
 
 /// Which commit is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -15,7 +15,7 @@ pub enum Commit {
     Generation(u64),
 }
 
-/// What is not looked at, or may be missing.
+/// The parts that are ignored or may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Rescue {
     /// Which commit is shown.
@@ -26,7 +26,8 @@ pub struct Rescue {
     pub ignore_data_checksums: bool,
     /// Tree blocks are not compared with theirs; all other rules hold (`ignoremetacsums`).
     pub ignore_metadata_checksums: bool,
-    /// Flags of the superblock that are not known, or say that a conversion is half done, do not count (`ignoresuperflags`).
+    /// Flags of the superblock that are not known, or say that a conversion is half done, do not count
+    /// (`ignoresuperflags`).
     pub ignore_superblock_flags: bool,
 }
 

@@ -26,9 +26,9 @@ impl Drop for ClosedGroup {
 }
 
 impl ClosedGroup {
-    /// Closes the group that begins at `start`, when the others have room for what it holds, another chunk if need be. `ENOSPC`
-    /// where they have not. Afterwards nothing is allocated in it any more and nothing is written there in place. No handle
-    /// and no lock may be held.
+    /// Closes the group that begins at `start`, when the others have room for what it holds, another chunk if need be.
+    /// `ENOSPC` where they have not. Afterwards nothing is allocated in it any more and nothing is written there in
+    /// place. No handle and no lock may be held.
     pub fn close(engine: &Arc<Engine>, start: Logical) -> Result<ClosedGroup> {
         let group = engine.space.group(start);
         let group =
@@ -51,8 +51,8 @@ impl ClosedGroup {
         self.engine.space.group(self.group.start).map_or(0, |group| group.used)
     }
 
-    /// Nothing is in use any more: a commit deletes it, this one or, if somebody still reads what was there, a later one. No handle
-    /// and no lock may be held.
+    /// Nothing is in use any more: a commit deletes it, this one or, if somebody still reads what was there, a later
+    /// one. No handle and no lock may be held.
     pub fn delete(&mut self) -> Result<()> {
         self.engine.space.let_leave(self.group.start);
         self.is_leaving = true;

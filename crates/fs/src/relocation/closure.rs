@@ -1,5 +1,5 @@
-//! Everything that must change so that some extents get other addresses: the extents that are tree blocks, the leaves that
-//! refer to those that are data, and every block above them, up to all roots.
+//! Everything that must change so that some extents get other addresses: the extents that are tree blocks, the leaves
+//! that refer to those that are data, and every block above them, up to all roots.
 //!
 //! ```text
 //!        root 256     root 257 (a snapshot)
@@ -11,8 +11,8 @@
 //! A block of the running transaction can be changed where it is: its address stays, so nothing above it changes.
 //!
 //! # Invariants
-//! 1. A closure is complete: as many references were found of each block and of all data as the extent tree counts. Where
-//!    they differ, that is an error and nothing is changed.
+//! 1. A closure is complete: as many references were found of each block and of all data as the extent tree counts.
+//!    Where they differ, that is an error and nothing is changed.
 //! 2. Each step goes up by one level, so that it ends on any image.
 
 use super::live::{Live, LiveRefs};
@@ -29,9 +29,9 @@ use std::sync::Arc;
 /// Data that gets another address; its bytes are at both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataMove {
-    /// Where trees say that it is.
+    /// The address in the trees.
     pub from: Logical,
-    /// Where it is to be.
+    /// The new address.
     pub to: Logical,
     /// Bytes on disk.
     pub len: u64,
@@ -40,7 +40,7 @@ pub(crate) struct DataMove {
 /// A block of the closure.
 pub(super) struct Affected {
     pub node: Arc<Node>,
-    /// Who refers to it, each once, and the block that a reference comes from; none where it is a root, or stays.
+    /// Its referrers, each once, and the block that a reference comes from; none where it is a root, or stays.
     pub by: Vec<(RefBy, Option<Logical>)>,
     /// Its children are referenced by its address.
     pub full: bool,
@@ -58,8 +58,8 @@ impl Affected {
         !self.stays && self.node.owner().is_subvolume() && self.roots.is_empty() && !self.private
     }
 
-    /// Whether the children of what it becomes are referenced by that one's address. `btrfs check` takes it for granted of
-    /// marked blocks.
+    /// Whether the children of what it becomes are referenced by that one's address. `btrfs check` takes it for granted
+    /// of marked blocks.
     pub fn becomes_full(&self) -> bool {
         self.full || self.is_marked()
     }
@@ -192,7 +192,7 @@ enum Above {
     Block(Arc<Node>),
 }
 
-/// What a reference to a block stands for.
+/// The block or root above that a reference stands for.
 fn above(live: &Live<'_>, node: &Node, by: RefBy) -> Result<Above> {
     let (at, level) = (node.at(), Level(node.level().0 + 1));
     let astray = || Error::corrupt(format!("tree block {at}: its reference {by:?} leads nowhere"));
@@ -233,7 +233,8 @@ fn leaves_of(live: &Live<'_>, extent: &ExtentAt, by: RefBy) -> Result<Vec<Arc<No
     }
 }
 
-/// The leaves with keys in a range that a tree owns, whose references are not by their addresses, and that lead to the extent.
+/// The leaves with keys in a range that a tree owns, whose references are not by their addresses, and that lead to the
+/// extent.
 fn leaves_between(
     live: &Live<'_>,
     root: &NodePtr,
@@ -257,7 +258,7 @@ fn leaves_between(
     Ok(leaves)
 }
 
-/// How many items of a leaf lead to the extent.
+/// The number of items of a leaf that lead to the extent.
 fn items_in(live: &Live<'_>, leaf: &Node, extent: &ExtentAt) -> Result<u64> {
     let mut found = 0;
     for (key, payload) in leaf.items().filter(|(key, _)| key.kind == KeyType::EXTENT_DATA) {

@@ -1,7 +1,7 @@
 //! Copying data as it lies on disk, compressed or not, to another address. No lock and no handle is held.
 //!
-//! Every sector that has a checksum is compared with it; a sector that agrees in no copy is an error, and nothing of its extent
-//! is moved. Sectors without one (`NODATASUM`, or preallocated and not written) are copied as they are.
+//! Every sector that has a checksum is compared with it; a sector that agrees in no copy is an error, and nothing of
+//! its extent is moved. Sectors without one (`NODATASUM`, or preallocated and not written) are copied as they are.
 
 use crate::error::{Error, Result};
 use crate::extent::TreeItems;

@@ -1,7 +1,7 @@
 //! The trees of the running transaction with the references that still wait: who refers to an extent *now*.
 //!
-//! It answers exactly while no other handle is open. Without that it may find anything, which is good enough to learn which
-//! blocks will be needed in memory. It never reads from a device.
+//! It answers exactly while no other handle is open. Without that it may find anything, which is good enough to learn
+//! which blocks will be needed in memory. It never reads from a device.
 
 use crate::backref::keyed_reference;
 use crate::error::{Error, Result};
@@ -27,9 +27,9 @@ pub(super) struct Live<'a> {
 /// All references of one extent.
 #[derive(Debug, Clone)]
 pub(super) struct LiveRefs {
-    /// Who refers to it; of data each once, whatever its count.
+    /// Its referrers; of data each once, whatever its count.
     pub by: Vec<RefBy>,
-    /// How many references there are, counts included.
+    /// The number of references, counts included.
     pub count: u64,
     /// Its children are referenced by its address.
     pub full: bool,
@@ -38,7 +38,8 @@ pub(super) struct LiveRefs {
 }
 
 impl<'a> Live<'a> {
-    /// The state of the running transaction, of which `refs` is the queue; blocks that are not in memory go to `misses`.
+    /// The state of the running transaction, of which `refs` is the queue; blocks that are not in memory go to
+    /// `misses`.
     pub fn new(core: &'a Core, refs: &'a RefQueue, misses: &'a Misses) -> Live<'a> {
         Live { core, refs, misses, running: core.generation(), trees: RefCell::default() }
     }
@@ -87,7 +88,7 @@ impl<'a> Live<'a> {
         item.map(|item| ExtentRecord::parse(Logical(key.objectid), key.kind, &item)).transpose()
     }
 
-    /// What is stored, and what waits.
+    /// Combines the stored references with the pending changes.
     fn with_pending(&self, at: Logical, stored: Option<ExtentRecord>) -> Result<Option<LiveRefs>> {
         let mut by: Vec<RefBy> = Vec::new();
         let (mut count, mut full, mut generation) = (0, false, self.running);

@@ -1,19 +1,21 @@
 //! Moving what lies in one block group elsewhere, so that the group can go.
 //!
 //! ```text
-//! close the group ─► commit ─► ┌ list some extents ─► copy the data ─► plan ─► rewrite ┐ ─► commit ─► list again ─► delete
-//!                              └──────────────── until the end of the group ───────────┘
+//! close the group ─► commit ─► ┌ list some extents ─► copy data ─► plan ─► rewrite ┐ ─► commit ─► list again ─► delete
+//!                              └────────────── until the end of the group ────────┘
 //! ```
-//! No tree and no inode on disk says that it goes on: each commit is a filesystem like any other. Data is copied with nothing
-//! held; its new place is known in memory only until the trees lead there. Then, while no handle is open, everything that must
-//! change is found ([`closure`]) and changed ([`rewrite`]) in memory: all pointers to an extent change in one transaction.
+//! No tree and no inode on disk says that it goes on: each commit is a filesystem like any other. Data is copied with
+//! nothing held; its new place is known in memory only until the trees lead there. Then, while no handle is open,
+//! everything that must change is found ([`closure`]) and changed ([`rewrite`]) in memory: all pointers to an extent
+//! change in one transaction.
 //!
 //! # Invariants
 //! 1. Whoever shares an extent or a block shares it afterwards too, snapshots that are read-only as well.
-//! 2. What a rewrite may allocate is reserved before it begins. Where that is not possible the group stays as it is, `ENOSPC`.
+//! 2. What a rewrite may allocate is reserved before it begins. Where that is not possible the group stays as it is,
+//!    `ENOSPC`.
 //! 3. Nobody waits longer than for one rewrite: at most about [`MOST_BLOCKS`] blocks, in memory.
-//! 4. The content of the last commit stays readable: what moved is pinned until the transaction is durable, and longer for
-//!    those who read it.
+//! 4. The content of the last commit stays readable: what moved is pinned until the transaction is durable, and longer
+//!    for those who read it.
 //! 5. While a subvolume is half dropped nothing is moved ([`Step::Blocked`]): its tree leads to blocks that are gone.
 //!
 //! # Not here
@@ -57,7 +59,7 @@ const COMMIT_BYTES: u64 = 256 << 20;
 /// Changed blocks after which a commit is due.
 const COMMIT_BLOCKS: usize = 2048;
 
-/// What a step did.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Some extents lie elsewhere now.
@@ -263,12 +265,12 @@ impl Mover {
     }
 }
 
-/// What of the listed extents an attempt is about.
+/// The listed extents that an attempt covers.
 #[derive(Default)]
 struct Planned {
     blocks: usize,
     data: usize,
-    /// Copied, and given up since by whoever had it.
+    /// Copied, and freed since by its owner.
     unused: Vec<DataMove>,
 }
 

@@ -1,5 +1,5 @@
-//! Giving the blocks of a [`Closure`] other addresses, all in one transaction: one copy of each, shared by whoever shared the
-//! original.
+//! Giving the blocks of a [`Closure`] other addresses, all in one transaction: one copy of each, shared by whoever
+//! shared the original.
 //!
 //! # What is owed for block B that becomes B'
 //! | reference | becomes |
@@ -11,8 +11,9 @@
 //!
 //! # Invariants
 //! 1. Nothing is changed before every address is allocated: there is no failure halfway.
-//! 2. Copies below a root of a subvolume, unless only their owner reaches them, carry the RELOC flag: they are younger than the
-//!    last snapshot and nevertheless shared. Marked ones have full back references: `btrfs check` concludes that from the flag.
+//! 2. Copies below a root of a subvolume, unless only their owner reaches them, carry the RELOC flag: they are younger
+//!    than the last snapshot and nevertheless shared. Marked ones have full back references: `btrfs check` concludes
+//!    that from the flag.
 
 use super::closure::{Affected, Closure};
 use crate::error::{Error, Result};
@@ -26,7 +27,7 @@ use butterfs_tree::{Node, NodePtr};
 use rustc_hash::FxHashMap;
 use zerocopy::FromBytes;
 
-/// What became of an attempt to find addresses.
+/// The outcome of an attempt to find addresses.
 pub(super) enum Addresses {
     /// One for each block that gets a copy.
     Found(FxHashMap<Logical, Logical>),
@@ -162,7 +163,7 @@ impl Rewrite<'_> {
         }
     }
 
-    /// What a reference to a block, from the block `from`, is called when everything has moved.
+    /// A reference to a block, from the block `from`, as it is after everything has moved.
     fn renamed(&self, by: RefBy, from: Option<Logical>) -> RefBy {
         let parent = from.and_then(|from| self.closure.blocks.get(&from).zip(self.blocks.get(&from)));
         match parent {

@@ -1,4 +1,4 @@
-//! What lies in a block group, as the extent tree lists it.
+//! The content of a block group, as the extent tree lists it.
 
 use crate::error::Result;
 use crate::space::GroupInfo;

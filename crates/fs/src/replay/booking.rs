@@ -1,4 +1,4 @@
-//! What names and extents that come and go change in inode items and references.
+//! The changes in inode items and references when names and extents come and go.
 //!
 //! Sizes of directories and bytes of files are summed up and written once, at the end.
 
@@ -17,7 +17,7 @@ use zerocopy::FromBytes;
 #[derive(Default)]
 pub(super) struct Changes(BTreeMap<u64, Change>);
 
-/// What an inode gains, or loses.
+/// The gains and losses of an inode.
 #[derive(Clone, Copy, Default)]
 struct Change {
     directory_bytes: i64,

@@ -1,5 +1,5 @@
-//! Directory entries: removing and adding single names, and the second stage, in which the entries of logged directories
-//! come in.
+//! Directory entries: removing and adding single names, and the second stage, in which the entries of logged
+//! directories come in.
 
 use super::subvolume::Subvolume;
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ impl Subvolume<'_> {
         Ok(())
     }
 
-    /// Where a name leads.
+    /// The target of a name.
     pub fn find(&self, directory: Ino, name: &[u8]) -> Result<Option<Key>> {
         let Some(payload) = self.tree.get(self.core, hash_key(directory, name))? else { return Ok(None) };
         Ok(entry::find(&payload, name)?.map(|(_, entry)| entry.location))
@@ -148,8 +148,8 @@ impl Subvolume<'_> {
         reference::add(self.handle, &self.tree, slot, &new)
     }
 
-    /// Removes what stands in the way of the name `name` at `index` that leads to `ino`. What is left is the whole name,
-    /// or nothing of it. Says which inodes lost a name.
+    /// Removes what stands in the way of the name `name` at `index` that leads to `ino`. What is left is the whole
+    /// name, or nothing of it. Says which inodes lost a name.
     pub fn clear(&mut self, directory: Ino, index: u64, name: &[u8], ino: Ino) -> Result<Vec<(Ino, u64, Vec<u8>)>> {
         let location = EntryTarget::Inode(ino).location();
         let at_index = self.find_index(directory, index)?;

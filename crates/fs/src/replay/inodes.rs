@@ -66,8 +66,8 @@ impl Subvolume<'_> {
         Ok(())
     }
 
-    /// Removes the extended attributes that the log does not have: it has all that there are. Those whose names have one
-    /// hash share an item, which is replaced as a whole later.
+    /// Removes the extended attributes that the log does not have: it has all that there are. Those whose names have
+    /// one hash share an item, which is replaced as a whole later.
     fn delete_attributes(&mut self, ino: Ino) -> Result<()> {
         let key = |offset| Key::new(ino.0, KeyType::XATTR_ITEM, offset);
         for key in self.keys(key(0), key(u64::MAX))? {
@@ -177,7 +177,7 @@ impl Subvolume<'_> {
         Ok(())
     }
 
-    /// What editing a file's extents needs to know.
+    /// The context for editing a file's extents.
     pub fn file(&self, ino: Ino) -> FileContext {
         FileContext {
             ino: ino.0,

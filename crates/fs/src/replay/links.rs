@@ -1,7 +1,7 @@
 //! Last stage: link counts, inodes without a name, and names that would be too many or too few.
 //!
-//! The number of links is the number of names that the inode has in the end; what the log says about it decides nothing.
-//! But it is a witness: see [`Subvolume::drop_former_names`].
+//! The number of links is the number of names that the inode has in the end; what the log says about it decides
+//! nothing. But it is a witness: see [`Subvolume::drop_former_names`].
 
 use super::subvolume::{Subvolume, parse_inode};
 use crate::error::{Error, Result};
@@ -71,8 +71,8 @@ impl Subvolume<'_> {
     /// Removes names in other directories of an inode that was moved from there.
     ///
     /// Records of names are logged as they were, so if there are as many in the log as the inode had links, it had no
-    /// others: what the subvolume has beside them in directories that the log does not speak of is gone. Only a new name
-    /// shows that something was moved at all: without one, a missing name may have been overwritten, see `names`.
+    /// others: what the subvolume has beside them in directories that the log does not speak of is gone. Only a new
+    /// name shows that something was moved at all: without one, a missing name may have been overwritten, see `names`.
     fn drop_former_names(&mut self, ino: Ino) -> Result<()> {
         let logged = self.names_in(&self.log.items, ino)?;
         let Some(item) = self.log.items.get(self.core, item_key(ino))? else { return Ok(()) };
@@ -103,7 +103,8 @@ impl Subvolume<'_> {
         Ok(())
     }
 
-    /// Gives an inode a name that lost its last one to a link about which the log may have kept silent. False: it did not.
+    /// Gives an inode a name that lost its last one to a link about which the log may have kept silent. False: it did
+    /// not.
     fn recover(&mut self, ino: Ino) -> Result<bool> {
         let Some((directory, _, lost)) = self.displaced.remove(&ino.0) else { return Ok(false) };
         let suffix = format!(".recovered-{ino}").into_bytes();

@@ -16,9 +16,9 @@
 //! 4. No inode that the log does not mention loses its last name to guesswork: see `names` and `links`.
 //!
 //! # Tolerated, because logs of kernels have it
-//! Names whose directory or inode is missing, ranges over nothing or over each other, items of inodes that are gone, logs
-//! of subvolumes that are gone, link counts that do not match, checksums without an extent, keys by name hash (of kernels
-//! before 5.17, beside those by index).
+//! Names whose directory or inode is missing, ranges over nothing or over each other, items of inodes that are gone,
+//! logs of subvolumes that are gone, link counts that do not match, checksums without an extent, keys by name hash (of
+//! kernels before 5.17, beside those by index).
 //!
 //! # Not here
 //! Writing a log (`tree_log`), deciding whether it may be replayed (`mount`).

@@ -5,8 +5,8 @@
 //!
 //! # Where this is more careful than the kernel
 //! - An inode whose names in the log are fewer than before, and none of them new, while the log does not know the
-//!   directory: a rename of another file has overwritten the missing name. That file may not be in the log, and then the
-//!   name would lead nowhere. It stays with its old owner. (A removed name has its directory in the log.)
+//!   directory: a rename of another file has overwritten the missing name. That file may not be in the log, and then
+//!   the name would lead nowhere. It stays with its old owner. (A removed name has its directory in the log.)
 //! - A name that a new link takes over: see [`Subvolume::replay_names`].
 
 use super::subvolume::{Name, Subvolume};
@@ -109,7 +109,8 @@ impl Subvolume<'_> {
         Ok(entry::find(&payload, name)?.is_some())
     }
 
-    /// Removes the names that the subvolume has under `key` and the log does not. Returns the records of those that stay.
+    /// Removes the names that the subvolume has under `key` and the log does not. Returns the records of those that
+    /// stay.
     fn drop_stale(
         &mut self,
         ino: Ino,

@@ -1,4 +1,4 @@
-//! What scrub counts on each device, with the kernel's names (`btrfs_scrub_progress`).
+//! The counters of scrub on each device, with the kernel's names (`btrfs_scrub_progress`).
 
 /// The counters of one device. Errors are counted in sectors.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

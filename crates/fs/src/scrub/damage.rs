@@ -9,23 +9,23 @@ use std::fmt;
 pub struct Damage {
     /// The device.
     pub device: DeviceId,
-    /// What it is called.
+    /// The name.
     pub device_name: String,
-    /// Where on it.
+    /// The address on it.
     pub physical: Physical,
     /// The address; none of a superblock.
     pub at: Option<Logical>,
     /// Bytes.
     pub len: u64,
-    /// What lies there.
+    /// The content there.
     pub content: Content,
-    /// What is wrong.
+    /// The fault.
     pub cause: Cause,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What damaged bytes are.
+/// The content of damaged bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Data of files.
@@ -38,7 +38,7 @@ pub enum Content {
     Parity,
 }
 
-/// What is wrong with bytes.
+/// The fault of bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// The device cannot read them.
@@ -49,9 +49,9 @@ pub enum Cause {
     Header(String),
     /// A tree block of another generation.
     Generation {
-        /// That of the block.
+        /// The value in the block.
         found: u64,
-        /// That of the extent item.
+        /// The value in the extent item.
         expected: u64,
     },
     /// Parity that does not fit the data of its row.
@@ -60,7 +60,7 @@ pub enum Cause {
     CopiesDiffer,
 }
 
-/// What became of damage.
+/// The outcome for a damaged place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It was rewritten from this copy, and the device has it now.
@@ -100,11 +100,12 @@ pub struct FileRange {
     pub tree: TreeId,
     /// The inode.
     pub ino: Ino,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
     /// Bytes of the file: all that a compressed extent shows, because nothing less can be said of it.
     pub len: u64,
-    /// Its path from the top level, without a slash at the front; one range for each hard link. None where none was found.
+    /// Its path from the top level, without a slash at the front; one range for each hard link. None where none was
+    /// found.
     pub path: Option<Vec<u8>>,
 }
 

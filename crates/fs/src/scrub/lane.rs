@@ -1,4 +1,4 @@
-//! How far the scrub of one device is, and which window comes next.
+//! The progress of the scrub of one device, and which window comes next.
 //!
 //! Several workers may work on windows of a lane at once. Their results are merged in the order of the device, so the
 //! counters always cover everything before `last_physical`, and nothing behind it.
@@ -25,14 +25,14 @@ pub enum End {
     Failed(String),
 }
 
-/// What is known about the scrub of one device.
+/// The progress of the scrub of one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LaneProgress {
     /// The device.
     pub device: DeviceId,
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// What was counted.
+    /// The counters.
     pub counters: Counters,
     /// When it was started, in seconds since 1970.
     pub started: i64,
@@ -57,7 +57,7 @@ pub(super) struct Lane {
 
 struct State {
     counters: Counters,
-    /// Where the next window is looked for.
+    /// The address from which the next window is searched.
     next: Physical,
     /// Windows that are being worked on, and finished ones that wait for them, by where they begin.
     begun: BTreeMap<u64, Option<WindowResult>>,
@@ -156,7 +156,7 @@ impl Lane {
         state.paid_until.saturating_sub(uptime)
     }
 
-    /// How far it is.
+    /// The progress.
     pub fn progress(&self, uptime: Duration) -> LaneProgress {
         let state = self.state.lock();
         let until = state.ended.as_ref().map_or(uptime, |(_, at)| *at);

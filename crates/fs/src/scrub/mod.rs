@@ -7,12 +7,12 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A window sees one commit: its extents are *held* before they are read, and the hold counts only while that commit is
-//!    still the last one. So nothing that is read has been freed and used again, and nothing else is ever repaired.
-//! 2. Repair goes through [`Volume::rewrite`](butterfs_volume::Volume::rewrite): it writes only bytes that verify and that
-//!    another copy holds at that moment, and reads them back from the storage.
-//! 3. The counters of a lane cover exactly the windows before its `last_physical`, whatever order workers finish in. A scrub
-//!    that is interrupted and resumed there counts as if it had never been interrupted.
+//! 1. A window sees one commit: its extents are *held* before they are read, and the hold counts only while that commit
+//!    is still the last one. So nothing that is read has been freed and used again, and nothing else is ever repaired.
+//! 2. Repair goes through [`Volume::rewrite`](butterfs_volume::Volume::rewrite): it writes only bytes that verify and
+//!    that another copy holds at that moment, and reads them back from the storage.
+//! 3. The counters of a lane cover exactly the windows before its `last_physical`, whatever order workers finish in. A
+//!    scrub that is interrupted and resumed there counts as if it had never been interrupted.
 //! 4. Memory: one window buffer and its plan for each worker, [`MOST_DAMAGES`] descriptions of damage and
 //!    [`MOST_NAMED`] names; what is beyond is counted only.
 //! 5. No lock and no handle is held while a device reads or writes.

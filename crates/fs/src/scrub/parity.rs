@@ -1,7 +1,7 @@
 //! Parity: whether P and Q of a row fit its data, at the depths at which the row has extents.
 //!
-//! The device that holds P checks the row. Where data is bad, its own device has to repair and count it first; such a row is
-//! checked again when all devices are through.
+//! The device that holds P checks the row. Where data is bad, its own device has to repair and count it first; such a
+//! row is checked again when all devices are through.
 
 use super::UNIT;
 use super::damage::{Cause, Content, Damage, Outcome};

@@ -1,4 +1,4 @@
-//! What to verify in one window of a device: the allocated parts, as one commit has them.
+//! The work of verifying one window of a device: the allocated parts, as one commit has them.
 
 use super::{Selection, UNIT};
 use crate::backref::View;
@@ -21,12 +21,12 @@ use zerocopy::FromBytes;
 pub(super) struct Window {
     /// The stripe that they are of.
     pub extent: DeviceExtent,
-    /// Where in it.
+    /// The range in it.
     pub depths: Range<u64>,
 }
 
 impl Window {
-    /// Where it begins on the device.
+    /// The position at which it begins on the device.
     pub fn start(&self) -> Physical {
         self.extent.physical.plus(self.depths.start)
     }
@@ -37,7 +37,7 @@ impl Window {
     }
 }
 
-/// What an extent holds.
+/// The content of an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Holds {
     Data,
@@ -62,9 +62,9 @@ pub(super) struct Plan {
     pub units: (u64, u64),
     /// Rows whose P lies in the window.
     pub rows: Vec<ParityRow>,
-    /// How many mirrors the chunk has.
+    /// The number of mirrors the chunk has.
     pub mirrors: usize,
-    /// What was read stays as it is until this is dropped.
+    /// The data that was read stays unchanged until this is dropped.
     _held: HeldData,
 }
 
@@ -195,7 +195,7 @@ fn parts_of(
     parts
 }
 
-/// How often a unit of 64 KiB of this device has bytes of an extent.
+/// The number of extents with bytes in a unit of 64 KiB of this device.
 fn units_of(layout: &Layout<'_>, parts: &[Part]) -> (u64, u64) {
     let start = layout.chunk().start.0;
     let (mut data, mut blocks) = (0, 0);

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Descriptions of damage that are kept; what is beyond is only counted.
 pub const MOST_DAMAGES: usize = 64 << 10;
-/// How often a worker that waits looks whether it is still wanted.
+/// The interval at which a waiting worker checks whether it is still wanted.
 const NAP: Duration = Duration::from_millis(50);
 
 /// The I/O priority of the workers.
@@ -37,7 +37,7 @@ impl Default for Priority {
     }
 }
 
-/// What a scrub is to do.
+/// The settings of a scrub.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Damage is only reported.
@@ -46,14 +46,14 @@ pub struct Settings {
     pub devices: Vec<DeviceId>,
     /// The priority of its threads.
     pub priority: Priority,
-    /// What is verified; everything where there is none.
+    /// The selection to verify; everything if there is none.
     pub only: Option<Selection>,
 }
 
-/// Where an earlier run of a device ended.
+/// The position at which an earlier run of a device ended.
 pub type Resumed = LaneProgress;
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Each device, ascending by number.
@@ -96,8 +96,8 @@ struct Found {
 }
 
 impl Scrub {
-    /// A run over the devices that `settings` name, from where `earlier` left them. Devices that had finished then are not
-    /// scrubbed again.
+    /// A run over the devices that `settings` name, from where `earlier` left them. Devices that had finished then are
+    /// not scrubbed again.
     pub fn new(core: &Core, settings: Settings, earlier: Vec<Resumed>) -> Scrub {
         let (now, uptime) = (core.env().now().sec, core.env().uptime());
         let (mut lanes, mut ended) = (Vec::new(), Vec::new());
@@ -170,8 +170,8 @@ impl Scrub {
         !self.settings.read_only && !core.is_read_only()
     }
 
-    /// Scrubs the next window of a lane. `None` when nothing is left for this worker; else how long it is to wait before
-    /// the next one.
+    /// Scrubs the next window of a lane. `None` when nothing is left for this worker; else how long it is to wait
+    /// before the next one.
     pub(crate) fn step(&self, core: &Arc<Core>, lane: usize, buffer: &mut AlignedBuffer) -> Option<Duration> {
         let (number, lane) = (lane, &self.lanes[lane]);
         let uptime = || core.env().uptime();
@@ -326,7 +326,7 @@ impl Scrub {
         self.found.lock().named.get(from..).unwrap_or_default().to_vec()
     }
 
-    /// How far it is.
+    /// The progress.
     pub fn progress(&self, uptime: Duration) -> Progress {
         let mut devices: Vec<LaneProgress> = self.lanes.iter().map(|lane| lane.progress(uptime)).collect();
         devices.extend(self.ended.iter().cloned());

@@ -1,5 +1,6 @@
-//! The superblock copies of a device. Commits write them all the time, so a copy counts as bad only when it is bad twice,
-//! and its generation may be that of any commit that was the last one meanwhile, or, of a secondary copy, one before.
+//! The superblock copies of a device. Commits write them all the time, so a copy counts as bad only when it is bad
+//! twice, and its generation may be that of any commit that was the last one meanwhile, or, of a secondary copy, one
+//! before.
 
 use super::damage::{Cause, Content, Damage, Outcome};
 use crate::transaction::Core;
@@ -7,7 +8,8 @@ use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN};
 use butterfs_ondisk::{DeviceId, Physical};
 use std::time::Duration;
 
-/// The copies that were bad when the filesystem was opened for writing, which has rewritten them; each is reported once.
+/// The copies that were bad when the filesystem was opened for writing, which has rewritten them; each is reported
+/// once.
 pub(super) fn repaired_copies(core: &Core, device: DeviceId) -> Vec<Damage> {
     let repaired = core.volume().take_repaired_superblocks(device).into_iter();
     let cause = || Cause::Header("it was not valid when the filesystem was opened".to_owned());

@@ -22,7 +22,7 @@ const BRIDGED: u64 = 16 << 10;
 /// Bytes that are repaired at a time.
 const REPAIRED_AT_ONCE: u64 = 64 << 10;
 
-/// What one window added.
+/// The result of one window.
 #[derive(Default, Debug)]
 pub(super) struct WindowResult {
     pub counters: Counters,
@@ -33,7 +33,7 @@ pub(super) struct WindowResult {
     pub deferred: Vec<Window>,
 }
 
-/// What a worker is to do with each window.
+/// A worker's order for each window.
 pub(super) struct Order<'a> {
     pub core: &'a Arc<Core>,
     pub device: DeviceId,

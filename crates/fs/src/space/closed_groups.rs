@@ -1,7 +1,8 @@
 //! Closing a group for allocation, so that it can be emptied; and the profile of new allocations during a conversion.
 //!
 //! # Invariants
-//! 1. A group is closed only if all reservations of its class, and the floor its caller names, fit into the other groups.
+//! 1. A group is closed only if all reservations of its class, and the floor its caller names, fit into the other
+//!    groups.
 //! 2. A closed group stays closed until its [`ClosedGroup`](crate::relocation) is dropped, or it is deleted.
 //! 3. A group that [leaves](Space::let_leave) is deleted by the next commit for which it is empty, the last one of its
 //!    profile too.
@@ -18,8 +19,8 @@ impl Group {
 }
 
 impl Space {
-    /// From now on nothing is allocated in the group. False, and nothing done, where reservations and `floor` more bytes would
-    /// not fit into the others.
+    /// From now on nothing is allocated in the group. False, and nothing done, where reservations and `floor` more
+    /// bytes would not fit into the others.
     pub fn close_group(&self, start: Logical, floor: u64) -> bool {
         let mut state = self.state.lock();
         let Some(group) = state.groups.get(&start.0) else { return false };

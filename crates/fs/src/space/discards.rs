@@ -1,10 +1,10 @@
 //! Space that is being discarded: nobody can allocate it meanwhile.
 //!
 //! # Invariants
-//! 1. A run that is being discarded was free, or was freed by a durable transaction and not free yet. Until the discard has
-//!    ended it counts as pinned.
-//! 2. Taking a free run leaves everything that is reserved, and the floor that the caller names, free. So whoever holds a
-//!    reservation finds its space.
+//! 1. A run that is being discarded was free, or was freed by a durable transaction and not free yet. Until the discard
+//!    has ended it counts as pinned.
+//! 2. Taking a free run leaves everything that is reserved, and the floor that the caller names, free. So whoever holds
+//!    a reservation finds its space.
 //! 3. A discard ends before anybody reads the groups anew ([`Space::start_again`]).
 
 use super::{Space, SpaceState};
@@ -18,20 +18,20 @@ pub struct TrimRange {
     pub range: Range<u64>,
     /// Shorter runs are left alone.
     pub least: u64,
-    /// So much is taken at once.
+    /// The largest amount that is taken at once.
     pub most: u64,
 }
 
-/// What became of the wish for the next free run.
+/// The outcome of the request for the next free run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// These bytes are the caller's, until [`Space::end_discard`].
     Run {
-        /// Where they begin.
+        /// The position at which they begin.
         at: Logical,
-        /// How many.
+        /// The number.
         len: u64,
-        /// Where the free run ends of which they are a part.
+        /// The end of the free run that contains them.
         run_end: u64,
     },
     /// This group must be loaded first.
@@ -41,8 +41,8 @@ pub enum Taken {
 }
 
 impl SpaceState {
-    /// Takes the first bytes of `wanted` in the group at `start`. `None` where there are none in this group, or it has parity:
-    /// its rows hold other data too.
+    /// Takes the first bytes of `wanted` in the group at `start`. `None` where there are none in this group, or it has
+    /// parity: its rows hold other data too.
     fn take_in(&mut self, start: u64, wanted: &TrimRange, floor: u64, unit: u64) -> Option<Taken> {
         let group = self.groups.get_mut(&start).filter(|group| group.columns == 0)?;
         let (class, group_end) = (group.class as usize, start + group.length);
@@ -107,7 +107,7 @@ impl Space {
         state.steer_trees();
     }
 
-    /// What `generation` has freed so far, for a bug on purpose.
+    /// The space that `generation` has freed so far, for a canary.
     #[doc(hidden)]
     pub fn pinned_by(&self, generation: Generation) -> Vec<(Logical, u64)> {
         let state = self.state.lock();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_discarded_cannot_be_allocated() {
+    fn space_in_discard_cannot_be_allocated() {
         let space = space(1);
         let all = wanted(0..u64::MAX, 0, 12 * MIB);
         let taken = space.take_for_discard(&all, [0; 4]);

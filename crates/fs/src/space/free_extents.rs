@@ -103,7 +103,7 @@ impl FreeExtents {
         self.by_size.range((len, 0)..).map(|&(len, at)| (at, len))
     }
 
-    /// What is free of `[at, at + len)`, by offset.
+    /// The free ranges in `[at, at + len)`, by offset.
     pub fn within(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let start = self.by_offset.range(..=at).next_back().map_or(at, |(&start, _)| start);
         let clipped = move |(&run, &run_len): (&u64, &u64)| {

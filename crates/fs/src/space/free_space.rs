@@ -1,4 +1,4 @@
-//! What is free in a group, and in groups with parity, what of it can be used without sharing slices of rows.
+//! The free space of a group, and in groups with parity the part that can be used without sharing slices of rows.
 
 use super::free_extents::FreeExtents;
 use super::rows::{Rows, Sharing, Stream};
@@ -101,7 +101,7 @@ impl FreeSpace {
         self.rows.iter_mut().for_each(|rows| rows.taken(all, stream, at, len, was_offered));
     }
 
-    /// What a stream has opened serves nobody any more.
+    /// Closes the slices that a stream has opened.
     pub fn close(&mut self, stream: Stream) {
         self.rows.iter_mut().for_each(|rows| rows.close(stream));
     }

@@ -3,7 +3,8 @@
 //! # Invariants
 //! 1. A freed extent that is held stays pinned when its generation is durable, and becomes free when the last hold on
 //!    it ends.
-//! 2. A hold begins while the extent has an owner that cannot give it up: so before the extent can be freed and released.
+//! 2. A hold begins while the extent has an owner that cannot give it up: so before the extent can be freed and
+//!    released.
 //! 3. Extents that are held are whole ones, so no two of them overlap.
 
 use super::{Space, SpaceState};
@@ -38,7 +39,8 @@ impl SpaceState {
 }
 
 impl Space {
-    /// From now on the bytes of these extents are not used again when they are freed, until [`end_hold`](Self::end_hold).
+    /// From now on the bytes of these extents are not used again when they are freed, until
+    /// [`end_hold`](Self::end_hold).
     pub fn hold(&self, extents: &[(Logical, u64)]) {
         let mut state = self.state.lock();
         for (at, len) in extents {

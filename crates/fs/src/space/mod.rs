@@ -7,8 +7,8 @@
 //!    somebody writes there ([`holds`]). Space that is being discarded is pinned too ([`discards`]).
 //! 3. `used` is what the group's item will say at the end of the running commit.
 //! 4. In groups with parity an allocation shares no parity with what is needed, unless it was allowed to ([`rows`]).
-//! 5. `free` is the sum over a class's groups of what could be allocated, `sums` of the rest: operations ask for these, and
-//!    there may be many groups.
+//! 5. `free` is the sum over a class's groups of what could be allocated, `sums` of the rest: operations ask for these,
+//!    and there may be many groups.
 //! 6. A [closed](closed_groups) group serves no allocation and counts as having no free space.
 //!
 //! It knows neither trees nor devices. A group is loaded by whoever can read the free space tree, when
@@ -34,7 +34,7 @@ use butterfs_sync::{Condvar, Mutex, order};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What a group may hold.
+/// The class of content that a group may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// File data.
@@ -127,7 +127,7 @@ pub struct ClassTotals {
     pub reserved: u64,
 }
 
-/// What the groups of a class are together.
+/// Totals over the groups of a class.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     length: u64,
@@ -310,7 +310,7 @@ pub struct Space {
     nodesize: u64,
 }
 
-/// What an allocation found.
+/// The result of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Here, this many bytes.
@@ -321,7 +321,7 @@ pub enum Found {
     Nothing,
 }
 
-/// What became of a claim to certain bytes.
+/// The outcome of a claim to certain bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claimed {
     /// They are the caller's.
@@ -338,8 +338,8 @@ impl Space {
         Space { state: Mutex::default(), written: Condvar::default(), nodesize: u64::from(nodesize) }
     }
 
-    /// Begins again with these groups, what is excluded in each, and the data columns of its rows; what is reserved stays
-    /// reserved.
+    /// Begins again with these groups, what is excluded in each, and the data columns of its rows; what is reserved
+    /// stays reserved.
     pub fn start_again(&self, groups: impl Iterator<Item = (GroupInfo, Vec<Range<Logical>>, u64)>) {
         let mut state = self.state.lock();
         let writes = std::mem::take(&mut state.writes);
@@ -404,8 +404,8 @@ impl Space {
         }
     }
 
-    /// What may hold something of a group: everything that is neither free nor excluded. `None` while it is not loaded, or
-    /// is gone.
+    /// The ranges of a group that may hold something: everything that is neither free nor excluded. `None` while it is
+    /// not loaded, or is gone.
     pub fn occupied(&self, start: Logical) -> Option<Vec<(Logical, u64)>> {
         let state = self.state.lock();
         let group = state.groups.get(&start.0)?;
@@ -467,7 +467,8 @@ impl Space {
         [Class::Metadata, Class::System].map(|class| Logical(state.hint[state.resolve(class) as usize]))
     }
 
-    /// Allocates one tree block, aligned to its size; where parity allows it and there is room, away from what is needed.
+    /// Allocates one tree block, aligned to its size; where parity allows it and there is room, away from what is
+    /// needed.
     pub fn allocate_node(&self, class: Class) -> Found {
         self.allocate_block(class, Stream::Trees)
     }
@@ -510,8 +511,8 @@ impl Space {
         found
     }
 
-    /// Bytes of the class that serves `class` that are free in slices of which nothing is in use; of groups that are not loaded
-    /// all that is free.
+    /// Bytes of the class that serves `class` that are free in slices of which nothing is in use; of groups that are
+    /// not loaded all that is free.
     pub fn fresh(&self, class: Class) -> u64 {
         let state = self.state.lock();
         let class = state.resolve(class);
@@ -525,7 +526,7 @@ impl Space {
         state.has_rows(state.resolve(class))
     }
 
-    /// What these streams have allocated is about to be needed: the rest of its slices serves nobody any more.
+    /// Closes the slices of these streams, whose data is about to be needed.
     pub fn close(&self, streams: &[Stream]) {
         self.state.lock().close(streams);
     }
@@ -556,8 +557,8 @@ impl Space {
         Claimed::Yes
     }
 
-    /// Takes one block of a log where the caller had one before. Skips otherwise empty groups, which are about to be deleted, and
-    /// places that share parity with what is needed.
+    /// Takes one block of a log where the caller had one before. Skips otherwise empty groups, which are about to be
+    /// deleted, and places that share parity with what is needed.
     pub fn retake_node(&self, class: Class, at: Logical) -> bool {
         let holds_more = self.group_of(at).is_some_and(|group| group.used > 0);
         holds_more && self.reclaim(class, at, self.nodesize)

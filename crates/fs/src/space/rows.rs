@@ -1,14 +1,15 @@
 //! Which free bytes of a group with parity can be written without touching parity that somebody else needs.
 //!
-//! A row is one element of each data column; a *slice* of it is one sector at the same depth of each column: the bytes that share
-//! sectors of parity. While a slice is written, data and parity do not fit each other for a moment, and a crash can leave it so.
-//! What else the slice holds is then lost with the next device. So new data gets slices in which nothing is that must survive:
+//! A row is one element of each data column; a *slice* of it is one sector at the same depth of each column: the bytes
+//! that share sectors of parity. While a slice is written, data and parity do not fit each other for a moment, and a
+//! crash can leave it so. What else the slice holds is then lost with the next device. So new data gets slices in which
+//! nothing is that must survive:
 //!
 //! - a slice is *fresh* while all of it is free;
 //! - allocating a part of it *opens* the rest for the same [`Stream`], until the stream is closed, because what it has
 //!   written is about to be needed;
-//! - the rest of a slice that is closed is *shared*: used when space is short, and not before the whole slice is free again
-//!   else.
+//! - the rest of a slice that is closed is *shared*: used when space is short, and not before the whole slice is free
+//!   again else.
 //!
 //! # Invariants
 //! 1. Fresh bytes and the open bytes of each stream are free and disjoint.
@@ -45,7 +46,7 @@ pub enum Sharing {
     Allowed,
 }
 
-/// What a stream has opened.
+/// The slices that a stream has opened.
 #[derive(Default, Debug, Clone)]
 struct Open {
     free: FreeExtents,
@@ -78,7 +79,7 @@ impl Rows {
         self.fresh.total()
     }
 
-    /// What a stream has opened serves nobody any more.
+    /// Closes the slices that a stream has opened.
     pub fn close(&mut self, stream: Stream) {
         self.open[stream as usize] = Open::default();
     }
@@ -108,8 +109,8 @@ impl Rows {
         }
     }
 
-    /// Up to `want` bytes at least `min` long for `stream`, which are free. The caller takes them out of what is free and
-    /// calls [`taken`](Self::taken).
+    /// Up to `want` bytes at least `min` long for `stream`, which are free. The caller takes them out of what is free
+    /// and calls [`taken`](Self::taken).
     pub fn find(&self, stream: Stream, want: u64, min: u64) -> Option<(u64, u64)> {
         let (open, fresh) = (&self.open[stream as usize].free, &self.fresh);
         let row = self.row_len();
@@ -140,8 +141,8 @@ impl Rows {
         self.fresh.covers(at, len) || self.open[stream as usize].free.covers(at, len)
     }
 
-    /// `stream` has taken bytes, which are not in `all` any more. Opens the rest of their slices for it if they were offered
-    /// to it.
+    /// `stream` has taken bytes, which are not in `all` any more. Opens the rest of their slices for it if they were
+    /// offered to it.
     pub fn taken(&mut self, all: &FreeExtents, stream: Stream, at: u64, len: u64, was_offered: bool) {
         if was_offered {
             let (first, last) = (self.row_at(at), self.row_at(at + len - 1));

@@ -6,8 +6,8 @@
 //! 2. What is reserved in a class, and the floor its caller names, stays free in the groups that are left.
 //! 3. The last group of a class and profile stays: it says what the next one is to be.
 //!
-//! [`SpaceState::steer_trees`] helps groups of trees to become empty. What is on disk about a group, and its chunk, are the
-//! caller's.
+//! [`SpaceState::steer_trees`] helps groups of trees to become empty. What is on disk about a group, and its chunk, are
+//! the caller's.
 
 use super::{Class, Group, GroupInfo, Space, SpaceState, info};
 use butterfs_ondisk::Logical;

@@ -1,8 +1,8 @@
 //! Writes of new data into groups with parity, from the allocation until the data is on the devices.
 //!
-//! What shares slices with a write must not become needed while the write is on its way. So whoever is about to make
-//! something durable begins a new epoch, in which allocations share slices with nothing before it, and waits until the
-//! writes of earlier epochs have ended.
+//! Data that shares slices with a write must not become needed while the write is in flight. So whoever is about to
+//! make something durable begins a new epoch, in which allocations share slices with nothing before it, and waits until
+//! the writes of earlier epochs have ended.
 //!
 //! # Invariants
 //! 1. A write ends before its writer waits for a commit or a log.
@@ -47,7 +47,7 @@ impl Space {
         }
     }
 
-    /// What was written of data so far is about to be needed: later allocations share no slices with it. Returns what
+    /// The data written so far is about to be needed: later allocations share no slices with it. Returns what
     /// [`await_writes`](Self::await_writes) needs.
     pub fn end_epoch(&self) -> u64 {
         let mut state = self.state.lock();

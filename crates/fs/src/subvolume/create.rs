@@ -18,8 +18,8 @@ use butterfs_sync::MutexGuard;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// Items that making a subvolume changes: two inode items, four directory and root entries, root item, UUIDs, and two of
-/// its quota group.
+/// Items that making a subvolume changes: two inode items, four directory and root entries, root item, UUIDs, and two
+/// of its quota group.
 const ITEMS: u64 = 14;
 
 /// Refuses what is no directory before it looks at the name, as the system does.
@@ -176,8 +176,8 @@ pub fn snapshot(
         must_hold(&parent, core, name)?;
         let id = core.trees.next_id()?;
         core.dirty_inodes.record_all(handle)?;
-        // Blocks up to this generation count as the source's when the snapshot is dropped. Within a transaction of several
-        // operations it may get blocks of its own in the generation that it is made in.
+        // Blocks up to this generation count as the source's when the snapshot is dropped. Within a transaction of
+        // several operations it may get blocks of its own in the generation that it is made in.
         let created = handle.generation().0 - u64::from(core.is_together());
         copy(handle, &source, &parent, name, read_only, (id, uuid, created))
             .inspect_err(|error| handle.failed(error))?;

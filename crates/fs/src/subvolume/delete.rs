@@ -24,7 +24,7 @@ pub(super) fn orphan_key(id: TreeId) -> Key {
     Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, id.0)
 }
 
-/// What the caller of [`delete`] knows about the subvolume, or demands of it.
+/// The facts that the caller of [`delete`] knows about the subvolume, or demands.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Victim {
     /// The only subvolume that may be deleted: the one whose permissions the caller has checked.
@@ -35,7 +35,8 @@ pub struct Victim {
     pub mounted: TreeId,
 }
 
-/// Deletes the subvolume that `name` in `parent` leads to, and returns its id. `ESTALE` when it is not the expected one.
+/// Deletes the subvolume that `name` in `parent` leads to, and returns its id. `ESTALE` when it is not the expected
+/// one.
 pub fn delete(inodes: &InodeCache, files: &Files, parent: InodeId, name: &[u8], victim: Victim) -> Result<TreeId> {
     let core = files.engine();
     core.env().reached(Point::SubvolumeAsked);

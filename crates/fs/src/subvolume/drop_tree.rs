@@ -10,18 +10,18 @@
 //! shared, and ours (younger than g)             first convert its subtree to full back references, then drop
 //! ```
 //! The conversion to full back references goes from the leaves up: a block is converted after all blocks below it. How
-//! far it came within one child is kept in memory only; after a crash the child is looked at from its beginning, and what
-//! is converted already is left alone. That a block has full back references says nothing about those below it: Linux
-//! converts from the top down.
+//! far it came within one child is kept in memory only; after a crash the child is looked at from its beginning, and
+//! what is converted already is left alone. That a block has full back references says nothing about those below it:
+//! Linux converts from the top down.
 //!
-//! A step reads nothing from a device: where a block is not in memory it stops, and whoever takes steps reads the block while
-//! no handle and no lock is held.
+//! A step reads nothing from a device: where a block is not in memory it stops, and whoever takes steps reads the block
+//! while no handle and no lock is held.
 //!
 //! # Invariants
 //! 1. A step drops references and stores how far it came (`drop_progress`, `drop_level`) in one transaction.
 //! 2. Everything left of the stored path is gone and never read again; the path itself is still allocated.
-//! 3. g is the offset of the root item's key, 0 for a subvolume: blocks of generations up to it are never a snapshot's own. It
-//!    is the generation of a snapshot's creation, or the one before where the snapshot could change in it.
+//! 3. g is the offset of the root item's key, 0 for a subvolume: blocks of generations up to it are never a snapshot's
+//!    own. It is the generation of a snapshot's creation, or the one before where the snapshot could change in it.
 
 use crate::error::{Error, Result};
 use crate::transaction::refs::{Changed, ExtentKind, RefBy, RefQueue};
@@ -64,8 +64,8 @@ pub(crate) enum Stop {
     Missing(NodePtr),
 }
 
-/// Does one step of dropping `tree`, whose root item says that it is deleted. When nothing is left of it the caller removes
-/// the root item under the same handle.
+/// Does one step of dropping `tree`, whose root item says that it is deleted. When nothing is left of it the caller
+/// removes the root item under the same handle.
 pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<Stop> {
     let core = handle.core();
     let item = tree.root_item();
@@ -95,7 +95,7 @@ pub(crate) fn step(handle: &Handle, tree: &Tree) -> Result<Stop> {
     Ok(stop)
 }
 
-/// What a step reserves: it edits nothing itself but queues references, whose cost the commit's estimate covers.
+/// The reservation of a step: it edits nothing itself but queues references, whose cost the commit's estimate covers.
 pub(super) fn reserve() -> Reserve {
     Reserve::removal(16)
 }

@@ -37,8 +37,8 @@ pub struct User {
     pub tree: TreeId,
     /// The file.
     pub ino: Ino,
-    /// Where in the file the address is; for a compressed extent, or when the whole extent was asked for, where the
-    /// used part of the extent is.
+    /// The offset of the address in the file; for a compressed extent, or when the whole extent was asked for, where
+    /// the used part of the extent is.
     pub offset: u64,
 }
 
@@ -68,7 +68,7 @@ impl UsersOf {
 
     /// The next one.
     pub fn next(&mut self, core: &Core) -> Result<Option<User>> {
-        /// So many are looked for at a time: after a commit the search begins anew.
+        /// The number that is looked for at a time: after a commit the search begins anew.
         const MANY: usize = 4096;
         loop {
             while let Some(found) = self.found.pop_front() {

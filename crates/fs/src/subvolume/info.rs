@@ -1,4 +1,4 @@
-//! What is known about subvolumes, and the properties that can be changed.
+//! The properties of subvolumes, and changes of those that can be changed.
 
 use super::create::check_under_lock;
 use super::preload;

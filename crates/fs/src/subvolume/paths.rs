@@ -1,4 +1,4 @@
-//! Where subvolumes, directories and inodes are, as paths, found from their back references.
+//! The paths of subvolumes, directories and inodes, found from their back references.
 //!
 //! Back references come from disk and may form a loop: every walk remembers where it was, and ends in an error when it
 //! comes there again.
@@ -105,7 +105,7 @@ pub fn joined(mut path: Vec<u8>, name: &[u8]) -> Vec<u8> {
 struct Names {
     tree: TreeId,
     ino: Ino,
-    /// Where to look on.
+    /// The key at which the search continues.
     next: Option<Key>,
     /// The names of one item, the next one last.
     found: Vec<(Ino, Vec<u8>)>,

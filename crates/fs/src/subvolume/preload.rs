@@ -10,7 +10,7 @@ use crate::inode::{Inode, InodeCache, InodeId, preload};
 use crate::transaction::{Core, Tree};
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 
-/// What making a subvolume with this UUID changes.
+/// Preloads the blocks that creating a subvolume with this UUID changes.
 pub fn making(core: &Core, parent: &Inode, name: &[u8], uuid: &[u8; 16]) {
     preload::addition(core, parent, name);
     let places = Key::new(parent.tree_id().0, KeyType::ROOT_REF, u64::MAX);
@@ -19,7 +19,7 @@ pub fn making(core: &Core, parent: &Inode, name: &[u8], uuid: &[u8; 16]) {
     uuid_tree::preload(core, UuidKind::Subvolume, uuid);
 }
 
-/// What a snapshot of `source` with a name in `parent` changes beside that.
+/// Preloads the blocks that a snapshot of `source` with a name in `parent` changes beside that.
 pub fn copying(core: &Core, source: &Tree, parent: &Inode, name: &[u8]) {
     preload::addition_to_shared(core, parent, name);
     core.dirty_inodes.preload(core, &mut Vec::new());
@@ -27,7 +27,7 @@ pub fn copying(core: &Core, source: &Tree, parent: &Inode, name: &[u8]) {
     uuid_tree::preload(core, UuidKind::Received, &source.root_item().received_uuid);
 }
 
-/// What deleting the subvolume that a name leads to looks at and changes.
+/// Preloads the blocks that deleting the named subvolume reads and changes.
 pub fn deleting(inodes: &InodeCache, parent: &Inode, name: &[u8]) {
     let core = inodes.engine().core();
     preload::name(core, parent, name);
@@ -46,7 +46,7 @@ pub fn naming_default(core: &Core) {
     core.globals().root.preload(core, &[info::default_key(core)]);
 }
 
-/// What says which UUIDs a subvolume has.
+/// Preloads the blocks with the UUIDs of a subvolume.
 pub fn identity(core: &Core, id: TreeId) {
     let Ok(tree) = core.tree(id) else { return };
     let item = tree.root_item();

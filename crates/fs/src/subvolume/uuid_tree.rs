@@ -116,7 +116,7 @@ pub fn remove(handle: &Handle, kind: UuidKind, uuid: &[u8; 16], id: TreeId) -> R
 /// One thing that is wrong in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// An entry that no living subvolume bears out.
+    /// An entry that no existing subvolume confirms.
     Stale(UuidKind, [u8; 16], TreeId),
     /// A living subvolume's UUID that is not there.
     Missing(UuidKind, [u8; 16], TreeId),
@@ -127,7 +127,7 @@ pub enum Flaw {
 /// Flaws found in one stretch of a tree, and where the next stretch begins; `None` at the end.
 pub type Stretch = (Vec<Flaw>, Option<Key>);
 
-/// Entries of the tree, from the key `from` on, that no subvolume bears out. At most about `limit` flaws.
+/// Entries of the tree, from the key `from` on, that no subvolume confirms. At most about `limit` flaws.
 pub fn stale_entries(core: &Core, from: Key, limit: usize) -> Result<Stretch> {
     let (mut found, mut next) = (Vec::new(), None);
     let Some(tree) = tree(core)? else { return Ok((found, next)) };
@@ -212,8 +212,8 @@ fn bears(core: &Core, kind: UuidKind, uuid: &[u8; 16], id: TreeId) -> Result<boo
     }
 }
 
-/// Mends one flaw, if it still is one. False where nothing was done: it is none any more, a second root item of the same
-/// number has it, or an entry has no room.
+/// Repairs one flaw, if it still is one. False where nothing was done: it is none any more, a second root item of the
+/// same number has it, or an entry has no room.
 pub fn repair(handle: &Handle, flaw: Flaw) -> Result<bool> {
     let core = handle.core();
     match flaw {

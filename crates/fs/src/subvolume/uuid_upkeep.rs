@@ -43,7 +43,7 @@ pub fn repair_uuid_tree(engine: &Engine, go_on: &dyn Fn() -> bool) -> Result<usi
     Ok(repaired)
 }
 
-/// Mends what `find` finds, stretch by stretch; returns how many flaws. `None`: told to stop.
+/// Repairs the flaws that `find` reports, section by section; returns their number. `None` if asked to stop.
 fn repair_pass(
     engine: &Engine,
     go_on: &dyn Fn() -> bool,
@@ -60,7 +60,8 @@ fn repair_pass(
             continue;
         }
         let handle = engine.start(Reserve::items(flaws.len() as u64))?;
-        // An operation that gives a subvolume a UUID inserts the entry first and changes the root item later, under this lock.
+        // An operation that gives a subvolume a UUID inserts the entry first and changes the root item later, under
+        // this lock.
         let _table = engine.subvolume_table.lock();
         for flaw in flaws {
             repaired += usize::from(repair(&handle, flaw).inspect_err(|error| handle.failed(error))?);

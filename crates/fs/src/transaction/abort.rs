@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //! 1. After [`Core::abort`] has begun, no write of anybody begins, superblocks included: the volume refuses it.
-//! 2. A panic aborts before anything that it left half-made can be committed. What a handle protects: when the handle is
-//!    dropped. What is changed without one: when the panic leaves the public function or the thread, where each has an
-//!    [`Alarm`]. A program that sets [`Core::halt_switch`] in a panic hook stops at the panic itself.
+//! 2. A panic aborts before anything that it left half-made can be committed. What a handle protects: when the handle
+//!    is dropped. What is changed without one: when the panic leaves the public function or the thread, where each has
+//!    an [`Alarm`]. A program that sets [`Core::halt_switch`] in a panic hook stops at the panic itself.
 //! 3. Who waits for handles, for the end of freezing, for a superblock or for a log is woken.
 
 use super::Core;

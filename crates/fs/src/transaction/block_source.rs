@@ -1,8 +1,8 @@
-//! Where somebody who looks at trees gets their blocks from.
+//! The source of tree blocks for a reader of trees.
 //!
-//! Who holds nothing that others wait for has missing blocks read. Everybody else looks in memory only: a block that is not
-//! there ends the operation with [`Error::Missing`] before it has changed anything, and is noted; whoever called lets go of
-//! everything, reads what was noted, and begins again.
+//! A caller that holds nothing that others wait for reads missing blocks. Everybody else looks in memory only: a block
+//! that is not there ends the operation with [`Error::Missing`] before it has changed anything, and is noted; whoever
+//! called lets go of everything, reads what was noted, and begins again.
 
 use super::tree::Fetched;
 use super::{Core, Tree};
@@ -27,8 +27,8 @@ impl Misses {
         self.0.borrow_mut().get_or_insert_default().noted.extend_from_slice(missing);
     }
 
-    /// Reads what was noted since the last call; it stays in memory as long as this lives. Nothing that others wait for may be
-    /// held. `tree`: where the blocks were missed.
+    /// Reads what was noted since the last call; it stays in memory as long as this lives. Nothing that others wait for
+    /// may be held. `tree`: where the blocks were missed.
     pub fn load(&self, core: &Core, tree: &Tree) -> Result<()> {
         let mut missed = self.0.borrow_mut();
         let Missed { noted, fetched } = &mut **missed.get_or_insert_default();
@@ -44,7 +44,7 @@ pub struct BlockSource<'a> {
 }
 
 impl<'a> BlockSource<'a> {
-    /// What is in memory. Blocks that are not are noted.
+    /// Looks in memory only, and notes missing blocks.
     pub fn in_memory(core: &'a Core, misses: &'a Misses) -> BlockSource<'a> {
         BlockSource { core, misses: Some(misses) }
     }
@@ -59,7 +59,7 @@ impl<'a> BlockSource<'a> {
         self.core
     }
 
-    /// Where missing blocks are noted, unless they are read.
+    /// The list of missing blocks, unless they are read.
     pub fn misses(&self) -> Option<&'a Misses> {
         self.misses
     }
@@ -93,7 +93,8 @@ impl<'a> From<&'a Arc<Core>> for BlockSource<'a> {
     }
 }
 
-/// Tries again until nothing is missing from memory. `attempt` takes what it holds, and lets go of it before it returns.
+/// Tries again until nothing is missing from memory. `attempt` takes what it holds, and lets go of it before it
+/// returns.
 pub(crate) fn without_waiting<R>(
     core: &Core,
     tree: &Tree,

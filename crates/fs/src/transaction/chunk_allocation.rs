@@ -42,7 +42,7 @@ pub struct DeviceExtents {
     pub is_leaving: bool,
     /// It is about to end here: nothing new is placed behind.
     pub limit: Option<u64>,
-    /// What of the rest is, or was, discarded.
+    /// The part of the rest that is, or was, discarded.
     pub discards: Trimmed,
 }
 
@@ -52,7 +52,7 @@ impl DeviceExtents {
         self.extents.values().sum()
     }
 
-    /// Where new extents end.
+    /// The end of new extents.
     fn end(&self) -> u64 {
         self.limit.unwrap_or(self.total_bytes).min(self.total_bytes)
     }
@@ -157,8 +157,8 @@ impl DeviceSpace {
             .is_some_and(|device| !device.is_lost && !device.is_leaving && stripe.physical.0 + len <= device.end())
     }
 
-    /// The chunk with `profile`, as many of its stripes as possible where they are, and none where it may not stay or on the
-    /// devices `avoid`. `None` where there is no room.
+    /// The chunk with `profile`, as many of its stripes as possible where they are, and none where it may not stay or
+    /// on the devices `avoid`. `None` where there is no room.
     pub(crate) fn plan_move(&self, chunk: &Chunk, profile: &'static Profile, avoid: &[DeviceId]) -> Option<Chunk> {
         let kind = chunk.kind & !bits::PROFILE_MASK | profile.bit;
         let stays =
@@ -218,7 +218,7 @@ impl DeviceSpace {
         })
     }
 
-    /// So many stripes, each on a device of its own.
+    /// Places for stripes, each on a device of its own.
     fn on_other_devices(
         &self,
         mut stripes: Vec<ChunkStripe>,
@@ -427,8 +427,8 @@ impl Core {
         }
         let info = GroupInfo { start: chunk.start, length: chunk.length, flags: chunk.kind, used: 0 };
         let (excluded, columns) = (map.superblock_exclusions(&chunk), chunk.parity_columns());
-        // The items wait before anything is allocated in the chunk: a block there must find them when that freezes. Who makes
-        // the superblock sees the chunk in the map and here, or in neither.
+        // The items wait before anything is allocated in the chunk: a block there must find them when that freezes. Who
+        // makes the superblock sees the chunk in the map and here, or in neither.
         self.gate.with_books(|books| {
             self.volume.set_chunk_map(map);
             books.new_chunks.push(chunk);

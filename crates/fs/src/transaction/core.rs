@@ -1,4 +1,4 @@
-//! What an open filesystem keeps from one transaction to the next, below inodes.
+//! The state that an open filesystem keeps from one transaction to the next, below inodes.
 
 use super::BlockSource;
 use super::devices::Devices;
@@ -37,7 +37,7 @@ pub struct Core {
     pub(crate) in_place: InPlaceWrites,
     /// Which extents have got another address.
     pub(crate) moved: Moved,
-    /// Who may write the superblock when.
+    /// The order of superblock writers.
     pub(crate) order: SuperblockOrder,
     /// The last committed one.
     pub(crate) superblock: Mutex<Superblock, { order::SUPERBLOCK }>,
@@ -62,7 +62,7 @@ pub struct Core {
     read_only: AtomicBool,
 }
 
-/// What work has cost so far, for tests of its bounds.
+/// The cost of work so far, for tests of its bounds.
 #[derive(Default)]
 pub(crate) struct Costs {
     /// Items of the extent tree that were looked at for keyed references.

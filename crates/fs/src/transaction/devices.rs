@@ -1,4 +1,4 @@
-//! What the engine knows of the devices beside what the volume does: their free space, and what the trees say of them.
+//! The engine's knowledge of the devices beside that of the volume: their free space, and their items in the trees.
 
 use super::chunk_allocation::DeviceSpace;
 use butterfs_ondisk::DeviceId;
@@ -7,7 +7,7 @@ use butterfs_sync::{Mutex, order};
 use butterfs_volume::DeviceStats;
 use std::collections::BTreeMap;
 
-/// What the device tree says about a device that has missed writes.
+/// The item in the device tree about a device that has missed writes.
 pub(crate) struct StaleItem {
     /// Its item.
     pub item: StaleDevice,
@@ -18,9 +18,9 @@ pub(crate) struct StaleItem {
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct Devices {
-    /// What is in no chunk.
+    /// The space that is in no chunk.
     pub space: Mutex<DeviceSpace, { order::DEVICE_SPACE }>,
-    /// What the superblocks of the last commit say about each device.
+    /// The device items in the superblocks of the last commit.
     pub committed: Mutex<Vec<DevItem>, { order::COMMITTED_DEVICES }>,
     /// The error counters as the device tree has them.
     pub stats: Mutex<BTreeMap<DeviceId, DeviceStats>, { order::DEVICE_STATS }>,

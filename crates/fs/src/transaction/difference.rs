@@ -1,4 +1,4 @@
-//! What the running transaction has changed in a tree, found by comparing it with the committed one: blocks that both
+//! The changes of the running transaction in a tree, found by comparing it with the committed one: blocks that both
 //! trees have are skipped, with everything below them.
 //!
 //! Invariant: of a range of keys, an item that is not in the leaves returned is the same in both trees.

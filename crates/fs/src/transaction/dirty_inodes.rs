@@ -1,11 +1,12 @@
 //! Inodes whose items are ahead of their trees, and their way there.
 //!
 //! # Invariants
-//! 1. An inode's item is changed in memory only; [`DirtyInodes::change`] puts the inode on the list, and the transaction
-//!    that freezes next writes all that are on it.
+//! 1. An inode's item is changed in memory only; [`DirtyInodes::change`] puts the inode on the list, and the
+//!    transaction that freezes next writes all that are on it.
 //! 2. Nobody reads a tree or waits for anything while holding an inode's state.
 //!
-//! They belong to no generation: an inode is changed while whatever transaction runs, and goes with the next that freezes.
+//! They belong to no generation: an inode is changed while whatever transaction runs, and goes with the next that
+//! freezes.
 
 use super::{Handle, Tree};
 use crate::env::{Env, Time};
@@ -29,7 +30,7 @@ pub fn orphan_key(ino: Ino) -> Key {
     Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, ino.0)
 }
 
-/// What is known about an extended attribute without looking.
+/// The knowledge about an extended attribute without a lookup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Known<T> {
     /// Nothing; look.
@@ -41,7 +42,7 @@ pub enum Known<T> {
     Present(T),
 }
 
-/// Where an inode without a name stands with its orphan item.
+/// The state of the orphan item of an inode without a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Orphan {
     /// The inode has a name.
@@ -55,7 +56,7 @@ pub enum Orphan {
 
 /// The changeable part of an [`InodeRecord`].
 pub struct InodeState {
-    /// The item as it will be written. Its `size` is the size that the extents in the tree bear out.
+    /// The item as it will be written. Its `size` is the one that the extents in the tree confirm.
     pub item: InodeItem,
     /// The size that users see; ahead of `item.size` while written data is still on its way to the tree.
     pub size: u64,
@@ -152,7 +153,7 @@ impl InodeState {
     }
 }
 
-/// What an inode in memory is beside its content: which one, and what its item says.
+/// An inode in memory without its content: its id, and its item.
 pub struct InodeRecord {
     /// The subvolume.
     pub tree: Arc<Tree>,
@@ -182,8 +183,8 @@ impl InodeRecord {
         change(&mut self.state.lock())
     }
 
-    /// Nothing is known of the inode any more but this item: `running` is taken back. Whether it may get a name was decided
-    /// when it was made.
+    /// Nothing is known of the inode any more but this item: `running` is taken back. Whether it may get a name was
+    /// decided when it was made.
     pub fn start_again(&self, item: InodeItem, running: Generation) {
         self.remember(|state| {
             let linkable = state.linkable || state.linked_in == running.0;
@@ -274,8 +275,8 @@ impl DirtyInodes {
         }
     }
 
-    /// Has the leaves in memory that the items go to; adds what of the trees is going to be copied to `copied`. Returns the
-    /// trees.
+    /// Has the leaves in memory that the items go to; adds what of the trees is going to be copied to `copied`. Returns
+    /// the trees.
     pub(crate) fn preload(&self, core: &super::Core, copied: &mut super::Copied) -> Vec<TreeId> {
         let mut places: Vec<(TreeId, Key)> = Vec::new();
         let inodes = self.list.lock().clone();

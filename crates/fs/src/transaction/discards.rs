@@ -1,13 +1,16 @@
-//! What is discarded when: freed space in the commit that frees it, or later in the background, and anything free on request.
+//! The schedule of discards: freed space in the commit that frees it, or later in the background, and anything free on
+//! request.
 //!
-//! Discarding is as dangerous as writing, and may do what writing may: it touches only space that could be allocated now, or
-//! that a durable transaction has freed. The space is taken out meanwhile ([`Space`], [`DeviceSpace`]), and no lock is held.
+//! Discarding is as dangerous as writing, and may do what writing may: it touches only space that could be allocated
+//! now, or that a durable transaction has freed. The space is taken out meanwhile ([`Space`], [`DeviceSpace`]), and no
+//! lock is held.
 //!
 //! # Invariants
-//! 1. Whoever finds no space [pauses](Discards::pause) discards before it reports `ENOSPC`: everything that was being discarded
-//!    has come back then, and nothing more is taken. Pausing is the only wait for a discard, and nobody who pauses holds a handle.
-//! 2. What waits to be discarded takes bounded memory: beyond the bound neighbouring ranges become one, with what lies between.
-//!    That is right because only what is free in a range is discarded.
+//! 1. Whoever finds no space [pauses](Discards::pause) discards before it reports `ENOSPC`: everything that was being
+//!    discarded has come back then, and nothing more is taken. Pausing is the only wait for a discard, and nobody who
+//!    pauses holds a handle.
+//! 2. What waits to be discarded takes bounded memory: beyond the bound neighbouring ranges become one, with what lies
+//!    between. That is right because only what is free in a range is discarded.
 //! 3. The time at which the background begins moves only to earlier moments until it has begun.
 //!
 //! [`Space`]: crate::space::Space
@@ -36,7 +39,7 @@ const MOST_WAITING: usize = 16_384;
 /// An unused chunk waits so long: it may be needed again, but that is rare.
 const DELAY_OF_CHUNKS: Duration = Duration::from_secs(10);
 
-/// Where freed space lies.
+/// The place of freed space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// In block groups, by logical addresses.
@@ -100,7 +103,7 @@ impl Freed {
 #[derive(Default)]
 struct Traffic {
     under_way: usize,
-    /// Who has no space and waits, or tries again.
+    /// The number of operations that lack space and wait, or try again.
     pauses: usize,
 }
 
@@ -251,13 +254,13 @@ pub(crate) struct Discarded {
     pub bytes: u64,
     /// Behind what was discarded.
     pub next: u64,
-    /// Where the free run ends that it is a part of.
+    /// The end of the free run that contains it.
     pub run_end: u64,
 }
 
 impl Core {
-    /// The space that `generation` and earlier ones freed becomes free; before or after that it is discarded, as the mount
-    /// options say. Returns the runs.
+    /// The space that `generation` and earlier ones freed becomes free; before or after that it is discarded, as the
+    /// mount options say. Returns the runs.
     pub(crate) fn release_freed(&self, generation: Generation) -> Vec<(Logical, u64)> {
         match self.discards.mode() {
             DiscardMode::Off => self.space.release(generation),
@@ -342,7 +345,7 @@ impl Core {
         Some(Discarded { bytes, next: place.at + place.len, run_end: place.run_end })
     }
 
-    /// What stays free in each class beside all reservations.
+    /// The space that stays free in each class beside all reservations.
     fn discard_floors(&self) -> [u64; 4] {
         let trees = self.commit_cost() + self.global_reserve();
         // By class: data, trees, chunk tree, mixed.
@@ -383,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_and_covered() {
+    fn waiting_discards_are_bounded_and_covered() {
         let mut freed = Freed::default();
         let starts = (0..100_000u64).map(|number| number * 7919 % 100_003 * 10);
         starts.clone().for_each(|start| freed.add(Place::Groups, start..start + 4));

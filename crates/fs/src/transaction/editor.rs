@@ -1,4 +1,4 @@
-//! What the B-tree asks of the engine: nodes, new nodes, and the one question when a node is shadowed: *is it mine,
+//! The engine's answers to the B-tree: nodes, new nodes, and the one question when a node is shadowed: *is it mine,
 //! or shared with a snapshot, and what do I owe its children if I copy it?*
 //!
 //! # Shadowing node B (references r, FULL_BACKREF flag f) in tree t

@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// A reference and its weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CountedRef {
-    /// Who.
+    /// The referrer.
     pub by: RefBy,
     /// How many file extent items; 1 for tree blocks.
     pub count: u32,
@@ -33,7 +33,7 @@ impl RefBy {
         }
     }
 
-    /// What orders references of one type, and the offset of the keyed form.
+    /// The value that orders references of one type, and the offset of the keyed form.
     pub fn sequence(&self) -> u64 {
         match *self {
             RefBy::Tree(tree) => tree.0,

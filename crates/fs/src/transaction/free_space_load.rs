@@ -23,8 +23,8 @@ impl Core {
         Ok(())
     }
 
-    /// Loads groups that tree blocks can be allocated from, so that nobody has to who holds a handle. Nothing is held. What
-    /// cannot be read is for whoever needs it to report.
+    /// Loads groups that tree blocks can be allocated from, so that nobody has to who holds a handle. Nothing is held.
+    /// What cannot be read is for whoever needs it to report.
     pub(crate) fn load_groups_ahead(self: &Arc<Self>) {
         for (class, least) in [(Class::Metadata, 4096 * u64::from(self.nodesize())), (Class::System, 1)] {
             while let Some(group) = self.space.group_to_load(class, least) {

@@ -1,4 +1,5 @@
-//! The gate to the running transaction: who is in it, who waits, which one is being written, and whether it all has stopped.
+//! The gate to the running transaction: who is in it, who waits, which one is being written, and whether it all has
+//! stopped.
 //!
 //! # Invariants
 //! 1. At most one transaction is being written and one is running.
@@ -13,10 +14,11 @@ use butterfs_sync::{Condvar, Mutex, order};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where the transactions stand.
+/// The progress of the transactions.
 struct Progress {
     running: Arc<Transaction>,
-    /// Those that have ended and are not durable: the one that is being written, and before it those that got no superblock.
+    /// Those that have ended and are not durable: the one that is being written, and before it those that got no
+    /// superblock.
     writing: Vec<(Generation, Arc<Traces>)>,
     durable: Generation,
     handles: usize,
@@ -107,8 +109,8 @@ impl Gate {
         }
     }
 
-    /// Has new handles wait, and waits for the ones that are open; with `in_turn` after all who wait to join have joined.
-    /// Not longer than until everything is aborted.
+    /// Has new handles wait, and waits for the ones that are open; with `in_turn` after all who wait to join have
+    /// joined. Not longer than until everything is aborted.
     pub(super) fn close(&self, in_turn: bool) -> Result<Arc<Transaction>> {
         let mut progress = self.progress.lock();
         let aborted = |progress: &Progress| progress.aborted.clone().map_or(Ok(()), |why| Err(Error::Aborted(why)));
@@ -158,7 +160,7 @@ impl Gate {
         self.progress.lock().durable = generation;
     }
 
-    /// What it freed may be used again.
+    /// Releases the space that it freed for new use.
     pub fn forget_written(&self) {
         self.progress.lock().writing.clear();
     }

@@ -42,8 +42,8 @@ pub struct Handle {
 }
 
 impl Core {
-    /// Joins the running transaction, with space reserved for what `reserve` says; `None` where there is not so much to be
-    /// reserved now. `ENOSPC` happens here or not at all; `EROFS` when nothing may be written.
+    /// Joins the running transaction, with space reserved for what `reserve` says; `None` where there is not so much to
+    /// be reserved now. `ENOSPC` happens here or not at all; `EROFS` when nothing may be written.
     pub(crate) fn try_start(self: &Arc<Self>, reserve: Reserve) -> Result<Option<Handle>> {
         self.must_not_be_read_only()?;
         match self.reserve_items(reserve) {

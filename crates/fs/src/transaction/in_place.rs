@@ -10,8 +10,8 @@
 //!    commits pass ([`Space::hold`](crate::space::Space::hold)).
 //! 3. A snapshot is made while no [`InPlaceWrite`] lives in its source, so it shares no extent that still changes. It
 //!    waits for those that live; meanwhile none begins, and the data is copied on write.
-//! 4. None begins in a closed group, and whoever empties a group waits for those that live in it: the copy of an extent has
-//!    everything that was written to it.
+//! 4. None begins in a closed group, and whoever empties a group waits for those that live in it: the copy of an extent
+//!    has everything that was written to it.
 //! 5. Nobody waits here with a handle or the commit lock: a writer may need a commit to end its write.
 
 use super::{Core, Handle};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What goes on in one subvolume.
+/// The writes in place in one subvolume.
 #[derive(Default)]
 struct InTree {
     writes: usize,
@@ -134,8 +134,8 @@ impl Drop for InPlaceStopped {
 }
 
 impl Core {
-    /// Begins a write in place to the extent of `len` bytes at `at`, which the caller has found to be nobody else's under
-    /// `handle`. `None` while a snapshot of the subvolume is being taken, or its block group emptied.
+    /// Begins a write in place to the extent of `len` bytes at `at`, which the caller has found to be nobody else's
+    /// under `handle`. `None` while a snapshot of the subvolume is being taken, or its block group emptied.
     pub(crate) fn begin_in_place(&self, handle: &Handle, tree: TreeId, at: Logical, len: u64) -> Option<InPlaceWrite> {
         if !self.in_place.begin(tree, at) {
             return None;
@@ -152,13 +152,14 @@ impl Core {
         Some(InPlaceWrite { core: Arc::clone(handle.core()), tree, at, held })
     }
 
-    /// Waits for the writes in place to extents that begin in `range`, a closed group. No handle and no lock may be held.
+    /// Waits for the writes in place to extents that begin in `range`, a closed group. No handle and no lock may be
+    /// held.
     pub(crate) fn await_in_place(&self, range: Range<Logical>) {
         self.in_place.wait_for(range);
     }
 
-    /// Waits for the writes in place that are under way in a subvolume, and lets none begin. No handle and no lock may be
-    /// held.
+    /// Waits for the writes in place that are under way in a subvolume, and lets none begin. No handle and no lock may
+    /// be held.
     pub(crate) fn stop_in_place(self: &Arc<Self>, tree: TreeId) -> InPlaceStopped {
         self.in_place.stop(tree);
         InPlaceStopped { core: Arc::clone(self), tree }

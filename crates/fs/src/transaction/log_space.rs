@@ -4,7 +4,8 @@
 //! 1. A log block is taken from the metadata space and from nothing else; on disk it is free space.
 //! 2. What logs have taken in a transaction comes back when that transaction is durable, written or not: until then the
 //!    superblock on disk may lead to it.
-//! 3. On profiles with parity no log shares parity with another one, nor with the transaction's blocks, as long as there is room.
+//! 3. On profiles with parity no log shares parity with another one, nor with the transaction's blocks, as long as
+//!    there is room.
 //! 4. A log leaves alone what is reserved for others and what the commit needs: it is refused, and its caller commits.
 //!
 //! A log lies where the one before lay, as far as that is free again: a sparse file that holds the device does not grow

@@ -1,4 +1,4 @@
-//! How many references a tree block has, with those that are still pending.
+//! The number of references a tree block has, with those that are still pending.
 
 use super::extent_item::ExtentRecord;
 use super::refs::{Pending, RefQueue};
@@ -9,7 +9,7 @@ use butterfs_ondisk::{Key, KeyType, Level, Logical};
 /// References of a tree block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockRefs {
-    /// How many.
+    /// The number.
     pub refs: u64,
     /// Whether its children are referenced by its address.
     pub full: bool,
@@ -23,8 +23,8 @@ impl BlockRefs {
 }
 
 impl Core {
-    /// References of the block at `at`, those that wait in `refs` included. May be called under a subvolume tree's lock; a node
-    /// of the extent tree that is not in memory is `Error::Missing`.
+    /// References of the block at `at`, those that wait in `refs` included. May be called under a subvolume tree's
+    /// lock; a node of the extent tree that is not in memory is `Error::Missing`.
     pub(crate) fn block_refs(&self, refs: &RefQueue, at: Logical, level: Level) -> Result<BlockRefs> {
         let misses = Misses::default();
         let stored = self.stored_refs(&BlockSource::in_memory(self, &misses), at, level)?;
@@ -41,7 +41,7 @@ impl Core {
         Ok(BlockRefs { refs, full: full || set_full })
     }
 
-    /// What the extent tree says of the block at `at`.
+    /// The references in the extent tree to the block at `at`.
     pub(super) fn stored_refs(
         &self,
         source: &BlockSource<'_>,

@@ -5,8 +5,8 @@
 //!              │             └ generation+1 is already Running: it edits and allocates
 //!              └ new handles wait: CPU only. References that many have queued are booked in slices before
 //! ```
-//! A [`Transaction`] is what belongs to one generation; the [`Gate`] lets [handles](Handle) into the running one. [`Core`] is
-//! what an open filesystem keeps from one to the next, below inodes.
+//! A [`Transaction`] is what belongs to one generation; the [`Gate`] lets [handles](Handle) into the running one.
+//! [`Core`] is what an open filesystem keeps from one to the next, below inodes.
 //!
 //! # Invariants
 //! 1. At most one transaction is Writing and one Running.

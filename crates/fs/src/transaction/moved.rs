@@ -1,12 +1,12 @@
 //! Extents that relocation has given another address, for readers that hold on to addresses.
 //!
-//! Most readers look an extent up and hold it while they read; if it moves meanwhile, they look it up again. A reader of a
-//! committed state keeps addresses for longer: as long as such a reader lives, the old place of each moved extent is not used
-//! for anything else, and [`Moved::now_at`] says where its data is now.
+//! Most readers look an extent up and hold it while they read; if it moves meanwhile, they look it up again. A reader
+//! of a committed state keeps addresses for longer: as long as such a reader lives, the old place of each moved extent
+//! is not used for anything else, and [`Moved::now_at`] says where its data is now.
 //!
 //! # Invariants
-//! 1. The count changes only while no handle is open: under a handle it tells whether addresses that were found before are
-//!    still right.
+//! 1. The count changes only while no handle is open: under a handle it tells whether addresses that were found before
+//!    are still right.
 //! 2. A tree block that a reader's root leads to stays as it is on disk until no reader is left.
 
 use super::Core;
@@ -33,12 +33,12 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
-    /// How often extents were moved.
+    /// The number of times that extents were moved.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Where the data is that began at `at` when the first of today's readers began.
+    /// The position at which the data is that began at `at` when the first of today's readers began.
     pub fn now_at(&self, at: Logical) -> Logical {
         let readers = self.readers.lock();
         let (mut now, mut steps) = (at, 0);
@@ -50,8 +50,8 @@ impl Moved {
 }
 
 impl Core {
-    /// Extents are moved now: these places lose what is there, and data goes from the first address of each pair to the second.
-    /// No handle is open but the caller's.
+    /// Extents are moved now: these places lose what is there, and data goes from the first address of each pair to the
+    /// second. No handle is open but the caller's.
     pub(crate) fn note_moved(&self, places: &[(Logical, u64)], data: impl Iterator<Item = (Logical, Logical)>) {
         self.moved.count.fetch_add(1, Ordering::Release);
         let mut readers = self.moved.readers.lock();

@@ -1,7 +1,7 @@
 //! Bringing into memory what an edit is going to need, before anything is held that others wait for.
 //!
-//! It decides nothing, and may be left out ([`Calm`]): if others change the tree meanwhile, the edit may need another block and
-//! reads it under its handle. The edit also reports what cannot be read, if it needs it.
+//! It decides nothing, and may be left out ([`Calm`]): if others change the tree meanwhile, the edit may need another
+//! block and reads it under its handle. The edit also reports what cannot be read, if it needs it.
 
 use super::{BlockSource, Core, Tree, without_waiting};
 use crate::error::Result;
@@ -10,14 +10,15 @@ use butterfs_ondisk::{Generation, Key, Logical};
 use butterfs_tree::{Node, NodePtr, NodeSource};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Operations in a row that missed no block, after which the next ones are not preloaded: where everything is in memory, that
-/// would cost a third of a small operation. The first block that is missing again is read under the handle, and ends this.
+/// Operations in a row that missed no block, after which the next ones are not preloaded: where everything is in
+/// memory, that would cost a third of a small operation. The first block that is missing again is read under the
+/// handle, and ends this.
 const CALM: u64 = 4096;
 /// Bits of [`Calm`] that count.
 const COUNT_BITS: u32 = 13;
 
-/// How many operations on a tree were preloaded since a block was missing last: that number below the low bits of
-/// [`departures`](crate::node_io::NodeCache::departures).
+/// The number of operations on a tree that were preloaded since a block was last missing: that number below the low
+/// bits of [`departures`](crate::node_io::NodeCache::departures).
 #[derive(Default)]
 pub(super) struct Calm(AtomicU64);
 
@@ -35,8 +36,8 @@ impl Calm {
     }
 }
 
-/// Blocks of earlier transactions on the ways to leaves that are going to change: these are copied, and what says so of them
-/// changes too.
+/// Blocks of earlier transactions on the ways to leaves that are going to change: these are copied, and what says so of
+/// them changes too.
 pub(crate) type Copied = Vec<Logical>;
 
 /// A leaf's range of keys: its first key, and the first one behind it.
@@ -48,7 +49,7 @@ struct Leaf {
 /// How much of a leaf is going to change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Amount {
-    /// So little that half a leaf remains half a leaf, about.
+    /// A small change: half a leaf remains about half a leaf.
     Few,
     /// Perhaps all.
     Many,
@@ -57,7 +58,7 @@ enum Amount {
 /// Keys in one leaf from which on all of it may change.
 const MANY: usize = 8;
 
-/// What is looked at beside the way to a leaf.
+/// The neighbourhood that is loaded beside the path to a leaf.
 struct Scope<'a> {
     copied: &'a mut Copied,
     /// Blocks up to this generation may be shared.
@@ -72,9 +73,8 @@ impl Leaf {
 }
 
 impl Tree {
-    /// Has in memory what edits at `keys` look at: the blocks on the way, the neighbours that one of them may join, and what
-    /// says who else refers to one that a snapshot may share.
-    /// Ascending keys of one leaf cost as much as one.
+    /// Has in memory what edits at `keys` look at: the blocks on the way, the neighbours that one of them may join, and
+    /// what says who else refers to one that a snapshot may share. Ascending keys of one leaf cost as much as one.
     pub(crate) fn preload(&self, core: &Core, keys: &[Key]) {
         self.preload_keys(core, || keys);
     }

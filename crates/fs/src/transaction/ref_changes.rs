@@ -38,7 +38,7 @@ impl Changes {
         self.net
     }
 
-    /// How many references change.
+    /// The number of references that change.
     pub fn len(&self) -> usize {
         self.few.len() + self.many.as_ref().map_or(0, |many| many.gains.len() + many.losses.len())
     }

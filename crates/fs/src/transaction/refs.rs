@@ -24,7 +24,7 @@ use zerocopy::FromBytes;
 
 pub use super::ref_changes::Changes;
 
-/// Who refers to an extent.
+/// A reference to an extent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RefBy {
     /// A tree, to one of its blocks (TREE_BLOCK_REF).
@@ -44,7 +44,7 @@ pub enum RefBy {
     Leaf(Logical),
 }
 
-/// What the extent is.
+/// The kind of the extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExtentKind {
     /// A tree block of this level.
@@ -94,7 +94,7 @@ impl RefHead {
     }
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
     /// It is queued, or cancelled what was.
@@ -105,7 +105,7 @@ pub enum Changed {
     Conflict,
 }
 
-/// What waits for one block, for whoever asks about it.
+/// The pending changes of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pending {
     /// Sum of all changes.
@@ -119,7 +119,7 @@ pub struct Pending {
 #[derive(Default)]
 struct Heads {
     by_address: BTreeMap<Logical, RefHead>,
-    /// Where [`RefQueue::take_some`] goes on.
+    /// The address at which [`RefQueue::take_some`] continues.
     next: Logical,
 }
 
@@ -213,13 +213,13 @@ impl RefQueue {
         self.heads.lock().by_address.get(&at).map(look)
     }
 
-    /// What the pending changes of `at` come to.
+    /// The sum of the pending changes of `at`.
     pub fn pending(&self, at: Logical) -> Option<Pending> {
         self.look(at, |head| Pending { net: head.net(), new: head.new, set_full: head.set_full })
     }
 
-    /// Where in the extent tree about `most` changes that [`take_some`](Self::take_some) takes next are going to be made,
-    /// in order, and the extents of data that may go with them.
+    /// The keys of the extent tree at which about `most` changes that [`take_some`](Self::take_some) takes next are
+    /// going to be made, in order, and the extents of data that may go with them.
     pub fn next_keys(&self, most: usize) -> (Vec<Key>, Vec<Logical>) {
         let heads = self.heads.lock();
         let (mut keys, mut going) = (Vec::new(), Vec::new());
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_queue_is_told_and_changes_nothing() {
+    fn a_contradicting_change_is_an_error_and_changes_nothing() {
         let queue = RefQueue::default();
         let (at, data) = (Logical(4096), RefBy::File { tree: TreeId::FS, ino: 257, offset: 0 });
         queue.change(at, 4096, ExtentKind::Data, data, -1, false);

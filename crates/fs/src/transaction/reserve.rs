@@ -1,7 +1,8 @@
 //! Reservations: space is reserved before an operation changes anything, so that `ENOSPC` happens there or nowhere.
 //!
-//! What must stay free beside all reservations: what the commit itself will need for the queue of references and the
-//! dirty inodes ([`Core::commit_cost`]), and a global reserve that only operations which free space may use.
+//! Space that must stay free beside all reservations: space that the commit itself will need for the queue of
+//! references and the dirty inodes ([`Core::commit_cost`]), and a global reserve that only operations which free space
+//! may use.
 //!
 //! Here a reservation is made or not; what is done when there is too little is the business of `commit`.
 
@@ -13,7 +14,7 @@ use butterfs_ondisk::Logical;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What an operation may need.
+/// The space that an operation may need.
 #[derive(Clone, Copy, Debug)]
 pub struct Reserve {
     items: u64,
@@ -76,8 +77,8 @@ impl Core {
         nodes * nodesize
     }
 
-    /// Leaves that writing the dirty inodes may copy or add. Many inodes share a leaf; where a snapshot shares it too, its
-    /// references take as much again.
+    /// Leaves that writing the dirty inodes may copy or add. Many inodes share a leaf; where a snapshot shares it too,
+    /// its references take as much again.
     fn inode_leaves(&self) -> u64 {
         let dirty = self.dirty_inodes.len() as u64;
         if dirty <= MANY_INODES {
@@ -145,8 +146,8 @@ impl Core {
         }
     }
 
-    /// Whether another chunk is worth it where what is free shares parity with what is in use: no more than an eighth of the
-    /// devices is left unused for that by each class, and a tenth of them stays for other chunks.
+    /// Whether another chunk is worth it where what is free shares parity with what is in use: no more than an eighth
+    /// of the devices is left unused for that by each class, and a tenth of them stays for other chunks.
     fn may_spread(&self, class: Class) -> bool {
         let unused = self.space.totals(class).free.saturating_sub(self.space.fresh(class));
         let devices = self.devices.space.lock();
@@ -179,8 +180,8 @@ impl Core {
         true
     }
 
-    /// Reserves `bytes` of data space, and the tree space to record the data in, with another chunk of trees where there is
-    /// room for many of them, or where `any_chunk` allows it; `None` where that is not enough.
+    /// Reserves `bytes` of data space, and the tree space to record the data in, with another chunk of trees where
+    /// there is room for many of them, or where `any_chunk` allows it; `None` where that is not enough.
     pub(crate) fn try_reserve_data(self: &Arc<Self>, bytes: u64, any_chunk: bool) -> Result<Option<DataReservation>> {
         self.must_not_be_read_only()?;
         if let Some(aborted) = self.aborted() {
@@ -268,8 +269,8 @@ impl Core {
         reservation.bytes += len;
     }
 
-    /// Takes back an allocation that the device did not take data for, and reserves as much space again, elsewhere where
-    /// there is some: the place stays unused until the next commit.
+    /// Takes back an allocation that the device did not take data for, and reserves as much space again, elsewhere
+    /// where there is some: the place stays unused until the next commit.
     pub(crate) fn avoid_data(&self, at: Logical, len: u64, reservation: &mut DataReservation) {
         if self.space.reserve(Class::Data, len, self.data_floor()) {
             self.space.pin(at, len, self.generation());

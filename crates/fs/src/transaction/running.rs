@@ -6,10 +6,10 @@
 //! ```
 //!
 //! # Invariants
-//! 1. What waits here is in no tree yet. The queue of references and the chunks are empty when a transaction ends, but for
-//!    chunks that were planned after the last round of booking: those the next transaction inherits.
-//! 2. Whoever holds a [`Handle`](super::Handle) may use its transaction: it does not end meanwhile. Whoever holds none uses
-//!    [`Gate::with_books`](super::gate::Gate::with_books), and never meets one that has ended.
+//! 1. What waits here is in no tree yet. The queue of references and the chunks are empty when a transaction ends, but
+//!    for chunks that were planned after the last round of booking: those the next transaction inherits.
+//! 2. Whoever holds a [`Handle`](super::Handle) may use its transaction: it does not end meanwhile. Whoever holds none
+//!    uses [`Gate::with_books`](super::gate::Gate::with_books), and never meets one that has ended.
 //! 3. [`Traces`] live until the transaction is durable.
 
 use super::Tree;
@@ -29,13 +29,13 @@ pub(crate) struct Transaction {
     generation: Generation,
     /// Changes of references that wait for the extent tree.
     pub refs: RefQueue,
-    /// What the commit is to bring into the trees, or to do beside that.
+    /// The work of the commit: changes for the trees, and other tasks.
     books: Mutex<Books, { order::BOOKS }>,
     /// Blocks of its logs.
     pub(super) log_blocks: Mutex<LogBlocks, { order::LOG_BLOCKS }>,
     /// Trees that may have something to record.
     unrecorded: Mutex<FxHashSet<TreeId>, { order::UNRECORDED }>,
-    /// What others have to know of it until it is durable.
+    /// State that others need until it is durable.
     pub traces: Arc<Traces>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct MovedChunk {
     pub to: Chunk,
 }
 
-/// What becomes of a device.
+/// A change of a device.
 #[derive(Clone, Debug)]
 pub(crate) enum DeviceChange {
     /// It has so many bytes.
@@ -96,17 +96,18 @@ pub(crate) enum DeviceChange {
 pub(super) struct LogBlocks {
     /// Taken by logs of this transaction.
     pub taken: Vec<Logical>,
-    /// What the last transaction with logs had for them and this one has not tried yet, the first one last.
+    /// The log blocks of the last transaction with logs that this one has not tried yet, the first one last.
     pub reusable: Vec<Logical>,
     /// Subvolumes that have a log.
     pub trees: Vec<Arc<Tree>>,
 }
 
-/// What others have to know of a transaction until it is durable.
+/// The state of a transaction that others need until it is durable.
 #[derive(Default)]
 pub(crate) struct Traces {
-    /// Extents of data that have lost a user. The last commit still shows the data to the user that is gone, and a power
-    /// cut brings that commit back; so nobody overwrites it in place, although the trees in memory have one user left.
+    /// Extents of data that have lost a user. The last commit still shows the data to the user that is gone, and a
+    /// power cut brings that commit back; so nobody overwrites it in place, although the trees in memory have one user
+    /// left.
     unshared: Mutex<FxHashSet<Logical>, { order::UNSHARED }>,
     /// Subvolumes that got another place: no log can say so.
     placed: Mutex<FxHashSet<TreeId>, { order::PLACED_IN }>,
@@ -114,7 +115,7 @@ pub(crate) struct Traces {
     deletes_groups: AtomicBool,
 }
 
-/// What a transaction that has ended leaves to its commit.
+/// The state that an ended transaction leaves to its commit.
 pub(crate) struct Ended {
     /// Chunks whose place on the devices is free when the transaction is durable.
     pub removed_chunks: Vec<Chunk>,
@@ -122,7 +123,7 @@ pub(crate) struct Ended {
     pub moved_chunks: Vec<MovedChunk>,
     /// Devices that have changed with it.
     pub changed_devices: Vec<DeviceChange>,
-    /// What others have to know of it until then.
+    /// State that others need until then.
     pub traces: Arc<Traces>,
 }
 
@@ -156,7 +157,7 @@ impl Transaction {
         self.generation
     }
 
-    /// What the commit is to do. For whoever holds a handle of it, or has ended all of them.
+    /// The work of the commit, for those who hold a handle of it, or have ended all of them.
     pub fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock()
     }
@@ -181,8 +182,8 @@ impl Transaction {
         self.unrecorded.lock().iter().copied().collect()
     }
 
-    /// Ends it, while no handle is left and everything is booked: the next transaction, whose logs may lie at `reusable`,
-    /// and what this one leaves.
+    /// Ends it, while no handle is left and everything is booked: the next transaction, whose logs may lie at
+    /// `reusable`, and what this one leaves.
     pub(super) fn end(&self, books: &mut Books, reusable: Vec<Logical>) -> (Transaction, Ended) {
         let inherited = Books {
             has_allocated_chunk: !books.new_chunks.is_empty(),
@@ -205,8 +206,8 @@ impl Transaction {
         (next, Ended { removed_chunks, moved_chunks, changed_devices, traces: Arc::clone(&self.traces) })
     }
 
-    /// The logs end with the transaction; says where those of the next one may lie. What they have taken comes back when
-    /// the transaction is durable, written or not.
+    /// The logs end with the transaction; says where those of the next one may lie. What they have taken comes back
+    /// when the transaction is durable, written or not.
     pub(super) fn end_logs(&self, space: &Space, nodesize: u32) -> Vec<Logical> {
         let LogBlocks { mut taken, reusable, trees } = std::mem::take(&mut *self.log_blocks.lock());
         trees.into_iter().for_each(|tree| tree.watch.end());

@@ -40,7 +40,7 @@ impl Deref for ItemRef {
 pub(crate) struct Fetched {
     held: Vec<Arc<Node>>,
     times: FxHashMap<Logical, u32>,
-    /// Pointers that led to something else on disk.
+    /// Pointers that had another target on disk.
     doubtful: Vec<NodePtr>,
 }
 
@@ -86,7 +86,7 @@ pub struct Tree {
     last_snapshot: AtomicU64,
     /// In this generation every block is copied again, even one of this generation: a snapshot shares it.
     pub(crate) forced_cow: AtomicU64,
-    /// What changes of inodes that are in a log.
+    /// The changes of inodes that are in a log.
     pub(crate) watch: Watch,
     /// The next inode number, 0 while unknown; kept by `inode`.
     pub next_ino: AtomicU64,
@@ -158,7 +158,7 @@ impl Tree {
         Key::new(self.id.0, butterfs_ondisk::KeyType::ROOT_ITEM, self.key_offset)
     }
 
-    /// Where its root is now.
+    /// The present root.
     pub fn root(&self) -> NodePtr {
         *self.root.read()
     }
@@ -489,8 +489,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// A snapshot of this tree: a copy of its root node, and references to everything below it. From now on, and
-    /// until the transaction ends, both trees copy even blocks of the running generation. No other handle is open. Blocks of
+    /// A snapshot of this tree: a copy of its root node, and references to everything below it. From now on, and until
+    /// the transaction ends, both trees copy even blocks of the running generation. No other handle is open. Blocks of
     /// generations up to `created` are never the snapshot's own.
     pub fn snapshot(&self, handle: &Handle, (id, created): (TreeId, u64), item: RootItem) -> Result<Tree> {
         let generation = handle.generation();

@@ -41,7 +41,7 @@ impl GlobalTrees {
 pub(crate) struct TreeTable {
     globals: OnceLock<GlobalTrees>,
     open: Mutex<FxHashMap<TreeId, Arc<Tree>>, { order::OPEN_TREES }>,
-    /// So many were left open when unused ones were last closed.
+    /// The number that was left open when unused ones were last closed.
     left: AtomicUsize,
     next_id: AtomicU64,
 }

@@ -1,7 +1,8 @@
 //! Discarding what lies in no chunk: new chunks keep away meanwhile.
 //!
 //! # Invariants
-//! 1. A range that is being discarded lies in no chunk, pending ones included, and no chunk is planned there until it ends.
+//! 1. A range that is being discarded lies in no chunk, pending ones included, and no chunk is planned there until it
+//!    ends.
 //! 2. `trimmed` lies in no chunk either: what a chunk has had can be discarded again.
 
 use super::chunk_allocation::{DeviceExtents, DeviceSpace, FIRST_PHYSICAL};
@@ -10,12 +11,12 @@ use butterfs_ondisk::DeviceId;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What of a device's unallocated space is, or was, discarded.
+/// The part of a device's unallocated space that is, or was, discarded.
 #[derive(Debug, Default, Clone)]
 pub struct Trimmed {
     /// Ranges that are being discarded.
     pub discarding: BTreeSet<(u64, u64)>,
-    /// What was discarded since the filesystem was opened, and was in no chunk since.
+    /// The space that was discarded since the filesystem was opened, and was in no chunk since.
     pub trimmed: FreeExtents,
 }
 
@@ -31,12 +32,12 @@ pub(crate) enum Again {
 pub(crate) struct TakenPlace {
     pub at: u64,
     pub len: u64,
-    /// Where the range ends of which they are a part.
+    /// The end of the range that contains them.
     pub run_end: u64,
 }
 
 impl DeviceExtents {
-    /// What is taken in ascending order: chunks, and what is being discarded.
+    /// The used ranges in ascending order: chunks, and ranges that are being discarded.
     pub(super) fn taken(&self) -> Vec<Range<u64>> {
         let of = |(at, len): (&u64, &u64)| *at..at.saturating_add(*len);
         let mut taken: Vec<Range<u64>> = self.extents.iter().map(of).collect();
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_chunk_is_discarded_once() {
+    fn unallocated_space_is_discarded_once() {
         let mut space = device(&[(10, 10), (20, 5), (99, 1)]);
         assert_eq!(all(&mut space, 20, Again::No), [(25, 74)]);
         assert_eq!(all(&mut space, 0, Again::No), [(1, 9)]);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_discarded_is_taken() {
+    fn space_in_discard_is_taken() {
         let mut space = device(&[(10, 10)]);
         let wanted = TrimRange { range: 0..u64::MAX, least: 0, most: 4 * MIB };
         let place = space.take_unallocated(ONE, &wanted, Again::Yes).expect("there is some");

@@ -1,4 +1,4 @@
-//! What changes of the inodes that are in a log, so that the next log of them need not look for it.
+//! A record of changes of the inodes that are in a log, so that the next log of them need not look for it.
 //!
 //! Invariants: (1) an inode is watched from the moment it is logged until the transaction ends; (2) a change is noted
 //! after it was made, so whoever takes the notes and then looks at the tree misses none; (3) a tree that nobody watches
@@ -9,7 +9,7 @@ use butterfs_sync::{Mutex, order};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What changed of one inode since somebody last asked.
+/// The changes of one inode since the last request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// Extended attributes.

@@ -24,7 +24,7 @@ impl Batch {
         self.payloads.len() + self.items.len() * ITEM_LEN
     }
 
-    /// How many items there are.
+    /// The number of items.
     pub fn len(&self) -> usize {
         self.items.len()
     }

@@ -1,13 +1,13 @@
-//! What is logged of a file's content: the items of extents that changed, holes where the last commit or an earlier log
-//! has something, and the checksums of new data.
+//! The logged part of a file's content: the items of extents that changed, holes where the last commit or an earlier
+//! log has something, and the checksums of new data.
 //!
 //! # Invariants
-//! 1. Items of a file in a log do not overlap: before a range is logged, everything in the log that touches it goes, and
-//!    the range grows until nothing sticks out of it, in the tree, in the committed tree or in the log.
+//! 1. Items of a file in a log do not overlap: before a range is logged, everything in the log that touches it goes,
+//!    and the range grows until nothing sticks out of it, in the tree, in the committed tree or in the log.
 //! 2. Behind the end of the file everything that there is is logged: replay cuts a file off at its size. So no hole is
 //!    logged there, until the file grows.
 //!
-//! Who calls holds the file's mapping, so its extents do not change meanwhile.
+//! The caller holds the file's mapping, so its extents do not change meanwhile.
 
 use super::Logged;
 use super::plan::{LogPlan, Planned, Stop, Sums, is_regular};
@@ -46,7 +46,7 @@ struct Piece {
     payload: Vec<u8>,
 }
 
-/// Where a file's extents are looked for.
+/// The tree in which a file's extents are looked up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Current,
@@ -118,8 +118,8 @@ impl<L: Items> LogPlan<'_, '_, L> {
         Ok(points)
     }
 
-    /// Where the last commit has something that an earlier log cut off at the size that the file had then. A file that has
-    /// grown since needs what is there now, above all the holes.
+    /// The ranges in which the last commit has something that an earlier log cut off at the size that the file had
+    /// then. A file that has grown since needs what is there now, above all the holes.
     fn uncovered(&self, ino: Ino, item: &InodeItem) -> Result<Vec<u64>> {
         let aligned = |size: u64| size.next_multiple_of(self.sector());
         let before = self.logged_item(ino)?.map_or(0, |item| aligned(item.size.get()));

@@ -1,4 +1,4 @@
-//! What is logged of a directory that is synced: a DIR_INDEX for each entry that it got since the last commit, a range
+//! The logged part of a directory that is synced: a DIR_INDEX for each entry that it got since the last commit, a range
 //! for each that it lost, and the inodes of both.
 //!
 //! DIR_ITEMs say the same as DIR_INDEXes, and replay derives them; they are written only where a policy asks for what
@@ -119,8 +119,9 @@ impl<L: Items> LogPlan<'_, '_, L> {
         self.entry_gained(child)
     }
 
-    /// Logs the inode of a new entry at once if it is the usual case: new, a file or a special file, with this one name,
-    /// and all that is to be logged in one leaf. Nobody else's name is concerned then but those that the directory lost.
+    /// Logs the inode of a new entry at once if it is the usual case: new, a file or a special file, with this one
+    /// name, and all that is to be logged in one leaf. Nobody else's name is concerned then but those that the
+    /// directory lost.
     fn new_child(&mut self, directory: Ino, index: u64, name: &[u8], child: Ino) -> Planned<bool> {
         if child <= self.log.last_committed || self.is_logged(child) || self.named.contains(&child) {
             return Ok(false);

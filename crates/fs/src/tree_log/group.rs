@@ -1,21 +1,22 @@
-//! One writes for many: who wants what was logged up to a point to be durable either finds that it is, waits for whoever
-//! is writing just now, or becomes the one who writes, for all who have come until then.
+//! One writes for many: who wants what was logged up to a point to be durable either finds that it is, waits for
+//! whoever is writing just now, or becomes the one who writes, for all who have come until then.
 //!
 //! ```text
 //! one alone:   blocks, flush, superblock, flush
 //! with others: blocks, flush, superblock, │ blocks of the next, flush │ superblock of the next, …
 //! ```
-//! A superblock that was written becomes durable with any flush that begins afterwards. So who finds others waiting leaves
-//! that flush to the next one, who flushes its blocks anyway.
+//! A superblock that was written becomes durable with any flush that begins afterwards. So who finds others waiting
+//! leaves that flush to the next one, who flushes its blocks anyway.
 //!
 //! Points are numbers that only grow, also from one transaction to the next.
 //!
-//! Who waits is told what it waits for, by name: with sixty writers, waking all at each step costs more than the writes.
+//! Each waiter is woken by name: with sixty writers, waking all at each step costs more than the
+//! writes.
 //!
 //! # Invariants
 //! 1. One at a time leads, and somebody does while anybody waits: who ends hands over.
-//! 2. Who returns without an error: a leader that began after its point was logged has written it, and a flush that began
-//!    after that has succeeded.
+//! 2. Who returns without an error: a leader that began after its point was logged has written it, and a flush that
+//!    began after that has succeeded.
 //! 3. A leader that fails fails for itself; who waited tries again.
 
 use super::sync_primitives::{Condvar, Mutex, order};
@@ -44,7 +45,7 @@ impl GroupState {
         self.waiting.extract_if(.., |waiter| waiter.point <= durable).collect()
     }
 
-    /// Who leads next: the first whose point is not written yet, who flushes for those whose points are.
+    /// The next leader: the first waiter whose point is not written yet; it flushes for those whose points are.
     fn take_next_leader(&mut self) -> Option<Arc<Waiter>> {
         let unwritten = self.waiting.iter().position(|waiter| waiter.point > self.written);
         let next = unwritten.unwrap_or(0);
@@ -59,7 +60,7 @@ struct Waiter {
     changed: Condvar,
 }
 
-/// What ends the waiting.
+/// The reason why a wait ends.
 #[derive(Clone, Copy)]
 enum Told {
     Durable,
@@ -87,7 +88,7 @@ impl Waiter {
     }
 }
 
-/// How far a leader came.
+/// The progress of a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
     /// Everything up to here is durable.
@@ -96,15 +97,15 @@ pub enum Reached {
     Written(u64),
 }
 
-/// The right, and the duty, to write for all who wait. Dropped without [`end`](Self::end), by an error or a panic, it goes to the
-/// next one who waits.
+/// The right, and the duty, to write for all who wait. Dropped without [`end`](Self::end), by an error or a panic, it
+/// goes to the next one who waits.
 #[must_use]
 pub struct Leader<'a> {
     group: &'a Group,
     point: u64,
 }
 
-/// What one who wants something to be durable finds.
+/// The state that a thread finds when it joins.
 pub enum Joined<'a> {
     /// It is.
     Durable,
@@ -144,8 +145,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Waits until everything up to `point` is durable, or nobody else writes it. Who then leads writes what is logged by
-    /// then, and joins again.
+    /// Waits until everything up to `point` is durable, or nobody else writes it. Who then leads writes what is logged
+    /// by then, and joins again.
     pub fn join(&self, point: u64) -> Joined<'_> {
         let mut state = self.state.lock();
         if state.durable >= point {

@@ -1,5 +1,5 @@
-//! What one who writes a log for others does next: a state machine over the two protocols, the [group](super::group) of those who
-//! wait and the [order of superblocks](crate::superblock_order).
+//! The next step of a thread that writes a log for others: a state machine over the two protocols, the
+//! [group](super::group) of those who wait and the [order of superblocks](crate::superblock_order).
 //!
 //! ```text
 //! WriteBlocks ─► FlushBlocks ─► (the commit before is durable) ─► WriteSuperblock ─► FlushSuperblock ─► Ended
@@ -10,7 +10,7 @@
 use super::group::{Group, Reached};
 use crate::superblock_order::{Leading, Logging, SuperblockOrder, Turn};
 
-/// What is to be done. Asking for the next one says that it has succeeded.
+/// A step. Asking for the next one says that it has succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Write the log's blocks.
@@ -63,7 +63,7 @@ impl<'a> Lead<'a> {
         Lead { group, point, phase }
     }
 
-    /// What is to be done next; the last one has succeeded. May wait for other commits and logs.
+    /// The next step; the last one has succeeded. May wait for other commits and logs.
     pub fn next(&mut self) -> Next {
         let phase = std::mem::replace(&mut self.phase, Phase::Ended(Outcome::Stopped));
         let (phase, next) = match phase {

@@ -7,8 +7,8 @@
 //! owned by the log, not by the subvolume. Its items have the keys and payloads of the subvolume's own ones; only the
 //! ranges of [`range_key`] and the checksums, which stand behind all inodes, are the log's.
 //!
-//! Writing: [`plan`] says what is to be logged, `entries` and `contents` what of a directory and a file; [`store`] holds
-//! the log's blocks; [`writer`] brings it together; [`group`] lets one write for many.
+//! Writing: [`plan`] says what is to be logged, `entries` and `contents` what of a directory and a file; [`store`]
+//! holds the log's blocks; [`writer`] brings it together; [`group`] lets one write for many.
 //!
 //! This file has the facts of the format that writing and replaying share.
 
@@ -32,7 +32,7 @@ use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use butterfs_tree::NodePtr;
 use rustc_hash::FxHashMap;
 
-/// What a log has of an inode.
+/// The part of an inode that a log contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Logged {
     /// Everything, not only that it exists and its names.
@@ -53,7 +53,7 @@ struct TreeLog {
     recorded: Option<NodePtr>,
 }
 
-/// Who owns every block of every log.
+/// The owner of every block of every log.
 pub const OWNER: TreeId = TreeId::TREE_LOG;
 
 /// The key in the log root tree under which a subvolume's log tree is found.

@@ -19,7 +19,7 @@ pub(super) struct Name {
     pub name: Vec<u8>,
 }
 
-/// Where a directory entry leads.
+/// The target of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameOwner {
     Inode(Ino),
@@ -77,7 +77,7 @@ pub(super) fn missing_in<'a>(names: &'a [Name], others: &[Name]) -> Vec<&'a Name
     names.iter().filter(|name| !others.contains(name)).collect()
 }
 
-/// Where the entry at a DIR_INDEX leads, and its name.
+/// The target of the entry at a DIR_INDEX, and its name.
 pub(super) fn entry_of(key: Key, payload: &[u8]) -> Result<(NameOwner, &[u8])> {
     let mut found = None;
     entries(key, payload, &mut |target, name| found = found.or(Some((target, name))))?;
@@ -113,7 +113,7 @@ pub(super) fn hash_key(directory: Ino, name: &[u8]) -> Key {
     Key::new(directory.0, KeyType::DIR_ITEM, name_hash(name))
 }
 
-/// Where a name leads in the running transaction.
+/// The target of a name in the running transaction.
 pub(super) fn current_owner(
     source: BlockSource<'_>,
     tree: &Tree,
@@ -124,7 +124,7 @@ pub(super) fn current_owner(
     tree.get(source, key)?.map_or(Ok(None), |payload| owner_in(key, &payload, name))
 }
 
-/// Where a name led in the committed tree.
+/// The target of a name in the committed tree.
 pub(super) fn committed_owner(committed: &Committed<'_>, directory: Ino, name: &[u8]) -> Result<Option<NameOwner>> {
     let key = hash_key(directory, name);
     committed.get(key, |payload| owner_in(key, payload, name))?.unwrap_or(Ok(None))

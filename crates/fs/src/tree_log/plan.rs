@@ -1,4 +1,4 @@
-//! What an `fsync` has to log: the inode, and every inode whose names must change together with its own.
+//! The plan of an `fsync`: the inode, and every inode whose names must change together with its own.
 //!
 //! A log applied to the committed state must leave a state in which each inode that it touches has exactly the names of
 //! the running transaction, and every other inode those of the committed one. So the set of inodes is closed:
@@ -8,14 +8,14 @@
 //! 3. A directory that is synced brings its new entries' inodes, new directories with all that is in them, and the
 //!    inodes of entries that it lost.
 //! 4. An inode that an earlier log of the transaction touched, and whose names changed since, comes along.
-//! 5. A file of the last commit that is synced and whose names changed brings the directories that it had them in, as if
-//!    they were synced too: so do kernels, and programs count on it.
+//! 5. A file of the last commit that is synced and whose names changed brings the directories that it had them in, as
+//!    if they were synced too: so do kernels, and programs count on it.
 //!
-//! What cannot be said in a log, or only so that some replay loses something, is committed ([`Stop::Commit`]): moved
+//! Changes that a log cannot express without loss in some replay force a commit ([`Stop::Commit`]): moved
 //! directories, entries of subvolumes, removed directories that something was moved out of or whose names matter.
 //!
-//! Who calls holds the gate of names exclusively, so no name changes meanwhile; not for [`LogPlan::quick`], which looks at
-//! none.
+//! The caller holds the gate of names exclusively, so no name changes meanwhile; not for [`LogPlan::quick`], which
+//! looks at none.
 
 use super::batch::Batch;
 use super::names::{self, Name, NameOwner};
@@ -122,7 +122,7 @@ pub(super) struct Sums {
     pub digests: Vec<u8>,
 }
 
-/// What is to be done to a log tree, in this order.
+/// The edits of a log tree, in this order.
 #[derive(Default)]
 pub(super) struct Edits {
     /// Ranges of keys that go.
@@ -137,7 +137,7 @@ pub(super) struct Edits {
     /// Removed entries: directory and index.
     pub ranges: BTreeMap<Ino, BTreeSet<u64>>,
     pub sums: Vec<Sums>,
-    /// What the log knows of inodes afterwards.
+    /// The inodes in the log afterwards.
     pub logged: FxHashMap<Ino, Logged>,
     /// The inodes of `born`, of which it knows that they exist.
     pub born_inodes: Vec<Ino>,
@@ -164,7 +164,7 @@ pub(super) struct LogPlan<'a, 'l, L: Items> {
     /// The leaf in which the last new entry's inode was found.
     pub(super) leaf: Option<Position>,
     queue: Vec<(Ino, Want)>,
-    /// What was taken of the notes about changes.
+    /// The records of changes that were taken.
     taken: Vec<(Ino, Changes)>,
     pub(super) named: FxHashSet<Ino>,
     full: FxHashSet<Ino>,
@@ -213,7 +213,8 @@ impl<'a, 'l, L: Items> LogPlan<'a, 'l, L> {
         self.contents(target, committed.as_ref(), &item)
     }
 
-    /// Visits everybody. Where a block is missing it goes on with the next one, so that few rounds find all that is missing.
+    /// Visits everybody. Where a block is missing it goes on with the next one, so that few rounds find all that is
+    /// missing.
     fn all(&mut self) -> Planned<()> {
         let mut visited = Ok(());
         while let Some((ino, want)) = self.queue.pop() {
@@ -342,8 +343,8 @@ impl<'a, 'l, L: Items> LogPlan<'a, 'l, L> {
         Ok(())
     }
 
-    /// `replaced`: the item that recorded the name is replaced by the log's, which has a new one instead. That alone is no
-    /// sign of a removal to every replay where nothing is new in it.
+    /// `replaced`: the item that recorded the name is replaced by the log's, which has a new one instead. A replay
+    /// cannot infer the removal from this item if it contains no new name.
     fn lost(&mut self, ino: Ino, name: &Name, replaced: bool) -> Planned<()> {
         if !replaced {
             let directory = self.view.current_item(name.directory)?;
@@ -433,8 +434,8 @@ impl<'a, 'l, L: Items> LogPlan<'a, 'l, L> {
         Ok(())
     }
 
-    /// An inode of the last commit that is logged for its names: everything else stays as it was committed. Space behind
-    /// the end of a file is logged too, because replay drops it otherwise.
+    /// An inode of the last commit that is logged for its names: everything else stays as it was committed. Space
+    /// behind the end of a file is logged too, because replay drops it otherwise.
     fn existing(&mut self, ino: Ino, old: &InodeItem, alive: &InodeItem) -> Planned<()> {
         let size = if is_regular(old) { old.size.get() } else { 0 };
         let item = InodeItem { nlink: alive.nlink, size: size.into(), ..self.exists_form(old) };

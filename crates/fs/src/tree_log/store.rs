@@ -1,8 +1,8 @@
 //! The blocks of a transaction's logs, all of them in memory, and the log trees made of them.
 //!
 //! # Invariants
-//! 1. A block that was handed out for writing never changes: a later edit copies it to a new address, and the old one is
-//!    not used again in this transaction, because the superblock on disk may lead to it.
+//! 1. A block that was handed out for writing never changes: a later edit copies it to a new address, and the old one
+//!    is not used again in this transaction, because the superblock on disk may lead to it.
 //! 2. Nothing refers to a log block but its parent, so copying one settles no references.
 //! 3. Addresses are taken in runs, so that what is written together mostly lies together.
 
@@ -48,7 +48,7 @@ impl LogStore {
         self.transaction.generation()
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub fn len(&self) -> usize {
         self.blocks.borrow().nodes.len()
     }

@@ -37,7 +37,7 @@ use zerocopy::IntoBytes;
 /// Bytes that logging costs less than committing, whatever there is to commit: the paths of all the other trees.
 const COMMIT_OVERHEAD_BYTES: usize = 512 << 10;
 
-/// What to log.
+/// A request to log.
 pub(crate) struct Request<'a> {
     pub tree: &'a Arc<Tree>,
     pub ino: Ino,
@@ -55,7 +55,7 @@ pub(crate) struct Changed {
     pub written_in: Option<Generation>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ticket {
     /// It is in the log of this transaction, up to this point.
@@ -75,11 +75,11 @@ struct LogSet {
     trees: BTreeMap<TreeId, TreeLog>,
     point: u64,
     broken: bool,
-    /// What the devices had missed when it began, none of them then.
+    /// The losses of the devices when it began.
     losses: u64,
 }
 
-/// What is to be written for one sync.
+/// The blocks to write for one sync.
 struct Frozen {
     nodes: Vec<Arc<Node>>,
     root: NodePtr,
@@ -88,10 +88,10 @@ struct Frozen {
     losses: u64,
 }
 
-/// What logging has done since the filesystem was opened.
+/// Counters of logging since the filesystem was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Times that the superblock was led to a log.
+    /// The number of logs that were published in the superblock.
     pub syncs: u64,
     /// Blocks that were written for that, each counted once.
     pub blocks: u64,
@@ -99,7 +99,7 @@ pub struct LogStats {
     pub item_bytes: u64,
     /// Bytes of directory entries among them.
     pub entry_bytes: u64,
-    /// How often there was a commit instead, by the reason.
+    /// The number of commits that replaced a log, by reason.
     pub commits: BTreeMap<String, u64>,
 }
 
@@ -122,8 +122,8 @@ impl Logs {
         })
     }
 
-    /// Forgets logs that nothing can lead to any more: those of transactions that are durable. The points of the next log go on
-    /// from theirs, else who still waits for one of theirs would seem to have made the next log durable.
+    /// Forgets logs that nothing can lead to any more: those of transactions that are durable. The points of the next
+    /// log go on from theirs, else who still waits for one of theirs would seem to have made the next log durable.
     pub fn forget_durable(&self) {
         let durable = self.core.gate.durable();
         let mut slot = self.set.lock();
@@ -132,7 +132,8 @@ impl Logs {
         }
     }
 
-    /// Logs an inode. A regular file's mapping is held. `None` where blocks are missing from `source`: nothing is logged then.
+    /// Logs an inode. A regular file's mapping is held. `None` where blocks are missing from `source`: nothing is
+    /// logged then.
     pub fn log(&self, handle: &Handle, request: &Request<'_>, source: BlockSource<'_>) -> Option<Ticket> {
         let generation = handle.generation();
         if let Some(written) = request.changed.written_in.filter(|written| *written < generation) {
@@ -162,7 +163,7 @@ impl Logs {
         }
     }
 
-    /// What logging has done so far.
+    /// Counters of logging so far.
     pub fn stats(&self) -> LogStats {
         self.stats.lock().clone()
     }
@@ -176,7 +177,7 @@ impl Logs {
         *self.stats.lock().commits.entry(reason).or_default() += 1;
     }
 
-    /// What no log can express in this transaction.
+    /// Whether changes in this transaction cannot be expressed in a log.
     fn must_commit(&self, handle: &Handle, tree: &Tree) -> bool {
         let core = &self.core;
         let generation = handle.generation();
@@ -301,7 +302,7 @@ impl Logs {
             if handle.generation() > generation { None } else { Some(self.freeze(&handle)?) }
         };
         let Some(frozen) = frozen else {
-            // It has settled, with everything that was logged.
+            // It is frozen, with everything that was logged.
             return match core.order.wait_durable(generation.0) {
                 true => Ok(Reached::Durable(point)),
                 false => Err(self.stopped()),
@@ -337,8 +338,8 @@ impl Logs {
         }
     }
 
-    /// A device that has missed something may lead to an earlier log, with a superblock as new as the others'. So what is
-    /// acknowledged is a log that every device leads to.
+    /// A device that has missed something may lead to an earlier log, with a superblock as new as the others'. So what
+    /// is acknowledged is a log that every device leads to.
     fn is_everywhere(&self, frozen: &Frozen) -> bool {
         self.core.has_canary(Canary::LogOnTooFew) || self.core.volume.losses() == frozen.losses
     }
@@ -366,7 +367,7 @@ impl Logs {
         self.or_abort(core.volume.write_unflushed_primary_superblock(&superblock, &devices))
     }
 
-    /// Blocks that could not be written are led to by nothing: a commit does without them.
+    /// Nothing points to blocks that could not be written: a commit does without them.
     fn or_commit(&self, written: Result<()>) -> Planned<()> {
         written.map_err(|_| {
             self.give_up();
@@ -374,7 +375,7 @@ impl Logs {
         })
     }
 
-    /// What the superblock leads to is not known after an error.
+    /// After an error the target of the superblock is unknown.
     fn or_abort(&self, written: std::result::Result<(), VolumeError>) -> Planned<()> {
         Ok(written.map_err(Error::from).inspect_err(|error| self.core.abort(error))?)
     }

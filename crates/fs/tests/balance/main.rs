@@ -1,5 +1,5 @@
-//! Balance beside the kernel's: what is shown before and after is the same, snapshots stay shared, and whoever judges the image
-//! finds it clean.
+//! Balance beside the kernel's: what is shown before and after is the same, snapshots stay shared, and all
+//! checkers find the image clean.
 
 mod panics;
 mod scene;
@@ -115,7 +115,7 @@ fn work_goes_on_beside_it() {
     assert!(report.is_clean(), "{}", butterfs_testkit::judge::text(&report));
 }
 
-/// A balance, and some work after it, with this bug; whether the engine and the judge find nothing wrong.
+/// A balance, and some work after it, with this bug; whether the engine and the checker find nothing wrong.
 fn clean_with(canary: Option<butterfs_fs::options::Canary>) -> bool {
     let device = std::sync::Arc::new(butterfs_device::MemoryDevice::new(512 << 20));
     let devices: Vec<std::sync::Arc<dyn butterfs_device::BlockDevice>> = vec![device.clone()];
@@ -130,7 +130,8 @@ fn clean_with(canary: Option<butterfs_fs::options::Canary>) -> bool {
     fs.sync().unwrap();
     fs.balance_start(everything()).unwrap();
     let written = worker.write_all(5);
-    // The engine refuses to read data without checksums, and ends the filesystem where references contradict each other.
+    // The engine refuses to read data without checksums, and ends the filesystem where references contradict each
+    // other.
     let ended = fs.shutdown();
     drop((worker, fs));
     written.is_ok() && ended.is_ok() && butterfs_testkit::judge::judge_memory(&device).is_clean()

@@ -9,8 +9,8 @@ use butterfs_testkit::scratch::Scratch;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An image with everything that the testkit's images have, and snapshots that share most of it: some read-only, some changed
-/// since, one of a snapshot, and one whose source is gone.
+/// An image with everything that the testkit's images have, and snapshots that share most of it: some read-only, some
+/// changed since, one of a snapshot, and one whose source is gone.
 pub fn filled(variant: &Variant, scratch: &Scratch) -> PathBuf {
     let image = make(variant, scratch);
     let mount = KernelMount::new(&image, "noatime");
@@ -20,7 +20,8 @@ pub fn filled(variant: &Variant, scratch: &Scratch) -> PathBuf {
         for i in $(seq 20); do head -c 300000 /dev/urandom > s/large$i; done
         for i in $(seq 8); do yes \"line $i\" | head -c 400000 > s/text$i; done
         touch s/nocow; chattr +C s/nocow; head -c 500000 /dev/urandom > s/nocow
-        fallocate -l 3m s/prealloc; head -c 70000 /dev/urandom | dd of=s/prealloc bs=70000 seek=5 conv=notrunc status=none
+        fallocate -l 3m s/prealloc; head -c 70000 /dev/urandom | dd of=s/prealloc bs=70000 seek=5 conv=notrunc \
+        status=none
         for i in $(seq 300); do ln s/small1 s/link-with-a-long-name-$i; done
         setfattr -n user.x -v $(head -c 3000 /dev/zero | tr '\\0' a) s/small2
         btrfs -q subvolume snapshot -r s ro1; sync
@@ -50,7 +51,7 @@ pub fn open_with(image: &Path, options: Options) -> Filesystem {
     Filesystem::open(devices, options, Env::system()).unwrap()
 }
 
-/// What the kernel shows of all subvolumes.
+/// The fingerprint of all subvolumes on the kernel's mount.
 pub fn prints(image: &Path) -> Fingerprint {
     let mount = KernelMount::new(image, "ro,noatime");
     let print = Fingerprint::of_tree(mount.path());

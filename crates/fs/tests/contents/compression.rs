@@ -22,7 +22,7 @@ fn files() -> Vec<(String, Vec<u8>)> {
 /// never tries such a file again, however it grows; we do.
 const TINY: [&str; 5] = ["text-1", "text-10", "text-100", "noise-100", "noise-2048"];
 
-/// Where extents begin and end, how they are encoded, and which flags the file got.
+/// The bounds and encoding of the extents, and the flags of the file.
 type Shape = (Vec<(u64, u64, ExtentKind, u8)>, u64);
 
 fn shape(world: &World, name: &str) -> Shape {

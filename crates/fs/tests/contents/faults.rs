@@ -166,7 +166,7 @@ fn data_that_cannot_be_written_is_an_error_of_its_file() {
 }
 
 #[test]
-fn what_cannot_be_written_takes_bounded_memory_and_stops_nobody() {
+fn unwritable_data_takes_bounded_memory_and_stops_nobody() {
     const FILE: usize = 64 << 10;
     let options = Options { dirty_data_bytes: 2 << 20, ..Options::default() };
     let world = World::with(&MkfsOptions::default(), options, 256 << 20);

@@ -124,8 +124,8 @@ fn a_nearly_full_disk_agrees_with_byte_arrays() {
     }
 }
 
-/// Fills a filesystem of `mib` MiB with files of `len` bytes; how many it took, and the MiB that `statfs` called available
-/// then.
+/// Fills a filesystem of `mib` MiB with files of `len` bytes; how many it took, and the MiB that `statfs` called
+/// available then.
 fn filled(made: &MkfsOptions, mib: u64, len: usize) -> (usize, u64) {
     let world = World::with(made, Options::default(), mib << 20);
     let (fs, data) = (&world.fs, pattern(1, len));

@@ -60,7 +60,7 @@ fn overwritten_in_place(world: &World) {
 }
 
 #[test]
-fn what_a_snapshot_shows_is_copied_once() {
+fn shared_content_is_copied_once() {
     let world = World::new();
     let (id, mut content) = nodatacow_file(&world, "file");
     let (first, old) = (mapping(&world, id), content.clone());

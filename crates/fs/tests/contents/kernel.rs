@@ -1,4 +1,4 @@
-//! What the kernel wrote, read by us.
+//! Content written by the kernel, read by us.
 
 use super::world::{World, pattern};
 use butterfs_fs::Options;
@@ -64,8 +64,8 @@ fn view(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn what_the_kernel_wrote_reads_the_same() {
-    if !requirement::kernel_btrfs("what_the_kernel_wrote_reads_the_same") {
+fn content_of_the_kernel_reads_the_same() {
+    if !requirement::kernel_btrfs("content_of_the_kernel_reads_the_same") {
         return;
     }
     let cases = [

@@ -48,7 +48,7 @@ fn looking_up_references_costs_the_same_for_each() {
 }
 
 #[test]
-fn what_others_wait_for_stays_small() {
+fn work_that_others_wait_for_stays_small() {
     let world = World::new();
     shared_with_itself(&world, 20_000);
     let most = Booking::default();

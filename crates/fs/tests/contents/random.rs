@@ -92,7 +92,7 @@ impl Run {
         assert_eq!(size, self.models[file].len() as u64, "size of file {file}");
     }
 
-    /// Whatever is said to be a hole is zero.
+    /// Every reported hole is zero.
     fn seek(&self, file: usize, at: u64) {
         let (fs, id, model) = (&self.world.fs, self.ids[file], &self.models[file]);
         match fs.seek(id, at, Whence::Data) {
@@ -247,7 +247,7 @@ fn the_kernel_reads_what_random_operations_left() {
     }
 }
 
-/// What a returned `sync` promised is there after a power cut, whatever was buffered since.
+/// Data covered by a returned `sync` is there after a power cut, whatever was buffered since.
 #[test]
 fn a_power_cut_shows_what_was_synced() {
     for shape in shapes().into_iter().chain(modes()) {

@@ -111,7 +111,7 @@ fn a_short_file_that_grows_does_not_move_into_its_item() {
 }
 
 #[test]
-fn what_is_equal_becomes_shared_and_nothing_else() {
+fn only_equal_content_becomes_shared() {
     let world = World::new();
     let (first, second, other) = (world.file("first"), world.file("second"), world.file("other"));
     let content = pattern(4, 3_000_001);

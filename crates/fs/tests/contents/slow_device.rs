@@ -1,5 +1,5 @@
-//! What a slow device holds back: writes in place, while their extents lose their owner, commits pass, and others write and
-//! take snapshots; and reads, while others go on.
+//! Operations that a slow device holds back: writes in place, while their extents lose their owner, commits pass, and
+//! others write and take snapshots; and reads, while others go on.
 
 use super::world::{ROOT, World, pattern};
 use butterfs_device::{BlockDevice, Event, GateDevice, Kept, MemoryDevice, Recorder};
@@ -243,8 +243,8 @@ fn a_deletion_that_waits_for_its_blocks_stops_nobody() {
     world.finish(TEST);
 }
 
-/// A log waits for the commit before it, of which a slow device holds back a block, when all writing stops. Whether its `fsync`
-/// ends with an error, instead of waiting for ever.
+/// A log waits for the commit before it, of which a slow device holds back a block, when all writing stops. Whether its
+/// `fsync` ends with an error, instead of waiting for ever.
 fn is_woken_when_writing_stops(canary: Option<Canary>) -> bool {
     let slow = Slow::new(canary);
     let file = slow.world.file("file");
@@ -277,7 +277,7 @@ fn is_woken_when_writing_stops(canary: Option<Canary>) -> bool {
 }
 
 #[test]
-fn who_waits_for_a_superblock_is_woken_when_writing_stops() {
+fn waiters_for_a_superblock_are_woken_when_writing_stops() {
     let _watchdog = Watchdog::new("a superblock that never comes", 120);
     assert!(is_woken_when_writing_stops(None));
     let sees_the_bug = !is_woken_when_writing_stops(Some(Canary::SuperblockAwaitedForEver));
@@ -287,8 +287,8 @@ fn who_waits_for_a_superblock_is_woken_when_writing_stops() {
 /// Makes a file longer.
 type Growth = fn(&Filesystem, InodeId, InodeId) -> butterfs_fs::Result<()>;
 
-/// The end of a file lies in a sector that still has what was cut off. Others write behind it, while something that makes it longer
-/// waits for the device: neither that nor a crash beside it may show what was cut off.
+/// The end of a file lies in a sector that still has what was cut off. Others write behind it, while something that
+/// makes it longer waits for the device: neither that nor a crash beside it may show what was cut off.
 #[test]
 fn a_write_beside_growth_shows_nothing_that_was_cut_off() {
     let _watchdog = Watchdog::new("a write beside growth", 60);
@@ -329,7 +329,7 @@ fn a_write_beside_growth_shows_nothing_that_was_cut_off() {
     }
 }
 
-/// Where the primary superblock lies.
+/// The offset of the primary superblock.
 const PRIMARY: u64 = OFFSETS[0].0;
 
 /// Data is written while a superblock is on its way, of a commit and of a log.
@@ -356,8 +356,8 @@ fn a_superblock_that_is_being_written_stops_no_data() {
     }
 }
 
-/// Before anything is written the superblock is compared with the one that is known. A device that is slow to show it holds
-/// back who asked, and nobody else.
+/// Before anything is written the superblock is compared with the one that is known. A device that is slow to show it
+/// holds back who asked, and nobody else.
 #[test]
 fn a_slow_look_at_the_superblock_stops_nobody() {
     let _watchdog = Watchdog::new("a slow look at a superblock", 120);

@@ -1,4 +1,4 @@
-//! A filesystem in memory to work in, and its judges.
+//! A filesystem in memory to work in, and checks of the result.
 
 use butterfs_device::{BlockDevice, FaultyDevice, MemoryDevice};
 use butterfs_fs::env::{Env, Source, Time};

@@ -1,7 +1,7 @@
-//! What an operation holds while it waits for a device: nothing that others wait for.
+//! The locks that an operation holds while it waits for a device: nothing that others wait for.
 //!
-//! Every operation runs with no clean tree block in memory, on a device that notes what a thread holds that reads, writes or
-//! flushes.
+//! Every operation runs with no clean tree block in memory, on a device that notes what a thread holds that reads,
+//! writes or flushes.
 
 use crate::all_operations;
 use crate::meter::Meter;
@@ -14,8 +14,9 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Ranks that only those wait for who work with the same file, or who want the same done: a commit, cleaning. `REQUESTS` is waited
-/// for once for each chunk or device that gets another place, until the requests that are under way have ended.
+/// Ranks that only those wait for who work with the same file, or who want the same done: a commit, cleaning.
+/// `REQUESTS` is waited for once for each chunk or device that gets another place, until the requests that are under
+/// way have ended.
 const OWN: &[&str] =
     &["OPERATIONS", "UPKEEP", "CLAIMS", "SNAPSHOTS", "WHOLE", "MAPPING", "COMMIT", "REQUESTS", "REPAIR_GATE"];
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 /// Steps for which everybody may wait in one go: some ten milliseconds.
 const LONGEST_STOP_STEPS: u64 = 30_000;
-/// The same for a commit beside many changed inodes: it writes the items of at most 16,384 at once, which takes some 40 ms.
+/// The same for a commit beside many changed inodes: it writes the items of at most 16,384 at once, which takes some 40
+/// ms.
 const LONGEST_STOP_BESIDE_CHANGED_INODES: u64 = 8 * 16_384;
 /// Tree blocks that may be read from a device while everybody waits.
 const LONGEST_STOP_READS: u64 = 8;
@@ -15,7 +16,8 @@ const FREE_STEPS: u64 = 400;
 /// Time that does not count.
 const FREE_TIME: Duration = Duration::from_micros(100);
 
-/// Rows that touch all things of a scene although they work on one, with the reason. A name stands for all that begin so.
+/// Rows that touch all things of a scene although they work on one, with the reason. A name stands for all that begin
+/// so.
 const TOUCHES_ALL: &[(&str, Kind, &str)] = &[
     ("fsync (after a write)", Kind::Links, "a log has all names of an inode or none; so has the kernel's"),
     ("fsync (after a write)", Kind::Attributes, "replay drops the attributes that a whole inode in the log lacks"),
@@ -49,10 +51,12 @@ const TAKES_LONGER: &[(&str, Kind, u32, &str)] = &[
     ("read_unnoticed (all)", Kind::Extents, 4, CACHES),
 ];
 
-/// Steps for the children of a root node, at most 493, whose references a snapshot changes: a bound, but not a small one.
+/// Steps for the children of a root node, at most 493, whose references a snapshot changes: a bound, but not a small
+/// one.
 const CHILDREN_OF_A_ROOT: u64 = 6 * 493;
 
-/// Where a snapshot is made or dropped, its call changes these references, and the commit books them and what that changes.
+/// Where a snapshot is made or dropped, its call changes these references, and the commit books them and what that
+/// changes.
 fn free_steps(name: &str) -> u64 {
     let shares_a_root = ["snapshot", "clean_subvolumes"].iter().any(|begins| name.starts_with(begins));
     FREE_STEPS + if shares_a_root { 2 * CHILDREN_OF_A_ROOT } else { 0 }

@@ -1,8 +1,9 @@
 //! Cost has a bound: each public operation beside many of the things that a user can make many of.
 //!
-//! A scene has `n` of one thing (`scene`): references to an extent, entries, extents, snapshots, links, levels, attributes,
-//! open files, unwritten files, block groups, pieces of free space. Every operation (`names`, `contents`, `subvolumes`,
-//! `whole`) runs in every scene in three sizes, each four times the one before. The judge (`judge`) compares:
+//! A scene has `n` of one thing (`scene`): references to an extent, entries, extents, snapshots, links, levels,
+//! attributes, open files, unwritten files, block groups, pieces of free space. Every operation (`names`, `contents`,
+//! `subvolumes`, `whole`) runs in every scene in three sizes, each four times the one before. The checker (`judge`)
+//! compares:
 //!
 //! 1. Steps: tree blocks and items that were looked at. The same calls make the same count, so a machine's load changes
 //!    nothing. An operation on one thing may cost as much in the largest scene as in the smallest, and twice that for a
@@ -10,8 +11,8 @@
 //! 2. Time on the processor, for what happens in memory: wide margins, and several tries.
 //! 3. The most steps, and reads of tree blocks, for which everybody waited in one go.
 //!
-//! Two bugs on purpose must be found: `Canary::ReferencesScanned` and `Canary::BookedAtOnce`. `BUTTERFS_COSTS` is a factor for
-//! all sizes.
+//! Two bugs on purpose must be found: `Canary::ReferencesScanned` and `Canary::BookedAtOnce`. `BUTTERFS_COSTS` is a
+//! factor for all sizes.
 
 mod cold;
 mod contents;
@@ -92,7 +93,8 @@ const WITHOUT_COST: &[&str] = &[
     // A path lookup, and what `referrers_of` answers, with the same rows.
     "find_subvolume",
     "has_other_users",
-    // Work on whole chunks and devices: it grows with their bytes, in steps of bounded size; tests of devices, balance and discards.
+    // Work on whole chunks and devices: it grows with their bytes, in steps of bounded size; tests of devices, balance
+    // and discards.
     "add_device",
     "add_device_at",
     "balance_begin",
@@ -118,7 +120,7 @@ fn all_operations() -> Vec<Operation> {
     [names::OPERATIONS, contents::OPERATIONS, subvolumes::OPERATIONS, whole::OPERATIONS].concat()
 }
 
-/// How many times larger than in a test run scenes are.
+/// The factor by which scenes are larger than in a test run.
 fn factor() -> usize {
     std::env::var("BUTTERFS_COSTS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }

@@ -1,4 +1,5 @@
-//! What a small change writes: a device that counts tree blocks by the tree they belong to, superblocks, data, flushes.
+//! The writes of a small change: a device that counts tree blocks by the tree they belong to, superblocks, data,
+//! flushes.
 
 use crate::scene::BLOCK;
 use crate::world::{World, pattern, quiet_env};
@@ -14,7 +15,7 @@ use zerocopy::FromBytes;
 
 const NODESIZE: usize = 16 << 10;
 
-/// What was written.
+/// The counts of writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     pub bytes: u64,
@@ -37,7 +38,7 @@ impl Counting {
         Counting { inner, fsid, written: Mutex::default() }
     }
 
-    /// What was written since the last call.
+    /// The counts of writes since the last call.
     pub fn take(&self) -> Written {
         std::mem::take(&mut self.written.lock().unwrap())
     }
@@ -139,7 +140,7 @@ impl Counted {
         Counted { world, counting, file }
     }
 
-    /// What `work` writes.
+    /// The writes of `work`.
     fn by(&self, work: impl FnOnce(&World)) -> Written {
         self.counting.take();
         work(&self.world);

@@ -1,5 +1,5 @@
-//! Power cuts while chunks move and devices come and go, with somebody writing beside it: whatever is left opens, is clean, and
-//! has everything that was acknowledged.
+//! Power cuts while chunks move and devices come and go, with somebody writing beside it: whatever is left opens, is
+//! clean, and has everything that was acknowledged.
 
 use super::scene::*;
 use butterfs_device::{BlockDevice, Kept, MemoryDevice, Recorder};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BLOCKS: u64 = 8;
 const BLOCK: usize = 4096;
 
-/// What was acknowledged when: events so far, block, version.
+/// The acknowledged writes: events so far, block, version.
 type Acknowledged = Vec<(usize, u64, u64)>;
 
 struct Recorded {
@@ -93,8 +93,8 @@ fn record(
     Recorded { recorder, bases, acknowledged }
 }
 
-/// Looks at what a power cut leaves at some moments: after each flush and between; with what is not durable there or not. The
-/// error names the first state that is wrong.
+/// Looks at what a power cut leaves at some moments: after each flush and between; with what is not durable there or
+/// not. The error names the first state that is wrong.
 fn look(recorded: &Recorded, sets: &[Vec<usize>]) -> Result<usize, String> {
     let mut states = 0;
     let mut points = recorded.recorder.flush_points();

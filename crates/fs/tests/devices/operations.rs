@@ -187,7 +187,7 @@ fn a_device_is_replaced() {
     fs.shutdown().unwrap();
 }
 
-/// How often the device that is replaced is read meanwhile.
+/// The number of reads of the replaced device meanwhile.
 fn reads_of_source(reads: SourceReads) -> u64 {
     let devices = memory(&[512 << 20, 512 << 20, 512 << 20]);
     make(&devices[..2], "RAID1", "RAID1");
@@ -313,7 +313,7 @@ fn a_replacement_is_cancelled() {
     assert_clean(&devices[..1], "a_replacement_is_cancelled");
 }
 
-/// Where these bytes begin on a device.
+/// The offset of these bytes on a device.
 fn place_of(device: &MemoryDevice, bytes: &[u8]) -> u64 {
     let mut found = [0; 4096];
     (1 << 20..device.len())

@@ -1,4 +1,4 @@
-//! A filesystem in memory with everything that a move must keep, and its judges.
+//! A filesystem in memory with everything that a move must keep, and checks of the result.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::env::{Env, Source, Time};
@@ -120,7 +120,7 @@ pub fn fill(fs: &Filesystem) {
     fs.sync().unwrap();
 }
 
-/// What `fill` has made, seen from outside.
+/// The fingerprint of the content that `fill` made.
 pub fn seen(fs: &Filesystem) -> Fingerprint {
     Fingerprint::of_library(fs).expect("everything can be read")
 }
@@ -149,7 +149,7 @@ pub fn content(fs: &Filesystem, name: &str) -> Vec<u8> {
     out
 }
 
-/// Panics unless our judge and `btrfs check` call the filesystem clean.
+/// Panics unless our checker and `btrfs check` call the filesystem clean.
 pub fn assert_clean(devices: &[Arc<MemoryDevice>], test: &str) {
     let report = judge(dynamic(devices));
     assert!(report.is_clean(), "{test}: {}", text(&report));

@@ -9,7 +9,7 @@ use butterfs_ondisk::items::inode_flags;
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
-fn what_is_set_is_kept() {
+fn attributes_that_are_set_are_kept() {
     let world = World::new();
     let (fs, root) = (&world.fs, world.root());
     let file = world.file(root, "file");

@@ -1,5 +1,5 @@
 //! Names, attributes and orphans through the public interface, on filesystems in memory. After each test the image is
-//! judged by `btrfs check`, which is said to be skipped where it is missing.
+//! checked by `btrfs check`, which is said to be skipped where it is missing.
 
 mod world;
 

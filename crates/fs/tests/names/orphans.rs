@@ -156,7 +156,8 @@ fn unwritten_data_of_a_deleted_file_goes_nowhere() {
     world.finish();
 }
 
-/// A snapshot takes over files of its source that have no name and are open there; nobody can open them in the snapshot.
+/// A snapshot takes over files of its source that have no name and are open there; nobody can open them in the
+/// snapshot.
 #[test]
 fn a_snapshot_keeps_no_files_without_a_name() {
     let world = World::new();
@@ -211,7 +212,7 @@ fn a_snapshot_keeps_no_files_without_a_name() {
 
 /// Entering a subvolume deletes what nobody has open, and only that.
 #[test]
-fn what_is_open_survives_entering_its_subvolume() {
+fn open_orphans_survive_entering_their_subvolume() {
     let world = World::new();
     let (fs, root) = (&world.fs, world.root());
     let sub = InodeId::root_of(fs.create_subvolume(&ROOT, root, b"sub").unwrap());
@@ -228,8 +229,8 @@ fn what_is_open_survives_entering_its_subvolume() {
     world.finish();
 }
 
-/// A file that is open while its subvolume becomes read-only goes when it is closed; not while the subvolume is read as a
-/// tree, which would change under its reader.
+/// A file that is open while its subvolume becomes read-only goes when it is closed; not while the subvolume is read as
+/// a tree, which would change under its reader.
 #[test]
 fn a_read_only_subvolume_loses_its_orphans_unless_it_is_read() {
     let world = World::new();

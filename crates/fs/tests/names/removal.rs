@@ -4,7 +4,7 @@ use crate::world::{World, errno};
 use butterfs_fs::Errno;
 
 #[test]
-fn what_can_be_removed_how() {
+fn removal_of_each_kind_of_object() {
     let world = World::new();
     let (fs, root) = (&world.fs, world.root());
     let dir = world.dir(root, "dir");

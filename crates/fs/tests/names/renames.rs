@@ -23,7 +23,7 @@ fn forest() -> (World, InodeId, InodeId) {
 }
 
 #[test]
-fn who_may_take_whose_place() {
+fn replacing_objects_by_a_rename() {
     let cases: [(&str, &str, RenameMode, Option<Errno>); 24] = [
         ("file", "new", Replace, None),
         ("file", "new", NoReplace, None),

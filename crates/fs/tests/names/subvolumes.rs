@@ -31,7 +31,7 @@ fn a_subvolume_moves_between_directories_and_subvolumes() {
 }
 
 #[test]
-fn what_cannot_cross_from_one_subvolume_to_another() {
+fn operations_that_cannot_cross_subvolumes() {
     let world = World::new();
     let (fs, root) = (&world.fs, world.root());
     let sub = subvolume(&world, root, "sub");

@@ -1,4 +1,4 @@
-//! A filesystem in memory to work in, with a clock that ticks once for every look at it, and its judge.
+//! A filesystem in memory to work in, with a clock that ticks once for every look at it, and its checker.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::env::{Env, Source, Time};
@@ -84,7 +84,7 @@ impl World {
         World::open(Arc::new(self.device.snapshot()), self.env.clone())
     }
 
-    /// What is on the device now.
+    /// The present content of the device.
     pub fn on_device(&self) -> MemoryDevice {
         self.device.snapshot()
     }
@@ -104,7 +104,7 @@ impl World {
         self.fs.mkdir(&ROOT, parent, name.as_bytes(), 0o755).expect("mkdir").id
     }
 
-    /// What is at `path`, from the root, without keeping a reference.
+    /// The attributes at `path`, from the root, without keeping a reference.
     pub fn stat(&self, path: &str) -> Result<Attr> {
         let mut attr = self.fs.getattr(self.root())?;
         for name in path.split('/').filter(|name| !name.is_empty()) {

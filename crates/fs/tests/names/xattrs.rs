@@ -41,7 +41,7 @@ fn values_of_all_sizes() {
 }
 
 #[test]
-fn what_a_set_demands() {
+fn preconditions_of_setting_an_attribute() {
     let world = World::new();
     let (fs, root) = (&world.fs, world.root());
     let file = world.file(root, "file");

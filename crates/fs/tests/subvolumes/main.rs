@@ -1,4 +1,4 @@
-//! Subvolumes and snapshots through the library, on images in memory; `btrfs check` judges what is on disk.
+//! Subvolumes and snapshots through the library, on images in memory; `btrfs check` checks the result on disk.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::subvolume::uuid_tree::UuidKind;
@@ -56,7 +56,7 @@ impl World {
         World { device, fs }
     }
 
-    /// Closes the filesystem and lets btrfs-progs judge it.
+    /// Closes the filesystem and runs `btrfs check` on it.
     fn check(self, what: &str) {
         self.fs.shutdown().unwrap();
         let path = std::env::temp_dir().join(format!("butterfs-subvolumes-{}-{what}.img", std::process::id()));
@@ -155,7 +155,7 @@ fn uuids_lead_to_subvolumes() {
 }
 
 #[test]
-fn what_must_not_be_deleted_is_refused() {
+fn protected_subvolumes_are_not_deleted() {
     let world = World::new(16384);
     let outer = world.fs.create_subvolume(&caller(), ROOT, b"outer").unwrap();
     world.fs.create_subvolume(&caller(), InodeId::root_of(outer), b"inner").unwrap();
@@ -182,7 +182,7 @@ impl Drop for End<'_> {
 }
 
 #[test]
-fn what_is_written_while_a_subvolume_is_deleted_harms_nobody() {
+fn writes_during_the_deletion_of_a_subvolume_harm_nobody() {
     let world = World::new(4096);
     let kept = world.file(ROOT, "kept", b"kept");
     let over = AtomicBool::new(false);

@@ -95,7 +95,7 @@ fn errno<T>(result: Result<T>) -> std::result::Result<(), Errno> {
 
 type Outcome = std::result::Result<(), Errno>;
 
-/// What both say, with and without the canary; and that the disk is sound without.
+/// The answers of both, with and without the canary; and that the disk is sound without.
 fn meet(point: Point, first: fn(&Scene) -> Outcome, second: fn(&Filesystem) -> Outcome, want: (Outcome, Outcome)) {
     for canary in [None, Some(Canary::SubvolumeCheckedEarly)] {
         let scene = scene(canary);

@@ -1,7 +1,7 @@
 //! Whether a caller administers this machine, and what it says in memory of its own.
 //!
-//! The kernel checks who may set a file's attributes. Of ioctls that concern the whole filesystem it knows nothing, and a
-//! request says no more about its caller than user, group and process.
+//! The kernel checks who may set a file's attributes. Of ioctls that concern the whole filesystem it knows nothing, and
+//! a request says no more about its caller than user, group and process.
 
 use crate::credentials;
 use crate::protocol::wire::InHeader;
@@ -9,8 +9,8 @@ use crate::subvolumes::Capabilities;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Whether the caller is root with CAP_SYS_ADMIN, in the user namespace of this process: root of a container is neither. It
-/// waits for the answer, so that its number stays its own.
+/// Whether the caller is root with CAP_SYS_ADMIN, in the user namespace of this process: root of a container is
+/// neither. It waits for the answer, so that its number stays its own.
 pub fn is_administrator(header: &InHeader) -> bool {
     let capabilities = || credentials::of_process(&header.pid.to_string());
     header.uid == 0 && capabilities().include(Capabilities::ADMINISTRATION)
@@ -24,8 +24,8 @@ pub fn is_killed(header: &InHeader) -> bool {
     pending.filter_map(|set| u64::from_str_radix(set.trim(), 16).ok()).any(|set| set & KILLED != 0)
 }
 
-/// A number in the memory of the caller, who waits for the answer meanwhile: the argument of an ioctl whose number says that
-/// it only returns something, so that the kernel does not send it.
+/// A number in the memory of the caller, who waits for the answer meanwhile: the argument of an ioctl whose number says
+/// that it only returns something, so that the kernel does not send it.
 pub fn number_at(header: &InHeader, address: u64) -> Option<u32> {
     let mut bytes = [0; 4];
     let memory = File::open(format!("/proc/{}/mem", header.pid)).ok()?;

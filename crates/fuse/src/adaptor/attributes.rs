@@ -19,8 +19,8 @@ const STATX_ATTRIBUTES: [(u64, u64); 4] = [
     (inode_flags::NODUMP, 0x40),
 ];
 
-/// Seconds for which the kernel may keep attributes. It asks about a file with set-id bits each time before it decides by
-/// them: a write takes them away, and nothing in the answer to a write says so.
+/// Seconds for which the kernel may keep attributes. It asks about a file with set-id bits each time before it decides
+/// by them: a write takes them away, and nothing in the answer to a write says so.
 pub fn valid_secs(attr: &Attr) -> u64 {
     let lends = attr.kind() == mode::S_IFREG && attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0;
     if lends { 0 } else { VALID_SECS }
@@ -37,7 +37,7 @@ pub fn device(packed: u32) -> (u32, u32) {
     (packed >> 8 & 0xfff, packed & 0xff | packed >> 12 & 0xf_ff00)
 }
 
-/// What `stat` shows; `ino` is the number shown.
+/// The attributes that `stat` shows; `ino` is the number shown.
 pub fn stat(attr: &Attr, ino: u64) -> AttrWire {
     AttrWire {
         ino,
@@ -59,7 +59,7 @@ pub fn stat(attr: &Attr, ino: u64) -> AttrWire {
     }
 }
 
-/// What `statx` shows.
+/// The attributes that `statx` shows.
 pub fn statx(attr: &Attr, ino: u64) -> StatxOut {
     let time = |time: Time| StatxTime { sec: time.sec, nsec: time.nsec, reserved: 0 };
     StatxOut {
@@ -90,7 +90,7 @@ fn attributes(flags: u64) -> u64 {
     set.fold(0, |bits, (_, attribute)| bits | attribute)
 }
 
-/// Who asks for a change of attributes.
+/// The source of a change of attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asking {
     /// Nobody has the file open for writing.
@@ -101,11 +101,12 @@ pub enum Asking {
     Writer,
 }
 
-/// The change that a SETATTR asks for. A change of nothing comes from a chown that changes neither owner nor group, which
-/// ends the rights that set-id bits lend; and before a write to a file that has such bits or capabilities. The two look
-/// alike, but a write needs somebody who has the file open for writing. Where that is an ordinary user the bits go at
-/// once: this answer brings the mode to the kernel, that of the write does not, and a program that is being started must
-/// not find the old mode beside the new content. Otherwise the write says whether the bits go, and a chown takes none.
+/// The change that a SETATTR asks for. A change of nothing comes from a chown that changes neither owner nor group,
+/// which ends the rights that set-id bits lend; and before a write to a file that has such bits or capabilities. The
+/// two look alike, but a write needs somebody who has the file open for writing. Where that is an ordinary user the
+/// bits go at once: this answer brings the mode to the kernel, that of the write does not, and a program that is being
+/// started must not find the old mode beside the new content. Otherwise the write says whether the bits go, and a chown
+/// takes none.
 pub fn change(arguments: &SetattrIn, asking: Asking) -> SetAttr {
     let has = |bit: u32| arguments.valid & bit != 0;
     let time = |set: u32, now: u32, sec: i64, nsec: u32| match (has(now), has(set)) {

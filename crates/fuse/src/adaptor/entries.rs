@@ -78,7 +78,8 @@ impl Shared {
     }
 }
 
-/// Answers with a file that is nothing: whoever opens it holds the mount writable. Its node is unknown to all other requests.
+/// Answers with a file that is nothing: whoever opens it holds the mount writable. Its node is unknown to all other
+/// requests.
 pub(super) fn answer_hold(node: u64, payload: &mut Vec<u8>) {
     let attr = AttrWire { ino: node, mode: libc::S_IFREG, ..AttrWire::default() };
     payload

@@ -1,7 +1,7 @@
 //! The ioctls that reach a FUSE server: those whose number says how much they carry.
 //!
-//! Here: making everything durable, stopping for good, the attributes that chattr(1) shows, the label, trimming free space.
-//! Not yet here: the rest of btrfs'.
+//! Here: making everything durable, stopping for good, the attributes that chattr(1) shows, the label, trimming free
+//! space. Not yet here: the rest of btrfs'.
 //!
 //! The kernel has checked who may set attributes, and knows nothing of them itself: the engine sees to it that an
 //! immutable inode stays what it is.

@@ -14,10 +14,10 @@
 //! default ACL to ask (told by DONT_MASK), advisory locks, O_APPEND.
 //!
 //! # What the kernel does not do
-//! Keep what is written: a write(2) is a WRITE. Under its writeback cache each file that was written costs a SETATTR for
-//! its times, each one that is closed a FLUSH and a GETATTR later, each one that is removed a SETATTR before it goes.
-//! Only what is written through a mapping stays in its cache, until it is unmapped at the latest.
-//! Open directories: see [`directory`].
+//! Keep what is written: a write(2) is a WRITE. Under its writeback cache each file that was written costs a SETATTR
+//! for its times, each one that is closed a FLUSH and a GETATTR later, each one that is removed a SETATTR before it
+//! goes. Only what is written through a mapping stays in its cache, until it is unmapped at the latest. Open
+//! directories: see [`directory`].
 
 mod administrator;
 mod attributes;
@@ -55,7 +55,7 @@ const VALID_SECS: u64 = 1 << 30;
 /// The engine behind a mount, served over FUSE.
 pub struct Adaptor(Arc<Shared>);
 
-/// What an operation works with.
+/// The state that operations share.
 struct Shared {
     engine: upgrade::Engine,
     nodes: Nodes,
@@ -75,9 +75,9 @@ struct Shared {
 type Outcome = Result<(), Errno>;
 
 impl Adaptor {
-    /// Serves `filesystem` over the connection of `device`, whose root directory is `root`; inodes of the subvolume `plain`
-    /// show their own numbers. A filesystem that was opened read-only is replaced by what `reopen` returns when a mount
-    /// becomes writable.
+    /// Serves `filesystem` over the connection of `device`, whose root directory is `root`; inodes of the subvolume
+    /// `plain` show their own numbers. A filesystem that was opened read-only is replaced by what `reopen` returns when
+    /// a mount becomes writable.
     pub fn new(filesystem: Filesystem, reopen: Reopen, device: DevFuse, root: InodeId, plain: TreeId) -> Adaptor {
         Adaptor(Arc::new(Shared {
             nodes: Nodes::new(root, plain),
@@ -99,7 +99,7 @@ impl Adaptor {
         self.0.filesystem().sync().map_err(|error| error.to_string())
     }
 
-    /// What happened on the devices that somebody should be told, oldest first.
+    /// Messages about events on the devices, oldest first.
     pub fn take_messages(&self) -> Vec<String> {
         self.0.filesystem().take_messages()
     }
@@ -124,7 +124,8 @@ impl Adaptor {
         self.0.filesystem().set_read_only(read_only).map_err(|error| error.to_string())
     }
 
-    /// The path from the top level of the subvolume that a mount is to show, and the inode number of its root directory.
+    /// The path from the top level of the subvolume that a mount is to show, and the inode number of its root
+    /// directory.
     pub fn find_subvolume(&self, which: &Subvolume) -> butterfs_fs::Result<(Vec<u8>, TreeId, u64)> {
         let found = self.0.filesystem().find_subvolume(which)?;
         let path = self.0.filesystem().subvolume_path(found.tree)?;

@@ -27,7 +27,7 @@ const INO_BITS: u32 = 40;
 const TREE_BITS: u32 = 23;
 /// First number of the table.
 const TABLE: u64 = 1 << 63;
-/// What the kernel shows for every placeholder.
+/// The inode number that the kernel shows for every placeholder.
 const PLACEHOLDER_INO: u64 = 2;
 
 /// See the [module](self).

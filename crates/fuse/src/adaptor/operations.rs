@@ -111,8 +111,8 @@ impl Shared {
             }
             Operation::Removexattr { name } => fs.remove_xattr(&caller(request, 0), id, name).map_err(errno),
             Operation::Ioctl { arguments, data } => self.ioctl(header, id, (&arguments, data), payload),
-            // The kernel decides (ACCESS), or there is nothing to say (FLUSH: errors of writing back belong to fsync) or
-            // to prepare (OPENDIR).
+            // The kernel decides (ACCESS), or there is nothing to say (FLUSH: errors of writing back belong to fsync)
+            // or to prepare (OPENDIR).
             _ => Err(Errno::NOSYS),
         }
     }
@@ -147,8 +147,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Who is read from the kernel's cache leaves no trace here. What was written lies there, so that the first read after a
-    /// write would be none that moves the time of access; opening the file to read it does instead.
+    /// A read from the kernel's cache leaves no trace here. Written data is in that cache, so that the first read
+    /// after a write would be none that moves the time of access; opening the file to read it does instead.
     fn note_coming_access(&self, node: u64, id: InodeId, flags: u32) {
         let is_read = flags as i32 & (libc::O_ACCMODE | libc::O_NOATIME) == libc::O_RDONLY;
         if is_read && self.filesystem().note_coming_access(id).unwrap_or(false) {
@@ -201,7 +201,7 @@ impl Shared {
         copied.map_err(errno)
     }
 
-    /// What the kernel has cached of the file has been written back.
+    /// The kernel has written back its cache of the file.
     pub(super) fn seek(&self, node: u64, arguments: &LseekIn, payload: &mut Vec<u8>) -> Outcome {
         let LseekIn { offset, whence, .. } = *arguments;
         let offset = self.filesystem().lseek(self.inode(node)?, offset, whence).map_err(errno)?;

@@ -126,8 +126,8 @@ impl Adaptor {
     }
 }
 
-/// Entries of subvolumes that are being filled without the kernel's doing. Nobody follows them meanwhile: what the kernel
-/// would keep of what is behind them would be wrong at once.
+/// Entries of subvolumes that are being filled without the kernel's doing. Nobody follows them meanwhile: what the
+/// kernel would keep of what is behind them would be wrong at once.
 #[derive(Default)]
 pub(super) struct ClosedEntries {
     count: AtomicUsize,

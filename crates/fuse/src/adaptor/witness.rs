@@ -1,4 +1,5 @@
-//! Whether a mount leads to this server: a thread asks the mount something, and the request comes back to the same process.
+//! Whether a mount leads to this server: a thread asks the mount something, and the request comes back to the same
+//! process.
 //!
 //! A loop device whose last mount is gone may belong to another filesystem by now, under the same number.
 

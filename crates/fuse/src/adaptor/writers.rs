@@ -13,7 +13,8 @@ pub struct Writers {
     shards: [Mutex<FxHashMap<u64, Open>>; SHARDS],
 }
 
-/// Who has a file open for writing. Closing does not say who closes, so users are forgotten with the last descriptor.
+/// The users that have a file open for writing. Closing does not say who closes, so users are forgotten with the last
+/// descriptor.
 #[derive(Default)]
 struct Open {
     count: u64,

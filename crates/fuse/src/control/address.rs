@@ -1,6 +1,6 @@
-//! Where the sockets of mounts are: `MAJOR:MINOR.sock`, after the mount's device number, in a folder of the user whose
-//! process serves the mount. Where others may enter the mount, root and that user connect to `MAJOR:MINOR.owner.sock`, and
-//! commands that do not know it learn at the other one that they are of another version.
+//! The addresses of the sockets of mounts: `MAJOR:MINOR.sock`, after the mount's device number, in a folder of the user
+//! whose process serves the mount. Where others may enter the mount, root and that user connect to
+//! `MAJOR:MINOR.owner.sock`, and commands that do not know it learn at the other one that they are of another version.
 //!
 //! | who serves | folder |
 //! |---|---|
@@ -34,7 +34,7 @@ const DIRECTORY: u32 = 0o040_000;
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Who can connect.
+/// The users who can connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// Root, and the user who serves the mount.
@@ -62,8 +62,9 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Listens for the mount with this device number, in a folder that others get through when `for_all`. Nobody can connect before
-    /// `hand_over` has the listener: whoever holds the last descriptor of it holds what clients have sent.
+    /// Listens for the mount with this device number, in a folder that others get through when `for_all`. Nobody can
+    /// connect before `hand_over` has the listener: whoever holds the last descriptor of it holds what clients have
+    /// sent.
     pub fn bind(
         device: (u32, u32),
         whom: Whom,
@@ -135,8 +136,8 @@ fn device_of(name: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The turn to mount the filesystem with one UUID: of those who mount it at the same moment, all but the first find it served.
-/// Mounts by other users, who cannot join, do not wait.
+/// The turn to mount the filesystem with one UUID: of those who mount it at the same moment, all but the first find it
+/// served. Mounts by other users, who cannot join, do not wait.
 #[derive(Debug)]
 pub struct MountTurn {
     path: PathBuf,
@@ -167,7 +168,7 @@ impl Drop for MountTurn {
     }
 }
 
-/// Where a user's sockets are looked for, in sentences.
+/// The paths at which a user's sockets are looked for, in words.
 pub fn shown(device: (u32, u32), user: u32) -> String {
     let all = folders(user);
     let first = all.first().map_or(Path::new(SHARED), PathBuf::as_path);

@@ -1,4 +1,4 @@
-//! How many connections users may have who are not privileged.
+//! The number of connections that unprivileged users may have.
 
 use super::{MOST_GUESTS, MOST_OF_ONE_GUEST, is_trusted};
 use butterfs_control::Refusal;

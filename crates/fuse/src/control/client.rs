@@ -148,8 +148,8 @@ impl ControlClient {
             return Ok(());
         }
         Err(io::Error::other(format!(
-            "it is another version of butterfs (it speaks version {} of the protocol, this command {VERSION}); unmount, and \
-             mount again with this one",
+            "it is another version of butterfs (it speaks version {} of the protocol, this command {VERSION}); \
+             unmount, and mount again with this one",
             self.version
         )))
     }

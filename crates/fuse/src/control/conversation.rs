@@ -24,7 +24,7 @@ pub struct Conversation<'a> {
     version: u32,
 }
 
-/// What came with the line of a question.
+/// The descriptors and bytes that came with the line of a question.
 struct Parcel {
     bytes: Vec<u8>,
     /// None: fewer than the line says.
@@ -140,8 +140,8 @@ impl<'a> Conversation<'a> {
 
     fn wrong_version(&self) -> Refusal {
         let sentence = format!(
-            "the command is another version of butterfs (it speaks version {} of the protocol, the process that serves the \
-             mount {VERSION})",
+            "the command is another version of butterfs (it speaks version {} of the protocol, the process that serves \
+             the mount {VERSION})",
             self.version
         );
         Refusal::new(libc::EPROTO, sentence)
@@ -153,8 +153,8 @@ fn understood<M: Message>(bytes: &[u8]) -> Result<M, Refusal> {
     decode(bytes).map_err(|error| match error {
         DecodeError::Unknown { .. } => {
             let sentence = format!(
-                "the process that serves the mount does not know this question ({error}); unmount, and mount again with \
-                 the version of this command"
+                "the process that serves the mount does not know this question ({error}); unmount, and mount again \
+                 with the version of this command"
             );
             Refusal::new(libc::EOPNOTSUPP, sentence)
         }

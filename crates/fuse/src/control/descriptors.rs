@@ -1,8 +1,8 @@
 //! Which descriptors of others the serving process may hold.
 //!
-//! Letting go of a descriptor can wait for the server of its filesystem, for ever and out of reach of signals: closing one
-//! sends FLUSH and writes back what was changed through mappings, and the last reference to a mount ends the filesystem.
-//! So only what belongs to nobody else is harmless.
+//! Letting go of a descriptor can wait for the server of its filesystem, for ever and out of reach of signals: closing
+//! one sends FLUSH and writes back what was changed through mappings, and the last reference to a mount ends the
+//! filesystem. So only what belongs to nobody else is harmless.
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fstatfs, statx};
 use std::os::fd::AsFd;
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_another_filesystem_is_not_held() {
+    fn descriptors_of_another_filesystem_are_not_held() {
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let device = fstat(&root).unwrap().st_dev;
         let device = (rustix::fs::major(device), rustix::fs::minor(device));

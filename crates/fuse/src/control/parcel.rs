@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// What comes over a socket.
+/// The input from a socket.
 pub struct Incoming<'a> {
     stream: &'a UnixStream,
     waiting: Vec<u8>,

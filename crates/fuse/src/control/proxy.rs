@@ -3,15 +3,16 @@
 //!
 //! # Why
 //! A client can send descriptors of a filesystem whose server, its own, never answers. Whoever lets go of such a
-//! descriptor may wait for ever, cannot be killed, and keeps everything that is open in the same process. That is so also
-//! when the receiver has no room for descriptors, and when it never reads them and closes the socket or ends. What a client
-//! has sent can therefore only be held by a process that nobody needs.
+//! descriptor may wait for ever, cannot be killed, and keeps everything that is open in the same process. That is so
+//! also when the receiver has no room for descriptors, and when it never reads them and closes the socket or ends. What
+//! a client has sent can therefore only be held by a process that nobody needs.
 //!
 //! # Invariants
-//! 1. Sockets that ordinary users can connect to, or have connected to, and what they send are in no process but this one.
+//! 1. Sockets that ordinary users can connect to, or have connected to, and what they send are in no process but this
+//!    one.
 //! 2. This process has nothing open that others wait for. It ends with the serving process, and nobody waits for that.
-//! 3. A connection that waits for ever is a thread here, of which there are at most [`MOST_CONNECTIONS`]. Where the kernel
-//!    knows SO_PASSRIGHTS (Linux 6.16), only connections that were let in can, so a user has at most
+//! 3. A connection that waits for ever is a thread here, of which there are at most [`MOST_CONNECTIONS`]. Where the
+//!    kernel knows SO_PASSRIGHTS (Linux 6.16), only connections that were let in can, so a user has at most
 //!    [`MOST_OF_ONE_GUEST`](super::MOST_OF_ONE_GUEST).
 //!
 //! # To the serving process
@@ -44,17 +45,17 @@ use std::time::Duration;
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long no connection is taken after one could not be.
 const PAUSE: Duration = Duration::from_millis(100);
-/// While no connection can be taken, how often it is looked whether one can.
+/// The polling interval while no connection can be accepted.
 const PAUSE_BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// What takes connections for the serving process.
+/// The proxy that accepts connections for the serving process.
 #[derive(Clone, Debug)]
 pub enum Proxy {
     /// A program that calls [`run`] with its arguments after the first, which is `name`.
     Program {
         /// The program.
         program: PathBuf,
-        /// What it is called by.
+        /// The name.
         name: OsString,
     },
     /// A thread of this process, for where nobody can connect who means harm.
@@ -86,8 +87,8 @@ impl Proxy {
     }
 }
 
-/// What [`Proxy::Program`] does, with the listener as its standard input and the link as its standard output, until the
-/// serving process has ended.
+/// The work of [`Proxy::Program`], with the listener as its standard input and the link as its standard output, until
+/// the serving process has ended.
 pub fn run(arguments: &[OsString]) -> io::Result<()> {
     let malformed = || io::Error::from(io::ErrorKind::InvalidInput);
     let [device] = arguments else { return Err(malformed()) };
@@ -253,7 +254,7 @@ fn pass_answers(mut server: &UnixStream, mut client: &UnixStream) -> io::Result<
     }
 }
 
-/// Who a client is, as a line.
+/// The identity of a client, as a line.
 fn peer_line(peer: &Peer) -> String {
     let groups: Vec<String> = peer.groups.iter().map(u32::to_string).collect();
     format!("peer {} {} {} {}\n", peer.uid, peer.gid, peer.capabilities.bits(), groups.join(","))

@@ -1,4 +1,5 @@
-//! The answer to a question on its way out, in pieces. Once whoever reads it is gone or too slow, nothing more is wanted.
+//! The answer to a question on its way out, in pieces. Once whoever reads it is gone or too slow, nothing more is
+//! wanted.
 
 use super::GUEST_DELAY;
 use butterfs_control::{Record, Refusal, Reply, Report, TooLong};

@@ -31,7 +31,7 @@ pub struct ControlServer {
     _bound: Bound,
 }
 
-/// What the threads of a server share.
+/// The state that the threads of a server share.
 pub(super) struct Shared {
     device: (u32, u32),
     pub(super) powers: Powers,
@@ -47,7 +47,7 @@ struct ServerStatus {
     outcome: Option<Result<(), String>>,
     /// Those who wait for the outcome and have not been told.
     waiting: usize,
-    /// Where ordinary users connect; none once the server is gone.
+    /// The socket for ordinary users; none once the server is gone.
     for_guests: Option<ForGuests>,
 }
 
@@ -114,7 +114,8 @@ impl Drop for ControlServer {
     }
 }
 
-/// Takes the connections of ordinary users from the proxy; starts another one when it has ended, until the server is gone.
+/// Takes the connections of ordinary users from the proxy; starts another one when it has ended, until the server is
+/// gone.
 fn keep_proxy(shared: &Weak<Shared>, mut link: UnixStream) {
     loop {
         // It ends with an error or without one, and that is all there is to know.

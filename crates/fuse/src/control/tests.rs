@@ -173,7 +173,7 @@ fn a_stream_comes_with_a_question() {
     assert_eq!(client.order(Order::Sync).unwrap(), Ok(()));
 }
 
-/// What comes after a line that makes no sense is not taken for orders.
+/// Input after an invalid line is not executed.
 #[test]
 fn a_broken_question_ends_the_connection() {
     let (_server, device) = server(10, |_| Ok(()));

@@ -78,8 +78,8 @@ pub(super) fn under_another_name<T: Send>(
     })
 }
 
-/// Nothing that happens in this namespace is seen in others. What others unmount goes here too where mounts are shared, so
-/// that this copy of the namespace does not keep it.
+/// Nothing that happens in this namespace is seen in others. What others unmount goes here too where mounts are shared,
+/// so that this copy of the namespace does not keep it.
 pub(super) fn keep_to_oneself() -> io::Result<()> {
     Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }

@@ -12,9 +12,9 @@
 //!
 //! # One filesystem, several mounts
 //! A mount that is made by system call shows the top level of the filesystem, and is nowhere yet ([`Place::Detached`]).
-//! What a user sees is a mount of the same superblock at a subvolume ([`subtree`]), as on the kernel's btrfs. All mounts
-//! share one cache, one device number and one server; each has flags of its own. `fusermount3` cannot do this: its mounts
-//! show one subvolume ([`Place::Mountpoint`]), and there is one of them.
+//! What a user sees is a mount of the same superblock at a subvolume ([`subtree`]), as on the kernel's btrfs. All
+//! mounts share one cache, one device number and one server; each has flags of its own. `fusermount3` cannot do this:
+//! its mounts show one subvolume ([`Place::Mountpoint`]), and there is one of them.
 //!
 //! # Invariants
 //! 1. `default_permissions` is always on; without it the kernel would remember one user's permissions for another.
@@ -68,7 +68,7 @@ pub struct Flags {
     pub lazytime: bool,
 }
 
-/// What stands behind a mount.
+/// The storage of a mount.
 #[derive(Debug)]
 pub enum Backing {
     /// Nothing that the kernel could claim: type `fuse`.
@@ -80,24 +80,24 @@ pub enum Backing {
     ImageFile(OwnedFd),
 }
 
-/// What to mount.
+/// A request to mount.
 #[derive(Debug)]
 pub struct Request {
     /// Shown as what is mounted; for a block device, its path.
     pub source: OsString,
-    /// Where.
+    /// The mount point.
     pub mountpoint: PathBuf,
     /// How.
     pub flags: Flags,
     /// Other users may enter.
     pub allow_other: bool,
-    /// What with.
+    /// The storage.
     pub backing: Backing,
     /// The largest sector that a `fuseblk` mount may assume.
     pub sector_bytes: u32,
 }
 
-/// What kind of mount it became.
+/// The kind of the new mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Type `fuse`.
@@ -115,11 +115,11 @@ pub struct Mounted {
     pub device: DevFuse,
     /// Its type.
     pub kind: Kind,
-    /// Where it can be seen.
+    /// The place at which it is visible.
     pub place: Place,
 }
 
-/// Where a fresh mount can be seen.
+/// The place at which a fresh mount is visible.
 #[derive(Debug)]
 pub enum Place {
     /// Nowhere: the mount's root, and how further mounts of its superblock are made.

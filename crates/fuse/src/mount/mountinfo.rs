@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 pub struct Mount {
     /// Number of the superblock's device.
     pub device: (u32, u32),
-    /// Where.
+    /// The mount point.
     pub mountpoint: PathBuf,
     /// Flags of the mount, comma-separated.
     pub options: OsString,
     /// Type, such as `fuse.butterfs`.
     pub kind: OsString,
-    /// What is mounted, as it was called.
+    /// The source of the mount, as it was given.
     pub source: OsString,
     /// Options of the superblock, comma-separated.
     pub super_options: OsString,

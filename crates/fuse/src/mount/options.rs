@@ -1,4 +1,4 @@
-//! What `-o` says: options of the engine, of the kernel's mount, and those that mean nothing here.
+//! The options of `-o`: options of the engine, of the kernel's mount, and those that mean nothing here.
 //!
 //! One table. An option that is not in it is refused by name, because an option that is silently dropped is a promise
 //! broken. Of several that contradict each other the last one counts, as in mount(8).
@@ -22,7 +22,7 @@ pub struct MountOptions {
     pub remount: bool,
     /// How requests come.
     pub transport: Transport,
-    /// What was said about how new data is stored and freed space discarded, in order: an existing mount takes it too.
+    /// The options about how new data is stored and freed space discarded, in order: an existing mount takes it too.
     pub data: Vec<String>,
     /// The id of the subvolume, where it is said beside its path.
     pub subvolume_id: Option<TreeId>,
@@ -33,7 +33,7 @@ pub struct MountOptions {
 /// Carries an option out; the text is what follows the equals sign, if there is one.
 type Effect = fn(&mut MountOptions, &str) -> Result<(), String>;
 
-/// What an option takes.
+/// The value that an option takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Value {
     None,
@@ -256,8 +256,8 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// The options among `items` that belong to the filesystem or its server, where they ask for something else than `self`.
-    /// With one more mount of the same filesystem they have no effect.
+    /// The options among `items` that belong to the filesystem or its server, where they ask for something else than
+    /// `self`. With one more mount of the same filesystem they have no effect.
     pub fn unheeded<'a>(&self, items: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         let differs = |item: &&str| {
             let mut other = self.clone();
@@ -370,7 +370,7 @@ fn rescue(options: &mut MountOptions, list: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What changes how new data is stored, now or, with `remount`, on the existing mount.
+/// Options that change how new data is stored, now or, with `remount`, on the existing mount.
 fn data(options: &mut MountOptions, name: &str, value: &str) -> Result<(), String> {
     let option = if value.is_empty() { name.to_owned() } else { format!("{name}={value}") };
     options.engine.data.apply(&option).unwrap_or_else(|| Err("is not supported".to_owned()))?;
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_here_is_accepted() {
+    fn options_without_effect_are_accepted() {
         let line = "defaults,ssd,space_cache=v2,thread_pool=4,acl,x-systemd.automount,noauto,nofail,\
                     comment=mine,_netdev,default_permissions";
         assert_eq!(parsed(line), MountOptions::default());

@@ -1,12 +1,12 @@
 //! One superblock and the mounts of it: how the first is made, how more are made, and how one gets to its mount point.
 //!
-//! The kernel takes a `fuseblk` mount of a block device that has a FUSE superblock for one more mount of that superblock,
-//! and likewise a `fuse` mount with a descriptor of a connection that has one. Further mounts need no message to the
-//! server and no second connection.
+//! The kernel takes a `fuseblk` mount of a block device that has a FUSE superblock for one more mount of that
+//! superblock, and likewise a `fuse` mount with a descriptor of a connection that has one. Further mounts need no
+//! message to the server and no second connection.
 //!
 //! # Invariants
-//! 1. A further mount never makes a new superblock: the descriptor that comes with it is none that a superblock could be
-//!    made with, so the kernel refuses (`EINVAL`, `ENOTCONN`) when the old one is gone.
+//! 1. A further mount never makes a new superblock: the descriptor that comes with it is none that a superblock could
+//!    be made with, so the kernel refuses (`EINVAL`, `ENOTCONN`) when the old one is gone.
 //! 2. Nothing that is mounted on the way is seen in any namespace that others see.
 
 use super::direct::{attributes, keep_to_oneself, under_another_name};
@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What a superblock belongs to.
+/// The owner of a superblock.
 #[derive(Debug)]
 pub(super) enum Source {
     /// Type `fuseblk` on this node, which is shown.
@@ -56,8 +56,8 @@ impl Superblock {
         self.named(|source| self.mount(connection, source, (&request.flags, attributes(&request.flags))))
     }
 
-    /// One more mount of the superblock, which is nowhere and has no flags of its own. It may be that of another filesystem,
-    /// where the last mount of this one is gone and its device is used again.
+    /// One more mount of the superblock, which is nowhere and has no flags of its own. It may be that of another
+    /// filesystem, where the last mount of this one is gone and its device is used again.
     pub fn another_mount(&self) -> io::Result<OwnedFd> {
         let flags = Flags { read_only: false, ..Flags::default() };
         self.named(|source| match self.again(source, &flags) {
@@ -134,8 +134,8 @@ pub fn make_writable(mount: impl AsFd) -> io::Result<()> {
     Ok(fsconfig_reconfigure(&context)?)
 }
 
-/// A mount of the directory at `path` beneath the root of `mount`, which is used up. It has the same flags and is nowhere.
-/// Needs an answering server.
+/// A mount of the directory at `path` beneath the root of `mount`, which is used up. It has the same flags and is
+/// nowhere. Needs an answering server.
 pub fn subtree(mount: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     if path.as_os_str().is_empty() {
         return Ok(mount);
@@ -147,15 +147,15 @@ pub fn subtree(mount: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// [`subtree`] for kernels before 6.15. A namespace of one's own holds other filesystems for a moment, so that an unmount may
-/// not be the last one.
+/// [`subtree`] for kernels before 6.15. A namespace of one's own holds other filesystems for a moment, so that an
+/// unmount may not be the last one.
 #[doc(hidden)]
 pub fn subtree_by_namespace(mount: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     in_own_namespace(|| {
         move_mount(&mount, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         let copy = copy(mount.as_fd(), path);
-        // Here, because a namespace that ends takes its mounts away some time later, and the mount would outlive its last
-        // visible one for so long.
+        // Here, because a namespace that ends takes its mounts away some time later, and the mount would outlive its
+        // last visible one for so long.
         rustix::process::fchdir(&mount)?;
         unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")?;

@@ -12,9 +12,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// One request of the kernel. Borrows names and data from the buffer it arrived in.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Who asks, about which node.
+    /// The asker, and the node.
     pub header: InHeader,
-    /// What is asked.
+    /// The question.
     pub operation: Operation<'a>,
 }
 
@@ -62,11 +62,11 @@ operations! {
     Lookup = 1 => { name: &'a [u8] };
     /// References are given back; no reply.
     Forget = 2 => { nlookup: u64 };
-    /// What `stat` shows.
+    /// The attributes that `stat` shows.
     Getattr = 3 => {};
     /// Change attributes.
     Setattr = 4 => { arguments: SetattrIn };
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     Readlink = 5 => {};
     /// Make a symbolic link.
     Symlink = 6 => { name: &'a [u8], target: &'a [u8] };
@@ -88,7 +88,7 @@ operations! {
     Read = 15 => { arguments: ReadIn };
     /// Write to a file.
     Write = 16 => { arguments: WriteIn, data: &'a [u8] };
-    /// What `statfs` shows.
+    /// The totals that `statfs` shows.
     Statfs = 17 => {};
     /// Close a file.
     Release = 18 => { arguments: ReleaseIn };
@@ -140,7 +140,7 @@ operations! {
     Syncfs = 50 => {};
     /// Make a file without a name and open it.
     Tmpfile = 51 => { arguments: CreateIn };
-    /// What `statx` shows.
+    /// The attributes that `statx` shows.
     Statx = 52 => { arguments: StatxIn };
     /// Copy a range; the answer has 64 bits.
     CopyFileRange64 = 53 => { arguments: CopyFileRangeIn };
@@ -187,7 +187,7 @@ impl<'a> Request<'a> {
 /// The body ends too early, or a name does not end.
 struct Short;
 
-/// What is left of a request's body.
+/// The rest of a request's body.
 struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {

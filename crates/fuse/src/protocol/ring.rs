@@ -1,5 +1,5 @@
-//! What the protocol adds for io_uring: where the parts of a request and of its reply lie, and the commands that carry
-//! them.
+//! Additions of the protocol for io_uring: where the parts of a request and of its reply lie, and the commands that
+//! carry them.
 //!
 //! A ring entry is two buffers that the server registers once: [`Headers`], and one for names and data. A request comes
 //! in three parts: its header in `in_out`, the structure of its operation in `operation`, and the rest in the other
@@ -20,7 +20,7 @@ pub struct Headers {
     pub in_out: [u8; HEADER_ROOM],
     /// The first structure of the request.
     pub operation: [u8; OPERATION_ROOM],
-    /// What the transport itself says.
+    /// The header of the transport itself.
     pub entry: EntryInOut,
 }
 const _: () = assert!(size_of::<Headers>() == 288);

@@ -29,9 +29,9 @@ const REQUIRED: [(u64, &str); 6] = [
 
 /// Features that are used where they are.
 ///
-/// ASYNC_DIO is not among them, although it lets libaio and io_uring keep many direct requests on their way. With it the
-/// kernel sends no FSYNC after such a write to a file that is open with O_SYNC or O_DSYNC, and leaves pages in its cache
-/// that somebody read while the write was on its way.
+/// ASYNC_DIO is not among them, although it lets libaio and io_uring keep many direct requests on their way. With it
+/// the kernel sends no FSYNC after such a write to a file that is open with O_SYNC or O_DSYNC, and leaves pages in its
+/// cache that somebody read while the write was on its way.
 const WANTED: u64 = init::ASYNC_READ
     | init::ATOMIC_O_TRUNC
     | init::EXPORT_SUPPORT
@@ -44,7 +44,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::EXPLICIT_INVAL_DATA
     | init::INIT_EXT;
 
-/// What both sides agreed on.
+/// The outcome of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// The kernel's minor version of the protocol.
@@ -55,7 +55,7 @@ pub struct Agreement {
 
 /// A connection on which INIT is answered.
 pub struct Connected {
-    /// What was agreed on.
+    /// The agreement.
     pub agreement: Agreement,
     /// The queues of io_uring, where it was agreed on.
     pub rings: Option<Registered>,
@@ -174,7 +174,7 @@ fn reply(device: &DevFuse, unique: u64, answer: &InitOut) -> io::Result<()> {
     }
 }
 
-/// What to answer to what the kernel offers; `optional` is wanted beside what always is.
+/// The answer to the kernel's offer; `optional` flags are wanted beside the fixed ones.
 fn agree(offer: &InitIn, flags2: u32, optional: u64) -> Result<(Agreement, InitOut), String> {
     if offer.major < KERNEL_VERSION {
         return Err(format!("the kernel speaks FUSE {}.{}, 7 is needed", offer.major, offer.minor));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_not_agreed_on() {
+    fn only_offered_features_are_agreed_on() {
         let required = REQUIRED.iter().fold(0, |bits, (bit, _)| bits | bit);
         assert_eq!(agree(&offer(required), u32::MAX, 0).unwrap().0.features, required);
     }

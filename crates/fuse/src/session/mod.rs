@@ -40,7 +40,7 @@ pub enum Reply {
 /// The rest of serving a request.
 pub type Rest = Box<dyn FnOnce(&mut Vec<u8>) -> Reply + Send>;
 
-/// What answers requests. Called from several threads at once.
+/// The server that answers requests. Called from several threads at once.
 pub trait Server: Send + Sync + 'static {
     /// Serves one request. `payload` comes empty and takes the answer's body. For operations that want no reply, the
     /// result is ignored.

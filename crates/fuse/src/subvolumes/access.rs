@@ -1,5 +1,5 @@
-//! What a user may do, checked as the kernel checks it before one of its ioctls: by mode, owner and ACL of the inodes.
-//! Whether the user can get to them, the descriptors of a question have shown.
+//! The permissions of a user, checked as the kernel checks it before one of its ioctls: by mode, owner and ACL of the
+//! inodes. Whether the user can get to them, the descriptors of a question have shown.
 
 use super::Refused;
 use super::perform::must_be_subvolume;
@@ -13,7 +13,7 @@ const STICKY: u32 = 0o1000;
 
 const NOT_PRIVILEGED: &str = "only root with CAP_SYS_ADMIN, or the user who mounted the filesystem, may do this";
 
-/// Who asks.
+/// The asker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The user.
@@ -22,7 +22,7 @@ pub struct Peer {
     pub gid: u32,
     /// More groups.
     pub groups: Vec<u32>,
-    /// What it may do beyond that.
+    /// Further privileges.
     pub capabilities: Capabilities,
 }
 
@@ -63,7 +63,7 @@ impl Capabilities {
 }
 
 impl Peer {
-    /// Whoever may do everything.
+    /// A peer with every privilege.
     pub fn privileged(uid: u32, gid: u32) -> Peer {
         Peer { uid, gid, groups: Vec::new(), capabilities: Capabilities::ALL }
     }

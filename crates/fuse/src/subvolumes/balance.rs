@@ -1,7 +1,7 @@
 //! Questions about the balance of a filesystem.
 //!
-//! Invariant: a balance works on the thread that answers who has asked for it, and is cancelled when that one has gone, as the
-//! kernel's is when its ioctl is killed.
+//! Invariant: a balance works on the thread that answers who has asked for it, and is cancelled when that one has gone,
+//! as the kernel's is when its ioctl is killed.
 
 use super::Refused;
 use super::perform::{Answering, Each, malformed};
@@ -10,7 +10,7 @@ use butterfs_control::{BalancePhase, BalanceRecord};
 use butterfs_fs::{BalanceEnd, BalanceItem, BalanceProgress, BalanceRun, BalanceState};
 use std::time::{Duration, Instant};
 
-/// How often whoever waits for a balance learns how far it is.
+/// The interval of progress reports to those who wait for a balance.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
 impl Answering<'_> {

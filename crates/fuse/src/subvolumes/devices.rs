@@ -1,7 +1,7 @@
 //! Questions about the set of devices: sizes, devices that come and go.
 //!
-//! Work that takes long runs on a thread of its own, and whoever asked learns how far it is. When whoever asked is gone, the
-//! work is told to stop, as a signal stops the kernel's.
+//! Work that takes long runs on a thread of its own, and whoever asked learns how far it is. When whoever asked is
+//! gone, the work is told to stop, as a signal stops the kernel's.
 
 use super::Refused;
 use super::perform::{Answering, Each};
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often progress is told.
+/// The interval of progress reports.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 impl Answering<'_> {

@@ -37,7 +37,8 @@ impl Answering<'_> {
         Ok(id)
     }
 
-    /// A file to be stored anew. Its content stays, so that the kernel takes a lack of permission for a lack of privilege.
+    /// A file to be stored anew. Its content stays, so that the kernel takes a lack of permission for a lack of
+    /// privilege.
     fn rewritable(&self, file: InodeRef) -> Result<InodeId, Refused> {
         let id = self.changed(file)?;
         self.filesystem().check_writable(id, false)?;

@@ -1,4 +1,4 @@
-//! What a question is about: the inodes that whoever asks has reached.
+//! The inodes of a question, which the asker has reached.
 //!
 //! # Invariants
 //! 1. Looking at a descriptor never waits for anybody but this mount's own server: whose it is, is known before more is
@@ -25,7 +25,7 @@ pub struct ReachedInode {
     hold: OnceLock<OwnedFd>,
 }
 
-/// What the inodes of a question are named by.
+/// The names of the inodes of a question.
 #[derive(Clone, Copy, Debug)]
 pub enum Inodes<'a> {
     /// The index of one of these.
@@ -53,9 +53,9 @@ impl ReachedInode {
         Ok(ReachedInode { id, descriptor, holds: Arc::clone(holds), hold: OnceLock::new() })
     }
 
-    /// Refuses changes through a mount, bind mount or remount that is read-only, as the kernel does. A directory's mount
-    /// stays writable as long as the inode is held; that of a file is only looked at, and so is that of a directory in
-    /// which this process may not make files.
+    /// Refuses changes through a mount, bind mount or remount that is read-only, as the kernel does. A directory's
+    /// mount stays writable as long as the inode is held; that of a file is only looked at, and so is that of a
+    /// directory in which this process may not make files.
     pub fn must_be_writable(&self) -> Result<(), Refused> {
         let failed = |error: Errno| Refused::new(error.raw_os_error(), error.to_string());
         let is_read_only = || Refused::new(Errno::ROFS.raw_os_error(), "it is mounted read-only here");

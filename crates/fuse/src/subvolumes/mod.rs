@@ -1,16 +1,19 @@
-//! Answers to what commands ask: for a mount, where the serving process answers over its [control](crate::control) socket,
-//! and for an image that the command has opened itself. The questions are those of [`butterfs_control::question`].
+//! Answers to what commands ask: for a mount, where the serving process answers over its [control](crate::control)
+//! socket, and for an image that the command has opened itself. The questions are those of
+//! [`butterfs_control::question`].
 //!
 //! # Why a socket
 //! The kernel's own way are ioctls on a directory. FUSE passes on those whose number says how much they carry; the ones
 //! that return lists (tree search, inode paths, logical addresses) do not, and the descriptor of a snapshot's source
-//! means nothing in another process. A socket carries all of it, knows its peer's credentials, and passes descriptors on.
+//! means nothing in another process. A socket carries all of it, knows its peer's credentials, and passes descriptors
+//! on.
 //!
-//! What the kernel would check is checked here. A [`ReachedInode`] is a descriptor of the peer's: it shows that the peer could
-//! get there, that it is on this filesystem, and whether the mount that it was reached through may be written to. Whether
-//! the peer may write in a directory, or owns a subvolume, [`Access`] says. Root with CAP_SYS_ADMIN, and the
-//! user whose process serves the mount (who could open the image as well), may do everything that the mount allows. Other
-//! capabilities count as in the kernel: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID.
+//! Permissions that the kernel would check are checked here. A [`ReachedInode`] is a descriptor of the peer's: it shows
+//! that the peer could get there, that it is on this filesystem, and whether the mount that it was reached through may
+//! be written to. Whether the peer may write in a directory, or owns a subvolume, [`Access`] says. Root with
+//! CAP_SYS_ADMIN, and the user whose process serves the mount (who could open the image as well), may do everything
+//! that the mount allows. Other capabilities count as in the kernel: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER,
+//! CAP_FSETID.
 //!
 //! Questions about streams are answered by whoever makes and applies streams.
 

@@ -12,16 +12,16 @@ use butterfs_fs::{Caller, Errno, Filesystem, Generation, Ino, InodeId, Logical, 
 /// How many subvolumes, or extents, are in memory at a time.
 pub(super) const AT_ONCE: usize = 512;
 
-/// How often others may exchange names under a deletion before it gives up.
+/// The number of times that others may exchange names under a deletion before it gives up.
 const EXCHANGES: usize = 100;
 
-/// Where a question is asked.
+/// The stage of a question.
 pub struct Stage<'a> {
     /// The filesystem.
     pub filesystem: &'a Filesystem,
-    /// Who asks.
+    /// The asker.
     pub peer: &'a Peer,
-    /// What the question names.
+    /// The inodes that the question names.
     pub inodes: Inodes<'a>,
     /// Told of each directory entry that was made or removed.
     pub changed: &'a dyn Fn(InodeId, &[u8]),

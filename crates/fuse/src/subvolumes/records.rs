@@ -1,4 +1,4 @@
-//! What the engine says, as records.
+//! Values of the engine as records.
 
 use butterfs_control::{
     Compression, DeviceRecord, ExtentKind, FileExtentRecord, NewExtent, Stamp, SubvolumeRecord, WorkCounts,
@@ -7,7 +7,7 @@ use butterfs_fs::file_extent::{self, FileExtent};
 use butterfs_fs::subvolume::SubvolumeInfo;
 use butterfs_fs::{Algorithm, DeviceId, DeviceStats, Filesystem};
 
-/// What is known about a subvolume; `directory_path` leads to its entry inside the subvolume that holds it.
+/// The properties of a subvolume; `directory_path` leads to its entry inside the subvolume that holds it.
 pub fn subvolume(info: &SubvolumeInfo, directory_path: Vec<u8>) -> SubvolumeRecord {
     let (parent, directory, name) = match &info.backref {
         Some((tree, ino, name)) => (tree.0, ino.0, name.clone()),
@@ -79,14 +79,14 @@ pub fn file_extent(extent: &FileExtent, shared: bool) -> FileExtentRecord {
     }
 }
 
-/// What went wrong on a device.
+/// The error counters of a device.
 pub fn device((id, name, stats): (DeviceId, String, DeviceStats)) -> DeviceRecord {
     let DeviceStats { write_errors, read_errors, flush_errors, corruption_errors, generation_errors } = stats;
     let id = id.0;
     DeviceRecord { id, name, write_errors, read_errors, flush_errors, corruption_errors, generation_errors }
 }
 
-/// What the engine has done so far.
+/// Counters of the engine's work.
 pub fn work(filesystem: &Filesystem) -> WorkCounts {
     let (work, (longest_stop_steps, longest_stop_reads)) = (filesystem.work(), filesystem.take_longest_stop());
     WorkCounts { nodes: work.nodes, items: work.items, reads: work.reads, longest_stop_steps, longest_stop_reads }

@@ -1,7 +1,7 @@
 //! Questions about scrub, error counters and health.
 //!
-//! A scrub belongs to whoever asked for it: it is cancelled when the answer is not wanted any more. Only those who may do
-//! everything may ask: findings have names of files that others may not read.
+//! A scrub belongs to whoever asked for it: it is cancelled when the answer is not wanted any more. Only those who may
+//! do everything may ask: findings have names of files that others may not read.
 
 use super::perform::{Answering, Each, malformed};
 use super::{Refused, records};
@@ -18,7 +18,7 @@ use butterfs_fs::scrub::{
 use butterfs_fs::{DeviceId, Errno, Filesystem};
 use std::time::{Duration, Instant};
 
-/// How often whoever asked learns how far it is.
+/// The interval of progress reports to the asker.
 const EACH: Duration = Duration::from_secs(1);
 /// Polling interval for findings.
 const LOOK: Duration = Duration::from_millis(100);
@@ -130,7 +130,7 @@ fn tell(filesystem: &Filesystem, scrub: &Scrub, each: Each<'_, ScrubNews>) -> Re
     }
 }
 
-/// How far the scrub of a filesystem is, or how the last one ended.
+/// The progress of the scrub of a filesystem, or how the last one ended.
 fn state_of(filesystem: &Filesystem) -> ScrubState {
     let fsid = filesystem.superblock().fsid;
     let (totals, limits) = (filesystem.scrub_totals(), filesystem.scrub_limits());
@@ -168,7 +168,7 @@ fn device_of(lane: &LaneProgress, idle: ScrubDevice) -> ScrubDevice {
     }
 }
 
-/// Where an earlier run ended.
+/// The position at which an earlier run ended.
 fn lane(device: &ScrubEarlier) -> LaneProgress {
     let mut counters = Counters::default();
     for ((name, _), value) in Counters::default().named().iter().zip(&device.counters) {

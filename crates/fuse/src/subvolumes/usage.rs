@@ -1,6 +1,7 @@
 //! Questions about space: what block groups, chunks, devices and files take.
 //!
-//! As in the kernel everybody learns the totals; where chunks lie, and the devices, only those who administer the system.
+//! As in the kernel everybody learns the totals; where chunks lie, and the devices, only those who administer the
+//! system.
 
 use super::Refused;
 use super::perform::{AT_ONCE, Answering, Each};

@@ -1,9 +1,9 @@
 //! On which processors a thread of a queue runs.
 //!
-//! At home, on the queue's processor: the client waits there, and waking a thread of another one costs more than a small
-//! request. One with much to do is served wherever a processor is free. At home it would take turns with the client that
-//! works on what came before, and so would the threads that help with it, which begin with the processors of who starts
-//! them.
+//! At home, on the queue's processor: the client waits there, and waking a thread of another one costs more than a
+//! small request. One with much to do is served wherever a processor is free. At home it would take turns with the
+//! client that works on what came before, and so would the threads that help with it, which begin with the processors
+//! of who starts them.
 
 use crate::protocol::request::opcode;
 use crate::protocol::wire::{InHeader, ReadIn};
@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 /// Bytes of a read or write that has much to do: more than one compressed extent.
 const MUCH_BYTES: usize = 128 << 10;
 
-/// Where the current thread runs. A copy is for a thread that it starts.
+/// The processors of the current thread. A copy is for a thread that it starts.
 #[derive(Clone, Copy)]
 pub struct Affinity {
     home: CpuSet,

@@ -45,7 +45,7 @@ pub struct Carrier {
     has_request: bool,
 }
 
-/// What a completion means.
+/// The meaning of a completion.
 enum Came {
     Request,
     /// A signal, or the kernel asks for patience: the same command again.
@@ -121,7 +121,7 @@ struct Queue {
     finishing: AtomicUsize,
 }
 
-/// What carriers share.
+/// The state that carriers share.
 pub struct Shared {
     /// The connection; commands name its descriptor.
     device: OwnedFd,
@@ -135,8 +135,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For `queues` queues of the connection that `device` is a descriptor of, each with `threads` threads whose entries
-    /// the kernel has.
+    /// For `queues` queues of the connection that `device` is a descriptor of, each with `threads` threads whose
+    /// entries the kernel has.
     pub fn new(device: OwnedFd, exchange: Arc<dyn Exchange>, log: Log, queues: usize, threads: usize) -> Shared {
         let queue = || Queue { idle: threads.into(), threads: threads.into(), finishing: AtomicUsize::new(0) };
         let running = Mutex::new(queues * threads);

@@ -13,7 +13,7 @@ use zerocopy::{Immutable, IntoBytes};
 #[derive(Debug)]
 pub struct DevFuse(OwnedFd);
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     /// A request of so many bytes.

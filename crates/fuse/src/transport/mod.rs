@@ -1,5 +1,5 @@
-//! Where requests come from and replies go: the classic `/dev/fuse`, read by a pool of threads ([`workers`]), and
-//! beside it io_uring where the kernel offers it ([`rings`]).
+//! The source of requests and the destination of replies: the classic `/dev/fuse`, read by a pool of threads
+//! ([`workers`]), and beside it io_uring where the kernel offers it ([`rings`]).
 //!
 //! A transport moves bytes; what they mean is [`session`](crate::session)'s. Both call the same [`Exchange`].
 //!
@@ -41,7 +41,7 @@ pub enum Transport {
     Uring,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 pub enum Served {
     /// The reply is this header with what is in the payload.
     Reply(OutHeader),

@@ -2,7 +2,7 @@
 //! the commands that hand them over.
 //!
 //! ```text
-//! page 0   Headers ......................... header, operation     the end of this page: where a request is put together
+//! page 0   Headers ......................... header, operation    (a request is put together at the end of this page)
 //! page 1.. names and data, MAX_DATA_BYTES
 //! ```
 //!
@@ -10,8 +10,8 @@
 //! request is in one piece, as over `/dev/fuse`, without its data being copied.
 //!
 //! # Invariants
-//! 1. Between [`RingEntry::register`] or [`RingEntry::commit`] and the completion of that command the memory is the kernel's;
-//!    nothing here touches it. In between it is this process's alone.
+//! 1. Between [`RingEntry::register`] or [`RingEntry::commit`] and the completion of that command the memory is the
+//!    kernel's; nothing here touches it. In between it is this process's alone.
 //! 2. The memory outlives the ring that the commands are in: an entry is dropped after its ring.
 
 #![allow(unsafe_code)]
@@ -28,7 +28,7 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where the data begins. No page of the kernel's is smaller, and none has to be larger.
+/// The position at which the data begins. No page of the kernel's is smaller, and none has to be larger.
 const DATA_AT: usize = 4096;
 const REGION_BYTES: usize = DATA_AT + MAX_DATA_BYTES;
 /// Memory beyond this much data is given back now and then.
@@ -74,7 +74,8 @@ impl RingEntry {
         const LEN_AT: usize = 24;
         let bytes = (&raw mut command).cast::<u8>();
         let parts = self.parts.len() as u32;
-        // SAFETY: `Entry128` is the 128 bytes of a submission, `repr(C)`, all of them plain numbers; the place is in it.
+        // SAFETY: `Entry128` is the 128 bytes of a submission, `repr(C)`, all of them plain numbers; the place is in
+        // it.
         unsafe { bytes.add(LEN_AT).cast::<[u8; 4]>().write(parts.to_ne_bytes()) };
         command
     }
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_none() {
+    fn malformed_entries_are_no_requests() {
         let mut entry = RingEntry::new(0).unwrap();
         let too_much = MAX_DATA_BYTES as u32 + 1;
         for (len, claimed) in [(39, 0), (40, 1), (40 + 129, 0), (u32::MAX, 0), (40 + too_much, too_much), (0, u32::MAX)]

@@ -28,7 +28,7 @@ pub const ENTRIES: usize = 64;
 pub const FEWEST_ENTRIES: usize = 8;
 /// Most processors: each takes threads before the first request.
 const MOST_QUEUES: usize = 64;
-/// What the kernel says about itself.
+/// The kernel's parameter for io_uring.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// How long a thread may take to set up what it needs.
@@ -50,7 +50,7 @@ pub fn why_not_offered() -> String {
     }
 }
 
-/// How far it has come, which the threads wait for.
+/// The progress, which the threads wait for.
 enum SetupPhase {
     Prepare,
     Register(RawFd),
@@ -59,10 +59,10 @@ enum SetupPhase {
     Abandoned,
 }
 
-/// Where the threads and who starts them wait for each other.
+/// A meeting point of the threads and the thread that starts them.
 struct Gate {
     state: Mutex<SetupState>,
-    /// How many threads there are to be.
+    /// The number of threads wanted.
     threads: usize,
     advanced: Condvar,
     reported: Condvar,

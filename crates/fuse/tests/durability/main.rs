@@ -1,6 +1,6 @@
 //! Every way of asking for durability, with a power cut right after the kernel reported completion: what was written is
-//! there. A process that is killed would prove nothing, because what it wrote to an image stays in the page cache; so the
-//! filesystem stands on a device that forgets whatever no flush has covered.
+//! there. A process that is killed would prove nothing, because what it wrote to an image stays in the page cache; so
+//! the filesystem stands on a device that forgets whatever no flush has covered.
 
 #[path = "../engine/mod.rs"]
 mod engine;
@@ -196,12 +196,12 @@ fn every_way(test: &str, transport: &str) {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_power_cut_over_dev_fuse() {
+fn acknowledged_writes_survive_a_power_cut_over_dev_fuse() {
     every_way("durable_over_dev_fuse", "classic");
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_power_cut_over_io_uring() {
+fn acknowledged_writes_survive_a_power_cut_over_io_uring() {
     const TEST: &str = "durable_over_io_uring";
     if transport::io_uring(TEST) {
         every_way(TEST, "uring");

@@ -1,7 +1,8 @@
 //! The other process: serves a filesystem whose device forgets what was not flushed, and says what a power cut leaves.
 //!
-//! It reads questions from its standard input, one a line (`NAME OFFSET`), and answers each with the bytes that the file
-//! has there after a power cut at this moment, as runs of one byte. A process of its own can be killed whatever hangs.
+//! It reads questions from its standard input, one a line (`NAME OFFSET`), and answers each with the bytes that the
+//! file has there after a power cut at this moment, as runs of one byte. A process of its own can be killed whatever
+//! hangs.
 
 use crate::engine::LEN;
 use crate::volatile::VolatileDevice;
@@ -19,9 +20,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const DEVICE_BYTES: u64 = 512 << 20;
-/// What begins the lines that are answers.
+/// The first character of the lines that are answers.
 pub const ANSWER: &str = "@";
-/// Where to mount, what to show as mounted, and the transport.
+/// The variables for the mount point, the source name, and the transport.
 pub const VARIABLES: [&str; 3] = ["DURABILITY_AT", "DURABILITY_IMAGE", "DURABILITY_TRANSPORT"];
 
 /// The server's life; nothing where nobody asked for it.

@@ -7,9 +7,9 @@ use std::io;
 /// See the [module](self).
 #[derive(Debug)]
 pub struct VolatileDevice {
-    /// What reads show.
+    /// The content that reads show.
     seen: MemoryDevice,
-    /// What a power cut leaves.
+    /// The content after a power cut.
     durable: MemoryDevice,
     /// Writes since the last flush began, in order.
     pending: Mutex<Vec<(u64, Vec<u8>)>>,
@@ -21,7 +21,7 @@ impl VolatileDevice {
         VolatileDevice { seen: content.snapshot(), durable: content.snapshot(), pending: Mutex::default() }
     }
 
-    /// What a power cut leaves at this moment.
+    /// The content after a power cut at this moment.
     pub fn after_power_cut(&self) -> MemoryDevice {
         self.durable.snapshot()
     }

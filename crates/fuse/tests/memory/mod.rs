@@ -38,14 +38,14 @@ struct Node {
     lookups: u64,
 }
 
-/// How many lookups wait for each other.
+/// The number of lookups that wait for each other.
 pub const MEETING: usize = 40;
 
 /// See the [module](self).
 #[derive(Clone)]
 pub struct Memory(Arc<Shared>);
 
-/// What the clones share.
+/// The state that the clones share.
 pub struct Shared {
     nodes: Mutex<HashMap<u64, Node>>,
     next: AtomicU64,
@@ -60,7 +60,7 @@ pub struct Shared {
     pub destroyed: AtomicU64,
     /// Calls of FSYNC.
     pub fsyncs: AtomicU64,
-    /// What happens between the arrival of the next WRITE and its effect.
+    /// A hook between the arrival of the next WRITE and its effect.
     pub before_write: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -218,7 +218,7 @@ fn opened(payload: &mut Vec<u8>) {
     payload.extend_from_slice(OpenOut { open_flags, ..OpenOut::default() }.as_bytes());
 }
 
-/// What changed says when.
+/// Sets the time of the last change.
 fn touch(node: &mut Node) {
     let (sec, nsec) = now();
     let attr = &mut node.attr;

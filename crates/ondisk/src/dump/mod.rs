@@ -4,7 +4,7 @@
 //! layout that [`tree_checker::check_layout`](crate::tree_checker::check_layout) ensures, no bytes make them panic,
 //! and a payload that is too short reads as zeros where it ends.
 //!
-//! What version 6.2 does not know (simple quotas, the RAID stripe tree) is printed as it prints it, by number.
+//! Items that version 6.2 does not know (simple quotas, the RAID stripe tree) are printed as it prints them, by number.
 //! Reading blocks and walking trees is the command's business.
 
 mod extent_items;
@@ -174,7 +174,7 @@ fn uuid(bytes: [u8; 16]) -> uuid::Uuid {
     uuid::Uuid::from_bytes(bytes)
 }
 
-/// What of a name is printed: at most [`NAME_MAX`] bytes, and none after a NUL.
+/// The part of a name that is printed: at most [`NAME_MAX`] bytes, and none after a NUL.
 fn printable(name: &[u8]) -> &[u8] {
     let name = &name[..name.len().min(NAME_MAX)];
     &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len())]

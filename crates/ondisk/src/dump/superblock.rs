@@ -262,13 +262,14 @@ mod tests {
         let text = incompat(0x2001);
         assert_eq!(
             text,
-            "incompat_flags\t\t0x2001\n\t\t\t( MIXED_BACKREF |\n\t\t\t  EXTENT_TREE_V2 |\n\t\t\t  unknown flag: 0x2000 )"
+            "incompat_flags\t\t0x2001\n\t\t\t( MIXED_BACKREF |\n\t\t\t  EXTENT_TREE_V2 |\n\t\t\t  unknown flag: 0x2000 \
+             )"
         );
         assert!(incompat(0x2000).starts_with("incompat_flags\t\t0x2000\n\t\t\t( unknown flag: 0x2000 )"));
     }
 
     #[test]
-    fn what_cannot_be_shown_is_replaced() {
+    fn unprintable_characters_are_replaced() {
         let text = lines(|sb| sb.label[..6].copy_from_slice(b"a\xff\nb\0c"), "label", 1);
         assert_eq!(text, "label\t\t\ta..b");
         let text = lines(|sb| sb.magic = *b"\x01BH fS_M", "magic", 1);

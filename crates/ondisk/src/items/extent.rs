@@ -48,8 +48,8 @@ pub struct ExtentDataRef {
 }}
 
 layout! { 9,
-/// `btrfs_extent_inline_ref`, behind an [`ExtentItem`]. One to data by its owner is the type and an [`ExtentDataRef`]; one to
-/// data by its leaf is followed by a [`SharedDataRef`].
+/// `btrfs_extent_inline_ref`, behind an [`ExtentItem`]. One to data by its owner is the type and an [`ExtentDataRef`];
+/// one to data by its leaf is followed by a [`SharedDataRef`].
 pub struct InlineRef {
     /// The key type of the reference.
     pub kind: u8,

@@ -172,9 +172,9 @@ pub struct FileExtentBody {
 layout! { 53,
 /// `btrfs_file_extent_item`, regular or preallocated.
 pub struct FileExtent {
-    /// What inline extents have too.
+    /// The fields that inline extents have too.
     pub head: FileExtentHead,
-    /// Where the data is.
+    /// The place of the data.
     pub body: FileExtentBody,
 }}
 

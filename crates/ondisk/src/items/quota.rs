@@ -12,7 +12,7 @@ pub struct QgroupStatus {
     pub generation: U64,
     /// [`QgroupStatus::ON`], [`QgroupStatus::RESCAN`], [`QgroupStatus::INCONSISTENT`].
     pub flags: U64,
-    /// Where a rescan goes on.
+    /// The point at which a rescan continues.
     pub rescan: U64,
 }}
 

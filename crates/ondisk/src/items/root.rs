@@ -26,7 +26,7 @@ pub struct RootItem {
     pub flags: U64,
     /// 0 for a deleted tree.
     pub refs: U32,
-    /// Where dropping the tree goes on.
+    /// The key at which dropping the tree continues.
     pub drop_progress: DiskKey,
     /// Level of `drop_progress`.
     pub drop_level: u8,

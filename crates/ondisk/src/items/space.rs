@@ -167,7 +167,7 @@ pub struct DevReplaceItem {
     pub time_stopped: U64,
     /// Writes to the new device that failed.
     pub write_errors: U64,
-    /// What no copy could be read of.
+    /// Bytes of which no copy could be read.
     pub uncorrectable_read_errors: U64,
 }}
 
@@ -203,8 +203,8 @@ pub struct LeftState {
 }}
 
 layout! { 208,
-/// (`STALE_DEVICE`, `PERSISTENT_ITEM`, device): the device has missed writes. Not of the kernel's format: it keeps such items and
-/// gives them no meaning, and so does `btrfs check`.
+/// (`STALE_DEVICE`, `PERSISTENT_ITEM`, device): the device has missed writes. Not of the kernel's format: it keeps such
+/// items and gives them no meaning, and so does `btrfs check`.
 pub struct StaleDevice {
     /// The first transaction of which it may lack something.
     pub since: U64,

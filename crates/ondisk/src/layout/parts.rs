@@ -9,12 +9,12 @@ use crate::key::{Key, KeyType, objectid};
 pub struct Part {
     /// Its offset in bytes.
     pub at: usize,
-    /// What it is.
+    /// The kind.
     pub structure: &'static Structure,
 }
 
-/// The structures of the payload of `key`, in order, as far as they lie in it. What lies in none of them is names, values,
-/// checksums and bitmaps, or of a type that has no declared structure.
+/// The structures of the payload of `key`, in order, as far as they lie in it. What lies in none of them is names,
+/// values, checksums and bitmaps, or of a type that has no declared structure.
 pub fn parts(key: Key, payload: &[u8]) -> Vec<Part> {
     let mut found = Parts { payload, at: 0, parts: Vec::new() };
     match key.kind {

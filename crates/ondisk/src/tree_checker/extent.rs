@@ -72,7 +72,7 @@ fn check_data_extent<'a>(key: Key, flags: u64, rest: &'a [u8], ctx: &CheckContex
     Ok(rest)
 }
 
-/// Where an inline reference sorts: by type, then by sequence number downwards.
+/// The sort order of an inline reference: by type, then by sequence number downwards.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 struct InlineRefOrder(u8, std::cmp::Reverse<u64>);
 

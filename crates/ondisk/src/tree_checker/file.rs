@@ -79,7 +79,7 @@ fn check_no_overlap(item: &Item, ctx: &CheckContext) -> Result<(), String> {
     Ok(())
 }
 
-/// Where in the file an extent that passed its own checks ends.
+/// The end, in the file, of an extent that passed its own checks.
 fn end_of(offset: u64, data: &[u8], ctx: &CheckContext) -> u64 {
     match (FileExtentHead::ref_from_prefix(data), FileExtent::ref_from_bytes(data)) {
         (Ok((head, _)), _) if head.kind == file_extent_type::INLINE => {

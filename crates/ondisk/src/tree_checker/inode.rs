@@ -95,7 +95,7 @@ pub(super) fn check_inode_extref(item: &Item) -> Result<(), String> {
     Ok(())
 }
 
-/// What follows a name of `len` bytes at the start of `rest`.
+/// The bytes behind a name of `len` bytes at the start of `rest`.
 fn skip_name(rest: &[u8], len: u16) -> Result<&[u8], String> {
     let len = usize::from(len);
     ensure!((1..=NAME_MAX).contains(&len), "invalid name length, have {len} expect [1, {NAME_MAX}]");

@@ -25,7 +25,7 @@ use crate::units::{Generation, MAX_LEVELS, TreeId};
 use std::fmt;
 use zerocopy::FromBytes;
 
-/// What the rules depend on.
+/// The parameters of the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckContext {
     /// Bytes of a tree block.
@@ -126,7 +126,7 @@ struct Item<'a> {
     owner: TreeId,
 }
 
-/// What a whole leaf needs to remember from item to item.
+/// The state that is kept from item to item of a leaf.
 #[derive(Default)]
 struct LeafState {
     /// Inode number and mode of the last INODE_ITEM.
@@ -182,7 +182,7 @@ fn check_level(header: &Header) -> Result<(), String> {
     Ok(())
 }
 
-/// What is wrong, and with which slot.
+/// A fault, and the slot it is in.
 type Fault = (Option<usize>, String);
 
 fn check_node(header: &Header, body: &[u8], ctx: &CheckContext) -> Result<(), Fault> {

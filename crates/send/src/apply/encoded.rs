@@ -1,4 +1,4 @@
-//! What an encoded write says, in terms of the codecs.
+//! An encoded write, in terms of the codecs.
 
 use super::Failure;
 use crate::wire::Command;

@@ -5,8 +5,8 @@
 //! StreamTarget    a filesystem of ours ([`Engine`]); a directory of any filesystem ([`Directory`])
 //! ```
 //!
-//! 1. Paths are checked before a target sees them: relative, no empty component, no `.` or `..`; the name of a subvolume
-//!    is one component. Stream targets never follow a symbolic link.
+//! 1. Paths are checked before a target sees them: relative, no empty component, no `.` or `..`; the name of a
+//!    subvolume is one component. Stream targets never follow a symbolic link.
 //! 2. A section (what a SUBVOL or SNAPSHOT begins) grows under a name that says that it is not complete
 //!    ([`partial_name`]), and gets its own name last. A section with an error never gets it.
 //! 3. Nothing but the section is changed.
@@ -30,16 +30,16 @@ use crate::wire::{self, Command, Decoder, Event, StreamPosition, Uuid, Version};
 use std::fmt;
 use std::io::Read;
 
-/// What a SUBVOL or SNAPSHOT begins.
+/// A section, which a SUBVOL or SNAPSHOT begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Section<'a> {
     /// The subvolume's name.
     pub name: &'a [u8],
-    /// What it will be known as.
+    /// The received UUID.
     pub uuid: Uuid,
     /// The sender's transaction.
     pub transid: u64,
-    /// What it is a snapshot of: UUID and the sender's transaction.
+    /// The parent: UUID and the sender's transaction.
     pub parent: Option<(Uuid, u64)>,
 }
 
@@ -79,11 +79,11 @@ impl From<butterfs_fs::Error> for Failure {
 /// The result of a command.
 pub type Outcome = Result<(), Failure>;
 
-/// Where a stream goes.
+/// The target of a stream.
 pub trait StreamTarget {
     /// Begins a section under its partial name.
     fn begin(&mut self, section: &Section<'_>) -> Outcome;
-    /// What the user is to know of the section that was begun last; each sentence is returned once.
+    /// Messages to the user about the section that was begun last; each sentence is returned once.
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -112,16 +112,16 @@ impl Default for Options {
     }
 }
 
-/// What is wrong, at one position of the stream.
+/// An error at one position of the stream.
 #[derive(Debug)]
 pub enum Error {
     /// The stream itself.
     Stream(wire::Error),
     /// Carrying out a command.
     Command {
-        /// Where it stands.
+        /// The position.
         position: StreamPosition,
-        /// What it was to do, as [`words::brief`] puts it.
+        /// The operation, as [`words::brief`] puts it.
         what: String,
         /// Why it was not done.
         failure: Failure,
@@ -161,7 +161,7 @@ pub trait Observer {
     fn error(&mut self, error: &Error);
 }
 
-/// What was received.
+/// The result of receiving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
     /// Complete streams.

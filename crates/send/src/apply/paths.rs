@@ -6,7 +6,7 @@ use butterfs_fs::Errno;
 
 /// The longest name of a directory entry.
 const NAME_MAX: usize = 255;
-/// What is appended to the name of a subvolume that is not complete.
+/// The suffix of the name of a subvolume that is not complete.
 const SUFFIX: &[u8] = b".partial";
 
 /// The name of a subvolume while it is being received. A name that has no room for the suffix is cut.

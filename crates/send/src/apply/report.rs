@@ -14,7 +14,7 @@ pub enum ReceiveReport {
     Err(String),
     /// An error, without the word that says so.
     Error(String),
-    /// How far it is.
+    /// The progress.
     Progress {
         /// Bytes of the input.
         bytes: u64,

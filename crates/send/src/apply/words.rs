@@ -1,4 +1,4 @@
-//! What users read about commands: the lines of `btrfs receive -v -v`, and the beginning of an error.
+//! The description of commands for users: the lines of `btrfs receive -v -v`, and the beginning of an error.
 
 use crate::wire::{Command, Uuid};
 use std::borrow::Cow;

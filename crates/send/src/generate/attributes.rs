@@ -29,7 +29,7 @@ const FLAGS_THAT_LOCK: u64 = inode_flags::IMMUTABLE | inode_flags::APPEND;
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 const EMPTY_ACL: [u8; 4] = [2, 0, 0, 0];
 
-/// What was done to an inode that has consequences for its attributes.
+/// Operations on an inode that have consequences for its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disturbed {
     /// Owner or group may be others than one would think.

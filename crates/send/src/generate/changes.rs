@@ -34,7 +34,7 @@ pub const ROOT: Object = Object { ino: Ino::ROOT_DIR.0, fresh: false };
 pub struct DirEntry {
     /// The directory.
     pub directory: u64,
-    /// What it leads to.
+    /// The target.
     pub ino: u64,
     name_at: u64,
     name_len: u16,
@@ -42,7 +42,7 @@ pub struct DirEntry {
     pub is_directory: bool,
 }
 
-/// What became of an inode number.
+/// The outcome of an inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InodeChange {
     /// The old snapshot's inode is not in the new one.

@@ -27,14 +27,14 @@ const MOST_POSITIONS: usize = 256;
 /// The largest sector that a receiver can have.
 const LARGEST_SECTOR: u64 = 64 << 10;
 
-/// Where content comes from.
+/// The source of content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The UUID that the source's subvolume is known by; none for the one being sent.
     pub subvolume: Option<(Uuid, u64)>,
     /// The file.
     pub path: Vec<u8>,
-    /// Where in the file.
+    /// The offset in the file.
     pub offset: u64,
     /// How much.
     pub len: u64,
@@ -45,9 +45,9 @@ pub struct Source {
 pub struct Wanted<'a> {
     /// The file.
     pub ino: u64,
-    /// Where it begins.
+    /// The position at which it begins.
     pub start: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
     /// Size of the file.
     pub size: u64,
@@ -56,7 +56,7 @@ pub struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Where in the extent it begins.
+    /// The offset in the extent at which it begins.
     fn within(&self) -> u64 {
         self.extent.offset + (self.start - self.extent.start)
     }
@@ -176,7 +176,7 @@ impl<'r> Clones<'r> {
         best
     }
 
-    /// What a file of a snapshot has of the content at `start`.
+    /// The part of a file of a snapshot that shares the content at `start`.
     fn in_root(
         &self,
         (root, reader): (Option<usize>, &SnapshotReader),

@@ -27,7 +27,7 @@ use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Key, KeyType};
 use std::ops::ControlFlow;
 
-/// What all files of a section are sent with.
+/// The state that all files of a section share.
 pub struct Contents<'c, 'r, 'o, 'scope, 'env> {
     pub(super) old: Option<&'r SnapshotReader>,
     pub(super) new: &'r SnapshotReader,

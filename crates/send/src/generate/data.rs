@@ -33,13 +33,13 @@ struct Piece {
     len: u64,
 }
 
-/// Where the content of a file stands.
+/// The state of the content of a file.
 pub struct FileData {
     size: u64,
     /// Behind this the receiver has neither data nor space.
     old_limit: u64,
     begun: bool,
-    /// What is compared next, and how many items there are in it.
+    /// The range that is compared next, and its number of items.
     dirty: Range<u64>,
     dirty_items: usize,
     pieces: Vec<Piece>,

@@ -1,5 +1,5 @@
-//! The attributes of directories, each directory's once, when nothing in it changes any more: the deepest first, so that
-//! whoever lacks the right to look into one afterwards need not.
+//! The attributes of directories, each directory's once, when nothing in it changes any more: the deepest first, so
+//! that whoever lacks the right to look into one afterwards need not.
 
 use super::attributes::{self, Disturbed, change_xattrs, set_xattr};
 use super::changes::{Changes, ROOT, living_inode};

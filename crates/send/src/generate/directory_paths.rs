@@ -1,4 +1,4 @@
-//! Where directories are at the moment, while names are being changed at the receiver.
+//! The present paths of directories, while names are being changed at the receiver.
 //!
 //! Invariant: a directory of the old snapshot is where that snapshot has it until it is moved here; one of the new
 //! snapshot exists from when it is put somewhere here.
@@ -47,7 +47,7 @@ impl<'a> DirectoryPaths<'a> {
         !directory.fresh || self.moved.contains_key(&directory)
     }
 
-    /// Where a directory is.
+    /// The path of a directory.
     pub fn of(&mut self, directory: Object) -> Result<ParentAndName> {
         if let Some(found) = self.moved.get(&directory) {
             return Ok(found.clone());

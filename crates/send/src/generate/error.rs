@@ -8,13 +8,13 @@ use std::io;
 /// See the [module](self).
 #[derive(Debug)]
 pub enum Error {
-    /// What is being sent cannot be read.
+    /// The snapshot cannot be read.
     Filesystem(FsError),
     /// The stream cannot be written.
     Output(io::Error),
     /// A value that the stream has no room for.
     Unencodable(Unencodable),
-    /// Whoever is told of the progress wanted no more.
+    /// The progress callback asked to stop.
     Stopped,
 }
 

@@ -81,7 +81,7 @@ pub fn overlapping(reader: &SnapshotReader, ino: u64, range: &Range<u64>) -> Res
     Ok(found)
 }
 
-/// Where the last extent of a file ends that `counts`; 0 when none does.
+/// The end of the last extent of a file that `counts`; 0 if none does.
 pub fn last_end(reader: &SnapshotReader, ino: u64, counts: impl Fn(&Extent) -> bool) -> Result<u64> {
     let mut behind = Key::new(ino, KeyType(KeyType::EXTENT_DATA.0 + 1), 0);
     while let Some((key, payload)) = reader.last_before(behind)?.filter(|(key, _)| is_extent_of(*key, ino)) {

@@ -1,4 +1,4 @@
-//! What new files and directories would get from the directory they are made in, and must not.
+//! Attributes that new files and directories would inherit from their directory, and must not.
 //!
 //! A directory of the old snapshot may hand down a default ACL, a compression property, and by its set-group-id bit its
 //! group. The first two are taken off the directory before something is made in it, and put back with the directory's

@@ -1,4 +1,4 @@
-//! What one `butterfs send` does: several subvolumes one after the other, each with its parent and clone sources.
+//! The job of one `butterfs send`: several subvolumes one after the other, each with its parent and clone sources.
 
 use super::error::{Error, Result};
 use super::output::{Progress, Sink, Watch};
@@ -10,9 +10,9 @@ use butterfs_fs::{Errno, Filesystem, SnapshotReader, TreeId};
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// What is sent, in this order.
+    /// The subvolumes to send, in this order.
     pub subvolumes: Vec<TreeId>,
-    /// What all of them are made from. Without it, and with clone sources, each one's is chosen among those.
+    /// The parent of all of them. Without it, and with clone sources, each one's is chosen among those.
     pub parent: Option<TreeId>,
     /// Snapshots that the receiver has.
     pub clone_sources: Vec<TreeId>,

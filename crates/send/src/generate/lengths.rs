@@ -1,7 +1,7 @@
 //! Whether the paths of what is new fit into a stream, found before anything is written.
 //!
-//! Looked at are the directories that the new snapshot has at new places, and what is in those that leave little room for
-//! a name. What else is sent lies where the old snapshot had it too, or is refused when its path is made.
+//! Looked at are the directories that the new snapshot has at new places, and what is in those that leave little room
+//! for a name. What else is sent lies where the old snapshot had it too, or is refused when its path is made.
 
 use super::changes::{Changes, DirEntry, ROOT};
 use super::error::{Error, Result};

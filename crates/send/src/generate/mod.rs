@@ -1,4 +1,5 @@
-//! Two snapshots to the stream of commands that makes one out of the other; or one snapshot to the stream that makes it.
+//! Two snapshots to the stream of commands that makes one out of the other; or one snapshot to the stream that makes
+//! it.
 //!
 //! ```text
 //! changes ─► plan: directories, moves, removals ─► contents: files ─► directories: their attributes
@@ -8,10 +9,10 @@
 //! once for everything else, file by file. What both share is read neither time.
 //!
 //! # Memory
-//! Besides buffers and caches of a fixed size (about 40 MiB, and 16 MiB for each clone source), a section holds 150 bytes
-//! and the names for each file that was renamed, moved or deleted, and about 300 bytes and the path for each directory
-//! that is made, moved or given something new. It holds nothing for a file that is new, or that changed under its old
-//! name.
+//! Besides buffers and caches of a fixed size (about 40 MiB, and 16 MiB for each clone source), a section holds 150
+//! bytes and the names for each file that was renamed, moved or deleted, and about 300 bytes and the path for each
+//! directory that is made, moved or given something new. It holds nothing for a file that is new, or that changed under
+//! its old name.
 //!
 //! # Not here
 //! Which snapshot is the parent, and what a command line says; how the stream is applied.

@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! 1. Where steps wait for each other in a ring, one of them is taken half: what it moves, makes or removes gets a name
-//!    in the root directory that neither snapshot has there. That ends the waiting for it for good, so there are at most
-//!    as many such names as rings.
+//!    in the root directory that neither snapshot has there. That ends the waiting for it for good, so there are at
+//!    most as many such names as rings.
 //! 2. When all steps are taken, every directory is where the new snapshot has it, and every name of a new file is free.
 //! 3. Nothing is written into files meanwhile.
 
@@ -53,7 +53,7 @@ enum Progress {
 struct NamespaceStep {
     kind: Kind,
     progress: Progress,
-    /// What it is about has a temporary name in the root directory.
+    /// Its subject has a temporary name in the root directory.
     aside: bool,
     /// Number of the removed entry.
     from: u32,
@@ -78,7 +78,7 @@ pub struct NamespacePlan<'a, 'r> {
 }
 
 impl<'a, 'r> NamespacePlan<'a, 'r> {
-    /// What there is to do.
+    /// Plans the changes of names.
     pub fn new(
         changes: &'a Changes,
         old: Option<&'r SnapshotReader>,
@@ -242,7 +242,7 @@ impl<'a, 'r> NamespacePlan<'a, 'r> {
         steps.filter(|&step| self.steps[step as usize].kind == Kind::Move).find(|&step| !self.has_left(step))
     }
 
-    /// Where what a step is about is now.
+    /// The present path of a step's subject.
     fn path_now(&self, number: u32, paths: &mut DirectoryPaths<'r>) -> Result<Vec<u8>> {
         if let Some(name) = self.aside.get(&number) {
             return Ok(name.to_vec());

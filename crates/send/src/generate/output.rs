@@ -1,4 +1,4 @@
-//! Where commands go: encoded into a buffer, which another thread writes while the next one is filled.
+//! The output for commands: encoded into a buffer, which another thread writes while the next one is filled.
 //!
 //! # Invariants
 //! 1. The stream is never held: there are at most `BUFFERS` buffers of about `BUFFER_BYTES`.
@@ -16,10 +16,10 @@ use std::time::Duration;
 const BUFFER_BYTES: usize = 512 << 10;
 /// Buffers that wait to be written or are being filled.
 const BUFFERS: usize = 4;
-/// How often the watch is asked while the sink takes nothing.
+/// The interval at which the watch is asked while the sink takes nothing.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// How far a stream has come.
+/// The progress of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the stream, its headers included.
@@ -106,7 +106,7 @@ impl<'scope, 'env> Output<'scope, 'env> {
         self.progress.permille = permille;
     }
 
-    /// How far the stream has come.
+    /// The progress of the stream.
     pub fn progress(&self) -> Progress {
         Progress { bytes: self.written + self.buffer.len() as u64, ..self.progress }
     }

@@ -44,7 +44,7 @@ impl fmt::Display for WrongValue {
 
 /// A type of values.
 pub trait Kind {
-    /// What a value is in memory.
+    /// The type of a value in memory.
     type Value<'a>;
     /// Appends the value's bytes.
     fn put(value: &Self::Value<'_>, out: &mut Vec<u8>);
@@ -148,7 +148,7 @@ impl Kind for Time {
 pub trait Attribute {
     /// Its number on the wire.
     const NUMBER: u16;
-    /// What its value is.
+    /// The type of its value.
     type Kind: Kind;
 }
 

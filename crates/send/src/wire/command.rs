@@ -48,7 +48,7 @@ fn take_u16(bytes: &[u8]) -> Result<(u16, &[u8]), ErrorKind> {
     Ok((u16::from_le_bytes(*head), rest))
 }
 
-/// Where attributes are appended; remembers the first that does not fit.
+/// The buffer to which attributes are appended; remembers the first that does not fit.
 pub(super) struct Attributes<'o> {
     pub(super) out: &'o mut Vec<u8>,
     pub(super) version: Version,
@@ -164,7 +164,8 @@ commands! {
     1 Subvol "subvol" since V1 { path: Path(&'a [u8]), uuid: SubvolUuid(Uuid), transid: Transid(u64) };
     /// Begins a writable snapshot of the subvolume that is known as `parent_uuid`.
     2 Snapshot "snapshot" since V1 {
-        path: Path(&'a [u8]), uuid: SubvolUuid(Uuid), transid: Transid(u64), parent_uuid: CloneUuid(Uuid), parent_transid: CloneTransid(u64)
+        path: Path(&'a [u8]), uuid: SubvolUuid(Uuid), transid: Transid(u64), parent_uuid: CloneUuid(Uuid),
+        parent_transid: CloneTransid(u64)
     };
     /// Makes an empty file, mode 0600.
     3 Mkfile "mkfile" since V1 { path: Path(&'a [u8]), ino: Ino(u64) };
@@ -195,7 +196,8 @@ commands! {
     /// Shares `len` bytes at `source_offset` of `source`, in the subvolume known as `source_uuid`.
     16 Clone "clone" since V1 {
         offset: FileOffset(u64), len: CloneLen(u64), path: Path(&'a [u8]),
-        source_uuid: CloneUuid(Uuid), source_transid: CloneTransid(u64), source: ClonePath(&'a [u8]), source_offset: CloneOffset(u64)
+        source_uuid: CloneUuid(Uuid), source_transid: CloneTransid(u64), source: ClonePath(&'a [u8]),
+        source_offset: CloneOffset(u64)
     };
     /// Sets the size.
     17 Truncate "truncate" since V1 { path: Path(&'a [u8]), size: Size(u64) };
@@ -204,23 +206,29 @@ commands! {
     /// Sets owner and group.
     19 Chown "chown" since V1 { path: Path(&'a [u8]), uid: Uid(u64), gid: Gid(u64) };
     /// Sets the times; those of change and of making cannot be set.
-    20 Utimes "utimes" since V1 { path: Path(&'a [u8]), atime: Atime(Timespec), mtime: Mtime(Timespec), ctime: Ctime(Timespec) }, maybe { otime: Otime(Timespec) };
+    20 Utimes "utimes" since V1 {
+        path: Path(&'a [u8]), atime: Atime(Timespec), mtime: Mtime(Timespec), ctime: Ctime(Timespec)
+    }, maybe { otime: Otime(Timespec) };
     /// Ends the stream.
     21 End "end" since V1 {};
     /// Says that content changed, in a stream without content.
     22 UpdateExtent "update_extent" since V1 { path: Path(&'a [u8]), offset: FileOffset(u64), len: Size(u64) };
     /// `fallocate(2)`.
-    23 Fallocate "fallocate" since V2 { path: Path(&'a [u8]), mode: FallocateMode(u32), offset: FileOffset(u64), len: Size(u64) };
+    23 Fallocate "fallocate" since V2 {
+        path: Path(&'a [u8]), mode: FallocateMode(u32), offset: FileOffset(u64), len: Size(u64)
+    };
     /// Sets the flags of the inode item.
     24 Fileattr "fileattr" since V2 { path: Path(&'a [u8]), flags: Fileattr(u64) };
     /// Writes `unencoded_file_len` bytes at `unencoded_offset` of what `data` decodes to.
     25 EncodedWrite "encoded_write" since V2 {
         path: Path(&'a [u8]), offset: FileOffset(u64),
-        unencoded_file_len: UnencodedFileLen(u64), unencoded_len: UnencodedLen(u64), unencoded_offset: UnencodedOffset(u64)
+        unencoded_file_len: UnencodedFileLen(u64), unencoded_len: UnencodedLen(u64),
+        unencoded_offset: UnencodedOffset(u64)
     }, or 0 { compression: Compression(u32), encryption: Encryption(u32) }, last { data: Data(&'a [u8]) };
     /// Makes the file a verity file.
     26 EnableVerity "enable_verity" since V3 {
-        path: Path(&'a [u8]), algorithm: VerityAlgorithm(u8), block_size: VerityBlockSize(u32), salt: VeritySalt(&'a [u8]), signature: VeritySignature(&'a [u8])
+        path: Path(&'a [u8]), algorithm: VerityAlgorithm(u8), block_size: VerityBlockSize(u32),
+        salt: VeritySalt(&'a [u8]), signature: VeritySignature(&'a [u8])
     };
 }
 
@@ -235,7 +243,7 @@ impl Command<'_> {
 }
 
 impl<'a> Command<'a> {
-    /// What it is about.
+    /// The subject.
     pub fn path(&self) -> Option<&'a [u8]> {
         match *self {
             Command::Subvol { path, .. }

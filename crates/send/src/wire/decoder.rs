@@ -13,7 +13,7 @@ use std::io::{self, Read};
 /// Bytes that are asked for at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// Where something stands in the stream.
+/// A position in the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamPosition {
     /// Bytes from the beginning of the input.
@@ -22,7 +22,7 @@ pub struct StreamPosition {
     pub command: u16,
 }
 
-/// What comes next in the input.
+/// The next event in the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
     /// A stream begins.
@@ -31,7 +31,7 @@ pub enum Event<'a> {
     Command(StreamPosition, Command<'a>),
 }
 
-/// What the decoder waits for.
+/// The state of the decoder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DecoderState {
     /// The beginning of a stream, or the end of the input.
@@ -46,7 +46,7 @@ enum DecoderState {
 pub struct Decoder<R> {
     input: R,
     buffer: Vec<u8>,
-    /// What is not decoded yet is `buffer[start..end]`.
+    /// The bytes that are not decoded yet are `buffer[start..end]`.
     start: usize,
     end: usize,
     /// Bytes of the input before `start`.

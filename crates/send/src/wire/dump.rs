@@ -1,6 +1,6 @@
 //! The text of commands, one line each, as `btrfs receive --dump` prints it.
 //!
-//! What looks odd in it is meant: `chown` names the group first, `fileattr` prints decimal digits behind `0x`, the
+//! Its oddities are intended: `chown` names the group first, `fileattr` prints decimal digits behind `0x`, the
 //! source of `clone` and the goal of `rename` carry the name of the subvolume that is received, the target of `link`
 //! carries none. END and unknown commands have no line.
 
@@ -160,7 +160,8 @@ impl<'z> Dump<'z> {
 
 /// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar.
 fn civil(days: i64) -> (i64, i64, i64) {
-    // Counted in years that begin in March, so that the leap day is the last of one: eras of 400 years have 146097 days.
+    // Counted in years that begin in March, so that the leap day is the last of one: eras of 400 years have 146097
+    // days.
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);

@@ -1,11 +1,11 @@
-//! What can be wrong with a stream, and where.
+//! Errors in a stream, with their position.
 
 use super::attribute::{self, WrongValue};
 use super::{MAX_COMMAND_LEN, command};
 use std::fmt;
 use std::io;
 
-/// What is wrong.
+/// The fault.
 #[derive(Debug)]
 pub enum ErrorKind {
     /// The stream cannot be read.
@@ -32,7 +32,7 @@ pub enum ErrorKind {
     WrongValue {
         /// The number of the attribute.
         attribute: u16,
-        /// What is wrong with it.
+        /// The fault.
         why: WrongValue,
     },
 }
@@ -44,7 +44,7 @@ pub struct Error {
     pub offset: u64,
     /// The number of the command, where it is about one.
     pub command: Option<u16>,
-    /// What is wrong.
+    /// The fault.
     pub kind: ErrorKind,
 }
 

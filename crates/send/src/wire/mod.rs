@@ -16,7 +16,7 @@
 //!    is bounded by [`MAX_COMMAND_LEN`].
 //! 3. Encoding appends to a buffer that the caller keeps, and allocates nothing else.
 //!
-//! What the commands mean, whether paths are harmless, whether the order makes sense: not here.
+//! Not here: the meaning of commands, the safety of paths, the order of commands.
 
 pub mod attribute;
 pub mod command;
@@ -31,7 +31,7 @@ pub use decoder::{Decoder, Event, StreamPosition};
 pub use encoder::{Unencodable, encode, encode_filled, encode_header};
 pub use error::{Error, ErrorKind};
 
-/// What every stream begins with.
+/// The first bytes of every stream.
 pub const MAGIC: [u8; 13] = *b"btrfs-stream\0";
 /// Bytes of the stream's header: magic and version.
 pub const STREAM_HEADER_LEN: usize = MAGIC.len() + 4;

@@ -1,4 +1,5 @@
-//! What goes in comes out; every cut, every flipped bit and every kind of nonsense is an error that names its place.
+//! Encoding and decoding are inverse; every cut, every flipped bit and every kind of nonsense is an error that names
+//! its place.
 
 use super::*;
 use butterfs_ondisk::checksum::crc32c_raw;
@@ -75,7 +76,7 @@ impl std::io::Read for Trickle<'_> {
 }
 
 #[test]
-fn what_goes_in_comes_out() {
+fn decoding_inverts_encoding() {
     let data: Vec<u8> = (0..60_000u32).map(|at| at as u8).collect();
     let commands = every_command(&data);
     let numbers: std::collections::BTreeSet<u16> = commands.iter().map(Command::number).collect();
@@ -129,7 +130,7 @@ fn filling_equals_giving() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_appends_nothing() {
+fn an_attribute_that_does_not_fit_is_refused_and_appends_nothing() {
     let long = vec![b'x'; 1 << 16];
     let mut out = b"before".to_vec();
     for command in [Command::Unlink { path: &long }, Command::Write { path: b"", offset: 0, data: &long }] {
@@ -326,7 +327,8 @@ fn lines_of_a_dump() {
     commands.iter().for_each(|command| dump.line(command, &mut text));
     let wanted = "\
 subvol          ./s                             uuid=01010101-0101-0101-0101-010101010101 transid=2
-snapshot        ./t                             uuid=03030303-0303-0303-0303-030303030303 transid=4 parent_uuid=05050505-0505-0505-0505-050505050505 parent_transid=6
+snapshot        ./t                             uuid=03030303-0303-0303-0303-030303030303 transid=4 \
+parent_uuid=05050505-0505-0505-0505-050505050505 parent_transid=6
 mkfile          ./t/a
 mkdir           ./t/d
 mknod           ./t/n                           mode=20644 dev=0x501
@@ -344,12 +346,15 @@ clone           ./t/to                          offset=8192 len=4096 from=./t/fr
 truncate        ./t/t                           size=1099511627776
 chmod           ./t/c                           mode=4755
 chown           ./t/c                           gid=2 uid=1
-utimes          ./t/                            atime=1970-01-01T01:29:55+0130 mtime=1970-01-01T01:30:01+0130 ctime=1970-01-01T01:29:55+0130
-utimes          ./t/o                           atime=1970-01-01T01:29:55+0130 mtime=1970-01-01T01:29:55+0130 ctime=1970-01-01T01:29:55+0130
+utimes          ./t/                            atime=1970-01-01T01:29:55+0130 mtime=1970-01-01T01:30:01+0130 \
+ctime=1970-01-01T01:29:55+0130
+utimes          ./t/o                           atime=1970-01-01T01:29:55+0130 mtime=1970-01-01T01:29:55+0130 \
+ctime=1970-01-01T01:29:55+0130
 update_extent   ./t/e                           offset=3 len=4
 fallocate       ./t/h                           mode=3 offset=4096 len=8192
 fileattr        ./t/g                           fileattr=0x16
-encoded_write   ./t/z                           offset=4096 len=4 unencoded_file_len=1 unencoded_len=2 unencoded_offset=3 compression=2 encryption=0
+encoded_write   ./t/z                           offset=4096 len=4 unencoded_file_len=1 unencoded_len=2 \
+unencoded_offset=3 compression=2 encryption=0
 enable_verity   ./t/v                           algorithm=1 block_size=4096 salt_len=0 sig_len=3
 ";
     assert_eq!(text, wanted);

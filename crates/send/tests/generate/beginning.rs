@@ -11,7 +11,8 @@ use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::{engine, requirement};
 
-/// The commands of a stream up to the first that makes something, and those behind it that are about the root directory.
+/// The commands of a stream up to the first that makes something, and those behind it that are about the root
+/// directory.
 fn beginning(stream: &[u8]) -> (Vec<String>, Vec<String>) {
     let mut decoder = Decoder::new(stream);
     let (mut first, mut rest, mut begun) = (Vec::new(), Vec::new(), false);

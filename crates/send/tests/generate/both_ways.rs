@@ -1,6 +1,6 @@
-//! Every way a stream can go: made by us or by the kernel, received by `btrfs receive`, by our engine, into a directory,
-//! and by a mount; of random work, of sequences of changes of names, and of the cases that streams get wrong. What is
-//! received equals what was sent.
+//! Every way a stream can go: made by us or by the kernel, received by `btrfs receive`, by our engine, into a
+//! directory, and by a mount; of random work, of sequences of changes of names, and of the cases that streams get
+//! wrong. What is received equals what was sent.
 //!
 //! `BUTTERFS_SEND_PAIRS=N` tries batches of new pairs until there were N of each kind.
 

@@ -1,5 +1,5 @@
 //! Snapshots that the kernel made, with everything that it writes: compression, reflinks, shared tree blocks, deleted
-//! originals. Ours sends them; the strict receiver and `btrfs receive` judge.
+//! originals. Ours sends them; the strict receiver and `btrfs receive` check the streams.
 
 use crate::kernel::{received, same_tree};
 use crate::receiver::Receiver;
@@ -15,21 +15,26 @@ use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::{engine, requirement};
 use std::path::Path;
 
-/// What is done between the snapshots, in a subvolume `w`.
+/// The steps between the snapshots, in a subvolume `w`.
 const STEPS: [&str; 3] = [
     r#"
 mkdir -p d/e; seq 1 200000 > d/text; head -c 3000000 /dev/urandom > d/noise; echo small > d/e/small
 cp --reflink=always d/text d/shared; cp --reflink=always d/noise d/e/shared
 mknod fifo p; mknod dev c 259 300000; ln -s ../d/text d/e/link; ln d/text hard; : > empty
-: > d/space; fallocate -n -l 1M d/space; truncate -s 10M d/hole; printf x | dd of=d/hole bs=1 seek=5000000 conv=notrunc status=none
-setfattr -n user.a -v 1 d; setfattr -n trusted.b -v 2 hard; chown 5:6 d/e; chmod 2755 d/e; touch -d '1960-01-01 00:00:01.5' empty
+: > d/space; fallocate -n -l 1M d/space; truncate -s 10M d/hole
+printf x | dd of=d/hole bs=1 seek=5000000 conv=notrunc status=none
+setfattr -n user.a -v 1 d; setfattr -n trusted.b -v 2 hard; chown 5:6 d/e; chmod 2755 d/e
+touch -d '1960-01-01 00:00:01.5' empty
 for n in $(seq 1 300); do echo $n > d/e/f$n; done
-btrfs property set d compression zlib; cp d/text d/zlib; mkdir lzo; btrfs property set lzo compression lzo; cp d/text lzo/text
+btrfs property set d compression zlib; cp d/text d/zlib; mkdir lzo
+btrfs property set lzo compression lzo; cp d/text lzo/text
 btrfs subvolume create -q nested 2>/dev/null || btrfs subvolume create nested; echo inside > nested/file
 "#,
     r#"
-mv d/e d/E; mv d/E/f1 d/E/f2; rm d/E/f3; for n in $(seq 10 100); do mv d/E/f$n d/g$n; done; rm -r nested 2>/dev/null || btrfs subvolume delete nested
-cp --reflink=always d/noise new; cp --reflink=always d/zlib lzo/zlib; dd if=/dev/urandom of=d/noise bs=4k seek=100 count=10 conv=notrunc status=none
+mv d/e d/E; mv d/E/f1 d/E/f2; rm d/E/f3; for n in $(seq 10 100); do mv d/E/f$n d/g$n; done
+rm -r nested 2>/dev/null || btrfs subvolume delete nested
+cp --reflink=always d/noise new; cp --reflink=always d/zlib lzo/zlib
+dd if=/dev/urandom of=d/noise bs=4k seek=100 count=10 conv=notrunc status=none
 fallocate -p -o 65536 -l 262144 d/text; truncate -s 1000000 d/shared; rm d/space; mkdir d/e; echo again > d/e/small
 seq 1 100000 >> lzo/text; setfattr -x user.a d; chmod 600 hard; chown 7:8 d/E; touch d; ln d/E/f5 d/e/five
 dd if=d/zlib of=d/zlib bs=1000 count=1 seek=50 conv=notrunc status=none

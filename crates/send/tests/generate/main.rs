@@ -1,4 +1,4 @@
-//! Streams of ours, judged by a strict receiver in memory and by the kernel with `btrfs receive`.
+//! Streams of ours, checked by a strict receiver in memory and by the kernel with `btrfs receive`.
 
 mod beginning;
 mod both_ways;

@@ -1,9 +1,9 @@
 //! A receiver in memory that is stricter than any real one: every command must make sense exactly where it stands.
 //!
-//! What a real receiver does silently is a failure here: a file that is made over another one, content written through a
-//! path that means another file meanwhile, attributes that a directory hands down, a rename between two names of one
-//! file. What the kernel does as a side effect is done here too: times of directories, capabilities that a write takes
-//! away, set-id bits that a change of owner takes away.
+//! Actions that a real receiver does silently are failures here: a file that is made over another one, content written
+//! through a path that means another file meanwhile, attributes that a directory hands down, a rename between two names
+//! of one file. What the kernel does as a side effect is done here too: times of directories, capabilities that a write
+//! takes away, set-id bits that a change of owner takes away.
 
 use butterfs_send::wire::{Command, Decoder, Event, Timespec, Uuid};
 use butterfs_testkit::fingerprint::{ContentHash, Fingerprint, PathFingerprint};
@@ -11,7 +11,7 @@ use butterfs_testkit::operation::{Kind, Moment};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCK: u64 = 4096;
-/// What a time is that nobody has set.
+/// The value of a time that nobody has set.
 const NOW: Moment = Moment { sec: i64::MIN, nsec: 0 };
 const CAPABILITY: &[u8] = b"security.capability";
 
@@ -38,7 +38,7 @@ struct Node {
 pub struct Tree {
     nodes: Vec<Node>,
     uuid: Uuid,
-    /// What `btrfs receive` has open for writing, by the path it was opened at.
+    /// The file that `btrfs receive` has open for writing, by the path it was opened at.
     open: Option<(Vec<u8>, usize)>,
 }
 
@@ -72,7 +72,7 @@ impl Receiver {
         }
     }
 
-    /// What was received under this name.
+    /// The fingerprint of the subvolume received under this name.
     pub fn print(&self, name: &[u8]) -> Fingerprint {
         let (_, tree) = self.finished.iter().rev().find(|(known, _)| known == name).expect("it was received");
         tree.print()

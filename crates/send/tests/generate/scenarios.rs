@@ -1,5 +1,5 @@
 //! Cases that streams get wrong, each as the work before and after a snapshot: what the kernel's streams lose, and what
-//! earlier generators got wrong. A strict receiver and `btrfs receive` judge all of them.
+//! earlier generators got wrong. A strict receiver and `btrfs receive` check all of them.
 
 use crate::kernel::{received, same_tree};
 use crate::world::{World, job, travel};

@@ -24,9 +24,11 @@ every 41 5 | while read -r f; do mv "$f" "$f.renamed"; done
 every 43 6 | while read -r f; do cp "$f" "$f.copy"; done
 every 47 7 | while read -r f; do cp --reflink=always "$f" "$f.shared"; done
 every 53 8 | while read -r f; do chmod 600 "$f"; done
-find . -mindepth 3 -maxdepth 3 -type d | LC_ALL=C sort | awk 'NR % 5 == 1' | while read -r d; do mv "$d" "$d-moved"; done
+find . -mindepth 3 -maxdepth 3 -type d | LC_ALL=C sort | awk 'NR % 5 == 1' |
+    while read -r d; do mv "$d" "$d-moved"; done
 find . -mindepth 2 -maxdepth 2 -type d | LC_ALL=C sort | awk 'NR % 7 == 2' | while read -r d; do mv "$d" .; done
-find . -mindepth 1 -maxdepth 1 -type d | LC_ALL=C sort | tail -n 1 | while read -r d; do mv "$d" last; mkdir "$d"; mv last "$d/"; done
+find . -mindepth 1 -maxdepth 1 -type d | LC_ALL=C sort | tail -n 1 |
+    while read -r d; do mv "$d" last; mkdir "$d"; mv last "$d/"; done
 "#;
 
 fn megabytes() -> u64 {

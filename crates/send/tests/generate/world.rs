@@ -46,7 +46,7 @@ impl World {
         self.fs.snapshot(of, TOP, name.as_bytes(), true).expect("a free name")
     }
 
-    /// What a subvolume at the top level shows.
+    /// The fingerprint of a subvolume at the top level.
     pub fn print(&self, name: &str) -> Fingerprint {
         let id = self.fs.lookup(TOP, name.as_bytes()).expect("it was made").id;
         let print = Fingerprint::of_library_below(&self.fs, id).expect("a sound filesystem");
@@ -67,7 +67,7 @@ pub fn job(subvolume: TreeId, parent: Option<TreeId>, version: Version) -> Job {
     Job { subvolumes: vec![subvolume], parent, version, ..Job::default() }
 }
 
-/// What is compared: everything that travels.
+/// The compared properties: all that a stream carries.
 pub const TRAVELS: Compare =
     Compare { atime: true, mtime: true, ctime: false, btime: false, blocks: false, holes: false, slack_ns: 0 };
 
@@ -77,7 +77,7 @@ pub fn same(what: &str, sent: &Fingerprint, received: &Fingerprint) {
     assert!(found.is_empty(), "{what}: {} differences, first {:#?}", found.len(), &found[..found.len().min(8)]);
 }
 
-/// What our own receiver makes of a stream.
+/// The result of our own receiver for a stream.
 fn received_by_us(what: &str, stream: &[u8]) -> World {
     /// Fails at once.
     struct Strict<'a>(&'a str);

@@ -13,10 +13,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const HUGE: u64 = 1 << 62;
-/// What a small stream may take of a disk.
+/// The disk space that a small stream may use.
 const LITTLE: u64 = 1 << 20;
 
-/// What is done to the file `f`, which holds `content`, and whether it must be refused everywhere.
+/// Commands for the file `f`, which holds `content`, and whether each must be refused everywhere.
 fn cases() -> Vec<(Command<'static>, bool)> {
     let range = |mode, offset, len| Command::Fallocate { path: b"f", mode, offset, len };
     let encoded = |unencoded_len, unencoded_offset, unencoded_file_len| Command::EncodedWrite {

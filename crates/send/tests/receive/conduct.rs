@@ -24,9 +24,9 @@ fn a_received_subvolume_knows_what_it_is() {
     world.check("a_received_subvolume_knows_what_it_is");
 }
 
-/// What a tool must not take for a good copy: neither read-only nor received.
+/// An interrupted receive that a tool must not take for a good copy: neither read-only nor received.
 #[test]
-fn what_was_interrupted_is_marked_and_gives_way_to_the_next_receive() {
+fn an_interrupted_receive_is_marked_and_gives_way_to_the_next() {
     let world = World::new();
     let whole = Stream::subvol("a", 1).file("f").end();
     let cut = Stream::subvol("a", 1).file("f").open_end();

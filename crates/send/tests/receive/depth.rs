@@ -1,4 +1,5 @@
-//! Trees with more levels, folders and hard links than a process has descriptors, and paths longer than the kernel takes.
+//! Trees with more levels, folders and hard links than a process has descriptors, and paths longer than the kernel
+//! takes.
 
 use crate::world::{Stream, receive_into};
 use butterfs_send::apply::Directory;

@@ -74,7 +74,7 @@ fn trees_grow_from_each_other() {
 }
 
 #[test]
-fn what_was_interrupted_gives_way_to_the_next_receive() {
+fn an_interrupted_receive_gives_way_to_the_next() {
     let scratch = Scratch::new("what_was_interrupted");
     let at = scratch.path();
     let whole = Stream::subvol("a", 1).dir("d").dir("d/e").file("d/e/f").end();
@@ -163,8 +163,8 @@ fn unprivileged(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(become_nobody).join()).unwrap_or_else(|why| std::panic::resume_unwind(why));
 }
 
-/// What a user who is not root has made can be changed by the commands that follow, whatever its permissions are; what
-/// such a user cannot keep is counted.
+/// Files that a user who is not root has made can be changed by the commands that follow, whatever their permissions
+/// are; what such a user cannot keep is counted.
 #[test]
 fn a_user_receives_what_permissions_forbid() {
     const TEST: &str = "a_user_receives_what_permissions_forbid";

@@ -1,4 +1,5 @@
-//! A receive is durable when it returns success, and a power cut before that leaves what is complete, or what is marked.
+//! A receive is durable when it returns success, and a power cut before that leaves what is complete, or what is
+//! marked.
 
 use crate::world::{Received, Stream, TOP, receive_into};
 use butterfs_device::{BlockDevice, Event, Kept, MemoryDevice, Recorder};
@@ -76,8 +77,8 @@ fn streams() -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn what_was_received_survives_a_power_cut() {
-    let watchdog = Watchdog::new("what_was_received_survives_a_power_cut", 200);
+fn received_subvolumes_survive_a_power_cut() {
+    let watchdog = Watchdog::new("received_subvolumes_survive_a_power_cut", 200);
     let device = Arc::new(MemoryDevice::new(256 << 20));
     let formatted: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
     mkfs(&formatted, &MkfsOptions::default(), &Env::system()).unwrap();

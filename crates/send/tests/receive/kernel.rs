@@ -12,7 +12,7 @@ use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::workload::{Generator, Shape, run};
 use std::path::{Path, PathBuf};
 
-/// What a stream says: everything but when things were made or changed, and where there is a hole.
+/// The properties that a stream carries: everything except times of creation and change, and holes.
 const SENT: Compare =
     Compare { atime: true, mtime: true, ctime: false, btime: false, blocks: false, holes: false, slack_ns: 0 };
 
@@ -64,7 +64,7 @@ fn btrfs(arguments: &[&str]) -> String {
     run_ok(60, requirement::program("btrfs").expect("it was required"), arguments)
 }
 
-/// What a stream says is the same on both sides.
+/// The properties that a stream carries are the same on both sides.
 pub fn assert_same(what: &str, expected: &Fingerprint, actual: &Fingerprint) {
     let found = differences(expected, actual, SENT);
     assert!(found.is_empty(), "{what}: {} differences, first {:#?}", found.len(), &found[..found.len().min(12)]);

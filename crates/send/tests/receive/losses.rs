@@ -1,4 +1,4 @@
-//! What the kernel's streams, or `btrfs receive`, lose or leave to chance, and is right here.
+//! Cases that the kernel's streams or `btrfs receive` lose or leave to chance, and that are right here.
 
 use crate::world::{Stream, World, time};
 use butterfs_fs::env::Time;
@@ -164,7 +164,7 @@ fn flags_are_set_and_do_not_stand_in_the_way() {
 }
 
 #[test]
-fn how_content_is_stored_travels() {
+fn the_encoding_of_content_travels() {
     use inode_flags::{COMPRESS, NOCOMPRESS, NODATACOW, NODATASUM};
     let world = World::new();
     let flags = |path: &'static [u8], flags| Command::Fileattr { path, flags };
@@ -194,7 +194,7 @@ fn how_content_is_stored_travels() {
     world.receive_ok(&stream.end());
     assert_eq!((world.content("b/copy"), world.attr("b/d").flags), (vec![1; 8192], 0));
     assert_eq!(world.content("b/nocow"), [vec![2; 8192], vec![1; 808]].concat());
-    world.check("how_content_is_stored_travels");
+    world.check("the_encoding_of_content_travels");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn used(world: &World) -> u64 {
 }
 
 #[test]
-fn what_cannot_stay_compressed_is_written_decompressed() {
+fn data_that_cannot_stay_compressed_is_written_decompressed() {
     let plain = text(40_000);
     let packed = compress(Algorithm::Zlib, &plain, 4096);
     let world = World::new();
@@ -393,7 +393,7 @@ fn encoded_nonsense_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name() {
+fn unsupported_commands_are_refused_by_name() {
     let world = World::new();
     let verity = Command::EnableVerity { path: b"f", algorithm: 1, block_size: 4096, salt: b"", signature: b"" };
     let refusal = world.refusal(&Stream::subvol("a", 1).file("f").add(verity).end());

@@ -73,7 +73,7 @@ fn one_file(name: &str, uuid: u8) -> Vec<u8> {
 }
 
 #[test]
-fn what_has_a_markers_name_is_replaced_and_not_opened() {
+fn a_file_with_a_markers_name_is_replaced_and_not_opened() {
     const TEST: &str = "what_has_a_markers_name";
     let _watchdog = Watchdog::new(TEST, 30);
     let Some(world) = Neighbours::new(TEST) else { return };
@@ -127,8 +127,8 @@ fn a_staging_directory_is_the_one_that_was_made() {
     world.assert_victim_is_untouched();
 }
 
-/// The same with an empty folder of theirs, which root would lend its hands; with the comparison left out, this test finds
-/// it.
+/// The same with an empty folder of theirs, which root would lend its hands; with the comparison left out, this test
+/// finds it.
 #[test]
 fn a_folder_of_theirs_does_not_become_the_staging_directory() {
     for trusts in [false, true] {
@@ -244,8 +244,8 @@ fn a_complete_tree_is_no_leftover() {
     assert!(scratch.join("a.partial/butterfs-received").exists());
 }
 
-/// Another user exchanges the staging directory with one of their own, all the time: whatever comes of each receive, root
-/// has changed nothing of what the links in it lead to, and what is complete is root's.
+/// Another user exchanges the staging directory with one of their own, all the time: whatever comes of each receive,
+/// root has changed nothing of what the links in it lead to, and what is complete is root's.
 #[test]
 fn names_that_are_exchanged_all_the_time() {
     const TEST: &str = "names_that_are_exchanged_all_the_time";

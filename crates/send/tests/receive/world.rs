@@ -21,7 +21,7 @@ pub struct World {
     pub fs: Filesystem,
 }
 
-/// What came of a stream: the summary and the sentences of errors.
+/// The result of a stream: the summary and the sentences of errors.
 #[derive(Debug)]
 pub struct Received {
     pub summary: Summary,
@@ -123,7 +123,7 @@ impl World {
         Fingerprint::of_library(&other).unwrap()
     }
 
-    /// The judges find it clean.
+    /// The checkers find it clean.
     pub fn check(self, test: &str) {
         self.fs.shutdown().unwrap();
         if !requirement::programs(test, &["btrfs"]) {

@@ -1,16 +1,18 @@
-//! The explorer: every sequence of one and of two operations from a set, with everything that can make them durable, and
-//! the states that a crash leaves then.
+//! The explorer: every sequence of one and of two operations from a set, with everything that can make them durable,
+//! and the states that a crash leaves then.
 //!
 //! The set is that of the best-known explorer of crash consistency, over two names in four folders: create, mkdir,
-//! preallocation in its ways, writes that append and overlap, aligned and not, and as of mappings, links, unlink, rename,
-//! extended attributes, truncation, symbolic links; and subvolumes and snapshots made and deleted, shared extents,
-//! exchange, whiteouts, and files that get their first name.
+//! preallocation in its ways, writes that append and overlap, aligned and not, and as of mappings, links, unlink,
+//! rename, extended attributes, truncation, symbolic links; and subvolumes and snapshots made and deleted, shared
+//! extents, exchange, whiteouts, and files that get their first name.
 //!
 //! # Invariants
-//! 1. Of one operation: the state after every write and flush is judged, with what is in flight kept, and with some of it.
-//!    Of two: the state after the last fsync or sync, because those before are states of one.
-//! 2. An fsync writes a log wherever it can, whatever it costs. States are judged as after any crash ([`crate::state`]).
-//! 3. Nothing is left to chance: a unit of work (an operation, or a pair) has a number, by which work is shared and resumed.
+//! 1. Of one operation: the state after every write and flush is checked, with what is in flight kept, and with some of
+//!    it. Of two: the state after the last fsync or sync, because those before are states of one.
+//! 2. An fsync writes a log wherever it can, whatever it costs. States are checked as after any crash
+//!    ([`crate::state`]).
+//! 3. Nothing is left to chance: a unit of work (an operation, or a pair) has a number, by which work is shared and
+//!    resumed.
 
 pub mod operations;
 pub mod workload;
@@ -37,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use workload::Workload;
 
-/// What to explore.
+/// The configuration of an exploration.
 #[derive(Clone, Debug)]
 pub struct Exploration {
     /// Operations in a row: 1 or 2.
@@ -56,7 +58,7 @@ pub struct Exploration {
     pub canary: Option<Canary>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct Explored {
     /// Units that there are.
@@ -65,7 +67,7 @@ pub struct Explored {
     pub done: u64,
     /// Workloads that were run.
     pub workloads: u64,
-    /// States that were judged.
+    /// States that were checked.
     pub states: u64,
     /// Of them, with a log.
     pub log_states: u64,
@@ -75,7 +77,7 @@ pub struct Explored {
     pub failures: Vec<Failure>,
 }
 
-/// So many failures are enough.
+/// The number of failures after which it stops.
 const FAILURES_MAX: usize = 8;
 
 /// A committed filesystem that workloads begin with.

@@ -17,7 +17,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Where.
+    /// The path.
     pub fn path(&self) -> &RelPath {
         match self {
             Need::Free(path) | Need::File(path) | Need::Attribute(path) | Need::Subvolume(path) => path,
@@ -28,11 +28,11 @@ impl Need {
 /// One operation, as the steps that make it up.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// What is done.
+    /// The work.
     pub steps: Vec<Step>,
-    /// What must hold before.
+    /// The preconditions.
     pub needs: Vec<Need>,
-    /// What may be made durable afterwards, with parents and siblings.
+    /// The paths that may be made durable afterwards, with parents and siblings.
     pub about: Vec<RelPath>,
 }
 
@@ -55,8 +55,8 @@ pub fn sibling(path: &RelPath) -> Option<RelPath> {
     Some(folder.join(NAMES[1 - other].as_bytes()))
 }
 
-/// All operations. With `canonical` only those whose first name is the first of the two: exchanging the names everywhere
-/// makes the others of them.
+/// All operations. With `canonical` only those whose first name is the first of the two: exchanging the names
+/// everywhere makes the others of them.
 pub fn operations(canonical: bool) -> Vec<Operation> {
     let all: Vec<RelPath> = FOLDERS
         .iter()
@@ -79,7 +79,7 @@ fn operation(steps: Vec<Step>, needs: Vec<Need>, about: &[&RelPath]) -> Operatio
     Operation { steps, needs, about: about.iter().map(|path| (*path).clone()).collect() }
 }
 
-/// What makes, removes, and describes one name.
+/// Operations that create, remove and describe one name.
 fn names(at: &RelPath) -> Vec<Operation> {
     let path = || at.clone();
     let free = |step: Step| operation(vec![step], vec![Need::Free(path())], &[at]);
@@ -108,7 +108,7 @@ fn names(at: &RelPath) -> Vec<Operation> {
     ]
 }
 
-/// What changes the content of one file.
+/// Operations that change the content of one file.
 fn contents(at: &RelPath) -> Vec<Operation> {
     let object = || Object::Path(at.clone());
     let write = |seed, offset, len| Op::Write { object: object(), offset, content: Content { seed, len } };
@@ -132,7 +132,7 @@ fn contents(at: &RelPath) -> Vec<Operation> {
     plain.chain(mapped).map(|steps| operation(steps, vec![Need::File(at.clone())], &[at])).collect()
 }
 
-/// What is about two names.
+/// Operations on two names.
 fn pairs(at: &RelPath, other: &RelPath) -> Vec<Operation> {
     let (from, to) = (|| at.clone(), || other.clone());
     let rename = |how| Step::Op(Op::Rename { from: from(), to: to(), how });
@@ -154,7 +154,7 @@ fn pairs(at: &RelPath, other: &RelPath) -> Vec<Operation> {
     made
 }
 
-/// What is about the folders themselves.
+/// Operations on the folders themselves.
 fn folders() -> Vec<Operation> {
     let path = |path: &str| RelPath::from(path);
     let rename = |from: &str, to: &str, how| {

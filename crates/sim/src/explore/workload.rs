@@ -1,14 +1,14 @@
 //! Workloads: what is there before, one or two operations, and what makes something durable after each.
 //!
-//! What an operation needs is committed before the first one where that changes nothing for the others, and made just
-//! before it otherwise.
+//! The preconditions of an operation are committed before the first one where that changes nothing for the others, and
+//! made just before it otherwise.
 
 use super::operations::{ATTRIBUTE, FILE_BYTES, Need, Operation, sibling, skeleton};
 use crate::step::Step;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::operation::{Content, Kind, Object, Op, RelPath};
 
-/// What is tried.
+/// A workload to try.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Done and committed before.
@@ -24,7 +24,7 @@ struct Draft {
     before: ModelFs,
     steps: Vec<Step>,
     after: ModelFs,
-    /// What the operations so far are about.
+    /// The paths that the operations so far concern.
     touched: Vec<RelPath>,
 }
 
@@ -151,7 +151,7 @@ fn attribute(path: &RelPath) -> Step {
     Step::Op(Op::SetXattr { path, name, value, create: false, replace: false })
 }
 
-/// What can be made durable after an operation: what it is about, the folders of that, the siblings; and everything.
+/// The objects that can be made durable after an operation: its paths, their folders and siblings; and everything.
 fn persistences(model: &ModelFs, operation: &Operation, data_too: bool) -> Vec<Step> {
     let about = || operation.about.iter().cloned();
     let folders = operation.about.iter().filter_map(|path| path.split()).map(|(folder, _)| folder);

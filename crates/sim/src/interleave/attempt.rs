@@ -1,4 +1,4 @@
-//! One run of some programs under one decision about turns, and its judgement.
+//! One run of some programs under one schedule, and the verdict about it.
 
 use super::operations::{Operation, Operations, said};
 use super::orders::{Call, Order, orders, told_in_orders};
@@ -23,26 +23,26 @@ use xxhash_rust::xxh64::Xxh64;
 /// Cuts besides those at flushes.
 const CUTS: usize = 4;
 
-/// What is run: for each thread the numbers of its operations.
+/// The programs: for each thread the numbers of its operations.
 pub type Programs = Vec<Vec<usize>>;
 
-/// Disks that were judged before, with the same outcomes: they need not be judged again.
+/// Disks that were checked before, with the same outcomes: they need not be checked again.
 pub type Judged = HashSet<u64>;
 
 /// The numbers of inodes, for orders of all calls.
 type NumbersOf = BTreeMap<Vec<usize>, Numbers>;
 
-/// A run that was judged.
+/// A run that was checked.
 pub struct Attempt {
-    /// What happened.
+    /// The events.
     pub trace: Vec<TraceEntry>,
-    /// What is wrong.
+    /// The fault.
     pub verdict: Result<(), String>,
-    /// Crash states that were judged.
+    /// Crash states that were checked.
     pub states: u64,
 }
 
-/// Runs programs and judges what came of it.
+/// Runs programs and checks what came of it.
 pub fn attempt(
     base: &Base,
     operations: &Arc<Operations>,
@@ -78,7 +78,7 @@ pub fn attempt(
     attempt
 }
 
-/// What one thread does.
+/// The work of one thread.
 fn play(
     stage: &Stage,
     (thread, program, uses): (usize, &[usize], &Uses),
@@ -113,7 +113,7 @@ fn play(
     scene.forget_all(uses);
 }
 
-/// Everything that a judgement looks at.
+/// The input of a verdict.
 struct Judge<'a> {
     base: &'a Base,
     operations: &'a Operations,

@@ -1,9 +1,9 @@
 //! All schedules of two threads with at most so many interruptions.
 //!
-//! An interruption gives the turn to the other thread although the first could go on. Where the accesses of the first until
-//! the next possible moment have nothing to do with what the second does in its turn, interrupting it then is the same as
-//! now, and is left out. (Two accesses have nothing to do with each other when they are of different objects or both
-//! shared. Atomics are not seen: see `butterfs_sync`.)
+//! An interruption gives the turn to the other thread although the first could go on. Where the accesses of the first
+//! until the next possible moment have nothing to do with what the second does in its turn, interrupting it then is the
+//! same as now, and is left out. (Two accesses have nothing to do with each other when they are of different objects or
+//! both shared. Atomics are not seen: see `butterfs_sync`.)
 
 use super::turns::{Decide, TraceEntry, What};
 use butterfs_sync::{Access, Object};
@@ -64,8 +64,8 @@ fn go_on(
     Some(trace)
 }
 
-/// How many entries `thread` goes on with, after the turn of the other one that begins at `at`, that have nothing to do with
-/// that turn.
+/// The number of entries that `thread` continues with, after the turn of the other one that begins at `at`, that have
+/// nothing to do with that turn.
 fn independent(trace: &[TraceEntry], at: usize, thread: usize) -> usize {
     let turn = || trace[at..].iter().take_while(|entry| entry.thread != thread);
     // For each object of the turn: whether it was only shared.

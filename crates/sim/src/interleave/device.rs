@@ -1,5 +1,5 @@
-//! A device whose reads, writes and flushes are accesses that a scheduler sees: any of them may take as long as all other
-//! threads like.
+//! A device whose reads, writes and flushes are accesses that a scheduler sees: any of them may take as long as all
+//! other threads like.
 
 use butterfs_device::BlockDevice;
 use butterfs_sync::{Access, Object, access};

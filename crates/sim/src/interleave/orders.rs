@@ -1,4 +1,4 @@
-//! What the threads did, and the orders in which one thread could have done the same.
+//! The calls of the threads, and the orders in which one thread could have made the same calls.
 
 use super::operations::Operation;
 use super::scene::View;
@@ -22,7 +22,7 @@ pub struct Call {
     pub began_events: usize,
     /// Events of the device when it ended.
     pub ended_events: Option<usize>,
-    /// What came of it.
+    /// The result.
     pub outcome: Option<Outcome>,
     /// The sentence of its error.
     pub said: String,
@@ -43,7 +43,8 @@ impl Order {
         self.views.last().unwrap_or(first)
     }
 
-    /// What a crash after `prefix` events may show; `before` are the states since the last commit before all calls.
+    /// The states that a crash after `prefix` events may show; `before` are the states since the last commit before all
+    /// calls.
     pub fn history(&self, before: &[Arc<ModelState>], calls: &[Call], prefix: usize) -> History {
         let mut history = History::of(Arc::clone(&before[0]));
         before[1..].iter().for_each(|state| history.add(Arc::clone(state)));
@@ -67,8 +68,8 @@ impl Order {
     }
 }
 
-/// All orders of `calls` that keep what was over before something else began, and give the outcomes that were seen. Of a
-/// call that has not ended any outcome will do.
+/// All orders of `calls` that keep what was over before something else began, and give the outcomes that were seen. Of
+/// a call that has not ended any outcome will do.
 pub fn orders(operations: &[Operation], first: &View, calls: &[Call]) -> Vec<Order> {
     let mut found = Vec::new();
     let mut order = Order::default();
@@ -121,7 +122,7 @@ fn is_refused(operations: &[Operation], calls: &[Call], number: usize) -> bool {
     call.outcome == Some(Err(Errno::PERM)) && calls.iter().any(meets)
 }
 
-/// What the operations would have answered in each order, for a message.
+/// The answers of the operations in each order, for a message.
 pub fn told_in_orders(operations: &[Operation], first: &View, calls: &[Call]) -> String {
     let free: Vec<Call> = calls.iter().map(|call| Call { outcome: None, ..call.clone() }).collect();
     let mut text = String::new();

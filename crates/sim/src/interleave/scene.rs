@@ -1,5 +1,5 @@
-//! What the operations are about: a filesystem with a few objects, half of it committed and half in memory, and the model
-//! of it.
+//! The subject of the operations: a filesystem with a few objects, half of it committed and half in memory, and the
+//! model of it.
 
 use super::device::SlowDevice;
 use crate::explore;
@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Everything that operations name. `A/foo` has a second name, `B/link`; `A/twin` has the content of `A/foo`; `S` and `T`
-/// are subvolumes, `R` is a read-only snapshot of `S`; `S/pre` is preallocated and `S/nocow` not copied on write.
+/// Everything that operations name. `A/foo` has a second name, `B/link`; `A/twin` has the content of `A/foo`; `S` and
+/// `T` are subvolumes, `R` is a read-only snapshot of `S`; `S/pre` is preallocated and `S/nocow` not copied on write.
 pub const NAMED: &[&str] =
     &["", "A", "A/C", "B", "A/foo", "A/bar", "A/twin", "A/sym", "S", "S/pre", "S/nocow", "S/gone", "T", "T/inner", "R"];
 
@@ -32,11 +32,11 @@ pub const FILE_BYTES: usize = 20_000;
 
 /// A filesystem on which runs begin: its disk, and what it shows.
 pub struct Base {
-    /// How it is opened and judged.
+    /// How it is opened and checked.
     pub plan: Plan,
     /// Committed and closed.
     pub disk: MemoryDevice,
-    /// What is on it, and then after each operation that is in memory only.
+    /// The committed state, and then the state after each operation that is in memory only.
     pub states: Vec<Arc<ModelState>>,
     /// The numbers of the inodes on it.
     pub numbers: Numbers,
@@ -74,7 +74,7 @@ fn object(text: &str) -> Object {
     Object::Path(path(text))
 }
 
-/// What is made and committed first.
+/// The steps that are committed first.
 fn committed() -> Vec<Step> {
     let op = Step::Op;
     let file = |at: &str, seed| {
@@ -103,7 +103,7 @@ fn committed() -> Vec<Step> {
     steps
 }
 
-/// What is in memory only when the threads begin.
+/// The steps that are in memory only when the threads begin.
 fn in_memory() -> Vec<Step> {
     let write = |at: &str, seed, offset, len| {
         let content = Content { seed, len };
@@ -189,15 +189,15 @@ impl Base {
 pub struct Stage {
     /// Open.
     pub filesystem: Filesystem,
-    /// What happens to its device.
+    /// The recording of its device.
     pub recorder: Recorder,
     ids: Arc<BTreeMap<&'static str, InodeId>>,
 }
 
-/// What of the [`NAMED`] a thread uses.
+/// The [`NAMED`] objects that a thread uses.
 pub type Uses = BTreeSet<&'static str>;
 
-/// What one thread sees of a [`Stage`]: it forgets at its end what it uses.
+/// One thread's view of a [`Stage`]: it forgets at its end what it uses.
 pub struct Scene {
     /// Open.
     pub fs: Filesystem,
@@ -223,7 +223,7 @@ impl Scene {
         self.ids[name]
     }
 
-    /// What was used so far.
+    /// The objects used so far.
     pub fn used(&self) -> Uses {
         self.used.borrow().clone()
     }
@@ -246,7 +246,7 @@ pub fn caller() -> butterfs_fs::Caller {
     ROOT
 }
 
-/// What a filesystem would show in one order of operations.
+/// The content of a filesystem after one order of operations.
 #[derive(Clone)]
 pub struct View {
     /// Names, contents, attributes.

@@ -1,9 +1,10 @@
 //! A scheduler: threads of which one runs at a time, from one access to something shared to the next.
 //!
 //! # Invariants
-//! 1. What runs when follows from the decisions alone; every access is in the trace, in the order in which they happened.
-//! 2. A run ends: when all threads have, when none can go on, or after too many accesses. Threads of a run that did not end
-//!    well stay where they are for good, because nothing could undo what they hold.
+//! 1. What runs when follows from the decisions alone; every access is in the trace, in the order in which they
+//!    happened.
+//! 2. A run ends: when all threads have, when none can go on, or after too many accesses. Threads of a run that did not
+//!    end well stay where they are for good, because nothing could undo what they hold.
 
 use butterfs_sync::{Access, Object, Scheduler, under};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -27,9 +28,9 @@ pub enum What {
 /// One entry of a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceEntry {
-    /// Who.
+    /// The thread.
     pub thread: usize,
-    /// What it did.
+    /// The event.
     pub what: What,
     /// The threads that could have had this turn instead, one bit each, when that was decided just here.
     pub others: u64,
@@ -48,19 +49,19 @@ pub enum Ended {
     Panic(usize, String),
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Run {
     /// Why it is over.
     pub ended: Ended,
-    /// What happened.
+    /// The events.
     pub trace: Vec<TraceEntry>,
 }
 
 /// Decides who has the next turn.
 pub trait Decide: Send {
-    /// Somebody of `ready`, a bit for each thread. `current` had the last turn and can go on; none when it cannot. `at` is
-    /// the entry of the trace that is decided.
+    /// Somebody of `ready`, a bit for each thread. `current` had the last turn and can go on; none when it cannot. `at`
+    /// is the entry of the trace that is decided.
     fn next(&mut self, at: usize, current: Option<usize>, ready: u64) -> usize;
 }
 

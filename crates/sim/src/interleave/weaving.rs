@@ -1,4 +1,5 @@
-//! Which programs are run, with which decisions: all pairs of operations with a bound of interruptions, and random triples.
+//! Which programs are run, with which decisions: all pairs of operations with a bound of interruptions, and random
+//! triples.
 
 use super::attempt::{Judged, Programs, attempt};
 use super::bounded::{Schedule, explore};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What to run.
+/// The configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Weaving {
     /// All pairs with at most so many interruptions; none for random triples.
@@ -20,7 +21,7 @@ pub struct Weaving {
     pub shard: (u64, u64),
     /// The first pair, or seed.
     pub from: u64,
-    /// So many pairs or seeds at most.
+    /// The largest number of pairs or seeds.
     pub most: u64,
     /// None is begun after this moment.
     pub until: Option<Instant>,
@@ -42,7 +43,7 @@ pub fn pair_of(first: &[&str], second: &[&str]) -> u64 {
     (0..).find(|unit| pair(*unit, programs.len()) == (first, second)).expect("a pair of programs")
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub struct Woven {
     /// Pairs that there are; 0 for triples.
@@ -51,13 +52,13 @@ pub struct Woven {
     pub done: u64,
     /// Schedules that were run.
     pub runs: u64,
-    /// Crash states that were judged.
+    /// Crash states that were checked.
     pub states: u64,
-    /// What failed: how to run it again, and what was wrong.
+    /// The failures, each with the command to repeat it.
     pub failures: Vec<String>,
 }
 
-/// So many failures are enough.
+/// The number of failures after which it stops.
 const FAILURES_MAX: usize = 8;
 
 /// A random walk: the turn goes to another thread with a chance that the seed chooses.

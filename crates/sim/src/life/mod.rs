@@ -36,7 +36,7 @@ struct Mark {
     promise: Option<(usize, Promise)>,
 }
 
-/// What a life was.
+/// The record of a life.
 pub struct Life {
     /// The device before it.
     pub base: MemoryDevice,
@@ -46,11 +46,11 @@ pub struct Life {
     pub steps: Vec<Planned>,
     /// Of events and outcomes: equal for equal runs.
     pub digest: u64,
-    /// What the engine and the model disagreed about.
+    /// A disagreement between the engine and the model.
     pub disagreement: Option<String>,
     /// The numbers of all inodes that it had.
     pub numbers: Numbers,
-    /// What it began with.
+    /// The first state.
     pub first: Arc<ModelState>,
     /// Sectors that faults damaged, where they are no [members](crate::members).
     pub damaged: Damaged,
@@ -62,13 +62,13 @@ pub struct Life {
     marks: Vec<Mark>,
 }
 
-/// What a life begins with.
+/// The start of a life.
 pub struct Start<'a> {
     /// Which life, counted from 0.
     pub life: usize,
     /// The disk.
     pub base: MemoryDevice,
-    /// What it shows.
+    /// The content.
     pub model: &'a ModelFs,
     /// Devices that are given, and what happens to them.
     pub attendance: &'a Attendance,
@@ -76,7 +76,7 @@ pub struct Start<'a> {
     pub behind: &'a Devices,
 }
 
-/// What the main thread and the others share.
+/// The state that the main thread and the others share.
 struct World {
     model: ModelFs,
     chooser: Box<dyn Choose>,
@@ -90,15 +90,15 @@ struct World {
     fills: bool,
     logs: bool,
     faults: Option<Arc<FaultyLife>>,
-    /// What happens to members, where something does.
+    /// The events of members, if any.
     watch: Option<Watch>,
     /// Some files have no checksums.
     unsummed: bool,
     /// Steps that are under way: their marks, and what they would lead to.
     pending: Vec<(usize, ModelFs)>,
-    /// What the steps that failed would have led to.
+    /// The state that the failed steps would have produced.
     perhaps: Vec<ModelFs>,
-    /// What the filesystem shows at the end is not known.
+    /// The content at the end is unknown.
     unknown: bool,
     numbers: Numbers,
 }
@@ -114,8 +114,8 @@ impl Life {
         let mut devices: Vec<_> =
             recorded.map(|part| Arc::new(recorder.record(part)) as Arc<dyn BlockDevice>).collect();
         let given = &attendance.given;
-        // A crash between superblocks left some devices without the last one: until a resync has compared them nothing tells
-        // them from devices that were away, or that others went on with meanwhile.
+        // A crash between superblocks left some devices without the last one: until a resync has compared them nothing
+        // tells them from devices that were away, or that others went on with meanwhile.
         let lagging = if plan.members { lagging(plan, &base, given) } else { Devices::new() };
         let watch = Watch::new(plan, &recorder, given, &behind.union(&lagging).copied().collect());
         if plan.members {
@@ -189,7 +189,7 @@ impl Life {
         self.watch.behind(prefix)
     }
 
-    /// What a cut after `prefix` events may show.
+    /// The states that a cut after `prefix` events may show.
     pub fn allowed(&self, prefix: usize) -> History {
         let mut history = History::of(Arc::clone(&self.first));
         if self.in_place {
@@ -448,7 +448,7 @@ impl World {
     }
 }
 
-/// What stands in for a subvolume looks like its folder did when it was first looked at.
+/// A placeholder of a subvolume looks like its folder at the first lookup.
 pub(crate) fn forget_placeholders(shown: &mut Fingerprint, model: &ModelFs) {
     for (path, entry) in &mut shown.entries {
         let path = RelPath(path.clone());

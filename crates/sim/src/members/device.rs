@@ -40,7 +40,7 @@ impl Member {
         Member { inner, number, watch: watch.clone(), data: stripes.collect(), troubles: Mutex::new(own) }
     }
 
-    /// Where a range lies: in a chunk of data that was there when the life began, or not.
+    /// The part that contains a range: in a chunk of data that was there when the life began, or not.
     fn part(&self, range: &Range<u64>) -> Part {
         let is_data = self.data.iter().any(|data| data.start <= range.start && range.end <= data.end);
         match range.start {

@@ -2,22 +2,23 @@
 //!
 //! # The fault model
 //! 1. A device is *away* for a whole life, or from one moment of it on: every read, write and flush fails then.
-//! 2. Writes of one device fail, of data alone, of everything else alone, of primary superblocks alone, or of both; once or for
-//!    ever; with nothing or a part stored. Flushes fail; after that no write of the device succeeds, because nobody knows what
-//!    it has. Reads of data fail, which says nothing about what is stored.
+//! 2. Writes of one device fail, of data alone, of everything else alone, of primary superblocks alone, or of both;
+//!    once or for ever; with nothing or a part stored. Flushes fail; after that no write of the device succeeds,
+//!    because nobody knows what it has. Reads of data fail, which says nothing about what is stored.
 //! 3. This strikes any number of devices. As long as those that are away, behind or struck are no more than a profile
 //!    survives, nobody may notice; beyond that operations fail, with `EIO` alone where only data was struck.
-//! 4. A device that was away or struck is *behind* until a resync has ended with it. So long the profiles survive fewer others,
-//!    and a filesystem that lacks too many whole devices may be refused. It never shows anything else than was promised.
+//! 4. A device that was away or struck is *behind* until a resync has ended with it. So long the profiles survive fewer
+//!    others, and a filesystem that lacks too many whole devices may be refused. It never shows anything else than was
+//!    promised.
 //! 5. A life may end by a panic at any place of the engine, and everything that was written until then stays.
 //!
 //! # Invariants
 //! 1. What is struck follows from the seed and the sequence of operations alone.
-//! 2. What the engine may believe is judged from what happened to the devices, never from what the engine says.
+//! 2. What the engine may believe is checked from what happened to the devices, never from what the engine says.
 //!
 //! # Not here
-//! Silent faults: nothing finds them in data without checksums. Slow devices: completions out of order and late are what
-//! the cuts of a recording already show; how they meet other threads is the business of the interleaving harness.
+//! Silent faults: nothing finds them in data without checksums. Slow devices: completions out of order and late are
+//! what the cuts of a recording already show; how they meet other threads is the business of the interleaving harness.
 
 mod device;
 mod trouble;
@@ -79,12 +80,12 @@ impl Given {
     }
 }
 
-/// What becomes of the members in one life.
+/// The attendance of the members in one life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attendance {
     /// Which are given.
     pub given: Given,
-    /// What goes wrong with those.
+    /// Their troubles.
     pub troubles: Vec<Trouble>,
     /// Nobody brings stale devices up to date but the steps of the workload.
     pub resync_is_a_step: bool,
@@ -95,7 +96,7 @@ pub struct Attendance {
 }
 
 impl Attendance {
-    /// What follows from the seed for a life of this plan.
+    /// The attendance that follows from the seed for a life of this plan.
     pub fn of(plan: &Plan, life: usize) -> Attendance {
         let mut rng = Rng::new(plan.seed.rotate_left(11) ^ 0x3e3b_e500 ^ ((life as u64) << 48));
         let most = tolerance(plan);
@@ -121,7 +122,7 @@ impl Attendance {
     }
 }
 
-/// How many devices all profiles of a plan survive.
+/// The number of failed devices that all profiles of a plan survive.
 pub fn tolerance(plan: &Plan) -> usize {
     survived(plan.metadata).min(survived(plan.data))
 }

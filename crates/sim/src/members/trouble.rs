@@ -24,7 +24,7 @@ impl Part {
     }
 }
 
-/// What fails.
+/// The operation that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failing {
     /// Writes; nothing is stored.
@@ -44,17 +44,17 @@ pub enum Failing {
 pub struct Trouble {
     /// The device.
     pub device: usize,
-    /// Where reads or writes fail.
+    /// The part in which reads or writes fail.
     pub part: Part,
-    /// What fails.
+    /// The operation that fails.
     pub failing: Failing,
-    /// So many such operations go well first.
+    /// The number of such operations that succeed first.
     pub after: u64,
     /// All later ones fail too.
     pub for_ever: bool,
 }
 
-/// What the faults of a run are aimed at, where they are.
+/// The target of the faults of a run, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
     /// Many fsyncs, while a device takes no primary superblock any more.
@@ -64,7 +64,7 @@ pub enum Aim {
 }
 
 impl Trouble {
-    /// What goes wrong in a life without the devices `away`.
+    /// The troubles of a life without the devices `away`.
     pub fn some(plan: &Plan, away: &Devices, rng: &mut Rng) -> Vec<Trouble> {
         let count = *rng.pick(&[0, 0, 0, 1, 1, 2]);
         let any: Vec<Trouble> = (0..count).map(|_| Trouble::of(plan, rng)).collect();

@@ -1,4 +1,4 @@
-//! What happened to the members of a life, and what may be noticed of it.
+//! The events of the members of a life, and their visible effects.
 
 use super::trouble::{Failing, Part};
 use super::{Devices, Given, survived, tolerance};
@@ -8,7 +8,7 @@ use butterfs_device::Recorder;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What happened to the members of a life so far.
+/// The events of the members of a life so far.
 #[derive(Debug, Default)]
 struct Happened {
     /// Devices that the profiles cannot count on now.
@@ -31,7 +31,7 @@ struct Happened {
     reads_failed: bool,
 }
 
-/// What happened to the members of a life; clones share it.
+/// A watch on the members of a life; clones share it.
 #[derive(Clone, Debug)]
 pub struct Watch {
     recorder: Recorder,
@@ -127,7 +127,7 @@ impl Watch {
         still.chain(struck).copied().collect()
     }
 
-    /// How many resyncs have ended.
+    /// The number of resyncs that have ended.
     pub fn resyncs(&self) -> usize {
         self.happened().resynced.len()
     }

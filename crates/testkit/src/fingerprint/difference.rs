@@ -4,7 +4,7 @@ use super::{Fingerprint, PathFingerprint};
 use crate::operation::Moment;
 use std::fmt::Debug;
 
-/// What is compared besides names, types, modes, owners, links, sizes, contents, xattrs and targets.
+/// The properties that are compared besides names, types, modes, owners, links, sizes, contents, xattrs and targets.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct Compare {
@@ -13,7 +13,7 @@ pub struct Compare {
     pub ctime: bool,
     pub btime: bool,
     pub blocks: bool,
-    /// Where data and holes are.
+    /// The positions of data and holes.
     pub holes: bool,
     /// Nanoseconds by which the times of changes may differ.
     pub slack_ns: u64,
@@ -59,7 +59,9 @@ fn entry_differences(
         }
     };
     macro_rules! known {
-        ($($name:ident)*) => { $(field(stringify!($name), &expected.$name, &actual.$name, expected.$name == actual.$name);)* };
+        ($($name:ident)*) => {
+            $(field(stringify!($name), &expected.$name, &actual.$name, expected.$name == actual.$name);)*
+        };
     }
     macro_rules! where_both_know {
         ($($name:ident if $wanted:expr;)*) => { $(

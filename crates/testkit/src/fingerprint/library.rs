@@ -17,14 +17,14 @@ impl Fingerprint {
         look(filesystem, top, Lost::IsAnError)
     }
 
-    /// Looks at everything below the shown root, where the device may have lost the data of files: a content with data that
-    /// cannot be read is unknown.
+    /// Looks at everything below the shown root, where the device may have lost the data of files: a content with data
+    /// that cannot be read is unknown.
     pub fn of_damaged_library(filesystem: &Filesystem) -> std::result::Result<Fingerprint, String> {
         look(filesystem, filesystem.root(), Lost::IsUnknown)
     }
 }
 
-/// What to make of data that cannot be read.
+/// The treatment of data that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lost {
     IsAnError,

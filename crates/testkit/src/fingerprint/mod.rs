@@ -1,9 +1,9 @@
 //! Everything that a filesystem shows of a tree, in a form that two sides can be compared by.
 //!
-//! Invariants: (1) the same tree gives the same fingerprint, whoever looks at it: the kernel's mount, ours, the library,
-//! or the model; (2) what a side cannot know is `None`, and is compared only where both sides know it; (3) links to one
-//! inode are grouped by the first of their paths, so that inode numbers do not matter.
-//! Nothing here decides whether a difference is allowed.
+//! Invariants: (1) the same tree gives the same fingerprint, whoever looks at it: the kernel's mount, ours, the
+//! library, or the model; (2) what a side cannot know is `None`, and is compared only where both sides know it; (3)
+//! links to one inode are grouped by the first of their paths, so that inode numbers do not matter. Nothing here
+//! decides whether a difference is allowed.
 
 mod difference;
 mod library;
@@ -17,7 +17,7 @@ use crate::operation::{Kind, Moment};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh64::Xxh64;
 
-/// What is shown at one path.
+/// The fingerprint of one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct PathFingerprint {

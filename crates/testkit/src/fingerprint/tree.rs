@@ -124,7 +124,7 @@ fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
     Ok(found)
 }
 
-/// Where SEEK_DATA and SEEK_HOLE say that data is.
+/// The data ranges according to SEEK_DATA and SEEK_HOLE.
 pub(super) fn data_ranges(file: &OwnedFd, size: u64) -> Result<Vec<(u64, u64)>, Errno> {
     let mut ranges = Vec::new();
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! Operations on a filesystem against `ModelFs`: same answers, same content after a reopening, and the judge clean.
+//! Operations on a filesystem against `ModelFs`: same answers, same content after a reopening, and the checker clean.
 //!
 //! Input: the format, then whatever the generator of workloads draws from.
 

@@ -1,5 +1,5 @@
-//! Whole images: bytes changed in blocks and superblocks of sound ones, with the checksums made good or not. The judge
-//! and the engine answer; what the judge finds clean the engine reads without an error.
+//! Whole images: bytes changed in blocks and superblocks of sound ones, with the checksums made good or not. The
+//! checker and the engine answer; what the checker finds clean the engine reads without an error.
 //!
 //! Input: which image, then for each change the block, the place in it, how, and a number.
 
@@ -160,7 +160,7 @@ pub fn run(input: &[u8]) {
     let report = judge_memory(&disk);
     let shown = open(&disk, true).and_then(|filesystem| Fingerprint::of_library(&filesystem));
     if report.is_clean() && report.notes.is_empty() {
-        // The judge unpacks nothing.
+        // The checker unpacks nothing.
         let allowed = |sentence: &String| sentence.contains("compressed");
         if let Err(sentence) = shown.as_ref().map_err(String::clone).map(drop)
             && !allowed(&sentence)
@@ -171,7 +171,7 @@ pub fn run(input: &[u8]) {
     write_something(&disk);
 }
 
-/// Whatever a damaged filesystem answers: it must answer.
+/// A damaged filesystem may answer with any error, but it must answer.
 fn write_something(disk: &Arc<MemoryDevice>) {
     let Ok(filesystem) = open(disk, false) else { return };
     let mut library = Library::new(&filesystem);

@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub struct FuzzTarget {
     /// As `cargo fuzz run` calls it.
     pub name: &'static str,
-    /// What is called.
+    /// The function that is called.
     pub run: fn(&[u8]),
     /// Inputs to start from.
     pub seeds: fn() -> Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! What the images hold: everything that a filesystem can show and that is stored in a way of its own.
+//! The content of the images: everything that a filesystem can show and that is stored in a way of its own.
 //!
 //! All through the kernel; nothing here knows the format except by what makes the kernel use it.
 

@@ -1,9 +1,10 @@
-//! `btrfs check` as a judge.
+//! `btrfs check` as an oracle.
 //!
 //! Invariant: clean means exit code zero *and* no line that reports something: the program ends with zero after some of
 //! its findings.
 //!
-//! [`check_all`] asks our own judge too, so that every image that a test has judged shows whether the verdicts agree.
+//! [`check_all`] runs our own checker too, so that every image that a test has checked shows whether the verdicts
+//! agree.
 
 use super::LoopDevice;
 use super::command::run;
@@ -11,7 +12,7 @@ use crate::{requirement, scratch};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `btrfs check` said.
+/// The output of `btrfs check`.
 #[derive(Debug)]
 pub struct Verdict {
     /// Which program it was.
@@ -71,7 +72,7 @@ const HARMLESS: &[&str] = &[
 /// All that the original mode says about some trees in which a leaf begins with an orphan item; it names nothing.
 const NAMELESS: &str = "ERROR: errors found in fs roots";
 
-/// Judges an image that nobody has mounted, with `program`.
+/// Checks an image that nobody has mounted, with `program`.
 pub fn check(program: &Path, image: &Path) -> Verdict {
     let verdict = check_in_mode(program, image, "original");
     // Where that cannot say what is wrong, the other implementation in the same program decides.
@@ -103,12 +104,12 @@ fn check_in_mode(program: &Path, image: &Path, mode: &str) -> Verdict {
     Verdict { program: program.to_owned(), clean, findings, output: finished.output }
 }
 
-/// Judges with every btrfs-progs there is.
+/// Checks with every btrfs-progs there is.
 pub fn judge_all(image: &Path) -> Vec<Verdict> {
     programs().iter().map(|program| check(program, image)).collect()
 }
 
-/// Judges with every btrfs-progs there is and with our own judge; panics with what was said unless all find the image
+/// Checks with every btrfs-progs there is and with our own checker; panics with what was said unless all find the image
 /// clean.
 pub fn check_all(image: &Path) {
     crate::judge::assert_clean(image);
@@ -137,8 +138,8 @@ pub fn check_several(images: &[impl AsRef<Path>]) {
     }
 }
 
-/// Whether only data that the program has rebuilt from parity is bad. With `--check-data-csum` it does so wrongly, also for
-/// what the kernel wrote; a scrub by the kernel tells whether parity is right.
+/// Whether only data that the program has rebuilt from parity is bad. With `--check-data-csum` it does so wrongly, also
+/// for what the kernel wrote; a scrub by the kernel tells whether parity is right.
 fn is_rebuilt_wrongly(findings: &[String], output: &str) -> bool {
     matches!(findings, [only] if only == "ERROR: errors found in csum tree")
         && output.contains("mirror 2 bytenr")

@@ -1,4 +1,4 @@
-//! The kernel's btrfs and btrfs-progs as judges: loop devices, mounts, the kernel log, `btrfs check`.
+//! The kernel's btrfs and btrfs-progs as oracles: loop devices, mounts, the kernel log, `btrfs check`.
 //!
 //! Invariants: (1) what is attached or mounted is taken back when its value is dropped; (2) every program that is
 //! started has a time limit.

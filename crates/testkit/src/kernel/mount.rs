@@ -92,7 +92,7 @@ impl KernelMount {
         self.devices.iter().map(LoopDevice::written).sum()
     }
 
-    /// What the kernel has complained of since the mount.
+    /// The complaints in the kernel log since the mount.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> =
             self.devices.iter().flat_map(|device| self.log.complaints(device.name())).collect();

@@ -28,7 +28,7 @@ pub const ROOT: NodeId = 1;
 /// Result of a step inside the model.
 pub(crate) type Answer<T> = Result<T, Errno>;
 
-/// What a node holds besides attributes.
+/// The content of a node besides its attributes.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum Body {
@@ -128,7 +128,7 @@ impl ModelFs {
         self.next
     }
 
-    /// How many inodes there are.
+    /// The number of inodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -235,7 +235,7 @@ impl ModelFs {
         }
     }
 
-    /// What `stat` shows of a node.
+    /// The attributes that `stat` shows for a node.
     pub fn attributes(&self, id: NodeId) -> Attributes {
         let node = self.node(id);
         Attributes {

@@ -1,8 +1,8 @@
 //! Subvolumes, snapshots, and names for files without one.
 //!
-//! A subvolume is a folder whose inodes say that they belong to it. A snapshot is a copy of one subvolume's nodes; where
-//! another subvolume is nested in it, the copy has a placeholder. Writing in read-only subvolumes is not refused here:
-//! whoever chooses operations leaves them alone.
+//! A subvolume is a folder whose inodes say that they belong to it. A snapshot is a copy of one subvolume's nodes;
+//! where another subvolume is nested in it, the copy has a placeholder. Writing in read-only subvolumes is not refused
+//! here: whoever chooses operations leaves them alone.
 
 use super::{Answer, Body, Folder, ModelFs, Node, NodeId};
 use crate::operation::{Kind, RelPath};

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 /// One image may take so long, on a machine that does other things too.
 const PATIENCE_SECS: u64 = 120;
-/// So many failures are collected.
+/// The number of failures that are collected.
 const MOST_FAILURES: usize = 20;
 /// One image may make the process so much larger.
 pub const MOST_MEMORY_KIB: u64 = 96 << 10;
 
-/// What came of many runs.
+/// The result of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Runs.
     pub images: u64,
-    /// Images that the judge found clean.
+    /// Images that the checker found clean.
     pub clean: u64,
     /// Images that were opened for writing.
     pub opened: u64,
@@ -39,7 +39,7 @@ pub struct Tally {
     pub memory_kib: u64,
     /// The longest run, and its seed.
     pub longest: (Duration, u64),
-    /// What went wrong: seed, changes, sentence.
+    /// The failures: seed, changes, sentence.
     pub failures: Vec<String>,
 }
 
@@ -60,8 +60,9 @@ impl Tally {
     /// The figures in a few lines.
     pub fn summary(&self) -> String {
         format!(
-            "{} images: {} clean in spite of their changes, {} opened for writing, damage noticed in {}; {} calls of {} \
-             operations; changes in {} kinds of places; at most {} device calls, {} KiB written, {} KiB of memory, {:?} (seed {})",
+            "{} images: {} clean in spite of their changes, {} opened for writing, damage noticed in {}; {} calls of \
+             {} operations; changes in {} kinds of places; at most {} device calls, {} KiB written, {} KiB of memory, \
+             {:?} (seed {})",
             self.images,
             self.clean,
             self.opened,

@@ -12,7 +12,7 @@ use butterfs_ondisk::{Key, Logical, TreeId};
 use butterfs_tree::Node;
 use std::sync::Arc;
 
-/// What was changed.
+/// The changes.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The tree; `None` for a superblock.

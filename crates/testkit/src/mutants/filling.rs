@@ -1,4 +1,4 @@
-//! What the shapes hold: something in every way of storing, in few blocks.
+//! The content of the shapes: something in every way of storing, in few blocks.
 
 use super::shapes::top;
 use crate::fingerprint::Fingerprint;

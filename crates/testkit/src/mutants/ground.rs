@@ -1,5 +1,5 @@
-//! What can be changed in a sound image: every structure in every item of every tree, found by the declarations of the
-//! format, and what lies beside structures.
+//! The places of a sound image that can be changed: every structure in every item of every tree, found by the
+//! declarations of the format, and what lies beside structures.
 
 use crate::editor::Editor;
 use butterfs_ondisk::items::RootItem;
@@ -17,11 +17,11 @@ pub struct Spot {
     pub slot: usize,
     /// Its key.
     pub key: Key,
-    /// Where the piece begins in the payload.
+    /// The position at which the piece begins in the payload.
     pub at: usize,
     /// Its length.
     pub len: usize,
-    /// What it is; `None` for names, values, checksums, bitmaps and undeclared types.
+    /// The kind; `None` for names, values, checksums, bitmaps and undeclared types.
     pub structure: Option<&'static Structure>,
 }
 

@@ -1,14 +1,15 @@
-//! Mutants: sound images of which one to three fields lie, under good checksums, opened and worked in by everything that
-//! can be called: the operations, the cleaner, sending and receiving, fsync, a crash, the replay of logs, the checker.
+//! Mutants: sound images of which one to three fields lie, under good checksums, opened and worked in by everything
+//! that can be called: the operations, the cleaner, sending and receiving, fsync, a crash, the replay of logs, the
+//! checker.
 //!
 //! Invariants of each run:
 //! 1. Nothing panics, and nothing goes on for ever: reads and writes of the devices are bounded ([`MOST_CALLS`],
 //!    [`MOST_WRITTEN`]); whoever runs it bounds time and memory.
-//! 2. An image that the judge finds clean in spite of the changes is worked in without an error that speaks of damage, and
-//!    is clean and readable after each crash and each shutdown.
+//! 2. An image that the checker finds clean in spite of the changes is worked in without an error that speaks of
+//!    damage, and is clean and readable after each crash and each shutdown.
 //! 3. Files that nothing works with ([`filling::SOUND`]) keep their content where only subvolumes were changed. Where
-//!    another tree was, reading them may be an error, and where one of [`ALLOCATING`] was, they may be overwritten: nothing
-//!    else says what is free.
+//!    another tree was, reading them may be an error, and where one of [`ALLOCATING`] was, they may be overwritten:
+//!    nothing else says what is free.
 //! 4. A run depends on its numbers alone.
 
 mod campaign;
@@ -54,9 +55,9 @@ const ALLOCATING: [TreeId; 6] =
 pub struct Outcome {
     /// The shape.
     pub shape: &'static str,
-    /// What was changed.
+    /// The changes.
     pub changes: Vec<Change>,
-    /// Whether the judge found the changed image clean.
+    /// Whether the checker found the changed image clean.
     pub is_clean: bool,
     /// Whether it was opened for writing.
     pub is_opened: bool,
@@ -83,7 +84,7 @@ pub fn run_in(shape: &'static Shape, changes: usize, rng: &mut Rng, outcome: &mu
     let disks = copy_of(&shape.disks);
     let changed = mutate(shape, changes, &disks, rng, outcome);
     let report = judged(&disks);
-    // The judge unpacks nothing, and does not look at everything that a log says.
+    // The checker unpacks nothing, and does not look at everything that a log says.
     let unseen = |change: &Change| {
         change.text.contains(".compression:")
             || change.structure == "beside EXTENT_DATA"
@@ -140,7 +141,7 @@ fn is_subvolume(tree: TreeId) -> bool {
     tree == TreeId::FS || (256..=Ino::LAST_FREE.0).contains(&tree.0)
 }
 
-/// Opening may be refused, unless the judge finds nothing.
+/// Opening may be refused, unless the checker finds nothing.
 fn opened(devices: &[Arc<dyn BlockDevice>], outcome: &mut Outcome) -> Result<Result<Filesystem, Error>, String> {
     let opened = open(devices, Options::default());
     outcome.is_opened |= opened.is_ok();
@@ -191,7 +192,7 @@ fn still_clean(disks: &[Arc<MemoryDevice>], outcome: &Outcome) -> Result<(), Str
     if !outcome.is_clean {
         return Ok(());
     }
-    // The judge unpacks nothing, and lets a file be longer than files can be.
+    // The checker unpacks nothing, and lets a file be longer than files can be.
     const UNSEEN: [&str; 5] = ["compressed", "zstd: ", "zlib: ", "lzo: ", "the size is impossible"];
     let is_unseen = |sentence: &String| UNSEEN.iter().any(|words| sentence.contains(words));
     if let Some(sentence) = outcome.noticed.iter().find(|sentence| !is_unseen(sentence)) {
@@ -235,13 +236,13 @@ fn stays_sound(
     }
 }
 
-/// Our judge, on one thread.
+/// Our checker, on one thread.
 fn judged(disks: &[Arc<MemoryDevice>]) -> Report {
     let options = butterfs_check::Options { check_data: true, threads: 1, ..butterfs_check::Options::default() };
     butterfs_check::check(shared(disks), &options, &|_| {})
 }
 
-/// What a report says besides errors.
+/// The remarks of a report besides errors.
 fn remarks(report: &Report) -> BTreeSet<String> {
     let warnings = report.findings.iter().map(|finding| format!("{finding}"));
     warnings.chain(report.notes.iter().cloned()).collect()

@@ -1,5 +1,5 @@
-//! Everything that can be called on an open filesystem, as one table; a test holds it against the sources, so that a new
-//! function is called here too.
+//! Everything that can be called on an open filesystem, as one table; a test holds it against the sources, so that a
+//! new function is called here too.
 
 mod contents;
 mod names;
@@ -63,7 +63,7 @@ pub struct FoundName {
     pub parent: InodeId,
     /// The name.
     pub name: Vec<u8>,
-    /// What it leads to.
+    /// The target.
     pub id: InodeId,
 }
 

@@ -22,11 +22,11 @@ const DEVICE_BYTES: u64 = 192 << 20;
 
 /// A sound image.
 pub struct Shape {
-    /// What is special about it.
+    /// The name of the shape.
     pub name: String,
     /// Its devices.
     pub disks: Vec<Arc<MemoryDevice>>,
-    /// What can be changed in it.
+    /// The places that can be changed.
     pub ground: Ground,
     /// Paths of everything that operations work with, in the top level.
     pub paths: Vec<Vec<u8>>,
@@ -34,9 +34,9 @@ pub struct Shape {
     pub sound: BTreeSet<u64>,
     /// Subvolumes, the top level among them.
     pub subvolumes: Vec<TreeId>,
-    /// Whether the judge finds it clean.
+    /// Whether the checker finds it clean.
     pub is_clean: bool,
-    /// What the judge says of it, though it is sound.
+    /// The checker's notes about it, though it is sound.
     pub notes: BTreeSet<String>,
 }
 

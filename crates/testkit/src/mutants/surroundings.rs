@@ -1,4 +1,4 @@
-//! What a run depends on besides its seed: nothing. A clock that ticks, random numbers that are counted, no threads in
+//! A run depends on nothing but its seed. A clock that ticks, random numbers that are counted, no threads in
 //! the background, and devices in memory that count what is asked of them.
 
 use butterfs_device::{BlockDevice, MemoryDevice};

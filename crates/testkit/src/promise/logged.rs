@@ -1,15 +1,16 @@
-//! What may be shown after a crash when `fsync` writes a log: the last commit, and on top of it what was logged.
+//! The states that may be shown after a crash when `fsync` writes a log: the last commit, and on top of it what was
+//! logged.
 //!
 //! The disk without its log (the base) is one state, as after any crash. With the log replayed, relative to the states
 //! from that one to the last:
 //! 1. Every entry of a folder is one that the folder had in one of these states.
 //! 2. Attributes, and extended attributes, of an inode are those of one of these states; not before its last `fsync`.
 //!    Contents are as [`History`] allows.
-//! 3. What an inode's `fsync` promised and nobody changed since is there: its names, the absence of those it had lost, and
-//!    of a folder the entries, with those of folders that are new in it when it is logged for the first time, be it because
-//!    something that was in it is synced.
-//! 4. What had a name in every state has one; and the names of an inode are among those of one state, so that nothing that
-//!    was moved has two names that it never had together.
+//! 3. What an inode's `fsync` promised and nobody changed since is there: its names, the absence of those it had lost,
+//!    and of a folder the entries, with those of folders that are new in it when it is logged for the first time, be it
+//!    because something that was in it is synced.
+//! 4. What had a name in every state has one; and the names of an inode are among those of one state, so that nothing
+//!    that was moved has two names that it never had together.
 //!
 //! Inodes are told apart by their numbers, which [`Numbers`] learns as they are made.
 
@@ -175,7 +176,7 @@ impl Window<'_> {
         found
     }
 
-    /// Whether a name led to `id` (or, for none, anything else) in every state from one on.
+    /// Whether a name referred to `id` (or, for none, anything else) in every state from one on.
     fn persists(&self, key: &ParentAndName, id: Option<NodeId>, from: usize) -> bool {
         let since = &self.dir_entries[from - self.base..];
         match id {
@@ -229,8 +230,8 @@ impl Window<'_> {
         }
     }
 
-    /// `brought`: new folders whose entry an earlier fsync brought, with all that was in them. A later one of the folder
-    /// above brings only its own new entries, as the kernel's does.
+    /// `brought`: new folders whose entry an earlier fsync brought, with all that was in them. A later one of the
+    /// folder above brings only its own new entries, as the kernel's does.
     fn broken_entries(&self, number: usize, id: NodeId, brought: &mut BTreeSet<NodeId>, found: &mut BTreeSet<String>) {
         let at = &self.dir_entries[number - self.base];
         let inside = |key: &ParentAndName| key.0 == id;
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_is_in_one_place() {
+    fn a_moved_file_is_in_one_place() {
         let mut scene = Scene::new();
         scene.run(create("a"));
         scene.run(Op::Mkdir { path: path("d"), mode: 0o755 });

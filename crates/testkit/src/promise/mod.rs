@@ -1,4 +1,4 @@
-//! What a filesystem may show after a crash.
+//! The states that a filesystem may show after a crash.
 //!
 //! The states since the last `sync` are kept, one after each operation. Allowed is:
 //! 1. Names, attributes and links are exactly those of one of these states, not before the last `fsync`: until there is
@@ -6,7 +6,7 @@
 //! 2. The content of a file is that of one of these states, or each 4 KiB block and the size is of one of them: data
 //!    that nobody promised reaches the disk in any order. Of a file that was fsynced, states before that do not count.
 //!
-//! What was promised by `sync` is missing in no state, so it cannot be missing in what is shown.
+//! Data covered by a `sync` is in every state, so it must be in the content that is shown.
 //!
 //! Where an `fsync` writes a log instead of committing, its promise is about one inode; see [`logged`].
 
@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 const BLOCK: u64 = 4096;
-/// What is never torn.
+/// The unit that is never torn.
 const SECTOR: u64 = 512;
 
 /// Up to so many bytes of a shown file from an offset; files with holes are too large to be read whole. None where the
@@ -70,13 +70,13 @@ pub struct History {
     names_from: usize,
     /// The content of a file is of this state or of a later one.
     content_from: BTreeMap<NodeId, usize>,
-    /// What was logged, as of which state.
+    /// The logged inodes, and the state as of which they were logged.
     logged: Vec<(usize, NodeId)>,
     /// A block of a file may be torn, at sectors: files are written in place.
     torn_blocks: bool,
 }
 
-/// What a returned operation promises.
+/// The durability that a returned operation guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// Everything before it.
@@ -90,7 +90,7 @@ pub enum Promise {
 }
 
 impl Promise {
-    /// What `op` promises when it returns; asked before it is applied to `model`.
+    /// The durability that `op` guarantees when it returns; asked before it is applied to `model`.
     pub fn of(op: &Op, model: &ModelFs) -> Option<Promise> {
         match op {
             Op::Sync => Some(Promise::All),
@@ -170,7 +170,8 @@ impl History {
         &self.states[number.saturating_sub(self.first)..]
     }
 
-    /// The number of the state that `shown` comes from, or why it comes from none. `read` returns bytes of a shown file.
+    /// The number of the state that `shown` comes from, or why it comes from none. `read` returns bytes of a shown
+    /// file.
     pub fn explain(&self, shown: &Fingerprint, read: &Read<'_>) -> Result<usize, String> {
         let bare_shown = bare(shown.clone());
         let mut nearest: Option<Vec<String>> = None;
@@ -200,7 +201,7 @@ impl History {
         wrong.collect()
     }
 
-    /// What is wrong with the content of a shown file.
+    /// Explains why the content of a shown file is wrong.
     fn wrong_file(&self, path: &RelPath, id: NodeId, entry: &PathFingerprint, read: &Read<'_>) -> Option<String> {
         let from = self.content_from.get(&id).copied().unwrap_or(self.first);
         let versions = versions(self.from(from), id);
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_may_not_be_missing() {
+    fn durable_content_may_not_be_missing() {
         let (mut model, path) = (ModelFs::default(), RelPath::from);
         let mut history = History::new(&model);
         grow(&mut model, &mut history, Op::Create { path: path("a"), mode: 0o644 });

@@ -110,7 +110,7 @@ impl Store {
         self.edits.set(0);
     }
 
-    /// What must hold between two operations.
+    /// The invariants between two operations.
     pub fn assert_at_rest(&self) {
         assert!(self.taken.borrow().is_empty(), "nodes were taken and not put back");
     }

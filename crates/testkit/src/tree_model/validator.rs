@@ -7,7 +7,7 @@ use butterfs_tree::{Node, NodePtr, check_block};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What a tree looks like from outside.
+/// The counts of a tree, taken from outside.
 pub struct Census {
     pub items: Vec<(Key, Vec<u8>)>,
     pub reachable: HashSet<Logical>,

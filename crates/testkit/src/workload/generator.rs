@@ -70,7 +70,7 @@ pub struct Generator {
 
 type Maker = fn(&mut Generator, &ModelFs) -> Option<Op>;
 
-/// What is chosen how often.
+/// The weights of the operations.
 const MAKERS: &[(u64, Maker)] = &[
     (12, Generator::create),
     (4, Generator::mkdir),
@@ -119,7 +119,7 @@ impl Generator {
         Generator { seed, rng, shape, next_handle: 0, names }
     }
 
-    /// What the operations follow from.
+    /// The seed of the operations.
     pub fn seed(&self) -> u64 {
         self.seed
     }

@@ -16,9 +16,9 @@ use std::fmt;
 
 /// A disagreement between target and model.
 pub struct Disagreement {
-    /// What the operations follow from.
+    /// The seed of the operations.
     pub seed: u64,
-    /// How many operations agreed before.
+    /// The number of operations that agreed before.
     pub agreed: usize,
     /// The operation.
     pub op: Op,
@@ -40,7 +40,7 @@ impl fmt::Debug for Disagreement {
     }
 }
 
-/// How many operations before a disagreement are shown.
+/// The number of operations that are shown before a disagreement.
 const SHOWN: usize = 12;
 
 /// Runs `count` operations on both sides.

@@ -65,7 +65,7 @@ fn a_wrong_target_is_found_and_shrunk() {
     assert!(short.len() <= 6 && short.iter().any(|op| matches!(op, Op::Truncate { .. })), "{short:#?}");
 }
 
-/// The model agrees with the kernel's own btrfs, so that it may judge ours.
+/// The model agrees with the kernel's own btrfs, so that it can serve as an oracle for ours.
 #[test]
 fn the_model_agrees_with_the_kernels_btrfs() {
     const TEST: &str = "the_model_agrees_with_the_kernels_btrfs";

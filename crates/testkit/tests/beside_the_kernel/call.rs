@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Who calls.
+/// The caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Root,
@@ -20,7 +20,7 @@ impl Caller {
     pub const ALL: [Caller; 4] = [Caller::Root, Caller::Root, Caller::Root, Caller::Somebody];
 }
 
-/// What is called.
+/// The function that is called.
 #[derive(Clone, Debug)]
 pub enum What {
     Create(u32),
@@ -51,7 +51,7 @@ pub struct Call {
     pub what: What,
 }
 
-/// What a call returned: text that stands for the value, or an errno.
+/// The result of a call: text that stands for the value, or an errno.
 pub type Answer = Result<String, Errno>;
 
 const MODES: [u32; 7] = [0o777, 0o666, 0o2777, 0o4755, 0o1777, 0o644, 0];
@@ -152,7 +152,7 @@ impl Call {
         }
     }
 
-    /// What `stat` shows of them.
+    /// The attributes that `stat` shows for them.
     pub fn stat_paths(&self, root: &Path) -> Vec<Answer> {
         self.paths().into_iter().map(|path| stat(&root.join(path))).collect()
     }

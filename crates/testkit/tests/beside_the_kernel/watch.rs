@@ -1,9 +1,9 @@
-//! What a call changed of the inodes that it is about and of their folders.
+//! The changes of a call to its inodes and their folders.
 
 use super::call::Call;
 use std::path::{Path, PathBuf};
 
-/// What is seen of one path: inode, time of the content, time of the inode; `None` where there is nothing.
+/// The attributes of one path: inode, time of the content, time of the inode; `None` where there is nothing.
 type Look = Option<(u64, (i64, u64), (i64, u64))>;
 
 /// The paths of a call, and what is seen there.

@@ -1,5 +1,5 @@
-//! The judge on several devices: what is wrong on one of them is found and said of that one, in whatever order they are
-//! given.
+//! The checker on several devices: what is wrong on one of them is found and said of that one, in whatever order they
+//! are given.
 
 use crate::rig::{Work, in_memory, open, shared};
 use butterfs_check::Finding;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 type Damage = fn(&Editor, &[Arc<MemoryDevice>]);
 
-/// What is planted, and whether a finding is about it.
+/// The planted faults, each with a test whether a finding is about it.
 const TABLE: &[(&str, Damage, fn(&Finding) -> bool)] = &[
     (
         "the device extent of a stripe is missing",
@@ -48,7 +48,7 @@ const TABLE: &[(&str, Damage, fn(&Finding) -> bool)] = &[
 ];
 
 #[test]
-fn what_is_wrong_on_one_device_is_found() {
+fn faults_of_one_device_are_found() {
     let disks = in_memory(("raid1", "raid1", 3));
     let mut work = Work::new(9600);
     let filesystem = open(&shared(&disks), Options::default());

@@ -1,5 +1,5 @@
-//! Lost and returned devices, beside the kernel: what one side writes without a device, the other shows without it and with
-//! it back; and what the kernel made with parity, we show without every set of devices that it survives.
+//! Lost and returned devices, beside the kernel: what one side writes without a device, the other shows without it and
+//! with it back; and what the kernel made with parity, we show without every set of devices that it survives.
 
 use crate::rig::{DEVICE_BYTES, Layout, Work, make, open, same};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};

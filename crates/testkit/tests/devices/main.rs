@@ -1,6 +1,6 @@
 //! Filesystems on several devices: every profile, made by us and by the kernel, read and written by both.
 //!
-//! What is ours is a workload that the model holds too; all judges find the images clean after each step.
+//! Our content is a workload that the model holds too; all checkers find the images clean after each step.
 
 mod both_ways;
 mod judging;

@@ -1,5 +1,5 @@
-//! RAID5 and RAID6, written by us and by the kernel: parity fits the data, each side reads what the other one wrote without each
-//! set of devices that the profile survives, and both go on from what the other one left.
+//! RAID5 and RAID6, written by us and by the kernel: parity fits the data, each side reads what the other one wrote
+//! without each set of devices that the profile survives, and both go on from what the other one left.
 //!
 //! `BUTTERFS_PARITY_ALL=1` takes every number of devices up to six and every set of lost ones.
 
@@ -74,8 +74,8 @@ fn doubled(byte: u8) -> u8 {
     (byte << 1) ^ if byte & 0x80 != 0 { 0x1d } else { 0 }
 }
 
-/// Every row of every chunk with parity fits; computed here once more, byte by byte. The devices were zero when the filesystem
-/// was made. Returns how many rows hold something.
+/// Every row of every chunk with parity fits; computed here once more, byte by byte. The devices were zero when the
+/// filesystem was made. Returns how many rows hold something.
 fn parity_fits(what: &str, images: &[PathBuf]) -> usize {
     let files: Vec<File> = images.iter().map(|image| File::open(image).unwrap()).collect();
     let mut rows = 0;
@@ -188,8 +188,8 @@ fn the_kernel_reads_what_we_wrote_without_what_the_profile_survives() {
 
 /// We write without devices, and without them and with them back it is all there.
 #[test]
-fn what_was_written_without_devices_is_whole_without_others() {
-    let test = "what_was_written_without_devices_is_whole_without_others";
+fn data_written_without_devices_is_whole_without_others() {
+    let test = "data_written_without_devices_is_whole_without_others";
     if !requirement::kernel_btrfs(test) {
         return;
     }

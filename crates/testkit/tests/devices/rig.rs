@@ -108,7 +108,7 @@ impl Work {
         }
     }
 
-    /// What `filesystem` shows is what the model holds.
+    /// Checks that `filesystem` shows the content of the model.
     pub fn is_shown(&self, what: &str, filesystem: &Filesystem) {
         let shown = Fingerprint::of_library(filesystem).unwrap_or_else(|error| panic!("{what}: {error}"));
         same(what, &Fingerprint::of_model(&self.model), &shown, Compare::MODEL);

@@ -1,5 +1,6 @@
-//! Devices that were apart: each side is written alone, by us or by the kernel, and then both are given. Where both sides have
-//! something they are refused; where one was only away they are opened, however much the other one has done meanwhile.
+//! Devices that were apart: each side is written alone, by us or by the kernel, and then both are given. Where both
+//! sides have something they are refused; where one was only away they are opened, however much the other one has done
+//! meanwhile.
 
 use crate::rig::{DEVICE_BYTES, in_memory, make, quiet, quiet_env, shared};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
@@ -141,7 +142,7 @@ fn a_device_that_was_away_for_long_is_accepted() {
     }
 }
 
-/// Who says which side is given up gets the other one, whole.
+/// The user who drops one side gets the other one, whole.
 #[test]
 fn one_side_can_be_given_up() {
     let _watchdog = Watchdog::new("one_side_can_be_given_up", 200);

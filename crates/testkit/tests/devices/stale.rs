@@ -1,5 +1,5 @@
-//! Devices that have missed writes: nothing counts on them, in this mount and in later ones, until they have been brought up to
-//! date. Nothing runs in the background here, so that they stay as they are until a test says otherwise.
+//! Devices that have missed writes: nothing counts on them, in this mount and in later ones, until they have been
+//! brought up to date. Nothing runs in the background here, so that they stay as they are until a test says otherwise.
 
 use crate::rig::{Layout, in_memory, quiet, shared};
 use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, MemoryDevice, Operation};
@@ -199,7 +199,7 @@ fn a_resync_makes_a_device_whole() {
     }
 }
 
-/// What cannot be read from the whole device is not taken for equal: the other one stays stale.
+/// Data that cannot be read from the whole device does not count as equal: the other one stays stale.
 #[test]
 fn an_unreadable_source_leaves_the_device_stale() {
     let _watchdog = Watchdog::new("an_unreadable_source_leaves_the_device_stale", 100);

@@ -6,7 +6,8 @@ const APPENDS: &[(&str, &str)] = &[
     ("create f; write f 0 4096; fsync f", "log; all"),
     ("create f; write f 0 100; fsync f; write f 100 50; fsync f; write f 0 9000; fsync f", "log; all"),
     (
-        "create f; write f 0 8192; sync; write f 8192 4096; fsync f; write f 12288 4096; fsync f; write f 16384 99; fsync f",
+        "create f; write f 0 8192; sync; write f 8192 4096; fsync f; write f 12288 4096; fsync f; write f 16384 99; \
+         fsync f",
         "log; all",
     ),
     ("create f; write f 0 100000; fsync f; write f 5000 3000; fsync f; write f 5000 100 77; fsync f", "log; all"),
@@ -36,12 +37,14 @@ const SIZES: &[(&str, &str)] = &[
 const HOLES: &[(&str, &str)] = &[
     ("create f; write f 0 16384; fsync f; sync; punch f 8000 4096; punch f 15000 100; fsync f", "log; all"),
     (
-        "create f; trunc f 12582912; write f 2097152 8388608; sync; punch f 2097152 2097152; punch f 8388608 2097152; fsync f",
+        "create f; trunc f 12582912; write f 2097152 8388608; sync; punch f 2097152 2097152; punch f 8388608 2097152; \
+         fsync f",
         "log; all",
     ),
     ("create f; write f 0 65536; sync; punch f 0 65536; fsync f", "log; all"),
     (
-        "create f; write f 0 65536; sync; punch f 8192 4096; fsync f; write f 8192 100; fsync f; punch f 0 32768; fsync f",
+        "create f; write f 0 65536; sync; punch f 8192 4096; fsync f; write f 8192 100; fsync f; punch f 0 32768; \
+         fsync f",
         "log; all",
     ),
     ("create f; write f 0 65536; sync; zero f 4096 20000; fsync f; write f 5000 100; fsync f", "log; all"),
@@ -59,7 +62,8 @@ const PREALLOCATED: &[(&str, &str)] = &[
         "log; all",
     ),
     (
-        "create f; falloc f 0 65536; sync; write f 8192 4096; fsync f; write f 20480 8192; fsync f; write f 12288 4096; fsync f",
+        "create f; falloc f 0 65536; sync; write f 8192 4096; fsync f; write f 20480 8192; fsync f; write f 12288 \
+         4096; fsync f",
         "log; all",
     ),
     ("create f; write f 0 4096; sync; keep f 32768 1081344; fsync f; write f 1048576 4096; fsync f", "log; all"),
@@ -70,7 +74,8 @@ const SHARED: &[(&str, &str)] = &[
     ("create f; create g; sync; write f 0 65536; clone f 16384 g 131072 4096; fsync g; fsync f", "log; all"),
     ("create f; write f 0 131072; write f 819200 102400; fsync f; clone f 839680 f 409600 20480; fsync f", "log; all"),
     (
-        "create f; write f 0 65536; sync; clone f 32768 f 65536 32768; write f 32768 4096; fsync f; clone f 0 f 131072 65536; fsync f",
+        "create f; write f 0 65536; sync; clone f 32768 f 65536 32768; write f 32768 4096; fsync f; clone f 0 f 131072 \
+         65536; fsync f",
         "log; all",
     ),
 ];
@@ -79,29 +84,35 @@ const ATTRIBUTES: &[(&str, &str)] = &[
     ("create f; sync; chmod f 755; chown f 7 8; fsync f", "log; all"),
     ("create f; write f 0 10; setx f user.a 10; setx f user.b 20; sync; rmx f user.a; fsync f", "log; all"),
     (
-        "create f; fsync f; setx f user.a 10; fsync f; setx f user.a 200; fsync f; rmx f user.a; setx f user.b 9; fsync f",
+        "create f; fsync f; setx f user.a 10; fsync f; setx f user.a 200; fsync f; rmx f user.a; setx f user.b 9; \
+         fsync f",
         "log; all",
     ),
     ("mkdir d; setx d user.x 40; sync; setx d user.y 20; chmod d 700; fsync d", "log; all"),
     // Logged again, for its new name, by an fsync of another file.
     (
-        "create f; setx f user.a 10; setx f user.b 20; sync; write f 0 10; fsync f; rmx f user.a; link f g; create q; fsync q",
+        "create f; setx f user.a 10; setx f user.b 20; sync; write f 0 10; fsync f; rmx f user.a; link f g; create q; \
+         fsync q",
         "log; all",
     ),
     (
-        "create f; setx f user.a 10; sync; write f 0 10; fsync f; chmod f 600; setx f user.a 30; mv f g; create q; fsync q",
+        "create f; setx f user.a 10; sync; write f 0 10; fsync f; chmod f 600; setx f user.a 30; mv f g; create q; \
+         fsync q",
         "log; all",
     ),
     (
-        "mkdir d; sync; create d/f; setx d/f user.a 10; setx d/f user.b 10; fsync d; rmx d/f user.b; link d/f g; create q; fsync q",
+        "mkdir d; sync; create d/f; setx d/f user.a 10; setx d/f user.b 10; fsync d; rmx d/f user.b; link d/f g; \
+         create q; fsync q",
         "log; all",
     ),
     (
-        "create f; setx f user.a 10; sync; write f 0 10; fsync f; rmx f user.a; mv f g; create q; fsync q; fsync g; setx g user.c 7; fsync g",
+        "create f; setx f user.a 10; sync; write f 0 10; fsync f; rmx f user.a; mv f g; create q; fsync q; fsync g; \
+         setx g user.c 7; fsync g",
         "log; all",
     ),
     (
-        "create f; setx f user.long 3000; setx f user.other 3000; sync; write f 0 5000; fsync f; chmod f 600; fdatasync f",
+        "create f; setx f user.long 3000; setx f user.other 3000; sync; write f 0 5000; fsync f; chmod f 600; \
+         fdatasync f",
         "log; all",
     ),
 ];

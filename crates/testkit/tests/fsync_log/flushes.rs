@@ -1,4 +1,4 @@
-//! What an `fsync` costs the device.
+//! The device requests of an `fsync`.
 
 use butterfs_device::{BlockDevice, Event, MemoryDevice, Recorder};
 use butterfs_fs::{Env, Filesystem, InodeId, Options};
@@ -66,7 +66,7 @@ impl Recorded {
         self.filesystem.write(self.file, number * 4096, &[number as u8; 4096], false).expect("room");
     }
 
-    /// What is surely on the device after so many events: everything that a flush covers.
+    /// The content that is surely on the device after so many events: everything that a flush covers.
     fn durable(&self, events: usize) -> Arc<MemoryDevice> {
         let covers = |event: &Event| if let Event::Flush { covers, .. } = event { *covers } else { 0 };
         let covered = self.recorder.events(0..events).iter().map(covers).max().unwrap_or(0);
@@ -131,7 +131,7 @@ fn a_log_lies_where_an_earlier_one_lay() {
 }
 
 #[test]
-fn what_is_durable_costs_nothing() {
+fn syncing_durable_data_costs_nothing() {
     let recorded = Recorded::new(Options::default());
     assert_eq!(recorded.fsync(), (0, 0, 0), "after a commit");
     recorded.append(1);
@@ -251,10 +251,10 @@ fn a_large_log_is_on_its_way_before_its_flush() {
 
 /// Those who fsync at one time share writes and flushes; each finds what it wrote on the device when it returns.
 #[test]
-fn what_many_fsync_is_durable_when_each_returns() {
+fn concurrent_fsyncs_are_durable_when_they_return() {
     const WRITERS: u64 = 6;
     const APPENDS: u64 = 8;
-    let _watchdog = Watchdog::new("what_many_fsync_is_durable_when_each_returns", 300);
+    let _watchdog = Watchdog::new("concurrent_fsyncs_are_durable_when_they_return", 300);
     let recorded = Recorded::new(super::options());
     let filesystem = &recorded.filesystem;
     let make =

@@ -1,5 +1,5 @@
-//! What `fsync` has promised is there after a power cut: scripts of operations, cut right after an `fsync` that wrote a
-//! log, judged after the kernel's replay of the log (and `btrfs check`).
+//! Data covered by `fsync` is there after a power cut: scripts of operations, cut right after an `fsync` that wrote a
+//! log, checked after the kernel's replay of the log (and `btrfs check`).
 
 mod files;
 mod flushes;
@@ -12,7 +12,7 @@ use butterfs_testkit::requirement;
 use butterfs_testkit::watchdog::Watchdog;
 use world::{World, options};
 
-/// Runs scripts, each on a filesystem of its own, cuts the power, and judges.
+/// Runs scripts, each on a filesystem of its own, cuts the power, and checks.
 fn judge(test: &str, format: usize, scripts: &[(&str, &str)]) {
     if !requirement::kernel_btrfs(test) {
         return;

@@ -117,7 +117,7 @@ impl World {
         unmet
     }
 
-    /// The disk as a power cut now leaves it, judged after our own replay.
+    /// The disk as a power cut now leaves it, checked after our own replay.
     pub fn judge_by_us(&self, what: &str, expected: &str) {
         let device = Arc::new(self.device.snapshot());
         let filesystem = Filesystem::open(vec![device.clone()], Options::default(), Env::system());
@@ -129,7 +129,7 @@ impl World {
         assert!(unmet.is_empty(), "{what}, after our replay: {unmet:#?}\nshown: {shown:#?}\n{stats:?}");
     }
 
-    /// The disk as a power cut now leaves it, judged after the kernel's replay.
+    /// The disk as a power cut now leaves it, checked after the kernel's replay.
     pub fn judge_by_kernel(&self, what: &str, expected: &str) {
         let scratch = Scratch::new("log");
         let image = scratch.sparse_file("image", BYTES);

@@ -11,16 +11,26 @@ use butterfs_testkit::serve::Served;
 /// differs from run to run.
 const STORE: &str = r#"
 store="$scratch/store"; mkdir -p "$store"; mount --bind "$at" "$store"
-run=/tmp/pod-$(echo "$scratch" | md5sum | cut -c1-16) # At most 50 characters, and the same each time: podman remembers it.
+# At most 50 characters, and the same each time: podman remembers it.
+run=/tmp/pod-$(echo "$scratch" | md5sum | cut -c1-16)
 trap 'cd /; umount -l "$store"; rm -rf "$run"' EXIT
-pod() { podman --root "$store/$driver" --runroot "$run/$driver" --storage-driver $driver --events-backend=none --cgroup-manager=cgroupfs "$@"; }
-show() { (cd "$1"; find . -mindepth 1 \( -type d -printf '%p %y %m\n' -o -printf '%p %y %m %n %s %l\n' \) | sort; find . -type f | sort | xargs -d '\n' md5sum; getfattr -Rd . 2>/dev/null); }
+pod() {
+    podman --root "$store/$driver" --runroot "$run/$driver" --storage-driver $driver --events-backend=none \
+        --cgroup-manager=cgroupfs "$@"
+}
+show() { (
+    cd "$1"
+    find . -mindepth 1 \( -type d -printf '%p %y %m\n' -o -printf '%p %y %m %n %s %l\n' \) | sort
+    find . -type f | sort | xargs -d '\n' md5sum
+    getfattr -Rd . 2>/dev/null
+); }
 "#;
 
 /// Import, build with removals and renames of what lower layers have, change a container, commit, export.
 const MAKE: &str = r#"
 tree="$scratch/tree"; rm -rf "$tree"; mkdir -p "$tree/bin" "$tree/etc/deep" "$tree/gone"
-cp /bin/sh "$tree/bin/"; ln "$tree/bin/sh" "$tree/bin/link"; ln -s sh "$tree/bin/symlink"; echo x > "$tree/etc/passwd"; echo y > "$tree/gone/file"
+cp /bin/sh "$tree/bin/"; ln "$tree/bin/sh" "$tree/bin/link"; ln -s sh "$tree/bin/symlink"; echo x > "$tree/etc/passwd"
+echo y > "$tree/gone/file"
 mkfifo "$tree/pipe"; setfattr -n user.colour -v blue "$tree/etc/passwd"; chmod 4755 "$tree/bin/sh"
 for n in $(seq 1 $((100 * rounds))); do echo $n > "$tree/etc/deep/n$n"; done
 tar --xattrs -C "$tree" -c . > "$scratch/tree.tar"
@@ -28,7 +38,8 @@ for driver in $drivers; do
   echo "driver $driver"
   pod import -q "$scratch/tree.tar" base:1 > /dev/null
   work=$(pod create base:1 /bin/sh); m=$(pod mount $work)
-  rm -r "$m/gone"; mkdir "$m/gone"; echo new > "$m/gone/new"; mv "$m/etc/deep" "$m/etc/deeper"; rm "$m/pipe"; echo more >> "$m/etc/passwd"
+  rm -r "$m/gone"; mkdir "$m/gone"; echo new > "$m/gone/new"; mv "$m/etc/deep" "$m/etc/deeper"
+  rm "$m/pipe"; echo more >> "$m/etc/passwd"
   pod diff $work | sort
   pod commit -q $work second > /dev/null; pod umount $work > /dev/null; pod rm $work > /dev/null
   printf 'FROM second\nCOPY n1 /etc/copied\nCOPY n2 /etc/passwd\n' > "$scratch/Containerfile"
@@ -39,7 +50,7 @@ for driver in $drivers; do
 done
 "#;
 
-/// What was made is there; then everything goes.
+/// The created objects are there; then everything is removed.
 const AGAIN: &str = r#"
 for driver in $drivers; do
   echo "driver $driver"

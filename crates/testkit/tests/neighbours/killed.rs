@@ -16,16 +16,20 @@ fn start(script: &str, words: &[&str]) -> Child {
 }
 
 /// fio writes with an engine in two files until it kills the server ($2) itself, after it has saved which writes had
-/// been acknowledged. The depth is 1: with more, fio 3.33 counts writes that are under way as acknowledged, which it does
-/// also where the server only stops. A file has its size from the beginning: fio fills a shorter one before it looks.
+/// been acknowledged. The depth is 1: with more, fio 3.33 counts writes that are under way as acknowledged, which it
+/// does also where the server only stops. A file has its size from the beginning: fio fills a shorter one before it
+/// looks.
 const FIO: &str = r#"
 set -euo pipefail
 cd "$1"; shift
 truncate -s 64m m/f.0.0 m/f.1.0; sync -f m
-words="--name=job --directory=m --filename_format=f.\$jobnum.\$filenum --numjobs=2 --rw=randwrite --bs=4k --size=64m --iodepth=1 --fallocate=none --verify=crc32c --aux-path=$PWD"
+words="--name=job --directory=m --filename_format=f.\$jobnum.\$filenum --numjobs=2
+ --rw=randwrite --bs=4k --size=64m --iodepth=1 --fallocate=none --verify=crc32c --aux-path=$PWD"
 case $1 in
-  write) rm -f ./*.state; fio $words $3 --verify_state_save=1 --trigger-timeout=1 --trigger="kill -9 $2" || true; ls ./*.state ;;
-  verify) fio $words $3 --verify_state_load=1 --verify_only=1 --verify_fatal=1 --output=verified.txt; cat verified.txt; ! grep -q 'verify: ' verified.txt ;;
+  write) rm -f ./*.state; fio $words $3 --verify_state_save=1 --trigger-timeout=1 --trigger="kill -9 $2" || true
+    ls ./*.state ;;
+  verify) fio $words $3 --verify_state_load=1 --verify_only=1 --verify_fatal=1 --output=verified.txt
+    cat verified.txt; ! grep -q 'verify: ' verified.txt ;;
 esac
 "#;
 
@@ -104,7 +108,8 @@ sync -f .
 const COMMITTER: &str = r#"
 cd "$1"; export HOME="${2%/*}"; n=$(wc -l < "$2")
 while n=$((n + 1)); do
-  seq $n $((n + n % 700)) > "file$((n % 17))"; echo $n >> common; [ $((n % 5)) != 0 ] || git rm -qf "file$(((n + 3) % 17))" 
+  seq $n $((n + n % 700)) > "file$((n % 17))"; echo $n >> common
+  [ $((n % 5)) != 0 ] || git rm -qf "file$(((n + 3) % 17))" 
   git add . && git commit -q -m "$n" || exit 0
   commit=$(git rev-parse HEAD) && sync -f . || exit 0
   echo $commit >> "$2"
@@ -114,7 +119,9 @@ done
 /// Packs what the others have committed, again and again.
 const PACKER: &str = r#"
 cd "$1"; export HOME="$2"
-while git repack -adq --write-bitmap-index && git pack-refs --all && git prune-packed -q; do git multi-pack-index write --no-progress || exit 0; done
+while git repack -adq --write-bitmap-index && git pack-refs --all && git prune-packed -q; do
+    git multi-pack-index write --no-progress || exit 0
+done
 "#;
 
 /// Every durable commit is there with all that it refers to, each branch has one or a later commit, and from there on

@@ -1,8 +1,8 @@
 //! Real neighbours: programs that people run on a filesystem, on our mount and on the kernel's btrfs.
 //!
-//! Each is a script in `scripts.rs`, run by bash with `$at` (a folder on the filesystem under test) and `$scratch` (one that
-//! is not). It fails with the first command that fails, and prints what must be the same on both sides. Long runs are
-//! behind `cargo xtask soak NAME`; `BUTTERFS_NEIGHBOURS` is a factor for how long they take.
+//! Each is a script in `scripts.rs`, run by bash with `$at` (a folder on the filesystem under test) and `$scratch` (one
+//! that is not). It fails with the first command that fails, and prints what must be the same on both sides. Long runs
+//! are behind `cargo xtask soak NAME`; `BUTTERFS_NEIGHBOURS` is a factor for how long they take.
 
 mod containers;
 mod killed;
@@ -19,7 +19,7 @@ use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::serve::{Served, mkfs};
 use std::path::{Path, PathBuf};
 
-/// How many times longer than once.
+/// The factor by which it takes longer than once.
 pub fn factor() -> usize {
     std::env::var("BUTTERFS_NEIGHBOURS").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }

@@ -2,8 +2,8 @@
 
 use crate::both;
 
-/// Copy-up, whiteouts, opaque folders, renames of folders, hard links, attributes; then what the merged tree shows and what
-/// lies in the upper folder.
+/// Copy-up, whiteouts, opaque folders, renames of folders, hard links, attributes; then what the merged tree shows and
+/// what lies in the upper folder.
 const OVERLAY: &str = r#"
 mkdir -p "$scratch/lower" upper work; m="$scratch/merged"; mkdir -p "$m"; l="$scratch/lower"
 mkdir -p "$l/folder/sub" "$l/gone" "$l/moved/deep"; seq 1 5000 > "$l/folder/file"; echo one > "$l/folder/sub/one"
@@ -24,10 +24,12 @@ mkfifo pipe; touch -d @1000000000 folder; truncate -s 100 folder/file
 for n in $(seq 1 $((300 * rounds))); do echo $n > "n$n"; done
 for n in $(seq 1 2 $((300 * rounds))); do mv "n$n" "m$n"; done
 for n in $(seq 2 2 $((300 * rounds))); do rm "n$n"; done
-tree() { find . -mindepth 1 \( -name 'm[0-9]*' -prune \) -o -printf '%p %y %m %s %l\n' | grep -v '^\. ' | sed 's/ d \([0-9]*\) [0-9]* / d \1 /' | sort; ls | wc -l; }
+tree() { find . -mindepth 1 \( -name 'm[0-9]*' -prune \) -o -printf '%p %y %m %s %l\n' |
+    grep -v '^\. ' | sed 's/ d \([0-9]*\) [0-9]* / d \1 /' | sort; ls | wc -l; }
 tree; getfattr -d four 2>/dev/null; cat gone/new folder/sub/eins
 cd "$at"; umount "$m"
-find upper -type c | sort; getfattr -Rdm 'trusted.overlay.(opaque|redirect)|user.overlay' upper 2>/dev/null | grep -v '^$' || true
+find upper -type c | sort; getfattr -Rdm 'trusted.overlay.(opaque|redirect)|user.overlay' upper 2>/dev/null |
+    grep -v '^$' || true
 "#;
 
 const OVERLAY_AGAIN: &str = r#"

@@ -2,11 +2,12 @@
 
 use crate::both;
 
-/// Each engine times each way to ask for durability: writing with checksums, then a second look at them after a remount.
-/// `$engines`, `$flags_asked` and `$size` say what is run.
+/// Each engine times each way to ask for durability: writing with checksums, then a second look at them after a
+/// remount. `$engines`, `$flags_asked` and `$size` say what is run.
 const FIO: &str = r#"
 job() {
-  words="--name=job --filename=$at/$1 --ioengine=$2 --rw=randwrite --bs=4k --size=$size --iodepth=8 --fallocate=none --randseed=7
+  words="--name=job --filename=$at/$1 --ioengine=$2 --rw=randwrite --bs=4k --size=$size
+    --iodepth=8 --fallocate=none --randseed=7
     --verify=crc32c --verify_state_save=0 --output=$scratch/$1.txt $3"
   case $4 in
     write) fio $words --do_verify=1 --verify_fatal=1 ;;
@@ -110,7 +111,8 @@ done
 wait
 git gc -q --prune=now; git fsck --full --strict 2>&1
 cd ..; git clone -q --no-hardlinks origin clone; git clone -q origin linked
-for where in origin clone linked; do (cd $where; git fsck --full 2>&1; git status --short; git rev-list --all --count); done
+for where in origin clone linked; do (cd $where; git fsck --full 2>&1
+    git status --short; git rev-list --all --count); done
 "#;
 
 const GIT_AGAIN: &str = r#"

@@ -1,11 +1,12 @@
-//! What the serving process holds after much work of a user: its memory and its descriptors come back.
+//! The resources of the serving process after much work of a user: its memory and its descriptors come back.
 
 use crate::{can_run, factor, image, script};
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::serve::{Served, binary};
 use std::time::{Duration, Instant};
 
-/// Memory that may stay: 32 MiB of tree blocks and 16 MiB that the allocator keeps; less than the content that is written.
+/// Memory that may stay: 32 MiB of tree blocks and 16 MiB that the allocator keeps; less than the content that is
+/// written.
 const MAY_STAY_KIB: u64 = 48 << 10;
 /// Descriptors that may stay: each thread that serves has one, two threads begin, and eight stay.
 const MAY_STAY_DESCRIPTORS: usize = 6;
@@ -17,11 +18,13 @@ const WORK: [(&str, &str); 8] = [
     ("entries", "mkdir many; (cd many; seq 1 $n | xargs touch; ls -l | wc -l); rm -r many"),
     (
         "extents",
-        "for i in $(seq 1 $((n / 4))); do echo $i | dd of=f bs=4k seek=$((2 * i)) conv=notrunc,fsync status=none; done; rm f",
+        "for i in $(seq 1 $((n / 4))); do echo $i | dd of=f bs=4k seek=$((2 * i)) conv=notrunc,fsync status=none; \
+         done; rm f",
     ),
     (
         "references",
-        "head -c 4096 /dev/zero > one; for i in $(seq 1 $((n / 8))); do $B reflink clone one r$i; done; sync -f .; rm r* one",
+        "head -c 4096 /dev/zero > one; for i in $(seq 1 $((n / 8))); do $B reflink clone one r$i; done; sync -f .; rm \
+         r* one",
     ),
     ("links", "touch first; for i in $(seq 1 $((n / 8))); do ln first l$i; done; sync first; rm l* first"),
     ("levels", "(for i in $(seq 1 $((n / 16))); do mkdir d; cd d; done; pwd -P | wc -c); rm -r d"),
@@ -32,7 +35,8 @@ const WORK: [(&str, &str); 8] = [
     ("content", "head -c $((n * 80000)) /dev/urandom > big; sync big; cat big | wc -c; rm big"),
     (
         "snapshots",
-        "for i in $(seq 1 $((n / 200))); do $B subvolume snapshot -r .. s$i > /dev/null; $B send -q s$i | wc -c; done; $B subvolume delete s* > /dev/null; $B subvolume sync .. > /dev/null",
+        "for i in $(seq 1 $((n / 200))); do $B subvolume snapshot -r .. s$i > /dev/null; $B send -q s$i | wc -c; done; \
+         $B subvolume delete s* > /dev/null; $B subvolume sync .. > /dev/null",
     ),
 ];
 

@@ -1,7 +1,8 @@
 //! SQLite: several writers on one database, in each journal mode, while the serving process is killed.
 //!
-//! Each writer prints a number after the commit that stored it, so everything printed must be there afterwards. That asks
-//! for `synchronous=EXTRA`: with `FULL` SQLite does not sync the folder after it has removed the journal of a commit.
+//! Each writer prints a number after the commit that stored it, so everything printed must be there afterwards. That
+//! asks for `synchronous=EXTRA`: with `FULL` SQLite does not sync the folder after it has removed the journal of a
+//! commit.
 
 use crate::{can_run, factor, image};
 use butterfs_testkit::kernel::{check_all, run, run_ok};
@@ -16,7 +17,8 @@ const WRITERS: usize = 4;
 /// Inserts numbers, one a transaction, and prints each once it is stored.
 fn writer(database: &Path, number: usize, log: &Path) -> Child {
     let script = "n=$3; while n=$((n + 1)); do
-        sqlite3 -cmd '.timeout 5000' \"$1\" \"PRAGMA synchronous=EXTRA; INSERT INTO t VALUES($n, randomblob(3000));\" || exit 0
+        sqlite3 -cmd '.timeout 5000' \"$1\" \"PRAGMA synchronous=EXTRA; INSERT INTO t VALUES($n, randomblob(3000));\" \
+        || exit 0
         echo $n >> \"$2\"
     done";
     let log = log.display().to_string();

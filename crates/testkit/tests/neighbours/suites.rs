@@ -1,5 +1,6 @@
-//! The suites of git and of SQLite, with their working folders on our mount. `cargo xtask soak git-suite` and `sqlite-suite` fetch
-//! and build them. What fails here is asked again; it counts when it fails again and not on the kernel's btrfs.
+//! The suites of git and of SQLite, with their working folders on our mount. `cargo xtask soak git-suite` and
+//! `sqlite-suite` fetch and build them. What fails here is asked again; it counts when it fails again and not on the
+//! kernel's btrfs.
 
 use crate::{can_run, image};
 use butterfs_testkit::kernel::{Finished, KernelMount, check_all, run};
@@ -26,19 +27,23 @@ struct Suite {
 const GIT: Suite = Suite {
     name: "git",
     list: "cd \"$suite/t\"; ls t[0-8]*.sh",
-    one: "one() { cd \"$suite/t\"; TEST_OUTPUT_DIRECTORY=\"$at/out-$1\" timeout 3600 bash \"$1\" --root=\"$at/trash-$1\" && rm -rf \"$at/trash-$1\"; }",
+    one: "one() { cd \"$suite/t\"; TEST_OUTPUT_DIRECTORY=\"$at/out-$1\" timeout 3600 bash \"$1\" \
+          --root=\"$at/trash-$1\" && rm -rf \"$at/trash-$1\"; }",
 };
 
-/// The multi-process tester, whose clients are killed and change journal modes, and those test files that are about files.
+/// The multi-process tester, whose clients are killed and change journal modes, and those test files that are about
+/// files.
 const SQLITE: Suite = Suite {
     name: "sqlite",
-    list: "cd \"$suite\"; ls mptest/*.test; cd test; ls -d wal*.test *lock*.test journal*.test jrnlmode*.test crash*.test *ioerr*.test \
-           thread*.test *sync*.test atomic*.test *vacuum*.test pager*.test mmap*.test backup*.test tempdb*.test exclusive*.test \
-           savepoint*.test shared*.test temptable*.test symlink*.test notify*.test multiplex*.test superlock*.test",
+    list: "cd \"$suite\"; ls mptest/*.test; cd test; ls -d wal*.test *lock*.test journal*.test jrnlmode*.test \
+           crash*.test *ioerr*.test thread*.test *sync*.test atomic*.test *vacuum*.test pager*.test mmap*.test \
+           backup*.test tempdb*.test exclusive*.test savepoint*.test shared*.test temptable*.test symlink*.test \
+           notify*.test multiplex*.test superlock*.test",
     one: "one() { mkdir -m 777 \"$at/d-${1##*/}\"; cd \"$at/d-${1##*/}\"
           case $1 in
             mptest/*) timeout 3600 \"$suite/mptester\" db \"$suite/$1\" --timeout 300000 ;;
-            *) timeout 3600 setpriv --reuid 65534 --regid 65534 --clear-groups \"$suite/testfixture\" \"$suite/test/$1\" ;;
+            *) timeout 3600 setpriv --reuid 65534 --regid 65534 \
+            --clear-groups \"$suite/testfixture\" \"$suite/test/$1\" ;;
           esac; }",
 };
 

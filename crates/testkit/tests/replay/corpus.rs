@@ -125,7 +125,7 @@ fn content(filesystem: &Filesystem, path: &str) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The same against the kernel's own replay of a copy of each image, in every respect that can be seen, and judged.
+/// The same against the kernel's own replay of a copy of each image, in every respect that can be seen, and checked.
 #[test]
 fn kernel_logs_beside_the_kernel() {
     const TEST: &str = "kernel_logs_beside_the_kernel";

@@ -1,6 +1,6 @@
-//! Logs that are damaged, or made to do damage: opening is an error that names the rule and offers to read without the log,
-//! nothing is written, and reading without the log works. What passes for a log is replayed into a filesystem that our
-//! judge finds clean.
+//! Logs that are damaged, or made to do damage: opening is an error that names the rule and offers to read without the
+//! log, nothing is written, and reading without the log works. What passes for a log is replayed into a filesystem that
+//! our checker finds clean.
 
 use super::into_memory;
 use butterfs_device::{BlockDevice, MemoryDevice, Recorder};
@@ -35,7 +35,7 @@ fn open(device: Arc<dyn BlockDevice>, read_only: bool, no_log_replay: bool) -> R
     Filesystem::open(vec![device], options, Env::system()).map_err(|error| error.to_string())
 }
 
-/// Where a block's header has its generation, and its owner.
+/// The offsets of the generation and the owner in a block's header.
 const GENERATION: usize = 80;
 const OWNER: usize = 88;
 
@@ -459,8 +459,8 @@ fn random_logs() {
     }
 }
 
-/// What the judge finds, but what a log may bring about: checksums that do not fit the data are found when it is read; and
-/// what old releases of mkfs.btrfs leave.
+/// The checker's findings, without those that a log may cause: checksums that do not fit the data are found when it is
+/// read; and what old releases of mkfs.btrfs leave.
 fn findings(device: &Arc<MemoryDevice>) -> Vec<String> {
     let report = judge_memory(device);
     let own = report.findings.iter().filter(|finding| {

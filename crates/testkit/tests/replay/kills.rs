@@ -1,5 +1,6 @@
-//! Replay in every format, and replay that is cut off: at every flush, and between flushes with any part of what was not
-//! durable. Whatever the cut leaves, the next mount shows what an undisturbed replay shows, and the judge finds it clean.
+//! Replay in every format, and replay that is cut off: at every flush, and between flushes with any part of what was
+//! not durable. Whatever the cut leaves, the next mount shows what an undisturbed replay shows, and the checker finds
+//! it clean.
 //!
 //! One log for each format, written by the kernel: three subvolumes, each with a log.
 
@@ -19,14 +20,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Done in each subvolume, and committed.
-const BEFORE: &str = "mkdir d; mkdir d/sub; touchs d/old 1 60; fill d/data 0 64K 1; fill d/small 0 50 2; fill d/prealloc 0 4K 3; \
-                      fallock d/prealloc 64K 64K; fill d/victim 0 8K 4; setx d/data user.gone 1; setx d/data user.stays 2";
+const BEFORE: &str = "mkdir d; mkdir d/sub; touchs d/old 1 60; fill d/data 0 64K 1; fill d/small 0 50 2; fill \
+                      d/prealloc 0 4K 3; fallock d/prealloc 64K 64K; fill d/victim 0 8K 4; setx d/data user.gone 1; \
+                      setx d/data user.stays 2";
 /// Done in each subvolume, and fsynced.
 const AFTER: &str = "touchs d/new 1 40; rms d/old 5 20; mv d/old31 d/renamed; ln d/data d/sub/link; \
                      fill d/data 8K 4K 5; punch d/data 32K 8K; fill d/data 100K 12K 6; rmx d/data user.gone; \
-                     fill d/small 50 9000 7; fill d/prealloc 70K 8K 8; clone d/data 0 8K d/clone 0; rm d/victim; fill d/victim 0 100 9; \
-                     symlink target d/symlink; mkdir d/x; mkdir d/x/y; fill d/x/y/z 0 16K 10; fsync d/data; fsync d/small; \
-                     fsync d/prealloc; fsync d/clone; fsync d/victim; fsync d/x/y/z; fsync d/renamed; fsync d/sub/link";
+                     fill d/small 50 9000 7; fill d/prealloc 70K 8K 8; clone d/data 0 8K d/clone 0; rm d/victim; fill \
+                     d/victim 0 100 9; symlink target d/symlink; mkdir d/x; mkdir d/x/y; fill d/x/y/z 0 16K 10; fsync \
+                     d/data; fsync d/small; fsync d/prealloc; fsync d/clone; fsync d/victim; fsync d/x/y/z; fsync \
+                     d/renamed; fsync d/sub/link";
 
 const LEN: u64 = 256 << 20;
 
@@ -95,7 +98,7 @@ fn cut_everywhere(base: &MemoryDevice, recorder: &Recorder, expected: &Fingerpri
     }
 }
 
-/// What of a write is kept: the primary superblock in whole or not at all, since it alone knows of the log.
+/// The part of a write that is kept: the primary superblock in whole or not at all, since it alone knows of the log.
 fn part(rng: &mut Rng, event: &Event) -> Kept {
     match (rng.below(3), event) {
         (0, _) => Kept::Whole,

@@ -1,7 +1,7 @@
 //! Replay of tree logs: of the kernel's, of hostile ones, and of replays that were interrupted.
 //!
-//! What a log must bring back is known in three ways: trees that were written down when the logs were made, the kernel's
-//! own replay of a copy, and what the scenario that made the log promises.
+//! The expected result of a replay is known in three ways: trees that were written down when the logs were made, the
+//! kernel's own replay of a copy, and what the scenario that made the log promises.
 
 mod corpus;
 mod expected;
@@ -21,7 +21,8 @@ use butterfs_testkit::scratch::Scratch;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What the kernel's replay shows. It sets the times of inodes that lose a name to its own time, which is nobody's truth.
+/// The fingerprint after the kernel's replay. It sets the times of inodes that lose a name to its own time, which is
+/// nobody's truth.
 fn kernels_replay(image: &Path) -> Fingerprint {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs() as i64;
     let mount = KernelMount::new(image, "noatime");
@@ -48,7 +49,7 @@ fn into_memory(image: &Path) -> MemoryDevice {
     device
 }
 
-/// How many subvolumes have a log.
+/// The number of subvolumes that have a log.
 fn logs_in(image: &Path) -> usize {
     let log_root = engine::device(image);
     let mut superblock = vec![0; 4096];

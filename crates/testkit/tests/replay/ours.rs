@@ -33,7 +33,7 @@ struct Actor {
     open: HashMap<String, u32>,
 }
 
-/// What the library has no operation for.
+/// Commands for which the library has no operation.
 const UNKNOWN: &[&str] = &["subvol ", "snap ", "delsub ", "lnopen ", "btrfs.compression"];
 
 impl Actor {
@@ -159,7 +159,7 @@ fn attribute(path: &str, name: &str, seed: u64) -> Op {
     Op::SetXattr { path: at(path), name: name.to_owned(), value, create: false, replace: false }
 }
 
-/// What the scenarios left: the disk as a power cut leaves it, and what each model holds.
+/// The result of the scenarios: the disk as a power cut leaves it, and what each model holds.
 struct Cut {
     disk: MemoryDevice,
     live: Fingerprint,
@@ -201,7 +201,7 @@ fn cut(format: &Format, scenarios: &[&Scenario], old_form: bool) -> Cut {
     Cut { disk: device.snapshot(), live }
 }
 
-/// What of the promises is broken in what `who` shows.
+/// The part of the promises that is broken in what `who` shows.
 fn look(who: &str, scenarios: &[&Scenario], cut: &Cut, shown: &Fingerprint) -> Vec<String> {
     let each = scenarios.iter().enumerate().flat_map(|(number, scenario)| {
         let found = broken(scenario, &part(&cut.live, number), &part(shown, number));
@@ -210,7 +210,7 @@ fn look(who: &str, scenarios: &[&Scenario], cut: &Cut, shown: &Fingerprint) -> V
     each.collect()
 }
 
-/// What is broken after our replay.
+/// The guarantees that are broken after our replay.
 fn judge(what: &str, scenarios: &[&Scenario], cut: &Cut) -> Vec<String> {
     let ours = Arc::new(cut.disk.snapshot());
     let filesystem = Filesystem::open(
@@ -226,7 +226,7 @@ fn judge(what: &str, scenarios: &[&Scenario], cut: &Cut) -> Vec<String> {
     look("ours", scenarios, cut, &shown)
 }
 
-/// What is broken after our replay or the kernel's, and how many logs there were.
+/// The guarantees that are broken after our replay or the kernel's, and how many logs there were.
 fn judge_by_both(what: &str, scenarios: &[&Scenario], cut: &Cut) -> (Vec<String>, usize) {
     let scratch = Scratch::new("our-log");
     let image = scratch.sparse_file("image", LEN);

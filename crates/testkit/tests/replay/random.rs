@@ -1,7 +1,7 @@
 //! Random operations with an fsync now and then under the kernel, and both replays of what a cut leaves compared.
 //!
-//! They differ only where ours is meant to be better: a moved file that the kernel shows in its old folder too, and space
-//! preallocated behind the end that the kernel gives up.
+//! They differ only where ours is meant to be better: a moved file that the kernel shows in its old folder too, and
+//! space preallocated behind the end that the kernel gives up.
 //!
 //! Longer runs: `BUTTERFS_REPLAY_SEEDS=1000..1100`.
 
@@ -64,7 +64,7 @@ fn sync(rng: &mut Rng) -> String {
     if rng.below(4) == 0 { format!("fsync {}", folder(rng)) } else { format!("fsync {}", path(rng)) }
 }
 
-/// What was done in each subvolume, for the message of a failure.
+/// The operations in each subvolume, for the message of a failure.
 type Done = Vec<Vec<String>>;
 
 fn cut(seed: u64, scratch: &Scratch, cut: &Path) -> (Done, Fingerprint) {
@@ -112,7 +112,7 @@ fn attempt(script: &mut Script, line: String, done: &mut Vec<String>) {
     }
 }
 
-/// What of the two replays differs, with what was done there.
+/// The differences between the two replays, with the operations there.
 fn compare(seed: u64) -> Vec<String> {
     let scratch = Scratch::new("random-log");
     let (ours, theirs) = (scratch.join("cut"), scratch.join("theirs"));

@@ -1,5 +1,5 @@
-//! The scenarios of what an fsync promises, run by the kernel on a mount that loses its power: the logs that it leaves are
-//! replayed by us and by the kernel, from two copies of one image.
+//! The scenarios of what an fsync promises, run by the kernel on a mount that loses its power: the logs that it leaves
+//! are replayed by us and by the kernel, from two copies of one image.
 //!
 //! Several scenarios share an image, each in a subvolume of its own, so that each has a log of its own.
 
@@ -67,7 +67,7 @@ fn cut(scenarios: &[&Scenario], scratch: &Scratch, cut: &Path) -> Fingerprint {
     live
 }
 
-/// What is shown in one scenario's subvolume.
+/// The fingerprint of one scenario's subvolume.
 pub fn part(print: &Fingerprint, number: usize) -> BTreeMap<Vec<u8>, PathFingerprint> {
     let prefix = format!("{}/", folder(number)).into_bytes();
     let inside = print.entries.iter().filter_map(|(path, entry)| {
@@ -78,7 +78,7 @@ pub fn part(print: &Fingerprint, number: usize) -> BTreeMap<Vec<u8>, PathFingerp
     inside.collect()
 }
 
-/// What of the promise is broken.
+/// The part of the promise that is broken.
 pub fn broken(
     scenario: &Scenario,
     live: &BTreeMap<Vec<u8>, PathFingerprint>,
@@ -143,7 +143,7 @@ fn judge(scenarios: &[&Scenario], live: &Fingerprint, image: &Path, scratch: &Sc
     wrong
 }
 
-/// What our replay shows. Afterwards there is room for new inodes and names.
+/// The fingerprint after our replay. Afterwards there is room for new inodes and names.
 fn our_replay(image: &Path) -> Fingerprint {
     let filesystem = open(image, Options { access_times: AccessTimes::Never, ..Options::default() });
     let shown = Fingerprint::of_library(&filesystem).unwrap_or_else(|error| panic!("{error}"));

@@ -1,5 +1,5 @@
-//! The kernel and we scrub copies of the same damaged filesystem: the same counters, the same sectors repaired, the same files
-//! named.
+//! The kernel and we scrub copies of the same damaged filesystem: the same counters, the same sectors repaired, the
+//! same files named.
 
 use crate::rig::{SECTOR, noise};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
@@ -101,7 +101,8 @@ fn sector(images: &[PathBuf], (image, at): (usize, u64)) -> Vec<u8> {
     sector
 }
 
-/// The kernel's counters of each device, and the files that it names: tree, inode, offset and path inside the subvolume.
+/// The kernel's counters of each device, and the files that it names: tree, inode, offset and path inside the
+/// subvolume.
 fn by_the_kernel(images: &[PathBuf]) -> (Vec<Counters>, BTreeSet<(u64, u64, u64, String)>) {
     let mount = KernelMount::several(images, "noatime");
     let status = std::fs::read_dir("/sys/fs/btrfs").unwrap().count();

@@ -1,4 +1,5 @@
-//! A scrub that is cancelled and resumed counts as if it had never been; a power cut during repair leaves good copies good.
+//! A scrub that is cancelled and resumed counts as if it had never been; a power cut during repair leaves good copies
+//! good.
 
 use crate::rig::{SECTOR, damage, make, noise, open_with, outcome, places, quiet, shared, sum, write};
 use butterfs_device::{BlockDevice, Kept, MemoryDevice, Recorder};
@@ -76,7 +77,7 @@ fn a_scrub_that_is_cancelled_again_and_again_counts_the_same() {
 }
 
 #[test]
-fn what_has_finished_is_not_scrubbed_again() {
+fn a_finished_scrub_is_not_resumed() {
     let (disks, _) = damaged("raid1");
     let filesystem = quiet(&disks);
     let look = Settings { read_only: true, ..Settings::default() };

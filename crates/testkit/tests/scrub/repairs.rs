@@ -1,4 +1,4 @@
-//! What becomes of damage, profile by profile.
+//! The treatment of damage, profile by profile.
 
 use crate::rig::{ROOT, SECTOR, damage, make, noise, open_with, outcome, places, quiet, shared, write};
 use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, Operation};
@@ -125,7 +125,7 @@ fn rows_with_parity_are_as_they_were() {
 }
 
 #[test]
-fn what_is_bad_on_all_copies_is_lost_and_stays_as_it_is() {
+fn data_bad_on_all_copies_is_lost_and_stays_as_it_is() {
     let disks = make(2, "raid1", "raid1");
     let content = noise(8, 1 << 20);
     let filesystem = quiet(&disks);
@@ -216,7 +216,7 @@ fn a_device_that_fails_ends_its_scrub_and_not_the_others() {
     let filesystem = open_with(&devices, Options::default(), Env::system());
     write(&filesystem, "more", &noise(13, 1 << 20));
     faulty.add_rule(FaultRule::always(Operation::Flush, Fault::Fail));
-    // The device is given up when its flush fails.
+    // The device is marked failed when its flush fails.
     filesystem.sync().unwrap();
     let scrub = filesystem.start_scrub(Settings::default(), Vec::new()).unwrap();
     while !scrub.is_over() {

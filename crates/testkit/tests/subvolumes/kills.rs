@@ -1,7 +1,7 @@
 //! The serving process killed while commands make snapshots and delete them, again and again on one image.
 //!
-//! What a command has said it did (a snapshot was made, a deletion is on the disk) is so afterwards; of the one that was
-//! cut short, either nothing or all is seen.
+//! Work that a command has reported (a snapshot was made, a deletion is on the disk) is there afterwards; of the one
+//! that was cut short, either nothing or all is seen.
 
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::kernel::{KernelMount, check_all, run, run_ok};
@@ -21,8 +21,8 @@ fn butterfs(words: &[&str]) -> bool {
     run(60, serve::binary(), words).code == Some(0)
 }
 
-/// Makes and deletes snapshots until the server is dead. Returns what the snapshots hold that are known to be there, and
-/// the name that may or may not be.
+/// Makes and deletes snapshots until the server is dead. Returns what the snapshots hold that are known to be there,
+/// and the name that may or may not be.
 fn work(at: &Path, rng: &mut Rng, mut known: BTreeMap<String, u64>, first: u64) -> (BTreeMap<String, u64>, String) {
     let path = |name: &str| at.join(name).to_string_lossy().into_owned();
     for number in first.. {

@@ -1,4 +1,4 @@
-//! Subvolumes and snapshots, with the kernel's btrfs and btrfs-progs as judges.
+//! Subvolumes and snapshots, with the kernel's btrfs and btrfs-progs as oracles.
 //!
 //! | file | proves |
 //! |---|---|
@@ -44,7 +44,7 @@ fn same(what: &str, expected: &Fingerprint, actual: &Fingerprint, compare: Compa
     assert!(found.is_empty(), "{what}: {} differences, first {:#?}", found.len(), &found[..found.len().min(10)]);
 }
 
-/// What is shown inside the folder `name`, relative to it.
+/// The fingerprint of the folder `name`, relative to it.
 fn inside(print: &Fingerprint, name: &str) -> Fingerprint {
     let prefix = format!("{name}/").into_bytes();
     let mut inside = Fingerprint::default();

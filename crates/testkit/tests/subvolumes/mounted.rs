@@ -1,5 +1,5 @@
-//! Commands on a mount: what the kernel caches, what users without privileges may do, what is refused, and programs that
-//! look for links across subvolumes.
+//! Commands on a mount: what the kernel caches, what users without privileges may do, what is refused, and programs
+//! that look for links across subvolumes.
 
 use butterfs_testkit::kernel::{Finished, KernelMount, check_all, run, run_ok};
 use butterfs_testkit::requirement;
@@ -80,9 +80,9 @@ impl World {
 }
 
 #[test]
-fn what_the_kernel_caches_is_in_a_snapshot() {
-    let Some(world) = World::new("what_the_kernel_caches_is_in_a_snapshot", "") else { return };
-    let _watchdog = Watchdog::new("what_the_kernel_caches_is_in_a_snapshot", 120);
+fn data_in_the_kernels_cache_is_in_a_snapshot() {
+    let Some(world) = World::new("data_in_the_kernels_cache_is_in_a_snapshot", "") else { return };
+    let _watchdog = Watchdog::new("data_in_the_kernels_cache_is_in_a_snapshot", 120);
     world.ok(&["subvolume", "create", &world.path("s")]);
     let mut open = fs::File::create(world.at("s/open")).expect("room");
     for round in 0..20u8 {
@@ -147,9 +147,9 @@ fn entries_come_and_go() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    let Some(world) = World::new("what_makes_no_sense_is_refused", "subvol=/") else { return };
-    let _watchdog = Watchdog::new("what_makes_no_sense_is_refused", 120);
+fn senseless_arguments_are_refused() {
+    let Some(world) = World::new("senseless_arguments_are_refused", "subvol=/") else { return };
+    let _watchdog = Watchdog::new("senseless_arguments_are_refused", 120);
     let path = |name: &str| world.path(name);
     world.ok(&["subvolume", "create", &path("s")]);
     world.ok(&["subvolume", "snapshot", "-r", &path("s"), &path("ro")]);

@@ -1,4 +1,5 @@
-//! What our commands print about an image, on a mount and without one, is what btrfs-progs print on the kernel's mount.
+//! Our commands print about an image, on a mount and without one, the text that btrfs-progs print on the kernel's
+//! mount.
 
 use super::{open_top, same};
 use butterfs_fs::{Caller, InodeId, RenameMode, TreeId};
@@ -58,7 +59,7 @@ const QUESTIONS: &[&str] = &[
     "inspect-internal inode-resolve 257 @/a/dir",
 ];
 
-/// What a program answers to a question: the code that it ended with, and its words with `@` for the mount.
+/// The answer of a program to a question: the code that it ended with, and its words with `@` for the mount.
 pub fn answer(program: &Path, question: &str, at: &Path) -> (Option<i32>, String) {
     let at = at.to_string_lossy();
     let words: Vec<String> = question.split(' ').map(|word| word.replace('@', &at)).collect();

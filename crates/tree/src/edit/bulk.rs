@@ -76,7 +76,7 @@ fn split_for_run<E: NodeEditor>(
     Ok(count)
 }
 
-/// How many items from the first on fit into `room` bytes, all of them accepted.
+/// The number of items, from the first on, that fit into `room` bytes, all of them accepted.
 fn fitting(items: &[(Key, &[u8])], room: usize, accepts: impl Fn(Key) -> bool) -> usize {
     let mut left = room;
     items

@@ -10,7 +10,7 @@ use butterfs_ondisk::{Key, Level, Logical};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What [`remove_range`] calls for each item before it goes.
+/// The callback of [`remove_range`] for each item before its removal.
 type Visit<'a, E> = &'a mut dyn FnMut(Key, &[u8]) -> Result<(), E>;
 
 /// Removes an item; returns false when the key does not exist.
@@ -81,7 +81,7 @@ fn collapse_root<E: NodeEditor>(ed: &E, root: &mut NodePtr) -> Result<(), E::Err
     Ok(())
 }
 
-/// What becomes of one node of the path.
+/// The change of one node of the path.
 #[derive(Default)]
 enum NodeChange {
     /// It stays in its parent.
@@ -89,9 +89,9 @@ enum NodeChange {
     Stays,
     /// It is empty and is freed.
     Freed,
-    /// What is left of it goes to the end of its left sibling.
+    /// Its remaining items go to the end of its left sibling.
     MergesLeft(Sibling),
-    /// What is left of it goes to the front of its right sibling.
+    /// Its remaining items go to the front of its right sibling.
     MergesRight(Sibling),
 }
 
@@ -286,7 +286,7 @@ impl Rebalance {
     }
 }
 
-/// What becomes of a node that is not empty and will have `used` bytes in use.
+/// The change of a node that is not empty and will have `used` bytes in use.
 fn change_of<E: NodeEditor>(ed: &E, path: &Path, level: usize, used: usize) -> Result<NodeChange, E::Error> {
     let capacity = leaf_data_size(ed.nodesize());
     if used >= capacity / 4 {

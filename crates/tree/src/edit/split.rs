@@ -8,7 +8,7 @@ use butterfs_ondisk::header::ITEM_LEN;
 use butterfs_ondisk::units::MAX_LEVELS;
 use butterfs_ondisk::{Generation, Key, Level, Logical};
 
-/// Where a leaf splits for new items, which all go to one place between two old ones.
+/// The point at which a leaf splits for new items, which all go to one place between two old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     /// How many of the old items stay; an item that is being replaced does not count.
@@ -94,7 +94,7 @@ fn split_leaf<E: NodeEditor>(
 struct Sizes {
     /// Bytes with header of each item, in the order after the change.
     bytes: Vec<usize>,
-    /// Where the new item is.
+    /// The slot of the new item.
     new_slot: usize,
     /// Bytes that a leaf has for items.
     capacity: usize,
@@ -166,7 +166,7 @@ impl Sizes {
     }
 }
 
-/// What the nodes above a splitting leaf have to do.
+/// The work of the nodes above a splitting leaf.
 struct Growth {
     /// New leaves.
     leaves: usize,

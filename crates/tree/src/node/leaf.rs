@@ -40,7 +40,8 @@ impl Node {
         (0..self.nritems()).map(|slot| (self.key(slot), self.item(slot)))
     }
 
-    /// How many items from `slot` on are the same, key and data, as those of another leaf from `other_slot` on.
+    /// The number of items, from `slot` on, that are the same, key and data, as those of another leaf from `other_slot`
+    /// on.
     pub fn same_items(&self, slot: usize, other: &Node, other_slot: usize) -> usize {
         let most = (self.nritems() - slot).min(other.nritems() - other_slot);
         let key_bytes = |node: &Node, slot: usize| -> [u8; at::ITEM_OFFSET] {

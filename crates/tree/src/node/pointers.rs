@@ -11,7 +11,7 @@ const fn pointer_at(slot: usize) -> usize {
 }
 
 impl Node {
-    /// Where the child in `slot` is and which generation it has.
+    /// The address and the generation of the child in `slot`.
     pub fn child(&self, slot: usize) -> (Logical, Generation) {
         debug_assert!(!self.is_leaf() && slot < self.nritems());
         let base = pointer_at(slot);

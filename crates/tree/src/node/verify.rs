@@ -17,7 +17,7 @@ use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
 use std::fmt;
 use zerocopy::FromBytes;
 
-/// What every block of one filesystem has in common, and what the tree checker depends on.
+/// The properties that all blocks of one filesystem share, and the parameters of the tree checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockIdentity {
     /// The metadata UUID.
@@ -125,8 +125,8 @@ pub fn check_block(bytes: &[u8], expect: &NodePtr, identity: &BlockIdentity) -> 
     tree_checker::check(bytes, &identity.check_context()).map_err(|violation| Corrupt::violation(expect, violation))
 }
 
-/// What the parent promises: level, generation, first key, owner. The block is at least a header and a key long,
-/// and a node or leaf with items has a first key there.
+/// Compares a block with the expectation of its parent: level, generation, first key, owner. The block is at least a
+/// header and a key long, and a node or leaf with items has a first key there.
 pub(super) fn confirm(bytes: &[u8], expect: &NodePtr) -> Result<(), Corrupt> {
     let fail = |rule| Err(Corrupt::new(expect, rule));
     let header = header_of(bytes);

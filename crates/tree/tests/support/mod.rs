@@ -1,4 +1,4 @@
-//! What the tests of trees share.
+//! Support that the tests of trees share.
 
 #![allow(dead_code, unused_imports)] // each test program uses a part
 

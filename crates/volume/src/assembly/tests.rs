@@ -25,7 +25,7 @@ fn a_healthy_device_opens_without_notes() {
     assert_eq!(volume.devices(), [(DeviceId(1), "disk1".to_owned())]);
 }
 
-/// What a damage to the primary copy leads to, opened for writing and for reading.
+/// The effect of damage to the primary copy, opened for writing and for reading.
 #[test]
 fn damage_to_the_primary() {
     type Damage = fn(&MemoryDevice);

@@ -24,7 +24,7 @@ fn legal_counts(profile: &Profile) -> Vec<usize> {
     (0..8).filter(|&count| Layout::of(&chunk(profile, count, 2)).is_ok()).collect()
 }
 
-/// Where an element of the model is: for each mirror, stripe and element of the stripe. Parity likewise.
+/// The place of an element of the model: for each mirror, stripe and element of the stripe. Parity likewise.
 struct Element {
     mirrors: Vec<(usize, u64)>,
     parity: Vec<(usize, u64)>,

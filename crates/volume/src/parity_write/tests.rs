@@ -167,7 +167,7 @@ fn raid6_repairs_two_bad_elements() {
 }
 
 #[test]
-fn what_nothing_rebuilds_stays_and_does_not_stop_writing() {
+fn unrecoverable_bytes_stay_and_do_not_stop_writing() {
     let (rig, content) = filled("RAID5", 3);
     [0, 1].into_iter().for_each(|device| damage(&rig, device, 0, 0));
     let refused = rig.volume.write(START, &content[..SECTOR]);
@@ -204,7 +204,7 @@ fn writers_of_one_row_take_turns() {
     }
 }
 
-/// What is computed from a stale device's element would spread what it has missed.
+/// Parity computed from a stale device's element would spread the writes that it missed.
 #[test]
 fn a_stale_element_is_computed_before_parity_is() {
     for (profile, stripes) in [("RAID5", 3), ("RAID6", 4)] {

@@ -105,7 +105,7 @@ fn the_next_transactions_device_items_wait_for_theirs() {
     assert_eq!((used(&volume), device.counts().writes), (0, 0));
 }
 
-/// What a cut leaves of each of the at most 4 pending writes: whole, nothing, the first or the last half.
+/// The remains of each of at most 4 pending writes after a cut: whole, nothing, the first or the last half.
 fn every_outcome(pending: usize) -> impl Iterator<Item = Vec<Kept>> {
     let outcome = |digit: usize| match digit & 3 {
         0 => Kept::Nothing,

@@ -140,7 +140,7 @@ fn writes_past_the_cache_reach_every_device_as_such() {
 }
 
 #[test]
-fn what_is_asked_for_ahead_is_what_is_read() {
+fn reads_ahead_show_the_same_bytes() {
     for (profile, stripes) in SHAPES {
         let (rig, content) = filled(profile, stripes);
         let devices: Vec<_> = rig.memory.iter().map(Asked::over).collect();
@@ -268,7 +268,7 @@ fn a_device_with_a_chunk_of_its_own_is_not_marked_failed() {
     }
 }
 
-/// What a failed device holds is as if it were not there: it is neither written nor read.
+/// The content of a failed device counts as absent: it is neither written nor read.
 #[test]
 fn a_failed_device_is_out_of_use() {
     for (profile, stripes) in [("RAID1", 2), ("RAID1C3", 3), ("RAID10", 4), ("RAID5", 3), ("RAID6", 4)] {
@@ -313,8 +313,8 @@ fn a_stale_device_is_not_believed_blindly() {
     }
 }
 
-/// A copy on a device that is not there comes from one that has missed nothing, where there is one: blocks of a commit that a
-/// crash cut off pass every check.
+/// A copy on a device that is not there comes from one that has missed nothing, where there is one: blocks of a commit
+/// that a crash cut off pass every check.
 #[test]
 fn a_missing_copy_comes_from_a_whole_device() {
     for (missing, stale) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
@@ -353,7 +353,7 @@ fn a_resync_leaves_superblock_copies_alone() {
     assert_eq!(differs, [OFFSETS[0].0 as usize]);
 }
 
-/// What nothing confirms is an error when only a stale device can be read, and the stale bytes go nowhere.
+/// Unconfirmed data is an error when only a stale device can be read, and the stale bytes go nowhere.
 #[test]
 fn stale_bytes_are_never_written_over_good_ones() {
     for (profile, stripes) in [("RAID1", 2), ("RAID1C3", 3), ("RAID10", 4)] {
@@ -378,7 +378,7 @@ fn stale_bytes_are_never_written_over_good_ones() {
 
 /// Where a checksum says that the stale device's copy is right, it is shown, and not copied to a device that is whole.
 #[test]
-fn what_a_stale_device_holds_is_shown_where_it_is_confirmed() {
+fn confirmed_content_of_a_stale_device_is_shown() {
     let (rig, content) = filled("RAID1", 2);
     rig.volume.members()[0].worsen(Condition::Stale);
     damage(&rig, 0, 1);

@@ -32,7 +32,7 @@ pub struct Filesystem {
     is_mounted: bool,
 }
 
-/// What is missing here, if something is.
+/// The requirement that is missing here, if any.
 pub fn requirements() -> Result<(), String> {
     let id = Command::new("id").arg("-u").output().map_err(|error| error.to_string())?;
     if id.stdout != b"0\n" {

@@ -15,15 +15,16 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Balance chunks: start [-d[FILTERS]] [-m[FILTERS]] [-s[FILTERS]] [-f] [-v] [--full-balance] [--background] [--enqueue] PATH.
+/// Balance chunks: start [-d[FILTERS]] [-m[FILTERS]] [-s[FILTERS]] [-f] [-v] [--full-balance] [--background]
+/// [--enqueue] PATH.
 ///
-/// -d, -m and -s choose chunks of data, metadata and the chunk tree; -m alone takes those of the chunk tree too, and none
-/// of the three takes all. Filters follow at once, separated by commas: profiles=A|B, usage=N or A..B (percent), devid=N,
-/// drange=A..B, vrange=A..B, limit=N or A..B, stripes=A..B, convert=PROFILE, soft.
+/// -d, -m and -s choose chunks of data, metadata and the chunk tree; -m alone takes those of the chunk tree too, and
+/// none of the three takes all. Filters follow at once, separated by commas: profiles=A|B, usage=N or A..B (percent),
+/// devid=N, drange=A..B, vrange=A..B, limit=N or A..B, stripes=A..B, convert=PROFILE, soft.
 ///
-/// -f allows less redundancy, -v shows the filters, --full-balance skips the warning where there are no filters, --background
-/// (--bg) returns at once, and --enqueue waits for other exclusive operations. With --image IMAGE in place of PATH the
-/// filesystem on an image or device that nobody has mounted is balanced.
+/// -f allows less redundancy, -v shows the filters, --full-balance skips the warning where there are no filters,
+/// --background (--bg) returns at once, and --enqueue waits for other exclusive operations. With --image IMAGE in place
+/// of PATH the filesystem on an image or device that nobody has mounted is balanced.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Options and the path, as above
@@ -31,7 +32,7 @@ pub struct Args {
     words: Vec<OsString>,
 }
 
-/// What the words say.
+/// The parsed arguments.
 #[derive(Default)]
 struct Wanted {
     data: Option<BalanceArgs>,

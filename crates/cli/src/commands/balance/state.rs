@@ -40,7 +40,7 @@ impl Target {
         self.image.open(self.path.as_deref().unwrap_or("/".as_ref()), intent)
     }
 
-    /// What the user called it.
+    /// The name that the user gave.
     pub fn name(&self) -> String {
         self.path.as_ref().or(self.image.image.as_ref()).map_or(String::new(), |path| path.display().to_string())
     }

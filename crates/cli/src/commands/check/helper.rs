@@ -1,7 +1,7 @@
 //! `fsck.butterfs`, as fsck(8) calls it at boot and by hand.
 //!
-//! At boot (`-a`, `-p`) nothing is to be done: every mount finds a committed state and replays the log itself. By hand it
-//! checks, and repairs nothing. Exit codes are those of fsck(8).
+//! At boot (`-a`, `-p`) nothing is to be done: every mount finds a committed state and replays the log itself. By hand
+//! it checks, and repairs nothing. Exit codes are those of fsck(8).
 
 use super::Args;
 use crate::commands::Run;
@@ -16,7 +16,8 @@ const OPERATIONAL_ERROR: u8 = 8;
 
 /// Check a filesystem; called by fsck(8) for the type butterfs.
 ///
-/// With -a or -p nothing is done, because a mount needs no check before it. Otherwise it does what 'butterfs check' does.
+/// With -a or -p nothing is done, because a mount needs no check before it. Otherwise it does what 'butterfs check'
+/// does.
 #[derive(clap::Parser, Debug)]
 #[command(name = "fsck.butterfs", version, max_term_width = 100, disable_version_flag = true)]
 pub struct Helper {

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 /// Add devices or image files to a filesystem.
 ///
-/// What is on them is lost. Refused: a device that something is recognised on, unless forced, one that is mounted or in use,
-/// and one that belongs to the filesystem already.
+/// Their content is lost. Refused: a device that something is recognised on, unless forced, one that is mounted or in
+/// use, and one that belongs to the filesystem already.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Also where something is recognised on a device

@@ -12,7 +12,7 @@ pub struct Found {
     pub superblock: Box<Superblock>,
 }
 
-/// What is on one device, if it is a btrfs.
+/// The btrfs on one device, if there is one.
 pub fn look_at(path: &Path) -> Option<Found> {
     let device = FileDevice::open(path, &FileOptions::inspect()).ok()?;
     let mut bytes = vec![0; SUPERBLOCK_LEN];

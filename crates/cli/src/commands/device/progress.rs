@@ -1,4 +1,4 @@
-//! How far long work on devices is, on a terminal.
+//! The progress of long work on devices, on a terminal.
 
 use crate::error::CliError;
 use crate::report;

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 /// Remove devices from a filesystem.
 ///
-/// What is on a device moves to the others first. 'missing' stands for the first device that is not there: what it had is
-/// made again from the other copies. 'cancel' stops a removal that runs; what has moved stays where it is then.
+/// Data on a device moves to the others first. 'missing' stands for the first device that is not there: what it had
+/// is made again from the other copies. 'cancel' stops a removal that runs; what has moved stays where it is then.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 /// Look for devices with a btrfs.
 ///
-/// A mount by butterfs names all devices of its filesystem, so nothing has to be registered anywhere; what is found is printed in
-/// the words of btrfs. The kernel's list of devices is left alone.
+/// A mount by butterfs names all devices of its filesystem, so nothing has to be registered anywhere; what is found is
+/// printed in the words of btrfs. The kernel's list of devices is left alone.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Accepted as in btrfs: all devices are looked at anyway

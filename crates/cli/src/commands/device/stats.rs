@@ -27,8 +27,8 @@ fn counters(device: &DeviceRecord) -> [(&'static str, u64); 5] {
 
 /// Show what went wrong on the devices of a filesystem.
 ///
-/// The counters are kept from mount to mount: writes, reads and flushes that failed, copies that were wrong, and times that
-/// a device had missed commits.
+/// The counters are kept from mount to mount: writes, reads and flushes that failed, copies that were wrong, and times
+/// that a device had missed commits.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// End with code 64 where a counter is not zero

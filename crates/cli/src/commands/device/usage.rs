@@ -23,7 +23,7 @@ pub struct Args {
     paths: Vec<PathBuf>,
 }
 
-/// What a device has; the names are those of the text.
+/// The space of a device; the names are those of the text.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct DeviceUse {

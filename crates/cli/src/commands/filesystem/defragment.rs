@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Write fragments of files anew, as one.
 ///
-/// What snapshots and clones share with the files is not shared afterwards. Folders are skipped without '-r'.
+/// Snapshots and clones do not share the rewritten extents any more. Folders are skipped without '-r'.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub struct Args {
     /// Make it durable
     #[arg(short)]
     flush: bool,
-    /// Where in the files to start
+    /// Offset in the files at which to start
     #[arg(short, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     start: u64,
     /// How much of the files

@@ -5,8 +5,8 @@
 //! - *Exclusive*: of that, what no other file and no snapshot uses.
 //! - *Set shared*: the rest, for each argument; of a directory each byte on disk once.
 //!
-//! Memory: one entry for each directory on the way, one number for each inode with several links, and for what is shared
-//! [`Shared`], which is bounded.
+//! Memory: one entry for each directory on the way, one number for each inode with several links, and for what is
+//! shared [`Shared`], which is bounded.
 
 mod shared;
 mod tree;
@@ -41,7 +41,7 @@ pub struct Args {
     paths: Vec<PathBuf>,
 }
 
-/// What a file or directory takes.
+/// The space that a file or directory uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Use {
     total: u64,
@@ -107,7 +107,7 @@ impl Walk<'_> {
         Ok(used)
     }
 
-    /// What is in a directory comes before it, as with du(1). What cannot be read is passed over with a warning.
+    /// The content of a directory comes before it, as with du(1). Unreadable entries are skipped with a warning.
     fn directory(&mut self, path: &Path) -> Result<Use, CliError> {
         let mut sum = Use::default();
         for entry in tree::entries(self.opened, path)? {

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 
 /// List the extents of a file.
 ///
-/// What filefrag(8) shows, and cannot ask of a FUSE mount: for each extent its place in the file, its address, its bytes in
-/// the file and on disk, and what is special about it. 'shared' means that other files or snapshots may use the data.
+/// Shows what filefrag(8) cannot ask of a FUSE mount: for each extent its place in the file, its address, its
+/// bytes in the file and on disk, and what is special about it. 'shared' means that other files or snapshots may use
+/// the data.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `butterfs filesystem mkswapfile`: a preallocated file without copy on write, with the header of a swap area.
 //!
-//! The kernel swaps to files of its own filesystems only, so the file is of use where the kernel has mounted the filesystem:
-//! on a FUSE mount swapon(8) refuses every file.
+//! The kernel swaps to files of its own filesystems only, so the file is of use where the kernel has mounted the
+//! filesystem: on a FUSE mount swapon(8) refuses every file.
 
 use crate::args;
 use crate::commands::Run;
@@ -17,14 +17,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LEAST_BYTES: u64 = 40 << 10;
 /// The kernel's pages here, and the unit of swapping.
 const PAGE: u64 = 4096;
-/// Where the header's fields lie: version, last page, number of bad pages, UUID.
+/// The offsets of the header's fields: version, last page, number of bad pages, UUID.
 const HEADER_AT: usize = 1024;
 const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 
 /// Make a file that can be used as swap space.
 ///
-/// The file is preallocated, is not copied on write, and can be read and written by its owner only. 'swapon' takes it where the
-/// kernel has mounted the filesystem, not on a mount of butterfs.
+/// The file is preallocated, is not copied on write, and can be read and written by its owner only. 'swapon' takes it
+/// where the kernel has mounted the filesystem, not on a mount of butterfs.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Size of the file, rounded down to whole pages; at least 40k
@@ -37,7 +37,7 @@ pub struct Args {
     file: PathBuf,
 }
 
-/// Where the UUID comes from.
+/// The source of the UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SwapUuid {
     Clear,

@@ -16,8 +16,8 @@ const SMALLEST: u64 = 256 << 20;
 
 /// Give a device of a filesystem another size, or stop that.
 ///
-/// What lies behind the new end moves first. Without a device number the one with number 1 is meant, or the first one that is
-/// there.
+/// Data behind the new end moves first. Without a device number the one with number 1 is meant, or the first one
+/// that is there.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// An image file gets the same size: it grows before, and is truncated after
@@ -25,15 +25,15 @@ pub struct Args {
     with_file: bool,
     #[command(flatten)]
     images: ImagesArgument,
-    /// The size in bytes or with a suffix k, m, g, t, p or e; with + or - so much more or less; 'max' for all that the device
-    /// has; or 'cancel'
+    /// The size in bytes or with a suffix k, m, g, t, p or e; with + or - so much more or less; 'max' for all that the
+    /// device has; or 'cancel'
     #[arg(value_name = "[DEVID:][+-]SIZE|[DEVID:]max|cancel", allow_hyphen_values = true)]
     size: String,
     /// A directory of the mount (not with --image)
     path: Option<PathBuf>,
 }
 
-/// What size was asked for.
+/// The requested size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
     id: Option<u64>,

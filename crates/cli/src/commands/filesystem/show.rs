@@ -1,7 +1,8 @@
 //! `butterfs filesystem show`: filesystems by mount, device, image, UUID or label.
 //!
-//! A mount of ours is asked. Everything else is told by the superblocks of the devices, of which each says what it is and how much of
-//! it is used; so that a filesystem with damaged trees is shown too, and one that the kernel has mounted as of its last commit.
+//! A mount of ours is asked. Everything else is told by the superblocks of the devices, of which each says what it is
+//! and how much of it is used; so that a filesystem with damaged trees is shown too, and one that the kernel has
+//! mounted as of its last commit.
 
 mod scan;
 
@@ -28,7 +29,8 @@ pub struct Args {
     mounted: bool,
     #[command(flatten)]
     units: Units,
-    /// Mount points, devices, images, UUIDs or labels; without any, all that are found. Of an image on several devices name each
+    /// Mount points, devices, images, UUIDs or labels; without any, all that are found. Of an image on several devices
+    /// name each
     #[arg(value_name = "PATH|UUID|DEVICE|LABEL")]
     which: Vec<PathBuf>,
 }

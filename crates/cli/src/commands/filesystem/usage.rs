@@ -177,7 +177,7 @@ fn show_list(shown: &Overview, units: UnitFormat, out: &mut dyn Write) -> Result
     Ok(())
 }
 
-/// What the JSON document has of one filesystem.
+/// The JSON document of one filesystem.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct UsageRecord {

@@ -50,7 +50,7 @@ impl Run for Args {
 }
 
 impl Args {
-    /// Where the superblocks lie that were asked for.
+    /// The offsets of the requested superblocks.
     fn offsets(&self) -> Vec<u64> {
         if self.all {
             return OFFSETS.iter().map(|at| at.get()).collect();

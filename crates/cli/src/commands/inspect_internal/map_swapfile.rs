@@ -19,8 +19,8 @@ const PAGE: u64 = 4096;
 
 /// Show where a swap file begins on its device.
 ///
-/// The file must be one that the kernel can swap to: without copy on write, without holes, not compressed, all of it on one device
-/// with the profile single.
+/// The file must be one that the kernel can swap to: without copy on write, without holes, not compressed, all of it on
+/// one device with the profile single.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -63,7 +63,7 @@ fn must_be_nocow(opened: &OpenFilesystem, path: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Where an extent lies: the device and the address there.
+/// The place of an extent: the device and the address there.
 fn place(chunks: &[ChunkRecord], address: u64, len: u64) -> Result<(u64, u64), CliError> {
     let chunk = chunks.iter().find(|chunk| chunk.start <= address && address - chunk.start < chunk.length);
     let chunk = chunk.ok_or_else(|| refused("file extent is in no chunk"))?;

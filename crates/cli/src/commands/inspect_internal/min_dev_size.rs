@@ -1,8 +1,8 @@
 //! `butterfs inspect-internal min-dev-size`: how small a device can be made.
 //!
-//! Shrinking moves what lies behind the new end into gaps below. So the least size is what the device extents take, unless
-//! some of them do not fit into any gap; and where something has to move, room to move it and for what the move itself
-//! allocates.
+//! Shrinking moves what lies behind the new end into gaps below. So the least size is what the device extents take,
+//! unless some of them do not fit into any gap; and where something has to move, room to move it and for what the move
+//! itself allocates.
 
 use crate::commands::Run;
 use crate::error::CliError;

@@ -1,4 +1,5 @@
-//! `butterfs inspect-internal rootid`, `subvolid-resolve`, `inode-resolve` and `logical-resolve`: from numbers to paths.
+//! `butterfs inspect-internal rootid`, `subvolid-resolve`, `inode-resolve` and `logical-resolve`: from numbers to
+//! paths.
 
 use super::number;
 use crate::commands::Run;

@@ -1,4 +1,4 @@
-//! What `butterfs mkfs` says when it is done, in the layout of mkfs.btrfs.
+//! The summary that `butterfs mkfs` prints, in the layout of mkfs.btrfs.
 
 use crate::args::pretty_size;
 use butterfs_fs::mkfs::{MkfsReport, names_of};

@@ -5,7 +5,7 @@ use crate::error::{CliError, os_message};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-/// What the serving process writes when the mount is usable.
+/// The message of the serving process that the mount is usable.
 const READY: &[u8] = b"ready\n";
 
 /// Starts the serving process and waits until the mount is usable. Until then it shares our standard error, so that

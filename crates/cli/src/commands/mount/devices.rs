@@ -1,4 +1,4 @@
-//! What is mounted: opened, locked, and made where there is none.
+//! The mounted devices: opened, locked, and created where missing.
 
 use crate::error::{CliError, os_message};
 use crate::report;
@@ -74,7 +74,7 @@ pub fn writable(files: &[Arc<FileDevice>]) -> Result<Vec<Arc<dyn BlockDevice>>, 
     files.iter().map(|file| Ok(Arc::new(file.open_for_writing()?) as Arc<dyn BlockDevice>)).collect()
 }
 
-/// What the kernel is to claim for the mount.
+/// The device that the kernel claims for the mount.
 pub fn backing(path: &Path, device: &FileDevice, read_only: bool) -> Result<Backing, CliError> {
     match (may_mount(), device.is_block_device()) {
         (false, _) => Ok(Backing::Unclaimed),

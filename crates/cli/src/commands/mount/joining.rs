@@ -1,8 +1,8 @@
 //! A mount of a filesystem that another process serves already: one more mount of it, as the kernel's btrfs makes one.
 //!
-//! Who serves is found by the storage of the devices, below links and loop devices: a copy of a filesystem, which has the same
-//! UUID, is another filesystem. Of commands that mount one filesystem at the same moment all but one wait, by UUID, until
-//! they can find the first.
+//! The serving process is found by the storage of the devices, below links and loop devices: a copy of a filesystem,
+//! which has the same UUID, is another filesystem. Of commands that mount one filesystem at the same moment all but one
+//! wait, by UUID, until they can find the first.
 
 use super::Args;
 use crate::error::CliError;
@@ -31,7 +31,7 @@ pub fn turn(device: &Path) -> Option<MountTurn> {
     MountTurn::wait(&superblock.fsid).ok().filter(|_| is_btrfs)
 }
 
-/// Where devices are stored.
+/// The storage of devices.
 pub fn storage(devices: &[PathBuf]) -> Vec<Storage> {
     let origin = |path: &PathBuf| Origin::of(&std::fs::metadata(path).ok()?);
     let stored = |Origin { device, inode, start }: Origin| Storage { device, inode, start };

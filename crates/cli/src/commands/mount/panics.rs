@@ -1,5 +1,5 @@
-//! A panic anywhere in the process that serves a mount: nothing more is written from that moment, and the log says where
-//! it was. What it means for requests and for those who wait is the engine's business.
+//! A panic anywhere in the process that serves a mount: nothing more is written from that moment, and the log says
+//! where it was. What it means for requests and for those who wait is the engine's business.
 
 use butterfs_fs::Filesystem;
 use butterfs_fuse::Log;

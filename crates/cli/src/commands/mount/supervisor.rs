@@ -1,9 +1,9 @@
-//! The service manager, seen from a mount that runs in the foreground: systemd learns that the mount is usable and alive,
-//! and its journal gets each message with a priority.
+//! The service manager, seen from a mount that runs in the foreground: systemd learns that the mount is usable and
+//! alive, and its journal gets each message with a priority.
 //!
-//! Without `NOTIFY_SOCKET` in the environment nothing is sent. With a watchdog (`WATCHDOG_USEC`) a thread asks the mount for
-//! its statistics twice per interval. This request passes through the kernel and reaches the engine, so a server that
-//! answers nobody misses its deadline, and the service manager ends it.
+//! Without `NOTIFY_SOCKET` in the environment nothing is sent. With a watchdog (`WATCHDOG_USEC`) a thread asks the
+//! mount for its statistics twice per interval. This request passes through the kernel and reaches the engine, so a
+//! server that answers nobody misses its deadline, and the service manager ends it.
 
 use crate::report;
 use butterfs_fuse::Log;
@@ -19,7 +19,8 @@ const WARNING_PREFIX: &str = "<4>";
 /// Reports to the service manager until it is dropped.
 #[derive(Debug)]
 pub struct Supervisor {
-    /// Dropping it ends the watchdog's thread. Nobody joins the thread, because it may wait for an answer of this very server.
+    /// Dropping it ends the watchdog's thread. Nobody joins the thread, because it may wait for an answer of this very
+    /// server.
     _watchdog: Option<mpsc::Sender<()>>,
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where syslog listens.
+/// The socket of syslog.
 const SOCKET: &str = "/dev/log";
 /// Facility daemon, severity warning.
 const PRIORITY: u32 = 3 << 3 | 4;

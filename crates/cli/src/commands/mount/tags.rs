@@ -3,7 +3,7 @@
 use crate::error::CliError;
 use std::path::{Path, PathBuf};
 
-/// Where links are named after tags.
+/// The folders of links that are named after tags.
 const FOLDERS: [(&str, &str); 4] = [
     ("UUID=", "/dev/disk/by-uuid"),
     ("LABEL=", "/dev/disk/by-label"),

@@ -1,4 +1,4 @@
-//! How far it is, in the last line of a terminal.
+//! The progress, in the last line of a terminal.
 
 use crate::args::pretty_size;
 use crate::report;

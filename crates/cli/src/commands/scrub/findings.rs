@@ -4,7 +4,7 @@ use butterfs_control::{DamagedFile, ScrubFinding, ScrubOutcome};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// What a finding is, as one sentence without its files.
+/// A finding as one sentence, without its files.
 pub fn sentence(finding: &ScrubFinding) -> String {
     let ScrubFinding { device, device_name, physical, len, content, cause, outcome_text, .. } = finding;
     let at = finding.logical.map(|at| format!(" at logical {at}")).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `butterfs scrub`: reads everything, verifies it, repairs it, and names the files that are damaged.
 //!
-//! The command that starts a scrub stays as long as it runs, in the background unless it is told otherwise: it writes down
-//! how far it is, so that it can be resumed after anything. Texts and the status file are those of btrfs-progs.
+//! The command that starts a scrub stays as long as it runs, in the background unless it is told otherwise: it writes
+//! down how far it is, so that it can be resumed after anything. Texts and the status file are those of btrfs-progs.
 
 mod cancel;
 mod findings;

@@ -1,4 +1,4 @@
-//! What a scrub command works on: a mount, one device of it, or devices and images that nobody has mounted.
+//! The target of a scrub command: a mount, one device of it, or devices and images that nobody has mounted.
 
 use crate::error::CliError;
 use crate::open_filesystem::{self, Intent, OpenFilesystem};
@@ -9,7 +9,7 @@ use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Where the filesystem is.
+/// The place of the filesystem.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Target {
     /// Work on this image or device, which is not mounted; once for each device of the filesystem

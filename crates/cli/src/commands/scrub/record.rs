@@ -1,4 +1,4 @@
-//! What is kept of a scrub, in files beside those of btrfs-progs.
+//! The record of a scrub, in files beside those of btrfs-progs.
 //!
 //! | file | holds |
 //! |---|---|
@@ -7,8 +7,9 @@
 //! | `scrub.findings.UUID` | what was found, as it was found |
 //! | `scrub.lock.UUID` | nothing: whoever scrubs holds a lock on it |
 //!
-//! Files are replaced as a whole, so a reader sees the old or the new one. They lie in `/var/lib/btrfs`; those of a user in
-//! `$XDG_STATE_HOME/butterfs` or `~/.local/state/butterfs`; all of them in `$BUTTERFS_STATE_DIR` where that is set.
+//! Files are replaced as a whole, so a reader sees the old or the new one. They lie in `/var/lib/btrfs`; those of a
+//! user in `$XDG_STATE_HOME/butterfs` or `~/.local/state/butterfs`; all of them in `$BUTTERFS_STATE_DIR` where that is
+//! set.
 
 use super::summary::COUNTERS;
 use crate::error::{CliError, os_message};
@@ -23,7 +24,7 @@ use std::path::PathBuf;
 /// The first line of a status file.
 const STATUS_HEAD: &str = "scrub status:1";
 
-/// Where the files of one filesystem are.
+/// The files of one filesystem.
 #[derive(Clone, Debug)]
 pub struct Records {
     directory: PathBuf,
@@ -109,7 +110,7 @@ impl Records {
         write().map_err(|error| self.failed(kind, &error))
     }
 
-    /// How far the last scrub came; `None` when there was none.
+    /// The progress of the last scrub; `None` when there was none.
     pub fn read(&self) -> Result<Option<ScrubState>, CliError> {
         let text = match std::fs::read_to_string(self.path("status")) {
             Ok(text) => text,
@@ -151,7 +152,7 @@ impl Records {
         begin().map(Findings).map_err(|error| self.failed("findings", &error))
     }
 
-    /// What the last scrub found.
+    /// The findings of the last scrub.
     pub fn findings(&self) -> Vec<ScrubFinding> {
         let bytes = std::fs::read(self.path("findings")).unwrap_or_default();
         let finding = |news| if let ScrubNews::Finding(finding) = news { Some(finding) } else { None };
@@ -179,7 +180,7 @@ fn head() -> String {
     format!("butterfs scrub {VERSION}\n")
 }
 
-/// What was written as frames; nothing of a file of another version, and nothing behind a torn frame.
+/// The frames of a file; none of a file of another version, and none behind a torn frame.
 fn read_frames(bytes: &[u8]) -> Vec<ScrubNews> {
     let Some(mut rest) = bytes.strip_prefix(head().as_bytes()).map(BufReader::new) else { return Vec::new() };
     let mut news = Vec::new();
@@ -206,7 +207,8 @@ fn status_text(uuid: &str, state: &ScrubState) -> String {
         let is_finished = device.end != ScrubEnd::Running;
         let ScrubDevice { id, started, resumed, duration_secs, .. } = device;
         format!(
-            "{uuid}:{id}{counters}|t_start:{started}|t_resumed:{resumed}|duration:{duration_secs}|canceled:{}|finished:{}\n",
+            "{uuid}:{id}{counters}|t_start:{started}|t_resumed:{resumed}|duration:{duration_secs}\
+             |canceled:{}|finished:{}\n",
             u8::from(is_cancelled),
             u8::from(is_finished)
         )

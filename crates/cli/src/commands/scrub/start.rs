@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often the state is written down.
+/// The interval at which the state is saved.
 const EACH: Duration = Duration::from_secs(5);
 /// Findings that are shown while it runs.
 const MOST_SHOWN: usize = 100;
 
-/// What `start` and `resume` have in common.
+/// The part that `start` and `resume` share.
 #[derive(clap::Args, Clone, Debug)]
 struct Common {
     /// Stay in the foreground, and print a summary at the end
@@ -63,17 +63,17 @@ struct Common {
 
 /// Start a scrub.
 ///
-/// Reads everything that is allocated, on all devices and with all processors, verifies it, and repairs what is damaged from
-/// another copy or from parity. The files that are damaged are named with offset and length, in every subvolume and snapshot:
-/// with -B on standard error, and by 'butterfs scrub status --files'.
+/// Reads everything that is allocated, on all devices and with all processors, verifies it, and repairs what is damaged
+/// from another copy or from parity. The files that are damaged are named with offset and length, in every subvolume
+/// and snapshot: with -B on standard error, and by 'butterfs scrub status --files'.
 ///
-/// Data without checksums is only read; where its copies differ, that is reported and nothing is changed. Parity of RAID5
-/// and RAID6 that does not fit good data is computed anew.
+/// Data without checksums is only read; where its copies differ, that is reported and nothing is changed. Parity of
+/// RAID5 and RAID6 that does not fit good data is computed anew.
 ///
 /// Memory: 4 MiB for each of at most 8 threads for each device, and some 50 MiB of findings.
 ///
-/// Exit codes: 0 when everything is good or has been repaired, 1 when it could not be started or was cancelled, 3 when damage
-/// is left.
+/// Exit codes: 0 when everything is good or has been repaired, 1 when it could not be started or was cancelled, 3 when
+/// damage is left.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Start {
     /// Start although another command says that a scrub runs
@@ -96,7 +96,7 @@ pub struct Resume {
     common: Common,
 }
 
-/// What is to be done.
+/// The job of a scrub.
 struct Job {
     common: Common,
     word: &'static str,
@@ -212,7 +212,7 @@ impl Job {
         }
     }
 
-    /// Where the devices are to begin, for a scrub that is resumed.
+    /// The position at which the devices are to begin, for a scrub that is resumed.
     fn earlier(&self, records: &Records, place: &Place, state: &ScrubState) -> Result<Vec<ScrubEarlier>, CliError> {
         if self.word != "resume" {
             return Ok(Vec::new());

@@ -50,7 +50,7 @@ impl Run for Args {
     }
 }
 
-/// What runs, else what is written down of the last run.
+/// The running scrub, else the record of the last one.
 fn state_of(place: &Place) -> Result<ScrubState, CliError> {
     match place {
         Place::Mount { .. } => {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Create a subvolume
 ///
-/// Whoever may write in a directory may make subvolumes there.
+/// Everyone who may write in a directory may create subvolumes there.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Add the new subvolume to a quota group (not supported)

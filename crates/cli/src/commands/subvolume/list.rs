@@ -133,7 +133,7 @@ impl Order {
     }
 }
 
-/// What is listed.
+/// An entry of the list.
 struct Line {
     id: u64,
     generation: u64,

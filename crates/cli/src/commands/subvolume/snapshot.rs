@@ -66,7 +66,7 @@ impl Run for Args {
 }
 
 impl Args {
-    /// What the subvolume is called, where it is given as `.` or with links, too.
+    /// The name of the subvolume, also if it is given as `.` or through links.
     fn own_name(&self) -> Result<Vec<u8>, CliError> {
         if let Some(name) = self.subvolume.file_name() {
             return Ok(name.as_bytes().to_vec());

@@ -32,7 +32,7 @@ pub struct Helper {
     /// Type of the filesystem
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
-    /// Where the filesystem is mounted
+    /// Mount point of the filesystem
     mountpoint: PathBuf,
 }
 

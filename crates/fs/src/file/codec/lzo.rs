@@ -17,7 +17,7 @@ const fn longest_block(sector: usize) -> usize {
     sector + sector / 16 + 67
 }
 
-/// Where the next length can stand, given that the frame has `at` bytes so far.
+/// The position of the next length, given that the frame has `at` bytes so far.
 const fn next_length(at: usize, sector: usize) -> usize {
     let rest = at.next_multiple_of(sector) - at;
     if rest < LENGTH_LEN { at + rest } else { at }

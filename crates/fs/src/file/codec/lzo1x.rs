@@ -16,11 +16,11 @@
 //! "And more": zero bytes count 255 each, the first other byte counts itself. A block may begin with a byte above 17,
 //! which stands for that many literals plus 17.
 //!
-//! Blocks are hostile input, therefore this decoder is our own: it has no unsafe code, allocates nothing, never writes beyond the
-//! buffer that the caller has bounded, and returns every error as a value. The pure Rust crate `lzokay-native` returns a new
-//! vector instead, so it serves as the oracle in tests, in both directions.
+//! Blocks are hostile input, therefore this decoder is our own: it has no unsafe code, allocates nothing, never writes
+//! beyond the buffer that the caller has bounded, and returns every error as a value. The pure Rust crate
+//! `lzokay-native` returns a new vector instead, so it serves as the oracle in tests, in both directions.
 
-/// What stood before an instruction.
+/// The instruction before.
 #[derive(Clone, Copy, PartialEq)]
 enum Before {
     /// A match without literals after it.
@@ -239,7 +239,7 @@ impl Matcher {
     }
 }
 
-/// How many bytes the two have in common at their start; `ahead` is the shorter.
+/// The length of their common prefix in bytes; `ahead` is the shorter.
 fn common_prefix(behind: &[u8], ahead: &[u8]) -> usize {
     let word = |bytes: &[u8], at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     let mut same = 0;

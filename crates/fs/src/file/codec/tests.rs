@@ -121,7 +121,7 @@ fn hostile_streams_are_bounded() {
 }
 
 #[test]
-fn what_is_compressed_decodes_to_itself() {
+fn compressed_data_decodes_to_the_original() {
     let mut noise = Noise(5);
     let inputs = [
         text(131072),

@@ -36,7 +36,7 @@ fn decompress_in_steps(mut input: &[u8], out: &mut [u8]) -> Result<usize, CodecE
     Ok(produced)
 }
 
-/// What follows the header. The checksum at the end is left in place: decoding stops before it.
+/// The data behind the header. The checksum at the end is left in place: decoding stops before it.
 fn deflate_data(stream: &[u8]) -> Result<&[u8], CodecError> {
     let Some((&[method, flags], data)) = stream.split_first_chunk::<HEADER_LEN>() else {
         return error("zlib: no room for a header");

@@ -19,7 +19,7 @@ use std::ops::{ControlFlow, Range};
 /// Looks at an extent and its payload, and says whether to go on.
 pub type Visit<'a> = dyn FnMut(FileExtent, &[u8]) -> Result<ControlFlow<()>> + 'a;
 
-/// What editing a file's extents brings about elsewhere.
+/// The effects of editing a file's extents elsewhere.
 pub trait Effects {
     /// One more item refers to the extent; `new` when it was allocated for it just now.
     fn add_ref(&mut self, extent: &FileExtent, new: bool);
@@ -29,7 +29,7 @@ pub trait Effects {
     fn add_nbytes(&mut self, change: i64);
 }
 
-/// What the edits need to know of the file.
+/// The properties of the file that the edits need.
 #[derive(Clone, Copy, Debug)]
 pub struct FileContext {
     /// The inode.

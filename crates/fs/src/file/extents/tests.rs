@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 const SECTOR: u64 = 4096;
 const INO: u64 = 257;
 
-/// What a sector of the file is: its extent, the sector within it, and whether it is only preallocated.
+/// A sector of the file: its extent, the sector within it, and whether it is only preallocated.
 type Sector = (u64, u64, bool);
 
 #[derive(Default)]

@@ -99,7 +99,7 @@ fn each_rule_is_checked() {
 }
 
 #[test]
-fn what_is_not_btrfs_is_told_from_what_is_damaged() {
+fn foreign_and_damaged_superblocks_are_distinguished() {
     let mut sb = good();
     sb.seal();
     let bytes = sb.as_bytes();

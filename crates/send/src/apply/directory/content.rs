@@ -1,7 +1,7 @@
 //! Contents of files: writing, sharing or copying ranges, and holes.
 //!
-//! What is written is bounded by what there is, not by what a stream says: the holes of a source become holes, and zeros
-//! are written only over content.
+//! The bytes written are bounded by existing content, not by the numbers in a stream: the holes of a source become
+//! holes, and zeros are written only over content.
 
 use super::super::{Failure, Outcome};
 use super::system;

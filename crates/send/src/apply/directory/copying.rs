@@ -1,9 +1,9 @@
 //! Copying a whole tree, which an incremental stream then changes.
 //!
 //! 1. Where the filesystem can share content, copies share it; holes stay holes.
-//! 2. Nothing of the source is changed or followed. Content, owner, permissions and attributes of a copy are those of one
-//!    inode, whatever names others exchange meanwhile: who may change the source's names must not get a file of their own
-//!    content with another's owner and set-id bits.
+//! 2. Nothing of the source is changed or followed. Content, owner, permissions and attributes of a copy are those of
+//!    one inode, whatever names others exchange meanwhile: who may change the source's names must not get a file of
+//!    their own content with another's owner and set-id bits.
 //! 3. A constant number of descriptors is open, however deep the tree is and however many hard links there are.
 
 use super::super::{Failure, Outcome};
@@ -21,7 +21,7 @@ use rustix::io::Errno as Number;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-/// What the copy is to be known for.
+/// The identity to record for the copy.
 #[derive(Default)]
 pub(super) struct Copied {
     /// Whether something was met that directories hand down to what is made in them.
@@ -30,7 +30,7 @@ pub(super) struct Copied {
     pub fixed: Vec<(Vec<u8>, u64)>,
 }
 
-/// Who is told of what happens.
+/// The listeners for events.
 pub(super) struct Listeners<'l> {
     /// Decides about what cannot be kept: an error ends the copying.
     pub lost: &'l mut dyn FnMut(&str, Failure) -> Outcome,

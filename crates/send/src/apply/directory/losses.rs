@@ -1,4 +1,4 @@
-//! What a directory could not keep of a stream: counted by kind, so that a million files whose owner cannot be set are
+//! The losses of a receive into a directory: counted by kind, so that a million files whose owner cannot be set are
 //! one sentence; and remembered line by line, up to a limit, for the marker beside the tree.
 
 use super::super::{Failure, Outcome};
@@ -6,8 +6,8 @@ use butterfs_fs::Errno;
 use rustix::fs::{fstatfs, fstatvfs};
 use std::os::fd::BorrowedFd;
 
-/// What a filesystem or a user cannot keep, by the numbers with which that is refused. A full disk, a quota or a broken
-/// device is not among them: there something is lost that could have been kept.
+/// The error numbers by which a filesystem refuses properties that it or the user cannot keep. A full disk, a quota or
+/// a broken device is not among them: there something is lost that could have been kept.
 const REFUSALS: [Errno; 5] = [Errno::EPERM, Errno::EOPNOTSUPP, Errno::ENOTTY, Errno::EINVAL, Errno::E2BIG];
 /// The number of ext2, ext3 and ext4 in `statfs(2)`.
 const EXT_MAGIC: u64 = 0xef53;
@@ -26,7 +26,7 @@ pub struct Loss {
     pub reason: String,
     /// How often.
     pub count: u64,
-    /// What it was about the first time.
+    /// The subject of the first loss.
     pub first: String,
 }
 
@@ -87,7 +87,7 @@ impl Losses {
         &self.kinds
     }
 
-    /// What the section could not keep, a line each.
+    /// The losses of the section, a line each.
     pub fn lines(&self) -> Vec<String> {
         self.lines.clone()
     }

@@ -1,4 +1,4 @@
-//! What is remembered of a tree that was received into an ordinary directory, beside it, as text.
+//! The record of a tree that was received into an ordinary directory, beside it, as text.
 //!
 //! | file | says |
 //! |---|---|
@@ -32,11 +32,11 @@ const MOST_BYTES: u64 = 1 << 20;
 /// See the [module](self).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Marker {
-    /// What the tree was received as.
+    /// The UUID that the tree was received as.
     pub uuid: Uuid,
     /// The sender's transaction.
     pub transid: u64,
-    /// What could not be kept, one line each.
+    /// The losses, one line each.
     pub lost: Vec<String>,
 }
 

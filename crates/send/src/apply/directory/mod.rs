@@ -7,8 +7,8 @@
 //!    interrupted receive has left is deleted by the next one of that name.
 //! 2. Nothing outside of it is touched: see [`tree`]. That holds also where the folder belongs to another user, who
 //!    exchanges names meanwhile.
-//! 3. What is made inherits nothing: where a directory of the tree could hand something down, things are made outside of
-//!    it and moved there.
+//! 3. What is made inherits nothing: where a directory of the tree could hand something down, things are made outside
+//!    of it and moved there.
 //! 4. What this filesystem or this user cannot keep of the stream (owners, attributes, devices) is remembered in the
 //!    marker and told, not an error. What cannot be kept of names and contents is an error.
 //!    So is whatever fails because the disk is full or broken, or a quota is used up.
@@ -122,7 +122,7 @@ impl Directory {
         Ok(Directory { destination, owner, open: None, losses, notices, meanwhile, trusts_names })
     }
 
-    /// What somebody else does meanwhile. For tests.
+    /// Work of somebody else meanwhile. For tests.
     #[doc(hidden)]
     pub fn meanwhile(mut self, work: Box<dyn FnMut(Moment)>) -> Directory {
         self.meanwhile = Some(work);
@@ -142,7 +142,7 @@ impl Directory {
         }
     }
 
-    /// What could not be kept so far.
+    /// The losses so far.
     pub fn losses(&self) -> &[Loss] {
         self.losses.all()
     }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// Device and number of an inode.
 pub(super) type Identity = (u64, u64);
 
-/// What tells one inode from all others.
+/// The identity of an inode.
 pub(super) fn identity(stat: &Stat) -> Identity {
     (stat.st_dev, stat.st_ino)
 }
@@ -30,7 +30,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// What a name leads to; a symbolic link is not followed.
+    /// The object that a name refers to; a symbolic link is not followed.
     pub fn find(directory: impl AsFd, name: &[u8]) -> Result<Object, Number> {
         let descriptor = openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let stat = fstat(&descriptor)?;

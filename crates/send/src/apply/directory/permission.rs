@@ -1,5 +1,5 @@
-//! What an owner may do all the same: where permissions that a stream has given forbid a user who is not root the next
-//! command, they are lent for as long as it takes.
+//! Access that an owner can give itself: where permissions that a stream has given forbid a user who is not root the
+//! next command, they are lent for as long as it takes.
 //!
 //! 1. Nothing is lent before a call has failed with `EACCES`: root never needs it.
 //! 2. Only the owner's own bits are lent, of the directories and the object that the call is about, none of them
@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, chmodat, fstat, openat};
 use rustix::io::Errno as Number;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// What the owner needs of a directory, and of a file.
+/// The permissions that the owner needs on a directory, and on a file.
 const OF_DIRECTORY: u32 = 0o700;
 const OF_FILE: u32 = 0o600;
 

@@ -1,4 +1,5 @@
-//! Deleting what an interrupted receive has left: nothing is followed, whatever permissions and flags a stream has given.
+//! Deleting what an interrupted receive has left: nothing is followed, whatever permissions and flags a stream has
+//! given.
 
 use super::super::{Failure, Outcome};
 use super::descent::Descent;

@@ -2,8 +2,8 @@
 //!
 //! The folder that gets the tree may belong to somebody else, who can exchange every name in it at any moment. So:
 //!
-//! 1. A staging directory belongs to us alone (0700), and is empty when it is taken into use. It is used by its descriptor
-//!    from then on: nobody else gets to what is inside, wherever its name leads.
+//! 1. A staging directory belongs to us alone (0700), and is empty when it is taken into use. It is used by its
+//!    descriptor from then on: nobody else gets to what is inside, wherever its name leads.
 //! 2. It is locked while a receive is at work. One that is not locked was left by an interrupted receive.
 //! 3. What others are to see is made inside, and moved out when it is complete.
 
@@ -20,10 +20,10 @@ use rustix::fs::{
 use rustix::io::Errno as Number;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Where a marker is written before it is moved beside the tree.
+/// The name under which a marker is written before it is moved beside the tree.
 const NEW_MARKER: &str = "received";
 
-/// Who owns what this process makes in a folder: its user, except where the filesystem decides.
+/// The owner of what this process makes in a folder: its user, except where the filesystem decides.
 #[derive(Default)]
 pub(super) struct Owner {
     measured: Option<u32>,
@@ -143,8 +143,8 @@ fn is_left_over(directory: &OwnedFd) -> Result<bool, Failure> {
 }
 
 impl Staging {
-    /// Moves the tree `from` out, under the name `to`, which is free, with its marker. When this returns, `to` has led to
-    /// the tree at least for a moment.
+    /// Moves the tree `from` out, under the name `to`, which is free, with its marker. When this returns, `to` has led
+    /// to the tree at least for a moment.
     pub fn publish(
         &self,
         folder: &OwnedFd,

@@ -31,7 +31,7 @@ pub(super) struct PathAt<'p> {
 }
 
 impl PathAt<'_> {
-    /// What is there; a symbolic link is not followed.
+    /// The attributes at a path; a symbolic link is not followed.
     pub fn stat(&self) -> Result<Stat, Failure> {
         self.within(|| statat(&*self.directory, self.name, AtFlags::SYMLINK_NOFOLLOW)).map_err(system)
     }

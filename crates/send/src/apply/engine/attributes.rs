@@ -8,7 +8,7 @@ use butterfs_fs::env::Time;
 use butterfs_fs::inode::attr::mode::{S_ISGID, S_ISUID};
 use butterfs_fs::{Attr, InodeId, SetAttr, SetTime};
 
-/// What is to be set of one inode.
+/// The attributes to set on one inode.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub id: Option<InodeId>,

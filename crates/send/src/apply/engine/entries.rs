@@ -132,7 +132,7 @@ impl Entries {
         *self = Entries::default();
     }
 
-    /// Forgets a name and what is known of the directory that it led to.
+    /// Forgets a name and what is known of the directory that it referred to.
     pub fn forget_removed(&mut self, directory: InodeId, name: &[u8]) -> Outcome {
         if let Some(gone) = self.forget(directory, name)
             && gone.is_directory()

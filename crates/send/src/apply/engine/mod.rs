@@ -1,6 +1,7 @@
 //! A filesystem of ours as the target: subvolumes, through the engine, mounted or not.
 //!
-//! 1. What is made inherits nothing: neither default ACLs, nor properties, nor groups. The stream says what it is to be.
+//! 1. What is made inherits nothing: neither default ACLs, nor properties, nor groups. The stream says what it is to
+//!    be.
 //! 2. A subvolume that is being received is called [`partial_name`](super::partial_name) and its root has the attribute
 //!    [`MARK`]; both go when it is complete.
 //!    What an interrupted receive has left is deleted by the next one of that name. A running receive holds a
@@ -33,8 +34,8 @@ const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
 
 /// Flags of an inode that forbid changes.
 const FIXED: u64 = inode_flags::IMMUTABLE | inode_flags::APPEND;
-/// Flags that a stream can set. Those of compression follow from the property, which is an attribute: setting them would
-/// set the property to what the mount compresses with.
+/// Flags that a stream can set. Those of compression follow from the property, which is an attribute: setting them
+/// would set the property to what the mount compresses with.
 const SETTABLE: u64 = LATE | inode_flags::NODUMP | inode_flags::NOATIME;
 /// Flags that are set when the section is complete: those, and the ones that make changes slow.
 const LATE: u64 = FIXED | inode_flags::SYNC | inode_flags::DIRSYNC;
@@ -50,7 +51,7 @@ pub struct Engine<'a> {
     filesystem: Filesystem,
     destination: InodeId,
     force_decompress: bool,
-    /// What the user is told of the section that begins.
+    /// The messages to the user about the section that begins.
     notices: Vec<String>,
     changed: Changed<'a>,
     closed: Closed<'a>,
@@ -100,13 +101,13 @@ impl<'a> Engine<'a> {
         self
     }
 
-    /// Who is told of entries of the destination that came or went.
+    /// Sets the listener for entries of the destination that came or went.
     pub fn on_change(mut self, changed: Changed<'a>) -> Engine<'a> {
         self.changed = changed;
         self
     }
 
-    /// Who keeps others out of what is being received.
+    /// Sets the guard that keeps others out of the incomplete subvolume.
     pub fn on_close(mut self, closed: Closed<'a>) -> Engine<'a> {
         self.closed = closed;
         self
@@ -309,7 +310,7 @@ fn number(value: u64, what: &str) -> Result<u32, Failure> {
     u32::try_from(value).map_err(|_| Failure::new(Errno::EINVAL, format!("{what} {value} has more than 32 bits")))
 }
 
-/// Whoever was kept out may enter what is left.
+/// Admits others to the remains.
 impl Drop for Engine<'_> {
     fn drop(&mut self) {
         self.close();

@@ -113,7 +113,7 @@ impl Engine<'_> {
         Ok(is_empty)
     }
 
-    /// What is known of the section is forgotten.
+    /// Forgets the section.
     pub(super) fn close(&mut self) {
         if let Some(open) = self.open.take() {
             (self.closed)(self.destination, &partial_name(&open.name), false);

@@ -21,7 +21,7 @@ fn names(scene: &Scene, folder: InodeId) -> Outcome {
     answer(listed, |()| Reply::Names(found))
 }
 
-/// Looks a name up and forgets what it led to.
+/// Looks a name up and forgets the inode.
 fn look_up(scene: &Scene, folder: InodeId, name: &[u8]) -> Outcome {
     done(scene.fs.lookup(folder, name).map(|attr| scene.fs.forget(attr.id, 1)))
 }

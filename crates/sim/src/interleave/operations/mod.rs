@@ -118,7 +118,7 @@ impl Operations {
         Operations { uses: list.iter().map(used).collect(), list }
     }
 
-    /// What a program uses.
+    /// The objects that a program uses.
     pub fn uses(&self, program: &[usize]) -> Uses {
         program.iter().flat_map(|operation| self.uses[*operation].iter().copied()).collect()
     }
@@ -189,7 +189,7 @@ fn errno(error: &Error) -> Errno {
     Errno::from_raw_os_error(error.errno().0)
 }
 
-/// What came of a call that answers nothing of interest.
+/// The result of a call that answers nothing of interest.
 fn done<T>(result: butterfs_fs::Result<T>) -> Outcome {
     answer(result, |_| Reply::Done)
 }

@@ -82,7 +82,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("statfs", |w| quiet(w.filesystem.statfs())),
 ];
 
-/// What a transaction fails with.
+/// The error of a transaction that fails on purpose.
 fn on_purpose() -> butterfs_fs::Error {
     butterfs_fs::Error::refused(butterfs_fs::Errno::EINTR, "on purpose")
 }

@@ -1,7 +1,7 @@
 //! The bytes of a set of ranges, each counted once, in bounded memory.
 //!
-//! Ranges are collected in memory; when there are many, they are sorted, those that touch become one, and if there are still
-//! many, they go to a file without a name. In the end all sorted runs are read side by side.
+//! Ranges are collected in memory; when there are many, they are sorted, those that touch become one, and if there are
+//! still many, they go to a file without a name. In the end all sorted runs are read side by side.
 
 use crate::error::{CliError, os_message};
 use std::fs::File;

@@ -12,7 +12,7 @@ const KIND: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 
-/// What an entry leads to.
+/// The target of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,
@@ -43,12 +43,12 @@ pub struct Entry {
     pub device: u64,
 }
 
-/// What a path leads to that somebody has named.
+/// The object that a path refers to that somebody has named.
 pub fn argument(opened: &OpenFilesystem, path: &Path) -> Result<Entry, CliError> {
     look(opened, path, |path| std::fs::metadata(path))
 }
 
-/// What is in a directory; a symbolic link itself.
+/// The entries of a directory; a symbolic link is not followed.
 fn entry(opened: &OpenFilesystem, path: &Path) -> Result<Entry, CliError> {
     look(opened, path, |path| std::fs::symlink_metadata(path))
 }

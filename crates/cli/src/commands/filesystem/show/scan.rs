@@ -54,7 +54,7 @@ pub fn by_filesystem(found: &[Found]) -> Vec<Vec<&Found>> {
     groups
 }
 
-/// Where filesystems of ours are mounted, each once.
+/// The mount points of our filesystems, each once.
 pub fn our_mounts() -> Vec<PathBuf> {
     let mut seen = BTreeSet::new();
     let mounts = mountinfo::all().unwrap_or_default().into_iter();

@@ -1,6 +1,6 @@
 //! `butterfs inspect-internal dump-tree`: tree blocks as text.
 //!
-//! What cannot be read is told, one warning each; the rest is printed, and the command fails at its end.
+//! Each unreadable block causes a warning; the rest is printed, and the command fails at its end.
 
 mod image;
 pub mod local_time;

@@ -1,13 +1,13 @@
-//! What is in a block whose layout has been checked.
+//! The content of a block whose layout has been checked.
 
 use butterfs_ondisk::header::{HEADER_LEN, Header, ItemHeader, KeyPointer};
 use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical};
 use zerocopy::FromBytes;
 
-/// What a parent says about a child.
+/// A parent's record of a child.
 #[derive(Clone, Copy)]
 pub struct Child {
-    /// Where it is.
+    /// The address.
     pub at: Logical,
     /// Its exact generation.
     pub generation: Generation,

@@ -9,7 +9,7 @@ use butterfs_ondisk::superblock::{RootBackup, Superblock};
 use butterfs_ondisk::{Ino, Key, Logical, TreeId};
 use std::io::Write;
 
-/// What was asked for.
+/// The request.
 pub struct Selection {
     /// Only this tree.
     pub tree: Option<TreeId>,

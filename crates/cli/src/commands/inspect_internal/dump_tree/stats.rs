@@ -1,7 +1,7 @@
 //! `butterfs inspect-internal tree-stats`: how the blocks of a tree lie on the devices.
 //!
-//! A tree is walked depth first. A *seek* is a step to a block that does not follow the one before; a *cluster* is a run of several
-//! blocks that follow each other and that a seek has ended.
+//! A tree is walked depth first. A *seek* is a step to a block that does not follow the one before; a *cluster* is a
+//! run of several blocks that follow each other and that a seek has ended.
 
 use super::image::Image;
 use super::local_time;
@@ -41,7 +41,7 @@ pub struct Args {
     devices: Vec<PathBuf>,
 }
 
-/// What was found of one tree.
+/// The statistics of one tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Stats {

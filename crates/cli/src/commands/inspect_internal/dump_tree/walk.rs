@@ -33,7 +33,7 @@ pub struct Printer<'a> {
     told: HashSet<Logical>,
 }
 
-/// What a walk does with each block.
+/// The callback of a walk for each block.
 type Visit<'v> = &'v mut dyn FnMut(&[u8]) -> Result<(), CliError>;
 
 impl<'a> Printer<'a> {
@@ -42,7 +42,7 @@ impl<'a> Printer<'a> {
         Printer { image, order, options, failures: 0, told: HashSet::new() }
     }
 
-    /// What is printed from.
+    /// The source of the dump.
     pub fn image(&self) -> &'a Image {
         self.image
     }
