@@ -14,7 +14,9 @@ pub type Item = (Key, Vec<u8>);
 /// A tree whose blocks have addresses. `levels[0]` are the leaves, the last level has one block, the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedTree {
+    /// The tree.
     pub id: TreeId,
+    /// Addresses, leaves first.
     pub levels: Vec<Vec<Logical>>,
 }
 

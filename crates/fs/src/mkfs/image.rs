@@ -59,7 +59,8 @@ pub fn write_image(volume: &Volume, spec: &FilesystemSpec, placed: &[PlacedTree]
     Ok(volume.write_superblock(&superblock(spec, placed))?)
 }
 
-fn identity(spec: &FilesystemSpec) -> BlockIdentity {
+/// What all tree blocks of the filesystem have in common.
+pub fn identity(spec: &FilesystemSpec) -> BlockIdentity {
     BlockIdentity {
         fsid: spec.fsid,
         chunk_tree_uuid: spec.chunk_tree_uuid,

@@ -148,7 +148,7 @@ fn metadata_stripe(settings: &Settings, part: &Part, total: u64, chosen: &[Room<
 }
 
 fn least_metadata(settings: &Settings) -> u64 {
-    let least = usable(settings.nodesize.into());
+    let least = usable_metadata(settings.nodesize);
     if is_redundant(settings.metadata) { least.max(32 * MIB) } else { least }
 }
 
@@ -159,7 +159,7 @@ fn is_redundant(profile: &Profile) -> bool {
 
 /// Bytes of metadata with which the kernel can still create and delete files when it cannot allocate more, found by
 /// trying.
-fn usable(nodesize: u64) -> u64 {
+pub fn usable_metadata(nodesize: u32) -> u64 {
     match nodesize {
         4096 | 8192 => 8 * MIB,
         16384 => 16 * MIB,

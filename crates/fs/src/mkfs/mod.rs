@@ -8,6 +8,8 @@
 //! - [`blocks`]: how many blocks a tree needs, and their addresses
 //! - [`superblock`], [`image`]: the bytes, and the order in which they are written
 //!
+//! The crate `image` writes filesystems that are full from the start; it shares the parts that are public here.
+//!
 //! # Not here
 //! Profiles with parity; contents other than an empty root directory.
 
@@ -25,18 +27,21 @@ mod tests;
 pub use butterfs_volume::recognise;
 pub use features::{FEATURES, Feature, FeatureChoice, names_of};
 pub(crate) use image::wipe;
+pub use blocks::{Item, PlacedTree};
+pub use image::identity;
+pub use layout::{MemberDevice, RESERVED, usable_metadata};
 pub use options::{MkfsOptions, Settings};
+pub use superblock::superblock;
+pub use trees::{FilesystemSpec, GENERATION, default_entry, directory_inode, inode_ref, uuid_item};
 
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
-use blocks::{ChunkSpace, PlacedTree};
+use blocks::ChunkSpace;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::checksum::ChecksumKind;
 use butterfs_ondisk::{DeviceId, TreeId};
 use butterfs_volume::{Chunk, ChunkMap, Volume};
-use layout::MemberDevice;
 use std::sync::Arc;
-use trees::FilesystemSpec;
 
 /// The result of making a filesystem.
 #[derive(Clone, Debug)]

@@ -48,19 +48,27 @@ pub struct MkfsOptions {
 /// Options with every default filled in, and every rule that needs no device checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    pub(super) label: Vec<u8>,
-    pub(super) nodesize: u32,
-    pub(super) sectorsize: u32,
-    pub(super) metadata: &'static Profile,
-    pub(super) data: &'static Profile,
-    pub(super) incompat: u64,
-    pub(super) compat_ro: u64,
-    pub(super) checksum: ChecksumKind,
+    /// Label.
+    pub label: Vec<u8>,
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Profile of metadata and system chunks.
+    pub metadata: &'static Profile,
+    /// Profile of data chunks.
+    pub data: &'static Profile,
+    /// Feature bits.
+    pub incompat: u64,
+    /// Feature bits.
+    pub compat_ro: u64,
+    /// The checksum.
+    pub checksum: ChecksumKind,
 }
 
 impl Settings {
     /// Whether data and metadata share block groups.
-    pub(super) fn mixed(&self) -> bool {
+    pub fn mixed(&self) -> bool {
         self.incompat & incompat::MIXED_GROUPS != 0
     }
 }

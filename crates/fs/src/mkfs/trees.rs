@@ -22,14 +22,19 @@ const NEVER: Time = Time { sec: 0, nsec: 0 };
 /// The parameters that all trees are made from.
 #[derive(Clone, Debug)]
 pub struct FilesystemSpec {
+    /// What it is to be.
     pub settings: Settings,
+    /// The filesystem's UUID.
     pub fsid: [u8; 16],
+    /// In the header of every tree block.
     pub chunk_tree_uuid: [u8; 16],
     /// The top-level subvolume's UUID.
     pub subvolume_uuid: [u8; 16],
+    /// When it is made.
     pub now: Time,
     /// Ascending by number.
     pub devices: Vec<MemberDevice>,
+    /// In logical order.
     pub chunks: Vec<Chunk>,
 }
 
@@ -78,13 +83,13 @@ impl FilesystemSpec {
         items.push((Key::new(directory, KeyType::INODE_ITEM, 0), inode.as_bytes().to_vec()));
         items.push((Key::new(directory, KeyType::INODE_REF, directory), inode_ref(b"..")));
         items.push((Key::new(TreeId::FS.0, KeyType::INODE_REF, directory), inode_ref(b"default")));
-        items.push(default_entry(directory));
+        items.push(default_entry(directory, TreeId::FS));
         items
     }
 
     /// The item that says where a tree is. The embedded inodes are those of mkfs.btrfs; the kernel reads only their
     /// flags.
-    fn root_item(&self, tree: &PlacedTree) -> Item {
+    pub fn root_item(&self, tree: &PlacedTree) -> Item {
         let mut item = RootItem {
             generation: GENERATION.0.into(),
             generation_v2: GENERATION.0.into(),
@@ -180,7 +185,7 @@ impl FilesystemSpec {
 
     /// The extent item of a tree block, with its one reference. The first key that the older form stores is only a
     /// hint and stays zero, as the kernel leaves it in a new tree's first leaf.
-    fn block_extent(&self, tree: TreeId, at: Logical, level: Level) -> Item {
+    pub fn block_extent(&self, tree: TreeId, at: Logical, level: Level) -> Item {
         let item =
             ExtentItem { refs: 1.into(), generation: GENERATION.0.into(), flags: extent_flags::TREE_BLOCK.into() };
         let mut data = item.as_bytes().to_vec();
@@ -244,7 +249,8 @@ fn blocks_in(chunk: &Chunk, placed: &[PlacedTree]) -> Vec<Logical> {
     inside
 }
 
-fn directory_inode(nbytes: u64, now: Time, btime: Time) -> InodeItem {
+/// The inode of an empty directory.
+pub fn directory_inode(nbytes: u64, now: Time, btime: Time) -> InodeItem {
     let time = Timespec::from(now);
     InodeItem {
         generation: GENERATION.0.into(),
@@ -260,16 +266,17 @@ fn directory_inode(nbytes: u64, now: Time, btime: Time) -> InodeItem {
     }
 }
 
-fn inode_ref(name: &[u8]) -> Vec<u8> {
+/// The name of an inode that is nobody's child.
+pub fn inode_ref(name: &[u8]) -> Vec<u8> {
     let head = InodeRef { index: 0.into(), name_len: (name.len() as u16).into() };
     [head.as_bytes(), name].concat()
 }
 
-/// The entry that names the default subvolume.
-fn default_entry(directory: u64) -> Item {
+/// The entry of the root tree's directory that names the default subvolume.
+pub fn default_entry(directory: u64, subvolume: TreeId) -> Item {
     let name = b"default";
     let entry = DirItem {
-        location: DiskKey::from(Key::new(TreeId::FS.0, KeyType::ROOT_ITEM, u64::MAX)),
+        location: DiskKey::from(Key::new(subvolume.0, KeyType::ROOT_ITEM, u64::MAX)),
         transid: 0.into(),
         data_len: 0.into(),
         name_len: (name.len() as u16).into(),
@@ -279,7 +286,7 @@ fn default_entry(directory: u64) -> Item {
 }
 
 /// A subvolume by its UUID.
-fn uuid_item(uuid: &[u8; 16], subvolume: TreeId) -> Item {
+pub fn uuid_item(uuid: &[u8; 16], subvolume: TreeId) -> Item {
     let (high, low) = uuid.split_at(8);
     let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of 16 bytes"));
     (Key::new(half(high), KeyType::UUID_KEY_SUBVOL, half(low)), subvolume.0.to_le_bytes().to_vec())

@@ -1,0 +1,195 @@
+//! Where sources put what they have: laid over what other sources have put there before.
+//!
+//! # Invariants
+//! 1. Paths stay inside: no link of the tree is followed, and `..` is refused.
+//! 2. What comes later replaces what was there, except a folder, which keeps what is inside and takes the attributes.
+//! 3. Owners are mapped and times are cut off here, so that no source can forget it.
+
+use crate::data::Data;
+use crate::entry::{Attributes, Content, Special, Time};
+use crate::error::{Error, Result, shown};
+use crate::owners::Owners;
+use crate::path::{components, joined};
+use crate::rules::Rules;
+use crate::tree::{Body, Folder, Id, Inode, Replace, Tree, Xattr, file_type};
+use butterfs_ondisk::items::inode_flags;
+
+/// What holds for all sources.
+pub struct Policy {
+    /// The latest time that anything may have.
+    pub epoch: Option<Time>,
+    /// Whether access, change and birth are those of the source, and not the time of the last change of the content.
+    pub keep_times: bool,
+    /// By path.
+    pub rules: Rules,
+    /// Most bytes of an extended attribute with its name.
+    pub max_xattr: usize,
+    /// Most bytes of a symbolic link's target.
+    pub max_target: usize,
+}
+
+/// See the [module](self).
+pub struct Assembly<'a> {
+    pub(crate) tree: &'a mut Tree,
+    pub(crate) data: &'a mut Data,
+    pub(crate) policy: &'a Policy,
+    pub(crate) owners: &'a Owners,
+    /// The components below which everything of this source goes.
+    pub(crate) base: &'a [u8],
+    pub(crate) replace: Replace,
+    pub(crate) layer: u32,
+}
+
+impl Assembly<'_> {
+    /// A folder, and the folders above it that do not exist yet. One that exists takes these attributes.
+    pub fn folder(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
+        self.put(path, file_type::FOLDER, attributes, Body::Folder(Folder::default())).map(drop)
+    }
+
+    /// A regular file. Its content is read before this returns.
+    pub fn file(&mut self, path: &[u8], attributes: Attributes, content: Content<'_>) -> Result<()> {
+        let size = content.size;
+        let storage = self.policy.rules.storage(&self.full(path)?);
+        let named = |error: Error| error.of(&shown(path));
+        let id = self.data.add(content, storage).map_err(named)?;
+        self.put(path, file_type::FILE, attributes, Body::File(size, id)).map(drop)
+    }
+
+    /// A symbolic link, a device, a FIFO or a socket.
+    pub fn special(&mut self, path: &[u8], attributes: Attributes, special: Special) -> Result<()> {
+        let (kind, body) = match special {
+            Special::Symlink(target) => {
+                self.check_target(path, &target)?;
+                (file_type::SYMLINK, Body::Symlink(target.into()))
+            }
+            Special::CharacterDevice(major, minor) => (file_type::CHARACTER, device(path, major, minor)?),
+            Special::BlockDevice(major, minor) => (file_type::BLOCK, device(path, major, minor)?),
+            Special::Fifo => (file_type::FIFO, Body::Empty),
+            Special::Socket => (file_type::SOCKET, Body::Empty),
+        };
+        self.put(path, kind, attributes, body).map(drop)
+    }
+
+    /// Another name of something that is there and no folder.
+    pub fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<()> {
+        let (path, original) = (self.full(path)?, self.full(original)?);
+        let found = self.tree.find(&components(&original)?);
+        let missing = || {
+            Error::content(format!("{} is a link to {}, which does not exist", shown(&path), shown(&original)))
+        };
+        let id = found.ok_or_else(missing)?;
+        self.tree.link(&components(&path)?, id, self.layer, self.replace)?;
+        self.tree.get_mut(id).layer = self.layer;
+        Ok(())
+    }
+
+    /// Takes away what earlier layers have at a path; what this layer has put there stays.
+    pub fn white_out(&mut self, path: &[u8]) -> Result<()> {
+        let path = self.full(path)?;
+        let names = components(&path)?;
+        let Some((name, parents)) = names.split_last() else {
+            return Err(Error::content("the root cannot be deleted"));
+        };
+        let Some((parent, id)) = self.tree.find(parents).zip(self.tree.find(&names)) else { return Ok(()) };
+        let is_folder = self.tree.get(id).folder().is_some();
+        if is_folder {
+            self.tree.prune(id, self.layer);
+        }
+        let is_old = self.tree.get(id).layer < self.layer;
+        let is_empty = self.tree.get(id).folder().is_none_or(|folder| folder.children.is_empty());
+        if is_old && is_empty {
+            self.tree.unlink(parent, name);
+        }
+        Ok(())
+    }
+
+    /// Takes away what earlier layers have in a folder.
+    pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
+        let path = self.full(path)?;
+        if let Some(id) = self.tree.find(&components(&path)?).filter(|id| self.tree.get(*id).folder().is_some()) {
+            self.tree.prune(id, self.layer);
+        }
+        Ok(())
+    }
+
+    fn full(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let own = joined(&components(path)?);
+        Ok(match (self.base, own.as_slice()) {
+            (base, b"") => base.to_vec(),
+            (b"", own) => own.to_vec(),
+            (base, own) => [base, b"/", own].concat(),
+        })
+    }
+
+    fn put(&mut self, path: &[u8], kind: u32, mut attributes: Attributes, body: Body) -> Result<Id> {
+        let named = |error: Error| error.of(&shown(path));
+        self.owners.apply(&mut attributes).map_err(named)?;
+        let full = self.full(path)?;
+        let flags = match kind {
+            file_type::FILE => self.policy.rules.flags(&full),
+            // Folders have no content that could lack checksums.
+            file_type::FOLDER => self.policy.rules.flags(&full) & inode_flags::NODATACOW,
+            _ => 0,
+        };
+        let inode = Inode { flags: flags as u32, body, ..self.inode(kind, attributes).map_err(named)? };
+        self.tree.put(&components(&full)?, inode, self.replace)
+    }
+
+    fn inode(&self, kind: u32, attributes: Attributes) -> Result<Inode> {
+        let Attributes { mode, uid, gid, mtime, atime, ctime, btime, xattrs } = attributes;
+        let mtime = self.cut(mtime);
+        let others = [atime, ctime, btime].map(|time| time.filter(|_| self.policy.keep_times).map_or(mtime, |time| self.cut(time)));
+        Ok(Inode {
+            mode: kind | mode & 0o7777,
+            uid,
+            gid,
+            flags: 0,
+            names: 1,
+            layer: self.layer,
+            mtime,
+            other_times: others.iter().any(|time| *time != mtime).then(|| Box::new(others)),
+            xattrs: self.xattrs(xattrs)?,
+            body: Body::Empty,
+        })
+    }
+
+    /// A time, or the epoch where that is earlier.
+    fn cut(&self, time: Time) -> Time {
+        let time = Time { nsec: time.nsec.min(999_999_999), ..time };
+        self.policy.epoch.map_or(time, |epoch| epoch.min(time))
+    }
+
+    fn xattrs(&self, mut given: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Box<[Xattr]>> {
+        given.sort();
+        // Of two with one name the later counts, and sorting has made it impossible to say which that is.
+        given.dedup_by(|later, earlier| later.0 == earlier.0);
+        for (name, value) in &given {
+            let (len, most) = (name.len() + value.len(), self.policy.max_xattr);
+            if name.is_empty() || name.len() > 255 || name.contains(&0) || len > most {
+                let what = name.escape_ascii();
+                return Err(Error::content(format!(
+                    "the attribute '{what}' has {len} bytes with its name; at most {most}, and 255 for the name, are possible"
+                )));
+            }
+        }
+        Ok(given.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+
+    fn check_target(&self, path: &[u8], target: &[u8]) -> Result<()> {
+        let most = self.policy.max_target;
+        if target.is_empty() || target.len() > most || target.contains(&0) {
+            let len = target.len();
+            let path = shown(path);
+            return Err(Error::content(format!("the link {path} has a target of {len} bytes; 1 to {most} are possible")));
+        }
+        Ok(())
+    }
+}
+
+/// A device by its number in the format's form, which has 12 bits for the major and 20 for the minor number.
+fn device(path: &[u8], major: u32, minor: u32) -> Result<Body> {
+    if major >= 1 << 12 || minor >= 1 << 20 {
+        return Err(Error::content(format!("the device {} has the number {major}:{minor}, which is too large", shown(path))));
+    }
+    Ok(Body::Device(u64::from(major) << 20 | u64::from(minor)))
+}

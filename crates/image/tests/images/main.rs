@@ -1,0 +1,43 @@
+//! Images beside their sources: the kernel mounts them, `btrfs check` and our judge find nothing, and the fingerprint of what
+//! is mounted is that of the source. The same input gives the same bytes.
+
+mod same;
+mod sources;
+mod tree;
+
+use butterfs_image::{Builder, Report};
+use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
+use butterfs_testkit::kernel::{KernelMount, check_all};
+use butterfs_testkit::operation::Kind;
+use std::path::Path;
+
+/// What an image keeps of a source.
+pub const KEPT: Compare =
+    Compare { atime: false, mtime: true, ctime: false, btime: false, blocks: false, holes: true, slack_ns: 0 };
+
+/// Builds an image, and lets both judges look at it.
+pub fn build(builder: Builder, image: &Path) -> Report {
+    let report = builder.build(image).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(std::fs::metadata(image).unwrap().len(), report.total_bytes);
+    butterfs_testkit::judge::assert_clean(image);
+    if butterfs_testkit::requirement::programs("images", &["btrfs"]) {
+        check_all(image);
+    }
+    report
+}
+
+/// Panics unless the kernel shows in `image`, below `folder`, what is in `source`.
+pub fn assert_shows(image: &Path, folder: &str, source: &Path) {
+    let mount = KernelMount::new(image, "ro");
+    let [expected, actual] = [source, &mount.path().join(folder)].map(|top| {
+        let mut print = Fingerprint::of_tree(top);
+        // Sizes and links of folders are the filesystem's own.
+        let folders = print.entries.values_mut().filter(|entry| entry.kind == Kind::Folder);
+        folders.for_each(|entry| (entry.size, entry.links) = (0, 1));
+        print
+    });
+    let found = differences(&expected, &actual, KEPT);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let complaints = mount.finish();
+    assert!(complaints.is_empty(), "{complaints:?}");
+}
