@@ -1,7 +1,14 @@
 //! The names under which the program can be called. `mount -t butterfs` looks for `mount.butterfs`, `mkfs -t butterfs`
+<<<<<<< HEAD
 //! for `mkfs.butterfs`, fsck(8) for `fsck.butterfs`, umount(8) for `umount.butterfs`: links to this program by those
 //! names run one subcommand directly. To remount a mount of type `fuseblk.butterfs` without naming a type, mount(8)
 //! looks for `mount.fuseblk.butterfs`; without that link the kernel alone is asked, which knows no option of ours.
+=======
+//! for `mkfs.butterfs` (and mkfs(8) for `mkfs.btrfs`, which programs that make images call), fsck(8) for `fsck.butterfs`, umount(8) for `umount.butterfs`: links to this program by those names
+//! run one subcommand directly. To remount a mount of type
+//! `fuseblk.butterfs` without naming a type, mount(8) looks for `mount.fuseblk.butterfs`; without that link the kernel
+//! alone is asked, which knows no option of ours.
+>>>>>>> 93d4ecf (cli: image build, and mkfs with the content of a folder)
 //!
 //! When a mount of type `fuse.butterfs` is remounted, mount(8) calls `mount.fuse`, which calls what stands after the
 //! dot with a mount helper's arguments: `butterfs SOURCE DIR -o remount,...`.
@@ -54,9 +61,10 @@ impl Run for Invocation {
 pub fn parse(arguments: &[OsString]) -> Result<Invocation, CliError> {
     Ok(match program_name(arguments) {
         PROXY => Invocation::Proxy(arguments[1..].to_vec()),
-        "mkfs.butterfs" => {
-            Invocation::Command(Command::Mkfs(mkfs::Standalone::try_parse_from(arguments)?.args), Format::Text)
-        }
+        "mkfs.butterfs" | "mkfs.btrfs" => Invocation::Command(
+            Command::Mkfs(Box::new(mkfs::Standalone::try_parse_from(arguments)?.args)),
+            Format::Text,
+        ),
         "umount.butterfs" => Invocation::UmountHelper(
             umount::Helper::try_parse_from(arguments).map_err(|error| CliError::from(error).of_mount_helper())?,
         ),
@@ -98,6 +106,10 @@ mod tests {
     fn the_name_picks_the_subcommand() {
         assert!(matches!(parsed("butterfs mkfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_), _))));
         assert!(matches!(parsed("/usr/sbin/mkfs.butterfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_), _))));
+        assert!(matches!(
+            parsed("/usr/sbin/mkfs.btrfs -q -L x disk.img"),
+            Ok(Invocation::Command(Command::Mkfs(_), _))
+        ));
         assert!(matches!(parsed("./renamed mkfs disk.img"), Ok(Invocation::Command(Command::Mkfs(_), _))));
         assert!(parsed("butterfs disk.img").is_err());
         for name in MOUNT_HELPERS {

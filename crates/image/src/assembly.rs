@@ -74,9 +74,8 @@ impl Assembly<'_> {
     pub fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<()> {
         let (path, original) = (self.full(path)?, self.full(original)?);
         let found = self.tree.find(&components(&original)?);
-        let missing = || {
-            Error::content(format!("{} is a link to {}, which does not exist", shown(&path), shown(&original)))
-        };
+        let missing =
+            || Error::content(format!("{} is a link to {}, which does not exist", shown(&path), shown(&original)));
         let id = found.ok_or_else(missing)?;
         self.tree.link(&components(&path)?, id, self.layer, self.replace)?;
         self.tree.get_mut(id).layer = self.layer;
@@ -138,7 +137,8 @@ impl Assembly<'_> {
     fn inode(&self, kind: u32, attributes: Attributes) -> Result<Inode> {
         let Attributes { mode, uid, gid, mtime, atime, ctime, btime, xattrs } = attributes;
         let mtime = self.cut(mtime);
-        let others = [atime, ctime, btime].map(|time| time.filter(|_| self.policy.keep_times).map_or(mtime, |time| self.cut(time)));
+        let others = [atime, ctime, btime]
+            .map(|time| time.filter(|_| self.policy.keep_times).map_or(mtime, |time| self.cut(time)));
         Ok(Inode {
             mode: kind | mode & 0o7777,
             uid,
@@ -180,7 +180,9 @@ impl Assembly<'_> {
         if target.is_empty() || target.len() > most || target.contains(&0) {
             let len = target.len();
             let path = shown(path);
-            return Err(Error::content(format!("the link {path} has a target of {len} bytes; 1 to {most} are possible")));
+            return Err(Error::content(format!(
+                "the link {path} has a target of {len} bytes; 1 to {most} are possible"
+            )));
         }
         Ok(())
     }
@@ -189,7 +191,10 @@ impl Assembly<'_> {
 /// A device by its number in the format's form, which has 12 bits for the major and 20 for the minor number.
 fn device(path: &[u8], major: u32, minor: u32) -> Result<Body> {
     if major >= 1 << 12 || minor >= 1 << 20 {
-        return Err(Error::content(format!("the device {} has the number {major}:{minor}, which is too large", shown(path))));
+        return Err(Error::content(format!(
+            "the device {} has the number {major}:{minor}, which is too large",
+            shown(path)
+        )));
     }
     Ok(Body::Device(u64::from(major) << 20 | u64::from(minor)))
 }

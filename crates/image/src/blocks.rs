@@ -49,7 +49,7 @@ impl Addresses {
 
     /// Addresses without an end, for counting.
     pub fn unlimited(nodesize: u32) -> Addresses {
-        Addresses::new(nodesize, [0..u64::MAX / 2])
+        Addresses::new(nodesize, std::iter::once(0..u64::MAX / 2))
     }
 
     /// These, and any number behind them.
@@ -135,7 +135,9 @@ impl<'a> Output<'a> {
     /// Writes what waits.
     pub fn flush(&mut self) -> Result<()> {
         if let Some(volume) = self.volume.filter(|_| !self.run.1.is_empty()) {
-            volume.write_new(self.run.0, &self.run.1).map_err(|error| Error::new(ErrorKind::Output, error.to_string()))?;
+            volume
+                .write_new(self.run.0, &self.run.1)
+                .map_err(|error| Error::new(ErrorKind::Output, error.to_string()))?;
         }
         self.run.1.clear();
         Ok(())
@@ -227,8 +229,7 @@ impl<'a, 'b> TreeWriter<'a, 'b> {
         let children = std::mem::take(&mut self.pointers[level]);
         let at = self.begin(level + 1)?;
         if self.output.volume.is_some() {
-            let mut node =
-                Node::new_empty(self.output.identity, at, Level(level as u8 + 1), GENERATION, self.id);
+            let mut node = Node::new_empty(self.output.identity, at, Level(level as u8 + 1), GENERATION, self.id);
             for (slot, (key, child)) in children.iter().enumerate() {
                 node.insert_pointer(slot, *key, *child, GENERATION);
             }
@@ -244,7 +245,8 @@ impl Items for TreeWriter<'_, '_> {
         self.last = Some(key);
         let (size, room) = (ITEM_LEN + len, leaf_data_size(self.output.identity.nodesize));
         if size > room {
-            let sentence = format!("an item of {len} bytes does not fit into a tree block: too many names with one hash");
+            let sentence =
+                format!("an item of {len} bytes does not fit into a tree block: too many names with one hash");
             return Err(Error::content(sentence));
         }
         if self.leaf.as_ref().is_some_and(|leaf| leaf.used + size > room) {

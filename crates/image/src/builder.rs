@@ -8,16 +8,16 @@ use crate::error::{Error, ErrorKind, Result, shown};
 use crate::output::ImageFile;
 use crate::owners::Owners;
 use crate::path::{components, joined};
-use crate::plan::{Plan, Slack, SubvolumeRoot, data_start};
+use crate::plan::{Plan, Slack, SubvolumeRoot, Total, data_start};
 use crate::pool::{Encoding, MAX_INLINE};
 use crate::rules::{Rule, Rules};
 use crate::seed::Seed;
 use crate::source::Source;
 use crate::spool::Spool;
 use crate::subvolumes::{Context, Numbered, longest};
-use crate::tree::{Body, Id, IMPLIED, ROOT, Replace, Tree};
+use crate::tree::{Body, IMPLIED, Id, ROOT, Replace, Tree};
 use butterfs_device::BlockDevice;
-use butterfs_fs::mkfs::{FilesystemSpec, MemberDevice, MkfsOptions, Settings, usable_metadata};
+use butterfs_fs::mkfs::{FilesystemSpec, MemberDevice, MkfsOptions, MkfsReport, Settings, usable_metadata};
 use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::{DeviceId, TreeId};
 use butterfs_volume::Volume;
@@ -43,6 +43,8 @@ pub enum Size {
     Minimal,
     /// So many bytes.
     Exactly(u64),
+    /// So many bytes, or more where the content needs them.
+    AtLeast(u64),
 }
 
 /// Bounds for what sources may ask for.
@@ -73,6 +75,8 @@ pub struct Report {
     pub inodes: u64,
     /// The subvolumes' numbers and paths, without the top level.
     pub subvolumes: Vec<(u64, Vec<u8>)>,
+    /// The filesystem, as `mkfs` reports it.
+    pub filesystem: MkfsReport,
 }
 
 /// See the [module](self). The default is what mkfs.btrfs makes by default, as small as is useful.
@@ -205,6 +209,15 @@ impl Builder {
         Ok(report)
     }
 
+    /// Makes the image in a file that exists, as long as it has to be. Until the end it holds nothing that looks like a
+    /// filesystem, but what stood there is gone.
+    pub fn build_in_place(self, path: impl AsRef<Path>) -> Result<Report> {
+        let file = Arc::new(ImageFile::open(path.as_ref(), self.limits.size)?);
+        let report = self.build_on(file.clone())?;
+        file.complete()?;
+        Ok(report)
+    }
+
     /// Makes the image on a device whose bytes do not matter any more and, apart from what the image uses, are left as they
     /// are.
     pub fn build_on(mut self, device: Arc<dyn BlockDevice>) -> Result<Report> {
@@ -238,15 +251,8 @@ impl Builder {
         let rules = std::mem::take(&mut self.rules);
         let policy = Policy { epoch: self.epoch, keep_times: self.keep_times, rules, max_xattr, max_target };
         for (layer, (base, source)) in (0..).zip(&mut self.sources) {
-            let mut assembly = Assembly {
-                tree,
-                data,
-                policy: &policy,
-                owners: &self.owners,
-                base,
-                replace: self.replace,
-                layer,
-            };
+            let mut assembly =
+                Assembly { tree, data, policy: &policy, owners: &self.owners, base, replace: self.replace, layer };
             source.read(&mut assembly).map_err(|error| error.of(&source.name()))?;
         }
         Ok(())
@@ -282,8 +288,7 @@ impl Builder {
             None | Some(b"") => Ok(0),
             Some(path) => {
                 let found = self.subvolumes.iter().position(|subvolume| subvolume.path == path);
-                let missing =
-                    || Error::new(ErrorKind::Options, format!("the default {} is no subvolume", shown(path)));
+                let missing = || Error::new(ErrorKind::Options, format!("the default {} is no subvolume", shown(path)));
                 found.map(|index| index + 1).ok_or_else(missing)
             }
         }
@@ -317,7 +322,7 @@ impl Builder {
         let mut references = Vec::new();
         numbered.iter().for_each(|numbered| numbered.references(data, &mut references));
         references.sort_unstable();
-        let slack = self.slack(&settings, device.len());
+        let slack = self.slack(&settings);
         let spec = self.spec(settings, &seed, roots[0].uuid, epoch);
         let sized = Plan { spec, numbered: &numbered, roots: &roots, context, default, references, slack }.size()?;
         let total_bytes = sized.total_bytes();
@@ -327,13 +332,20 @@ impl Builder {
         }
         // Only a file that was made for this image gets another length.
         let _ = device.set_len(total_bytes);
+        let name = device.name();
         let volume = Volume::of_devices(vec![(sized.spec().device_items()[0], device)]);
         sized.write(&volume)?;
         Ok(Report {
             fsid: sized.spec().fsid,
             total_bytes,
             inodes: numbered.iter().map(Numbered::len).sum(),
-            subvolumes: ids.iter().skip(1).map(|id| id.0).zip(self.subvolumes.iter().map(|it| it.path.clone())).collect(),
+            filesystem: mkfs_report(sized.spec(), name),
+            subvolumes: ids
+                .iter()
+                .skip(1)
+                .map(|id| id.0)
+                .zip(self.subvolumes.iter().map(|it| it.path.clone()))
+                .collect(),
         })
     }
 
@@ -382,20 +394,32 @@ impl Builder {
         }
     }
 
-    fn slack(&self, settings: &Settings, device_len: u64) -> Slack {
+    fn slack(&self, settings: &Settings) -> Slack {
         let usable = usable_metadata(settings.nodesize);
-        let total = match self.size {
-            Size::Exactly(bytes) => Some(bytes / u64::from(settings.sectorsize) * u64::from(settings.sectorsize)),
-            _ => None,
-        };
-        debug_assert!(total.is_none_or(|total| total <= device_len.max(total)));
+        let sectors = |bytes: u64| bytes / u64::from(settings.sectorsize) * u64::from(settings.sectorsize);
+        let slack = Slack { data: self.free, metadata: usable, least_metadata: usable, total: Total::Least };
         match self.size {
-            Size::Minimal => Slack { data: self.free, metadata: 0, least_metadata: 0, total },
-            Size::Usable => {
-                Slack { data: self.free.max(USABLE_DATA), metadata: usable, least_metadata: usable, total }
-            }
-            Size::Exactly(_) => Slack { data: self.free, metadata: usable, least_metadata: 0, total },
+            Size::Minimal => Slack { metadata: 0, least_metadata: 0, ..slack },
+            Size::Usable => Slack { data: self.free.max(USABLE_DATA), ..slack },
+            Size::Exactly(bytes) => Slack { least_metadata: 0, total: Total::Exactly(sectors(bytes)), ..slack },
+            Size::AtLeast(bytes) => Slack { total: Total::AtLeast(sectors(bytes)), ..slack },
         }
+    }
+}
+
+fn mkfs_report(spec: &FilesystemSpec, name: String) -> MkfsReport {
+    MkfsReport {
+        fsid: spec.fsid,
+        label: spec.settings.label.clone(),
+        nodesize: spec.settings.nodesize,
+        sectorsize: spec.settings.sectorsize,
+        total_bytes: spec.total_bytes(),
+        chunks: spec.chunks.clone(),
+        incompat: spec.settings.incompat,
+        compat_ro: spec.settings.compat_ro,
+        checksum: spec.settings.checksum,
+        devices: vec![(DeviceId(1), spec.total_bytes(), name)],
+        warnings: Vec::new(),
     }
 }
 

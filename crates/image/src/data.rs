@@ -132,7 +132,8 @@ impl Data {
     pub fn add(&mut self, content: Content<'_>, storage: Storage) -> Result<ContentId> {
         let Content { size, data, reader } = content;
         check_ranges(size, &data)?;
-        let owner = ContentId::try_from(self.contents.len()).map_err(|_| Error::new(ErrorKind::Limit, "too many files"))?;
+        let owner =
+            ContentId::try_from(self.contents.len()).map_err(|_| Error::new(ErrorKind::Limit, "too many files"))?;
         self.contents.push(Stored::Nowhere);
         let method = storage.method.filter(|_| !storage.in_place);
         let piece_len = if method.is_some() { COMPRESSED_PIECE } else { PLAIN_PIECE };
@@ -243,7 +244,9 @@ impl Data {
         let (sector, len) = (SECTOR as u64, self.checksum_len as u64);
         match self.checksums.last_mut() {
             // Runs are bounded, so that growing one does not copy all of them.
-            Some(last) if last.address + last.bytes.len() as u64 / len * sector == address && last.bytes.len() < 1 << 20 => {
+            Some(last)
+                if last.address + last.bytes.len() as u64 / len * sector == address && last.bytes.len() < 1 << 20 =>
+            {
                 last.bytes.extend_from_slice(&new);
             }
             _ => self.checksums.push(Checksums { address, bytes: new }),
@@ -306,7 +309,9 @@ fn check_ranges(size: u64, data: &[Range<u64>]) -> Result<()> {
     for range in data {
         if range.start < end || range.end <= range.start || range.end > size {
             let (start, stop) = (range.start, range.end);
-            return Err(Error::content(format!("data from {start} to {stop} does not fit into a file of {size} bytes")));
+            return Err(Error::content(format!(
+                "data from {start} to {stop} does not fit into a file of {size} bytes"
+            )));
         }
         end = range.end;
     }

@@ -44,6 +44,20 @@ impl ImageFile {
         Ok(ImageFile { file, path: path.to_owned(), temporary, len: AtomicU64::new(limit) })
     }
 
+    /// A file that exists, to be changed where it is.
+    pub fn open(path: &Path, limit: u64) -> Result<ImageFile> {
+        let file = File::options().read(true).write(true).open(path);
+        let file =
+            file.map_err(|error| Error::new(ErrorKind::Output, format!("cannot open {}: {error}", path.display())))?;
+        Ok(ImageFile { file, path: path.to_owned(), temporary: None, len: AtomicU64::new(limit) })
+    }
+
+    /// Gives the file its length; when this returns that is durable.
+    pub fn complete(&self) -> Result<()> {
+        let done = self.file.set_len(self.len()).and_then(|()| self.file.sync_all());
+        done.map_err(|error| cannot_create(&self.path, &error))
+    }
+
     /// Gives the file its length and its name; both are durable when this returns.
     pub fn publish(&self) -> Result<()> {
         self.name_it().map_err(|error| cannot_create(&self.path, &error))

@@ -166,8 +166,12 @@ mod tests {
         let acl = |user, group| [&2u32.to_le_bytes()[..], &entry(1, !0), &entry(2, user), &entry(8, group)].concat();
         let capability = |root: u32| [&[0, 0, 0, 3][..], &[9; 16], &root.to_le_bytes()].concat();
         let xattrs = |acl, capability| vec![(ACCESS_ACL.to_vec(), acl), (CAPABILITY.to_vec(), capability)];
-        let mut attributes =
-            Attributes { uid: 1000, gid: 1000, xattrs: xattrs(acl(1003, 1004), capability(1000)), ..Attributes::default() };
+        let mut attributes = Attributes {
+            uid: 1000,
+            gid: 1000,
+            xattrs: xattrs(acl(1003, 1004), capability(1000)),
+            ..Attributes::default()
+        };
         owners.apply(&mut attributes).unwrap();
         assert_eq!(attributes.xattrs, xattrs(acl(3, 4), capability(0)));
     }

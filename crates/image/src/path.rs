@@ -20,7 +20,10 @@ pub fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
             b".." => return Err(Error::content(format!("the path {} leads out with '..'", shown(path)))),
             name if name.len() > MAX_NAME_LEN => {
                 let len = name.len();
-                return Err(Error::content(format!("a name in {} has {len} bytes, at most 255 are possible", shown(path))));
+                return Err(Error::content(format!(
+                    "a name in {} has {len} bytes, at most 255 are possible",
+                    shown(path)
+                )));
             }
             name if name.contains(&0) => {
                 return Err(Error::content(format!("a name in {} has a NUL", shown(path))));
@@ -59,7 +62,9 @@ mod tests {
 
     #[test]
     fn within_means_whole_components() {
-        for (path, top, want) in [("a/b", "a", true), ("a", "a", true), ("ab", "a", false), ("x", "", true), ("a", "a/b", false)] {
+        for (path, top, want) in
+            [("a/b", "a", true), ("a", "a", true), ("ab", "a", false), ("x", "", true), ("a", "a/b", false)]
+        {
             assert_eq!(is_within(path.as_bytes(), top.as_bytes()), want, "{path} {top}");
         }
     }

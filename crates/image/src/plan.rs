@@ -15,7 +15,9 @@ use crate::data::CHUNK_LEN;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::SECTOR;
 use crate::subvolumes::{Context, Numbered, Reference};
-use butterfs_fs::mkfs::{FilesystemSpec, GENERATION, Item, PlacedTree, Settings, default_entry, directory_inode, inode_ref};
+use butterfs_fs::mkfs::{
+    FilesystemSpec, GENERATION, Item, PlacedTree, Settings, default_entry, directory_inode, inode_ref,
+};
 use butterfs_ondisk::checksum::extent_data_ref_hash;
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe, STRIPE_LEN};
 use butterfs_ondisk::features::compat_ro;
@@ -66,8 +68,30 @@ pub struct Slack {
     pub metadata: u64,
     /// Bytes of metadata that must be free.
     pub least_metadata: u64,
-    /// Bytes of the device; `None`: as few as possible.
-    pub total: Option<u64>,
+    /// Bytes of the device.
+    pub total: Total,
+}
+
+/// Bytes of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Total {
+    /// As few as possible.
+    Least,
+    /// So many.
+    Exactly(u64),
+    /// So many, or more.
+    AtLeast(u64),
+}
+
+impl Total {
+    /// The bytes of a device of which the chunks need `needed`; `None` where they do not fit.
+    fn of(self, needed: u64) -> Option<u64> {
+        match self {
+            Total::Least => Some(needed),
+            Total::Exactly(bytes) => Some(bytes).filter(|bytes| *bytes >= needed),
+            Total::AtLeast(bytes) => Some(bytes.max(needed)),
+        }
+    }
 }
 
 /// The plan with all sizes.
@@ -138,7 +162,10 @@ impl<'a> Plan<'a> {
             self.lay_out(&data_chunks, needed)?;
             // As if there were room for more than was laid out: the next round lays that out too.
             let mut addresses = self.addresses().and_unlimited();
-            let main: Vec<Block> = (0..main_blocks).map(|_| self.placeholder(&mut addresses)).collect::<Option<_>>().ok_or_else(no_room)?;
+            let main: Vec<Block> = (0..main_blocks)
+                .map(|_| self.placeholder(&mut addresses))
+                .collect::<Option<_>>()
+                .ok_or_else(no_room)?;
             let mut dry = Output::new(&identity, addresses, None);
             self.write_late(&mut dry, &main, &late, &[])?;
             // The system chunk's blocks come first in the list, and are not counted as needed elsewhere; one node too many is.
@@ -166,7 +193,9 @@ impl<'a> Plan<'a> {
         while start < used.end || free > 0 || out.is_empty() {
             let taken = used.end.saturating_sub(start).next_multiple_of(STRIPE_LEN).min(CHUNK_LEN);
             let extra = free.min(CHUNK_LEN - taken);
-            let excluded = |len| usable(&chunk(&self.spec, start, len, bits::DATA)).iter().map(|it| it.end - it.start).sum::<u64>();
+            let excluded = |len| {
+                usable(&chunk(&self.spec, start, len, bits::DATA)).iter().map(|it| it.end - it.start).sum::<u64>()
+            };
             let len = (taken + extra).max(STRIPE_LEN);
             free -= excluded(len).saturating_sub(excluded(taken.max(1))).min(extra);
             // What superblock copies take away is not worth another chunk.
@@ -191,14 +220,14 @@ impl<'a> Plan<'a> {
                 chunks.push(piece);
             }
             let end = chunks.last().map_or(0, physical_end);
-            self.spec.devices[0].total_bytes = self.slack.total.unwrap_or(end);
             self.spec.chunks = chunks;
-            if self.slack.total.is_none_or(|total| end <= total) {
+            if let Some(total) = self.slack.total.of(end) {
+                self.spec.devices[0].total_bytes = total;
                 return Ok(());
             }
         }
-        let (end, total) = (self.spec.chunks.last().map_or(0, physical_end), self.slack.total.unwrap_or_default());
-        Err(Error::new(ErrorKind::NoSpace, format!("the image needs {end} bytes, but its size is {total}")))
+        let end = self.spec.chunks.last().map_or(0, physical_end);
+        Err(Error::new(ErrorKind::NoSpace, format!("the image needs {end} bytes, which is more than its size")))
     }
 
     /// A chunk of metadata in which so much fits, as far as one chunk has room.
@@ -341,7 +370,9 @@ impl<'a> Plan<'a> {
         let mut out: Vec<Range<u64>> = Vec::new();
         for range in all {
             match out.last_mut() {
-                Some(last) if last.end == range.start && starts.binary_search(&range.start).is_err() => last.end = range.end,
+                Some(last) if last.end == range.start && starts.binary_search(&range.start).is_err() => {
+                    last.end = range.end
+                }
                 _ => out.push(range),
             }
         }
@@ -380,9 +411,7 @@ impl<'a> Plan<'a> {
     }
 
     fn extents(&self, blocks: &[Block], groups: Vec<Item>, out: &mut dyn Items) -> Result<()> {
-        let block = |block: &Block| {
-            self.spec.block_extent(block.owner, block.at, butterfs_ondisk::Level(block.level))
-        };
+        let block = |block: &Block| self.spec.block_extent(block.owner, block.at, butterfs_ondisk::Level(block.level));
         let mut blocks = blocks.iter().map(block).peekable();
         let mut groups = groups.into_iter().peekable();
         let mut before = |address: u64, out: &mut dyn Items| -> Result<()> {

@@ -185,7 +185,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn work(shared: &Shared) {
     let mut encoder = Encoder::default();
     loop {
-        let guard = shared.changed.wait_while(lock(&shared.queue), |queue| queue.waiting.is_empty() && !queue.is_closed);
+        let guard =
+            shared.changed.wait_while(lock(&shared.queue), |queue| queue.waiting.is_empty() && !queue.is_closed);
         let Some((batch, slot)) = guard.unwrap_or_else(PoisonError::into_inner).waiting.pop_front() else { return };
         finish_batch(&mut encoder, &shared.encoding, batch, &slot);
     }
@@ -200,8 +201,7 @@ fn finish_batch(encoder: &mut Encoder, encoding: &Encoding, batch: Batch, slot: 
 fn pack(encoder: &mut Encoder, encoding: &Encoding, piece: Piece) -> Packed {
     let Piece { owner, at, bytes, method, checksums, may_be_inline } = piece;
     let len = bytes.len() as u32;
-    let mut packed =
-        Packed { owner, at, len, stored: bytes, compression: 0, is_inline: false, checksums: None };
+    let mut packed = Packed { owner, at, len, stored: bytes, compression: 0, is_inline: false, checksums: None };
     if may_be_inline && try_inline(encoder, encoding, method, &mut packed) {
         return packed;
     }

@@ -315,7 +315,8 @@ impl InodeItems<'_> {
     }
 
     fn xattrs(&self, out: &mut dyn Items) -> Result<()> {
-        let mut sorted: Vec<(u64, &Xattr)> = self.inode.xattrs.iter().map(|xattr| (name_hash(&xattr.0), xattr)).collect();
+        let mut sorted: Vec<(u64, &Xattr)> =
+            self.inode.xattrs.iter().map(|xattr| (name_hash(&xattr.0), xattr)).collect();
         sorted.sort_by_key(|(hash, _)| *hash);
         for same in sorted.chunk_by(|one, other| one.0 == other.0) {
             let item: Vec<u8> = same.iter().flat_map(|(_, xattr)| xattr_item(xattr)).collect();

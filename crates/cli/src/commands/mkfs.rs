@@ -1,18 +1,19 @@
 //! `butterfs mkfs`, also called as `mkfs.butterfs`.
 
+mod content;
+mod format;
 mod summary;
+
+pub use format::{FormatArgs, parse_uuid};
 
 use super::Run;
 use crate::args;
 use crate::error::CliError;
 use crate::report;
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenErrorKind};
-use butterfs_fs::mkfs::{FEATURES, FeatureChoice, MkfsOptions, MkfsReport, mkfs};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenErrorKind, WindowDevice};
+use butterfs_fs::mkfs::{FEATURES, MkfsOptions, MkfsReport, mkfs};
 use butterfs_fs::{Env, Errno, Error};
-use butterfs_ondisk::ChecksumKind;
-use butterfs_ondisk::profile::Profile;
 use std::io::Write;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,40 +36,19 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Label of the filesystem, at most 255 bytes
-    #[arg(short = 'L', long)]
-    label: Option<std::ffi::OsString>,
-    /// UUID of the filesystem instead of a random one
-    #[arg(short = 'U', long, value_parser = parse_uuid)]
-    uuid: Option<[u8; 16]>,
     /// Bytes of each device to use; a file that does not exist is created with this size
     #[arg(short, long, value_name = "SIZE", value_parser = args::size)]
     byte_count: Option<u64>,
-    /// Profile of metadata: single, dup (default), raid0, raid1 (default on several devices), raid1c3, raid1c4 or
-    /// raid10
-    #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
-    metadata: Option<&'static Profile>,
-    /// Profile of data: single (default), dup, raid0, raid1, raid1c3, raid1c4 or raid10
-    #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
-    data: Option<&'static Profile>,
-    /// Mix data and metadata in the same block groups, for small devices
-    #[arg(short = 'M', long)]
-    mixed: bool,
-    /// Size of a tree block: 4k, 8k, 16k (default), 32k or 64k
-    #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
-    nodesize: Option<u32>,
-    /// Size of a sector: 4k
-    #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
-    sectorsize: Option<u32>,
-    /// Checksum: crc32c (default), xxhash, sha256 or blake2
-    #[arg(long, visible_alias = "checksum", value_name = "TYPE", value_parser = parse_checksum)]
-    csum: Option<ChecksumKind>,
-    /// Features to switch on, or off with a '^' before the name, separated by commas ('list-all' lists them)
-    #[arg(short = 'O', long, value_name = "LIST")]
-    features: Vec<String>,
-    /// The same as --features, kept for scripts
-    #[arg(short = 'R', long, value_name = "LIST")]
-    runtime_features: Vec<String>,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
+    content: content::ContentArgs,
+    /// UUID of the device, if it is the only one
+    #[arg(long, value_parser = parse_uuid)]
+    device_uuid: Option<[u8; 16]>,
+    /// The filesystem begins at this byte of the device or file
+    #[arg(long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
+    offset: u64,
     /// Overwrite what is recognised on the device
     #[arg(short, long)]
     force: bool,
@@ -96,12 +76,12 @@ pub struct Standalone {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        if self.lists().any(|list| list == "list-all") {
+        if self.format.lists().any(|list| list == "list-all") {
             return Ok(list_features(out)?);
         }
         let options = self.options()?;
         options.settings(self.devices.len().max(1)).map_err(|error| CliError::usage(error.to_string()))?;
-        let made = self.make(&options)?;
+        let made = if self.content.is_asked_for() { self.fill(&options)? } else { self.make(&options)? };
         for warning in &made.warnings {
             report::warn(warning);
         }
@@ -113,32 +93,13 @@ impl Run for Args {
 }
 
 impl Args {
-    fn lists(&self) -> impl Iterator<Item = &String> {
-        self.features.iter().chain(&self.runtime_features)
-    }
-
     fn options(&self) -> Result<MkfsOptions, CliError> {
-        let mut features = FeatureChoice::default();
-        for list in self.lists() {
-            features
-                .apply(list)
-                .map_err(|what| CliError::usage(what).hint("'butterfs mkfs -O list-all' lists the features"))?;
-        }
-        if self.mixed {
-            features.set_mixed();
-        }
         Ok(MkfsOptions {
-            label: self.label.clone().unwrap_or_default().into_vec(),
-            nodesize: self.nodesize,
-            sectorsize: self.sectorsize,
-            metadata: self.metadata,
-            data: self.data,
-            features,
-            checksum: self.csum.unwrap_or_default(),
-            fsid: self.uuid,
             byte_count: self.byte_count,
             force: self.force,
             keep_old_blocks: self.nodiscard,
+            device_uuid: self.device_uuid,
+            ..self.format.options()?
         })
     }
 
@@ -152,7 +113,7 @@ impl Args {
         let mut created: Vec<&Path> = Vec::new();
         for path in &self.devices {
             let (device, is_new) = self.open(path)?;
-            devices.push(Arc::new(device));
+            devices.push(self.part(device)?);
             created.extend(is_new.then_some(path.as_path()));
         }
         mkfs(&devices, options, &Env::system()).map_err(|error| {
@@ -162,6 +123,20 @@ impl Args {
             }
             with_hint(error)
         })
+    }
+
+    /// The device from `--offset` on.
+    fn part(&self, device: FileDevice) -> Result<Arc<dyn BlockDevice>, CliError> {
+        if self.offset == 0 {
+            return Ok(Arc::new(device));
+        }
+        let (name, end) = (device.name(), device.len());
+        if !self.offset.is_multiple_of(4096) || self.offset >= end {
+            let offset = self.offset;
+            return Err(CliError::usage(format!("the offset {offset} is no multiple of 4096 inside of {name}")));
+        }
+        let part = WindowDevice::new(Arc::new(device), self.offset..end);
+        Ok(Arc::new(part.map_err(|error| CliError::failed(format!("cannot open {name}: {error}")))?))
     }
 
     /// The device, and whether it is a file that did not exist.
@@ -204,26 +179,4 @@ fn list_features(out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(out, "{:<19} - {} ({})", feature.name, feature.description, feature.since)?;
     }
     Ok(())
-}
-
-fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
-    uuid::Uuid::parse_str(text).map(uuid::Uuid::into_bytes).map_err(|_| "a UUID has 32 hexadecimal digits".to_owned())
-}
-
-fn parse_profile(text: &str) -> Result<&'static Profile, String> {
-    Profile::named(text).ok_or_else(|| "there is no such profile".to_owned())
-}
-
-fn parse_block_size(text: &str) -> Result<u32, String> {
-    args::size(text)?.try_into().map_err(|_| "the size is too large".to_owned())
-}
-
-fn parse_checksum(text: &str) -> Result<ChecksumKind, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "crc32c" => Ok(ChecksumKind::Crc32c),
-        "xxhash" | "xxhash64" => Ok(ChecksumKind::Xxhash64),
-        "sha256" => Ok(ChecksumKind::Sha256),
-        "blake2" | "blake2b" => Ok(ChecksumKind::Blake2b),
-        _ => Err("known are crc32c, xxhash, sha256 and blake2".to_owned()),
-    }
 }

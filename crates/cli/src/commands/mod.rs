@@ -8,6 +8,7 @@ pub mod dedupe;
 pub mod device;
 pub mod filesystem;
 pub mod health;
+pub mod image;
 pub mod inspect_internal;
 pub mod manual;
 pub mod mkfs;
@@ -85,7 +86,7 @@ subcommands! {
     Command {
         Balance(#[command(subcommand)] balance::Group),
         Check(check::Args),
-        Mkfs(mkfs::Args),
+        Mkfs(Box<mkfs::Args>),
         Mount(mount::Args),
         Umount(umount::Args),
         Filesystem(#[command(subcommand)] filesystem::Group),
@@ -99,6 +100,7 @@ subcommands! {
         Send(send::Args),
         Reflink(#[command(subcommand)] reflink::Group),
         Dedupe(dedupe::Args),
+        Image(#[command(subcommand)] image::Group),
         InspectInternal(#[command(subcommand)] inspect_internal::InspectInternal),
         Completions(completions::Args),
         Manual(#[command(hide = true)] manual::Args),

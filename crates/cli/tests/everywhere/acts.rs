@@ -54,6 +54,7 @@ pub fn is_asked(act: &str, situation: &str) -> bool {
 
 /// Subcommands that are asked elsewhere.
 pub const ELSEWHERE: &[(&str, &str)] = &[
+    ("image build", "of images that nobody has mounted: tests/image.rs"),
     ("scrub resume", "as scrub start"),
     ("scrub status", "reads what scrub start has written down: tests/scrub.rs"),
     ("scrub cancel", "needs a scrub: tests/scrub.rs"),

@@ -24,11 +24,11 @@ mod trees;
 #[cfg(test)]
 mod tests;
 
+pub use blocks::{Item, PlacedTree};
 pub use butterfs_volume::recognise;
 pub use features::{FEATURES, Feature, FeatureChoice, names_of};
-pub(crate) use image::wipe;
-pub use blocks::{Item, PlacedTree};
 pub use image::identity;
+pub(crate) use image::wipe;
 pub use layout::{MemberDevice, RESERVED, usable_metadata};
 pub use options::{MkfsOptions, Settings};
 pub use superblock::superblock;
@@ -86,7 +86,7 @@ pub fn mkfs(devices: &[Arc<dyn BlockDevice>], options: &MkfsOptions, env: &Env) 
     }
     let members = (1..).zip(devices).zip(&sizes).map(|((id, device), &total_bytes)| MemberDevice {
         id: DeviceId(id),
-        uuid: env.uuid(),
+        uuid: options.device_uuid.filter(|_| devices.len() == 1).unwrap_or_else(|| env.uuid()),
         total_bytes,
         name: device.name(),
     });
@@ -107,6 +107,15 @@ fn place(spec: &FilesystemSpec, map: &ChunkMap) -> Vec<PlacedTree> {
     let space_of = |tree| if tree == TreeId::CHUNK { 0 } else { 1 };
     blocks::lay_out(&spec.trees(), &spaces, space_of, |tree, placed| spec.items(tree, placed))
         .expect("the first chunks have room for the first blocks")
+}
+
+/// Refuses a device on which something is recognised, unless that was allowed, and leaves nothing of the old content of its
+/// first bytes that anything would recognise.
+pub fn prepare(device: &dyn BlockDevice, total_bytes: u64, options: &MkfsOptions) -> Result<()> {
+    if !options.force {
+        refuse_existing(device)?;
+    }
+    clear(device, total_bytes, options)
 }
 
 /// Leaves nothing of the old content that anything would recognise.

@@ -37,6 +37,8 @@ pub struct MkfsOptions {
     pub checksum: ChecksumKind,
     /// The filesystem's UUID; `None`: a random one.
     pub fsid: Option<[u8; 16]>,
+    /// The device's UUID, where there is one device; `None`: a random one.
+    pub device_uuid: Option<[u8; 16]>,
     /// Bytes to use of each device; `None`: all of them.
     pub byte_count: Option<u64>,
     /// Overwrite what is recognised on a device.

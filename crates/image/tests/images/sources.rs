@@ -25,8 +25,21 @@ fn a_folder_is_shown_as_it_is() {
     let formats: [(&str, MkfsOptions, Option<Rule>); 4] = [
         ("plain", MkfsOptions::default(), None),
         ("zstd", MkfsOptions { metadata: Profile::named("single"), ..MkfsOptions::default() }, Some(zstd())),
-        ("zlib sha256", MkfsOptions { nodesize: Some(4096), checksum: ChecksumKind::Sha256, features: features("^no-holes,^free-space-tree"), ..MkfsOptions::default() }, Some(Rule::Compress(Some(Algorithm::Zlib.into())))),
-        ("mixed lzo", MkfsOptions { features: features("mixed-bg,^skinny-metadata,^block-group-tree"), ..MkfsOptions::default() }, Some(Rule::Compress(Some(Algorithm::Lzo.into())))),
+        (
+            "zlib sha256",
+            MkfsOptions {
+                nodesize: Some(4096),
+                checksum: ChecksumKind::Sha256,
+                features: features("^no-holes,^free-space-tree"),
+                ..MkfsOptions::default()
+            },
+            Some(Rule::Compress(Some(Algorithm::Zlib.into()))),
+        ),
+        (
+            "mixed lzo",
+            MkfsOptions { features: features("mixed-bg,^skinny-metadata,^block-group-tree"), ..MkfsOptions::default() },
+            Some(Rule::Compress(Some(Algorithm::Lzo.into()))),
+        ),
     ];
     for (name, format, rule) in formats {
         println!("{name}");
@@ -80,7 +93,11 @@ fn an_archive_is_shown_as_the_folder_that_it_is_of() {
         std::os::unix::fs::FileExt::write_all_at(&sparse, &[part as u8 + 1; 5000], part << 20).unwrap();
     }
     run_ok(60, "find", &[plain.to_str().unwrap(), "-exec", "touch", "-hd", "1960-01-01 00:00:00", "{}", "+"]);
-    run_ok(60, "tar", &["-C", plain.to_str().unwrap(), "-cf", archive.to_str().unwrap(), "--format=gnu", "--sparse", "."]);
+    run_ok(
+        60,
+        "tar",
+        &["-C", plain.to_str().unwrap(), "-cf", archive.to_str().unwrap(), "--format=gnu", "--sparse", "."],
+    );
     build(Builder::new().source("/", TarSource::open(&archive).unwrap()).unwrap(), &image);
     assert_shows(&image, "", &plain);
 }
@@ -113,12 +130,17 @@ fn sources_lie_over_each_other_and_folders_become_subvolumes() {
     let mount = KernelMount::new(&image, "subvolid=5");
     let list = run_ok(20, "btrfs", &["subvolume", "list", mount.path().to_str().unwrap()]);
     assert_eq!(list.lines().count(), 4, "{list}");
-    let property = run_ok(20, "btrfs", &["property", "get", "-ts", mount.path().join("snapshots/first").to_str().unwrap()]);
+    let property =
+        run_ok(20, "btrfs", &["property", "get", "-ts", mount.path().join("snapshots/first").to_str().unwrap()]);
     assert_eq!(property.trim(), "ro=true");
     let flags = run_ok(20, "lsattr", &["-d", mount.path().join("@home/user/.cache/x").to_str().unwrap()]);
     assert!(flags.contains('C'), "{flags}");
     // The snapshot shares its data, and a child of it can be sent as a difference.
-    let usage = run_ok(20, "btrfs", &["filesystem", "du", "--raw", "-s", mount.path().join("snapshots/first").to_str().unwrap()]);
+    let usage = run_ok(
+        20,
+        "btrfs",
+        &["filesystem", "du", "--raw", "-s", mount.path().join("snapshots/first").to_str().unwrap()],
+    );
     let numbers: Vec<&str> = usage.lines().last().unwrap().split_whitespace().collect();
     assert_eq!(numbers[1], "0", "nothing is the snapshot's alone: {usage}");
     assert_eq!(mount.finish(), Vec::<String>::new());

@@ -17,8 +17,8 @@ pub fn make(top: &Path, is_root: bool) {
     fs::write(top.join("etc/deep/er/inline-compressible"), "x".repeat(4000)).unwrap();
     fs::write(top.join("etc/deep/2048"), noise(1, 2048)).unwrap();
     fs::write(top.join("etc/deep/2049"), noise(2, 2049)).unwrap();
-    fs::write(top.join("noise"), noise(3, 3 << 20)).unwrap();
-    fs::write(top.join("text"), "The same line again and again, with a little more.\n".repeat(40_000)).unwrap();
+    fs::write(top.join("noise"), noise(3, 1_300_000)).unwrap();
+    fs::write(top.join("text"), "The same line again and again, with a little more.\n".repeat(9_000)).unwrap();
     fs::write(top.join("name with \u{fc}, blanks\nand lines"), "odd").unwrap();
     fs::write(top.join("x".repeat(255)), "long").unwrap();
     symlink("etc/motd", top.join("link")).unwrap();
@@ -27,19 +27,33 @@ pub fn make(top: &Path, is_root: bool) {
     fs::hard_link(top.join("etc/motd"), top.join("many/motd")).unwrap();
     for number in 0..300 {
         fs::write(top.join(format!("many/file-{number:04}")), noise(number, (number * 37 % 5000) as usize)).unwrap();
-        fs::hard_link(top.join("noise"), top.join(format!("many/noise-with-a-rather-long-name-so-that-not-all-fit-{number}"))).unwrap();
+        fs::hard_link(
+            top.join("noise"),
+            top.join(format!("many/noise-with-a-rather-long-name-so-that-not-all-fit-{number}")),
+        )
+        .unwrap();
     }
     sparse(top);
     rustix::fs::mknodat(CWD, top.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).unwrap();
     drop(std::os::unix::net::UnixListener::bind(top.join("socket")).unwrap());
     attributes(top, is_root);
     if is_root {
-        for (name, kind, major, minor) in [("null", FileType::CharacterDevice, 1, 3), ("disk", FileType::BlockDevice, 259, 300_000)] {
+        for (name, kind, major, minor) in
+            [("null", FileType::CharacterDevice, 1, 3), ("disk", FileType::BlockDevice, 259, 300_000)]
+        {
             let device = rustix::fs::makedev(major, minor);
             rustix::fs::mknodat(CWD, top.join(name), kind, Mode::from_raw_mode(0o600), device).unwrap();
         }
-        rustix::fs::chownat(CWD, top.join("etc/empty"), Some(rustix::fs::Uid::from_raw(1000)), Some(rustix::fs::Gid::from_raw(4_000_000_000)), AtFlags::SYMLINK_NOFOLLOW).unwrap();
-        rustix::fs::chownat(CWD, top.join("link"), Some(rustix::fs::Uid::from_raw(7)), None, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        rustix::fs::chownat(
+            CWD,
+            top.join("etc/empty"),
+            Some(rustix::fs::Uid::from_raw(1000)),
+            Some(rustix::fs::Gid::from_raw(4_000_000_000)),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .unwrap();
+        rustix::fs::chownat(CWD, top.join("link"), Some(rustix::fs::Uid::from_raw(7)), None, AtFlags::SYMLINK_NOFOLLOW)
+            .unwrap();
     }
     times(top);
 }
@@ -62,7 +76,8 @@ fn sparse(top: &Path) {
 
 fn attributes(top: &Path, is_root: bool) {
     let set = |name: &str, key: &str, value: &[u8]| {
-        rustix::fs::lsetxattr(top.join(name), key, value, XattrFlags::empty()).unwrap_or_else(|error| panic!("{name} {key}: {error}"));
+        rustix::fs::lsetxattr(top.join(name), key, value, XattrFlags::empty())
+            .unwrap_or_else(|error| panic!("{name} {key}: {error}"));
     };
     set("etc/motd", "user.comment", b"a value");
     set("etc/motd", "user.empty", b"");
@@ -72,8 +87,17 @@ fn attributes(top: &Path, is_root: bool) {
     if is_root {
         let capability = [&[1, 0, 0, 2][..], &[0, 4, 0, 0], &[0; 12]].concat();
         set("text", "security.capability", &capability);
-        let entry = |tag: u16, mode: u16, id: u32| [&tag.to_le_bytes()[..], &mode.to_le_bytes(), &id.to_le_bytes()].concat();
-        let acl = [&2u32.to_le_bytes()[..], &entry(1, 7, !0), &entry(2, 5, 1234), &entry(4, 5, !0), &entry(16, 7, !0), &entry(32, 0, !0)].concat();
+        let entry =
+            |tag: u16, mode: u16, id: u32| [&tag.to_le_bytes()[..], &mode.to_le_bytes(), &id.to_le_bytes()].concat();
+        let acl = [
+            &2u32.to_le_bytes()[..],
+            &entry(1, 7, !0),
+            &entry(2, 5, 1234),
+            &entry(4, 5, !0),
+            &entry(16, 7, !0),
+            &entry(32, 0, !0),
+        ]
+        .concat();
         set("etc", "system.posix_acl_access", &acl);
         set("etc", "system.posix_acl_default", &acl);
         set("link", "trusted.of-a-link", b"value");

@@ -9,7 +9,8 @@ const NOBODY: u32 = u32::MAX;
 /// The value of `system.posix_acl_access` (or `_default`): entries are separated by commas or line ends, and name users by
 /// numbers, or with a number at the end as star writes it.
 pub fn from_text(text: &[u8]) -> Result<Vec<u8>> {
-    let wrong = |entry: &str| Error::content(format!("'{entry}' is no entry of an ACL with numbers for users and groups"));
+    let wrong =
+        |entry: &str| Error::content(format!("'{entry}' is no entry of an ACL with numbers for users and groups"));
     let text = std::str::from_utf8(text).map_err(|_| wrong("…"))?;
     let lines = text.split([',', '\n']).map(|line| line.split('#').next().unwrap_or_default().trim());
     let mut entries: Vec<(u16, u16, u32)> = Vec::new();
@@ -57,10 +58,8 @@ mod tests {
     fn texts_become_what_the_kernel_stores() {
         let text = b"user::rw-,user:1000:r--,group::r-x,group:staff:rwx:50,mask::rwx,other::---";
         let value = from_text(text).unwrap();
-        let entries: Vec<(u8, u8, u32)> = value[4..]
-            .chunks(8)
-            .map(|it| (it[0], it[2], u32::from_le_bytes(it[4..8].try_into().unwrap())))
-            .collect();
+        let entries: Vec<(u8, u8, u32)> =
+            value[4..].chunks(8).map(|it| (it[0], it[2], u32::from_le_bytes(it[4..8].try_into().unwrap()))).collect();
         assert_eq!(entries, [(1, 6, !0), (2, 4, 1000), (4, 5, !0), (8, 7, 50), (16, 7, !0), (32, 0, !0)]);
         for bad in ["user:lisa:rw-", "user", "x::rwx", "user::rwz"] {
             assert!(from_text(bad.as_bytes()).is_err(), "{bad}");

@@ -158,7 +158,10 @@ impl<'a> Archive<'a> {
             (self.old_map(header)?, Some(header.size(483, 12, "size")?))
         } else if records.get("GNU.sparse.major") == Some(b"1") {
             let (map, taken) = Map::from_blocks(|block| self.reader.read_exact(block).map_err(ends_early))?;
-            self.left = self.left.checked_sub(taken).ok_or_else(|| Error::content("a sparse file's map is longer than the file"))?;
+            self.left = self
+                .left
+                .checked_sub(taken)
+                .ok_or_else(|| Error::content("a sparse file's map is longer than the file"))?;
             (map, records.number("GNU.sparse.realsize")?)
         } else if let Some(text) = records.get("GNU.sparse.map") {
             (Map::from_text(text)?, records.number("GNU.sparse.size")?)

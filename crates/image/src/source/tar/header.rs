@@ -27,11 +27,11 @@ impl Header {
 
     /// Checks that this is a header at all.
     pub fn check(&self) -> Result<()> {
-        let stored = self.number(148, 8, "checksum")?;
+        let stored = number(&self.0[148..156]);
         let bytes = || self.0.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });
         let unsigned: i64 = bytes().map(i64::from).sum();
         let signed: i64 = bytes().map(|byte| i64::from(byte as i8)).sum();
-        match stored == unsigned || stored == signed {
+        match stored == Some(unsigned) || stored == Some(signed) {
             true => Ok(()),
             false => Err(Error::content("this is no archive of tar, or it is damaged: a header's checksum is wrong")),
         }

@@ -37,8 +37,8 @@ impl TarSource {
         if path == Path::new("-") {
             return Ok(TarSource::new("standard input", std::io::stdin()));
         }
-        let file = File::open(path)
-            .map_err(|error| Error::source(format!("cannot open {}: {error}", path.display())))?;
+        let file =
+            File::open(path).map_err(|error| Error::source(format!("cannot open {}: {error}", path.display())))?;
         Ok(TarSource::new(path.display().to_string(), file))
     }
 

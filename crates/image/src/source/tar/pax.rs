@@ -20,7 +20,8 @@ impl Records {
     /// Takes in the records of an extended header.
     pub fn add(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() && bytes[0] != 0 {
-            let (key, value, rest) = record(bytes).ok_or_else(|| Error::content("a record of an extended header is damaged"))?;
+            let (key, value, rest) =
+                record(bytes).ok_or_else(|| Error::content("a record of an extended header is damaged"))?;
             bytes = rest;
             match key {
                 b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => self.sparse_map.push(decimal(value)?),
@@ -43,9 +44,8 @@ impl Records {
 
     /// The time that a key has.
     pub fn time(&self, key: &str) -> Result<Option<Time>> {
-        let parse = |text: &[u8]| {
-            time(text).ok_or_else(|| Error::content(format!("'{}' is no time", text.escape_ascii())))
-        };
+        let parse =
+            |text: &[u8]| time(text).ok_or_else(|| Error::content(format!("'{}' is no time", text.escape_ascii())));
         self.get(key).map(parse).transpose()
     }
 
@@ -53,10 +53,9 @@ impl Records {
     pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut found = BTreeMap::new();
         // What is an attribute counts for more than the texts that say the same.
-        for (key, name) in [
-            ("SCHILY.acl.access", "system.posix_acl_access"),
-            ("SCHILY.acl.default", "system.posix_acl_default"),
-        ] {
+        for (key, name) in
+            [("SCHILY.acl.access", "system.posix_acl_access"), ("SCHILY.acl.default", "system.posix_acl_default")]
+        {
             if let Some(text) = self.get(key) {
                 found.insert(name.as_bytes().to_vec(), acl::from_text(text)?);
             }
@@ -180,7 +179,9 @@ mod tests {
 
     #[test]
     fn times_have_fractions() {
-        for (text, want) in [("1.5", Some((1, 500_000_000))), ("-1.25", Some((-2, 750_000_000))), ("7", Some((7, 0))), ("x", None)] {
+        for (text, want) in
+            [("1.5", Some((1, 500_000_000))), ("-1.25", Some((-2, 750_000_000))), ("7", Some((7, 0))), ("x", None)]
+        {
             assert_eq!(time(text.as_bytes()).map(|time| (time.sec, time.nsec)), want, "{text}");
         }
     }

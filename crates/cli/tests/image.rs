@@ -1,0 +1,171 @@
+//! `butterfs image`, and `mkfs --rootdir` under its names: without root, without FUSE, without a mount.
+
+mod common;
+
+use butterfs_testkit::requirement;
+use butterfs_testkit::scratch::Scratch;
+use common::{butterfs, butterfs_ok, ran};
+use std::path::Path;
+use std::process::Command;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are text")
+}
+
+fn tree(top: &Path) {
+    std::fs::create_dir_all(top.join("etc")).unwrap();
+    std::fs::create_dir_all(top.join("home/user")).unwrap();
+    std::fs::write(top.join("etc/motd"), "hello\n").unwrap();
+    std::fs::write(top.join("home/user/text"), "again and again\n".repeat(20_000)).unwrap();
+}
+
+#[test]
+fn an_image_is_built_and_judged() {
+    let scratch = Scratch::new("cli-image");
+    let (source, image) = (scratch.folder("source"), scratch.join("disk.img"));
+    tree(&source);
+    let from = format!("@={}", text(&source));
+    let said = butterfs_ok(&[
+        "image",
+        "build",
+        text(&image),
+        "--from",
+        &from,
+        "--subvol",
+        "default:@",
+        "--subvol",
+        "ro:@/home",
+        "--all-root",
+        "--compress",
+        "zstd:9",
+        "--compress",
+        "@/etc=none",
+        "--epoch",
+        "1700000000",
+        "-L",
+        "built",
+    ]);
+    assert!(said.contains("Subvolume:  257 @/home"), "{said}");
+    butterfs_ok(&["check", text(&image)]);
+    let list = butterfs_ok(&["subvolume", "list", "--image", text(&image), "/"]);
+    assert_eq!(list.lines().count(), 2, "{list}");
+    let bytes = std::fs::read(&image).unwrap();
+    butterfs_ok(&[
+        "image",
+        "build",
+        text(&image),
+        "--from",
+        &from,
+        "--subvol",
+        "default:@",
+        "--subvol",
+        "ro:@/home",
+        "--all-root",
+        "--compress",
+        "zstd:9",
+        "--compress",
+        "@/etc=none",
+        "--epoch",
+        "1700000000",
+        "-L",
+        "built",
+        "--threads",
+        "5",
+    ]);
+    assert!(std::fs::read(&image).unwrap() == bytes, "the same input gives the same bytes");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_a_sentence() {
+    let scratch = Scratch::new("cli-image-refused");
+    let (source, image) = (scratch.folder("source"), scratch.join("disk.img"));
+    tree(&source);
+    std::fs::write(scratch.join("garbage"), vec![b'x'; 2000]).unwrap();
+    let (from, garbage) = (text(&source), scratch.join("garbage"));
+    for (arguments, part) in [
+        (&["--from", "/nonexistent"][..], "cannot open /nonexistent"),
+        (&["--from", text(&garbage)], "this is no archive of tar"),
+        (&["--from", from, "--compress", "zstd:99"], "compression level 99 out of range [1..15]"),
+        (&["--from", from, "--size", "1M"], "does not fit"),
+        (&["--from", from, "--owner-map", "0:77777:1"], "is in no range of the owner map"),
+        (&["--from", from, "--snapshot", "nothing=x"], "/nothing is no folder"),
+        (&["--from", from, "--subvol", "default:a", "--subvol", "default:b"], "one default subvolume"),
+        (&["--from", from, "-d", "dup"], "data profile DUP"),
+    ] {
+        let said = butterfs(&[&["image", "build", text(&image)], arguments].concat());
+        assert_ne!(said.code, Some(0), "{arguments:?}");
+        assert!(said.stderr.contains(part) && said.stderr.starts_with("ERROR: "), "{arguments:?}: {said:?}");
+        assert!(!image.exists(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn programs_that_call_mkfs_btrfs_get_what_they_ask_for() {
+    let scratch = Scratch::new("cli-image-mkfs");
+    let (source, image, program) = (scratch.folder("source"), scratch.join("disk.img"), scratch.join("mkfs.btrfs"));
+    tree(&source);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_butterfs"), &program).unwrap();
+    let uuid = "12345678-1234-1234-1234-123456789abc";
+    let call = |arguments: &[&str]| {
+        let said = ran(Command::new(&program).args(arguments).env("SOURCE_DATE_EPOCH", "1700000000").output().unwrap());
+        assert_eq!(said.code, Some(0), "{arguments:?}: {said:?}");
+        butterfs_ok(&["check", text(&image)]);
+        said.stdout
+    };
+    // systemd-repart, in an image of its size.
+    std::fs::File::create(&image).unwrap().set_len(300 << 20).unwrap();
+    assert_eq!(call(&["-q", "-L", "root-x86-64", "-U", uuid, text(&image), "--nodiscard", "-r", text(&source)]), "");
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 300 << 20);
+    // nixpkgs and others, into a file that is as large as it must be.
+    let said =
+        call(&["-f", "--rootdir", text(&source), "--shrink", "--compress", "zstd:5", "-u", "ro:home", text(&image)]);
+    assert!(said.contains("Filesystem size:"), "{said}");
+    let shrunk = std::fs::metadata(&image).unwrap().len();
+    assert!(shrunk < 64 << 20, "{shrunk}");
+    // A file that is too small grows.
+    std::fs::write(&image, "").unwrap();
+    call(&["-q", "--rootdir", text(&source), "--inode-flags", "nodatacow:home", text(&image)]);
+    let refused = butterfs(&["mkfs", "--rootdir", text(&source), text(&image)]);
+    assert!(refused.stderr.contains("existing filesystem"), "{refused:?}");
+}
+
+#[test]
+fn a_user_without_any_privilege_builds_the_same_bytes() {
+    if !requirement::programs("a_user_without_any_privilege_builds_the_same_bytes", &["setpriv"])
+        || !rustix::process::geteuid().is_root()
+    {
+        return;
+    }
+    let scratch = Scratch::new("cli-image-user");
+    // Where everybody gets to.
+    let open = std::env::temp_dir().join(format!("butterfs-image-user-{}", std::process::id()));
+    std::fs::create_dir_all(&open).unwrap();
+    let (source, image, program) = (open.join("source"), scratch.join("disk.img"), open.join("butterfs"));
+    tree(&source);
+    std::fs::copy(env!("CARGO_BIN_EXE_butterfs"), &program).unwrap();
+    let build = |out: &Path| {
+        ["image", "build", text(out), "--from", text(&source), "--all-root", "--compress", "zstd"].map(str::to_owned)
+    };
+    let said = ran(Command::new(&program).args(build(&image)).env("SOURCE_DATE_EPOCH", "1700000000").output().unwrap());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let out = open.join("out");
+    std::fs::create_dir(&out).unwrap();
+    std::os::unix::fs::chown(&out, Some(65534), Some(65534)).unwrap();
+    let said = ran(Command::new("setpriv")
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--bounding-set=-all",
+            "--inh-caps=-all",
+            "--no-new-privs",
+        ])
+        .arg(&program)
+        .args(build(&out.join("disk.img")))
+        .envs([("SOURCE_DATE_EPOCH", "1700000000"), ("TZ", "Asia/Kathmandu"), ("LC_ALL", "C")])
+        .output()
+        .unwrap());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(std::fs::read(out.join("disk.img")).unwrap() == std::fs::read(&image).unwrap());
+    std::fs::remove_dir_all(open).unwrap();
+}
