@@ -72,7 +72,8 @@ pub(crate) fn remove(forest: &mut Forest, range: Range<u64>) -> Result<()> {
 
 /// Removes checksums of what is no data.
 pub(crate) fn remove_stray(forest: &mut Forest, range: Range<u64>) -> Result<()> {
-    forest.did(Pass::Checksums, format!("removes the checksums of {} bytes at {}", range.end - range.start, range.start));
+    forest
+        .did(Pass::Checksums, format!("removes the checksums of {} bytes at {}", range.end - range.start, range.start));
     remove(forest, range)
 }
 
@@ -208,7 +209,8 @@ pub(crate) fn compute_missing(forest: &mut Forest, tree: TreeId, inode: u64) -> 
         }
     }
     if bytes > 0 {
-        let what = format!("computes checksums of {bytes} bytes of inode {inode} of tree {tree} from what the devices hold");
+        let what =
+            format!("computes checksums of {bytes} bytes of inode {inode} of tree {tree} from what the devices hold");
         forest.lose(Pass::Checksums, what, "the knowledge whether these bytes are right");
     }
     Ok(())
@@ -240,7 +242,9 @@ fn agreed(forest: &Forest, at: u64, length: usize) -> Result<Vec<u8>> {
         }
         match &agreed {
             Some(other) if *other != data => {
-                return Err(Trouble::new(format!("the copies of data at {at} differ, and nothing says which is right")));
+                return Err(Trouble::new(format!(
+                    "the copies of data at {at} differ, and nothing says which is right"
+                )));
             }
             _ => agreed = Some(data),
         }

@@ -137,7 +137,8 @@ fn corrected(volume: &Volume, chunk: &Chunk, extents: &Extents) -> Option<Chunk>
     }
     let (mut fixed, mut wrong) = (chunk.clone(), Vec::new());
     for (index, stripe) in chunk.stripes.iter().enumerate() {
-        let found = left.iter().position(|(device, at, _)| (*device, *at) == (stripe.device.get(), stripe.physical.get()));
+        let found =
+            left.iter().position(|(device, at, _)| (*device, *at) == (stripe.device.get(), stripe.physical.get()));
         match found {
             Some(position) => drop(left.remove(position)),
             None => wrong.push(index),
@@ -174,8 +175,7 @@ fn stripes(forest: &Forest) -> BTreeMap<(u64, u64), (u64, u64)> {
     let mut stripes = BTreeMap::new();
     for chunk in map.iter() {
         for stripe in &chunk.stripes {
-            stripes
-                .insert((stripe.device.get(), stripe.physical.get()), (chunk.start.get(), chunk.stripe_length()));
+            stripes.insert((stripe.device.get(), stripe.physical.get()), (chunk.start.get(), chunk.stripe_length()));
         }
     }
     stripes
@@ -238,7 +238,8 @@ fn write_device_items(forest: &mut Forest) -> Result<()> {
         item.bytes_used = used.get(&id).copied().unwrap_or(0).into();
         total += item.total_bytes.get();
         if forest.put(TreeId::CHUNK, key, item.as_bytes())? {
-            forest.did(Pass::Chunks, format!("makes the item of device {id} agree with its superblock and its extents"));
+            forest
+                .did(Pass::Chunks, format!("makes the item of device {id} agree with its superblock and its extents"));
         }
         if (item.uuid, item.fsid) == (device.uuid, device.fsid) {
             forest.store.volume.set_device_item(item);
@@ -255,8 +256,9 @@ fn write_device_items(forest: &mut Forest) -> Result<()> {
 fn confirmed_devices(forest: &Forest) -> BTreeSet<u64> {
     let map = forest.store.volume.chunk_map();
     let stripes = map.iter().flat_map(|chunk| chunk.stripes.clone());
-    let is_given =
-        |stripe: &ChunkStripe| forest.store.volume.device_item(stripe.device).is_some_and(|item| item.uuid == stripe.dev_uuid);
+    let is_given = |stripe: &ChunkStripe| {
+        forest.store.volume.device_item(stripe.device).is_some_and(|item| item.uuid == stripe.dev_uuid)
+    };
     stripes.filter(is_given).map(|stripe| stripe.device.get()).collect()
 }
 

@@ -132,13 +132,7 @@ fn add_link(forest: &mut Forest, tree: TreeId, inode: u64, link: &Link) -> Resul
 }
 
 /// Takes every link with this name in this directory from an inode.
-pub(crate) fn remove_link(
-    forest: &mut Forest,
-    tree: TreeId,
-    inode: u64,
-    directory: u64,
-    name: &[u8],
-) -> Result<bool> {
+pub(crate) fn remove_link(forest: &mut Forest, tree: TreeId, inode: u64, directory: u64, name: &[u8]) -> Result<bool> {
     let mut removed = false;
     for kind in [KeyType::INODE_REF, KeyType::INODE_EXTREF] {
         for (key, data) in forest.of_kind(tree, inode, kind)? {

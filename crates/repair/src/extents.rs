@@ -247,8 +247,9 @@ impl Comparison<'_> {
             return;
         }
         let block = self.references.blocks.get(&at);
-        let is_tree_ref =
-            |record: &references::Reference| matches!(KeyType(record.source.kind), KeyType::TREE_BLOCK_REF | KeyType::SHARED_BLOCK_REF);
+        let is_tree_ref = |record: &references::Reference| {
+            matches!(KeyType(record.source.kind), KeyType::TREE_BLOCK_REF | KeyType::SHARED_BLOCK_REF)
+        };
         let of_blocks = records.iter().filter(|record| is_tree_ref(record)).count();
         if of_blocks != 0 && of_blocks != records.len() || (of_blocks != 0) != block.is_some() {
             let sentence = format!("{at} is used as a tree block and as data, or is a tree block that cannot be read");

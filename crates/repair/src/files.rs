@@ -15,6 +15,10 @@ const S_IFREG: u32 = 0o10;
 
 /// Makes the extents of a file legal; the inode's own item follows later.
 pub(crate) fn settle(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
+    // What has entries is a directory that does not say so.
+    if !forest.of_kind(tree, inode, KeyType::DIR_INDEX)?.is_empty() {
+        return Ok(());
+    }
     for (key, data) in forest.of_kind(tree, inode, KeyType::EXTENT_DATA)? {
         check_generation(forest, tree, key, &data)?;
     }
@@ -43,7 +47,10 @@ fn check_generation(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) ->
     let generation = known.map_or(newest, |extent| extent.generation.min(newest));
     head.generation = generation.into();
     forest.put(tree, key, &[head.as_bytes(), rest].concat())?;
-    let what = format!("gives the extent at {} of inode {} of tree {tree} the generation {generation}", key.offset, key.objectid);
+    let what = format!(
+        "gives the extent at {} of inode {} of tree {tree} the generation {generation}",
+        key.offset, key.objectid
+    );
     forest.did(Pass::Files, what);
     Ok(())
 }
@@ -71,7 +78,11 @@ fn check_bounds(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Res
         forest.did(Pass::Files, what);
         return Ok(());
     }
-    let kept = if too_large { 0 } else { limit.saturating_sub(offset) / forest.store.sectorsize() * forest.store.sectorsize() };
+    let kept = if too_large {
+        0
+    } else {
+        limit.saturating_sub(offset) / forest.store.sectorsize() * forest.store.sectorsize()
+    };
     let what = format!("cuts the extent at {start} of inode {inode} of tree {tree} to {kept} bytes");
     let lost = format!("{} bytes at {} of inode {inode} of tree {tree}", shown - kept, start.saturating_add(kept));
     if kept > 0 {
@@ -123,7 +134,8 @@ fn part(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
             cut_end(forest, tree, first, second.0.offset)?;
         }
         let what = format!("cuts one of two extents of inode {inode} of tree {tree} that overlap at {start}");
-        let lost = format!("the older of two versions of {} bytes at {start} of inode {inode} of tree {tree}", stop - start);
+        let lost =
+            format!("the older of two versions of {} bytes at {start} of inode {inode} of tree {tree}", stop - start);
         forest.lose(Pass::Files, what, lost);
     }
 }
@@ -180,7 +192,11 @@ fn fill_gaps(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
         let hole = hole(forest, gap.end - gap.start);
         forest.put(tree, Key::new(inode, KeyType::EXTENT_DATA, gap.start), hole.as_bytes())?;
         let what = format!("puts a hole at {} into inode {inode} of tree {tree}", gap.start);
-        forest.lose(Pass::Files, what, format!("what {} bytes of the file held, if it was not a hole", gap.end - gap.start));
+        forest.lose(
+            Pass::Files,
+            what,
+            format!("what {} bytes of the file held, if it was not a hole", gap.end - gap.start),
+        );
     }
     Ok(())
 }

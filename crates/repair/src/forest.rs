@@ -77,8 +77,7 @@ impl Forest {
     /// The trees to which the superblock leads.
     pub fn open(store: Store, sb: Superblock, now: i64) -> Forest {
         let root = root_ptr(TreeId::ROOT, sb.root.get(), sb.generation.get(), sb.root_level);
-        let chunk =
-            root_ptr(TreeId::CHUNK, sb.chunk_root.get(), sb.chunk_root_generation.get(), sb.chunk_root_level);
+        let chunk = root_ptr(TreeId::CHUNK, sb.chunk_root.get(), sb.chunk_root_generation.get(), sb.chunk_root_level);
         let (trees, doubled, relocations, actions) = Default::default();
         Forest { store, sb, root, chunk, trees, doubled, relocations, complete: true, now, actions }
     }

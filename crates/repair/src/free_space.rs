@@ -4,8 +4,8 @@ use crate::forest::Forest;
 use crate::ranges::Ranges;
 use crate::trouble::Result;
 use crate::walk;
-use butterfs_ondisk::items::FreeSpaceInfo;
 use butterfs_ondisk::header::ITEM_LEN;
+use butterfs_ondisk::items::FreeSpaceInfo;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -99,9 +99,7 @@ fn items(group: &Range<u64>, free: &[Range<u64>], sector: u64) -> Vec<(Key, Vec<
     let info = FreeSpaceInfo { extent_count: (free.len() as u32).into(), flags: flags.into() };
     let mut items = vec![(Key::new(group.start, KeyType::FREE_SPACE_INFO, length), info.as_bytes().to_vec())];
     if !as_bitmaps {
-        let run = |run: &Range<u64>| {
-            (Key::new(run.start, KeyType::FREE_SPACE_EXTENT, run.end - run.start), Vec::new())
-        };
+        let run = |run: &Range<u64>| (Key::new(run.start, KeyType::FREE_SPACE_EXTENT, run.end - run.start), Vec::new());
         items.extend(free.iter().map(run));
         return items;
     }

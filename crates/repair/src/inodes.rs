@@ -5,7 +5,9 @@ use crate::checksums;
 use crate::entries::{self, Entry, Link, by_hash, links_of, next_index, put_by_hash, put_by_index, put_link};
 use crate::forest::Forest;
 use crate::trouble::Result;
-use butterfs_ondisk::items::{FileExtent, FileExtentHead, InodeItem, RootItem, dir_type, file_extent_type, inode_flags};
+use butterfs_ondisk::items::{
+    FileExtent, FileExtentHead, InodeItem, RootItem, dir_type, file_extent_type, inode_flags,
+};
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -132,7 +134,8 @@ pub(crate) fn write(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()>
     item.transid = forest.store.generation.get().into();
     forest.put(tree, inode_key(inode), item.as_bytes())?;
     match old {
-        Some(_) => forest.did(Pass::Inodes, format!("makes the item of inode {inode} of tree {tree} agree with its other items")),
+        Some(_) => forest
+            .did(Pass::Inodes, format!("makes the item of inode {inode} of tree {tree} agree with its other items")),
         None => {
             let what = format!("makes an item of inode {inode} of tree {tree}, with the owner of its directory");
             forest.lose(Pass::Inodes, what, "its mode, owner, times and exact size");
@@ -312,7 +315,8 @@ pub(crate) fn settle_orphans(forest: &mut Forest, tree: TreeId) -> Result<()> {
             for (key, _) in forest.object(tree, inode)? {
                 forest.remove(tree, key)?;
             }
-            let what = format!("deletes inode {inode} of the read-only subvolume {tree}, which was deleted while it was open");
+            let what =
+                format!("deletes inode {inode} of the read-only subvolume {tree}, which was deleted while it was open");
             forest.did(Pass::Inodes, what);
         }
         forest.remove(tree, key)?;

@@ -72,6 +72,12 @@ impl Plan {
 
 /// Writes a plan. `devices` are those of the plan, in its order; `undo` is an empty file of [`Plan::undo_len`] bytes.
 pub fn apply(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevice) -> Result<Applied> {
+    save(plan, devices, undo)?;
+    write_all(&open(undo)?, devices, false)
+}
+
+/// The first half of [`apply`]: makes the undo file complete and durable, and writes nothing else. [`resume`] is the second half.
+pub fn save(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevice) -> Result<()> {
     for (device, changes) in devices.iter().zip(&plan.changes) {
         for change in changes {
             let mut now = vec![0; change.old.len()];
@@ -81,8 +87,7 @@ pub fn apply(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevi
             }
         }
     }
-    write_journal(plan, devices, undo)?;
-    write_all(&open(undo)?, devices, false)
+    write_journal(plan, devices, undo)
 }
 
 /// Finishes what an interrupted [`apply`] has begun. `None` where the file was not complete: then nothing has been written to the

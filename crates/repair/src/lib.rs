@@ -49,7 +49,7 @@ mod uuids;
 mod walk;
 
 pub use action::{Action, Pass};
-pub use journal::{Applied, apply, resume, undo};
+pub use journal::{Applied, apply, resume, save, undo};
 pub use plan::{Estimate, Options, Plan, entered, plan};
 pub use start::Start;
 pub use table::{Means, REPAIRS, Repair, repair_of};

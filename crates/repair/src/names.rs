@@ -195,7 +195,9 @@ fn settle_subvolume(
     if by_hash(forest, tree, directory, &entry.name)?.is_none() {
         put_by_hash(forest, tree, directory, &entry.name, Some(entry))?;
     }
-    for (index, other) in indexed.iter().filter(|(_, other)| other.location != entry.location || other.kind != entry.kind) {
+    for (index, other) in
+        indexed.iter().filter(|(_, other)| other.location != entry.location || other.kind != entry.kind)
+    {
         put_by_index(forest, tree, directory, *index, Some(&Entry { transid: other.transid, ..entry.clone() }))?;
     }
     if indexed.is_empty() {
@@ -204,7 +206,10 @@ fn settle_subvolume(
         let index = index.map_or_else(|| next_index(forest, tree, directory), Ok)?;
         put_by_index(forest, tree, directory, index, Some(entry))?;
     }
-    forest.did(Pass::Names, format!("completes the entry {} of directory {directory} of tree {tree}", shown(&entry.name)));
+    forest.did(
+        Pass::Names,
+        format!("completes the entry {} of directory {directory} of tree {tree}", shown(&entry.name)),
+    );
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 use butterfs_device::BlockDevice;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ impl BlockDevice for Overlay {
             return self.inner.read_at(offset, buf);
         }
         let end = offset.checked_add(buf.len() as u64).filter(|end| *end <= self.len());
-        let end = end.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the range is outside of the device"))?;
+        let end =
+            end.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the range is outside of the device"))?;
         let pages = self.pages.read();
         let (first, last) = (offset / PAGE, (end - 1) / PAGE);
         // A page that was written may lie on a bad sector: where all of a range was written, nothing beneath is read.
@@ -83,21 +85,24 @@ impl BlockDevice for Overlay {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= self.len());
-        let end = end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the range is outside of the device"))?;
+        let end =
+            end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the range is outside of the device"))?;
         let mut pages = self.pages.write();
         let mut at = offset;
         while at < end {
             let (page, start) = (at / PAGE, at / PAGE * PAGE);
             let len = self.page_len(page);
             let to = end.min(start + len as u64);
-            if !pages.contains_key(&page) {
-                let mut bytes = vec![0; len].into_boxed_slice();
-                if to - at < len as u64 {
-                    self.inner.read_at(start, &mut bytes)?;
+            let bytes = match pages.entry(page) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    let mut bytes = vec![0; len].into_boxed_slice();
+                    if to - at < len as u64 {
+                        self.inner.read_at(start, &mut bytes)?;
+                    }
+                    place.insert(bytes)
                 }
-                pages.insert(page, bytes);
-            }
-            let bytes = pages.get_mut(&page).expect("it was put there");
+            };
             let source = &data[(at - offset) as usize..(to - offset) as usize];
             bytes[(at - start) as usize..(to - start) as usize].copy_from_slice(source);
             at = to;

@@ -81,7 +81,10 @@ impl Pruner<'_> {
         let from = ptr.first_key.unwrap_or(Key::MIN);
         let to = upper.map_or_else(|| "its end".to_owned(), |upper| upper.to_string());
         let tree = self.tree.get() as i64;
-        self.lost.push(format!("the items of tree {tree} from {from} to {to}, because block {} cannot be read: {reason}", ptr.at));
+        self.lost.push(format!(
+            "the items of tree {tree} from {from} to {to}, because block {} cannot be read: {reason}",
+            ptr.at
+        ));
     }
 
     fn node(&mut self, ptr: &NodePtr, node: &Arc<Node>, upper: Option<Key>) -> Result<Outcome> {
@@ -89,7 +92,8 @@ impl Pruner<'_> {
         if kept < node.nritems() {
             let (first, last) = (node.key(kept), node.key(node.nritems() - 1));
             let tree = self.tree.get() as i64;
-            self.lost.push(format!("what block {} of tree {tree} has from {first} to {last}, behind its range", ptr.at));
+            self.lost
+                .push(format!("what block {} of tree {tree} has from {first} to {last}, behind its range", ptr.at));
         }
         if node.is_leaf() {
             return match kept {

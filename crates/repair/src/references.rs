@@ -75,9 +75,7 @@ pub(crate) fn collect(forest: &Forest, stored_full: &FxHashSet<u64>) -> Referenc
     let (records, blocks) = (&mut found.records, &mut found.blocks);
     for (ptr, from) in forest.all() {
         let source = match ptr.tree {
-            TreeId::TREE_RELOC => {
-                Source { kind: KeyType::SHARED_BLOCK_REF.0, from: ptr.at.get(), inode: 0, offset: 0 }
-            }
+            TreeId::TREE_RELOC => Source { kind: KeyType::SHARED_BLOCK_REF.0, from: ptr.at.get(), inode: 0, offset: 0 },
             tree => Source::tree(tree),
         };
         let length = forest.store.nodesize();

@@ -18,7 +18,8 @@ pub(crate) fn single(forest: &mut Forest) -> Result<()> {
         let is_snapshot = id.is_subvolume() && id != TreeId::FS;
         let other = forest.trees.get(&id).copied();
         let is_better = forest.store.read(&ptr).is_ok()
-            && other.is_none_or(|other| forest.store.read(&other.ptr).is_err() || other.ptr.generation < ptr.generation);
+            && other
+                .is_none_or(|other| forest.store.read(&other.ptr).is_err() || other.ptr.generation < ptr.generation);
         let shown = id.get() as i64;
         match (is_better, other) {
             (true, other) => {
@@ -90,7 +91,9 @@ fn needed(forest: &Forest) -> Vec<TreeId> {
 /// The root that the superblock remembers of this very commit, if its block is good.
 fn from_backup(forest: &Forest, id: TreeId) -> Option<NodePtr> {
     let slots = forest.sb.super_roots.iter();
-    let slot = slots.into_iter().find(|slot| slot.tree_root_gen == forest.sb.generation && slot.tree_root == forest.sb.root)?;
+    let slot = slots
+        .into_iter()
+        .find(|slot| slot.tree_root_gen == forest.sb.generation && slot.tree_root == forest.sb.root)?;
     let (at, generation, level) = remembered(slot, id)?;
     let ptr = root_ptr(id, at, generation, level);
     forest.store.read(&ptr).is_ok().then_some(ptr)

@@ -272,7 +272,9 @@ fn sums(forest: &mut Forest, findings: &[Finding], options: &Options) -> Result<
         checksums::settle_overlaps(forest)?;
     }
     // What the extent tree does not know may still be data: whether checksums are of nothing is seen once it is right.
-    let doubtful = |finding: &Finding| matches!(finding.id(), "extent-missing" | "extent-length" | "extent-overlap" | "root-missing");
+    let doubtful = |finding: &Finding| {
+        matches!(finding.id(), "extent-missing" | "extent-length" | "extent-overlap" | "root-missing")
+    };
     let decides = !findings.iter().any(doubtful);
     for finding in findings.iter().filter(|_| decides) {
         if let Finding::ChecksumStray { at, length } = finding {

@@ -101,9 +101,8 @@ fn has_entry(forest: &Forest, child: TreeId, place: &Place) -> Result<bool> {
     let Some(data) = forest.ptr(place.parent).ok().map(|_| forest.get(place.parent, key)).transpose()?.flatten() else {
         return Ok(false);
     };
-    let fits = |entry: &Entry| {
-        entry.is_subvolume() && entry.location.objectid == child.get() && entry.name == place.name
-    };
+    let fits =
+        |entry: &Entry| entry.is_subvolume() && entry.location.objectid == child.get() && entry.name == place.name;
     Ok(entries::entries(&data).iter().any(fits))
 }
 

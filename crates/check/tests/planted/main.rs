@@ -14,9 +14,9 @@ use butterfs_ondisk::items::ExtentItem;
 use butterfs_ondisk::{KeyType, TreeId};
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::judge::judge_memory;
+use plants::{Plant, all, is_data_extent, logs, space_cache};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use plants::{Plant, all, is_data_extent, logs, space_cache};
 use support::{cached, filled, judge_with, logged};
 
 fn base(test: &str) -> Option<Arc<MemoryDevice>> {

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-//! `butterfs check`: the checker's verdict as text in the manner of btrfs check, or as JSON.
-=======
-//! `butterfs check`: the judge's verdict as text in the manner of btrfs check, or as JSON; and repairs.
->>>>>>> 729760a (repair: plan, apply and undo repairs of a damaged filesystem)
+//! `butterfs check`: the checker's verdict as text in the manner of btrfs check, or as JSON; and repairs.
 //!
 //! Exit codes are those of btrfs check: 0 when there is no error, or none is left, 1 when there is one.
 
@@ -93,7 +89,16 @@ impl Args {
     /// A check of all but data.
     fn of_devices(devices: Vec<PathBuf>) -> Args {
         let (repair, copy) = (RepairArgs::default(), 0);
-        Args { readonly: true, check_data_csum: false, copy, json: false, progress: false, quiet: false, repair, devices }
+        Args {
+            readonly: true,
+            check_data_csum: false,
+            copy,
+            json: false,
+            progress: false,
+            quiet: false,
+            repair,
+            devices,
+        }
     }
 
     fn options(&self) -> Options {

@@ -4,7 +4,7 @@ use super::PATIENCE;
 use super::plan_text;
 use crate::error::{CliError, FAILED};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
-use butterfs_repair::{Applied, Options, Plan, Start, Trouble, apply, plan, resume, undo};
+use butterfs_repair::{Applied, Options, Plan, Start, Trouble, plan, resume, save, undo};
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +64,11 @@ pub struct Voice {
 impl RepairArgs {
     /// Whether anything is to be written or planned.
     pub fn is_asked(&self) -> bool {
-        self.repair || self.undo.is_some() || self.init_csum_tree || self.init_extent_tree || self.clear_space_cache.is_some()
+        self.repair
+            || self.undo.is_some()
+            || self.init_csum_tree
+            || self.init_extent_tree
+            || self.clear_space_cache.is_some()
     }
 
     /// Where the filesystem is entered.
@@ -103,7 +107,7 @@ impl RepairArgs {
         if !self.plan
             && let Some(file) = self.undo_file.as_deref().filter(|file| file.exists())
         {
-            return finish(out, &devices, file, voice);
+            finish(out, &devices, file, voice)?;
         }
         let told = |round: usize, what: &str| {
             if !voice.json && !voice.quiet {
@@ -122,6 +126,10 @@ impl RepairArgs {
         }
         if !self.force && !self.agrees(out, &plan)? {
             return Err(CliError::failed("nothing was written"));
+        }
+        if self.undo_file.as_deref().is_some_and(Path::exists) {
+            let error = CliError::failed("the undo file is that of an earlier repair, and something is left to repair");
+            return Err(error.hint("name another one by --undo-file"));
         }
         self.carry_out(out, &plan, &devices, voice)?;
         verdict(&plan)
@@ -149,9 +157,8 @@ impl RepairArgs {
         voice: Voice,
     ) -> Result<(), CliError> {
         let file = self.undo_file.clone().unwrap_or_else(|| default_name(plan));
-        let undo = FileDevice::create(&file, plan.undo_len())?;
-        sync_folder(&file);
-        apply(plan, devices, &undo).map_err(failed)?;
+        let undo = save_undo(&file, plan, devices)?;
+        resume(devices, &undo).map_err(failed)?;
         if !voice.json && !voice.quiet {
             writeln!(out, "repaired; 'butterfs check --undo {} DEVICE...' takes it back", file.display())?;
         }
@@ -163,10 +170,34 @@ impl RepairArgs {
         let undo_file = FileDevice::open(file, &FileOptions::read_only())?;
         let done = undo(&devices, &undo_file).map_err(failed)?;
         if !voice.json && !voice.quiet {
-            writeln!(out, "{}", if done == Applied::Already { "nothing to take back" } else { "the repair is taken back" })?;
+            writeln!(
+                out,
+                "{}",
+                if done == Applied::Already { "nothing to take back" } else { "the repair is taken back" }
+            )?;
         }
         Ok(())
     }
+}
+
+/// Makes the undo file under another name and gives it its own when it is complete: so what has the name is always complete.
+fn save_undo(file: &Path, plan: &Plan, devices: &[Arc<dyn BlockDevice>]) -> Result<FileDevice, CliError> {
+    if file.exists() {
+        return Err(
+            CliError::failed(format!("{} exists already", file.display())).hint("name another one by --undo-file")
+        );
+    }
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    // One that an interrupted repair has left: nothing was written with it.
+    let _ = std::fs::remove_file(&part);
+    let undo = FileDevice::create(&part, plan.undo_len())?;
+    save(plan, devices, &undo).map_err(failed)?;
+    let renamed = std::fs::rename(&part, file);
+    renamed.map_err(|error| CliError::failed(format!("cannot name the undo file {}: {error}", file.display())))?;
+    sync_folder(file);
+    Ok(undo)
 }
 
 /// An undo file that is there already: the repair that made it is finished.
@@ -181,8 +212,8 @@ fn finish(out: &mut dyn Write, devices: &[Arc<dyn BlockDevice>], file: &Path, vo
         Some(Applied::Written) => Ok(say(out, "the repair that had been interrupted is finished")?),
         Some(Applied::Already) => Ok(say(out, "the repair of this undo file is complete")?),
         None => {
-            let error = CliError::failed(format!("{name} is not a complete undo file, so nothing was written with it"));
-            Err(error.hint("remove it and repair again"))
+            let error = CliError::failed(format!("{name} is not a complete undo file"));
+            Err(error.hint("name one that does not exist yet"))
         }
     }
 }
