@@ -46,7 +46,7 @@ impl Options {
 }
 
 /// A part of a plan begins: its round, counted from 1, and what it does.
-pub type Told<'a> = &'a (dyn Fn(usize, &str) + Sync);
+pub type Told<'a> = &'a dyn Fn(usize, &str);
 
 /// A plan.
 #[derive(Debug)]

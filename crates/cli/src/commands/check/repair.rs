@@ -5,6 +5,7 @@ use super::plan_text;
 use crate::error::{CliError, FAILED};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_repair::{Applied, Options, Plan, Start, Trouble, plan, resume, save, undo};
+use std::cell::RefCell;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,20 +103,25 @@ impl RepairArgs {
         if let Some(file) = &self.undo {
             return self.take_back(out, paths, file, voice);
         }
-        let options = self.options(check);
+        let mut options = self.options(check);
         let devices = open(paths, !self.plan)?;
         if !self.plan
             && let Some(file) = self.undo_file.as_deref().filter(|file| file.exists())
         {
             finish(out, &devices, file, voice)?;
+            // What was demanded is done; what is left to see is whether anything is wrong.
+            options = Options { check: options.check, now: options.now, ..Options::default() };
         }
-        let told = |round: usize, what: &str| {
-            if !voice.json && !voice.quiet {
-                // Progress that cannot be shown is no failure.
-                let _ = writeln!(std::io::stderr(), "[round {round}] {what}");
-            }
+        let plan = {
+            let shared = RefCell::new(&mut *out);
+            let told = |round: usize, what: &str| {
+                if !voice.json && !voice.quiet {
+                    // Progress that cannot be shown is no failure.
+                    let _ = writeln!(shared.borrow_mut(), "[round {round}] {what}");
+                }
+            };
+            plan(&devices, &options, &told).map_err(failed)?
         };
-        let plan = plan(&devices, &options, &told).map_err(failed)?;
         if voice.json {
             plan_text::json(out, &plan)?;
         } else if !voice.quiet {
