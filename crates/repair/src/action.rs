@@ -62,8 +62,8 @@ impl fmt::Display for Pass {
 pub struct Action {
     /// The pass.
     pub pass: Pass,
-    /// What it did, one sentence without full stop.
+    /// The deed, one sentence without full stop.
     pub what: String,
-    /// What is lost by it.
+    /// The loss that it causes.
     pub lost: Option<String>,
 }

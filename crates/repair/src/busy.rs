@@ -1,4 +1,5 @@
-//! What must not be overwritten: everything that a root can reach, of the last commit, of the backup roots and of the logs.
+//! Space that must not be overwritten: everything that a root can reach, of the last commit, of the backup roots and of
+//! the logs.
 
 use crate::forest::{Forest, root_ptr};
 use crate::walk::{DropPoint, walk};
@@ -97,7 +98,8 @@ fn each_data_extent(leaf: &Node, with: &mut dyn FnMut(u64, u64)) {
     }
 }
 
-/// What the extent tree calls used stays too: a tree block that nothing leads to any more may be all that is left of a file.
+/// Space that the extent tree calls used stays too: a tree block that nothing leads to any more may be all that is left
+/// of a file.
 fn mark_extent_items(forest: &Forest) {
     let Ok(ptr) = forest.ptr(TreeId::EXTENT) else { return };
     let (store, map) = (&forest.store, forest.store.volume.chunk_map());

@@ -1,5 +1,5 @@
-//! The pass `checksums`: checksums of nothing go, overlapping ones are told apart by the data, and missing ones are computed only
-//! where the user has accepted what the devices hold.
+//! The pass `checksums`: checksums of nothing go, overlapping ones are told apart by the data, and missing ones are
+//! computed only where the user has accepted what the devices hold.
 
 use crate::action::Pass;
 use crate::forest::Forest;
@@ -231,7 +231,7 @@ fn compute(forest: &mut Forest, range: Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// What all copies that can be read hold alike.
+/// The bytes that all readable copies hold alike.
 fn agreed(forest: &Forest, at: u64, length: usize) -> Result<Vec<u8>> {
     let volume = &forest.store.volume;
     let mut agreed: Option<Vec<u8>> = None;

@@ -1,7 +1,7 @@
 //! The pass `chunks`: chunks, device items and device extents.
 //!
-//! The chunk tree decides, and the device tree follows. Only a chunk that cannot be mapped, or lies on another one, is put right
-//! from the device extents: where one stripe is wrong, or the stripes are alike.
+//! The chunk tree decides, and the device tree follows. Only a chunk that cannot be mapped, or lies on another one, is
+//! put right from the device extents: where one stripe is wrong, or the stripes are alike.
 
 use crate::action::Pass;
 use crate::extents::is_readable;
@@ -169,7 +169,7 @@ pub(crate) fn write(forest: &mut Forest, edits: &ChunkEdits) -> Result<()> {
     write_device_items(forest)
 }
 
-/// What each device should have: by device and physical address, the chunk and the length.
+/// The device extents that there should be: by device and physical address, the chunk and the length.
 fn stripes(forest: &Forest) -> BTreeMap<(u64, u64), (u64, u64)> {
     let map = forest.store.volume.chunk_map();
     let mut stripes = BTreeMap::new();

@@ -15,7 +15,7 @@ fn most_bytes(nodesize: u64) -> usize {
     leaf_data_size(nodesize as u32) / 16 - ITEM_LEN
 }
 
-/// What an extent's items say, in whatever form.
+/// An extent as its items describe it, in either form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub at: u64,

@@ -1,7 +1,8 @@
 //! The pass `extents`: the extent tree and the block groups are made to say what the trees say.
 //!
-//! References are derived from all trees and compared with the extent tree; only what differs is changed. The changes make and
-//! drop blocks themselves: these events are booked until none is left. Each block is copied at most once, so that ends.
+//! References are derived from all trees and compared with the extent tree; only what differs is changed. The changes
+//! make and drop blocks themselves: these events are booked until none is left. Each block is copied at most once, so
+//! that ends.
 
 use crate::extent_items::{Extent, Stored};
 use crate::forest::Forest;
@@ -21,7 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// How often the booking of events may make new ones.
 const MOST_ROUNDS: usize = 1000;
 
-/// What the pass did.
+/// The result of the pass.
 #[derive(Debug, Default)]
 pub(crate) struct Booked {
     /// Extents whose items were changed.

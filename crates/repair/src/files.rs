@@ -55,7 +55,7 @@ fn check_generation(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) ->
     Ok(())
 }
 
-/// What an item shows beyond its extent becomes a hole.
+/// The part that an item shows beyond its extent becomes a hole.
 fn check_bounds(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Result<()> {
     let Ok(mut extent) = FileExtent::read_from_bytes(data) else { return Ok(()) };
     if extent.head.kind == file_extent_type::INLINE || extent.body.disk_bytenr.get() == 0 {

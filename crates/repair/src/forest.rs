@@ -1,6 +1,7 @@
 //! All trees of the filesystem, as they are being repaired: where each root is, and reading and changing items.
 //!
-//! Root items in the root tree are brought up to date by [`Forest::store_roots`]; until then the table here is what counts.
+//! Root items in the root tree are brought up to date by [`Forest::store_roots`]; until then the table here is what
+//! counts.
 
 use crate::action::{Action, Pass};
 use crate::store::Store;
@@ -60,7 +61,7 @@ pub(crate) struct Forest {
     pub complete: bool,
     /// Seconds since 1970, for what the repair makes.
     pub now: i64,
-    /// What was done so far.
+    /// The steps so far.
     pub actions: Vec<Action>,
 }
 

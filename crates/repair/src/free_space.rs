@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Sectors that one bitmap item covers.
 const BITMAP_SECTORS: u64 = 2048;
 
-/// What the tree has of one group.
+/// The items of one group.
 #[derive(Default)]
 struct Listed {
     keys: Vec<Key>,

@@ -1,4 +1,5 @@
-//! The pass `inodes`: an inode's item is made to say what its other items say, and inodes without a name go to `lost+found`.
+//! The pass `inodes`: an inode's item is made to say what its other items say, and inodes without a name go to
+//! `lost+found`.
 
 use crate::action::Pass;
 use crate::checksums;
@@ -53,7 +54,7 @@ pub(crate) fn is_directory(forest: &Forest, tree: TreeId, inode: u64) -> Result<
     Ok(item_of(forest, tree, inode)?.is_some_and(|item| item.mode.get() & S_IFMT == S_IFDIR))
 }
 
-/// What an inode's items say together.
+/// The sum of an inode's items.
 #[derive(Default)]
 struct Said {
     item: Option<InodeItem>,

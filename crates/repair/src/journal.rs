@@ -1,17 +1,17 @@
-//! The undo file, and writing a plan: what is overwritten is saved first, with what comes there, so that an interrupted repair can
-//! be finished and a finished one taken back.
+//! The undo file, and writing a plan: what is overwritten is saved first, with what comes there, so that an interrupted
+//! repair can be finished and a finished one taken back.
 //!
 //! ```text
 //! 0      header: magic 16, digest 32, fsid 16, generation 8, devices 4, entries 4, length of the file 8, 0 …
 //! 4096   devices: length 8, uuid 16 each; entries: device 4, stage 4, offset 8, length 8, digest 32 each
 //! …      of each entry what was there, and what comes there
 //! ```
-//! The header is written last, when everything else is durable; its digest is that of devices and entries. Without a good header
-//! nothing has been written to the devices.
+//! The header is written last, when everything else is durable; its digest is that of devices and entries. Without a
+//! good header nothing has been written to the devices.
 //!
 //! # Stages
-//! Blocks go first, then the superblock copies that do not count, then those that do, with a flush after each: so at every moment
-//! the copy that counts leads to something whole. Undoing goes the other way.
+//! Blocks go first, then the superblock copies that do not count, then those that do, with a flush after each: so at
+//! every moment the copy that counts leads to something whole. Undoing goes the other way.
 
 use crate::overlay::Change;
 use crate::plan::Plan;
@@ -33,7 +33,7 @@ const MOST_BYTES: usize = 1 << 20;
 const MOST_ENTRIES: u32 = 1 << 24;
 const STAGES: u32 = 3;
 
-/// What became of a plan or an undo file.
+/// The outcome of applying or undoing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// All of it is written now.
@@ -76,7 +76,8 @@ pub fn apply(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevi
     write_all(&open(undo)?, devices, false)
 }
 
-/// The first half of [`apply`]: makes the undo file complete and durable, and writes nothing else. [`resume`] is the second half.
+/// The first half of [`apply`]: makes the undo file complete and durable, and writes nothing else. [`resume`] is the
+/// second half.
 pub fn save(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevice) -> Result<()> {
     for (device, changes) in devices.iter().zip(&plan.changes) {
         for change in changes {
@@ -90,8 +91,8 @@ pub fn save(plan: &Plan, devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevic
     write_journal(plan, devices, undo)
 }
 
-/// Finishes what an interrupted [`apply`] has begun. `None` where the file was not complete: then nothing has been written to the
-/// devices, and the plan is made again.
+/// Finishes what an interrupted [`apply`] has begun. `None` where the file was not complete: then nothing has been
+/// written to the devices, and the plan is made again.
 pub fn resume(devices: &[Arc<dyn BlockDevice>], undo: &dyn BlockDevice) -> Result<Option<Applied>> {
     let Ok(journal) = open(undo) else { return Ok(None) };
     let devices = arranged(&journal, devices)?;
@@ -231,7 +232,7 @@ fn parse_entry(bytes: &[u8], at: u64) -> Option<Entry> {
 }
 
 impl Journal<'_> {
-    /// What was there, and what comes there.
+    /// The old bytes and the new ones.
     fn both(&self, entry: &Entry) -> Result<(Vec<u8>, Vec<u8>)> {
         let mut old = vec![0; 2 * entry.length];
         self.file.read_at(entry.at, &mut old)?;

@@ -1,15 +1,15 @@
 //! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
 //!
-//! Repairs a filesystem that nobody uses, in three steps: [`plan()`] runs the whole repair on an overlay and writes nothing,
-//! [`apply`] writes what the plan has, after what it overwrites has been saved in an undo file, and [`undo`] brings the damaged
-//! image back bit for bit.
+//! Repairs a filesystem that nobody uses, in three steps: [`plan()`] runs the whole repair on an overlay and writes
+//! nothing, [`apply`] writes what the plan has, after what it overwrites has been saved in an undo file, and [`undo`]
+//! brings the damaged image back bit for bit.
 //!
-//! It uses neither the engine nor what the damaged filesystem says about references and free space: those are derived from all
-//! trees again. Which repair belongs to which finding is one table ([`REPAIRS`]).
+//! It uses neither the engine nor what the damaged filesystem says about references and free space: those are derived
+//! from all trees again. Which repair belongs to which finding is one table ([`REPAIRS`]).
 //!
 //! # Invariants
-//! 1. Nothing that a root of the last commit, a backup root or a log reaches is overwritten; but for bad copies, by good ones, and
-//!    superblocks.
+//! 1. Nothing that a root of the last commit, a backup root or a log reaches is overwritten; but for bad copies, by
+//!    good ones, and superblocks.
 //! 2. All passes of a round are one commit. Whatever a power cut leaves is the filesystem before or after the repair.
 //! 3. What is overwritten is durable in the undo file before it is overwritten.
 //!

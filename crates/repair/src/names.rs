@@ -1,7 +1,7 @@
 //! The pass `names`: the two entries of a name and its inode's reference are made to agree.
 //!
-//! There are three witnesses: DIR_ITEM, DIR_INDEX, and INODE_REF or INODE_EXTREF. The inode that most of them mean gets all
-//! three; a name of which no inode is there goes.
+//! There are three witnesses: DIR_ITEM, DIR_INDEX, and INODE_REF or INODE_EXTREF. The inode that most of them mean gets
+//! all three; a name of which no inode is there goes.
 
 use crate::action::Pass;
 use crate::entries::{self, Entry, Link, by_hash, by_index, next_index, put_by_hash, put_by_index, put_link, shown};
@@ -12,7 +12,7 @@ use butterfs_ondisk::checksum::extref_hash;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is to be looked at in one tree.
+/// The names in doubt of one tree.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Doubts {
     /// Names by directory, index and inode, as one of the witnesses has them.

@@ -17,9 +17,9 @@ pub(crate) const PAGE: u64 = 4096;
 pub(crate) struct Change {
     /// Where on the device.
     pub offset: u64,
-    /// What is there.
+    /// The present bytes.
     pub old: Vec<u8>,
-    /// What comes there.
+    /// The bytes that replace them.
     pub new: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl Overlay {
         Overlay { inner, pages: RwLock::default() }
     }
 
-    /// What differs from the device beneath, page by page, ascending.
+    /// The differences from the device beneath, page by page, ascending.
     pub fn changes(&self) -> io::Result<Vec<Change>> {
         let mut changes = Vec::new();
         for (&page, new) in self.pages.read().iter() {

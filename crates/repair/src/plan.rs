@@ -1,5 +1,5 @@
-//! The plan: what is wrong, what a repair would do about it, what is lost, and the bytes that it would write. The repair is run
-//! in full on an overlay and checked there, so applying a plan is writing bytes that are known already.
+//! The plan: what is wrong, what a repair would do about it, what is lost, and the bytes that it would write. The
+//! repair is run in full on an overlay and checked there, so applying a plan is writing bytes that are known already.
 
 use crate::action::Action;
 use crate::overlay::{Change, Overlay};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How many rounds a repair takes at most: what one round restores, the next one may find to be damaged.
 const MOST_ROUNDS: usize = 8;
 
-/// What is wanted.
+/// The orders for a repair.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The checker's.
@@ -51,15 +51,15 @@ pub type Told<'a> = &'a dyn Fn(usize, &str);
 /// A plan.
 #[derive(Debug)]
 pub struct Plan {
-    /// What the first check found.
+    /// The report of the first check.
     pub before: Report,
-    /// What a check finds after the repair.
+    /// The report of a check after the repair.
     pub after: Report,
-    /// What the repair does, in order.
+    /// The steps of the repair, in order.
     pub actions: Vec<Action>,
     /// Why it could not do more.
     pub trouble: Option<Trouble>,
-    /// By device, in the order in which they were given: what is written.
+    /// The changes by device, in the order in which they were given.
     pub(crate) changes: Vec<Vec<Change>>,
     /// The superblock that rules now.
     pub(crate) old: Superblock,
@@ -69,7 +69,7 @@ pub struct Plan {
     pub estimate: Estimate,
 }
 
-/// What applying takes.
+/// The cost of applying.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Bytes that are written on the devices.
@@ -194,8 +194,8 @@ fn refuse_log(overlays: &[Arc<Overlay>], before: &Report, options: &Options) -> 
     let is_damaged = |finding: &Finding| finding.id().starts_with("log-") && finding.severity() == Severity::Error;
     let wants = !before.findings.is_empty() || options.demands();
     if has_log && wants && !options.drop_log && !before.findings.iter().any(is_damaged) {
-        let sentence = "there is a log of what was written with fsync since the last commit; mount the filesystem, which replays \
-                        it, or drop it with --drop-log";
+        let sentence = "there is a log of what was written with fsync since the last commit; mount the filesystem, which \
+                        replays it, or drop it with --drop-log";
         return Err(Trouble::new(sentence));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The pass `blocks`: what leads to blocks that cannot be read is taken out of the trees, with everything below it, and items
-//! that stand behind the range of their block.
+//! The pass `blocks`: what leads to blocks that cannot be read is taken out of the trees, with everything below it, and
+//! items that stand behind the range of their block.
 //!
 //! A block that several trees share gets one new version, which they share again.
 
@@ -12,7 +12,7 @@ use butterfs_tree::{Node, NodePtr};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// What became of a block.
+/// The fate of a block.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Same,
@@ -24,7 +24,7 @@ struct Pruner<'a> {
     store: &'a Store,
     tree: TreeId,
     known: FxHashMap<(u64, u64), Outcome>,
-    /// What is lost, in words.
+    /// The losses, in words.
     lost: Vec<String>,
 }
 

@@ -48,7 +48,7 @@ impl Ranges {
         all.map(move |(&from, &to)| from.max(start)..to.min(end))
     }
 
-    /// What of `range` is not in the set.
+    /// The parts of `range` that are not in the set.
     pub fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let (mut gaps, mut at) = (Vec::new(), range.start);
         for run in self.within(range.clone()) {

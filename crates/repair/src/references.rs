@@ -1,7 +1,8 @@
 //! The references that the trees make, derived from the trees alone.
 //!
-//! A block's children are referenced by its owner, or by its address where it has full back references. It has them where the
-//! extent tree says so, and where its owner does not lead to it any more; so references can be derived without an extent tree.
+//! A block's children are referenced by its owner, or by its address where it has full back references. It has them
+//! where the extent tree says so, and where its owner does not lead to it any more; so references can be derived
+//! without an extent tree.
 
 use crate::forest::Forest;
 use crate::walk::{DropPoint, walk};
@@ -11,7 +12,7 @@ use butterfs_tree::{Node, NodePtr};
 use rustc_hash::{FxHashMap, FxHashSet};
 use zerocopy::FromBytes;
 
-/// Who references an extent.
+/// The referrer of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Source {
     /// TREE_BLOCK_REF, EXTENT_DATA_REF, SHARED_BLOCK_REF or SHARED_DATA_REF.
@@ -131,7 +132,8 @@ fn own(
     owned: &mut FxHashSet<u64>,
 ) {
     let tree = root.tree;
-    // A block with full references does not name its owner to its children; one that a balance made leaves them as they are.
+    // A block with full references does not name its owner to its children; one that a balance made leaves them as they
+    // are.
     let mut named: FxHashSet<u64> = FxHashSet::from_iter([root.at.get()]);
     walk(&forest.store, root, from, &mut |node, first| {
         let at = node.at().get();

@@ -1,7 +1,7 @@
 //! One round of a repair on the overlay: from the findings of a check to a new commit.
 //!
-//! The order of the passes is that of derivation: chunks, blocks, roots, names, inodes, files, checksums, and at the end what
-//! follows from all trees. Everything is one commit; where a pass fails, nothing of the round counts.
+//! The order of the passes is that of derivation: chunks, blocks, roots, names, inodes, files, checksums, and at the
+//! end what follows from all trees. Everything is one commit; where a pass fails, nothing of the round counts.
 
 use crate::action::{Action, Pass};
 use crate::forest::Forest;
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// What a round did, and what it cost.
+/// The result of a round, and its cost.
 pub(crate) struct Round {
     pub actions: Vec<Action>,
     pub references: u64,
@@ -151,7 +151,7 @@ fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong within subvolumes.
+/// The findings within one subvolume.
 #[derive(Default)]
 struct TreeDoubts {
     names: Doubts,
@@ -161,7 +161,7 @@ struct TreeDoubts {
     orphans: bool,
 }
 
-/// What the findings say has to be done.
+/// The tasks that follow from the findings.
 #[derive(Default)]
 struct Wanted {
     damaged: BTreeSet<TreeId>,

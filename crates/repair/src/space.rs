@@ -1,7 +1,7 @@
 //! Where new tree blocks go: into space that nothing uses, by any root that can still be reached.
 //!
-//! Invariants: (1) what a tree of the last commit, of a backup root or of a log uses is never handed out; (2) nothing is
-//! handed out twice, unless it was given back; (3) superblock copies are left out.
+//! Invariants: (1) what a tree of the last commit, of a backup root or of a log uses is never handed out; (2) nothing
+//! is handed out twice, unless it was given back; (3) superblock copies are left out.
 
 use crate::ranges::Ranges;
 use butterfs_ondisk::Logical;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// The allocator of a repair.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    /// What must not be overwritten.
+    /// Space that must not be overwritten.
     pub busy: Ranges,
     /// Blocks of this repair that are not needed any more: chunk flag and address.
     given_back: Vec<(u64, u64)>,

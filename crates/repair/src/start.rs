@@ -1,5 +1,5 @@
-//! Where a damaged filesystem is entered: by another copy of the superblock, a backup root, or given roots. The superblock is
-//! changed on the overlay only.
+//! Where a damaged filesystem is entered: by another copy of the superblock, a backup root, or given roots. The
+//! superblock is changed on the overlay only.
 
 use crate::overlay::Overlay;
 use crate::trouble::{Result, Trouble};

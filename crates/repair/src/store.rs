@@ -1,8 +1,8 @@
 //! Tree blocks: read and verified from the devices, changed in memory only, and written by [`Store::write_out`].
 //!
-//! Invariants: (1) a block of an earlier generation is never changed, it is copied to a new place; (2) a block that several
-//! trees lead to is copied for each that changes it; (3) no references are kept up: they are derived from all trees at the
-//! end, so a repair is right whatever the extent tree said before.
+//! Invariants: (1) a block of an earlier generation is never changed, it is copied to a new place; (2) a block that
+//! several trees lead to is copied for each that changes it; (3) no references are kept up: they are derived from all
+//! trees at the end, so a repair is right whatever the extent tree said before.
 
 use crate::space::Space;
 use crate::trouble::{Result, Trouble};
@@ -120,7 +120,7 @@ impl Store {
         self.records.set(true);
     }
 
-    /// What happened since the last call.
+    /// The events since the last call.
     pub fn take_events(&self) -> Vec<Event> {
         std::mem::take(&mut self.events.borrow_mut())
     }

@@ -1,4 +1,5 @@
-//! The pass `subvolumes`: ROOT_REF, ROOT_BACKREF and the entry of each subvolume are made to agree; two of three decide.
+//! The pass `subvolumes`: ROOT_REF, ROOT_BACKREF and the entry of each subvolume are made to agree; two of three
+//! decide.
 
 use crate::action::Pass;
 use crate::entries::{self, Entry, by_hash, by_index, next_index, shown};
@@ -181,7 +182,8 @@ fn remove_names(forest: &mut Forest, child: TreeId) -> Result<()> {
     Ok(())
 }
 
-/// A deleted subvolume that nothing would clean away: it is alive where a name leads to it, else it gets its orphan item.
+/// A deleted subvolume that nothing would clean away: it is alive where a name leads to it, else it gets its orphan
+/// item.
 pub(crate) fn settle_dead(forest: &mut Forest, child: TreeId) -> Result<()> {
     let Some(root) = forest.trees.get(&child).copied() else { return Ok(()) };
     let is_whole = Key::from(root.item.drop_progress).objectid == 0;

@@ -2,7 +2,7 @@
 
 use crate::action::Pass;
 
-/// What a repair needs, or that there is none.
+/// The conditions of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
     /// The pass does it.
@@ -26,7 +26,7 @@ pub struct Repair {
     pub means: Means,
     /// How, or what has to be done instead.
     pub how: &'static str,
-    /// What can be lost by it; empty where nothing is.
+    /// The possible loss; empty where there is none.
     pub lost: &'static str,
 }
 
@@ -42,7 +42,9 @@ macro_rules! repairs {
 repairs! {
     "cannot-open", Superblocks, Instead,
         "give all devices; try -s 1, -s 2 or -b; else copy what can be read out of it", "";
-    "superblock-primary", Superblocks, Automatic, "written from the best valid copy", "a log, which only the primary one leads to";
+    "superblock-primary", Superblocks, Automatic,
+        "written from the best valid copy",
+        "a log, which only the primary one leads to";
     "superblock-copy", Superblocks, Automatic, "written from the primary one", "";
     "superblock-bytes-used", Superblocks, Automatic, "set to the sum of the extents", "";
     "superblock-total-bytes", Superblocks, Automatic, "set to the sum of the device items", "";
@@ -50,7 +52,8 @@ repairs! {
         "a tree that follows from others is made anew; from any other tree the block is taken out",
         "what the block had: the plan names the range of items";
     "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
-    "key-order-across-blocks", Blocks, Automatic, "items behind the range of their block go, and come back from their other \
+    "key-order-across-blocks", Blocks, Automatic, "items behind the range of their block go, and come back from \
+        their other \
         witnesses", "items that have no other witness";
     "root-missing", Roots, Automatic, "found by the backup root of the last commit, or the tree is made anew",
         "of the checksum tree and the top level: their content, if no root is found";
@@ -63,13 +66,16 @@ repairs! {
     "stripe-overlap", Chunks, WhereCertain, "the chunk without matching device extents is put right from them", "";
     "device-item-missing", Chunks, Automatic, "taken from the device's superblock", "";
     "device-identity", Chunks, WhereCertain,
-        "taken from the device's superblock, if the chunks take the given device for theirs; else give the right device", "";
+        "taken from the device's superblock, if the chunks take the given device for theirs; else give the \
+        right device", "";
     "device-bytes-used", Chunks, Automatic, "set to the sum of the device extents", "";
     "block-group-missing", Extents, Automatic, "made from the chunk", "";
     "block-group-extra", Extents, Automatic, "removed: the chunks decide", "";
     "block-group-type", Extents, Automatic, "taken from the chunk", "";
     "block-group-used", Extents, Automatic, "set to the sum of the extents", "";
-    "extent-overlap", Extents, WhereCertain, "the extent stays that a tree uses; if trees use both, copy the files out", "";
+    "extent-overlap", Extents, WhereCertain,
+        "the extent stays that a tree uses; if trees use both, copy the files out",
+        "";
     "extent-outside-chunk", Extents, WhereCertain, "removed, if no tree uses it; else its files are lost", "";
     "extent-in-wrong-group", Extents, WhereCertain, "made what the trees use it for; if that is wrong, balance", "";
     "extent-missing", Extents, Automatic, "made from the references of all trees", "";
@@ -90,7 +96,9 @@ repairs! {
     "free-space-wrong", FreeSpace, Automatic, "made from the extents", "";
     "space-cache-unusable", FreeSpace, Automatic, "all caches are made invalid; the kernel makes them anew", "";
     "space-cache-wrong", FreeSpace, Automatic, "all caches are made invalid; the kernel makes them anew", "";
-    "root-unreferenced", Subvolumes, Automatic, "named by the entry that leads to it, else lost+found of the top level", "its place";
+    "root-unreferenced", Subvolumes, Automatic,
+        "named by the entry that leads to it, else lost+found of the top level",
+        "its place";
     "root-ref-unpaired", Subvolumes, Automatic, "two of reference, back reference and entry decide", "";
     "root-ref-without-entry", Subvolumes, Automatic, "the directory gets the entry", "";
     "root-dead-without-orphan", Subvolumes, Automatic,
@@ -100,14 +108,24 @@ repairs! {
     "inode-without-name", Inodes, Automatic, "named in lost+found of its subvolume", "its name";
     "snapshot-orphans", Inodes, Automatic, "deleted, as the next use of the snapshot would", "";
     "directory-size", Inodes, Automatic, "set to what its names need", "";
-    "directory-item-index", Names, Automatic, "two of both entries and the inode's reference decide", "names of which no inode is there";
-    "entries-in-no-directory", Inodes, Automatic, "made a directory again, if its entries' inodes say so", "else the entries";
-    "entry-without-reference", Names, Automatic, "two of both entries and the inode's reference decide", "names of which no inode is there";
+    "directory-item-index", Names, Automatic,
+        "two of both entries and the inode's reference decide",
+        "names of which no inode is there";
+    "entries-in-no-directory", Inodes, Automatic,
+        "made a directory again, if its entries' inodes say so",
+        "else the entries";
+    "entry-without-reference", Names, Automatic,
+        "two of both entries and the inode's reference decide",
+        "names of which no inode is there";
     "reference-without-entry", Names, Automatic, "two of both entries and the inode's reference decide", "";
     "extref-hash", Names, Automatic, "put under its hash", "";
-    "file-extent-overlap", Files, Automatic, "the newer extent stays whole, the other one is cut", "the older version of the range";
+    "file-extent-overlap", Files, Automatic,
+        "the newer extent stays whole, the other one is cut",
+        "the older version of the range";
     "file-extent-generation", Files, Automatic, "taken from the extent", "";
-    "file-extent-bounds", Files, Automatic, "begins where it can; else what is beyond becomes a hole", "the range that is named";
+    "file-extent-bounds", Files, Automatic,
+        "begins where it can; else what is beyond becomes a hole",
+        "the range that is named";
     "file-extent-gap", Files, Automatic, "a hole", "what was there, if it was none";
     "inode-nbytes", Inodes, Automatic, "set to the sum of its extents", "";
     "checksum-missing", Checksums, Consent, "computed from what all copies hold alike", "whether the bytes are right";

@@ -23,8 +23,8 @@ impl DropPoint {
     }
 }
 
-/// Calls `with` for each block that can be read, with the first slot that is alive; its children are visited where it says so.
-/// True when no block was missing.
+/// Calls `with` for each block that can be read, with the first slot that is alive; its children are visited where it
+/// says so. True when no block was missing.
 pub(crate) fn walk(
     store: &Store,
     ptr: &NodePtr,

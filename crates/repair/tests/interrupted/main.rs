@@ -1,5 +1,5 @@
-//! Power cuts while a plan is written, and while it is taken back: whatever a crash leaves is the filesystem before or after the
-//! repair, and running the same step again ends as if nothing had happened.
+//! Power cuts while a plan is written, and while it is taken back: whatever a crash leaves is the filesystem before or
+//! after the repair, and running the same step again ends as if nothing had happened.
 
 #[allow(dead_code)] // a part is used
 #[path = "../../../check/tests/planted/plants.rs"]
@@ -29,7 +29,7 @@ fn findings(device: &Arc<MemoryDevice>) -> BTreeSet<&'static str> {
     report.findings.iter().map(|finding| finding.id()).collect()
 }
 
-/// What is the same in both: equal bytes, compared piece by piece.
+/// Whether both hold the same bytes.
 fn same(one: &MemoryDevice, other: &MemoryDevice) -> bool {
     let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
     (0..one.len()).step_by(1 << 20).all(|at| {
@@ -45,7 +45,7 @@ fn mixed(numbers: &[u64]) -> u64 {
     numbers.iter().fold(0x9e37_79b9, |sum, number| (sum ^ number).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(29))
 }
 
-/// What became of a write that was on its way: all, nothing, or some sectors.
+/// The kept part of a write that was on its way: all, nothing, or some sectors.
 fn kept(seed: u64, index: usize, event: &Event) -> Kept {
     let len = match event {
         Event::Write { data, .. } => data.len() as u64 / 512,

@@ -1,4 +1,5 @@
-//! The repaired images before the other judges: `btrfs check`, and the kernel, which mounts, shows, writes, and is checked again.
+//! The repaired images before the other checkers: `btrfs check`, and the kernel, which mounts, shows, writes, and is
+//! checked again.
 
 use super::{devices, options, plants, support};
 use butterfs_device::{BlockDevice, FileDevice, MemoryDevice};
@@ -51,7 +52,7 @@ fn judged(image: &Path, when: &str) -> Result<(), String> {
     }
 }
 
-/// The repaired image is judged, compared with the undamaged one, written by the kernel, and judged again.
+/// The repaired image is checked, compared with the undamaged one, written by the kernel, and checked again.
 fn compare(damaged: &Arc<MemoryDevice>, id: &str, sound: &Fingerprint, image: &Path) -> Result<(), String> {
     let device = Arc::new(damaged.snapshot());
     let made = plan(&devices(&device), &options(id), &|_, _| {}).map_err(|trouble| trouble.to_string())?;

@@ -1,4 +1,4 @@
-//! Every finding of the checker's table, planted, repaired, judged by both checkers and the kernel, and taken back.
+//! Every finding of the checker's table, planted, repaired, and taken back.
 
 mod kernel;
 #[path = "../../../check/tests/planted/plants.rs"]
@@ -18,7 +18,7 @@ fn devices(device: &Arc<MemoryDevice>) -> Vec<Arc<dyn BlockDevice>> {
     vec![device.clone()]
 }
 
-/// What a user would have to say for this finding.
+/// The options that this finding needs.
 fn options(id: &str) -> Options {
     let mut options = Options { now: 1_700_000_000, ..Options::default() };
     options.check.check_data = id.contains("checksum");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is asked of a repair, and where a damaged filesystem is entered.
+/// The orders for a repair, and the place where a damaged filesystem is entered.
 #[derive(clap::Args, Debug, Default)]
 pub struct RepairArgs {
     /// Plan a repair, show it, and after a question carry it out
@@ -36,7 +36,8 @@ pub struct RepairArgs {
     #[arg(long, conflicts_with = "readonly", help_heading = "Repair")]
     init_extent_tree: bool,
     /// Make the space cache of version 1 invalid, or the free space tree (version 2) anew. Implies --repair
-    #[arg(long, value_name = "v1|v2", value_parser = ["v1", "v2"], conflicts_with = "readonly", help_heading = "Repair")]
+    #[arg(long, value_name = "v1|v2", value_parser = ["v1", "v2"])]
+    #[arg(conflicts_with = "readonly", help_heading = "Repair")]
     clear_space_cache: Option<String>,
     /// With --repair: compute missing checksums from what the devices hold
     #[arg(long, help_heading = "Repair")]
@@ -186,7 +187,8 @@ impl RepairArgs {
     }
 }
 
-/// Makes the undo file under another name and gives it its own when it is complete: so what has the name is always complete.
+/// Makes the undo file under another name and gives it its own when it is complete: so what has the name is always
+/// complete.
 fn save_undo(file: &Path, plan: &Plan, devices: &[Arc<dyn BlockDevice>]) -> Result<FileDevice, CliError> {
     if file.exists() {
         return Err(
