@@ -194,8 +194,8 @@ fn refuse_log(overlays: &[Arc<Overlay>], before: &Report, options: &Options) -> 
     let is_damaged = |finding: &Finding| finding.id().starts_with("log-") && finding.severity() == Severity::Error;
     let wants = !before.findings.is_empty() || options.demands();
     if has_log && wants && !options.drop_log && !before.findings.iter().any(is_damaged) {
-        let sentence = "there is a log of what was written with fsync since the last commit; mount the filesystem, which \
-                        replays it, or drop it with --drop-log";
+        let sentence = "there is a log of what was written with fsync since the last commit; mount the filesystem, \
+                        which replays it, or drop it with --drop-log";
         return Err(Trouble::new(sentence));
     }
     Ok(())
