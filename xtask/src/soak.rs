@@ -31,6 +31,7 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("intruders-quiet", "butterfs-cli", "kills", "intruders::killed_while_a_sync_meets_what_an_intruder_left"),
     ("receives", "butterfs-cli", "kills", "receives::servers_of_receives_are_killed"),
     ("btrbk", "butterfs-cli", "backup_tool", "btrbk_with_kills"),
+    ("repairs", "butterfs-repair", "planted", "kernel::every_repair_is_judged_by_the_kernel"),
 ];
 
 /// Kills, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.

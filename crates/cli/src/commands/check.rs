@@ -1,8 +1,10 @@
-//! `butterfs check`: the checker's verdict as text in the manner of btrfs check, or as JSON.
+//! `butterfs check`: the checker's verdict as text in the manner of btrfs check, or as JSON; and repairs.
 //!
-//! Exit codes are those of btrfs check: 0 when there is no error, 1 when there is one.
+//! Exit codes are those of btrfs check: 0 when there is no error, or none is left, 1 when there is one.
 
 mod helper;
+mod plan_text;
+mod repair;
 
 pub use helper::Helper;
 
@@ -12,6 +14,8 @@ use crate::error::{CliError, FAILED};
 use butterfs_check::finding::json_text;
 use butterfs_check::{Options, Progress, Report, Severity, Stage, check};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
+use butterfs_repair::Start;
+use repair::{RepairArgs, Voice};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -22,10 +26,14 @@ use std::time::{Duration, Instant};
 /// For how long a check waits for a device that is just being unmounted, as a mount does.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Check whether an unmounted filesystem is consistent. Nothing is changed.
+/// Check whether an unmounted filesystem is consistent, and repair it when asked to.
+///
+/// Nothing is changed without --repair. A repair is planned in full first: every finding with its repair and what is
+/// lost by it. What is overwritten is saved in an undo file before, by which --undo takes the repair back. A repair
+/// that was interrupted is finished by the same command with the same --undo-file.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Change nothing; always so, kept for scripts
+    /// Change nothing; so without --repair, kept for scripts
     #[arg(long)]
     readonly: bool,
     /// Read all data and compare it with its checksums
@@ -43,6 +51,8 @@ pub struct Args {
     /// Print nothing but errors
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    repair: RepairArgs,
     /// All devices of the filesystem
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
@@ -50,14 +60,18 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        if self.repair.is_asked() {
+            let voice = Voice { json: self.json, quiet: self.quiet };
+            return self.repair.run(out, &self.devices, self.options(), voice);
+        }
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for path in &self.devices {
             let patient = FileOptions { wait: PATIENCE, ..FileOptions::read_only() };
             devices.push(Arc::new(FileDevice::open(path, &patient)?));
         }
-        let super_copy = usize::try_from(self.copy).unwrap_or(usize::MAX);
-        let seed = RandomState::new().hash_one(std::process::id());
-        let options = Options { check_data: self.check_data_csum, super_copy, seed, ..Options::default() };
+        let options = self.options();
+        let start = Start { super_copy: 0, ..self.repair.start(0) };
+        let devices = butterfs_repair::entered(devices, &start).map_err(|error| CliError::failed(error.to_string()))?;
         if !self.json && !self.quiet {
             writeln!(out, "Opening filesystem to check...")?;
         }
@@ -74,7 +88,23 @@ impl Run for Args {
 impl Args {
     /// A check of all but data.
     fn of_devices(devices: Vec<PathBuf>) -> Args {
-        Args { readonly: true, check_data_csum: false, copy: 0, json: false, progress: false, quiet: false, devices }
+        let (repair, copy) = (RepairArgs::default(), 0);
+        Args {
+            readonly: true,
+            check_data_csum: false,
+            copy,
+            json: false,
+            progress: false,
+            quiet: false,
+            repair,
+            devices,
+        }
+    }
+
+    fn options(&self) -> Options {
+        let super_copy = usize::try_from(self.copy).unwrap_or(usize::MAX);
+        let seed = RandomState::new().hash_one(std::process::id());
+        Options { check_data: self.check_data_csum, super_copy, seed, ..Options::default() }
     }
 
     /// Runs the checker in a thread of its own, and tells of its progress meanwhile.

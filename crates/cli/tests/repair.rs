@@ -1,0 +1,189 @@
+//! `butterfs check --repair` and `--undo`: what a user and a script see, refusals, and kills.
+
+mod common;
+
+use butterfs_ondisk::items::{ExtentItem, InodeItem};
+use butterfs_ondisk::{KeyType, TreeId};
+use butterfs_testkit::editor::{Editor, Item};
+use butterfs_testkit::kernel::{KernelMount, check_all, run_ok};
+use butterfs_testkit::requirement;
+use butterfs_testkit::scratch::Scratch;
+use common::{butterfs, butterfs_ok};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are text")
+}
+
+/// An image with files, made by the kernel.
+fn made(scratch: &Scratch, options: &[&str]) -> PathBuf {
+    let image = scratch.sparse_file("image", 256 << 20);
+    butterfs_testkit::kernel::mkfs(&image, options);
+    let mount = KernelMount::new(&image, "noatime");
+    let fill = "btrfs subvolume create sv >/dev/null; for i in $(seq 300); do echo $i > sv/f$i; done; \
+                for i in $(seq 40); do head -c 20000 /dev/urandom > sv/d$i; done; \
+                btrfs subvolume snapshot sv snap >/dev/null; for i in $(seq 20); do echo new > sv/f$i; done";
+    run_ok(60, "bash", &["-c", &format!("cd {} && {fill}", text(mount.path()))]);
+    assert!(mount.finish().is_empty());
+    image
+}
+
+/// A wrong link count, a wrong size of the top directory, and an extent that is counted once too often.
+fn damage(image: &Path) {
+    let options = butterfs_device::FileOptions::read_write();
+    let device = butterfs_device::FileDevice::open(image, &options).expect("nobody uses it");
+    let editor = Editor::open(vec![Arc::new(device)]);
+    let is_file = |item: Item<'_>| {
+        item.is_inner(KeyType::INODE_ITEM)
+            && item.head().is_some_and(|inode: &InodeItem| inode.mode.get() >> 12 == 0o10)
+    };
+    editor.change(TreeId(256), is_file, |inode: &mut InodeItem| inode.nlink = 9.into());
+    let is_extent = |item: Item<'_>| item.is_inner(KeyType::EXTENT_ITEM);
+    editor.change(TreeId::EXTENT, is_extent, |extent: &mut ExtentItem| extent.refs = (extent.refs.get() + 1).into());
+}
+
+fn bytes(image: &Path) -> Vec<u8> {
+    std::fs::read(image).expect("it can be read")
+}
+
+#[test]
+fn planned_applied_and_taken_back() {
+    const TEST: &str = "planned_applied_and_taken_back";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("repair");
+    let image = made(&scratch, &[]);
+    // Older releases of mkfs.btrfs leave items to which no block group belongs.
+    let first = scratch.join("undo-of-mkfs");
+    butterfs_ok(&["check", "--repair", "--force", "--undo-file", text(&first), text(&image)]);
+    let nothing = butterfs_ok(&["check", "--repair", "--force", text(&image)]);
+    assert!(nothing.contains("nothing to repair"), "{nothing}");
+    damage(&image);
+    let damaged = bytes(&image);
+    let plan = butterfs_ok(&["check", "--repair", "--plan", text(&image)]);
+    for part in [
+        "[inode-link-count]",
+        "repair (inodes): set to the number of its names",
+        "steps:",
+        "afterwards a check finds no error",
+    ] {
+        assert!(plan.contains(part), "{part}: {plan}");
+    }
+    let json = butterfs_ok(&["check", "--repair", "--plan", "--json", text(&image)]);
+    assert!(
+        json.contains("\"clean\":true") && json.contains("\"pass\":\"extents\"") && json.lines().count() == 1,
+        "{json}"
+    );
+    let asked = butterfs(&["check", "--repair", text(&image)]);
+    assert!(asked.code == Some(1) && asked.stderr.contains("--force"), "{asked:?}");
+    assert!(bytes(&image) == damaged, "a plan writes nothing");
+    let file = scratch.join("undo");
+    let repaired = butterfs_ok(&["check", "--repair", "--force", "--undo-file", text(&file), text(&image)]);
+    assert!(repaired.contains("takes it back"), "{repaired}");
+    check_all(&image);
+    let again = butterfs_ok(&["check", "--repair", "--force", "--undo-file", text(&file), text(&image)]);
+    assert!(
+        again.contains("the repair of this undo file is complete") && again.contains("nothing to repair"),
+        "{again}"
+    );
+    butterfs_ok(&["check", "--undo", text(&file), text(&image)]);
+    assert!(bytes(&image) == damaged, "bit for bit");
+    assert!(butterfs_ok(&["check", "--undo", text(&file), text(&image)]).contains("nothing to take back"));
+}
+
+#[test]
+fn what_is_mounted_is_not_repaired() {
+    const TEST: &str = "what_is_mounted_is_not_repaired";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("repair-mounted");
+    let image = made(&scratch, &[]);
+    damage(&image);
+    let before = bytes(&image);
+    let mount = KernelMount::new(&image, "ro,noatime");
+    let undo = scratch.join("undo");
+    let refused = butterfs(&["check", "--repair", "--force", "--undo-file", text(&undo), text(&image)]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("mounted"), "{refused:?}");
+    drop(mount);
+    assert!(bytes(&image) == before && !undo.exists());
+}
+
+#[test]
+fn trees_are_made_anew() {
+    const TEST: &str = "trees_are_made_anew";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("repair-anew");
+    let options =
+        if butterfs_testkit::kernel::can_make("block-group-tree") { &["-O", "block-group-tree"][..] } else { &[] };
+    let image = made(&scratch, options);
+    let orders =
+        [&["--init-csum-tree"][..], &["--init-extent-tree"], &["--clear-space-cache", "v2"], &["--repair", "-b"]];
+    for (number, order) in orders.into_iter().enumerate() {
+        let undo = scratch.join(&format!("undo-{number}"));
+        let mut arguments = vec!["check", "--force", "--undo-file", text(&undo)];
+        arguments.extend(order);
+        arguments.push(text(&image));
+        butterfs_ok(&arguments);
+        check_all(&image);
+        let mount = KernelMount::new(&image, "noatime");
+        if order != ["--repair", "-b"] {
+            let count = run_ok(20, "bash", &["-c", &format!("cat {}/snap/f* {0}/sv/d* | wc -c", text(mount.path()))]);
+            assert!(count.trim().parse::<u64>().is_ok_and(|bytes| bytes > 800_000), "{order:?}: {count}");
+        }
+        std::fs::write(mount.path().join(format!("written-{number}")), vec![1; 100_000]).expect("it can be written");
+        assert!(mount.finish().is_empty(), "{order:?}");
+        check_all(&image);
+    }
+}
+
+/// Kills, unless the environment says otherwise.
+fn kills() -> u64 {
+    std::env::var("BUTTERFS_TORTURE").ok().and_then(|count| count.parse().ok()).unwrap_or(4)
+}
+
+#[test]
+fn killed_and_run_again_as_if_never_killed() {
+    const TEST: &str = "killed_and_run_again_as_if_never_killed";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("repair-kills");
+    let image = made(&scratch, &[]);
+    damage(&image);
+    let damaged = bytes(&image);
+    let undo = scratch.join("undo");
+    let arguments = ["check", "--repair", "--force", "--init-extent-tree", "--undo-file", text(&undo), text(&image)];
+    let begun = std::time::Instant::now();
+    butterfs_ok(&arguments);
+    let whole = begun.elapsed();
+    for number in 0..kills() {
+        std::fs::write(&image, &damaged).expect("it can be written");
+        let _ = std::fs::remove_file(&undo);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_butterfs"))
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the command was built");
+        // Most of the time is the plan, in which nothing can go wrong: the kills lie towards the end.
+        let share = 0.6 + 0.4 * (number as f64 + 0.5) / kills() as f64;
+        std::thread::sleep(Duration::from_secs_f64(whole.as_secs_f64() * share));
+        let _ = child.kill();
+        child.wait().expect("it was started");
+        butterfs_ok(&arguments);
+        let report = butterfs(&["check", text(&image)]);
+        assert!(
+            report.code == Some(0) && report.stdout.contains("0 errors") || report.stdout.contains("no error"),
+            "{report:?}"
+        );
+        butterfs_ok(&["check", "--undo", text(&undo), text(&image)]);
+        assert!(bytes(&image) == damaged, "kill {number}: undo brings the damaged image back");
+    }
+}

@@ -1,0 +1,279 @@
+//! The pass `chunks`: chunks, device items and device extents.
+//!
+//! The chunk tree decides, and the device tree follows. Only a chunk that cannot be mapped, or lies on another one, is
+//! put right from the device extents: where one stripe is wrong, or the stripes are alike.
+
+use crate::action::Pass;
+use crate::extents::is_readable;
+use crate::forest::{Forest, root_ptr};
+use crate::store::Store;
+use crate::trouble::Result;
+use crate::walk;
+use butterfs_ondisk::chunk::{Chunk, ChunkLimits, ChunkStripe, parse_sys_chunk_array};
+use butterfs_ondisk::items::{DevExtent, DevItem, RootItem, block_group_flags as bits};
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{DeviceId, Key, KeyType, Logical, Physical, Superblock, TreeId};
+use butterfs_volume::{ChunkMap, Volume};
+use std::collections::{BTreeMap, BTreeSet};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Items of the chunk tree that have to be changed; `None` removes one.
+pub(crate) type ChunkEdits = BTreeMap<Key, Option<Vec<u8>>>;
+
+/// Device extents by chunk: device, physical address, length.
+type Extents = BTreeMap<u64, Vec<(u64, u64, u64)>>;
+
+fn limits(sb: &Superblock) -> ChunkLimits {
+    ChunkLimits { sectorsize: sb.sectorsize.get(), incompat: sb.incompat_flags.get() }
+}
+
+/// Reads the chunk tree, sets the chunk map, and says which items have to be changed.
+pub(crate) fn read(store: &Store, sb: &Superblock) -> ChunkEdits {
+    let root = root_ptr(TreeId::CHUNK, sb.chunk_root.get(), sb.chunk_root_generation.get(), sb.chunk_root_level);
+    let (mut chunks, mut odd) = (BTreeMap::new(), BTreeMap::new());
+    let complete = walk::items(store, &root, &mut |key, data| {
+        if key.kind == KeyType::CHUNK_ITEM {
+            match Chunk::parse(Logical(key.offset), data, &limits(sb)) {
+                Ok(chunk) if key.objectid == objectid::FIRST_CHUNK_TREE => {
+                    chunks.insert(key.offset, chunk);
+                }
+                _ => drop(odd.insert(key, data.to_vec())),
+            }
+        }
+    });
+    let mut edits = ChunkEdits::new();
+    for chunk in parse_sys_chunk_array(sb).unwrap_or_default() {
+        let start = chunk.start.get();
+        if chunks.get(&start).is_none_or(|other| !other.maps_like(&chunk)) {
+            // The chunk tree was read through it.
+            if complete {
+                edits.insert(chunk.key(), Some(chunk.encode()));
+            }
+            chunks.insert(start, chunk);
+        }
+    }
+    let wrong = wrong_chunks(&store.volume, &chunks);
+    let good = chunks.values().filter(|chunk| !wrong.contains(&chunk.start.get())).cloned();
+    set_map(&store.volume, good.collect());
+    if !wrong.is_empty() {
+        let extents = device_extents(store, sb);
+        for start in &wrong {
+            let fixed = chunks.get(start).and_then(|chunk| corrected(&store.volume, chunk, &extents));
+            if let Some(chunk) = fixed {
+                edits.insert(chunk.key(), Some(chunk.encode()));
+                chunks.insert(*start, chunk);
+            }
+        }
+        let still = wrong_chunks(&store.volume, &chunks);
+        edits.retain(|key, _| !still.contains(&key.offset));
+        set_map(&store.volume, chunks.values().filter(|chunk| !still.contains(&chunk.start.get())).cloned().collect());
+    }
+    edits
+}
+
+fn set_map(volume: &Volume, chunks: Vec<Chunk>) {
+    let mut map = ChunkMap::new();
+    for chunk in chunks {
+        let _ = map.insert(chunk);
+    }
+    volume.set_chunk_map(map);
+}
+
+/// Chunks that do not lie on the devices, and those whose stripes lie on others and have no device extent.
+fn wrong_chunks(volume: &Volume, chunks: &BTreeMap<u64, Chunk>) -> BTreeSet<u64> {
+    let mut wrong = BTreeSet::new();
+    let mut taken: Vec<(u64, u64, u64, u64, bool)> = Vec::new();
+    for chunk in chunks.values() {
+        let alone = ChunkMap::from_chunks([chunk.clone()]);
+        if !alone.is_ok_and(|map| volume.check_chunk_map(&map).is_ok()) {
+            wrong.insert(chunk.start.get());
+            continue;
+        }
+        let is_system = chunk.kind & bits::SYSTEM != 0;
+        for stripe in &chunk.stripes {
+            let (start, device) = (stripe.physical.get(), stripe.device.get());
+            taken.push((device, start, start + chunk.stripe_length(), chunk.start.get(), is_system));
+        }
+    }
+    for (index, one) in taken.iter().enumerate() {
+        for other in taken[index + 1..].iter().filter(|other| other.0 == one.0 && other.1 < one.2 && one.1 < other.2) {
+            // System chunks are in the superblock too: they are right.
+            wrong.extend((!one.4).then_some(one.3));
+            wrong.extend((!other.4).then_some(other.3));
+        }
+    }
+    wrong
+}
+
+/// All device extents, as the device tree has them.
+fn device_extents(store: &Store, sb: &Superblock) -> Extents {
+    let mut extents = Extents::new();
+    let root = root_ptr(TreeId::ROOT, sb.root.get(), sb.generation.get(), sb.root_level);
+    let mut dev = None;
+    walk::items(store, &root, &mut |key, data| {
+        if key.kind == KeyType::ROOT_ITEM && key.objectid == TreeId::DEV.get() {
+            dev = RootItem::parse(data);
+        }
+    });
+    let Some(dev) = dev else { return extents };
+    let ptr = root_ptr(TreeId::DEV, dev.bytenr.get(), dev.generation.get(), dev.level);
+    walk::items(store, &ptr, &mut |key, data| {
+        if let Ok(extent) = DevExtent::read_from_bytes(data)
+            && key.kind == KeyType::DEV_EXTENT
+        {
+            let own = extents.entry(extent.chunk_offset.get()).or_default();
+            own.push((key.objectid, key.offset, extent.length.get()));
+        }
+    });
+    extents
+}
+
+/// The chunk with the stripes that its device extents say, where that is certain.
+fn corrected(volume: &Volume, chunk: &Chunk, extents: &Extents) -> Option<Chunk> {
+    let mut left: Vec<(u64, u64, u64)> = extents.get(&chunk.start.get())?.clone();
+    left.retain(|(_, _, length)| *length == chunk.stripe_length());
+    if left.len() != chunk.stripes.len() {
+        return None;
+    }
+    let (mut fixed, mut wrong) = (chunk.clone(), Vec::new());
+    for (index, stripe) in chunk.stripes.iter().enumerate() {
+        let found =
+            left.iter().position(|(device, at, _)| (*device, *at) == (stripe.device.get(), stripe.physical.get()));
+        match found {
+            Some(position) => drop(left.remove(position)),
+            None => wrong.push(index),
+        }
+    }
+    let is_alike = chunk.kind & (bits::RAID0 | bits::RAID10 | bits::RAID5 | bits::RAID6) == 0;
+    if wrong.len() > 1 && !is_alike {
+        return None;
+    }
+    for (index, (device, at, _)) in wrong.into_iter().zip(left) {
+        let device = DeviceId(device);
+        let dev_uuid = volume.device_item(device)?.uuid;
+        fixed.stripes[index] = ChunkStripe { device, physical: Physical(at), dev_uuid };
+    }
+    Some(fixed)
+}
+
+/// Changes the chunk tree, and makes device items and device extents those of the chunks.
+pub(crate) fn write(forest: &mut Forest, edits: &ChunkEdits) -> Result<()> {
+    for (key, data) in edits {
+        match data {
+            Some(data) => forest.put(TreeId::CHUNK, *key, data)?,
+            None => forest.remove(TreeId::CHUNK, *key)?,
+        };
+        forest.did(Pass::Chunks, format!("writes the chunk {} anew", key.offset));
+    }
+    write_device_extents(forest)?;
+    write_device_items(forest)
+}
+
+/// The device extents that there should be: by device and physical address, the chunk and the length.
+fn stripes(forest: &Forest) -> BTreeMap<(u64, u64), (u64, u64)> {
+    let map = forest.store.volume.chunk_map();
+    let mut stripes = BTreeMap::new();
+    for chunk in map.iter() {
+        for stripe in &chunk.stripes {
+            stripes.insert((stripe.device.get(), stripe.physical.get()), (chunk.start.get(), chunk.stripe_length()));
+        }
+    }
+    stripes
+}
+
+fn write_device_extents(forest: &mut Forest) -> Result<()> {
+    if !is_readable(forest, TreeId::DEV) {
+        forest.start_anew(TreeId::DEV)?;
+        forest.lose(Pass::Chunks, "makes the device tree anew", "the error counters of the devices");
+    }
+    let mut stored = Vec::new();
+    walk::items(&forest.store, &forest.ptr(TreeId::DEV)?, &mut |key, data| {
+        if key.kind == KeyType::DEV_EXTENT {
+            stored.push((key, data.to_vec()));
+        }
+    });
+    let wanted = stripes(forest);
+    let mut changed = 0;
+    for (key, _) in stored.iter().filter(|(key, _)| !wanted.contains_key(&(key.objectid, key.offset))) {
+        changed += u64::from(forest.remove(TreeId::DEV, *key)?);
+    }
+    let stored: BTreeMap<Key, Vec<u8>> = stored.into_iter().collect();
+    for ((device, physical), (chunk, length)) in wanted {
+        let key = Key::new(device, KeyType::DEV_EXTENT, physical);
+        let says = stored.get(&key).and_then(|data| DevExtent::read_from_bytes(data).ok());
+        let right = |extent: DevExtent| (extent.chunk_offset.get(), extent.length.get()) == (chunk, length);
+        if says.is_some_and(right) {
+            continue;
+        }
+        let item = DevExtent {
+            chunk_tree: TreeId::CHUNK.get().into(),
+            chunk_objectid: objectid::FIRST_CHUNK_TREE.into(),
+            chunk_offset: chunk.into(),
+            length: length.into(),
+            chunk_tree_uuid: forest.store.identity.chunk_tree_uuid,
+        };
+        changed += u64::from(forest.put(TreeId::DEV, key, item.as_bytes())?);
+    }
+    if changed > 0 {
+        forest.did(Pass::Chunks, format!("makes {changed} device extents those of the chunks"));
+    }
+    Ok(())
+}
+
+fn write_device_items(forest: &mut Forest) -> Result<()> {
+    let mut used: BTreeMap<u64, u64> = BTreeMap::new();
+    for ((device, _), (_, length)) in stripes(forest) {
+        *used.entry(device).or_default() += length;
+    }
+    let mut total = 0;
+    let confirmed = confirmed_devices(forest);
+    for device in forest.store.volume.device_items() {
+        let id = device.devid.get();
+        let key = Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, id);
+        let stored = forest.get(TreeId::CHUNK, key)?.and_then(|data| DevItem::read_from_bytes(&data).ok());
+        let mut item = stored.unwrap_or(device);
+        if (item.uuid, item.fsid) != (device.uuid, device.fsid) && confirmed.contains(&id) {
+            (item.uuid, item.fsid) = (device.uuid, device.fsid);
+        }
+        item.bytes_used = used.get(&id).copied().unwrap_or(0).into();
+        total += item.total_bytes.get();
+        if forest.put(TreeId::CHUNK, key, item.as_bytes())? {
+            forest
+                .did(Pass::Chunks, format!("makes the item of device {id} agree with its superblock and its extents"));
+        }
+        if (item.uuid, item.fsid) == (device.uuid, device.fsid) {
+            forest.store.volume.set_device_item(item);
+        }
+    }
+    if total > forest.sb.total_bytes.get() {
+        forest.did(Pass::Superblocks, format!("sets total_bytes to {total}"));
+        forest.sb.total_bytes = total.into();
+    }
+    Ok(())
+}
+
+/// Devices that the chunks' stripes take for the ones that were given.
+fn confirmed_devices(forest: &Forest) -> BTreeSet<u64> {
+    let map = forest.store.volume.chunk_map();
+    let stripes = map.iter().flat_map(|chunk| chunk.stripes.clone());
+    let is_given = |stripe: &ChunkStripe| {
+        forest.store.volume.device_item(stripe.device).is_some_and(|item| item.uuid == stripe.dev_uuid)
+    };
+    stripes.filter(is_given).map(|stripe| stripe.device.get()).collect()
+}
+
+/// Makes the superblock's system chunks those of the chunk map.
+pub(crate) fn write_system_array(forest: &mut Forest) -> bool {
+    let map = forest.store.volume.chunk_map();
+    let mut sb = forest.sb;
+    sb.sys_chunk_array = FromZeros::new_zeroed();
+    sb.sys_chunk_array_size = 0.into();
+    let fits = map
+        .iter()
+        .filter(|chunk| chunk.kind & bits::SYSTEM != 0)
+        .all(|chunk| butterfs_ondisk::chunk::append_sys_chunk(&mut sb, chunk));
+    if fits {
+        forest.sb = sb;
+    }
+    fits
+}

@@ -1,0 +1,142 @@
+//! The pass `blocks`: what leads to blocks that cannot be read is taken out of the trees, with everything below it, and
+//! items that stand behind the range of their block.
+//!
+//! A block that several trees share gets one new version, which they share again.
+
+use crate::action::Pass;
+use crate::forest::Forest;
+use crate::store::Store;
+use crate::trouble::Result;
+use butterfs_ondisk::{Generation, Key, Logical, TreeId};
+use butterfs_tree::{Node, NodePtr};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// The fate of a block.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Same,
+    Gone,
+    New { at: Logical, first: Key },
+}
+
+struct Pruner<'a> {
+    store: &'a Store,
+    tree: TreeId,
+    known: FxHashMap<(u64, u64), Outcome>,
+    /// The losses, in words.
+    lost: Vec<String>,
+}
+
+/// Prunes the trees that have blocks which cannot be used. Trees that follow from others are left to their passes.
+pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<()> {
+    let mut known = FxHashMap::default();
+    for &tree in damaged {
+        let Ok(ptr) = forest.ptr(tree) else { continue };
+        let mut pruner = Pruner { store: &forest.store, tree, known: std::mem::take(&mut known), lost: Vec::new() };
+        let outcome = pruner.root(&ptr)?;
+        let lost = pruner.lost;
+        known = pruner.known;
+        match outcome {
+            Outcome::Same => continue,
+            Outcome::New { at, .. } => {
+                let generation = forest.store.generation;
+                forest.set_root(tree, NodePtr { at, generation, ..ptr });
+            }
+            Outcome::Gone => forest.start_anew(tree)?,
+        }
+        let lost = match lost.is_empty() {
+            true => "nothing of its own: another tree shares the blocks".to_owned(),
+            false => lost.join("; "),
+        };
+        let what = format!("takes blocks that cannot be used out of tree {}", tree.get() as i64);
+        forest.lose(Pass::Blocks, what, lost);
+    }
+    Ok(())
+}
+
+impl Pruner<'_> {
+    fn root(&mut self, ptr: &NodePtr) -> Result<Outcome> {
+        let outcome = self.visit(ptr, None)?;
+        Ok(outcome)
+    }
+
+    fn visit(&mut self, ptr: &NodePtr, upper: Option<Key>) -> Result<Outcome> {
+        let id = (ptr.at.get(), ptr.generation.get());
+        if let Some(known) = self.known.get(&id).filter(|_| ptr.first_key.is_some()) {
+            return Ok(*known);
+        }
+        let outcome = match self.store.read(ptr) {
+            Ok(node) => self.node(ptr, &node, upper)?,
+            Err(trouble) => {
+                self.lose(ptr, upper, &trouble.to_string());
+                Outcome::Gone
+            }
+        };
+        self.known.insert(id, outcome);
+        Ok(outcome)
+    }
+
+    fn lose(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) {
+        let from = ptr.first_key.unwrap_or(Key::MIN);
+        let to = upper.map_or_else(|| "its end".to_owned(), |upper| upper.to_string());
+        let tree = self.tree.get() as i64;
+        self.lost.push(format!(
+            "the items of tree {tree} from {from} to {to}, because block {} cannot be read: {reason}",
+            ptr.at
+        ));
+    }
+
+    fn node(&mut self, ptr: &NodePtr, node: &Arc<Node>, upper: Option<Key>) -> Result<Outcome> {
+        let kept = (0..node.nritems()).take_while(|slot| upper.is_none_or(|upper| node.key(*slot) < upper)).count();
+        if kept < node.nritems() {
+            let (first, last) = (node.key(kept), node.key(node.nritems() - 1));
+            let tree = self.tree.get() as i64;
+            self.lost
+                .push(format!("what block {} of tree {tree} has from {first} to {last}, behind its range", ptr.at));
+        }
+        if node.is_leaf() {
+            return match kept {
+                _ if kept == node.nritems() => Ok(Outcome::Same),
+                0 => Ok(Outcome::Gone),
+                kept => self.copy(node, |copy| copy.remove_items(kept..copy.nritems())),
+            };
+        }
+        let mut outcomes = Vec::new();
+        for slot in 0..kept {
+            let child_upper = if slot + 1 < kept { Some(node.key(slot + 1)) } else { upper };
+            outcomes.push(self.visit(&node.child_ptr(slot, ptr.tree), child_upper)?);
+        }
+        if kept == node.nritems() && outcomes.iter().all(|outcome| matches!(outcome, Outcome::Same)) {
+            return Ok(Outcome::Same);
+        }
+        if outcomes.iter().all(|outcome| matches!(outcome, Outcome::Gone)) {
+            return Ok(Outcome::Gone);
+        }
+        let generation = self.store.generation;
+        self.copy(node, |copy| change_children(copy, &outcomes, generation))
+    }
+
+    fn copy(&self, node: &Arc<Node>, change: impl FnOnce(&mut Node)) -> Result<Outcome> {
+        let at = self.store.allocate(self.tree)?;
+        let mut copy = Node::clone(node);
+        copy.set_identity(at, self.store.generation, self.tree);
+        change(&mut copy);
+        let first = crate::store::first_key(&copy);
+        self.store.add(copy, true);
+        Ok(Outcome::New { at, first })
+    }
+}
+
+fn change_children(node: &mut Node, outcomes: &[Outcome], generation: Generation) {
+    for slot in (0..node.nritems()).rev() {
+        match outcomes.get(slot) {
+            Some(Outcome::Same) => {}
+            Some(Outcome::New { at, first }) => {
+                node.set_child(slot, *at, generation);
+                node.set_key(slot, *first);
+            }
+            Some(Outcome::Gone) | None => node.remove_pointer(slot),
+        }
+    }
+}

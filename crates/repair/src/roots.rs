@@ -1,0 +1,110 @@
+//! The pass `roots`: root items that are missing, doubled, or stand under a wrong key.
+
+use crate::action::Pass;
+use crate::forest::{Forest, Root, root_ptr};
+use crate::trouble::Result;
+use butterfs_ondisk::features::compat_ro;
+use butterfs_ondisk::items::RootItem;
+use butterfs_ondisk::superblock::RootBackup;
+use butterfs_ondisk::{Key, KeyType, TreeId};
+use butterfs_tree::NodePtr;
+use zerocopy::FromZeros;
+
+/// Removes what is too much: of several root items of a tree the one stays whose block is good and newest.
+pub(crate) fn single(forest: &mut Forest) -> Result<()> {
+    for (key, item) in std::mem::take(&mut forest.doubled) {
+        let id = TreeId(key.objectid);
+        let ptr = root_ptr(id, item.bytenr.get(), item.generation.get(), item.level);
+        let is_snapshot = id.is_subvolume() && id != TreeId::FS;
+        let other = forest.trees.get(&id).copied();
+        let is_better = forest.store.read(&ptr).is_ok()
+            && other
+                .is_none_or(|other| forest.store.read(&other.ptr).is_err() || other.ptr.generation < ptr.generation);
+        let shown = id.get() as i64;
+        match (is_better, other) {
+            (true, other) => {
+                let key_of_tree = if is_snapshot { key } else { Key { offset: 0, ..key } };
+                if let Some(other) = other.filter(|other| other.key != key_of_tree) {
+                    forest.remove(TreeId::ROOT, other.key)?;
+                }
+                if key != key_of_tree {
+                    forest.remove(TreeId::ROOT, key)?;
+                }
+                forest.trees.insert(id, Root { key: key_of_tree, item, ptr, changed: true });
+                forest.did(Pass::Roots, format!("makes the root item {key} the one of tree {shown}, as {key_of_tree}"));
+            }
+            (false, _) => {
+                forest.remove(TreeId::ROOT, key)?;
+                let what = format!("removes the root item {key}: another one leads to tree {shown}");
+                forest.lose(Pass::Roots, what, format!("what an older or damaged version of tree {shown} has"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds the roots of trees that have no root item: in the backup roots of the last commit, or makes the tree anew.
+pub(crate) fn complete(forest: &mut Forest) -> Result<()> {
+    for id in needed(forest) {
+        if forest.trees.contains_key(&id) {
+            continue;
+        }
+        let shown = id.get() as i64;
+        if let Some(ptr) = from_backup(forest, id) {
+            let mut item = RootItem::new_zeroed();
+            item.refs = 1.into();
+            let key = Key::new(id.get(), KeyType::ROOT_ITEM, 0);
+            let template = forest.trees.get(&TreeId::DEV).or_else(|| forest.trees.get(&TreeId::EXTENT));
+            item = template.map_or(item, |root| root.item);
+            if id == TreeId::FS {
+                item.root_dirid = 256.into();
+            }
+            forest.trees.insert(id, Root { key, item, ptr, changed: true });
+            forest.did(Pass::Roots, format!("makes a root item of tree {shown}, whose root the superblock remembers"));
+            continue;
+        }
+        forest.start_anew(id)?;
+        let what = format!("makes tree {shown} anew, of which no root is known");
+        match id {
+            TreeId::CSUM => forest.lose(Pass::Roots, what, "all checksums of data"),
+            TreeId::FS => {
+                crate::inodes::make_root_directory(forest, id)?;
+                forest.lose(Pass::Roots, what, "the top-level subvolume with its files");
+            }
+            _ => forest.did(Pass::Roots, what),
+        }
+    }
+    Ok(())
+}
+
+fn needed(forest: &Forest) -> Vec<TreeId> {
+    let mut needed = vec![TreeId::EXTENT, TreeId::DEV, TreeId::FS, TreeId::CSUM];
+    let flags = forest.sb.compat_ro_flags.get();
+    for (bit, tree) in
+        [(compat_ro::FREE_SPACE_TREE, TreeId::FREE_SPACE), (compat_ro::BLOCK_GROUP_TREE, TreeId::BLOCK_GROUP)]
+    {
+        needed.extend((flags & bit != 0).then_some(tree));
+    }
+    needed
+}
+
+/// The root that the superblock remembers of this very commit, if its block is good.
+fn from_backup(forest: &Forest, id: TreeId) -> Option<NodePtr> {
+    let slots = forest.sb.super_roots.iter();
+    let slot = slots
+        .into_iter()
+        .find(|slot| slot.tree_root_gen == forest.sb.generation && slot.tree_root == forest.sb.root)?;
+    let (at, generation, level) = remembered(slot, id)?;
+    let ptr = root_ptr(id, at, generation, level);
+    forest.store.read(&ptr).is_ok().then_some(ptr)
+}
+
+fn remembered(slot: &RootBackup, id: TreeId) -> Option<(u64, u64, u8)> {
+    match id {
+        TreeId::EXTENT => Some((slot.extent_root.get(), slot.extent_root_gen.get(), slot.extent_root_level)),
+        TreeId::DEV => Some((slot.dev_root.get(), slot.dev_root_gen.get(), slot.dev_root_level)),
+        TreeId::FS => Some((slot.fs_root.get(), slot.fs_root_gen.get(), slot.fs_root_level)),
+        TreeId::CSUM => Some((slot.csum_root.get(), slot.csum_root_gen.get(), slot.csum_root_level)),
+        _ => None,
+    }
+}

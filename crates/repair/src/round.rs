@@ -1,0 +1,371 @@
+//! One round of a repair on the overlay: from the findings of a check to a new commit.
+//!
+//! The order of the passes is that of derivation: chunks, blocks, roots, names, inodes, files, checksums, and at the
+//! end what follows from all trees. Everything is one commit; where a pass fails, nothing of the round counts.
+
+use crate::action::{Action, Pass};
+use crate::forest::Forest;
+use crate::names::{self, Doubts};
+use crate::overlay::Overlay;
+use crate::plan::Options;
+use crate::store::Store;
+use crate::trouble::{Result, Trouble};
+use crate::{busy, checksums, chunks, commit, extents, files, inodes, prune, roots, subvolumes, uuids};
+use butterfs_check::Finding;
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::features::compat_ro;
+use butterfs_ondisk::items::DevReplaceItem;
+use butterfs_ondisk::{Admission, Generation, Key, KeyType, Superblock, TreeId, admission};
+use butterfs_volume::Volume;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// The result of a round, and its cost.
+pub(crate) struct Round {
+    pub actions: Vec<Action>,
+    pub references: u64,
+}
+
+/// Runs a round. `originals` are the superblocks that were there before the first one.
+pub(crate) fn run(
+    overlays: &[Arc<Overlay>],
+    findings: &[Finding],
+    options: &Options,
+    originals: &[Superblock],
+) -> Result<Round> {
+    let devices = overlays.iter().map(|overlay| Arc::clone(overlay) as Arc<dyn BlockDevice>).collect();
+    let (volume, sb, _) = Volume::open(devices)?;
+    if let Admission::Refused(reason) | Admission::ReadOnly(reason) = admission(&sb) {
+        return Err(Trouble::new(reason));
+    }
+    let newest = originals.iter().map(|sb| sb.generation.get()).fold(sb.generation.get(), u64::max);
+    let mut store = Store::new(volume, &sb, Generation(newest + 1));
+    let edits = chunks::read(&store, &sb);
+    store.identity.chunk_tree_uuid = chunk_tree_uuid(&store, &sb);
+    let mut forest = Forest::open(store, sb, options.now);
+    forest.read_roots();
+    busy::mark(&forest, originals);
+    let wanted = Wanted::of(findings);
+    refuse_unfinished(&forest)?;
+    superblocks(&mut forest, findings);
+    blocks(&mut forest, &wanted)?;
+    roots::single(&mut forest)?;
+    roots::complete(&mut forest)?;
+    chunks::write(&mut forest, &edits)?;
+    if wanted.system_chunks || !edits.is_empty() {
+        chunks::write_system_array(&mut forest);
+    }
+    subvolumes::place_all(&mut forest, &wanted.subvolumes)?;
+    for &tree in &wanted.dead {
+        subvolumes::settle_dead(&mut forest, tree)?;
+    }
+    trees(&mut forest, wanted.trees)?;
+    sums(&mut forest, findings, options)?;
+    if wanted.uuids {
+        uuids::write(&mut forest)?;
+    } else if forest.sb.uuid_tree_generation == forest.sb.generation {
+        forest.sb.uuid_tree_generation = forest.store.generation.get().into();
+    }
+    caches(&mut forest, findings, options)?;
+    quotas(&mut forest)?;
+    let anew = options.init_extent_tree || wanted.damaged.contains(&TreeId::EXTENT);
+    let booked = extents::run(&mut forest, anew)?;
+    if booked.extents > 0 {
+        forest.did(Pass::Extents, format!("makes the items of {} extents those of the trees", booked.extents));
+    }
+    commit::run(&mut forest, booked.bytes_used)?;
+    copies(&mut forest, findings)?;
+    let actions = std::mem::take(&mut forest.actions);
+    Ok(Round { actions, references: booked.references })
+}
+
+fn chunk_tree_uuid(store: &Store, sb: &Superblock) -> [u8; 16] {
+    let ptr = crate::forest::root_ptr(
+        TreeId::CHUNK,
+        sb.chunk_root.get(),
+        sb.chunk_root_generation.get(),
+        sb.chunk_root_level,
+    );
+    store.read(&ptr).map_or([0; 16], |node| node.header().chunk_tree_uuid)
+}
+
+/// A balance or a replacement that is not at its end is finished first, by a mount.
+fn refuse_unfinished(forest: &Forest) -> Result<()> {
+    if !forest.relocations.is_empty() {
+        return Err(Trouble::new("a balance has trees of its own here: mount the filesystem, which finishes it"));
+    }
+    let dev = forest.ptr(TreeId::DEV).ok();
+    let key = Key::new(0, KeyType::DEV_REPLACE, 0);
+    let item = dev.and_then(|_| forest.get(TreeId::DEV, key).ok().flatten());
+    if item.is_some_and(|data| DevReplaceItem::read_from_prefix(&data).is_ok_and(|(item, _)| item.is_active())) {
+        return Err(Trouble::new("a device is being replaced: mount the filesystem, which goes on with it"));
+    }
+    let quota = forest.sb.incompat_flags.get() & butterfs_ondisk::features::incompat::SIMPLE_QUOTA != 0;
+    if quota { Err(Trouble::new("filesystems with simple quotas are not repaired")) } else { Ok(()) }
+}
+
+fn superblocks(forest: &mut Forest, findings: &[Finding]) {
+    for finding in findings {
+        match finding {
+            Finding::SuperblockPrimary { device, .. } => {
+                forest.did(Pass::Superblocks, format!("writes the primary superblock of {device} anew"));
+                // A copy's log is never the current one.
+                forest.sb.log_root = 0.into();
+            }
+            Finding::SuperblockCopy { device, copy, .. } => {
+                forest.did(Pass::Superblocks, format!("writes superblock copy {copy} of {device} anew"));
+            }
+            Finding::SuperblockUsed { found, .. } => {
+                forest.did(Pass::Superblocks, format!("sets bytes_used to the sum of the extents, now {found}"));
+            }
+            _ => {}
+        }
+    }
+    if forest.sb.log_root.get() != 0 {
+        forest.lose(Pass::Log, "drops the log", "what was written with fsync since the last commit");
+    }
+}
+
+/// Takes unusable blocks out of the trees that are not derived as a whole.
+fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<()> {
+    if wanted.damaged.contains(&TreeId::ROOT) {
+        prune::run(forest, &[TreeId::ROOT])?;
+        forest.read_roots();
+    }
+    if wanted.damaged.contains(&TreeId::CHUNK) {
+        return Err(Trouble::new("the chunk tree is damaged: nothing says where everything lies"));
+    }
+    let derived = [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::UUID, TreeId::DEV];
+    let mut damaged: Vec<TreeId> = forest.trees.keys().copied().collect();
+    damaged.retain(|id| {
+        let is_blamed = wanted.damaged.contains(id) || (id.is_subvolume() && wanted.damages_subvolumes());
+        is_blamed && !derived.contains(id)
+    });
+    prune::run(forest, &damaged)?;
+    for id in damaged.into_iter().filter(|id| id.is_subvolume()) {
+        if forest.get(id, Key::new(256, KeyType::INODE_ITEM, 0))?.is_none() && forest.object(id, 256)?.is_empty() {
+            inodes::make_root_directory(forest, id)?;
+        }
+    }
+    Ok(())
+}
+
+/// The findings within one subvolume.
+#[derive(Default)]
+struct TreeDoubts {
+    names: Doubts,
+    inodes: BTreeSet<u64>,
+    files: BTreeSet<u64>,
+    nameless: BTreeSet<u64>,
+    orphans: bool,
+}
+
+/// The tasks that follow from the findings.
+#[derive(Default)]
+struct Wanted {
+    damaged: BTreeSet<TreeId>,
+    subvolumes: BTreeSet<TreeId>,
+    dead: BTreeSet<TreeId>,
+    trees: BTreeMap<TreeId, TreeDoubts>,
+    uuids: bool,
+    system_chunks: bool,
+}
+
+impl Wanted {
+    fn of(findings: &[Finding]) -> Wanted {
+        let mut wanted = Wanted::default();
+        findings.iter().for_each(|finding| wanted.add(finding));
+        wanted
+    }
+
+    fn damages_subvolumes(&self) -> bool {
+        self.damaged.iter().any(|id| id.is_subvolume())
+    }
+
+    fn add(&mut self, finding: &Finding) {
+        use Finding::*;
+        match finding {
+            BlockBad { tree, .. } | KeyOrder { tree, .. } => drop(self.damaged.insert(tree.0)),
+            SystemChunk { .. } => self.system_chunks = true,
+            RootUnreferenced { tree } => drop(self.subvolumes.insert(tree.0)),
+            RootRefUnpaired { child, .. } | RootRefNameless { child, .. } => drop(self.subvolumes.insert(child.0)),
+            RootDeadWithoutOrphan { tree } => drop(self.dead.insert(tree.0)),
+            UuidMissing { .. } | UuidStale { .. } | UuidLags { .. } => self.uuids = true,
+            _ => self.add_of_tree(finding),
+        }
+        if self.damaged.contains(&TreeId::UUID) {
+            self.uuids = true;
+        }
+    }
+
+    fn add_of_tree(&mut self, finding: &Finding) {
+        use Finding::*;
+        let trees = &mut self.trees;
+        match finding {
+            InodeMissing { tree, inode }
+            | InodeLinks { tree, inode, .. }
+            | DirectorySize { tree, inode, .. }
+            | DirectoryNot { tree, inode }
+            | InodeBytes { tree, inode, .. } => drop(trees.entry(tree.0).or_default().inodes.insert(inode.get())),
+            InodeNameless { tree, inode } => drop(trees.entry(tree.0).or_default().nameless.insert(inode.get())),
+            SnapshotOrphans { tree, .. } => trees.entry(tree.0).or_default().orphans = true,
+            DirectoryEntries { tree, inode } => {
+                trees.entry(tree.0).or_default().names.directories.insert(inode.get());
+            }
+            EntryWithoutRef { tree, directory, index, inode, .. }
+            | RefWithoutEntry { tree, directory, index, inode, .. } => {
+                let names = &mut trees.entry(tree.0).or_default().names;
+                names.directories.insert(directory.get());
+                names.names.insert((directory.get(), *index, inode.get()));
+            }
+            ExtrefHash { tree, inode, .. } => drop(trees.entry(tree.0).or_default().names.hashes.insert(inode.get())),
+            FileOverlap { tree, inode, .. }
+            | FileExtentGeneration { tree, inode, .. }
+            | FileExtentBounds { tree, inode, .. }
+            | FileGap { tree, inode, .. } => drop(trees.entry(tree.0).or_default().files.insert(inode.get())),
+            _ => {}
+        }
+    }
+}
+
+/// Puts right what is wrong within subvolumes.
+fn trees(forest: &mut Forest, wanted: BTreeMap<TreeId, TreeDoubts>) -> Result<()> {
+    for (tree, doubts) in wanted {
+        if forest.ptr(tree).is_err() {
+            continue;
+        }
+        let mut touched = names::settle(forest, tree, &doubts.names)?;
+        for &inode in &doubts.files {
+            files::settle(forest, tree, inode)?;
+        }
+        touched.extend(doubts.inodes.iter().chain(&doubts.files));
+        for inode in touched.into_iter().filter(|inode| names::is_inode(*inode)) {
+            inodes::write(forest, tree, inode)?;
+        }
+        for &inode in &doubts.nameless {
+            inodes::adopt(forest, tree, inode)?;
+        }
+        if doubts.orphans {
+            inodes::settle_orphans(forest, tree)?;
+        }
+    }
+    Ok(())
+}
+
+fn sums(forest: &mut Forest, findings: &[Finding], options: &Options) -> Result<()> {
+    if options.init_csum_tree {
+        return checksums::init(forest);
+    }
+    let mut odd = BTreeSet::new();
+    let mut missing = BTreeSet::new();
+    let mut overlaps = false;
+    for finding in findings {
+        match finding {
+            Finding::ChecksumOverlap { .. } => overlaps = true,
+            Finding::ChecksumOdd { tree, inode, .. } => drop(odd.insert((tree.0, inode.get()))),
+            Finding::ChecksumMissing { tree, inode, .. } => drop(missing.insert((tree.0, inode.get()))),
+            _ => {}
+        }
+    }
+    if overlaps {
+        checksums::settle_overlaps(forest)?;
+    }
+    // What the extent tree does not know may still be data: whether checksums are of nothing is seen once it is right.
+    let doubtful = |finding: &Finding| {
+        matches!(finding.id(), "extent-missing" | "extent-length" | "extent-overlap" | "root-missing")
+    };
+    let decides = !findings.iter().any(doubtful);
+    for finding in findings.iter().filter(|_| decides) {
+        if let Finding::ChecksumStray { at, length } = finding {
+            checksums::remove_stray(forest, at.get()..at.get() + length)?;
+        }
+    }
+    for (tree, inode) in odd {
+        checksums::settle_odd(forest, tree, inode)?;
+    }
+    for (tree, inode) in missing.into_iter().filter(|_| options.accept_data) {
+        checksums::compute_missing(forest, tree, inode)?;
+    }
+    Ok(())
+}
+
+/// The version 1 cache becomes invalid by the new generation; the free space tree is made right with the extents.
+fn caches(forest: &mut Forest, findings: &[Finding], options: &Options) -> Result<()> {
+    let has_tree = forest.sb.compat_ro_flags.get() & compat_ro::FREE_SPACE_TREE != 0;
+    let is_odd = |finding: &Finding| finding.id().starts_with("space-cache");
+    if !has_tree && (findings.iter().any(is_odd) || options.clear_space_cache == Some(1)) {
+        // No generation has this number: the kernel throws every cache away.
+        forest.sb.cache_generation = u64::MAX.into();
+        forest.did(Pass::FreeSpace, "makes the version 1 space cache invalid, which the kernel makes anew");
+    }
+    if has_tree && options.clear_space_cache == Some(2) {
+        forest.start_anew(TreeId::FREE_SPACE)?;
+        forest.did(Pass::FreeSpace, "makes the free space tree anew");
+    }
+    if findings.iter().any(|finding| finding.id().starts_with("free-space")) {
+        forest.did(Pass::FreeSpace, "makes the free space tree list what no extent uses");
+    }
+    Ok(())
+}
+
+/// The numbers of quota groups may have become wrong: their next rescan counts anew.
+fn quotas(forest: &mut Forest) -> Result<()> {
+    use butterfs_ondisk::items::QgroupStatus;
+    use zerocopy::IntoBytes;
+    if !forest.trees.contains_key(&TreeId::QUOTA) {
+        return Ok(());
+    }
+    let key = Key::new(0, KeyType::QGROUP_STATUS, 0);
+    let Some(data) = forest.get(TreeId::QUOTA, key)? else { return Ok(()) };
+    if let Ok((mut status, rest)) = QgroupStatus::read_from_prefix(&data) {
+        status.flags = (status.flags.get() | QgroupStatus::INCONSISTENT).into();
+        let data = [status.as_bytes(), rest].concat();
+        forest.put(TreeId::QUOTA, key, &data)?;
+    }
+    Ok(())
+}
+
+/// Bad copies, over which good ones are written: the only places that are overwritten where they are.
+fn copies(forest: &mut Forest, findings: &[Finding]) -> Result<()> {
+    let mut sectors = BTreeSet::new();
+    for finding in findings {
+        match finding {
+            Finding::BlockCopyBad { at, copy, .. } => {
+                let mut bytes = vec![0; forest.store.identity.nodesize as usize];
+                let good = good_block(forest, *at, &mut bytes);
+                if good {
+                    forest.store.volume.write(*at, &bytes)?;
+                    forest.did(Pass::Copies, format!("writes the good copy of block {at} over copy {copy}"));
+                }
+            }
+            Finding::DataBad { at, .. } => drop(sectors.insert(at.get())),
+            _ => {}
+        }
+    }
+    for at in sectors {
+        checksums::restore_copies(forest, at)?;
+    }
+    Ok(())
+}
+
+/// The good copy of a block of whatever tree: its place, its filesystem and its checksum are right.
+fn good_block(forest: &Forest, at: butterfs_ondisk::Logical, bytes: &mut [u8]) -> bool {
+    use butterfs_ondisk::header::Header;
+    let (store, kind) = (&forest.store, forest.store.identity.checksum);
+    let mut best: Option<(u64, Vec<u8>)> = None;
+    for copy in store.volume.preferred_copies(at, bytes.len()) {
+        if store.volume.read_copy(at, copy, bytes).is_err() {
+            continue;
+        }
+        let Ok((header, _)) = Header::read_from_prefix(bytes) else { continue };
+        let is_good = header.bytenr.get() == at.get()
+            && header.fsid == store.identity.fsid
+            && header.generation.get() < store.generation.get()
+            && kind.matches(&bytes[32..], &header.csum);
+        if is_good && best.as_ref().is_none_or(|(generation, _)| *generation < header.generation.get()) {
+            best = Some((header.generation.get(), bytes.to_vec()));
+        }
+    }
+    best.map(|(_, best)| bytes.copy_from_slice(&best)).is_some()
+}

@@ -1,0 +1,207 @@
+//! The pass `subvolumes`: ROOT_REF, ROOT_BACKREF and the entry of each subvolume are made to agree; two of three
+//! decide.
+
+use crate::action::Pass;
+use crate::entries::{self, Entry, by_hash, by_index, next_index, shown};
+use crate::forest::Forest;
+use crate::inodes;
+use crate::trouble::Result;
+use crate::walk;
+use butterfs_ondisk::items::{RootRef, dir_type};
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Key, KeyType, TreeId};
+use std::collections::BTreeSet;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Where a subvolume is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    parent: TreeId,
+    directory: u64,
+    index: u64,
+    name: Vec<u8>,
+}
+
+impl Place {
+    fn encode(&self) -> Vec<u8> {
+        let head = RootRef {
+            dirid: self.directory.into(),
+            sequence: self.index.into(),
+            name_len: (self.name.len() as u16).into(),
+        };
+        [head.as_bytes(), &self.name].concat()
+    }
+}
+
+fn place(parent: u64, data: &[u8]) -> Option<Place> {
+    let (head, rest) = RootRef::read_from_prefix(data).ok()?;
+    let name = rest.get(..head.name_len.get().into())?.to_vec();
+    Some(Place { parent: TreeId(parent), directory: head.dirid.get(), index: head.sequence.get(), name })
+}
+
+/// Gives each of these subvolumes one place.
+pub(crate) fn place_all(forest: &mut Forest, subvolumes: &BTreeSet<TreeId>) -> Result<()> {
+    for &child in subvolumes {
+        if !forest.trees.get(&child).is_some_and(|root| root.is_live_subvolume()) {
+            remove_names(forest, child)?;
+            continue;
+        }
+        let mut places = stored_places(forest, child)?;
+        if places.is_empty() {
+            places = entries_of(forest, child)?;
+        }
+        // The place that an entry confirms, else the first one whose directory is there.
+        let mut chosen = None;
+        for place in &places {
+            if has_entry(forest, child, place)? {
+                chosen = Some(place.clone());
+                break;
+            }
+        }
+        let chosen = match chosen.or_else(|| places.first().cloned()) {
+            Some(place) => place,
+            None => in_lost_and_found(forest, child)?,
+        };
+        write_place(forest, child, chosen)?;
+    }
+    Ok(())
+}
+
+fn stored_places(forest: &Forest, child: TreeId) -> Result<Vec<Place>> {
+    let mut places: Vec<Place> = Vec::new();
+    let parents: Vec<TreeId> = forest.trees.keys().copied().filter(|id| id.is_subvolume()).collect();
+    for parent in parents {
+        let own = forest.get(TreeId::ROOT, Key::new(parent.get(), KeyType::ROOT_REF, child.get()))?;
+        let back = forest.get(TreeId::ROOT, Key::new(child.get(), KeyType::ROOT_BACKREF, parent.get()))?;
+        places.extend(own.and_then(|data| place(parent.get(), &data)));
+        places.extend(back.and_then(|data| place(parent.get(), &data)));
+    }
+    places.dedup();
+    Ok(places)
+}
+
+/// Entries that lead to a subvolume, in all directories.
+fn entries_of(forest: &Forest, child: TreeId) -> Result<Vec<Place>> {
+    let mut places = Vec::new();
+    for parent in forest.subvolumes() {
+        walk::items(&forest.store, &forest.ptr(parent)?, &mut |key, data| {
+            if key.kind != KeyType::DIR_INDEX {
+                return;
+            }
+            let leads = |entry: &Entry| entry.is_subvolume() && entry.location.objectid == child.get();
+            for entry in entries::entries(data).into_iter().filter(leads) {
+                places.push(Place { parent, directory: key.objectid, index: key.offset, name: entry.name });
+            }
+        });
+    }
+    Ok(places)
+}
+
+fn has_entry(forest: &Forest, child: TreeId, place: &Place) -> Result<bool> {
+    let key = Key::new(place.directory, KeyType::DIR_INDEX, place.index);
+    let Some(data) = forest.ptr(place.parent).ok().map(|_| forest.get(place.parent, key)).transpose()?.flatten() else {
+        return Ok(false);
+    };
+    let fits =
+        |entry: &Entry| entry.is_subvolume() && entry.location.objectid == child.get() && entry.name == place.name;
+    Ok(entries::entries(&data).iter().any(fits))
+}
+
+fn in_lost_and_found(forest: &mut Forest, child: TreeId) -> Result<Place> {
+    let parent = TreeId::FS;
+    let directory = inodes::lost_and_found(forest, parent)?;
+    let name = inodes::free_name(forest, parent, directory, &format!("subvolume-{}", child.get()))?;
+    let index = next_index(forest, parent, directory)?;
+    Ok(Place { parent, directory, index, name })
+}
+
+fn write_place(forest: &mut Forest, child: TreeId, mut place: Place) -> Result<()> {
+    let location = Key::new(child.get(), KeyType::ROOT_ITEM, u64::MAX);
+    let is_directory = inodes::is_directory(forest, place.parent, place.directory)?;
+    let taken = by_hash(forest, place.parent, place.directory, &place.name)?
+        .is_some_and(|entry| entry.location.objectid != child.get() || !entry.is_subvolume());
+    if !is_directory || taken {
+        remove_names(forest, child)?;
+        place = in_lost_and_found(forest, child)?;
+    }
+    let at_index = by_index(forest, place.parent, place.directory)?;
+    let is_other = |entry: &Entry| entry.name != place.name;
+    if at_index.iter().any(|(index, entry)| *index == place.index && is_other(entry)) {
+        place.index = next_index(forest, place.parent, place.directory)?;
+    }
+    let transid = forest.store.generation.get();
+    let fresh = Entry { location, transid, kind: dir_type::DIR, name: place.name.clone() };
+    let hashed = by_hash(forest, place.parent, place.directory, &place.name)?;
+    let indexed = at_index.iter().find(|(_, entry)| !is_other(entry)).map(|(_, entry)| entry.clone());
+    let is_new = hashed.is_none();
+    // Both kinds of entries are alike, whatever their keys end in.
+    let entry = hashed.or(indexed).unwrap_or(fresh);
+    let mut changed = false;
+    if is_new {
+        changed |= entries::put_by_hash(forest, place.parent, place.directory, &place.name, Some(&entry))?;
+    }
+    let own: Vec<u64> =
+        at_index.iter().filter(|(_, entry)| entry.name == place.name).map(|(index, _)| *index).collect();
+    for index in own.iter().filter(|index| **index != place.index) {
+        changed |= entries::put_by_index(forest, place.parent, place.directory, *index, None)?;
+    }
+    if !own.contains(&place.index) {
+        changed |= entries::put_by_index(forest, place.parent, place.directory, place.index, Some(&entry))?;
+    }
+    let data = place.encode();
+    let ref_key = Key::new(place.parent.get(), KeyType::ROOT_REF, child.get());
+    let back_key = Key::new(child.get(), KeyType::ROOT_BACKREF, place.parent.get());
+    changed |= remove_references_but(forest, child, place.parent)?;
+    changed |= forest.put(TreeId::ROOT, ref_key, &data)?;
+    changed |= forest.put(TreeId::ROOT, back_key, &data)?;
+    if changed {
+        inodes::write(forest, place.parent, place.directory)?;
+        let (name, parent) = (shown(&place.name), place.parent);
+        let what = format!("names subvolume {} {name} in directory {} of tree {parent}", child.get(), place.directory);
+        forest.did(Pass::Subvolumes, what);
+    }
+    Ok(())
+}
+
+/// Removes the references of a subvolume in other parents.
+fn remove_references_but(forest: &mut Forest, child: TreeId, kept: TreeId) -> Result<bool> {
+    let mut changed = false;
+    let parents: Vec<TreeId> = forest.trees.keys().copied().filter(|id| id.is_subvolume() && *id != kept).collect();
+    for parent in parents {
+        changed |= forest.remove(TreeId::ROOT, Key::new(parent.get(), KeyType::ROOT_REF, child.get()))?;
+        changed |= forest.remove(TreeId::ROOT, Key::new(child.get(), KeyType::ROOT_BACKREF, parent.get()))?;
+    }
+    Ok(changed)
+}
+
+/// Removes the references of a subvolume that does not exist or is deleted.
+fn remove_names(forest: &mut Forest, child: TreeId) -> Result<()> {
+    if remove_references_but(forest, child, TreeId(0))? {
+        forest.did(Pass::Subvolumes, format!("removes the references of the subvolume {}", child.get()));
+    }
+    Ok(())
+}
+
+/// A deleted subvolume that nothing would clean away: it is alive where a name leads to it, else it gets its orphan
+/// item.
+pub(crate) fn settle_dead(forest: &mut Forest, child: TreeId) -> Result<()> {
+    let Some(root) = forest.trees.get(&child).copied() else { return Ok(()) };
+    let is_whole = Key::from(root.item.drop_progress).objectid == 0;
+    let places = stored_places(forest, child)?;
+    let mut named = false;
+    for place in &places {
+        named |= has_entry(forest, child, place)?;
+    }
+    if is_whole && named {
+        if let Some(root) = forest.trees.get_mut(&child) {
+            root.item.refs = 1.into();
+            root.changed = true;
+        }
+        let what = format!("makes subvolume {} alive again, because a directory still has it", child.get());
+        forest.did(Pass::Subvolumes, what);
+        return Ok(());
+    }
+    forest.put(TreeId::ROOT, Key::new(objectid::ORPHAN, KeyType::ORPHAN_ITEM, child.get()), &[])?;
+    forest.did(Pass::Subvolumes, format!("gives the deleted subvolume {} its orphan item", child.get()));
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! The table of repairs: for each finding of the checker the pass that sees to it, how, and what can be lost by it.
+
+use crate::action::Pass;
+
+/// The conditions of a repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// The pass does it.
+    Automatic,
+    /// The pass does it where the data says which state is right; where not, the finding stays.
+    WhereCertain,
+    /// The user has to accept what the devices hold (`--accept-data`).
+    Consent,
+    /// Nothing can: the sentence says what to do instead.
+    Instead,
+}
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Repair {
+    /// The finding's id.
+    pub finding: &'static str,
+    /// The pass that sees to it.
+    pub pass: Pass,
+    /// See [`Means`].
+    pub means: Means,
+    /// How, or what has to be done instead.
+    pub how: &'static str,
+    /// The possible loss; empty where there is none.
+    pub lost: &'static str,
+}
+
+macro_rules! repairs {
+    ($($finding:literal, $pass:ident, $means:ident, $how:literal, $lost:literal;)*) => {
+        /// All repairs, in the order of the checker's table.
+        pub const REPAIRS: &[Repair] = &[$(Repair {
+            finding: $finding, pass: Pass::$pass, means: Means::$means, how: $how, lost: $lost,
+        },)*];
+    };
+}
+
+repairs! {
+    "cannot-open", Superblocks, Instead,
+        "give all devices; try -s 1, -s 2 or -b; else copy what can be read out of it", "";
+    "superblock-primary", Superblocks, Automatic,
+        "written from the best valid copy",
+        "a log, which only the primary one leads to";
+    "superblock-copy", Superblocks, Automatic, "written from the primary one", "";
+    "superblock-bytes-used", Superblocks, Automatic, "set to the sum of the extents", "";
+    "superblock-total-bytes", Superblocks, Automatic, "set to the sum of the device items", "";
+    "tree-block", Blocks, Automatic,
+        "a tree that follows from others is made anew; from any other tree the block is taken out",
+        "what the block had: the plan names the range of items";
+    "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
+    "key-order-across-blocks", Blocks, Automatic, "items behind the range of their block go, and come back from \
+        their other \
+        witnesses", "items that have no other witness";
+    "root-missing", Roots, Automatic, "found by the backup root of the last commit, or the tree is made anew",
+        "of the checksum tree and the top level: their content, if no root is found";
+    "root-doubled", Roots, Automatic, "the newest one with a good block stays", "the other version";
+    "root-offset", Roots, Automatic, "put under offset 0", "";
+    "system-chunk", Chunks, Automatic, "superblock and chunk tree get the chunk through which the tree was read", "";
+    "chunk", Chunks, WhereCertain, "taken from the device extents, if one stripe is wrong or all are alike", "";
+    "device-extent-missing", Chunks, Automatic, "made from the chunks", "";
+    "device-extent-extra", Chunks, Automatic, "removed: the chunks decide", "";
+    "stripe-overlap", Chunks, WhereCertain, "the chunk without matching device extents is put right from them", "";
+    "device-item-missing", Chunks, Automatic, "taken from the device's superblock", "";
+    "device-identity", Chunks, WhereCertain,
+        "taken from the device's superblock, if the chunks take the given device for theirs; else give the \
+        right device", "";
+    "device-bytes-used", Chunks, Automatic, "set to the sum of the device extents", "";
+    "block-group-missing", Extents, Automatic, "made from the chunk", "";
+    "block-group-extra", Extents, Automatic, "removed: the chunks decide", "";
+    "block-group-type", Extents, Automatic, "taken from the chunk", "";
+    "block-group-used", Extents, Automatic, "set to the sum of the extents", "";
+    "extent-overlap", Extents, WhereCertain,
+        "the extent stays that a tree uses; if trees use both, copy the files out",
+        "";
+    "extent-outside-chunk", Extents, WhereCertain, "removed, if no tree uses it; else its files are lost", "";
+    "extent-in-wrong-group", Extents, WhereCertain, "made what the trees use it for; if that is wrong, balance", "";
+    "extent-missing", Extents, Automatic, "made from the references of all trees", "";
+    "extent-unused", Extents, Automatic, "removed, once every tree can be read whole", "";
+    "extent-refs", Extents, Automatic, "made from the references of all trees", "";
+    "reference-missing", Extents, Automatic, "made from the references of all trees", "";
+    "reference-extra", Extents, Automatic, "made from the references of all trees", "";
+    "reference-count", Extents, Automatic, "made from the references of all trees", "";
+    "reference-without-extent", Extents, Automatic, "made from the references of all trees", "";
+    "extent-level", Extents, Automatic, "taken from the block", "";
+    "extent-generation", Extents, Automatic, "taken from the block", "";
+    "extent-length", Extents, WhereCertain, "the length stays that most files take it for", "";
+    "full-backref-missing", Extents, Automatic, "derived from who leads to the block", "";
+    "free-space-info-missing", FreeSpace, Automatic, "made from the extents", "";
+    "free-space-stray", FreeSpace, Automatic, "removed", "";
+    "free-space-count", FreeSpace, Automatic, "made from the extents", "";
+    "free-space-form", FreeSpace, Automatic, "made from the extents", "";
+    "free-space-wrong", FreeSpace, Automatic, "made from the extents", "";
+    "space-cache-unusable", FreeSpace, Automatic, "all caches are made invalid; the kernel makes them anew", "";
+    "space-cache-wrong", FreeSpace, Automatic, "all caches are made invalid; the kernel makes them anew", "";
+    "root-unreferenced", Subvolumes, Automatic,
+        "named by the entry that leads to it, else lost+found of the top level",
+        "its place";
+    "root-ref-unpaired", Subvolumes, Automatic, "two of reference, back reference and entry decide", "";
+    "root-ref-without-entry", Subvolumes, Automatic, "the directory gets the entry", "";
+    "root-dead-without-orphan", Subvolumes, Automatic,
+        "alive again where a directory has it and nothing is dropped yet, else it gets its orphan item", "";
+    "inode-missing", Inodes, Automatic, "made from its names, entries and extents", "mode, owner, times, exact size";
+    "inode-link-count", Inodes, Automatic, "set to the number of its names", "";
+    "inode-without-name", Inodes, Automatic, "named in lost+found of its subvolume", "its name";
+    "snapshot-orphans", Inodes, Automatic, "deleted, as the next use of the snapshot would", "";
+    "directory-size", Inodes, Automatic, "set to what its names need", "";
+    "directory-item-index", Names, Automatic,
+        "two of both entries and the inode's reference decide",
+        "names of which no inode is there";
+    "entries-in-no-directory", Inodes, Automatic,
+        "made a directory again, if its entries' inodes say so",
+        "else the entries";
+    "entry-without-reference", Names, Automatic,
+        "two of both entries and the inode's reference decide",
+        "names of which no inode is there";
+    "reference-without-entry", Names, Automatic, "two of both entries and the inode's reference decide", "";
+    "extref-hash", Names, Automatic, "put under its hash", "";
+    "file-extent-overlap", Files, Automatic,
+        "the newer extent stays whole, the other one is cut",
+        "the older version of the range";
+    "file-extent-generation", Files, Automatic, "taken from the extent", "";
+    "file-extent-bounds", Files, Automatic,
+        "begins where it can; else what is beyond becomes a hole",
+        "the range that is named";
+    "file-extent-gap", Files, Automatic, "a hole", "what was there, if it was none";
+    "inode-nbytes", Inodes, Automatic, "set to the sum of its extents", "";
+    "checksum-missing", Checksums, Consent, "computed from what all copies hold alike", "whether the bytes are right";
+    "checksum-odd", Checksums, Automatic,
+        "the inode is verified by them, if all of its data has some; else they go", "checksums that may not fit";
+    "checksum-stray", Checksums, Automatic, "removed, once the extents are right", "";
+    "checksum-overlap", Checksums, Automatic, "of two checksums of a sector the one stays that the data has", "";
+    "data-checksum", Copies, WhereCertain,
+        "overwritten by a good copy; without one restore the file from a backup, or accept it by --init-csum-tree", "";
+    "uuid-entry-missing", Uuids, Automatic, "made from the root items", "";
+    "uuid-entry-stale", Uuids, Automatic, "made from the root items", "";
+    "log-block", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
+    "log-item", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
+    "log-without-subvolume", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
+    "log-inode-missing", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
+    "log-range", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
+    "log-extent", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
+    "log-checksum-missing", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
+    "uuid-tree-lags", Uuids, Automatic, "made from the root items", "";
+}
+
+/// The line of a finding.
+pub fn repair_of(finding: &str) -> Option<&'static Repair> {
+    REPAIRS.iter().find(|repair| repair.finding == finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_finding_of_the_checker_has_a_repair_or_says_what_to_do_instead() {
+        let known: Vec<&str> = butterfs_check::TABLE.iter().map(|info| info.id).collect();
+        let repaired: Vec<&str> = REPAIRS.iter().map(|repair| repair.finding).collect();
+        assert_eq!(repaired, known);
+        assert!(REPAIRS.iter().all(|repair| !repair.how.is_empty()));
+    }
+}
