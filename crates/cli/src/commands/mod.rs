@@ -16,6 +16,8 @@ pub mod property;
 pub mod receive;
 pub mod reflink;
 pub mod replace;
+pub mod rescue;
+pub mod restore;
 pub mod scrub;
 pub mod send;
 pub mod subvolume;
@@ -93,6 +95,8 @@ subcommands! {
         Scrub(#[command(subcommand)] scrub::Group),
         Health(health::Args),
         Replace(#[command(subcommand)] replace::Group),
+        Rescue(#[command(subcommand)] rescue::Group),
+        Restore(restore::Args),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),

@@ -1,0 +1,1 @@
+//! The commands that write to a damaged filesystem, each by name.
