@@ -104,7 +104,7 @@ impl Family {
         Family { fsid, checksum, context }
     }
 
-    fn identity(&self) -> BlockIdentity {
+    pub(crate) fn identity(&self) -> BlockIdentity {
         BlockIdentity {
             fsid: self.fsid,
             chunk_tree_uuid: [0; 16],

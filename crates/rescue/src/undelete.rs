@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
 }
 
 /// The path that references lead to, from the top of the subvolume.
-fn path_of(tree: &Tree<'_>, ino: u64, inode: &Inode) -> Vec<u8> {
+pub(crate) fn path_of(tree: &Tree<'_>, ino: u64, inode: &Inode) -> Vec<u8> {
     let (mut parts, mut names): (Vec<Vec<u8>>, _) = (Vec::new(), inode.names.clone());
     let mut at = ino;
     while parts.len() < DEEPEST {

@@ -15,6 +15,7 @@ use butterfs_ondisk::features::{compat_ro, describe, incompat};
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Logical, TreeId};
+use butterfs_tree::BlockIdentity;
 use butterfs_volume::{Layout, StripeAddress, Volume};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -58,6 +59,10 @@ pub struct Wreck {
     superblock: Superblock,
     family: Family,
     chosen: Chosen,
+    /// The item of each device, by its place.
+    items: Vec<Option<DevItem>>,
+    /// All device items that any leaf has.
+    found_items: Vec<DevItem>,
     index: Option<Index>,
     cache: Cache,
     stand_ins: Mutex<FxHashMap<(u64, u64, u64), Segments>>,
@@ -89,6 +94,8 @@ impl Wreck {
             devices,
             superblock,
             chosen: Chosen::default(),
+            items: Vec::new(),
+            found_items: Vec::new(),
             index: opening.index,
             cache: Cache::default(),
             stand_ins: Mutex::default(),
@@ -116,6 +123,26 @@ impl Wreck {
     /// The logical space.
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    /// The item of each device, by its place, as far as it is known.
+    pub fn device_items(&self) -> &[Option<DevItem>] {
+        &self.items
+    }
+
+    /// The device items that leaves have, also of devices that are not here.
+    pub fn found_device_items(&self) -> &[DevItem] {
+        &self.found_items
+    }
+
+    /// The number of each device, by its place, as far as it is known.
+    pub fn numbers(&self) -> Vec<Option<DeviceId>> {
+        self.items.iter().map(|item| item.map(|item| DeviceId(item.devid.get()))).collect()
+    }
+
+    /// What a block that is written must obey.
+    pub(crate) fn identity(&self, chunk_tree_uuid: [u8; 16]) -> BlockIdentity {
+        BlockIdentity { chunk_tree_uuid, ..self.family.identity() }
     }
 
     /// Whether a byte of the logical space lies on a device that is there, in any copy.
@@ -174,6 +201,8 @@ impl Wreck {
             items[0] = knowledge.device_items().next().copied();
         }
         self.use_chunks(&knowledge, &limits, &items);
+        self.found_items = knowledge.device_items().copied().collect();
+        self.items = items;
         self.cache.clear();
         let guessed = self.chosen.origins.iter().filter(|(_, origin)| *origin == Origin::DeviceExtents).count();
         if guessed > 0 {

@@ -153,6 +153,7 @@ pub struct Restorer<'a> {
 /// A directory whose entries are being restored.
 struct Frame {
     tree: TreeId,
+    ino: u64,
     path_len: usize,
     entries: std::vec::IntoIter<Entry>,
     attributes: Attributes,
@@ -233,9 +234,9 @@ impl<'a> Restorer<'a> {
         self.open(tree, ino, path, is_top, &mut stack)?;
         while let Some(frame) = stack.last_mut() {
             path.truncate(frame.path_len);
-            let (tree, entry) = (frame.tree, frame.entries.next());
+            let (parent, entry) = ((frame.tree, frame.ino), frame.entries.next());
             match entry {
-                Some(entry) => self.entry(tree, entry, path, &mut stack)?,
+                Some(entry) => self.entry(parent, entry, path, &mut stack)?,
                 None => {
                     let frame = stack.pop().expect("it was looked at");
                     (self.tell)(Event::Searched(path));
@@ -271,7 +272,7 @@ impl<'a> Restorer<'a> {
             }
         }
         self.summary.directories += u64::from(is_made && !is_top);
-        stack.push(Frame { tree: id, path_len: path.len(), entries: entries.into_iter(), attributes, is_made });
+        stack.push(Frame { tree: id, ino, path_len: path.len(), entries: entries.into_iter(), attributes, is_made });
         Ok(())
     }
 
@@ -280,7 +281,14 @@ impl<'a> Restorer<'a> {
         self.lose(tree, Losses { blocks: inode.lost_blocks, ranges: Vec::new(), worst });
     }
 
-    fn entry(&mut self, tree: TreeId, entry: Entry, path: &mut Vec<Vec<u8>>, stack: &mut Vec<Frame>) -> io::Result<()> {
+    fn entry(
+        &mut self,
+        parent: (TreeId, u64),
+        entry: Entry,
+        path: &mut Vec<Vec<u8>>,
+        stack: &mut Vec<Frame>,
+    ) -> io::Result<()> {
+        let tree = parent.0;
         let name = safe_name(&entry.name);
         let is_renamed = name != entry.name;
         path.push(name);
@@ -292,6 +300,7 @@ impl<'a> Restorer<'a> {
             (self.tell)(Event::Renamed(path, &entry.name));
         }
         match entry.target {
+            Target::Subvolume(id) if !self.is_home(id, parent, &entry.name) => self.stub(path),
             Target::Subvolume(id) => {
                 let Some(root) = self.roots.trees.get(&id) else { return Ok(()) };
                 if root.key_offset != 0 && !self.wanted.snapshots {
@@ -307,6 +316,22 @@ impl<'a> Restorer<'a> {
             }
             Target::Inode(ino) => self.inode(tree, ino, entry.kind, path).map(drop),
         }
+    }
+
+    /// Whether a subvolume is here. In a snapshot, entries of subvolumes are empty directories.
+    fn is_home(&self, id: TreeId, parent: (TreeId, u64), name: &[u8]) -> bool {
+        let home = self.roots.names.get(&id);
+        home.is_none_or(|(tree, directory, known)| (*tree, *directory) == parent && known == name)
+    }
+
+    fn stub(&mut self, path: &Path) -> io::Result<()> {
+        let attributes = Attributes { mode: DIRECTORY | 0o755, ..Attributes::default() };
+        if !self.wanted.dry_run {
+            let made = self.sink.directory(path, &attributes).and_then(|()| self.sink.leave(path, &attributes));
+            self.note(path, made.map(|()| Made::Yes))?;
+        }
+        self.summary.directories += 1;
+        Ok(())
     }
 
     fn pass_over(&mut self, tree: TreeId, entry: &Entry) -> io::Result<()> {

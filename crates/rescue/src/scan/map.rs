@@ -91,6 +91,7 @@ impl Map {
             }
         }
         let is_new = map.devices.is_empty();
+        let end = if is_new { 0 } else { end };
         io(&shown, file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end)).map(drop)))?;
         let mut writer = Writer { out: BufWriter::new(file), path: shown, identities: map.identities.len() };
         if is_new {
