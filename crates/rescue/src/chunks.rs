@@ -87,7 +87,7 @@ impl Knowledge {
         }
     }
 
-    fn learn_item(&mut self, key: Key, data: &[u8], generation: u64, limits: &ChunkLimits, origin: Origin) {
+    pub(crate) fn learn_item(&mut self, key: Key, data: &[u8], generation: u64, limits: &ChunkLimits, origin: Origin) {
         match key.kind {
             KeyType::CHUNK_ITEM => {
                 let parsed = Chunk::parse(Logical(key.offset), data, limits).ok();
@@ -115,14 +115,14 @@ impl Knowledge {
         }
     }
 
+    /// All chunks that are known by their items.
+    pub fn chunks(&self) -> Vec<Chunk> {
+        self.candidates.iter().map(|one| one.chunk.clone()).collect()
+    }
+
     /// The newest item of each device that any leaf has.
     pub fn device_items(&self) -> impl Iterator<Item = &DevItem> {
         self.devices.values().map(|(_, item)| item)
-    }
-
-    /// Whether a chunk is known for this address.
-    pub fn covers(&self, at: u64) -> bool {
-        self.candidates.iter().any(|one| one.chunk.start.0 <= at && at < one.chunk.end().0)
     }
 
     /// The chunks that count. `index` and `numbers`, the device numbers by place on the command line, prove the order of stripes.
@@ -284,11 +284,4 @@ fn votes(place: usize, id: DeviceId, chunks: &[Chunk], index: &Index) -> usize {
         chunks.iter().find(holds).is_some_and(|chunk| has(chunk, found))
     })
     .count()
-}
-
-impl Knowledge {
-    /// All chunks that are known by their items.
-    pub fn chunks(&self) -> Vec<Chunk> {
-        self.candidates.iter().map(|one| one.chunk.clone()).collect()
-    }
 }

@@ -233,6 +233,14 @@ impl Roots {
         }
     }
 
+    /// The root at an address, whatever tree it belongs to.
+    pub fn at(wreck: &Wreck, at: u64) -> Option<(TreeId, TreeRoot)> {
+        let block = wreck.block(&Expect::root(TreeId(0), Logical(at), None, None))?;
+        let (tree, level) = (block.node.owner(), Some(block.node.level().get()));
+        let root = Root { tree, at, level, generation: Some(block.node.generation().0) };
+        Some((tree, TreeRoot { root, item: None, key_offset: 0, source: Source::Asked }))
+    }
+
     /// The subvolumes, the top level among them.
     pub fn subvolumes(&self) -> impl Iterator<Item = (&TreeId, &TreeRoot)> {
         self.trees.iter().filter(|(id, _)| id.is_subvolume())

@@ -7,18 +7,21 @@ use crate::block::{Block, Expect, Family, Quality};
 use crate::cache::Cache;
 use crate::chunks::{Chosen, Knowledge, Origin, number_devices};
 use crate::index::{Found, Index, Segment};
+use crate::roots::{Roots, Source};
 use crate::superblocks::{self, SuperblockCopy};
+use crate::tree::{Root, Tree};
 use crate::{Result, error};
 use butterfs_device::{BlockDevice, ReadOnlyDevice};
 use butterfs_ondisk::chunk::ChunkLimits;
 use butterfs_ondisk::features::{compat_ro, describe, incompat};
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::superblock::Superblock;
-use butterfs_ondisk::{ChecksumKind, DeviceId, Logical, TreeId};
+use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical, TreeId};
 use butterfs_tree::BlockIdentity;
 use butterfs_volume::{Layout, StripeAddress, Volume};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// How to open a wreck.
@@ -184,21 +187,24 @@ impl Wreck {
         let mut knowledge = Knowledge::default();
         knowledge.learn_superblock(&self.superblock);
         self.use_chunks(&knowledge, &limits, &items);
+        let mut is_whole = None;
         for (at, level, generation) in self.chunk_roots(chunk_root) {
             let root = Expect::root(TreeId::CHUNK, Logical(at), level, generation);
-            self.learn_below(&root, &mut knowledge, &limits);
+            let origin = if is_whole.is_none() { Origin::ChunkTree } else { Origin::FoundLeaf };
+            let read = self.learn_below(&root, &mut knowledge, &limits, origin);
+            is_whole.get_or_insert(read);
             self.use_chunks(&knowledge, &limits, &items);
         }
         if self.index.is_some() {
             self.learn_found(TreeId::CHUNK, &mut knowledge, &limits);
             self.number_unknown(&knowledge, &mut items);
-            if !self.knows_all_chunks(&knowledge) {
-                [TreeId::DEV, TreeId::BLOCK_GROUP, TreeId::EXTENT]
-                    .into_iter()
-                    .for_each(|tree| self.learn_found(tree, &mut knowledge, &limits));
-            }
         } else if let [None] = items[..] {
             items[0] = knowledge.device_items().next().copied();
+        }
+        if is_whole != Some(true) {
+            self.use_chunks(&knowledge, &limits, &items);
+            self.learn_trees(&mut knowledge, &limits);
+            OF_CHUNKS.into_iter().for_each(|tree| self.learn_found(tree, &mut knowledge, &limits));
         }
         self.use_chunks(&knowledge, &limits, &items);
         self.found_items = knowledge.device_items().copied().collect();
@@ -240,16 +246,31 @@ impl Wreck {
         self.volume.set_chunk_map(self.chosen.map.clone());
     }
 
-    /// Reads all leaves below a block.
-    fn learn_below(&self, root: &Expect, knowledge: &mut Knowledge, limits: &ChunkLimits) {
-        let Some(block) = self.block(root).filter(|block| block.fits(&root.window)) else { return };
+    /// Reads all leaves below a block; says whether all of them are sound.
+    fn learn_below(&self, root: &Expect, knowledge: &mut Knowledge, limits: &ChunkLimits, origin: Origin) -> bool {
+        let Some(block) = self.block(root).filter(|block| block.fits(&root.window)) else { return false };
+        let is_good = block.quality == Quality::Good;
         if block.node.is_leaf() {
-            let is_current = root.generation.is_some() && block.quality == Quality::Good;
-            let origin = if is_current { Origin::ChunkTree } else { Origin::FoundLeaf };
-            return knowledge.learn_leaf(&block.node, limits, origin);
+            knowledge.learn_leaf(&block.node, limits, if is_good { origin } else { Origin::FoundLeaf });
+            return is_good;
         }
-        for child in crate::tree::children(&block.node, root) {
-            self.learn_below(&child, knowledge, limits);
+        let below = crate::tree::children(&block.node, root);
+        below.fold(is_good, |all, child| self.learn_below(&child, knowledge, limits, origin) && all)
+    }
+
+    /// Reads device extents and block groups of the last commit, as far as they can be read.
+    fn learn_trees(&self, knowledge: &mut Knowledge, limits: &ChunkLimits) {
+        let (at, level, generation) = self.superblock.tree_root();
+        let root = Root { tree: TreeId::ROOT, at: at.0, level: Some(level.0), generation: Some(generation.0) };
+        let roots = Roots::of(self, root, Source::Current);
+        for tree in OF_CHUNKS.into_iter().filter_map(|tree| roots.trees.get(&tree)) {
+            let of_tree = tree.root.generation.unwrap_or_default();
+            Tree::new(self, tree.root).scan(Key::MIN, Key::MAX, &mut |key, data, _| {
+                if matches!(key.kind, KeyType::DEV_EXTENT | KeyType::BLOCK_GROUP_ITEM) {
+                    knowledge.learn_item(key, data, of_tree, limits, Origin::DeviceExtents);
+                }
+                ControlFlow::Continue(())
+            });
         }
     }
 
@@ -264,13 +285,6 @@ impl Wreck {
                 knowledge.learn_leaf(&block.node, limits, Origin::FoundLeaf);
             }
         }
-    }
-
-    /// Whether every tree block that a scan has found lies in a chunk that is known: then no chunk item is missing, as far as
-    /// anybody can tell without reading more.
-    fn knows_all_chunks(&self, knowledge: &Knowledge) -> bool {
-        let has_tree = self.chosen.origins.iter().any(|(_, origin)| *origin == Origin::ChunkTree);
-        has_tree && self.index.as_ref().is_none_or(|index| index.iter().all(|found| knowledge.covers(found.logical)))
     }
 
     fn number_unknown(&mut self, knowledge: &Knowledge, items: &mut [Option<DevItem>]) {
@@ -355,6 +369,9 @@ impl Wreck {
         Arc::clone(known.entry(identity).or_insert_with(make))
     }
 }
+
+/// Trees that say where chunks are, beside the chunk tree.
+const OF_CHUNKS: [TreeId; 3] = [TreeId::DEV, TreeId::BLOCK_GROUP, TreeId::EXTENT];
 
 /// Lost blocks whose stand-ins are remembered.
 const MOST_STAND_INS: usize = 256;

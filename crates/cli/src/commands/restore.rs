@@ -175,6 +175,17 @@ impl Args {
 
     /// The trees to restore from.
     fn roots(&self, wreck: &Wreck) -> Result<Roots, CliError> {
+        let mut roots = self.named_roots(wreck)?;
+        if let Some(at) = self.fs_location {
+            let (tree, root) = Roots::at(wreck, at).ok_or_else(|| CliError::failed("failed to read fs location"))?;
+            // It stands for the subvolume that is restored, whatever tree it was.
+            let wanted = TreeId(self.root_id.unwrap_or(tree.0));
+            roots.trees.insert(wanted, root);
+        }
+        Ok(roots)
+    }
+
+    fn named_roots(&self, wreck: &Wreck) -> Result<Roots, CliError> {
         let Some((root, source)) = self.root_tree(wreck)? else { return Ok(Roots::assemble(wreck)) };
         if !Tree::new(wreck, root).has_root() {
             return Err(CliError::failed(format!("there is no root tree at {}", root.at)));
@@ -187,7 +198,8 @@ impl Args {
 
     /// The subvolume and the directory to begin with.
     fn begin(&self, wreck: &Wreck, roots: &Roots) -> Result<(TreeId, u64), CliError> {
-        let tree = TreeId(self.root_id.unwrap_or(TreeId::FS.0));
+        let located = self.fs_location.and_then(|at| Roots::at(wreck, at)).map(|(tree, _)| tree);
+        let tree = self.root_id.map(TreeId).or(located).unwrap_or(TreeId::FS);
         let Some(root) = roots.trees.get(&tree) else {
             return Err(CliError::failed(format!("failed to read root {tree}: No such file or directory")));
         };
