@@ -100,7 +100,8 @@ pub fn tops(wreck: &Wreck, tree: TreeId) -> Vec<Found> {
     let mut highest: BTreeMap<u64, Found> = BTreeMap::new();
     for found in index.of_tree(tree) {
         let known = highest.entry(found.generation).or_insert(*found);
-        if known.level < found.level {
+        // Of a transaction's blocks of one level the last one counts: addresses ascend.
+        if known.level < found.level || (known.level == found.level && known.logical < found.logical) {
             *known = *found;
         }
     }
@@ -164,7 +165,25 @@ impl Roots {
             roots.complete_by_slots(wreck);
             roots.complete_by_found(wreck);
         }
+        roots.renew_by_found(wreck);
         roots
+    }
+
+    /// Where an older root tree names a tree, takes a newer root of it that a scan has found and that was committed.
+    fn renew_by_found(&mut self, wreck: &Wreck) {
+        let committed = wreck.superblock().generation.get();
+        for (tree, known) in &mut self.trees {
+            if known.source == Source::Current || !(tree.is_subvolume() || *tree == TreeId::CSUM) {
+                continue;
+            }
+            let all = tops(wreck, *tree);
+            let newest = all.iter().find(|top| top.generation <= committed && is_highest(wreck, top));
+            if let Some(top) = newest.filter(|top| known.root.generation.is_some_and(|own| own < top.generation)) {
+                let (level, generation) = (Some(top.level), Some(top.generation));
+                known.root = Root { tree: *tree, at: top.logical, level, generation };
+                known.source = Source::Found;
+            }
+        }
     }
 
     /// Takes over trees whose own roots cannot be read, and names.
