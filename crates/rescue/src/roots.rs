@@ -177,7 +177,8 @@ impl Roots {
                 continue;
             }
             let all = tops(wreck, *tree);
-            let newest = all.iter().find(|top| top.generation <= committed && is_highest(wreck, top));
+            let may_be = |top: &&Found| is_highest(wreck, top) && may_be_root(top, known.root.level);
+            let newest = all.iter().find(|top| top.generation <= committed && may_be(top));
             if let Some(top) = newest.filter(|top| known.root.generation.is_some_and(|own| own < top.generation)) {
                 let (level, generation) = (Some(top.level), Some(top.generation));
                 known.root = Root { tree: *tree, at: top.logical, level, generation };
@@ -232,7 +233,8 @@ impl Roots {
             let tops = tops(wreck, tree);
             // The newest that is found is the one that is lost, or older.
             let top = tops.iter().find(|top| newest.is_none_or(|newest| top.generation <= newest));
-            let root = match top.filter(|top| is_highest(wreck, top)) {
+            let level = known.and_then(|known| known.root.level);
+            let root = match top.filter(|top| is_highest(wreck, top) && may_be_root(top, level)) {
                 Some(top) => {
                     let (at, generation) = (top.logical, Some(top.generation));
                     Root { tree, at, level: Some(top.level), generation }
@@ -294,6 +296,11 @@ impl Roots {
 fn is_highest(wreck: &Wreck, top: &Found) -> bool {
     let Some(index) = wreck.index() else { return false };
     index.of_tree(TreeId(top.owner)).iter().all(|found| found.level <= top.level || found.generation > top.generation)
+}
+
+/// Whether a found block can stand for a root of this level. A leaf may be one of several, whose root is lost.
+fn may_be_root(top: &Found, level: Option<u8>) -> bool {
+    level.is_none_or(|level| top.level >= level) && (top.level > 0 || level == Some(0))
 }
 
 /// What a tree yields.

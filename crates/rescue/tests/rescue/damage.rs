@@ -147,6 +147,19 @@ fn table(images: u64, first: u64) {
         let (theirs, kernel) = (kept(by_btrfs_restore(&damaged, &scratch)), kept(by_kernel(&damaged)));
         let sum = sums.entry(class).or_default();
         [ours, theirs, kernel, all.len() as u64].iter().zip(sum.iter_mut()).for_each(|(one, sum)| *sum += one);
+        if std::env::var_os("BUTTERFS_RESCUE_SEED").is_some() {
+            let block = ground.read(&ground.base, damage[0].0);
+            println!("owner {:?} level {}", &block[88..96], block[100]);
+            let wreck = scanned(&devices, &scratch).unwrap();
+            for (id, root) in butterfs_rescue::roots::Roots::assemble(&wreck).trees {
+                println!("{id} {:?} {:?}", root.root, root.source);
+            }
+            let sound = by_us(&crate::plain(&[Arc::new(ground.base.snapshot()) as Arc<dyn BlockDevice>]).unwrap()).0;
+            let found = by_us(&wreck).0;
+            for (path, what) in sound.paths.iter().filter(|(_, what)| !found.contents.contains(what)) {
+                println!("missing {} {what:?}, there {:?}", String::from_utf8_lossy(path), found.paths.get(path));
+            }
+        }
         if ours < theirs.max(kernel) {
             println!("seed {number}, {}: ours {ours}, btrfs restore {theirs}, kernel {kernel}", CLASSES[class]);
         }
@@ -176,7 +189,8 @@ fn writable(path: &Path) -> Arc<dyn BlockDevice> {
 #[test]
 fn at_least_as_many_files_are_saved() {
     let images = std::env::var("BUTTERFS_RESCUES").ok().and_then(|text| text.parse().ok()).unwrap_or(18);
-    table(images, 0);
+    let first = std::env::var("BUTTERFS_RESCUE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    table(images, first);
 }
 
 #[test]
