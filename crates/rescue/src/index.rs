@@ -179,17 +179,21 @@ impl Index {
         trees
     }
 
-    /// Leaves of a tree that stand for `window`, none newer than `generation`: of those that overlap the newest counts.
-    pub fn segments(&self, tree: TreeId, window: &KeyRange, generation: u64) -> Vec<Segment> {
-        let mut leaves: Vec<&Found> = self.of(tree, 0).iter().filter(|found| found.generation <= generation).collect();
-        leaves.retain(|found| found.items > 0 && !KeyRange::through(found.first, found.last).and(window).is_empty());
-        leaves.sort_by_key(|found| (u64::MAX - found.generation, found.logical));
-        leaves.dedup_by_key(|found| (found.generation, found.logical));
+    /// Leaves that stand for `window` of a tree: of those that the first of `writers` has written up to a generation the newest
+    /// count where several overlap; what they leave open is filled from the next one.
+    pub fn segments(&self, writers: &[(TreeId, u64)], window: &KeyRange) -> Vec<Segment> {
         let mut taken = Taken::default();
-        for leaf in leaves {
-            let range = KeyRange::through(leaf.first, leaf.last).and(window);
-            for gap in taken.gaps(&range) {
-                taken.0.insert(gap.from, Segment { range: gap, found: *leaf });
+        for (tree, generation) in writers {
+            let own = self.of(*tree, 0).iter().filter(|found| found.generation <= *generation && found.items > 0);
+            let mut leaves: Vec<&Found> =
+                own.filter(|found| !KeyRange::through(found.first, found.last).and(window).is_empty()).collect();
+            leaves.sort_by_key(|found| (u64::MAX - found.generation, found.logical));
+            leaves.dedup_by_key(|found| (found.generation, found.logical));
+            for leaf in leaves {
+                let range = KeyRange::through(leaf.first, leaf.last).and(window);
+                for gap in taken.gaps(&range) {
+                    taken.0.insert(gap.from, Segment { range: gap, found: *leaf });
+                }
             }
         }
         taken.0.into_values().collect()
@@ -254,15 +258,20 @@ mod tests {
     #[test]
     fn the_newest_leaf_counts_where_several_overlap() {
         let index = index_of(&[leaf(9, 10, 20), leaf(8, 1, 30), leaf(7, 25, 40), leaf(12, 1, 100)]);
-        let segments = index.segments(TreeId(5), &KeyRange::ALL, 9);
+        let segments = index.segments(&[(TreeId(5), 9)], &KeyRange::ALL);
         let shown: Vec<_> = segments.iter().map(|one| (one.range.from.objectid, one.found.generation)).collect();
         assert_eq!(shown, [(1, 8), (10, 9), (20, 8), (30, 7)]);
         assert!(segments.windows(2).all(|pair| pair[0].range.end.is_some_and(|end| end <= pair[1].range.from)));
         assert_eq!(segments[2].range.from, key(20).successor());
+        // A snapshot has leaves of its source.
+        let own = Found { owner: 300, ..leaf(11, 12, 18) };
+        let shared = index_of(&[own, leaf(10, 11, 13), leaf(9, 10, 20)]);
+        let both = shared.segments(&[(TreeId(300), 11), (TreeId(5), 9)], &KeyRange::ALL);
+        assert_eq!(both.iter().map(|one| one.found.generation).collect::<Vec<_>>(), [9, 11, 9]);
         let window = KeyRange { from: key(15), end: Some(key(27)) };
-        let inside = index.segments(TreeId(5), &window, 9);
+        let inside = index.segments(&[(TreeId(5), 9)], &window);
         assert_eq!(inside.iter().map(|one| one.found.generation).collect::<Vec<_>>(), [9, 8]);
-        assert!(index.segments(TreeId(6), &KeyRange::ALL, 9).is_empty());
+        assert!(index.segments(&[(TreeId(6), 9)], &KeyRange::ALL).is_empty());
     }
 
     #[test]

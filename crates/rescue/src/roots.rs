@@ -117,7 +117,19 @@ impl Roots {
             roots.learn(key, data, source);
             ControlFlow::Continue(())
         });
+        roots.note_origins(wreck);
         roots
+    }
+
+    /// Tells of which subvolume each snapshot was taken.
+    fn note_origins(&self, wreck: &Wreck) {
+        let items = || self.trees.iter().filter_map(|(id, root)| Some((*id, root.item?)));
+        let by_uuid: FxHashMap<[u8; 16], TreeId> = items().map(|(id, item)| (item.uuid, id)).collect();
+        for (id, item) in items().filter(|(_, item)| item.parent_uuid != [0; 16]) {
+            if let Some(source) = by_uuid.get(&item.parent_uuid).filter(|source| **source != id) {
+                wreck.note_origin(id, *source, item.otransid.get());
+            }
+        }
     }
 
     fn learn(&mut self, key: Key, data: &[u8], source: Source) {
@@ -152,7 +164,8 @@ impl Roots {
             None => Roots::default(),
         };
         let wanted = |roots: &Roots| {
-            let lost = |tree: &TreeId| roots.trees.get(tree).is_none_or(|root| !Tree::new(wreck, root.root).has_root());
+            let is_there = |root: &Root| Tree::new(wreck, *root).has_root() || has_leaves(wreck, root);
+            let lost = |tree: &TreeId| roots.trees.get(tree).is_none_or(|root| !is_there(&root.root));
             [TreeId::FS, TreeId::CSUM].iter().any(lost) || roots.trees.keys().any(lost)
         };
         for (root, source) in all.take(MOST_OLDER) {
@@ -195,7 +208,8 @@ impl Roots {
         for (id, root) in older.trees {
             let can_be_read = |root: &TreeRoot| Tree::new(wreck, root.root).has_root();
             let replaces = match self.trees.get(&id) {
-                Some(known) => !can_be_read(known),
+                // What a scan has found of it is newer than an older root.
+                Some(known) => !can_be_read(known) && !has_leaves(wreck, &known.root),
                 None => !is_whole,
             };
             if replaces && can_be_read(&root) {
@@ -247,7 +261,7 @@ impl Roots {
     }
 
     fn replace_lost(&mut self, wreck: &Wreck, other: TreeRoot) {
-        let can_be_read = |root: &Root| root.at == 0 || Tree::new(wreck, *root).has_root();
+        let can_be_read = |root: &Root| root.at == 0 || Tree::new(wreck, *root).has_root() || has_leaves(wreck, root);
         let is_lost = self.trees.get(&other.root.tree).is_none_or(|known| !can_be_read(&known.root));
         if is_lost && can_be_read(&other.root) {
             self.trees.insert(other.root.tree, other);
@@ -296,6 +310,12 @@ impl Roots {
 fn is_highest(wreck: &Wreck, top: &Found) -> bool {
     let Some(index) = wreck.index() else { return false };
     index.of_tree(TreeId(top.owner)).iter().all(|found| found.level <= top.level || found.generation > top.generation)
+}
+
+/// Whether a scan has found leaves that stand for a lost root with something below it.
+fn has_leaves(wreck: &Wreck, root: &Root) -> bool {
+    let is_node = root.at != 0 && root.level.is_some_and(|level| level > 0);
+    is_node && root.tree.is_subvolume() && !wreck.stand_ins(&Expect::root(root.tree, Logical(root.at), root.level, root.generation)).is_empty()
 }
 
 /// Whether a found block can stand for a root of this level. A leaf may be one of several, whose root is lost.

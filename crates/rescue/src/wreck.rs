@@ -69,6 +69,8 @@ pub struct Wreck {
     index: Option<Index>,
     cache: Cache,
     stand_ins: Mutex<FxHashMap<(u64, u64, u64), Segments>>,
+    /// Of snapshots, the subvolume that they were taken of, and when: they share its leaves.
+    origins: Mutex<FxHashMap<TreeId, (TreeId, u64)>>,
     /// What the user should know about how it was opened, a sentence each.
     pub notes: Vec<String>,
 }
@@ -102,6 +104,7 @@ impl Wreck {
             index: opening.index,
             cache: Cache::default(),
             stand_ins: Mutex::default(),
+            origins: Mutex::default(),
             notes,
         };
         wreck.find_chunks(items, opening.chunk_root);
@@ -357,6 +360,27 @@ impl Wreck {
         block
     }
 
+    /// Remembers of which subvolume a snapshot was taken, and when.
+    pub(crate) fn note_origin(&self, snapshot: TreeId, source: TreeId, generation: u64) {
+        if self.origins.lock().insert(snapshot, (source, generation)).is_none() {
+            self.stand_ins.lock().clear();
+        }
+    }
+
+    /// The trees that have written blocks of a tree, and up to which generation.
+    fn writers(&self, want: &Expect) -> Vec<(TreeId, u64)> {
+        let mut writers = vec![(want.tree, want.generation.unwrap_or(u64::MAX))];
+        let origins = self.origins.lock();
+        while let Some((source, taken)) = origins.get(&writers[writers.len() - 1].0) {
+            if writers.len() == MOST_ORIGINS || writers.iter().any(|(known, _)| known == source) {
+                break;
+            }
+            let until = writers[writers.len() - 1].1.min(*taken);
+            writers.push((*source, until));
+        }
+        writers
+    }
+
     /// Leaves that a scan has found and that stand for what a lost block had.
     pub(crate) fn stand_ins(&self, want: &Expect) -> Segments {
         let Some(index) = &self.index else { return Segments::default() };
@@ -365,13 +389,16 @@ impl Wreck {
         if known.len() > MOST_STAND_INS {
             known.clear();
         }
-        let make = || Arc::new(index.segments(want.tree, &want.window, want.generation.unwrap_or(u64::MAX)));
+        let make = || Arc::new(index.segments(&self.writers(want), &want.window));
         Arc::clone(known.entry(identity).or_insert_with(make))
     }
 }
 
 /// Trees that say where chunks are, beside the chunk tree.
 const OF_CHUNKS: [TreeId; 3] = [TreeId::DEV, TreeId::BLOCK_GROUP, TreeId::EXTENT];
+
+/// Snapshots of snapshots of snapshots.
+const MOST_ORIGINS: usize = 16;
 
 /// Lost blocks whose stand-ins are remembered.
 const MOST_STAND_INS: usize = 256;

@@ -84,8 +84,7 @@ impl Restorer<'_> {
             Some(item) => item.mode.get() & TYPE_MASK == DIRECTORY,
             None => tree.first(Key::new(ino, KeyType::DIR_ITEM, 0), Key::new(ino, KeyType::DIR_INDEX, u64::MAX)).is_some(),
         };
-        let has_content = || tree.first(Key::new(ino, KeyType::EXTENT_DATA, 0), Key::new(ino, KeyType::EXTENT_DATA, u64::MAX)).is_some();
-        if inode.item.is_none() && !is_directory && !has_content() {
+        if inode.item.is_none() && !is_directory && !super::has_content(&tree, ino) {
             return Ok(());
         }
         let place = self.places.iter().find(|(tree, _)| *tree == id).map(|(_, path)| path.clone()).unwrap_or_default();

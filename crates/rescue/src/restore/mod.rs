@@ -23,7 +23,7 @@ use crate::wreck::Wreck;
 use bits::Bits;
 use butterfs_fs::inode::attr::device_numbers;
 use butterfs_ondisk::items::{InodeItem, Timespec, dir_type};
-use butterfs_ondisk::TreeId;
+use butterfs_ondisk::{Key, KeyType, TreeId};
 use rustc_hash::FxHashMap;
 use std::io;
 
@@ -356,6 +356,11 @@ impl<'a> Restorer<'a> {
         }
         let inode = subvolume::inode(&tree, ino);
         self.lose_inode(id, &inode);
+        if inode.item.is_none() && !has_content(&tree, ino) {
+            // A name is all that is left.
+            self.summary.lost += 1;
+            return Ok(None);
+        }
         let attributes = self.attributes(&inode, subvolume::mode_of(kind));
         let has_links = inode.item.is_some_and(|item| item.nlink.get() > 1) || inode.names.len() > 1;
         let made = match attributes.mode & TYPE_MASK {
@@ -490,6 +495,12 @@ impl<'a> Restorer<'a> {
 
 /// The number of the top directory of every subvolume.
 pub const ROOT_DIRECTORY: u64 = 256;
+
+/// Whether any extent of an inode is known.
+fn has_content(tree: &Tree<'_>, ino: u64) -> bool {
+    let key = |offset| Key::new(ino, KeyType::EXTENT_DATA, offset);
+    tree.first(key(0), key(u64::MAX)).is_some()
+}
 
 /// Nothing can be made any more, whatever is ignored.
 fn is_final(error: &io::Error) -> bool {
