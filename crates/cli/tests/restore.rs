@@ -117,7 +117,9 @@ fn a_scan_lists_roots_and_restores_without_superblock_and_chunk_tree() {
     assert!(fs::read_to_string(&bad).unwrap().contains("0x00000000  0x0C800000  +"));
     let json = butterfs(&[&["--format", "json"], &words[..]].concat());
     let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
-    assert!(json["rescue-scan"]["roots"].as_array().unwrap().iter().any(|root| root["tree"] == 5 && root["files"] == 3));
+    assert!(
+        json["rescue-scan"]["roots"].as_array().unwrap().iter().any(|root| root["tree"] == 5 && root["files"] == 3)
+    );
     let saved = scratch.folder("saved");
     let restored = butterfs(&["restore", "-a", "--map", text(&map), text(&broken), text(&saved)]);
     assert_eq!(restored.code, Some(0), "{restored:?}");
@@ -144,7 +146,10 @@ fn commands_that_write_do_what_their_names_say() {
     let asked = butterfs(&["rescue", "super-recover", text(&broken)]);
     assert!(asked.code == Some(1) && asked.stdout.contains("Are you sure? [y/N]: Aborted"), "{asked:?}");
     assert!(fs::read(&broken).unwrap() == damaged);
-    assert_eq!(butterfs_ok(&["rescue", "super-recover", "-y", text(&broken)]), "Recovered bad superblocks successful\n");
+    assert_eq!(
+        butterfs_ok(&["rescue", "super-recover", "-y", text(&broken)]),
+        "Recovered bad superblocks successful\n"
+    );
     assert!(fs::read(&broken).unwrap() == sound);
     let valid = "All supers are valid, no need to recover\n";
     assert_eq!(butterfs_ok(&["rescue", "super-recover", "-y", text(&broken)]), valid);

@@ -152,7 +152,11 @@ impl Family {
         let (level, owner) = (Level(header.level), TreeId(header.owner.get()));
         let (at, generation) = (Logical(header.bytenr.get()), Generation(header.generation.get()));
         let mut node = Node::new_empty(&self.identity(), at, level, generation, owner);
-        if level.get() == 0 { self.collect_items(bytes, &mut node) } else { self.collect_pointers(bytes, &mut node) }
+        if level.get() == 0 {
+            self.collect_items(bytes, &mut node)
+        } else {
+            self.collect_pointers(bytes, &mut node)
+        }
         (!node.is_empty()).then_some(node)
     }
 
@@ -178,7 +182,8 @@ impl Family {
         let most = count_of(bytes).min(pointers_per_node(self.context.nodesize));
         for pointer in bytes[HEADER_LEN..].chunks_exact(KEY_POINTER_LEN).take(most) {
             let Ok((disk_key, rest)) = DiskKey::read_from_prefix(pointer) else { return };
-            let (key, number) = (Key::from(disk_key), |at: usize| u64::from_le_bytes(rest[at..at + 8].try_into().expect("8 bytes")));
+            let (key, number) =
+                (Key::from(disk_key), |at: usize| u64::from_le_bytes(rest[at..at + 8].try_into().expect("8 bytes")));
             let (child, generation) = (number(0), number(8));
             let plausible = child != 0 && child.is_multiple_of(u64::from(self.context.sectorsize)) && generation != 0;
             if plausible && last.is_none_or(|last| last < key) {

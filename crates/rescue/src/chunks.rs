@@ -151,7 +151,9 @@ impl Knowledge {
         let groups = self.groups.iter().filter(|(start, _)| chosen.map.get(Logical(**start)).is_none());
         let known: Vec<u64> = self.extents_by_chunk().into_keys().collect();
         let missing = groups.filter(|(start, _)| !known.contains(start));
-        chosen.lost.extend(missing.map(|(start, _)| format!("chunk {start}: no chunk item and no device extent was found")));
+        chosen
+            .lost
+            .extend(missing.map(|(start, _)| format!("chunk {start}: no chunk item and no device extent was found")));
         chosen
     }
 
@@ -235,7 +237,8 @@ fn proven_order(chunk: Chunk, index: &Index, numbers: &[Option<DeviceId>]) -> Re
             stripe.device == *device && stripe.physical.0.checked_add(piece.depth) == Some(found.physical)
         });
         let Some(extent) = extent else { continue };
-        let stripes: Vec<usize> = (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror).stripe).collect();
+        let stripes: Vec<usize> =
+            (0..layout.mirrors()).map(|mirror| layout.stripe_address(&piece, mirror).stripe).collect();
         let free = stripes.iter().find(|stripe| places[**stripe].is_none());
         if !stripes.iter().any(|stripe| places[*stripe] == Some(extent)) {
             let free = *free.ok_or("its tree blocks contradict each other about the order of its stripes")?;
@@ -254,7 +257,12 @@ fn proven_order(chunk: Chunk, index: &Index, numbers: &[Option<DeviceId>]) -> Re
 
 /// The number of each device that has no superblock, by its place on the command line: the only one that is left, or the one
 /// on whose stripes of `map` tree blocks were found on it.
-pub fn number_devices(known: &[Option<DeviceId>], all: &[DeviceId], chunks: &[Chunk], index: &Index) -> Vec<Option<DeviceId>> {
+pub fn number_devices(
+    known: &[Option<DeviceId>],
+    all: &[DeviceId],
+    chunks: &[Chunk],
+    index: &Index,
+) -> Vec<Option<DeviceId>> {
     let mut numbers = known.to_vec();
     for place in 0..numbers.len() {
         if numbers[place].is_some() {
@@ -263,7 +271,10 @@ pub fn number_devices(known: &[Option<DeviceId>], all: &[DeviceId], chunks: &[Ch
         let free: Vec<DeviceId> = all.iter().copied().filter(|id| !numbers.contains(&Some(*id))).collect();
         numbers[place] = match free[..] {
             [only] => Some(only),
-            _ => free.into_iter().max_by_key(|id| votes(place, *id, chunks, index)).filter(|id| votes(place, *id, chunks, index) > 0),
+            _ => free
+                .into_iter()
+                .max_by_key(|id| votes(place, *id, chunks, index))
+                .filter(|id| votes(place, *id, chunks, index) > 0),
         };
     }
     numbers

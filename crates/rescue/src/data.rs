@@ -140,7 +140,8 @@ impl<'a> Reader<'a> {
         let mut reaches_beyond = false;
         let sector = self.tree.wreck.sectorsize();
         let (bad_items, losses) = subvolume::extents(&self.tree, ino, &mut |Extent { extent, .. }| {
-            let has_data = extent.kind == ExtentKind::Inline || (extent.kind == ExtentKind::Regular && !extent.is_hole());
+            let has_data =
+                extent.kind == ExtentKind::Inline || (extent.kind == ExtentKind::Regular && !extent.is_hole());
             let until = match extent.kind {
                 ExtentKind::Inline => extent.ram_bytes.min(sector),
                 _ => extent.end(),
@@ -172,12 +173,17 @@ impl<'a> Reader<'a> {
         let longest = if extent.compression == 0 { LARGEST_EXTENT } else { LARGEST_PACKED };
         let wreck = self.tree.wreck;
         let ends = [extent.at.0, extent.at.0 + extent.disk_len.saturating_sub(1)];
-        let is_sized = (1..=longest).contains(&extent.disk_len) && (extent.compression == 0 || extent.ram_bytes <= longest);
+        let is_sized =
+            (1..=longest).contains(&extent.disk_len) && (extent.compression == 0 || extent.ram_bytes <= longest);
         is_sized && ends.into_iter().any(|at| wreck.has_storage(Logical(at)))
     }
 
     /// Hands the bytes of all ranges to `take`.
-    pub fn read(&mut self, content: &Content, take: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<Outcome> {
+    pub fn read(
+        &mut self,
+        content: &Content,
+        take: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Outcome> {
         let bad_items = content.bad_items;
         let mut outcome = Outcome { lost_blocks: content.losses.blocks, bad_items, ..Outcome::default() };
         let covered: u64 = content.ranges.iter().map(|range| range.end - range.start).sum();

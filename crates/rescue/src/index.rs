@@ -283,7 +283,9 @@ mod tests {
         assert!(all.len() <= 1000);
         let index = all.into_index(0);
         assert!(index.forgotten_before > 8000);
-        assert!((index.forgotten_before..=10_000).all(|one| index.of(TreeId(5), 0).iter().any(|f| f.generation == one)));
+        assert!(
+            (index.forgotten_before..=10_000).all(|one| index.of(TreeId(5), 0).iter().any(|f| f.generation == one))
+        );
         // Also where no generation is older than others.
         let mut same = Collection::new(Limit(1000));
         (0..10_000).for_each(|number| same.add(leaf(7, number, number)));

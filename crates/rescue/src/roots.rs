@@ -240,7 +240,8 @@ impl Roots {
     /// Trees that only a scan knows; where no root of a tree is left, all of its leaves.
     fn complete_by_found(&mut self, wreck: &Wreck) {
         let Some(index) = wreck.index() else { return };
-        let trees: Vec<TreeId> = index.trees().into_iter().filter(|tree| tree.is_subvolume() || *tree == TreeId::CSUM).collect();
+        let trees: Vec<TreeId> =
+            index.trees().into_iter().filter(|tree| tree.is_subvolume() || *tree == TreeId::CSUM).collect();
         for tree in trees {
             let known = self.trees.get(&tree);
             let newest = known.and_then(|known| known.root.generation);
@@ -315,7 +316,9 @@ fn is_highest(wreck: &Wreck, top: &Found) -> bool {
 /// Whether a scan has found leaves that stand for a lost root with something below it.
 fn has_leaves(wreck: &Wreck, root: &Root) -> bool {
     let is_node = root.at != 0 && root.level.is_some_and(|level| level > 0);
-    is_node && root.tree.is_subvolume() && !wreck.stand_ins(&Expect::root(root.tree, Logical(root.at), root.level, root.generation)).is_empty()
+    is_node
+        && root.tree.is_subvolume()
+        && !wreck.stand_ins(&Expect::root(root.tree, Logical(root.at), root.level, root.generation)).is_empty()
 }
 
 /// Whether a found block can stand for a root of this level. A leaf may be one of several, whose root is lost.

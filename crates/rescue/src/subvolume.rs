@@ -154,8 +154,10 @@ fn extended_references(mut payload: &[u8]) -> impl Iterator<Item = (u64, Vec<u8>
 pub fn extents(tree: &Tree<'_>, ino: u64, visit: &mut dyn FnMut(Extent) -> ControlFlow<()>) -> (u64, Losses) {
     let (mut bad, mut end) = (0, 0);
     let sector = tree.wreck.sectorsize();
-    let losses = tree.scan_object(ino, KeyType::EXTENT_DATA, KeyType::EXTENT_DATA, &mut |key, data, _| {
-        match FileExtent::parse(key, data, sector) {
+    let losses =
+        tree.scan_object(ino, KeyType::EXTENT_DATA, KeyType::EXTENT_DATA, &mut |key, data, _| match FileExtent::parse(
+            key, data, sector,
+        ) {
             Ok(extent) if extent.start >= end => {
                 end = extent.end();
                 let is_inline = extent.kind == butterfs_fs::file_extent::ExtentKind::Inline;
@@ -167,8 +169,7 @@ pub fn extents(tree: &Tree<'_>, ino: u64, visit: &mut dyn FnMut(Extent) -> Contr
                 bad += 1;
                 ControlFlow::Continue(())
             }
-        }
-    });
+        });
     (bad, losses)
 }
 

@@ -3,8 +3,8 @@
 //! Nothing is written here.
 
 use butterfs_device::BlockDevice;
-use butterfs_ondisk::superblock::{MAGIC, OFFSETS, SUPERBLOCK_LEN, Superblock};
 use butterfs_ondisk::Physical;
+use butterfs_ondisk::superblock::{MAGIC, OFFSETS, SUPERBLOCK_LEN, Superblock};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -27,7 +27,8 @@ pub struct SuperblockCopy {
 pub fn copies(devices: &[Arc<dyn BlockDevice>]) -> Vec<SuperblockCopy> {
     let places = devices.iter().enumerate().flat_map(|(number, device)| {
         let len = device.len();
-        let places = OFFSETS.iter().enumerate().filter(move |(_, at)| at.0.saturating_add(SUPERBLOCK_LEN as u64) <= len);
+        let places =
+            OFFSETS.iter().enumerate().filter(move |(_, at)| at.0.saturating_add(SUPERBLOCK_LEN as u64) <= len);
         places.map(move |(copy, at)| (number, copy, *at))
     });
     places.map(|(device, copy, at)| read_copy(&*devices[device], device, copy, at)).collect()
@@ -53,7 +54,8 @@ fn remains(bytes: &[u8]) -> Option<Box<Superblock>> {
 /// The superblock that counts: the newest valid one, of a tie the earliest copy. Else what remains of a damaged one.
 pub fn ruling(copies: &[SuperblockCopy]) -> Option<(&SuperblockCopy, &Superblock)> {
     let valid = copies.iter().filter_map(|copy| Some((copy, &**copy.content.as_ref().ok()?)));
-    let newest = valid.max_by_key(|(copy, sb)| (sb.generation.get(), sb.log_root.get() != 0, std::cmp::Reverse(copy.copy)));
+    let newest =
+        valid.max_by_key(|(copy, sb)| (sb.generation.get(), sb.log_root.get() != 0, std::cmp::Reverse(copy.copy)));
     newest.or_else(|| copies.iter().find_map(|copy| Some((copy, &**copy.remains.as_ref()?))))
 }
 

@@ -116,7 +116,10 @@ pub fn find(wreck: &Wreck, roots: &Roots, wanted: &Wanted) -> Result<Vec<Deleted
 fn older_trees(wreck: &Wreck, roots: &Roots) -> Vec<(TreeId, Root, Option<Root>)> {
     let mut older = Vec::new();
     let known = |tree: TreeId, root: &Root| {
-        roots.trees.get(&tree).is_some_and(|current| current.root.at == root.at && current.root.generation == root.generation)
+        roots
+            .trees
+            .get(&tree)
+            .is_some_and(|current| current.root.at == root.at && current.root.generation == root.generation)
     };
     for (root, source) in root_trees(wreck) {
         let then = Roots::of(wreck, root, source);
@@ -127,7 +130,8 @@ fn older_trees(wreck: &Wreck, roots: &Roots) -> Vec<(TreeId, Root, Option<Root>)
     }
     let sb = wreck.superblock();
     for slot in sb.super_roots.iter().filter(|slot| slot.fs_root.get() != 0) {
-        let root = |tree, at: u64, level, generation: u64| Root { tree, at, level: Some(level), generation: Some(generation) };
+        let root =
+            |tree, at: u64, level, generation: u64| Root { tree, at, level: Some(level), generation: Some(generation) };
         let own = root(TreeId::FS, slot.fs_root.get(), slot.fs_root_level, slot.fs_root_gen.get());
         let sums = root(TreeId::CSUM, slot.csum_root.get(), slot.csum_root_level, slot.csum_root_gen.get());
         if !known(TreeId::FS, &own) {
@@ -138,7 +142,8 @@ fn older_trees(wreck: &Wreck, roots: &Roots) -> Vec<(TreeId, Root, Option<Root>)
         for tree in index.trees().into_iter().filter(|tree| tree.is_subvolume()) {
             for top in tops(wreck, tree) {
                 let sums = tops(wreck, TreeId::CSUM).into_iter().find(|sums| sums.generation <= top.generation);
-                let of = |tree, at, level, generation| Root { tree, at, level: Some(level), generation: Some(generation) };
+                let of =
+                    |tree, at, level, generation| Root { tree, at, level: Some(level), generation: Some(generation) };
                 let sums = sums.map(|sums| of(TreeId::CSUM, sums.logical, sums.level, sums.generation));
                 let own = of(tree, top.logical, top.level, top.generation);
                 if !known(tree, &own) && index.of_tree(tree).iter().any(|found| found.level > 0) == (top.level > 0) {
@@ -176,14 +181,23 @@ impl<'a> Search<'a> {
         Search { wreck, current, tree, known, judged: FxHashSet::default() }
     }
 
-    fn look(&mut self, root: Root, checksums: Option<Root>, name: &Option<Regex>, wanted: &Wanted, found: &mut Vec<Deleted>) {
+    fn look(
+        &mut self,
+        root: Root,
+        checksums: Option<Root>,
+        name: &Option<Regex>,
+        wanted: &Wanted,
+        found: &mut Vec<Deleted>,
+    ) {
         let moment = Moment { root, checksums };
         let tree = Tree::new(self.wreck, root);
         let mut inodes = Vec::new();
         let collect = |key: Key, data: &[u8], inodes: &mut Vec<(u64, InodeItem)>| {
             let item = InodeItem::read_from_prefix(data).ok().map(|(item, _)| item);
             let regular = |item: &InodeItem| item.mode.get() & TYPE_MASK == REGULAR && item.nlink.get() > 0;
-            inodes.extend(item.filter(|item| key.kind == KeyType::INODE_ITEM && regular(item)).map(|item| (key.objectid, item)));
+            inodes.extend(
+                item.filter(|item| key.kind == KeyType::INODE_ITEM && regular(item)).map(|item| (key.objectid, item)),
+            );
         };
         if root.at != 0 {
             tree.blocks(&mut |block, _| {
@@ -203,7 +217,8 @@ impl<'a> Search<'a> {
             }
         }
         for (ino, item) in inodes {
-            if found.len() < MOST_FOUND && self.judged.insert((ino, item.generation.get())) && !self.exists(ino, &item) {
+            if found.len() < MOST_FOUND && self.judged.insert((ino, item.generation.get())) && !self.exists(ino, &item)
+            {
                 found.extend(self.judge(&tree, moment, ino, name, wanted));
             }
         }
@@ -216,7 +231,14 @@ impl<'a> Search<'a> {
         known.is_some_and(|known| known.generation == item.generation && known.nlink.get() > 0)
     }
 
-    fn judge(&self, tree: &Tree<'a>, moment: Moment, ino: u64, name: &Option<Regex>, wanted: &Wanted) -> Option<Deleted> {
+    fn judge(
+        &self,
+        tree: &Tree<'a>,
+        moment: Moment,
+        ino: u64,
+        name: &Option<Regex>,
+        wanted: &Wanted,
+    ) -> Option<Deleted> {
         let inode = subvolume::inode(tree, ino);
         let path = path_of(tree, ino, &inode);
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();

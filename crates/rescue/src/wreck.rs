@@ -228,9 +228,8 @@ impl Wreck {
         let sb = &self.superblock;
         let own = (sb.chunk_root.get(), Some(sb.chunk_root_level), Some(sb.chunk_root_generation.get()));
         let slots = sb.super_roots.iter().filter(|slot| slot.chunk_root.get() != 0);
-        let older = slots.map(|slot| {
-            (slot.chunk_root.get(), Some(slot.chunk_root_level), Some(slot.chunk_root_gen.get()))
-        });
+        let older =
+            slots.map(|slot| (slot.chunk_root.get(), Some(slot.chunk_root_level), Some(slot.chunk_root_gen.get())));
         let mut roots: Vec<_> = [own].into_iter().chain(older).collect();
         let mut seen = FxHashSet::default();
         roots.retain(|(at, _, generation)| *at != 0 && seen.insert((*at, *generation)));
@@ -326,7 +325,9 @@ impl Wreck {
             best.as_ref().is_some_and(|best| best.quality == Quality::Good)
         };
         for copy in 0..self.volume.copies(want.at) {
-            if self.volume.read_copy(want.at, copy, &mut bytes).is_ok() && better(self.family.grade(&bytes, want), &mut best) {
+            if self.volume.read_copy(want.at, copy, &mut bytes).is_ok()
+                && better(self.family.grade(&bytes, want), &mut best)
+            {
                 return best;
             }
         }
@@ -464,7 +465,9 @@ fn refuse_unknown(sb: &Superblock, ignored: u64) -> Result<()> {
         return Ok(());
     }
     let names = describe(unknown, incompat::NAMES);
-    error(format!("the filesystem has features that are not known here: {names} (--ignore-feature NAME reads it all the same)"))
+    error(format!(
+        "the filesystem has features that are not known here: {names} (--ignore-feature NAME reads it all the same)"
+    ))
 }
 
 /// The bit of a feature, by its name or as a number; `None`: there is none of that name.

@@ -37,7 +37,8 @@ fn open_for_writing(paths: &[PathBuf], opening: Opening) -> Result<(Vec<Arc<dyn 
 }
 
 fn writable(paths: &[PathBuf]) -> Result<Vec<Arc<dyn BlockDevice>>, CliError> {
-    let open = |path: &PathBuf| Ok(Arc::new(FileDevice::open(path, &FileOptions::read_write())?) as Arc<dyn BlockDevice>);
+    let open =
+        |path: &PathBuf| Ok(Arc::new(FileDevice::open(path, &FileOptions::read_write())?) as Arc<dyn BlockDevice>);
     paths.iter().map(open).collect()
 }
 

@@ -29,7 +29,9 @@ use telling::Teller;
 /// damaged file is named. Without -x, -m and -S extended attributes, owners and times, and symbolic links are left out, as
 /// btrfs restore does; --all takes everything.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Exit codes: 0 everything was restored, 1 failure or something is missing, 2 the command line makes no sense")]
+#[command(
+    after_help = "Exit codes: 0 everything was restored, 1 failure or something is missing, 2 the command line makes no sense"
+)]
 pub struct Args {
     /// Only list what would be restored
     #[arg(short = 'D', long)]
@@ -168,7 +170,8 @@ impl Args {
         let Some(generation) = self.generation else { return Ok(None) };
         let known = root_trees(wreck);
         let older = known.iter().filter(|(root, _)| root.generation.is_some_and(|own| own <= generation));
-        let newest = older.filter(|(root, _)| Tree::new(wreck, *root).has_root()).max_by_key(|(root, _)| root.generation);
+        let newest =
+            older.filter(|(root, _)| Tree::new(wreck, *root).has_root()).max_by_key(|(root, _)| root.generation);
         let none = || CliError::failed(format!("no root tree of generation {generation} or before is left"));
         newest.copied().map(Some).ok_or_else(none)
     }
@@ -204,13 +207,15 @@ impl Args {
             return Err(CliError::failed(format!("failed to read root {tree}: No such file or directory")));
         };
         if root.source != RootSource::Current && self.fs_location.is_none() && root.source != RootSource::Asked {
-            let generation = root.root.generation.map_or(String::new(), |generation| format!(", generation {generation}"));
+            let generation =
+                root.root.generation.map_or(String::new(), |generation| format!(", generation {generation}"));
             report::warn(&format!("the root of tree {tree} is that of {}{generation}", root.source));
         }
         let view = Tree::new(wreck, root.root);
         if !view.has_root() && root.root.at != 0 && wreck.index().is_none() {
-            return Err(CliError::failed(format!("the root of tree {tree} at {} cannot be read", root.root.at))
-                .hint("'butterfs rescue scan DEVICE --map FILE' finds what is left of it, and '--map FILE' uses that"));
+            return Err(CliError::failed(format!("the root of tree {tree} at {} cannot be read", root.root.at)).hint(
+                "'butterfs rescue scan DEVICE --map FILE' finds what is left of it, and '--map FILE' uses that",
+            ));
         }
         if !self.find_dir {
             return Ok((tree, ROOT_DIRECTORY));
@@ -282,7 +287,8 @@ impl Args {
             Some(_) if to_stdout => Some(Box::new(BufWriter::new(std::io::stdout()))),
             Some(path) => {
                 let file = std::fs::File::create_new(path);
-                let file = file.map_err(|error| CliError::failed(format!("cannot create {}: {error}", path.display())))?;
+                let file =
+                    file.map_err(|error| CliError::failed(format!("cannot create {}: {error}", path.display())))?;
                 Some(Box::new(BufWriter::with_capacity(1 << 20, file)))
             }
         };

@@ -45,7 +45,14 @@ pub fn plan(wreck: &Wreck) -> Result<Plan> {
     let tree = |id: TreeId| roots.trees.get(&id).map(|root| Tree::new(wreck, root.root));
     let devices = tree(TreeId::DEV).ok_or_else(|| Error("the device tree is lost".to_owned()))?;
     let extents = device_extents(&devices)?;
-    let mut plan = Plan { chunks: Vec::new(), lost: Vec::new(), is_sound: false, items: Vec::new(), places: Vec::new(), uuid: [0; 16] };
+    let mut plan = Plan {
+        chunks: Vec::new(),
+        lost: Vec::new(),
+        is_sound: false,
+        items: Vec::new(),
+        places: Vec::new(),
+        uuid: [0; 16],
+    };
     for (start, places) in &extents {
         match wreck.chunks().map.get(Logical(*start)).filter(|chunk| chunk.start.0 == *start) {
             Some(chunk) if is_confirmed(chunk, places) => plan.chunks.push(chunk.clone()),
@@ -109,7 +116,8 @@ fn device_items(wreck: &Wreck, extents: &Extents) -> Vec<DevItem> {
 fn is_sound(wreck: &Wreck, plan: &Plan) -> bool {
     let sb = wreck.superblock();
     let (at, level, generation) = sb.chunk_tree_root();
-    let root = crate::tree::Root { tree: TreeId::CHUNK, at: at.0, level: Some(level.0), generation: Some(generation.0) };
+    let root =
+        crate::tree::Root { tree: TreeId::CHUNK, at: at.0, level: Some(level.0), generation: Some(generation.0) };
     let mut missing: BTreeMap<u64, &Chunk> = plan.chunks.iter().map(|chunk| (chunk.start.0, chunk)).collect();
     let limits = butterfs_ondisk::chunk::ChunkLimits::from(sb);
     let losses = Tree::new(wreck, root).scan(Key::MIN, Key::MAX, &mut |key, data, _| {
@@ -128,7 +136,8 @@ fn blocks_of_chunk_tree(roots: &Roots, wreck: &Wreck) -> Result<Vec<(Logical, u8
     let tree = Tree::new(wreck, root.root);
     let mut blocks = Vec::new();
     for chunk in wreck.chunks().map.iter().filter(|chunk| chunk.kind & bits::SYSTEM != 0) {
-        let (first, last) = (Key::new(chunk.start.0, KeyType(0), 0), Key::new(chunk.end().0 - 1, KeyType(255), u64::MAX));
+        let (first, last) =
+            (Key::new(chunk.start.0, KeyType(0), 0), Key::new(chunk.end().0 - 1, KeyType(255), u64::MAX));
         let losses = tree.scan(first, last, &mut |key, data, _| {
             blocks.extend(block_of(key, data));
             ControlFlow::Continue(())
@@ -168,7 +177,8 @@ pub fn apply(plan: &Plan, wreck: &Wreck, devices: &[Arc<dyn BlockDevice>]) -> Re
     }
     let (root, level, generation) = nodes.first().copied().unwrap_or(leaves[0]);
     if let [(at, level, generation)] = nodes[..] {
-        let mut node = Node::new_empty(&wreck.identity(plan.uuid), at, Level(level), Generation(generation), TreeId::CHUNK);
+        let mut node =
+            Node::new_empty(&wreck.identity(plan.uuid), at, Level(level), Generation(generation), TreeId::CHUNK);
         for leaf in &blocks {
             let first = leaf.first_key().expect("a leaf that was filled");
             node.insert_pointer(node.nritems(), first, leaf.at(), leaf.generation());
@@ -190,7 +200,8 @@ pub fn apply(plan: &Plan, wreck: &Wreck, devices: &[Arc<dyn BlockDevice>]) -> Re
 }
 
 fn items_of(plan: &Plan) -> Vec<(Key, Vec<u8>)> {
-    let device = |item: &DevItem| (Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, item.devid.get()), item.as_bytes().to_vec());
+    let device =
+        |item: &DevItem| (Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, item.devid.get()), item.as_bytes().to_vec());
     let mut items: Vec<(Key, Vec<u8>)> = plan.items.iter().map(device).collect();
     items.extend(plan.chunks.iter().map(|chunk| (chunk.key(), chunk.encode())));
     items.sort_by_key(|(key, _)| *key);

@@ -50,7 +50,8 @@ impl<'a> Writer<'a> {
     /// Rewrites a tree block in all of its copies, one after the other.
     pub fn write_block(&self, at: Logical, bytes: &[u8]) -> Result<()> {
         let map = &self.wreck.chunks().map;
-        let chunk = map.get_range(at, bytes.len() as u64).ok_or_else(|| Error(format!("no chunk holds the block {at}")))?;
+        let chunk =
+            map.get_range(at, bytes.len() as u64).ok_or_else(|| Error(format!("no chunk holds the block {at}")))?;
         let layout = Layout::of(chunk).map_err(Error)?;
         if layout.parity() > 0 {
             return error(format!("the block {at} lies in a chunk with parity, which is not rewritten in place"));

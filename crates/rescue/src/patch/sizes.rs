@@ -6,8 +6,8 @@ use crate::tree::{Root, Tree};
 use crate::wreck::Wreck;
 use crate::{Error, Result, error};
 use butterfs_device::BlockDevice;
-use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::items::{DevExtent, DevItem};
+use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,7 +27,10 @@ pub fn plan(wreck: &Wreck) -> Result<Plan> {
     let sector = wreck.sectorsize();
     let (mut plan, mut sum) = (Plan::default(), 0u64);
     let tree = chunk_tree(wreck);
-    let (first, last) = (Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, 0), Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, u64::MAX));
+    let (first, last) = (
+        Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, 0),
+        Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, u64::MAX),
+    );
     let losses = tree.scan(first, last, &mut |key, data, _| {
         if let Ok((item, _)) = DevItem::read_from_prefix(data) {
             let old = item.total_bytes.get();
@@ -83,7 +86,8 @@ pub fn apply(plan: &Plan, wreck: &Wreck, devices: &[Arc<dyn BlockDevice>]) -> Re
         let mut changed = false;
         for (id, _, new) in &plan.devices {
             if let Ok(slot) = node.find(Key::new(objectid::DEV_ITEMS, KeyType::DEV_ITEM, *id)) {
-                let (item, _) = DevItem::mut_from_prefix(node.item_mut(slot)).map_err(|_| Error("a device item is too short".to_owned()))?;
+                let (item, _) = DevItem::mut_from_prefix(node.item_mut(slot))
+                    .map_err(|_| Error("a device item is too short".to_owned()))?;
                 item.total_bytes = (*new).into();
                 changed = true;
             }

@@ -64,7 +64,8 @@ fn name(wreck: &Wreck, roots: &Roots, found: &mut [Bad]) {
         let tree = Tree::new(wreck, root.root);
         let mut hits: Vec<(usize, u64)> = Vec::new();
         tree.scan(Key::MIN, Key::MAX, &mut |key, data, _| {
-            let extent = FileExtent::parse(key, data, wreck.sectorsize()).ok().filter(|_| key.kind == KeyType::EXTENT_DATA);
+            let extent =
+                FileExtent::parse(key, data, wreck.sectorsize()).ok().filter(|_| key.kind == KeyType::EXTENT_DATA);
             if let Some(extent) = extent.filter(FileExtent::is_on_disk) {
                 let range = extent.at.0..extent.at.0.saturating_add(extent.disk_len);
                 hits.extend(places.range(range).map(|(_, number)| (*number, key.objectid)));
@@ -106,7 +107,8 @@ pub fn accept(wreck: &Wreck, devices: &[Arc<dyn BlockDevice>], at: Logical, mirr
     for mut leaf in leaves {
         for slot in 0..leaf.nritems() {
             let (key, len) = (leaf.key(slot), leaf.item_len(slot) as u64 / width as u64 * sector);
-            let inside = at.0.checked_sub(key.offset).filter(|inside| *inside < len && key.kind == KeyType::EXTENT_CSUM);
+            let inside =
+                at.0.checked_sub(key.offset).filter(|inside| *inside < len && key.kind == KeyType::EXTENT_CSUM);
             if let Some(inside) = inside {
                 let start = (inside / sector) as usize * width;
                 leaf.item_mut(slot)[start..start + width].copy_from_slice(&digest[..width]);

@@ -82,7 +82,9 @@ impl Restorer<'_> {
         let inode = subvolume::inode(&tree, ino);
         let is_directory = match inode.item {
             Some(item) => item.mode.get() & TYPE_MASK == DIRECTORY,
-            None => tree.first(Key::new(ino, KeyType::DIR_ITEM, 0), Key::new(ino, KeyType::DIR_INDEX, u64::MAX)).is_some(),
+            None => {
+                tree.first(Key::new(ino, KeyType::DIR_ITEM, 0), Key::new(ino, KeyType::DIR_INDEX, u64::MAX)).is_some()
+            }
         };
         if inode.item.is_none() && !is_directory && !super::has_content(&tree, ino) {
             return Ok(());
@@ -143,7 +145,8 @@ impl Restorer<'_> {
             at = ino;
         }
         names.reverse();
-        let top = [b"lost+found".to_vec(), format!("{}-{at}", if at == ino { "inode" } else { "directory" }).into_bytes()];
+        let top =
+            [b"lost+found".to_vec(), format!("{}-{at}", if at == ino { "inode" } else { "directory" }).into_bytes()];
         [place, &top[..], &names[..]].concat()
     }
 }

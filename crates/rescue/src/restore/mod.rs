@@ -374,7 +374,14 @@ impl<'a> Restorer<'a> {
         Ok(made)
     }
 
-    fn file(&mut self, id: TreeId, ino: u64, inode: &Inode, attributes: &Attributes, path: &Path) -> io::Result<Option<Made>> {
+    fn file(
+        &mut self,
+        id: TreeId,
+        ino: u64,
+        inode: &Inode,
+        attributes: &Attributes,
+        path: &Path,
+    ) -> io::Result<Option<Made>> {
         let (wanted, most) = (self.wanted, self.wanted.most_bytes);
         (self.tell)(Event::Restoring(path));
         let Some(reader) = self.reader(id) else { return Ok(None) };

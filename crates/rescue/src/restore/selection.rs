@@ -59,7 +59,9 @@ mod tests {
     fn patterns_match_every_level_and_paths_what_is_below() {
         let pattern = Selection::default().matching("^/(|dir(|/deep(|/.*)))$", false).unwrap();
         let below = Selection::default().below(b"/dir/deep/");
-        for (text, expected) in [("dir", true), ("dir/deep", true), ("dir/deep/x/y", true), ("dir/f", false), ("f", false)] {
+        for (text, expected) in
+            [("dir", true), ("dir/deep", true), ("dir/deep/x/y", true), ("dir/f", false), ("f", false)]
+        {
             assert_eq!((pattern.takes(&path(text)), below.takes(&path(text))), (expected, expected), "{text}");
         }
         let case = Selection::default().matching("^/DIR$", true).unwrap();

@@ -23,7 +23,8 @@ impl Ddrescue {
     /// Reads a map. Parts that were not tried at all may be read; parts whose reading failed may not.
     pub fn parse(text: &str) -> Result<Ddrescue> {
         let mut bad: Vec<Range<u64>> = Vec::new();
-        let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#') && !line.trim().is_empty());
+        let mut lines =
+            text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#') && !line.trim().is_empty());
         let first = lines.next().ok_or_else(|| Error("the map has no status line".to_owned()))?;
         if first.1.split_whitespace().count() < 2 {
             return error(format!("line {}: a status line has a position and a status", first.0 + 1));
@@ -85,7 +86,9 @@ impl Ddrescue {
     /// The text of a map of `len` bytes, of which `done` were read.
     pub fn text(&self, len: u64, done: u64) -> String {
         let status = if done >= len { '+' } else { '?' };
-        let mut text = format!("# Mapfile. Created by butterfs rescue scan\n# current_pos  current_status  current_pass\n0x{done:08X}     {status}               1\n#      pos        size  status\n");
+        let mut text = format!(
+            "# Mapfile. Created by butterfs rescue scan\n# current_pos  current_status  current_pass\n0x{done:08X}     {status}               1\n#      pos        size  status\n"
+        );
         let mut line = |range: Range<u64>, status: char| {
             if !range.is_empty() {
                 text.push_str(&format!("0x{:08X}  0x{:08X}  {status}\n", range.start, range.end - range.start));
@@ -118,7 +121,9 @@ mod tests {
     fn maps_of_ddrescue_are_read() {
         let map = Ddrescue::parse(MAP).unwrap();
         assert_eq!(map.bad(), [0x117000..0x117200, 0x117200..0x118200, 0x118200..0x120000]);
-        assert!(map.is_good(&(0..0x117000)) && !map.is_good(&(0x116000..0x117001)) && map.is_good(&(0x120000..0x200000)));
+        assert!(
+            map.is_good(&(0..0x117000)) && !map.is_good(&(0x116000..0x117001)) && map.is_good(&(0x120000..0x200000))
+        );
         for bad in ["", "0 +\n0 1\n", "0 +\nx 1 +\n", "0 +\n0 1 !\n", "0 +\n0xFFFFFFFFFFFFFFFF 2 -\n"] {
             assert!(Ddrescue::parse(bad).is_err(), "{bad:?}");
         }

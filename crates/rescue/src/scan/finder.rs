@@ -5,8 +5,8 @@
 
 use crate::block::Family;
 use crate::index::Found;
-use crate::roots::files_in;
 use crate::key::KeyRange;
+use crate::roots::files_in;
 use crate::wreck::Identity;
 use butterfs_ondisk::ChecksumKind;
 use butterfs_ondisk::header::{HEADER_LEN, Header};

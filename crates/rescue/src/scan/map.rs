@@ -136,7 +136,8 @@ impl Map {
             1 => {
                 let fsid = rest.bytes(16)?.try_into().ok()?;
                 let (nodesize, checksum) = (rest.u32()?, ChecksumKind::from_raw(rest.u16()?)?);
-                let legal = nodesize.is_power_of_two() && (4096..=65536).contains(&nodesize) && self.identities.len() < 255;
+                let legal =
+                    nodesize.is_power_of_two() && (4096..=65536).contains(&nodesize) && self.identities.len() < 255;
                 legal.then(|| self.identities.push(Identity { fsid, nodesize, checksum }))?;
             }
             2 => {
@@ -158,7 +159,14 @@ impl Map {
         Some(())
     }
 
-    pub(super) fn add(&mut self, device: usize, done: u64, found: &[Found], bad: &[Range<u64>], identities: &[Identity]) {
+    pub(super) fn add(
+        &mut self,
+        device: usize,
+        done: u64,
+        found: &[Found],
+        bad: &[Range<u64>],
+        identities: &[Identity],
+    ) {
         self.identities = identities.to_vec();
         self.devices[device].done = done;
         extend(&mut self.devices[device].bad, bad);
@@ -264,7 +272,8 @@ impl Writer {
 }
 
 fn encode(found: &Found, into: &mut Vec<u8>) {
-    let Found { owner, logical, generation, physical, first, last, bytes, files, items, level, family, device: _ } = *found;
+    let Found { owner, logical, generation, physical, first, last, bytes, files, items, level, family, device: _ } =
+        *found;
     [owner, logical, generation, physical].iter().for_each(|number| into.extend(number.to_le_bytes()));
     into.extend_from_slice(DiskKey::from(first).as_bytes());
     into.extend_from_slice(DiskKey::from(last).as_bytes());

@@ -60,7 +60,8 @@ pub fn scan(
     settings: &Settings,
     tell: &mut dyn FnMut(Progress),
 ) -> Result<Map> {
-    let states = devices.iter().map(|device| DeviceState { name: device.name(), len: device.len(), done: 0, bad: Vec::new() });
+    let states =
+        devices.iter().map(|device| DeviceState { name: device.name(), len: device.len(), done: 0, bad: Vec::new() });
     let (mut map, mut file) = Map::resume(path, states.collect(), settings.limit)?;
     let mut finder = Finder::new(map.identities().to_vec());
     for identity in identities(devices) {
@@ -181,7 +182,8 @@ fn push(bad: &mut Vec<Range<u64>>, range: Range<u64>) {
 impl Map {
     /// What one of the filesystems has: that of a superblock with this UUID in its blocks, else the one with most blocks.
     pub fn into_index(self, fsid: Option<[u8; 16]>) -> Result<(crate::Index, Identity)> {
-        let count = |number: usize| self.collection().iter().filter(|found| usize::from(found.family) == number).count();
+        let count =
+            |number: usize| self.collection().iter().filter(|found| usize::from(found.family) == number).count();
         let all = self.identities();
         let by_fsid = fsid.and_then(|fsid| all.iter().position(|identity| identity.fsid == fsid));
         let by_count = || (0..all.len()).max_by_key(|number| count(*number)).filter(|number| count(*number) > 0);

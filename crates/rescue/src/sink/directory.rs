@@ -74,7 +74,11 @@ impl Directory {
     }
 
     /// Has `make` make something with a name that nothing has; what has it stays or makes room.
-    fn make<T>(&mut self, path: &Path, make: impl Fn(BorrowedFd<'_>, &OsStr) -> Result<T, Errno>) -> io::Result<Option<T>> {
+    fn make<T>(
+        &mut self,
+        path: &Path,
+        make: impl Fn(BorrowedFd<'_>, &OsStr) -> Result<T, Errno>,
+    ) -> io::Result<Option<T>> {
         let Some((name, parent)) = path.split_last() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the top is a directory"));
         };
@@ -147,7 +151,8 @@ impl Directory {
                 failed = Some(("owner", error));
             }
             if attributes.mode & super::super::subvolume::TYPE_MASK != super::super::subvolume::SYMLINK
-                && let Err(error) = rustix::fs::chmodat(parent, name, Mode::from_raw_mode(attributes.mode & 0o7777), AtFlags::empty())
+                && let Err(error) =
+                    rustix::fs::chmodat(parent, name, Mode::from_raw_mode(attributes.mode & 0o7777), AtFlags::empty())
             {
                 failed = Some(("mode", error));
             }

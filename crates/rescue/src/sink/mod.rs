@@ -113,7 +113,12 @@ pub fn safe_name(name: &[u8]) -> Vec<u8> {
 
 /// Whether a name names an entry of its directory.
 pub fn is_safe(name: &[u8]) -> bool {
-    !name.is_empty() && name.len() <= 255 && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
+    !name.is_empty()
+        && name.len() <= 255
+        && name != b"."
+        && name != b".."
+        && !name.contains(&b'/')
+        && !name.contains(&0)
 }
 
 #[cfg(test)]

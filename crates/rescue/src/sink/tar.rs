@@ -58,7 +58,11 @@ impl<W: Write> Tar<W> {
     }
 
     /// Writes the bytes of all ranges, zeros for those that the source leaves out.
-    fn content(&mut self, ranges: &[Range<u64>], fill: &mut dyn FnMut(&mut super::Take<'_>) -> io::Result<()>) -> io::Result<u64> {
+    fn content(
+        &mut self,
+        ranges: &[Range<u64>],
+        fill: &mut dyn FnMut(&mut super::Take<'_>) -> io::Result<()>,
+    ) -> io::Result<u64> {
         let mut cursor = Cursor { ranges, index: 0, at: ranges.first().map_or(0, |range| range.start) };
         let mut written = 0;
         let filled = fill(&mut |offset, bytes| {
@@ -150,7 +154,8 @@ impl<'a> Entry<'a> {
             let _ = header.set_device_major(device.0 & 0xf_ffff);
             let _ = header.set_device_minor(device.1 & 0xf_ffff);
         }
-        let name = if self.sparse.is_some() { [b"GNUSparseFile.0/", &self.path[..]].concat() } else { self.path.clone() };
+        let name =
+            if self.sparse.is_some() { [b"GNUSparseFile.0/", &self.path[..]].concat() } else { self.path.clone() };
         set_name(&mut header, &name);
         if let Some(target) = &self.target {
             let field = &mut header.as_ustar_mut().expect("it is one").linkname;
@@ -245,10 +250,11 @@ impl<W: Write> Sink for Tar<W> {
         let data: u64 = incoming.ranges.iter().map(|range| range.end - range.start).sum();
         let map = map_of(incoming.ranges, incoming.size);
         if data + map.len() as u64 >= incoming.size {
-            let whole = [0..incoming.size];
+            let all = 0..incoming.size;
+            let whole = std::slice::from_ref(&all);
             entry.size = incoming.size;
             self.begin(&entry)?;
-            let ranges = if incoming.size == 0 { &[][..] } else { &whole };
+            let ranges = if incoming.size == 0 { &[][..] } else { whole };
             let written = self.content(ranges, incoming.fill)?;
             self.pad(written)?;
             return Ok(Made::Yes);
@@ -335,7 +341,8 @@ mod tests {
         let written = |pieces: &[(u64, usize)]| {
             let mut tar = Tar::new(Vec::new());
             let ranges = [4..8, 20..30];
-            tar.content(&ranges, &mut |take| pieces.iter().try_for_each(|(at, len)| take(*at, &vec![b'x'; *len]))).unwrap();
+            tar.content(&ranges, &mut |take| pieces.iter().try_for_each(|(at, len)| take(*at, &vec![b'x'; *len])))
+                .unwrap();
             String::from_utf8(tar.out).unwrap().replace('\0', ".")
         };
         assert_eq!(written(&[(4, 4), (20, 10)]), "xxxxxxxxxxxxxx");

@@ -57,7 +57,9 @@ impl Ground {
         editor.each_leaf(TreeId::CSUM, &mut |leaf| {
             for (key, item) in leaf.items() {
                 let sectors = (item.len() / 4) as u64;
-                data.extend((0..sectors).filter_map(|n| editor.copies(butterfs_ondisk::Logical(key.offset + n * 4096)).first().map(|c| c.1)));
+                data.extend((0..sectors).filter_map(|n| {
+                    editor.copies(butterfs_ondisk::Logical(key.offset + n * 4096)).first().map(|c| c.1)
+                }));
             }
             false
         });
@@ -82,7 +84,8 @@ impl Ground {
                 let bytes = garbage(rng, len);
                 damage.extend(places.iter().map(|at| (at + inside.min(self.nodesize as u64 - 16), bytes.clone())));
             }),
-            1 => (0..5).for_each(|_| damage.extend(pick(rng, &self.blocks).iter().map(|at| (*at, vec![0; self.nodesize])))),
+            1 => (0..5)
+                .for_each(|_| damage.extend(pick(rng, &self.blocks).iter().map(|at| (*at, vec![0; self.nodesize])))),
             2 => damage.extend(pick(rng, &self.roots).iter().map(|at| (*at, vec![0x5a; self.nodesize]))),
             3 => {
                 let copy = rng.below(2) as usize;

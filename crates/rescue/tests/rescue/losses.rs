@@ -38,7 +38,8 @@ fn a_sound_filesystem_is_restored_whole() {
     // The file that was removed last is in an older tree.
     let wreck = scanned(&devices, &scratch).unwrap();
     let found = undelete::find(&wreck, &Roots::assemble(&wreck), &undelete::Wanted::default()).unwrap();
-    let deleted: Vec<_> = found.iter().filter(|one| one.path.ends_with("file3") && one.grade == Grade::Verified).collect();
+    let deleted: Vec<_> =
+        found.iter().filter(|one| one.path.ends_with("file3") && one.grade == Grade::Verified).collect();
     assert!(!deleted.is_empty() && deleted.iter().all(|one| one.size == 6000), "{found:?}");
     let wanted = undelete::Wanted { name: Some("nothing*".to_owned()), ..undelete::Wanted::default() };
     assert!(undelete::find(&wreck, &Roots::assemble(&wreck), &wanted).unwrap().is_empty());

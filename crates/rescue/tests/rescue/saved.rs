@@ -1,10 +1,10 @@
 //! How many files are saved from an image: by us, by `btrfs restore`, by the kernel.
 
+use butterfs_ondisk::TreeId;
 use butterfs_rescue::Wreck;
 use butterfs_rescue::restore::{ROOT_DIRECTORY, Restorer, Selection, Summary, Wanted};
 use butterfs_rescue::roots::Roots;
 use butterfs_rescue::sink::{Attributes, Incoming, Made, Path as SinkPath, Sink};
-use butterfs_ondisk::TreeId;
 use butterfs_testkit::fingerprint::ContentHash;
 use butterfs_testkit::kernel::{KernelMount, run};
 use butterfs_testkit::scratch::Scratch;

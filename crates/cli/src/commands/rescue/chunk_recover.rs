@@ -80,7 +80,11 @@ impl Args {
             writeln!(out, "Recoverable Chunks:")?;
             for chunk in &plan.chunks {
                 let (start, len, stripes) = (chunk.start, chunk.length, chunk.stripes.len());
-                writeln!(out, "  Chunk: start = {start}, len = {len}, type = {:x}, num_stripes = {stripes}", chunk.kind)?;
+                writeln!(
+                    out,
+                    "  Chunk: start = {start}, len = {len}, type = {:x}, num_stripes = {stripes}",
+                    chunk.kind
+                )?;
                 writeln!(out, "      Stripes list:")?;
                 for (number, stripe) in chunk.stripes.iter().enumerate() {
                     let (device, at) = (stripe.device, stripe.physical);

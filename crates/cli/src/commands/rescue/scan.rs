@@ -84,7 +84,8 @@ impl Run for Args {
         let fsid = superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid());
         let (index, identity) = map.into_index(fsid).map_err(failed)?;
         let forgotten = index.forgotten_before;
-        let opening = Opening { index: Some(index), identity: Some(identity), ignored_features: u64::MAX, ..Opening::default() };
+        let opening =
+            Opening { index: Some(index), identity: Some(identity), ignored_features: u64::MAX, ..Opening::default() };
         let wreck = Wreck::open(devices, opening).map_err(failed)?;
         let mut notes = wreck.notes.clone();
         if forgotten > 0 {
@@ -92,7 +93,11 @@ impl Run for Args {
         }
         let listed = roots::all(&wreck);
         if format == Format::Json {
-            return json(out, "rescue-scan", &Result { blocks, unreadable_bytes: unreadable, notes: &notes, roots: &listed });
+            return json(
+                out,
+                "rescue-scan",
+                &Result { blocks, unreadable_bytes: unreadable, notes: &notes, roots: &listed },
+            );
         }
         notes.iter().for_each(|note| report::warn(note));
         writeln!(out, "{blocks} tree blocks were found; {unreadable} bytes could not be read")?;

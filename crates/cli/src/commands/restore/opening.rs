@@ -79,7 +79,8 @@ impl Source {
     }
 
     fn ignored(&self) -> Result<u64, CliError> {
-        let bit = |name: &String| feature_bit(name).ok_or_else(|| CliError::usage(format!("no feature is called {name}")));
+        let bit =
+            |name: &String| feature_bit(name).ok_or_else(|| CliError::usage(format!("no feature is called {name}")));
         self.ignore_feature.iter().map(bit).try_fold(0, |all, bit| Ok(all | bit?))
     }
 }
