@@ -1,7 +1,7 @@
 //! A tree block as it was found, and how well it fits what its parent says.
 //!
-//! Invariant: whatever the bytes are, a [`Block`] has a layout that [`Node`] can be read by. Payloads are not promised to
-//! obey any rule: whoever reads items parses them without trust.
+//! Invariant: whatever the bytes are, a [`Block`] has a layout that [`Node`] can be read by. Payloads are not promised
+//! to obey any rule: whoever reads items parses them without trust.
 
 use crate::key::KeyRange;
 use crate::wreck::Identity;
@@ -28,7 +28,7 @@ pub enum Quality {
     StandIn,
 }
 
-/// What is known about a block before it is read.
+/// The things known about a block before it is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
     /// Its address.
@@ -68,14 +68,14 @@ impl Block {
     }
 }
 
-/// What all blocks of the filesystem have in common.
+/// The things that all blocks of the filesystem have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// The UUID in every block.
     pub fsid: [u8; 16],
     /// The checksum.
     pub checksum: ChecksumKind,
-    /// What the rules depend on.
+    /// The values that the rules depend on.
     pub context: CheckContext,
 }
 
@@ -147,7 +147,8 @@ impl Family {
         Some(Block { node, quality })
     }
 
-    /// A block of what is left of another one: items that lie inside, or pointers that could be some, in the order of keys.
+    /// A block of what is left of another one: items that lie inside, or pointers that could be some, in the order of
+    /// keys.
     fn pieces(&self, bytes: &[u8], header: &Header) -> Option<Node> {
         let (level, owner) = (Level(header.level), TreeId(header.owner.get()));
         let (at, generation) = (Logical(header.bytenr.get()), Generation(header.generation.get()));

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// What a block is remembered by: address, generation and level that were expected, and the tree.
+/// The key of a block: address, generation and level that were expected, and the tree.
 pub type Identity = (u64, Option<u64>, Option<u8>, u64);
 
 /// Bytes that are kept at most.
@@ -16,7 +16,7 @@ const LIMIT_BYTES: usize = 48 << 20;
 pub struct Cache(Mutex<[FxHashMap<Identity, Option<Arc<Block>>>; 2]>);
 
 impl Cache {
-    /// What reading this block has led to, if it is still known.
+    /// The outcome of reading this block, if it is still known.
     pub fn get(&self, identity: &Identity) -> Option<Option<Arc<Block>>> {
         let mut halves = self.0.lock();
         if let Some(found) = halves[0].get(identity) {

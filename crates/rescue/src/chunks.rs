@@ -5,8 +5,8 @@
 //!                    ─► device extents with block groups, where there is no chunk item
 //! ```
 //!
-//! Invariants: (1) of chunks that overlap the one of the newest leaf counts; (2) the order of stripes is never guessed: tree
-//! blocks that lie on them prove it, or the chunk is not recovered.
+//! Invariants: (1) of chunks that overlap the one of the newest leaf counts; (2) the order of stripes is never guessed:
+//! tree blocks that lie on them prove it, or the chunk is not recovered.
 
 use crate::index::{Found, Index};
 use butterfs_ondisk::chunk::{Chunk, ChunkLimits, ChunkStripe, STRIPE_LEN, SysChunkEntries};
@@ -34,15 +34,15 @@ pub enum Origin {
 /// A chunk that somebody says exists.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What it says.
+    /// The parsed item.
     pub chunk: Chunk,
     /// Of which generation that is.
     pub generation: u64,
-    /// Who says so.
+    /// The source of the statement.
     pub origin: Origin,
 }
 
-/// What is known about chunks and devices.
+/// Everything known about chunks and devices.
 #[derive(Debug, Default)]
 pub struct Knowledge {
     candidates: Vec<Candidate>,
@@ -125,7 +125,8 @@ impl Knowledge {
         self.devices.values().map(|(_, item)| item)
     }
 
-    /// The chunks that count. `index` and `numbers`, the device numbers by place on the command line, prove the order of stripes.
+    /// The chunks that count. `index` and `numbers`, the device numbers by place on the command line, prove the order
+    /// of stripes.
     pub fn choose(&self, limits: &ChunkLimits, index: Option<&Index>, numbers: &[Option<DeviceId>]) -> Chosen {
         let mut chosen = Chosen::default();
         let mut ordered: Vec<&Candidate> = self.candidates.iter().collect();
@@ -255,8 +256,8 @@ fn proven_order(chunk: Chunk, index: &Index, numbers: &[Option<DeviceId>]) -> Re
     Ok(Chunk { stripes, ..chunk })
 }
 
-/// The number of each device that has no superblock, by its place on the command line: the only one that is left, or the one
-/// on whose stripes of `map` tree blocks were found on it.
+/// The number of each device that has no superblock, by its place on the command line: the only one that is left, or
+/// the one on whose stripes of `map` tree blocks were found on it.
 pub fn number_devices(
     known: &[Option<DeviceId>],
     all: &[DeviceId],

@@ -2,9 +2,10 @@
 //!
 //! Invariants: (1) bytes come in ascending order, each at most once, and exactly those of the ranges that
 //! [`Content::ranges`] names; (2) every sector that has a checksum comes from a copy that fits it, where there is one;
-//! else it comes from the first copy that can be read, or is zero, and is counted; (3) memory does not depend on what lengths
-//! the disk names: a compressed extent is at most [`LARGEST_PACKED`] bytes, everything else is read in pieces; (4) nor does
-//! time: an extent that no writer makes, or that no device has, is missing as a whole and not among the ranges.
+//! else it comes from the first copy that can be read, or is zero, and is counted; (3) memory does not depend on what
+//! lengths the disk names: a compressed extent is at most [`LARGEST_PACKED`] bytes, everything else is read in pieces;
+//! (4) nor does time: an extent that no writer makes, or that no device has, is missing as a whole and not among the
+//! ranges.
 
 use crate::subvolume::{self, Extent};
 use crate::tree::{Losses, Tree};
@@ -22,7 +23,7 @@ use std::ops::{ControlFlow, Range};
 pub const LARGEST_PACKED: u64 = 1 << 20;
 /// The longest extent that any writer makes is 128 MiB; block groups have a few GiB.
 const LARGEST_EXTENT: u64 = 1 << 30;
-/// What is read at once.
+/// Bytes that are read at once.
 const PIECE: u64 = 512 << 10;
 /// Unpacked extents that are kept for their neighbours.
 const KEPT: usize = 4;
@@ -43,7 +44,7 @@ pub enum Grade {
     Lost,
 }
 
-/// What became of a file's content.
+/// The outcome of reading a file's content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Bytes that fit their checksums, and those that need none: holes, inline data.
@@ -93,7 +94,7 @@ enum Sector {
     Missing,
 }
 
-/// What an unpacked extent is remembered by.
+/// The key of an unpacked extent.
 type Packed = (u64, u64, u64, u8);
 
 /// Reads contents of one subvolume's files.
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
         self.tree
     }
 
-    /// What a file's content is made of. Without an inode item its length is where its extents end.
+    /// The parts of a file's content. Without an inode item its length is where its extents end.
     pub fn content(&self, ino: u64, inode: &subvolume::Inode) -> Content {
         let size = inode.item.map(|item| item.size.get());
         let flags = inode.item.map_or(0, |item| item.flags.get());

@@ -1,7 +1,7 @@
 //! The tree blocks that a scan has found, in memory and in order.
 //!
-//! Invariant: memory is bounded by the number of blocks that the index was told to keep ([`Limit`]); of more blocks those of
-//! the oldest generations go, and [`Index::forgotten_before`] says so.
+//! Invariant: memory is bounded by the number of blocks that the index was told to keep ([`Limit`]); of more blocks
+//! those of the oldest generations go, and [`Index::forgotten_before`] says so.
 
 use crate::key::KeyRange;
 use butterfs_ondisk::{Key, TreeId};
@@ -116,7 +116,7 @@ impl Collection {
     }
 }
 
-/// What was found of one filesystem.
+/// The blocks found of one filesystem.
 #[derive(Debug, Default)]
 pub struct Index {
     /// By owner, level, first key, and generation, the newest first.
@@ -179,8 +179,8 @@ impl Index {
         trees
     }
 
-    /// Leaves that stand for `window` of a tree: of those that the first of `writers` has written up to a generation the newest
-    /// count where several overlap; what they leave open is filled from the next one.
+    /// Leaves that stand for `window` of a tree: of those that the first of `writers` has written up to a generation
+    /// the newest count where several overlap; what they leave open is filled from the next one.
     pub fn segments(&self, writers: &[(TreeId, u64)], window: &KeyRange) -> Vec<Segment> {
         let mut taken = Taken::default();
         for (tree, generation) in writers {
@@ -205,7 +205,7 @@ impl Index {
 struct Taken(BTreeMap<Key, Segment>);
 
 impl Taken {
-    /// What of a range belongs to no segment.
+    /// The parts of a range that belong to no segment.
     fn gaps(&self, range: &KeyRange) -> Vec<KeyRange> {
         let before = self.0.range(..=range.from).next_back();
         let inside = self.0.range(range.from..).filter(|(from, _)| **from > range.from);

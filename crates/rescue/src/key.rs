@@ -30,7 +30,7 @@ impl KeyRange {
         self.end.is_some_and(|end| end <= self.from)
     }
 
-    /// What lies in both.
+    /// The keys that lie in both.
     pub fn and(&self, other: &KeyRange) -> KeyRange {
         let end = match (self.end, other.end) {
             (Some(a), Some(b)) => Some(a.min(b)),

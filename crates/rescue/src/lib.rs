@@ -1,7 +1,7 @@
 //! Internal to butterfs: this crate promises no stability. Depend on the crate `butterfs` instead.
 //!
-//! Saves what can be saved from a filesystem that does not mount: finds superblocks, chunks and roots, reads trees that have
-//! holes, and restores files.
+//! Saves what can be saved from a filesystem that does not mount: finds superblocks, chunks and roots, reads trees that
+//! have holes, and restores files.
 //!
 //! - [`superblocks`]: every copy on every device, and which one to believe
 //! - [`scan`]: reads devices once and writes down every tree block that is there
@@ -19,9 +19,11 @@
 //!
 //! # Invariants
 //! 1. Nothing but [`patch`] writes to a device of the filesystem; all else opens them for reading.
-//! 2. Any bytes may be on the devices: no panic, and memory and time are bounded by what was really found there. A tree block
+//! 2. Any bytes may be on the devices: no panic, and memory and time are bounded by what was really found there. A tree
+//! block
 //!    is visited at most once in a walk of its tree.
-//! 3. What is handed out says how sure it is ([`Quality`], [`Grade`](data::Grade)); what is missing is counted, not invented.
+//! 3. What is handed out says how sure it is ([`Quality`], [`Grade`](data::Grade)); what is missing is counted, not
+//! invented.
 //!
 //! # Not here
 //! Transactions, consistency (`check`), mounting.
@@ -55,7 +57,7 @@ pub use wreck::{Opening, Wreck};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(pub String);
 
-/// What the functions of this crate return.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl std::fmt::Display for Error {

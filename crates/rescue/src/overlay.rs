@@ -1,5 +1,5 @@
-//! A device whose changes stay in memory: what must be written to be read, such as a log that is replayed, is never written
-//! to the source.
+//! A device whose changes stay in memory: what must be written to be read, such as a log that is replayed, is never
+//! written to the source.
 
 use crate::{Error, Result, superblocks};
 use butterfs_device::BlockDevice;

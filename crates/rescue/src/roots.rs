@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use zerocopy::FromBytes;
 
-/// Who says that a root is one.
+/// The source of a root.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Source {
     /// The superblock, or the root tree that it names.
@@ -51,7 +51,7 @@ pub struct TreeRoot {
     pub item: Option<RootItem>,
     /// The offset of the item's key: the transaction that made a snapshot.
     pub key_offset: u64,
-    /// Who says so.
+    /// The source of the statement.
     pub source: Source,
 }
 
@@ -109,7 +109,7 @@ pub fn tops(wreck: &Wreck, tree: TreeId) -> Vec<Found> {
 }
 
 impl Roots {
-    /// What one root tree says.
+    /// Reads one root tree.
     pub fn of(wreck: &Wreck, root_tree: Root, source: Source) -> Roots {
         let mut roots = Roots { root_tree: Some(root_tree), ..Roots::default() };
         let tree = Tree::new(wreck, root_tree);
@@ -326,7 +326,7 @@ fn may_be_root(top: &Found, level: Option<u8>) -> bool {
     level.is_none_or(|level| top.level >= level) && (top.level > 0 || level == Some(0))
 }
 
-/// What a tree yields.
+/// The yield of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Yield {
     /// Tree blocks that can be read.
@@ -358,7 +358,7 @@ pub struct Yields {
 const MOST_KNOWN: usize = 2 << 20;
 
 impl Yields {
-    /// What the tree with this root yields.
+    /// The yield of the tree with this root.
     pub fn of(&mut self, wreck: &Wreck, root: &Root) -> Yield {
         self.below(wreck, &Expect::root(root.tree, Logical(root.at), root.level, root.generation))
     }
@@ -411,15 +411,15 @@ pub struct Listed {
     pub bytenr: u64,
     /// Its level.
     pub level: u8,
-    /// Who says that it is one.
+    /// The source that names it.
     pub named_by: String,
-    /// What it yields.
+    /// The yield of its tree.
     #[serde(flatten)]
     pub yields: Yield,
 }
 
-/// Every root of every tree: those that something names, and of what a scan has found the highest block of each generation. By
-/// tree, the newest first.
+/// Every root of every tree: those that something names, and of what a scan has found the highest block of each
+/// generation. By tree, the newest first.
 pub fn all(wreck: &Wreck) -> Vec<Listed> {
     let mut named: BTreeMap<(TreeId, std::cmp::Reverse<u64>, u64), (u8, String)> = BTreeMap::new();
     let mut add = |root: &Root, source: String| {

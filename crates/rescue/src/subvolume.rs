@@ -25,7 +25,7 @@ pub const LONGEST_NAME: usize = 255;
 /// The longest target of a symbolic link.
 const LONGEST_TARGET: usize = 4095;
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Target {
     /// An inode of the same tree.
@@ -39,7 +39,7 @@ pub enum Target {
 pub struct Entry {
     /// The name.
     pub name: Vec<u8>,
-    /// What it leads to.
+    /// The inode or subvolume.
     pub target: Target,
     /// Type of the inode, see [`dir_type`].
     pub kind: u8,
@@ -63,7 +63,7 @@ pub struct Inode {
 /// An extent item of a file.
 #[derive(Clone, Debug)]
 pub struct Extent {
-    /// What it says.
+    /// The parsed item.
     pub extent: FileExtent,
     /// The bytes of an inline extent, as they are stored.
     pub inline: Vec<u8>,
@@ -110,7 +110,7 @@ pub fn entries(tree: &Tree<'_>, ino: u64) -> (Vec<Entry>, Losses) {
     (found, losses)
 }
 
-/// What the tree has about an inode.
+/// Collects everything that the tree has about an inode.
 pub fn inode(tree: &Tree<'_>, ino: u64) -> Inode {
     let mut found = Inode::default();
     let losses = tree.scan_object(ino, KeyType::INODE_ITEM, KeyType::XATTR_ITEM, &mut |key, data, quality| {

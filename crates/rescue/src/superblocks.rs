@@ -19,7 +19,7 @@ pub struct SuperblockCopy {
     pub at: Physical,
     /// The superblock, or what is wrong.
     pub content: Result<Box<Superblock>, String>,
-    /// What can be read of it although it is not valid.
+    /// The readable fields of a copy that is not valid.
     pub remains: Option<Box<Superblock>>,
 }
 

@@ -1,8 +1,8 @@
 //! Items of a tree that may have holes.
 //!
-//! Invariants: (1) items come in the order of their keys, each at most once; (2) a block is visited at most once in a scan of
-//! its whole tree: levels descend by one, windows of keys do not overlap, and a block whose first key lies outside of its
-//! window does not count; (3) what could not be read is counted.
+//! Invariants: (1) items come in the order of their keys, each at most once; (2) a block is visited at most once in a
+//! scan of its whole tree: levels descend by one, windows of keys do not overlap, and a block whose first key lies
+//! outside of its window does not count; (3) what could not be read is counted.
 
 use crate::block::{Block, Expect, Quality};
 use crate::index::Segment;
@@ -36,7 +36,7 @@ impl Root {
     }
 }
 
-/// What a scan could not read, and what it has read with doubts.
+/// Blocks that a scan could not read, and the worst of those that it has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Blocks that are gone.
@@ -79,7 +79,7 @@ impl Losses {
 /// Gets an item; says whether to go on.
 pub type Visit<'a> = dyn FnMut(Key, &[u8], Quality) -> ControlFlow<()> + 'a;
 
-/// What a node says about its children, in order.
+/// The children of a node, in order.
 pub(crate) fn children<'a>(node: &'a Node, own: &'a Expect) -> impl Iterator<Item = Expect> + 'a {
     let level = node.level().get().checked_sub(1);
     (0..node.nritems()).filter_map(move |slot| {

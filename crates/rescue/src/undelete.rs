@@ -1,10 +1,11 @@
-//! What older trees have and the last one does not: deleted files, and deleted subvolumes.
+//! Deleted files and subvolumes, which older trees still have.
 //!
-//! Older trees are those of older root trees (the superblock's backup roots, and what a scan has found); where no root of a time
-//! is left, the leaves of that time stand for it. Of what both trees share, found by address and generation, nothing is read.
+//! Older trees are those of older root trees (the superblock's backup roots, and what a scan has found); where no root
+//! of a time is left, the leaves of that time stand for it. Of what both trees share, found by address and generation,
+//! nothing is read.
 //!
-//! Invariants: (1) a file is listed once, from the newest tree that has it; (2) how complete it is was found by reading all of
-//! it, compared with the checksums of its own time.
+//! Invariants: (1) a file is listed once, from the newest tree that has it; (2) how complete it is was found by reading
+//! all of it, compared with the checksums of its own time.
 
 use crate::data::{Grade, Reader};
 use crate::roots::{Roots, Source, TreeRoot, root_trees, tops};
@@ -52,7 +53,7 @@ pub struct Deleted {
     pub path: String,
     /// How much of it is left.
     pub grade: Grade,
-    /// What its content looks like.
+    /// The kind of its content.
     pub content: &'static str,
     /// The subvolume is deleted too.
     pub is_subvolume_deleted: bool,
@@ -167,7 +168,7 @@ struct Search<'a> {
     tree: TreeId,
     /// Blocks whose items are known: those of the last tree, and of older ones that were looked at.
     known: FxHashSet<(u64, u64)>,
-    /// Inodes that were judged, with the generation in which they were made.
+    /// Inodes that were looked at, with the generation in which they were made.
     judged: FxHashSet<(u64, u64)>,
 }
 
@@ -344,7 +345,7 @@ const KINDS: &[(&str, usize, &[u8])] = &[
     ("html", 0, b"<!DOCTYPE html"),
 ];
 
-/// What a content looks like, by its first bytes.
+/// The kind of a content, by its first bytes.
 pub fn content_kind(head: &[u8]) -> &'static str {
     let marked = KINDS.iter().find(|(_, at, mark)| head.get(*at..*at + mark.len()) == Some(mark));
     let is_text = !head.is_empty() && !head.contains(&0) && std::str::from_utf8(&head[..head.len().min(400)]).is_ok();

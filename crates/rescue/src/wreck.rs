@@ -1,7 +1,7 @@
 //! A filesystem opened without trust: tree blocks and data, each the best copy that there is.
 //!
-//! Invariants: (1) nothing is written: the devices are wrapped so that a write is refused; (2) opening fails only where there
-//! is neither a superblock nor a scan that could stand in for one.
+//! Invariants: (1) nothing is written: the devices are wrapped so that a write is refused; (2) opening fails only where
+//! there is neither a superblock nor a scan that could stand in for one.
 
 use crate::block::{Block, Expect, Family, Quality};
 use crate::cache::Cache;
@@ -29,9 +29,9 @@ use std::sync::Arc;
 pub struct Opening {
     /// Only this copy of the superblock counts.
     pub super_copy: Option<usize>,
-    /// What a scan has found.
+    /// The findings of a scan.
     pub index: Option<Index>,
-    /// What a scan says about the filesystem, for devices without a superblock.
+    /// The identity that a scan has found, for devices without a superblock.
     pub identity: Option<Identity>,
     /// Feature bits that do not count.
     pub ignored_features: u64,
@@ -39,7 +39,7 @@ pub struct Opening {
     pub chunk_root: Option<u64>,
 }
 
-/// What blocks say about their filesystem.
+/// The identity of a filesystem, as its blocks have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The UUID in every block.
@@ -71,7 +71,7 @@ pub struct Wreck {
     stand_ins: Mutex<FxHashMap<(u64, u64, u64), Segments>>,
     /// Of snapshots, the subvolume that they were taken of, and when: they share its leaves.
     origins: Mutex<FxHashMap<TreeId, (TreeId, u64)>>,
-    /// What the user should know about how it was opened, a sentence each.
+    /// Sentences for the user about how it was opened.
     pub notes: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ impl Wreck {
         self.items.iter().map(|item| item.map(|item| DeviceId(item.devid.get()))).collect()
     }
 
-    /// What a block that is written must obey.
+    /// The rules for a block that is written.
     pub(crate) fn identity(&self, chunk_tree_uuid: [u8; 16]) -> BlockIdentity {
         BlockIdentity { chunk_tree_uuid, ..self.family.identity() }
     }
@@ -164,7 +164,7 @@ impl Wreck {
         computed || (0..layout.mirrors()).any(|mirror| is_there(layout.stripe_address(&piece, mirror)))
     }
 
-    /// What a scan has found.
+    /// The findings of a scan.
     pub fn index(&self) -> Option<&Index> {
         self.index.as_ref()
     }

@@ -1,5 +1,5 @@
-//! `butterfs rescue`: finds out what is left of a filesystem that does not mount, and mends single structures. Grammar and
-//! text of what btrfs-progs has are its own.
+//! `butterfs rescue`: finds out what is left of a filesystem that does not mount, and repairs single structures.
+//! Grammar and text of what btrfs-progs has are its own.
 
 mod chunk_recover;
 mod fix_data_checksum;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 subcommands! {
-    /// Find out what is left of a filesystem that does not mount, and mend single structures.
+    /// Find out what is left of a filesystem that does not mount, and repair single structures.
     Group {
         Scan(scan::Args),
         ChunkRecover(chunk_recover::Args),

@@ -1,5 +1,5 @@
-//! `butterfs restore`: files of a filesystem that does not mount, into a directory, a tar stream or a new image. Grammar and
-//! text of what btrfs-progs has are its own.
+//! `butterfs restore`: files of a filesystem that does not mount, into a directory, a tar stream or a new image.
+//! Grammar and text of what btrfs-progs has are its own.
 
 mod opening;
 mod roots;
@@ -23,15 +23,16 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use telling::Teller;
 
+const EXIT_CODES: &str = "Exit codes: 0 everything was restored, 1 failure or something is missing, \
+                          2 the command line makes no sense";
+
 /// Restore files from a filesystem that does not mount. Nothing is written to its devices.
 ///
-/// What comes from sound trees and fits its checksums is told apart from what does not: the last line counts both, and each
-/// damaged file is named. Without -x, -m and -S extended attributes, owners and times, and symbolic links are left out, as
-/// btrfs restore does; --all takes everything.
+/// Files that fit their checksums are told apart from those that do not: the last line counts both, and each
+/// damaged file is named. Without -x, -m and -S extended attributes, owners and times, and symbolic links are left out,
+/// as btrfs restore does; --all takes everything.
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Exit codes: 0 everything was restored, 1 failure or something is missing, 2 the command line makes no sense"
-)]
+#[command(after_help = EXIT_CODES)]
 pub struct Args {
     /// Only list what would be restored
     #[arg(short = 'D', long)]

@@ -3,8 +3,8 @@
 //! The device tree says which chunks there are, and the extent tree where the blocks of the chunk tree lie and of which
 //! generation they are. So the new blocks take the places of the old ones, and no other tree changes.
 //!
-//! Invariant: a chunk is written only if the device extents confirm each of its stripes; where one is not confirmed, or the
-//! blocks do not fill their places, nothing is written.
+//! Invariant: a chunk is written only if the device extents confirm each of its stripes; where one is not confirmed, or
+//! the blocks do not fill their places, nothing is written.
 
 use super::Writer;
 use super::sizes::write_sealed;
@@ -24,7 +24,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What the chunk tree is to be.
+/// The chunk tree to write.
 #[derive(Debug)]
 pub struct Plan {
     /// The chunks, ascending.

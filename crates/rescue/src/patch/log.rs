@@ -1,4 +1,4 @@
-//! What the log would bring, and leaving it behind.
+//! The content of the log, and clearing it.
 
 use super::Writer;
 use crate::Result;
@@ -31,7 +31,7 @@ pub struct Logged {
 /// Inodes that are listed.
 const MOST_LISTED: usize = 100_000;
 
-/// What the log of the filesystem has.
+/// Lists the inodes in the log of the filesystem.
 pub fn contents(wreck: &Wreck) -> Vec<Logged> {
     let sb = wreck.superblock();
     let mut found = Vec::new();

@@ -1,5 +1,6 @@
-//! The commands that write to a damaged filesystem, each by name. Nothing here allocates: a tree block is rewritten at its own
-//! address, one copy after the other with a flush between them, so that a power cut leaves one copy whole where there are two.
+//! The commands that write to a damaged filesystem, each by name. Nothing here allocates: a tree block is rewritten at
+//! its own address, one copy after the other with a flush between them, so that a power cut leaves one copy whole where
+//! there are two.
 //!
 //! - [`supers`]: copies of the superblock from a good one
 //! - [`log`]: what the log would bring, and leaving it behind

@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// What is wrong with sizes.
+/// The sizes that are wrong.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Number, old and new size of devices.

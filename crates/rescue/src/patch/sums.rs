@@ -1,4 +1,5 @@
-//! Data sectors of which copies do not fit their checksums: which, whose they are, and what a user may decide about them.
+//! Data sectors of which copies do not fit their checksums: which, whose they are, and what a user may decide about
+//! them.
 
 use super::Writer;
 use super::sizes::write_sealed;

@@ -17,7 +17,7 @@ pub struct Plan {
     pub good: Vec<(String, u64)>,
     /// The same of each that is replaced.
     pub bad: Vec<(String, u64)>,
-    /// What is written.
+    /// The superblock to write.
     pub superblock: Superblock,
 }
 

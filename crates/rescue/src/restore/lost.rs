@@ -1,5 +1,5 @@
-//! What no directory leads to any more: each inode goes to the path that its own references name, as far as they lead to the
-//! top; else to `lost+found`, with what else was in its directory.
+//! Inodes that no directory leads to any more: each goes to the path that its own references name, as far as they lead
+//! to the top; else to `lost+found`, with what else was in its directory.
 
 use super::{ROOT_DIRECTORY, Restorer};
 use crate::sink::{Made, safe_name};

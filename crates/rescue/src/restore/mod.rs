@@ -5,8 +5,9 @@
 //! lost blocks? ─► inodes that no entry has led to ─► the path that their own references name, or lost+found
 //! ```
 //!
-//! Invariants: (1) nothing is read but through [`Tree`] and [`Reader`], which trust nothing; (2) an error of the sink ends the
-//! run unless errors are ignored; damage of the source never does; (3) everything that was restored is told with its grade.
+//! Invariants: (1) nothing is read but through [`Tree`] and [`Reader`], which trust nothing; (2) an error of the sink
+//! ends the run unless errors are ignored; damage of the source never does; (3) everything that was restored is told
+//! with its grade.
 
 mod bits;
 mod lost;
@@ -27,7 +28,7 @@ use butterfs_ondisk::{Key, KeyType, TreeId};
 use rustc_hash::FxHashMap;
 use std::io;
 
-/// What is wanted of everything that is restored.
+/// Which parts of the files are restored, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     /// Owner, mode and times.
@@ -42,7 +43,7 @@ pub struct Wanted {
     pub special: bool,
     /// Other names of one file are links; else they are copies.
     pub hard_links: bool,
-    /// What no directory leads to any more is restored too.
+    /// Inodes that no directory leads to any more are restored too.
     pub orphans: bool,
     /// Errors of the target end nothing.
     pub ignore_errors: bool,
@@ -75,7 +76,7 @@ pub enum Event<'a> {
     Complaint(&'a str),
 }
 
-/// What a run has restored.
+/// The counters of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Summary {
     /// Regular files.
@@ -228,7 +229,8 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Restores a directory and everything below it. `is_top`: it is there already, and only its attributes may be wanted.
+    /// Restores a directory and everything below it. `is_top`: it is there already, and only its attributes may be
+    /// wanted.
     fn walk(&mut self, tree: TreeId, ino: u64, path: &mut Vec<Vec<u8>>, is_top: bool) -> io::Result<()> {
         let mut stack = Vec::new();
         self.open(tree, ino, path, is_top, &mut stack)?;

@@ -6,14 +6,14 @@ use regex::bytes::{Regex, RegexBuilder};
 /// See the [module](self). Both conditions hold; without any, everything is restored.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// What lies at this path and below it.
+    /// The path whose subtree is restored.
     below: Vec<Vec<u8>>,
     /// Every level of the path matches, as for btrfs restore: a pattern names the folders on the way too.
     pattern: Option<Regex>,
 }
 
 impl Selection {
-    /// What lies at a path and below it.
+    /// Selects a path and everything below it.
     pub fn below(mut self, path: &[u8]) -> Selection {
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
         self.below = parts.map(<[u8]>::to_vec).collect();

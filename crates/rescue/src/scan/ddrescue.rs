@@ -87,7 +87,8 @@ impl Ddrescue {
     pub fn text(&self, len: u64, done: u64) -> String {
         let status = if done >= len { '+' } else { '?' };
         let mut text = format!(
-            "# Mapfile. Created by butterfs rescue scan\n# current_pos  current_status  current_pass\n0x{done:08X}     {status}               1\n#      pos        size  status\n"
+            "# Mapfile. Created by butterfs rescue scan\n# current_pos  current_status  current_pass\n\
+             0x{done:08X}     {status}               1\n#      pos        size  status\n"
         );
         let mut line = |range: Range<u64>, status: char| {
             if !range.is_empty() {
@@ -113,8 +114,10 @@ fn number_of(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const MAP: &str = "# Mapfile. Created by GNU ddrescue version 1.26\n# Command line: ddrescue a b c\n0x00120000     ?               1\n\
-        #      pos        size  status\n0x00000000  0x00117000  +\n0x00117000  0x00000200  -\n0x00117200  0x00001000  /\n\
+    const MAP: &str = "# Mapfile. Created by GNU ddrescue version 1.26\n# Command line: ddrescue a b c\n\
+        0x00120000     ?               1\n\
+        #      pos        size  status\n0x00000000  0x00117000  +\n\
+        0x00117000  0x00000200  -\n0x00117200  0x00001000  /\n\
         0x00118200  0x00007E00  *\n0x00120000  0x000E0000  ?\n";
 
     #[test]

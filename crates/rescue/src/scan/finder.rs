@@ -1,7 +1,7 @@
 //! Recognises tree blocks in a piece of a device.
 //!
-//! Invariant: what is found has a right checksum and a layout that can be read. Filesystems that no superblock names are
-//! recognised by a first block that some checksum and some size fits.
+//! Invariant: what is found has a right checksum and a layout that can be read. Filesystems that no superblock names
+//! are recognised by a first block that some checksum and some size fits.
 
 use crate::block::Family;
 use crate::index::Found;

@@ -8,7 +8,8 @@
 //!   progress   2, device u16, done u64, bad ranges (u32, each start u64, end u64), blocks (u32, each 84 bytes)
 //! ```
 //!
-//! Invariant: a batch counts when its checksum is right; reading ends at the first one that is not, and writing goes on there.
+//! Invariant: a batch counts when its checksum is right; reading ends at the first one that is not, and writing goes on
+//! there.
 
 use crate::index::{Collection, Found, Limit};
 use crate::wreck::Identity;
@@ -38,11 +39,11 @@ pub struct DeviceState {
     pub len: u64,
     /// Bytes that were read.
     pub done: u64,
-    /// What could not be read, or was not touched.
+    /// Ranges that could not be read, or were not touched.
     pub bad: Vec<Range<u64>>,
 }
 
-/// What a scan has found so far.
+/// The findings of a scan so far.
 #[derive(Debug)]
 pub struct Map {
     devices: Vec<DeviceState>,
@@ -301,7 +302,7 @@ fn decode(bytes: &[u8], device: u16) -> Option<Found> {
     })
 }
 
-/// What is left of a payload.
+/// The unread rest of a payload.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {

@@ -1,8 +1,8 @@
 //! Reads devices once, from the beginning to the end, and writes down every tree block that is there.
 //!
-//! Invariants: (1) memory is bounded: two pieces of the device, and as many blocks as [`Limit`] allows; (2) what was written
-//! down survives a kill at any moment, and the next run goes on behind it; (3) known-bad ranges are not touched, and each range
-//! is read at most once more in smaller pieces when reading it fails.
+//! Invariants: (1) memory is bounded: two pieces of the device, and as many blocks as [`Limit`] allows; (2) what was
+//! written down survives a kill at any moment, and the next run goes on behind it; (3) known-bad ranges are not
+//! touched, and each range is read at most once more in smaller pieces when reading it fails.
 
 mod ddrescue;
 mod finder;
@@ -22,11 +22,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// What is read at once.
+/// Bytes that are read at once.
 const PIECE: u64 = 4 << 20;
 /// The largest tree block: so much of the next piece is looked at with each.
 const OVERLAP: u64 = 64 << 10;
-/// What is read at once where a piece cannot be read.
+/// Bytes that are read at once where a piece cannot be read.
 const SMALL: u64 = 64 << 10;
 /// The smallest part that is given up.
 const SECTOR: u64 = 4096;
@@ -180,7 +180,8 @@ fn push(bad: &mut Vec<Range<u64>>, range: Range<u64>) {
 }
 
 impl Map {
-    /// What one of the filesystems has: that of a superblock with this UUID in its blocks, else the one with most blocks.
+    /// The index of one of the filesystems: that of a superblock with this UUID in its blocks, else the one with most
+    /// blocks.
     pub fn into_index(self, fsid: Option<[u8; 16]>) -> Result<(crate::Index, Identity)> {
         let count =
             |number: usize| self.collection().iter().filter(|found| usize::from(found.family) == number).count();

@@ -1,7 +1,7 @@
 //! Into a directory of any filesystem.
 //!
-//! Every step is taken from an opened directory by `openat2` that resolves no symbolic link and stays beneath it, or by a
-//! name that has no slash. Files are made anew and never opened through what is there.
+//! Every step is taken from an opened directory by `openat2` that resolves no symbolic link and stays beneath it, or by
+//! a name that has no slash. Files are made anew and never opened through what is there.
 
 use super::{Attributes, Incoming, Made, Moment, Path, Sink, is_safe};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -124,7 +124,8 @@ impl Directory {
         }
     }
 
-    /// Extended attributes of what cannot be opened: by its name in the opened directory, which no link is followed behind.
+    /// Extended attributes of what cannot be opened: by its name in the opened directory, which no link is followed
+    /// behind.
     fn attach_by_name(&mut self, path: &Path, attributes: &Attributes) {
         let (Some((name, _)), Some((_, parent))) = (path.split_last(), &self.last) else { return };
         let place = format!("/proc/self/fd/{}/", parent.as_raw_fd()).into_bytes();

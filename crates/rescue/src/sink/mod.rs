@@ -21,7 +21,7 @@ pub type Path = [Vec<u8>];
 /// Seconds since 1970, and nanoseconds.
 pub type Moment = (i64, u32);
 
-/// What an inode is beside its content.
+/// Everything about an inode but its content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Type and permissions.
@@ -57,7 +57,7 @@ pub struct Incoming<'a> {
     pub fill: &'a mut dyn FnMut(&mut Take<'_>) -> io::Result<()>,
 }
 
-/// What became of a thing.
+/// The outcome of making something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Made {
     /// It is there now.
@@ -82,7 +82,7 @@ pub trait Sink {
     fn link(&mut self, path: &Path, first: &Path) -> io::Result<Made>;
     /// Everything has been made.
     fn finish(&mut self) -> io::Result<()>;
-    /// What went wrong without making a file incomplete, since this was asked last: a sentence each.
+    /// Sentences about problems that made no file incomplete, since the last call.
     fn complaints(&mut self) -> Vec<String> {
         Vec::new()
     }

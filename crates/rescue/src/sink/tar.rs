@@ -1,7 +1,8 @@
-//! A tar stream: ustar headers, and pax records for what those have no room for: long names, times to the nanosecond, extended
-//! attributes (`SCHILY.xattr`, as GNU tar and bsdtar read them), sparse files (`GNU.sparse` 1.0).
+//! A tar stream: ustar headers, and pax records for what those have no room for: long names, times to the nanosecond,
+//! extended attributes (`SCHILY.xattr`, as GNU tar and bsdtar read them), sparse files (`GNU.sparse` 1.0).
 //!
-//! Invariant: the stream is written in one go, and a file has exactly as many bytes as its header says, whatever its source gives.
+//! Invariant: the stream is written in one go, and a file has exactly as many bytes as its header says, whatever its
+//! source gives.
 
 use super::{Attributes, Incoming, Made, Moment, Path, Sink};
 use std::io::{self, Write};
@@ -88,7 +89,8 @@ struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Goes to `offset` and behind `len` bytes, which lie in one range: bytes that were left out before, and bytes that fit.
+    /// Goes to `offset` and behind `len` bytes, which lie in one range: bytes that were left out before, and bytes that
+    /// fit.
     fn take(&mut self, offset: u64, len: u64) -> (u64, u64) {
         let mut gap = 0;
         while let Some(range) = self.ranges.get(self.index) {
@@ -166,7 +168,7 @@ impl<'a> Entry<'a> {
         header
     }
 
-    /// What the header has no room for.
+    /// The records for values that the header has no room for.
     fn records(&self) -> Vec<u8> {
         let mut records = Vec::new();
         let Attributes { uid, gid, atime, mtime, ctime, .. } = *self.attributes;

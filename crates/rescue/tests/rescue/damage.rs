@@ -1,4 +1,5 @@
-//! Random damage in classes: ours saves at least as many files as `btrfs restore` and the kernel's rescue mounts, class by class.
+//! Random damage in classes: ours saves at least as many files as `btrfs restore` and the kernel's rescue mounts, class
+//! by class.
 
 use crate::saved::{below, by_btrfs_restore, by_kernel, by_us};
 use crate::{LEN, in_memory, made_by_kernel, scanned};

@@ -1,4 +1,4 @@
-//! What is saved from damaged filesystems, beside `btrfs restore` and the kernel's rescue mounts; hostile images.
+//! Files saved from damaged filesystems, beside `btrfs restore` and the kernel's rescue mounts; hostile images.
 
 mod damage;
 mod hostile;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// Bytes of the images.
 const LEN: u64 = 160 << 20;
 
-/// A filesystem that the kernel has made: folders, subvolumes, snapshots, all compressions, several commits. The second image is
-/// what it was some commits before its end.
+/// A filesystem that the kernel has made: folders, subvolumes, snapshots, all compressions, several commits. The second
+/// image is what it was some commits before its end.
 fn made_by_kernel(scratch: &Scratch) -> (PathBuf, PathBuf) {
     let image = scratch.sparse_file("made.img", LEN);
     mkfs(&image, &["-m", "dup", "-d", "single", "-n", "4096"]);

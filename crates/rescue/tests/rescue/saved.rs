@@ -86,7 +86,7 @@ pub fn everything() -> Wanted {
     }
 }
 
-/// What we save.
+/// Restores with our code.
 pub fn by_us(wreck: &Wreck) -> (Hashing, io::Result<Summary>) {
     let (mut sink, roots) = (Hashing::default(), Roots::assemble(wreck));
     let mut tell = |_: butterfs_rescue::restore::Event<'_>| ();
@@ -115,7 +115,7 @@ pub fn below(folder: &Path) -> Contents {
     found
 }
 
-/// What `btrfs restore` saves.
+/// Restores with `btrfs restore`.
 pub fn by_btrfs_restore(image: &Path, scratch: &Scratch) -> Contents {
     let folder = scratch.join("restored");
     let _ = fs::remove_dir_all(&folder);
@@ -131,7 +131,7 @@ pub fn by_btrfs_restore(image: &Path, scratch: &Scratch) -> Contents {
     Contents::new()
 }
 
-/// What the kernel shows with rescue options.
+/// Reads the kernel's mount with rescue options.
 pub fn by_kernel(image: &Path) -> Contents {
     for words in ["rescue=all", "rescue=all:usebackuproot", "rescue=usebackuproot"] {
         if let Ok(mount) = KernelMount::try_new(image, &format!("ro,{words}")) {

@@ -25,7 +25,7 @@ fn restore(wreck: &Wreck, sink: &mut dyn Sink) -> Summary {
     restorer.run(TreeId::FS, ROOT_DIRECTORY).unwrap()
 }
 
-/// What is restored is compared: sizes and links of directories belong to the filesystem, and so do times of changes.
+/// Compares restored files: sizes and links of directories belong to the filesystem, and so do times of changes.
 fn compare(expected: &Fingerprint, actual: &Fingerprint, atime: bool) {
     let normal = |print: &Fingerprint| {
         let mut print = print.clone();
@@ -80,7 +80,8 @@ fn each_sink_holds_what_the_kernel_shows() {
     assert!(fs::read(&image).unwrap() == before, "nothing is written to the source");
 }
 
-/// Names that lead elsewhere, in directory entries and references, stay in the target; nothing outside is made or changed.
+/// Names that lead elsewhere, in directory entries and references, stay in the target; nothing outside is made or
+/// changed.
 #[test]
 fn hostile_names_stay_inside() {
     let scratch = Scratch::new("hostile_names");

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 /// Rebuild the chunk tree from what a scan of all devices finds.
 ///
-/// The blocks of the tree are written where the extent tree has them, and nothing is written unless the device tree confirms
-/// every stripe. 'butterfs restore --map FILE' needs no rebuilt tree.
+/// The blocks of the tree are written where the extent tree has them, and nothing is written unless the device tree
+/// confirms every stripe. 'butterfs restore --map FILE' needs no rebuilt tree.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Do not ask
@@ -24,7 +24,7 @@ pub struct Args {
     /// List the chunks
     #[arg(short = 'v')]
     verbose: bool,
-    /// What 'rescue scan' has written down about these devices; without it they are scanned now
+    /// The map that 'rescue scan' has written of these devices; without it they are scanned now
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
     /// All devices of the filesystem

@@ -11,10 +11,11 @@ use butterfs_rescue::wreck::Opening;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// List data sectors that do not fit their checksums and the files that have them; with -m, declare what one copy holds right.
+/// List data sectors that do not fit their checksums and the files that have them; with -m, declare what one copy holds
+/// right.
 ///
-/// A scrub repairs what another copy still has. -m is for data that is known to be right although its checksum is not: after it
-/// nothing tells any more that the data may be damaged.
+/// A scrub repairs what another copy still has. -m is for data that is known to be right although its checksum is not:
+/// after it nothing tells any more that the data may be damaged.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Only list; this is the default

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 
 /// Read devices once, write down every tree block that is there, and list the roots of all trees by generation.
 ///
-/// Nothing is written to the devices. A scan that was interrupted goes on where it stopped when it is given the same map.
-/// 'butterfs restore --map FILE' uses the map.
+/// Nothing is written to the devices. A scan that was interrupted goes on where it stopped when it is given the same
+/// map. 'butterfs restore --map FILE' uses the map.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where to write down what is found
@@ -128,7 +128,8 @@ fn print(listed: &[Listed], out: &mut dyn Write) -> std::result::Result<(), CliE
         let (blocks, missing, files, bytes) = (yields.blocks, yields.missing_blocks, yields.files, yields.bytes);
         writeln!(
             out,
-            "{tree:<18} {generation:>10} {bytenr:>14} {level:>5} {blocks:>9} {missing:>8} {files:>10} {bytes:>16}  {named_by}"
+            "{tree:<18} {generation:>10} {bytenr:>14} {level:>5} {blocks:>9} {missing:>8} {files:>10} {bytes:>16}  \
+             {named_by}"
         )?;
     }
     Ok(out.flush()?)

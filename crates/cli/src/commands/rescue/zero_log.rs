@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 /// Clear the log, for a filesystem that cannot be mounted because of it. What was synced since the last commit is lost.
 ///
-/// What the log would have brought is listed first. Only the superblocks are written.
+/// The files that the log would have brought are listed first. Only the superblocks are written.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Only list what the log would bring

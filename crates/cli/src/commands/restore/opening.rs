@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Where a wreck is read from.
 #[derive(clap::Args, Debug, Default)]
 pub struct Source {
-    /// What 'rescue scan' has written down about these devices
+    /// The map that 'rescue scan' has written of these devices
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
     /// A ddrescue map for each device, in their order: what it calls bad is not touched

@@ -1,4 +1,4 @@
-//! What a restore says while it runs, and at its end.
+//! The words of a restore while it runs, and at its end.
 
 use crate::error::CliError;
 use crate::output::{Format, json};
@@ -77,7 +77,8 @@ impl<'a> Teller<'a> {
 pub fn summary(summary: &Summary) -> String {
     let Summary { files, bytes, verified, unverified, partial, lost, directories, orphans, lost_blocks, .. } = *summary;
     let mut text = format!(
-        "{files} files with {bytes} bytes in {directories} directories: {verified} fit their checksums, {unverified} have none, \
+        "{files} files with {bytes} bytes in {directories} directories: {verified} fit their checksums, \
+         {unverified} have none, \
          {partial} are damaged, {lost} are lost"
     );
     if orphans > 0 {
