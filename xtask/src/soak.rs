@@ -10,6 +10,7 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("fsx", "butterfs-testkit", "soak", "fsx_in_each_mode"),
     ("random", "butterfs-fs", "contents", "random::soak"),
     ("mutants", "butterfs-testkit", "mutants", "soak"),
+    ("rescue", "butterfs-rescue", "rescue", "damage::at_least_as_many_files_are_saved_from_many"),
     ("full-disk", "butterfs-testkit", "full_disk_kills", "killed_on_a_full_disk"),
     ("costs", "butterfs-fs", "costs", "beside_everything"),
     ("waits", "butterfs-fs", "costs", "waits::others_do_not_wait_anywhere"),

@@ -1,14 +1,8 @@
 //! The names under which the program can be called. `mount -t butterfs` looks for `mount.butterfs`, `mkfs -t butterfs`
-<<<<<<< HEAD
-//! for `mkfs.butterfs`, fsck(8) for `fsck.butterfs`, umount(8) for `umount.butterfs`: links to this program by those
-//! names run one subcommand directly. To remount a mount of type `fuseblk.butterfs` without naming a type, mount(8)
-//! looks for `mount.fuseblk.butterfs`; without that link the kernel alone is asked, which knows no option of ours.
-=======
-//! for `mkfs.butterfs` (and mkfs(8) for `mkfs.btrfs`, which programs that make images call), fsck(8) for `fsck.butterfs`, umount(8) for `umount.butterfs`: links to this program by those names
-//! run one subcommand directly. To remount a mount of type
+//! for `mkfs.butterfs`, programs that make images for `mkfs.btrfs`, fsck(8) for `fsck.butterfs`, umount(8) for
+//! `umount.butterfs`: links to this program by those names run one subcommand directly. To remount a mount of type
 //! `fuseblk.butterfs` without naming a type, mount(8) looks for `mount.fuseblk.butterfs`; without that link the kernel
 //! alone is asked, which knows no option of ours.
->>>>>>> 93d4ecf (cli: image build, and mkfs with the content of a folder)
 //!
 //! When a mount of type `fuse.butterfs` is remounted, mount(8) calls `mount.fuse`, which calls what stands after the
 //! dot with a mount helper's arguments: `butterfs SOURCE DIR -o remount,...`.

@@ -17,6 +17,8 @@ pub mod property;
 pub mod receive;
 pub mod reflink;
 pub mod replace;
+pub mod rescue;
+pub mod restore;
 pub mod scrub;
 pub mod send;
 pub mod subvolume;
@@ -94,6 +96,8 @@ subcommands! {
         Scrub(#[command(subcommand)] scrub::Group),
         Health(health::Args),
         Replace(#[command(subcommand)] replace::Group),
+        Rescue(#[command(subcommand)] rescue::Group),
+        Restore(restore::Args),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),

@@ -1,5 +1,5 @@
-//! Images beside their sources: the kernel mounts them, `btrfs check` and our judge find nothing, and the fingerprint of what
-//! is mounted is that of the source. The same input gives the same bytes.
+//! Images beside their sources: the kernel mounts them, `btrfs check` and our checker find nothing, and the fingerprint of
+//! the mounted content is that of the source. The same input gives the same bytes.
 
 mod same;
 mod sources;
@@ -11,11 +11,11 @@ use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::operation::Kind;
 use std::path::Path;
 
-/// What an image keeps of a source.
+/// The attributes of a source that an image keeps.
 pub const KEPT: Compare =
     Compare { atime: false, mtime: true, ctime: false, btime: false, blocks: false, holes: true, slack_ns: 0 };
 
-/// Builds an image, and lets both judges look at it.
+/// Builds an image, and lets both checkers look at it.
 pub fn build(builder: Builder, image: &Path) -> Report {
     let report = builder.build(image).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(std::fs::metadata(image).unwrap().len(), report.total_bytes);

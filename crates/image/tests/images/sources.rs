@@ -81,7 +81,8 @@ fn an_archive_is_shown_as_the_folder_that_it_is_of() {
         build(builder.rule("", zstd()).unwrap(), &image);
         assert_shows(&image, "", &source);
     }
-    // What GNU's own form and ustar cannot say is taken out first: fractions of seconds, attributes, large numbers, years.
+    // What GNU's own form and ustar cannot say is taken out first: fractions of seconds, attributes, large numbers,
+    // years.
     let plain = scratch.folder("plain");
     std::fs::create_dir_all(plain.join("a/b")).unwrap();
     let long = plain.join("a").join("l".repeat(120));

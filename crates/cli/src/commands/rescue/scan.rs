@@ -1,0 +1,136 @@
+//! `butterfs rescue scan`: reads devices once, writes down what is there, and lists the roots of all trees.
+
+use crate::commands::Run;
+use crate::commands::inspect_internal::number;
+use crate::commands::restore::{Source, ddrescue};
+use crate::error::CliError;
+use crate::output::{Format, json};
+use crate::report;
+use butterfs_ondisk::TreeId;
+use butterfs_ondisk::dump::Objectid;
+use butterfs_rescue::index::Limit;
+use butterfs_rescue::roots::{self, Listed};
+use butterfs_rescue::scan::{Ddrescue, Map, Progress, Settings, scan};
+use butterfs_rescue::superblocks;
+use butterfs_rescue::wreck::{Opening, Wreck};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+
+/// Read devices once, write down every tree block that is there, and list the roots of all trees by generation.
+///
+/// Nothing is written to the devices. A scan that was interrupted goes on where it stopped when it is given the same
+/// map. 'butterfs restore --map FILE' uses the map.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where to write down what is found
+    #[arg(long, value_name = "FILE")]
+    map: PathBuf,
+    /// A ddrescue map for each device, in their order: what it calls bad is not touched
+    #[arg(long, value_name = "FILE")]
+    ddrescue: Vec<PathBuf>,
+    /// Write a ddrescue map of what could not be read, for each device, in their order
+    #[arg(long, value_name = "FILE")]
+    unreadable: Vec<PathBuf>,
+    /// Use at most so much memory for what is found, in MiB; of more blocks the oldest are left out
+    #[arg(long, value_name = "MIB", value_parser = number, default_value = "384")]
+    memory: u64,
+    /// Say nothing while reading
+    #[arg(short, long)]
+    quiet: bool,
+    /// All devices of the filesystem that are there
+    #[arg(required = true, value_name = "DEVICE")]
+    devices: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Result<'a> {
+    blocks: usize,
+    unreadable_bytes: u64,
+    notes: &'a [String],
+    roots: &'a [Listed],
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> std::result::Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> std::result::Result<(), CliError> {
+        let failed = |error: butterfs_rescue::Error| CliError::failed(error.to_string());
+        let devices = Source::default().devices(&self.devices)?;
+        let known = self.ddrescue.iter().map(|path| ddrescue(path).map(Some));
+        let known = known.collect::<std::result::Result<Vec<Option<Ddrescue>>, CliError>>()?;
+        let limit = Limit::of_bytes(self.memory.saturating_mul(1 << 20));
+        let shows = !self.quiet && std::io::stderr().is_terminal();
+        let mut last = 0;
+        let mut tell = |progress: Progress| {
+            let percent = progress.done * 1000 / progress.len.max(1);
+            if shows && percent != last {
+                last = percent;
+                let (at, blocks) = (progress.device + 1, progress.found);
+                report::status(&format!("device {at}: {}.{} %, {blocks} tree blocks", percent / 10, percent % 10));
+            }
+        };
+        let map = scan(&devices, &self.map, &Settings { limit, known }, &mut tell).map_err(failed)?;
+        if shows {
+            report::status("");
+        }
+        self.write_unreadable(&map)?;
+        let blocks = map.len();
+        let unreadable: u64 =
+            map.devices().iter().flat_map(|device| &device.bad).map(|range| range.end - range.start).sum();
+        let copies = superblocks::copies(&devices);
+        let fsid = superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid());
+        let (index, identity) = map.into_index(fsid).map_err(failed)?;
+        let forgotten = index.forgotten_before;
+        let opening =
+            Opening { index: Some(index), identity: Some(identity), ignored_features: u64::MAX, ..Opening::default() };
+        let wreck = Wreck::open(devices, opening).map_err(failed)?;
+        let mut notes = wreck.notes.clone();
+        if forgotten > 0 {
+            notes.push(format!("memory did not suffice for blocks of generations before {forgotten} (--memory)"));
+        }
+        let listed = roots::all(&wreck);
+        if format == Format::Json {
+            return json(
+                out,
+                "rescue-scan",
+                &Result { blocks, unreadable_bytes: unreadable, notes: &notes, roots: &listed },
+            );
+        }
+        notes.iter().for_each(|note| report::warn(note));
+        writeln!(out, "{blocks} tree blocks were found; {unreadable} bytes could not be read")?;
+        print(&listed, out)
+    }
+}
+
+impl Args {
+    fn write_unreadable(&self, map: &Map) -> std::result::Result<(), CliError> {
+        for (path, device) in self.unreadable.iter().zip(map.devices()) {
+            let text = Ddrescue::of_bad(device.bad.clone()).text(device.len, device.done);
+            let written = std::fs::write(path, text);
+            written.map_err(|error| CliError::failed(format!("cannot write {}: {error}", path.display())))?;
+        }
+        Ok(())
+    }
+}
+
+fn print(listed: &[Listed], out: &mut dyn Write) -> std::result::Result<(), CliError> {
+    writeln!(
+        out,
+        "{:<18} {:>10} {:>14} {:>5} {:>9} {:>8} {:>10} {:>16}  NAMED BY",
+        "TREE", "GENERATION", "BYTENR", "LEVEL", "BLOCKS", "MISSING", "FILES", "BYTES"
+    )?;
+    for one in listed {
+        let Listed { tree, generation, bytenr, level, named_by, yields } = one;
+        let tree = Objectid::plain(TreeId(*tree).0).to_string();
+        let (blocks, missing, files, bytes) = (yields.blocks, yields.missing_blocks, yields.files, yields.bytes);
+        writeln!(
+            out,
+            "{tree:<18} {generation:>10} {bytenr:>14} {level:>5} {blocks:>9} {missing:>8} {files:>10} {bytes:>16}  \
+             {named_by}"
+        )?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,221 @@
+//! `restore` and `rescue` beside those of btrfs-progs.
+
+mod common;
+
+use butterfs_testkit::kernel::{KernelMount, mkfs, run, run_ok};
+use butterfs_testkit::requirement;
+use butterfs_testkit::scratch::Scratch;
+use common::{butterfs, butterfs_ok};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are text")
+}
+
+/// A filesystem of the kernel with folders, links, a subvolume and a snapshot.
+fn made(scratch: &Scratch) -> PathBuf {
+    let image = scratch.sparse_file("made.img", 200 << 20);
+    mkfs(&image, &["-m", "dup"]);
+    let mount = KernelMount::new(&image, "noatime");
+    let at = mount.path();
+    fs::create_dir_all(at.join("dir/deep")).unwrap();
+    for name in ["dir/f", "dir/deep/g", "top"] {
+        fs::write(at.join(name), name.repeat(3000)).unwrap();
+    }
+    std::os::unix::fs::symlink("f", at.join("dir/link")).unwrap();
+    let path = |name: &str| text(&at.join(name)).to_owned();
+    run_ok(20, "btrfs", &["subvolume", "create", &path("sub")]);
+    fs::write(at.join("sub/s"), "s").unwrap();
+    run_ok(20, "btrfs", &["subvolume", "snapshot", &path("sub"), &path("snap")]);
+    mount.finish();
+    image
+}
+
+fn copy(image: &Path, to: &Path) -> PathBuf {
+    run_ok(60, "cp", &["--sparse=always", text(image), text(to)]);
+    to.to_owned()
+}
+
+/// All paths below a folder, and the contents of files.
+fn below(folder: &Path) -> Vec<(String, Option<Vec<u8>>)> {
+    let listed = run_ok(20, "find", &[text(folder), "-mindepth", "1", "-printf", "%P\n"]);
+    let mut found: Vec<_> = listed.lines().map(|line| (line.to_owned(), fs::read(folder.join(line)).ok())).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn options_restore_what_those_of_btrfs_restore_do() {
+    const TEST: &str = "options_of_restore";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = made(&scratch);
+    let options: [&[&str]; 8] = [
+        &[],
+        &["-S"],
+        &["-m", "-x"],
+        &["-i", "-o"],
+        &["--path-regex", "^/(|dir(|/deep(|/.*)))$"],
+        &["-c", "--path-regex", "^/(|DIR(|/.*))$"],
+        &["-r", "256"],
+        &["-u", "1"],
+    ];
+    for (number, words) in options.iter().enumerate() {
+        let (ours, theirs) = (scratch.folder(&format!("ours{number}")), scratch.folder(&format!("theirs{number}")));
+        let said = butterfs(&[&["restore"], *words, &[text(&image), text(&ours)]].concat());
+        let btrfs = run(60, "btrfs", &[&["restore"], *words, &[text(&image), text(&theirs)]].concat());
+        assert_eq!(said.code, btrfs.code, "{words:?}: {said:?} {btrfs:?}");
+        assert_eq!(below(&ours), below(&theirs), "{words:?}");
+        assert_eq!(said.stdout, btrfs.output, "{words:?}");
+    }
+    // Listings, a dry run, refusals.
+    let listed = butterfs_ok(&["restore", "-l", text(&image)]);
+    assert_eq!(listed, run_ok(20, "btrfs", &["restore", "-l", text(&image)]));
+    let empty = scratch.folder("empty");
+    let dry = butterfs(&["restore", "-D", text(&image), text(&empty)]);
+    assert_eq!(dry.stdout, run_ok(20, "btrfs", &["restore", "-D", text(&image), text(&empty)]));
+    assert!(below(&empty).is_empty());
+    let refusals: [&[&str]; 4] = [&["-r", "999"], &["-u", "5"], &["--path-regex", "("], &["-f", "4096"]];
+    for words in refusals {
+        let said = butterfs(&[&["restore"], words, &[text(&image), text(&empty)]].concat());
+        assert_eq!((said.code, said.stdout.as_str()), (Some(1), ""), "{words:?}: {said:?}");
+        assert!(said.stderr.starts_with("ERROR: "), "{said:?}");
+    }
+    // What is there stays.
+    fs::write(scratch.join("ours0/top"), "mine").unwrap();
+    let again = butterfs(&["restore", text(&image), text(&scratch.join("ours0"))]);
+    assert!(again.stdout.contains("Skipping existing file") && again.stdout.contains("use -o"), "{again:?}");
+    assert_eq!(fs::read(scratch.join("ours0/top")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_scan_lists_roots_and_restores_without_superblock_and_chunk_tree() {
+    const TEST: &str = "scan_command";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = made(&scratch);
+    let whole = scratch.folder("whole");
+    butterfs(&["restore", "-a", text(&image), text(&whole)]);
+    let broken = copy(&image, &scratch.join("broken.img"));
+    // All superblocks.
+    let file = fs::OpenOptions::new().write(true).open(&broken).unwrap();
+    file.write_all_at(&[0; 4096], 64 << 10).unwrap();
+    file.write_all_at(&[0; 4096], 64 << 20).unwrap();
+    let before = fs::read(&broken).unwrap();
+    let (map, bad) = (scratch.join("found.map"), scratch.join("bad.map"));
+    let refused = butterfs(&["restore", "-a", text(&broken), text(&scratch.folder("none"))]);
+    assert!(refused.code == Some(1) && refused.stderr.contains("rescue scan"), "{refused:?}");
+    let words = ["rescue", "scan", "-q", "--map", text(&map), "--unreadable", text(&bad), text(&broken)];
+    let listed = butterfs(&words);
+    assert!(listed.code == Some(0) && listed.stdout.contains("FS_TREE"), "{listed:?}");
+    assert!(fs::read_to_string(&bad).unwrap().contains("0x00000000  0x0C800000  +"));
+    let json = butterfs(&[&["--format", "json"], &words[..]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert!(
+        json["rescue-scan"]["roots"].as_array().unwrap().iter().any(|root| root["tree"] == 5 && root["files"] == 3)
+    );
+    let saved = scratch.folder("saved");
+    let restored = butterfs(&["restore", "-a", "--map", text(&map), text(&broken), text(&saved)]);
+    assert_eq!(restored.code, Some(0), "{restored:?}");
+    assert_eq!(below(&saved), below(&whole));
+    assert!(fs::read(&broken).unwrap() == before, "nothing is written to the source");
+}
+
+#[test]
+fn commands_that_write_do_what_their_names_say() {
+    const TEST: &str = "commands_that_write";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = made(&scratch);
+    let sound = fs::read(&image).unwrap();
+    let broken = scratch.join("broken.img");
+    let check = |image: &Path| run_ok(60, "btrfs", &["check", text(image)]);
+    // Superblocks: the same bytes come back; without consent nothing happens.
+    copy(&image, &broken);
+    let open = || fs::OpenOptions::new().write(true).open(&broken).unwrap();
+    open().write_all_at(&[0; 4096], 64 << 10).unwrap();
+    let damaged = fs::read(&broken).unwrap();
+    let asked = butterfs(&["rescue", "super-recover", text(&broken)]);
+    assert!(asked.code == Some(1) && asked.stdout.contains("Are you sure? [y/N]: Aborted"), "{asked:?}");
+    assert!(fs::read(&broken).unwrap() == damaged);
+    assert_eq!(
+        butterfs_ok(&["rescue", "super-recover", "-y", text(&broken)]),
+        "Recovered bad superblocks successful\n"
+    );
+    assert!(fs::read(&broken).unwrap() == sound);
+    let valid = "All supers are valid, no need to recover\n";
+    assert_eq!(butterfs_ok(&["rescue", "super-recover", "-y", text(&broken)]), valid);
+    assert_eq!(run_ok(60, "btrfs", &["rescue", "super-recover", "-y", text(&broken)]), valid);
+    // Sizes: as btrfs-progs does it.
+    let theirs = copy(&image, &scratch.join("theirs.img"));
+    for path in [&broken, &theirs] {
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len((200 << 20) - 4096 * 3).unwrap();
+    }
+    let ours = butterfs_ok(&["rescue", "fix-device-size", text(&broken)]);
+    assert_eq!(ours, run_ok(60, "btrfs", &["rescue", "fix-device-size", text(&theirs)]));
+    check(&broken);
+    let fine = "No device size related problem found\n";
+    assert_eq!(butterfs_ok(&["rescue", "fix-device-size", text(&broken)]), fine);
+    assert_eq!(run_ok(60, "btrfs", &["rescue", "fix-device-size", text(&broken)]), fine);
+    // The chunk tree, of which nothing is left in any generation.
+    copy(&image, &broken);
+    let shown = run_ok(20, "btrfs", &["inspect-internal", "dump-tree", "-t", "chunk", text(&image)]);
+    let stripes = shown.split("type SYSTEM|DUP").nth(1).unwrap();
+    let offsets = stripes.lines().filter_map(|line| line.split("offset ").nth(1)).take(2);
+    for offset in offsets.map(|offset| offset.trim().parse::<u64>().unwrap()) {
+        open().write_all_at(&vec![0; 8 << 20], offset).unwrap();
+    }
+    let recovered = butterfs_ok(&["rescue", "chunk-recover", "-y", text(&broken)]);
+    assert!(recovered.ends_with("Chunk tree recovered successfully\n"), "{recovered}");
+    check(&broken);
+    let whole = fs::read(&broken).unwrap();
+    let again = butterfs_ok(&["rescue", "chunk-recover", "-y", text(&broken)]);
+    assert_eq!(again, "Check chunks successfully with no orphans\n");
+    assert!(fs::read(&broken).unwrap() == whole, "what is sound is not written");
+    // Checksums: listed with the file's name, then declared right.
+    copy(&image, &broken);
+    let place = sound.windows(9).position(|part| part == b"dir/fdir/").unwrap() as u64;
+    open().write_all_at(b"DIR", place).unwrap();
+    let listed = butterfs_ok(&["rescue", "fix-data-checksum", text(&broken)]);
+    assert!(listed.contains("corrupted mirrors=1") && listed.contains("  dir/f\n"), "{listed}");
+    let saved = scratch.folder("saved");
+    let restored = butterfs(&["restore", text(&broken), text(&saved)]);
+    assert!(restored.code == Some(1) && restored.stderr.contains("/dir/f: 4096 bytes do not fit"), "{restored:?}");
+    assert!(fs::read(saved.join("dir/f")).unwrap().starts_with(b"DIR"));
+    let declared = butterfs_ok(&["rescue", "fix-data-checksum", "-m", "1", text(&broken)]);
+    assert!(declared.contains("updated using data from mirror 1"), "{declared}");
+    assert_eq!(butterfs_ok(&["rescue", "fix-data-checksum", text(&broken)]), "No data checksum mismatch found\n");
+    run_ok(60, "btrfs", &["check", "--check-data-csum", text(&broken)]);
+}
+
+#[test]
+fn a_log_is_shown_and_left_behind() {
+    const TEST: &str = "zero_log";
+    let Some(archive) = requirement::shared_data(TEST, "corpus/kernel-dirty-logs.tar.zst") else { return };
+    if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["zstd"]) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    run_ok(60, "tar", &["-S", "--zstd", "-xf", text(&archive), "-C", text(scratch.path()), "btrfs-056-1.img"]);
+    let image = scratch.join("btrfs-056-1.img");
+    let shown = butterfs_ok(&["rescue", "zero-log", "-n", text(&image)]);
+    assert!(shown.contains("log: /foo (tree 5): 40960 bytes, new\n"), "{shown}");
+    // Replayed in memory: what was synced is restored, and the log stays.
+    let saved = scratch.folder("saved");
+    let restored = butterfs(&["restore", "-a", "--with-log", text(&image), text(&saved)]);
+    assert_eq!((restored.code, fs::metadata(saved.join("foo")).unwrap().len()), (Some(0), 40960), "{restored:?}");
+    assert_eq!(butterfs_ok(&["rescue", "zero-log", "-n", text(&image)]), shown);
+    let cleared = butterfs_ok(&["rescue", "zero-log", text(&image)]);
+    assert!(cleared.starts_with(&shown) && cleared.contains("Clearing log on "), "{cleared}");
+    let again = butterfs_ok(&["rescue", "zero-log", text(&image)]);
+    assert_eq!(again, run_ok(60, "btrfs", &["rescue", "zero-log", text(&image)]));
+    run_ok(60, "btrfs", &["check", text(&image)]);
+}

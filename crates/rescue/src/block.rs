@@ -1,0 +1,202 @@
+//! A tree block as it was found, and how well it fits what its parent says.
+//!
+//! Invariant: whatever the bytes are, a [`Block`] has a layout that [`Node`] can be read by. Payloads are not promised
+//! to obey any rule: whoever reads items parses them without trust.
+
+use crate::key::KeyRange;
+use crate::wreck::Identity;
+use butterfs_ondisk::header::{HEADER_LEN, Header, ITEM_LEN, KEY_POINTER_LEN, pointers_per_node};
+use butterfs_ondisk::key::DiskKey;
+use butterfs_ondisk::tree_checker::{CheckContext, check, check_layout, check_owner};
+use butterfs_ondisk::units::MAX_LEVELS;
+use butterfs_ondisk::{ChecksumKind, Generation, Key, Level, Logical, Superblock, TreeId};
+use butterfs_tree::{BlockIdentity, Node};
+use zerocopy::FromBytes;
+
+/// How sure a tree block is, best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Quality {
+    /// Everything fits.
+    Good,
+    /// The checksum is wrong, and no other rule is broken.
+    BadChecksum,
+    /// Sound, but of another generation than the parent says: usually a write was lost.
+    OtherGeneration,
+    /// Some of its items could be read.
+    Pieces,
+    /// The block is lost; an older one of the same tree that a scan has found stands in for it.
+    StandIn,
+}
+
+/// The things known about a block before it is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Expect {
+    /// Its address.
+    pub at: Logical,
+    /// Its level.
+    pub level: Option<u8>,
+    /// Its generation.
+    pub generation: Option<u64>,
+    /// The tree that is read; 0 for any.
+    pub tree: TreeId,
+    /// Whether it is the root.
+    pub is_root: bool,
+    /// The keys that belong to it.
+    pub window: KeyRange,
+}
+
+impl Expect {
+    /// The root of a tree.
+    pub fn root(tree: TreeId, at: Logical, level: Option<u8>, generation: Option<u64>) -> Expect {
+        Expect { at, level, generation, tree, is_root: true, window: KeyRange::ALL }
+    }
+}
+
+/// A block that can be read.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Its content.
+    pub node: Node,
+    /// How sure it is.
+    pub quality: Quality,
+}
+
+impl Block {
+    /// Whether its first key is one that belongs to it.
+    pub fn fits(&self, window: &KeyRange) -> bool {
+        self.node.first_key().is_none_or(|first| window.contains(first))
+    }
+}
+
+/// The things that all blocks of the filesystem have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// The UUID in every block.
+    pub fsid: [u8; 16],
+    /// The checksum.
+    pub checksum: ChecksumKind,
+    /// The values that the rules depend on.
+    pub context: CheckContext,
+}
+
+impl Family {
+    /// Of the filesystem of this superblock.
+    pub fn of(sb: &Superblock) -> Family {
+        Family {
+            fsid: sb.block_fsid(),
+            checksum: sb.checksum_kind().unwrap_or_default(),
+            // Blocks of an unfinished commit may be newer.
+            context: CheckContext { super_generation: Generation(u64::MAX - 1), ..CheckContext::of(sb, false) },
+        }
+    }
+
+    /// Of blocks that a scan has recognised.
+    pub fn of_identity(identity: &Identity) -> Family {
+        let Identity { fsid, nodesize, checksum } = *identity;
+        let context = CheckContext {
+            nodesize,
+            sectorsize: 4096,
+            super_generation: Generation(u64::MAX - 1),
+            incompat: 0,
+            csum_len: checksum.len(),
+            writable: false,
+        };
+        Family { fsid, checksum, context }
+    }
+
+    pub(crate) fn identity(&self) -> BlockIdentity {
+        BlockIdentity {
+            fsid: self.fsid,
+            chunk_tree_uuid: [0; 16],
+            checksum: self.checksum,
+            nodesize: self.context.nodesize,
+            sectorsize: self.context.sectorsize,
+            incompat: self.context.incompat,
+            super_generation: self.context.super_generation,
+            ignores_checksums: true,
+            writable: false,
+        }
+    }
+
+    /// Whether the checksum of a block is right.
+    pub fn has_checksum(&self, bytes: &[u8]) -> bool {
+        self.checksum.matches(&bytes[32..], &bytes[..32])
+    }
+
+    /// Makes a block of bytes that were read at `want.at`, if they are worth anything.
+    pub fn grade(&self, bytes: &[u8], want: &Expect) -> Option<Block> {
+        let (header, _) = Header::read_from_prefix(bytes).ok()?;
+        let is_right_place = header.bytenr.get() == want.at.0 && header.fsid == self.fsid;
+        let level_fits = want.level.is_none_or(|level| level == header.level) && usize::from(header.level) < MAX_LEVELS;
+        if bytes.len() != self.context.nodesize as usize || !is_right_place || !level_fits {
+            return None;
+        }
+        let is_sealed = self.has_checksum(bytes);
+        let is_timely = want.generation.is_none_or(|generation| generation == header.generation.get());
+        let is_own = check_owner(TreeId(header.owner.get()), want.tree, want.is_root).is_ok();
+        let is_laid_out = check_layout(bytes, &self.context).is_ok();
+        let quality = match (is_sealed, is_timely) {
+            _ if !is_own => return None,
+            (true, true) if is_laid_out => Quality::Good,
+            (false, true) if check(bytes, &self.context).is_ok() => Quality::BadChecksum,
+            (true, false) if is_laid_out => Quality::OtherGeneration,
+            (_, true) => Quality::Pieces,
+            (_, false) => return None,
+        };
+        let node = if is_laid_out { Some(Node::from_checked(bytes.into())) } else { self.pieces(bytes, &header) }?;
+        Some(Block { node, quality })
+    }
+
+    /// A block of what is left of another one: items that lie inside, or pointers that could be some, in the order of
+    /// keys.
+    fn pieces(&self, bytes: &[u8], header: &Header) -> Option<Node> {
+        let (level, owner) = (Level(header.level), TreeId(header.owner.get()));
+        let (at, generation) = (Logical(header.bytenr.get()), Generation(header.generation.get()));
+        let mut node = Node::new_empty(&self.identity(), at, level, generation, owner);
+        if level.get() == 0 {
+            self.collect_items(bytes, &mut node)
+        } else {
+            self.collect_pointers(bytes, &mut node)
+        }
+        (!node.is_empty()).then_some(node)
+    }
+
+    fn collect_items(&self, bytes: &[u8], node: &mut Node) {
+        let mut last = None;
+        for header in bytes[HEADER_LEN..].chunks_exact(ITEM_LEN).take(count_of(bytes)) {
+            let Ok((disk_key, rest)) = DiskKey::read_from_prefix(header) else { return };
+            let key = Key::from(disk_key);
+            let number = |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]) as usize;
+            let (start, len) = (HEADER_LEN + number(0), number(4));
+            let data = start.checked_add(len).and_then(|end| bytes.get(start..end));
+            let Some(data) = data.filter(|_| last.is_none_or(|last| last < key)) else { continue };
+            if node.free_space() < data.len() + ITEM_LEN {
+                return;
+            }
+            node.insert_item(node.nritems(), key, data);
+            last = Some(key);
+        }
+    }
+
+    fn collect_pointers(&self, bytes: &[u8], node: &mut Node) {
+        let mut last = None;
+        let most = count_of(bytes).min(pointers_per_node(self.context.nodesize));
+        for pointer in bytes[HEADER_LEN..].chunks_exact(KEY_POINTER_LEN).take(most) {
+            let Ok((disk_key, rest)) = DiskKey::read_from_prefix(pointer) else { return };
+            let (key, number) =
+                (Key::from(disk_key), |at: usize| u64::from_le_bytes(rest[at..at + 8].try_into().expect("8 bytes")));
+            let (child, generation) = (number(0), number(8));
+            let plausible = child != 0 && child.is_multiple_of(u64::from(self.context.sectorsize)) && generation != 0;
+            if plausible && last.is_none_or(|last| last < key) {
+                node.insert_pointer(node.nritems(), key, Logical(child), Generation(generation));
+                last = Some(key);
+            }
+        }
+    }
+}
+
+/// How many items or pointers a block may have: what its header says, or as many as there is room for where that lies.
+fn count_of(bytes: &[u8]) -> usize {
+    let said = u32::from_le_bytes([bytes[96], bytes[97], bytes[98], bytes[99]]) as usize;
+    if said == 0 { usize::MAX } else { said }
+}

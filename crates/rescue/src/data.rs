@@ -1,0 +1,383 @@
+//! Contents of files, compared with their checksums.
+//!
+//! Invariants: (1) bytes come in ascending order, each at most once, and exactly those of the ranges that
+//! [`Content::ranges`] names; (2) every sector that has a checksum comes from a copy that fits it, where there is one;
+//! else it comes from the first copy that can be read, or is zero, and is counted; (3) memory does not depend on what
+//! lengths the disk names: a compressed extent is at most [`LARGEST_PACKED`] bytes, everything else is read in pieces;
+//! (4) nor does time: an extent that no writer makes, or that no device has, is missing as a whole and not among the
+//! ranges.
+
+use crate::subvolume::{self, Extent};
+use crate::tree::{Losses, Tree};
+use butterfs_fs::file::codec;
+use butterfs_fs::file_extent::{ExtentKind, FileExtent};
+use butterfs_fs::options::Algorithm;
+use butterfs_ondisk::items::inode_flags;
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Key, KeyType, Logical};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::{ControlFlow, Range};
+
+/// The longest compressed extent, stored or unpacked; the format's own limit is 128 KiB.
+pub const LARGEST_PACKED: u64 = 1 << 20;
+/// The longest extent that any writer makes is 128 MiB; block groups have a few GiB.
+const LARGEST_EXTENT: u64 = 1 << 30;
+/// Bytes that are read at once.
+const PIECE: u64 = 512 << 10;
+/// Unpacked extents that are kept for their neighbours.
+const KEPT: usize = 4;
+/// Ranges that a report names.
+const MOST_RANGES: usize = 32;
+
+/// How sure a file's content is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grade {
+    /// All of it is there, and fits its checksums.
+    Verified,
+    /// All of it is there; for some of it there is no checksum.
+    Unverified,
+    /// Some of it does not fit its checksum, or is gone.
+    Partial,
+    /// Nothing of it is left.
+    Lost,
+}
+
+/// The outcome of reading a file's content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Bytes that fit their checksums, and those that need none: holes, inline data.
+    pub verified: u64,
+    /// Bytes for which there is no checksum.
+    pub unverified: u64,
+    /// Bytes that do not fit.
+    pub damaged: u64,
+    /// Bytes that no device gives; zeros stand for them.
+    pub missing: u64,
+    /// Extent items that say nothing that could be.
+    pub bad_items: u64,
+    /// Tree blocks that may have had more extents of it.
+    pub lost_blocks: u64,
+    /// Where the damaged and missing bytes are, the first of them.
+    pub ranges: Vec<Range<u64>>,
+}
+
+impl Outcome {
+    /// How sure that makes it.
+    pub fn grade(&self) -> Grade {
+        let bad = self.damaged + self.missing + self.bad_items + self.lost_blocks;
+        match (bad, self.verified + self.unverified + self.damaged, self.unverified) {
+            (0, _, 0) => Grade::Verified,
+            (0, _, _) => Grade::Unverified,
+            (_, 0, _) => Grade::Lost,
+            _ => Grade::Partial,
+        }
+    }
+
+    fn note(&mut self, range: Range<u64>) {
+        let is_full = self.ranges.len() >= MOST_RANGES;
+        match self.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ if is_full => {}
+            _ => self.ranges.push(range),
+        }
+    }
+}
+
+/// How sure a sector is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sector {
+    Verified,
+    Unverified,
+    Damaged,
+    Missing,
+}
+
+/// The key of an unpacked extent.
+type Packed = (u64, u64, u64, u8);
+
+/// Reads contents of one subvolume's files.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    tree: Tree<'a>,
+    checksums: Option<Tree<'a>>,
+    kept: VecDeque<(Packed, Vec<u8>, Sector)>,
+}
+
+/// The content of one file.
+#[derive(Debug)]
+pub struct Content {
+    /// The inode.
+    pub ino: u64,
+    /// Its length.
+    pub size: u64,
+    /// Where it has data; the rest is holes.
+    pub ranges: Vec<Range<u64>>,
+    /// Nothing is expected to have checksums.
+    pub has_no_checksums: bool,
+    losses: Losses,
+    bad_items: u64,
+    /// Data lies behind the end that the inode names.
+    pub reaches_beyond: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of a subvolume, with the checksum tree of the same time where there is one.
+    pub fn new(tree: Tree<'a>, checksums: Option<Tree<'a>>) -> Reader<'a> {
+        Reader { tree, checksums, kept: VecDeque::new() }
+    }
+
+    /// The subvolume.
+    pub fn tree(&self) -> Tree<'a> {
+        self.tree
+    }
+
+    /// The parts of a file's content. Without an inode item its length is where its extents end.
+    pub fn content(&self, ino: u64, inode: &subvolume::Inode) -> Content {
+        let size = inode.item.map(|item| item.size.get());
+        let flags = inode.item.map_or(0, |item| item.flags.get());
+        let (mut ranges, mut end): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
+        let mut reaches_beyond = false;
+        let sector = self.tree.wreck.sectorsize();
+        let (bad_items, losses) = subvolume::extents(&self.tree, ino, &mut |Extent { extent, .. }| {
+            let has_data =
+                extent.kind == ExtentKind::Inline || (extent.kind == ExtentKind::Regular && !extent.is_hole());
+            let until = match extent.kind {
+                ExtentKind::Inline => extent.ram_bytes.min(sector),
+                _ => extent.end(),
+            };
+            if has_data {
+                end = end.max(until);
+                if !self.is_reachable(&extent) {
+                    return ControlFlow::Continue(());
+                }
+                reaches_beyond |= size.is_some_and(|size| extent.start >= size.next_multiple_of(sector));
+                let until = until.min(size.unwrap_or(until));
+                match ranges.last_mut() {
+                    Some(last) if last.end == extent.start => last.end = until.max(last.end),
+                    _ if extent.start < until => ranges.push(extent.start..until),
+                    _ => {}
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        let has_no_checksums = flags & inode_flags::NODATASUM != 0;
+        Content { ino, size: size.unwrap_or(end), ranges, has_no_checksums, losses, bad_items, reaches_beyond }
+    }
+
+    /// Whether any of an extent could be read.
+    fn is_reachable(&self, extent: &FileExtent) -> bool {
+        if extent.kind != ExtentKind::Regular {
+            return true;
+        }
+        let longest = if extent.compression == 0 { LARGEST_EXTENT } else { LARGEST_PACKED };
+        let wreck = self.tree.wreck;
+        let ends = [extent.at.0, extent.at.0 + extent.disk_len.saturating_sub(1)];
+        let is_sized =
+            (1..=longest).contains(&extent.disk_len) && (extent.compression == 0 || extent.ram_bytes <= longest);
+        is_sized && ends.into_iter().any(|at| wreck.has_storage(Logical(at)))
+    }
+
+    /// Hands the bytes of all ranges to `take`.
+    pub fn read(
+        &mut self,
+        content: &Content,
+        take: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<Outcome> {
+        let bad_items = content.bad_items;
+        let mut outcome = Outcome { lost_blocks: content.losses.blocks, bad_items, ..Outcome::default() };
+        let covered: u64 = content.ranges.iter().map(|range| range.end - range.start).sum();
+        outcome.verified = content.size.saturating_sub(covered);
+        let (tree, mut result) = (self.tree, Ok(()));
+        subvolume::extents(&tree, content.ino, &mut |Extent { extent, inline }| {
+            result = self.read_extent(content, &extent, &inline, &mut outcome, take);
+            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        result.map(|()| outcome)
+    }
+
+    fn read_extent(
+        &mut self,
+        content: &Content,
+        extent: &FileExtent,
+        inline: &[u8],
+        outcome: &mut Outcome,
+        take: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let sector = self.tree.wreck.sectorsize();
+        match extent.kind {
+            ExtentKind::Prealloc => return Ok(()),
+            ExtentKind::Regular if extent.is_hole() => return Ok(()),
+            ExtentKind::Inline => {
+                let end = extent.ram_bytes.min(sector).min(content.size);
+                let (bytes, state) = unpack_inline(extent, inline, end as usize, sector);
+                return deliver(0..end, &bytes, &[state], sector, outcome, take);
+            }
+            ExtentKind::Regular => {}
+        }
+        let end = extent.end().min(content.size);
+        if extent.start >= end {
+            return Ok(());
+        }
+        if !self.is_reachable(extent) {
+            outcome.missing += end - extent.start;
+            outcome.note(extent.start..end);
+            return Ok(());
+        }
+        if extent.compression != 0 {
+            let (bytes, state) = self.unpacked(content, extent);
+            let from = (extent.offset as usize).min(bytes.len());
+            let mut part = bytes[from..].to_vec();
+            part.resize((end - extent.start) as usize, 0);
+            let states = vec![state; part.len().div_ceil(sector as usize)];
+            return deliver(extent.start..end, &part, &states, sector, outcome, take);
+        }
+        let mut at = extent.start;
+        while at < end {
+            let len = (end - at).min(PIECE);
+            let from = Logical(extent.at.0 + extent.offset + (at - extent.start));
+            let (bytes, states) = self.stored(from, len.next_multiple_of(sector), !content.has_no_checksums);
+            deliver(at..at + len, &bytes[..len as usize], &states, sector, outcome, take)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// A compressed extent, unpacked. It is as sure as its worst sector; what cannot be unpacked is missing.
+    fn unpacked(&mut self, content: &Content, extent: &FileExtent) -> (Vec<u8>, Sector) {
+        let identity = (extent.at.0, extent.disk_len, extent.ram_bytes, extent.compression);
+        if let Some((_, bytes, state)) = self.kept.iter().find(|(known, ..)| *known == identity) {
+            return (bytes.clone(), *state);
+        }
+        let unpacked = self.unpack(content, extent);
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((identity, unpacked.0.clone(), unpacked.1));
+        unpacked
+    }
+
+    fn unpack(&self, content: &Content, extent: &FileExtent) -> (Vec<u8>, Sector) {
+        let sector = self.tree.wreck.sectorsize();
+        let is_bounded = extent.disk_len <= LARGEST_PACKED && extent.ram_bytes <= LARGEST_PACKED;
+        let Some(algorithm) = Algorithm::from_raw(extent.compression).filter(|_| is_bounded) else {
+            return (Vec::new(), Sector::Missing);
+        };
+        let (stored, states) = self.stored(extent.at, extent.disk_len, !content.has_no_checksums);
+        let worst = [Sector::Missing, Sector::Damaged, Sector::Unverified].into_iter().find(|one| states.contains(one));
+        let mut bytes = vec![0; extent.ram_bytes as usize];
+        match codec::decompress(algorithm, &stored, &mut bytes, sector as u32) {
+            Ok(_) if worst != Some(Sector::Missing) => (bytes, worst.unwrap_or(Sector::Verified)),
+            _ => (Vec::new(), Sector::Missing),
+        }
+    }
+
+    /// Bytes as they are stored, whole sectors, each from the first copy that fits its checksum.
+    fn stored(&self, at: Logical, len: u64, is_checked: bool) -> (Vec<u8>, Vec<Sector>) {
+        let wreck = self.tree.wreck;
+        let sector = wreck.sectorsize() as usize;
+        let mut bytes = vec![0; len as usize];
+        let mut states = vec![Sector::Missing; bytes.len() / sector];
+        let sums = if is_checked { self.sums(at, len) } else { vec![Vec::new(); states.len()] };
+        let judge = |part: &[u8], sums: &[Vec<u8>]| match sums {
+            [] => Sector::Unverified,
+            sums if sums.iter().any(|sum| wreck.checksum().matches(part, sum)) => Sector::Verified,
+            _ => Sector::Damaged,
+        };
+        if wreck.volume().read_copy(at, 0, &mut bytes).is_ok() {
+            for (number, part) in bytes.chunks(sector).enumerate() {
+                states[number] = judge(part, &sums[number]);
+            }
+        } else {
+            bytes.fill(0);
+        }
+        let mut part = vec![0; sector];
+        for number in 0..states.len() {
+            let place = Logical(at.0 + (number * sector) as u64);
+            for copy in 0..wreck.volume().copies(place) {
+                if matches!(states[number], Sector::Verified | Sector::Unverified) {
+                    break;
+                }
+                if wreck.volume().read_copy(place, copy, &mut part).is_err() {
+                    continue;
+                }
+                let state = judge(&part, &sums[number]);
+                if states[number] == Sector::Missing || state != Sector::Damaged {
+                    states[number] = state;
+                    bytes[number * sector..][..sector].copy_from_slice(&part);
+                }
+            }
+        }
+        (bytes, states)
+    }
+
+    /// The checksums of each sector; several where items overlap.
+    fn sums(&self, at: Logical, len: u64) -> Vec<Vec<Vec<u8>>> {
+        let wreck = self.tree.wreck;
+        let (sector, width) = (wreck.sectorsize(), wreck.checksum().len());
+        let mut sums = vec![Vec::new(); (len / sector) as usize];
+        let Some(tree) = &self.checksums else { return sums };
+        // No item is longer than a leaf.
+        let reach = wreck.nodesize() as u64 / width as u64 * sector;
+        let key = |offset| Key::new(objectid::EXTENT_CSUM, KeyType::EXTENT_CSUM, offset);
+        tree.scan(key(at.0.saturating_sub(reach)), key(at.0 + (len - 1)), &mut |key, data, _| {
+            let skipped = at.0.saturating_sub(key.offset) / sector;
+            for (index, sum) in data.chunks_exact(width).enumerate().skip(skipped as usize) {
+                let place = key.offset + index as u64 * sector;
+                match place.checked_sub(at.0).map(|inside| (inside / sector) as usize) {
+                    Some(number) if number < sums.len() => sums[number].push(sum.to_vec()),
+                    Some(_) => break,
+                    None => {}
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        sums
+    }
+}
+
+fn unpack_inline(extent: &FileExtent, inline: &[u8], len: usize, sector: u64) -> (Vec<u8>, Sector) {
+    let mut bytes = vec![0; len.max(extent.ram_bytes.min(sector) as usize)];
+    let state = match Algorithm::from_raw(extent.compression) {
+        None if extent.compression != 0 => Sector::Missing,
+        None => {
+            let have = inline.len().min(bytes.len());
+            bytes[..have].copy_from_slice(&inline[..have]);
+            Sector::Verified
+        }
+        Some(algorithm) => match codec::decompress(algorithm, inline, &mut bytes, sector as u32) {
+            Ok(_) => Sector::Verified,
+            Err(_) => Sector::Missing,
+        },
+    };
+    bytes.resize(len, 0);
+    (bytes, state)
+}
+
+/// Hands bytes over and counts them; `states` has one entry for each sector, the last one for all that follow.
+fn deliver(
+    range: Range<u64>,
+    bytes: &[u8],
+    states: &[Sector],
+    sector: u64,
+    outcome: &mut Outcome,
+    take: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    for (number, part) in bytes.chunks(sector as usize).enumerate() {
+        let (start, len) = (range.start + number as u64 * sector, part.len() as u64);
+        match states.get(number).or(states.last()) {
+            Some(Sector::Verified) => outcome.verified += len,
+            Some(Sector::Unverified) => outcome.unverified += len,
+            Some(Sector::Damaged) => {
+                outcome.damaged += len;
+                outcome.note(start..start + len);
+            }
+            Some(Sector::Missing) | None => {
+                outcome.missing += len;
+                outcome.note(start..start + len);
+            }
+        }
+    }
+    if bytes.is_empty() { Ok(()) } else { take(range.start, bytes) }
+}

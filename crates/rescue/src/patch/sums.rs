@@ -1,0 +1,121 @@
+//! Data sectors of which copies do not fit their checksums: which, whose they are, and what a user may decide about
+//! them.
+
+use super::Writer;
+use super::sizes::write_sealed;
+use crate::roots::Roots;
+use crate::subvolume;
+use crate::tree::Tree;
+use crate::wreck::Wreck;
+use crate::{Error, Result, error};
+use butterfs_device::BlockDevice;
+use butterfs_fs::file_extent::FileExtent;
+use butterfs_ondisk::{Key, KeyType, Logical};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// A sector of which some copy does not fit.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Bad {
+    /// Its address.
+    pub logical: u64,
+    /// The copies that do not fit or cannot be read, from 1 on.
+    pub mirrors: Vec<u32>,
+    /// Copies that there are.
+    pub copies: u32,
+    /// Files that have it: paths with their subvolumes in front.
+    pub files: Vec<String>,
+}
+
+/// Sectors that are listed.
+const MOST_LISTED: usize = 100_000;
+
+/// Reads all copies of all data that has checksums.
+pub fn find(wreck: &Wreck) -> Result<Vec<Bad>> {
+    let roots = Roots::assemble(wreck);
+    let root = roots.checksums().ok_or_else(|| Error("the checksum tree is lost".to_owned()))?;
+    let (sector, width) = (wreck.sectorsize(), wreck.checksum().len());
+    let (mut found, mut bytes) = (Vec::new(), vec![0; sector as usize]);
+    Tree::new(wreck, root).scan(Key::MIN, Key::MAX, &mut |key, data, _| {
+        for (number, sum) in data.chunks_exact(width).enumerate().filter(|_| key.kind == KeyType::EXTENT_CSUM) {
+            let at = Logical(key.offset.saturating_add(number as u64 * sector));
+            let copies = wreck.volume().copies(at);
+            let is_bad = |copy: &usize| {
+                wreck.volume().read_copy(at, *copy, &mut bytes).is_err() || !wreck.checksum().matches(&bytes, sum)
+            };
+            let mirrors: Vec<u32> = (0..copies).filter(is_bad).map(|copy| copy as u32 + 1).collect();
+            if !mirrors.is_empty() {
+                found.push(Bad { logical: at.0, mirrors, copies: copies as u32, files: Vec::new() });
+            }
+        }
+        if found.len() < MOST_LISTED { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    name(wreck, &roots, &mut found);
+    Ok(found)
+}
+
+/// Finds the files that have the sectors, in all subvolumes.
+fn name(wreck: &Wreck, roots: &Roots, found: &mut [Bad]) {
+    if found.is_empty() {
+        return;
+    }
+    let places: BTreeMap<u64, usize> = found.iter().enumerate().map(|(number, bad)| (bad.logical, number)).collect();
+    for (id, root) in roots.subvolumes() {
+        let tree = Tree::new(wreck, root.root);
+        let mut hits: Vec<(usize, u64)> = Vec::new();
+        tree.scan(Key::MIN, Key::MAX, &mut |key, data, _| {
+            let extent =
+                FileExtent::parse(key, data, wreck.sectorsize()).ok().filter(|_| key.kind == KeyType::EXTENT_DATA);
+            if let Some(extent) = extent.filter(FileExtent::is_on_disk) {
+                let range = extent.at.0..extent.at.0.saturating_add(extent.disk_len);
+                hits.extend(places.range(range).map(|(_, number)| (*number, key.objectid)));
+            }
+            ControlFlow::Continue(())
+        });
+        for (number, ino) in hits {
+            let path = crate::undelete::path_of(&tree, ino, &subvolume::inode(&tree, ino));
+            let place = roots.path_of(*id);
+            let shown = format!("{place}/{}", String::from_utf8_lossy(&path));
+            let shown = shown.trim_start_matches('/').to_owned();
+            if !found[number].files.contains(&shown) {
+                found[number].files.push(shown);
+            }
+        }
+    }
+}
+
+/// Declares what one copy of a sector holds right: its checksum becomes the sector's.
+pub fn accept(wreck: &Wreck, devices: &[Arc<dyn BlockDevice>], at: Logical, mirror: u32) -> Result<()> {
+    let sector = wreck.sectorsize();
+    let mut bytes = vec![0; sector as usize];
+    let copy = (mirror as usize).checked_sub(1).filter(|copy| *copy < wreck.volume().copies(at));
+    let copy = copy.ok_or_else(|| Error(format!("there is no mirror {mirror} of {at}")))?;
+    wreck.volume().read_copy(at, copy, &mut bytes).map_err(|failed| Error(failed.to_string()))?;
+    let width = wreck.checksum().len();
+    let digest = wreck.checksum().digest(&bytes);
+    let root = Roots::assemble(wreck).checksums().ok_or_else(|| Error("the checksum tree is lost".to_owned()))?;
+    let mut leaves = Vec::new();
+    Tree::new(wreck, root).blocks(&mut |block, expect| {
+        let is_before = expect.window.from.offset <= at.0;
+        let is_behind = expect.window.end.is_some_and(|end| end.offset <= at.0 && end.kind == KeyType::EXTENT_CSUM);
+        if block.node.is_leaf() && is_before && !is_behind {
+            leaves.push(block.node.clone());
+        }
+        is_before && !is_behind
+    });
+    let writer = Writer::new(wreck, devices)?;
+    for mut leaf in leaves {
+        for slot in 0..leaf.nritems() {
+            let (key, len) = (leaf.key(slot), leaf.item_len(slot) as u64 / width as u64 * sector);
+            let inside =
+                at.0.checked_sub(key.offset).filter(|inside| *inside < len && key.kind == KeyType::EXTENT_CSUM);
+            if let Some(inside) = inside {
+                let start = (inside / sector) as usize * width;
+                leaf.item_mut(slot)[start..start + width].copy_from_slice(&digest[..width]);
+                return write_sealed(&writer, wreck, leaf.at(), &leaf);
+            }
+        }
+    }
+    error(format!("{at} has no checksum"))
+}

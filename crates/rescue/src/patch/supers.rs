@@ -1,0 +1,43 @@
+//! Copies of the superblock from a good one.
+//!
+//! The newest valid copy is written to all places where none is valid, and over valid ones of older generations.
+
+use super::Writer;
+use crate::superblocks::{self, SuperblockCopy};
+use crate::wreck::Wreck;
+use crate::{Result, error};
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::superblock::Superblock;
+use std::sync::Arc;
+
+/// Good copies, bad ones, and the superblock that counts.
+#[derive(Debug)]
+pub struct Plan {
+    /// Name of the device and address of each copy that stays.
+    pub good: Vec<(String, u64)>,
+    /// The same of each that is replaced.
+    pub bad: Vec<(String, u64)>,
+    /// The superblock to write.
+    pub superblock: Superblock,
+}
+
+/// Looks at all copies.
+pub fn plan(devices: &[Arc<dyn BlockDevice>]) -> Result<Plan> {
+    let copies = superblocks::copies(devices);
+    let Some((_, sb)) = superblocks::ruling(&copies).filter(|(copy, _)| copy.content.is_ok()) else {
+        return error("no copy of the superblock is valid");
+    };
+    let is_good = |copy: &&SuperblockCopy| {
+        copy.content.as_ref().is_ok_and(|own| own.fsid == sb.fsid && own.generation == sb.generation)
+    };
+    let has_place = |copy: &&SuperblockCopy| copy.at.0 + 4096 < devices[copy.device].len();
+    let shown = |copy: &SuperblockCopy| (devices[copy.device].name(), copy.at.0);
+    let (good, bad): (Vec<_>, Vec<_>) = copies.iter().filter(has_place).partition(is_good);
+    let (good, bad) = (good.into_iter().map(shown).collect(), bad.into_iter().map(shown).collect());
+    Ok(Plan { good, bad, superblock: *sb })
+}
+
+/// Writes the superblock to all places.
+pub fn apply(plan: &Plan, wreck: &Wreck, devices: &[Arc<dyn BlockDevice>]) -> Result<()> {
+    Writer::new(wreck, devices)?.write_superblock(&plan.superblock, &|_| ())
+}

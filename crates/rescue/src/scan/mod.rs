@@ -1,0 +1,199 @@
+//! Reads devices once, from the beginning to the end, and writes down every tree block that is there.
+//!
+//! Invariants: (1) memory is bounded: two pieces of the device, and as many blocks as [`Limit`] allows; (2) what was
+//! written down survives a kill at any moment, and the next run goes on behind it; (3) known-bad ranges are not
+//! touched, and each range is read at most once more in smaller pieces when reading it fails.
+
+mod ddrescue;
+mod finder;
+mod map;
+
+pub use ddrescue::Ddrescue;
+pub use map::{DeviceState, Map};
+
+use crate::index::Limit;
+use crate::superblocks;
+use crate::wreck::Identity;
+use crate::{Error, Result};
+use butterfs_device::{AlignedBuffer, BlockDevice};
+use finder::Finder;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+/// Bytes that are read at once.
+const PIECE: u64 = 4 << 20;
+/// The largest tree block: so much of the next piece is looked at with each.
+const OVERLAP: u64 = 64 << 10;
+/// Bytes that are read at once where a piece cannot be read.
+const SMALL: u64 = 64 << 10;
+/// The smallest part that is given up.
+const SECTOR: u64 = 4096;
+
+/// How to scan.
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// How many blocks are kept.
+    pub limit: Limit,
+    /// For each device what is known about its storage.
+    pub known: Vec<Option<Ddrescue>>,
+}
+
+/// How far a scan has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The device, by its place.
+    pub device: usize,
+    /// Bytes of it that were read, and all of its bytes.
+    pub done: u64,
+    /// All of its bytes.
+    pub len: u64,
+    /// Blocks that were found on all devices.
+    pub found: usize,
+}
+
+/// Scans devices, going on where the map at `path` ends, or anew.
+pub fn scan(
+    devices: &[Arc<dyn BlockDevice>],
+    path: &Path,
+    settings: &Settings,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<Map> {
+    let states =
+        devices.iter().map(|device| DeviceState { name: device.name(), len: device.len(), done: 0, bad: Vec::new() });
+    let (mut map, mut file) = Map::resume(path, states.collect(), settings.limit)?;
+    let mut finder = Finder::new(map.identities().to_vec());
+    for identity in identities(devices) {
+        finder.know(identity);
+    }
+    for (number, device) in devices.iter().enumerate() {
+        let known = settings.known.get(number).and_then(Option::as_ref);
+        scan_device(number, &**device, known, &mut map, &mut file, &mut finder, tell)?;
+    }
+    file.finish()?;
+    Ok(map)
+}
+
+/// The filesystems that superblocks on the devices belong to.
+fn identities(devices: &[Arc<dyn BlockDevice>]) -> Vec<Identity> {
+    let copies = superblocks::copies(devices);
+    let of = |copy: &superblocks::SuperblockCopy| {
+        let sb = copy.content.as_ref().ok()?;
+        let (fsid, nodesize) = (sb.block_fsid(), sb.nodesize.get());
+        Some(Identity { fsid, nodesize, checksum: sb.checksum_kind()? })
+    };
+    let mut found: Vec<Identity> = Vec::new();
+    for identity in copies.iter().filter_map(of) {
+        if !found.contains(&identity) {
+            found.push(identity);
+        }
+    }
+    found
+}
+
+fn scan_device(
+    number: usize,
+    device: &dyn BlockDevice,
+    known: Option<&Ddrescue>,
+    map: &mut Map,
+    file: &mut map::Writer,
+    finder: &mut Finder,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<()> {
+    let len = device.len();
+    let start = map.devices()[number].done;
+    let (sender, receiver) = sync_channel::<(u64, AlignedBuffer, Vec<Range<u64>>)>(1);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut at = start;
+            while at < len {
+                let mut buffer = AlignedBuffer::new((len - at).min(PIECE + OVERLAP) as usize);
+                let bad = read_piece(device, known, at, &mut buffer);
+                if sender.send((at, buffer, bad)).is_err() {
+                    return;
+                }
+                at += PIECE;
+            }
+        });
+        for (at, buffer, bad) in receiver {
+            let own = PIECE.min(len - at);
+            let bad: Vec<Range<u64>> = bad.into_iter().filter(|range| range.start < at + own).collect();
+            let found = finder.look(&buffer, own as usize, at, number as u16);
+            map.add(number, at + own, &found, &bad, finder.identities());
+            file.append(number, at + own, &found, &bad, finder.identities())?;
+            tell(Progress { device: number, done: at + own, len, found: map.len() });
+        }
+        Ok(())
+    })
+}
+
+/// Fills the buffer from `at` on; returns what could not be read, which is zero then, or was not touched.
+fn read_piece(device: &dyn BlockDevice, known: Option<&Ddrescue>, at: u64, buffer: &mut [u8]) -> Vec<Range<u64>> {
+    let end = at + buffer.len() as u64;
+    let mut bad: Vec<Range<u64>> = Vec::new();
+    for range in known.map_or_else(|| vec![(at..end, true)], |known| known.split(at..end)) {
+        let (range, may_be_read) = range;
+        let part = &mut buffer[(range.start - at) as usize..(range.end - at) as usize];
+        if !may_be_read {
+            part.fill(0);
+            push(&mut bad, range);
+        } else if device.read_uncached(range.start, part).is_err() {
+            read_small(device, range, part, &mut bad);
+        }
+    }
+    bad
+}
+
+fn read_small(device: &dyn BlockDevice, range: Range<u64>, part: &mut [u8], bad: &mut Vec<Range<u64>>) {
+    for unit in units(&range, SMALL) {
+        let into = &mut part[(unit.start - range.start) as usize..(unit.end - range.start) as usize];
+        if device.read_at(unit.start, into).is_ok() {
+            continue;
+        }
+        for sector in units(&unit, SECTOR) {
+            let into = &mut into[(sector.start - unit.start) as usize..(sector.end - unit.start) as usize];
+            if device.read_at(sector.start, into).is_err() {
+                into.fill(0);
+                push(bad, sector);
+            }
+        }
+    }
+}
+
+/// The parts of a range that begin at multiples of `size`.
+fn units(range: &Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (mut at, end) = (range.start, range.end);
+    std::iter::from_fn(move || {
+        let next = ((at / size + 1) * size).min(end);
+        let unit = at..next;
+        at = next;
+        (!unit.is_empty()).then_some(unit)
+    })
+}
+
+fn push(bad: &mut Vec<Range<u64>>, range: Range<u64>) {
+    match bad.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => bad.push(range),
+    }
+}
+
+impl Map {
+    /// The index of one of the filesystems: that of a superblock with this UUID in its blocks, else the one with most
+    /// blocks.
+    pub fn into_index(self, fsid: Option<[u8; 16]>) -> Result<(crate::Index, Identity)> {
+        let count =
+            |number: usize| self.collection().iter().filter(|found| usize::from(found.family) == number).count();
+        let all = self.identities();
+        let by_fsid = fsid.and_then(|fsid| all.iter().position(|identity| identity.fsid == fsid));
+        let by_count = || (0..all.len()).max_by_key(|number| count(*number)).filter(|number| count(*number) > 0);
+        let number = by_fsid.or_else(by_count);
+        let number = number.ok_or_else(|| Error("the scan has found no tree block".to_owned()))?;
+        let identity = all[number];
+        Ok((self.into_collection().into_index(number as u8), identity))
+    }
+}
+
+#[cfg(test)]
+mod tests;

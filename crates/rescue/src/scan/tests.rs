@@ -1,0 +1,1 @@
+//! Scans of devices in memory.

@@ -1,0 +1,71 @@
+//! Every copy of the superblock on every device, and which one to believe.
+//!
+//! Nothing is written here.
+
+use butterfs_device::BlockDevice;
+use butterfs_ondisk::Physical;
+use butterfs_ondisk::superblock::{MAGIC, OFFSETS, SUPERBLOCK_LEN, Superblock};
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// A place for a copy of the superblock, and what is there.
+#[derive(Clone, Debug)]
+pub struct SuperblockCopy {
+    /// The device, by its place on the command line.
+    pub device: usize,
+    /// Which copy.
+    pub copy: usize,
+    /// Where it is.
+    pub at: Physical,
+    /// The superblock, or what is wrong.
+    pub content: Result<Box<Superblock>, String>,
+    /// The readable fields of a copy that is not valid.
+    pub remains: Option<Box<Superblock>>,
+}
+
+/// All places for copies on these devices.
+pub fn copies(devices: &[Arc<dyn BlockDevice>]) -> Vec<SuperblockCopy> {
+    let places = devices.iter().enumerate().flat_map(|(number, device)| {
+        let len = device.len();
+        let places =
+            OFFSETS.iter().enumerate().filter(move |(_, at)| at.0.saturating_add(SUPERBLOCK_LEN as u64) <= len);
+        places.map(move |(copy, at)| (number, copy, *at))
+    });
+    places.map(|(device, copy, at)| read_copy(&*devices[device], device, copy, at)).collect()
+}
+
+fn read_copy(device: &dyn BlockDevice, number: usize, copy: usize, at: Physical) -> SuperblockCopy {
+    let mut bytes = vec![0; SUPERBLOCK_LEN];
+    let read = device.read_at(at.0, &mut bytes).map_err(|error| format!("it cannot be read: {error}"));
+    let content = read.and_then(|()| Superblock::parse(&bytes, at).map_err(|error| error.to_string()));
+    let remains = content.is_err().then(|| remains(&bytes)).flatten();
+    SuperblockCopy { device: number, copy, at, content: content.map(Box::new), remains }
+}
+
+/// A superblock that breaks rules, where sizes and checksum kind could be right.
+fn remains(bytes: &[u8]) -> Option<Box<Superblock>> {
+    let (sb, _) = Superblock::read_from_prefix(bytes).ok()?;
+    let (sector, node) = (sb.sectorsize.get(), sb.nodesize.get());
+    let sizes = sector.is_power_of_two() && (4096..=65536).contains(&sector) && node.is_power_of_two();
+    let plausible = sb.magic == MAGIC && sb.checksum_kind().is_some() && sizes && (sector..=65536).contains(&node);
+    plausible.then(|| Box::new(sb))
+}
+
+/// The superblock that counts: the newest valid one, of a tie the earliest copy. Else what remains of a damaged one.
+pub fn ruling(copies: &[SuperblockCopy]) -> Option<(&SuperblockCopy, &Superblock)> {
+    let valid = copies.iter().filter_map(|copy| Some((copy, &**copy.content.as_ref().ok()?)));
+    let newest =
+        valid.max_by_key(|(copy, sb)| (sb.generation.get(), sb.log_root.get() != 0, std::cmp::Reverse(copy.copy)));
+    newest.or_else(|| copies.iter().find_map(|copy| Some((copy, &**copy.remains.as_ref()?))))
+}
+
+/// The superblock of each device, as far as it has one of this filesystem.
+pub fn by_device<'a>(copies: &'a [SuperblockCopy], devices: usize, fsid: &[u8; 16]) -> Vec<Option<&'a Superblock>> {
+    let of = |device: usize| {
+        let own = copies.iter().filter(move |copy| copy.device == device);
+        let valid = own.clone().filter_map(|copy| copy.content.as_ref().ok().map(|sb| &**sb));
+        let newest = valid.filter(|sb| sb.fsid == *fsid).max_by_key(|sb| sb.generation.get());
+        newest.or_else(|| own.filter_map(|copy| copy.remains.as_deref()).find(|sb| sb.fsid == *fsid))
+    };
+    (0..devices).map(of).collect()
+}

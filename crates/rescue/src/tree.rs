@@ -1,0 +1,241 @@
+//! Items of a tree that may have holes.
+//!
+//! Invariants: (1) items come in the order of their keys, each at most once; (2) a block is visited at most once in a
+//! scan of its whole tree: levels descend by one, windows of keys do not overlap, and a block whose first key lies
+//! outside of its window does not count; (3) what could not be read is counted.
+
+use crate::block::{Block, Expect, Quality};
+use crate::index::Segment;
+use crate::key::KeyRange;
+use crate::wreck::Wreck;
+use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
+use butterfs_tree::Node;
+use std::ops::ControlFlow;
+
+/// A root of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Root {
+    /// The tree.
+    pub tree: TreeId,
+    /// Where its root is; 0: nowhere, only what a scan has found of the tree.
+    pub at: u64,
+    /// Its level, where that is known.
+    pub level: Option<u8>,
+    /// Its generation, where that is known; of what a scan has found, the newest that counts.
+    pub generation: Option<u64>,
+}
+
+impl Root {
+    /// Everything of a tree that a scan has found, up to a generation.
+    pub fn of_found(tree: TreeId, generation: Option<u64>) -> Root {
+        Root { tree, at: 0, level: None, generation }
+    }
+
+    fn expect(&self) -> Expect {
+        Expect::root(self.tree, Logical(self.at), self.level, self.generation)
+    }
+}
+
+/// Blocks that a scan could not read, and the worst of those that it has read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Blocks that are gone.
+    pub blocks: u64,
+    /// The keys that lay in the first of them.
+    pub ranges: Vec<(Key, Option<Key>)>,
+    /// The worst block that was read.
+    pub worst: Option<Quality>,
+}
+
+/// Ranges of keys that are remembered.
+const MOST_RANGES: usize = 64;
+
+impl Losses {
+    fn lose(&mut self, window: &KeyRange) {
+        self.blocks += 1;
+        if self.ranges.len() < MOST_RANGES {
+            self.ranges.push((window.from, window.end));
+        }
+    }
+
+    fn meet(&mut self, quality: Quality) {
+        self.worst = self.worst.max(Some(quality));
+    }
+
+    /// Takes in those of another scan.
+    pub fn add(&mut self, other: Losses) {
+        self.blocks += other.blocks;
+        self.worst = self.worst.max(other.worst);
+        let room = MOST_RANGES - self.ranges.len();
+        self.ranges.extend(other.ranges.into_iter().take(room));
+    }
+
+    /// Whether everything was there, and sound.
+    pub fn is_none(&self) -> bool {
+        self.blocks == 0 && self.worst.is_none_or(|worst| worst == Quality::Good)
+    }
+}
+
+/// Gets an item; says whether to go on.
+pub type Visit<'a> = dyn FnMut(Key, &[u8], Quality) -> ControlFlow<()> + 'a;
+
+/// The children of a node, in order.
+pub(crate) fn children<'a>(node: &'a Node, own: &'a Expect) -> impl Iterator<Item = Expect> + 'a {
+    let level = node.level().get().checked_sub(1);
+    (0..node.nritems()).filter_map(move |slot| {
+        let (at, generation) = node.child(slot);
+        let end = (slot + 1 < node.nritems()).then(|| node.key(slot + 1));
+        let window = KeyRange { from: node.key(slot), end }.and(&own.window);
+        let is_root = false;
+        let expect = Expect { at, level, generation: Some(generation.0), tree: own.tree, is_root, window };
+        (level.is_some() && !window.is_empty()).then_some(expect)
+    })
+}
+
+/// A tree as it is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Tree<'a> {
+    /// The filesystem.
+    pub wreck: &'a Wreck,
+    /// Where it begins.
+    pub root: Root,
+}
+
+impl<'a> Tree<'a> {
+    /// The tree with this root.
+    pub fn new(wreck: &'a Wreck, root: Root) -> Tree<'a> {
+        Tree { wreck, root }
+    }
+
+    /// Whether its root block can be read.
+    pub fn has_root(&self) -> bool {
+        self.root.at != 0 && self.wreck.block(&self.root.expect()).is_some()
+    }
+
+    /// Shows all items from `first` to `last`, until the visitor has seen enough.
+    pub fn scan(&self, first: Key, last: Key, visit: &mut Visit<'_>) -> Losses {
+        let wanted = KeyRange::through(first, last);
+        let mut walk = Walk { wreck: self.wreck, wanted, losses: Losses::default() };
+        let expect = self.root.expect();
+        let _ = if self.root.at == 0 { walk.stand_in(&expect, visit) } else { walk.descend(&expect, visit) };
+        walk.losses
+    }
+
+    /// Shows all items of an object with a type from `first` to `last`.
+    pub fn scan_object(&self, object: u64, first: KeyType, last: KeyType, visit: &mut Visit<'_>) -> Losses {
+        self.scan(Key::new(object, first, 0), Key::new(object, last, u64::MAX), visit)
+    }
+
+    /// The item with this key.
+    pub fn item(&self, key: Key) -> Option<Vec<u8>> {
+        let mut found = None;
+        self.scan(key, key, &mut |_, data, _| {
+            found = Some(data.to_vec());
+            ControlFlow::Break(())
+        });
+        found
+    }
+
+    /// The first item from `first` to `last`.
+    pub fn first(&self, first: Key, last: Key) -> Option<(Key, Vec<u8>)> {
+        let mut found = None;
+        self.scan(first, last, &mut |key, data, _| {
+            found = Some((key, data.to_vec()));
+            ControlFlow::Break(())
+        });
+        found
+    }
+
+    /// The last item from `first` to `last` among the leaves that may have it.
+    pub fn last(&self, first: Key, last: Key) -> Option<(Key, Vec<u8>)> {
+        let mut found: Option<(Key, Vec<u8>)> = None;
+        self.scan(first, last, &mut |key, data, _| {
+            let slot = found.get_or_insert_default();
+            slot.0 = key;
+            slot.1.clear();
+            slot.1.extend_from_slice(data);
+            ControlFlow::Continue(())
+        });
+        found
+    }
+
+    /// Shows every block that can be read, parents first; the visitor says whether to look at what is below it.
+    pub fn blocks(&self, visit: &mut dyn FnMut(&Block, &Expect) -> bool) -> Losses {
+        let mut walk = Walk { wreck: self.wreck, wanted: KeyRange::ALL, losses: Losses::default() };
+        if self.root.at != 0 {
+            walk.blocks(&self.root.expect(), visit);
+        }
+        walk.losses
+    }
+}
+
+struct Walk<'a> {
+    wreck: &'a Wreck,
+    wanted: KeyRange,
+    losses: Losses,
+}
+
+impl Walk<'_> {
+    fn descend(&mut self, expect: &Expect, visit: &mut Visit<'_>) -> ControlFlow<()> {
+        let Some(block) = self.wreck.block(expect).filter(|block| block.fits(&expect.window)) else {
+            return self.stand_in(expect, visit);
+        };
+        self.losses.meet(block.quality);
+        if block.node.is_leaf() {
+            return self.show(&block, &expect.window, block.quality, visit);
+        }
+        for child in children(&block.node, expect) {
+            if !child.window.and(&self.wanted).is_empty() {
+                self.descend(&child, visit)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn show(&self, block: &Block, window: &KeyRange, quality: Quality, visit: &mut Visit<'_>) -> ControlFlow<()> {
+        let range = window.and(&self.wanted);
+        let first = block.node.find(range.from).unwrap_or_else(|slot| slot);
+        for slot in first..block.node.nritems() {
+            let key = block.node.key(slot);
+            if !range.contains(key) {
+                break;
+            }
+            visit(key, block.node.item(slot), quality)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// In place of a lost block: leaves of its tree that a scan has found.
+    fn stand_in(&mut self, expect: &Expect, visit: &mut Visit<'_>) -> ControlFlow<()> {
+        let segments = self.wreck.stand_ins(expect);
+        if expect.at.0 != 0 {
+            self.losses.lose(&expect.window);
+        }
+        let first = segments.partition_point(|one| one.range.end.is_some_and(|end| end <= self.wanted.from));
+        for Segment { range, found } in segments[first..].iter() {
+            if self.wanted.end.is_some_and(|end| end <= range.from) {
+                break;
+            }
+            match self.wreck.found_block(found) {
+                Some(block) => {
+                    self.losses.meet(Quality::StandIn);
+                    self.show(&block, range, Quality::StandIn, visit)?;
+                }
+                None => self.losses.lose(range),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn blocks(&mut self, expect: &Expect, visit: &mut dyn FnMut(&Block, &Expect) -> bool) {
+        let Some(block) = self.wreck.block(expect).filter(|block| block.fits(&expect.window)) else {
+            return self.losses.lose(&expect.window);
+        };
+        self.losses.meet(block.quality);
+        if visit(&block, expect) && !block.node.is_leaf() {
+            for child in children(&block.node, expect) {
+                self.blocks(&child, visit);
+            }
+        }
+    }
+}

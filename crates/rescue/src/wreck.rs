@@ -1,0 +1,478 @@
+//! A filesystem opened without trust: tree blocks and data, each the best copy that there is.
+//!
+//! Invariants: (1) nothing is written: the devices are wrapped so that a write is refused; (2) opening fails only where
+//! there is neither a superblock nor a scan that could stand in for one.
+
+use crate::block::{Block, Expect, Family, Quality};
+use crate::cache::Cache;
+use crate::chunks::{Chosen, Knowledge, Origin, number_devices};
+use crate::index::{Found, Index, Segment};
+use crate::roots::{Roots, Source};
+use crate::superblocks::{self, SuperblockCopy};
+use crate::tree::{Root, Tree};
+use crate::{Result, error};
+use butterfs_device::{BlockDevice, ReadOnlyDevice};
+use butterfs_ondisk::chunk::ChunkLimits;
+use butterfs_ondisk::features::{compat_ro, describe, incompat};
+use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::superblock::Superblock;
+use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical, TreeId};
+use butterfs_tree::BlockIdentity;
+use butterfs_volume::{Layout, StripeAddress, Volume};
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// How to open a wreck.
+#[derive(Debug, Default)]
+pub struct Opening {
+    /// Only this copy of the superblock counts.
+    pub super_copy: Option<usize>,
+    /// The findings of a scan.
+    pub index: Option<Index>,
+    /// The identity that a scan has found, for devices without a superblock.
+    pub identity: Option<Identity>,
+    /// Feature bits that do not count.
+    pub ignored_features: u64,
+    /// The chunk tree begins here.
+    pub chunk_root: Option<u64>,
+}
+
+/// The identity of a filesystem, as its blocks have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The UUID in every block.
+    pub fsid: [u8; 16],
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// The checksum.
+    pub checksum: ChecksumKind,
+}
+
+type Segments = Arc<Vec<Segment>>;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Wreck {
+    devices: Vec<Arc<dyn BlockDevice>>,
+    volume: Volume,
+    /// Bytes of each device, by its number.
+    lengths: FxHashMap<u64, u64>,
+    superblock: Superblock,
+    family: Family,
+    chosen: Chosen,
+    /// The item of each device, by its place.
+    items: Vec<Option<DevItem>>,
+    /// All device items that any leaf has.
+    found_items: Vec<DevItem>,
+    index: Option<Index>,
+    cache: Cache,
+    stand_ins: Mutex<FxHashMap<(u64, u64, u64), Segments>>,
+    /// Of snapshots, the subvolume that they were taken of, and when: they share its leaves.
+    origins: Mutex<FxHashMap<TreeId, (TreeId, u64)>>,
+    /// Sentences for the user about how it was opened.
+    pub notes: Vec<String>,
+}
+
+/// Features that say where things lie, and that nobody here understands.
+const BEYOND: u64 = incompat::RAID_STRIPE_TREE | incompat::EXTENT_TREE_V2 | incompat::REMAP_TREE;
+
+impl Wreck {
+    /// Opens the filesystem on these devices, as many of its devices as there are.
+    pub fn open(devices: Vec<Arc<dyn BlockDevice>>, opening: Opening) -> Result<Wreck> {
+        let devices: Vec<Arc<dyn BlockDevice>> =
+            devices.into_iter().map(|device| Arc::new(ReadOnlyDevice::new(device)) as Arc<dyn BlockDevice>).collect();
+        let mut notes = Vec::new();
+        let mut copies = superblocks::copies(&devices);
+        if let Some(wanted) = opening.super_copy {
+            copies.retain(|copy| copy.copy == wanted);
+        }
+        let superblock = choose_superblock(&copies, &opening, &mut notes)?;
+        refuse_unknown(&superblock, opening.ignored_features)?;
+        let known = superblocks::by_device(&copies, devices.len(), &superblock.fsid);
+        let items: Vec<Option<DevItem>> = known.iter().map(|sb| sb.map(|sb| sb.dev_item)).collect();
+        let mut wreck = Wreck {
+            volume: Volume::of_devices(Vec::new()),
+            lengths: FxHashMap::default(),
+            family: Family::of(&superblock),
+            devices,
+            superblock,
+            chosen: Chosen::default(),
+            items: Vec::new(),
+            found_items: Vec::new(),
+            index: opening.index,
+            cache: Cache::default(),
+            stand_ins: Mutex::default(),
+            origins: Mutex::default(),
+            notes,
+        };
+        wreck.find_chunks(items, opening.chunk_root);
+        Ok(wreck)
+    }
+
+    /// The superblock that counts; without one, what could be put together.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The devices, read-only.
+    pub fn devices(&self) -> &[Arc<dyn BlockDevice>] {
+        &self.devices
+    }
+
+    /// The chunks, and where they are known from.
+    pub fn chunks(&self) -> &Chosen {
+        &self.chosen
+    }
+
+    /// The logical space.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// The item of each device, by its place, as far as it is known.
+    pub fn device_items(&self) -> &[Option<DevItem>] {
+        &self.items
+    }
+
+    /// The device items that leaves have, also of devices that are not here.
+    pub fn found_device_items(&self) -> &[DevItem] {
+        &self.found_items
+    }
+
+    /// The number of each device, by its place, as far as it is known.
+    pub fn numbers(&self) -> Vec<Option<DeviceId>> {
+        self.items.iter().map(|item| item.map(|item| DeviceId(item.devid.get()))).collect()
+    }
+
+    /// The rules for a block that is written.
+    pub(crate) fn identity(&self, chunk_tree_uuid: [u8; 16]) -> BlockIdentity {
+        BlockIdentity { chunk_tree_uuid, ..self.family.identity() }
+    }
+
+    /// Whether a byte of the logical space lies on a device that is there, in any copy.
+    pub fn has_storage(&self, at: Logical) -> bool {
+        let Some(chunk) = self.chosen.map.get(at) else { return false };
+        let Ok(layout) = Layout::of(chunk) else { return false };
+        let Some(piece) = layout.pieces(at, 1).next() else { return false };
+        let is_there = |address: StripeAddress| {
+            let device = self.lengths.get(&chunk.stripes[address.stripe].device.0);
+            device.is_some_and(|len| address.physical.0 < *len)
+        };
+        let computed = layout.parity() > 0;
+        computed || (0..layout.mirrors()).any(|mirror| is_there(layout.stripe_address(&piece, mirror)))
+    }
+
+    /// The findings of a scan.
+    pub fn index(&self) -> Option<&Index> {
+        self.index.as_ref()
+    }
+
+    /// Bytes of a sector.
+    pub fn sectorsize(&self) -> u64 {
+        u64::from(self.superblock.sectorsize.get())
+    }
+
+    /// Bytes of a tree block.
+    pub fn nodesize(&self) -> usize {
+        self.superblock.nodesize.get() as usize
+    }
+
+    /// The checksum.
+    pub fn checksum(&self) -> ChecksumKind {
+        self.family.checksum
+    }
+
+    /// Fills the chunk map: from the superblock, the chunk tree, and what a scan has found.
+    fn find_chunks(&mut self, mut items: Vec<Option<DevItem>>, chunk_root: Option<u64>) {
+        let limits = ChunkLimits::from(&self.superblock);
+        let mut knowledge = Knowledge::default();
+        knowledge.learn_superblock(&self.superblock);
+        self.use_chunks(&knowledge, &limits, &items);
+        let mut is_whole = None;
+        for (at, level, generation) in self.chunk_roots(chunk_root) {
+            let root = Expect::root(TreeId::CHUNK, Logical(at), level, generation);
+            let origin = if is_whole.is_none() { Origin::ChunkTree } else { Origin::FoundLeaf };
+            let read = self.learn_below(&root, &mut knowledge, &limits, origin);
+            is_whole.get_or_insert(read);
+            self.use_chunks(&knowledge, &limits, &items);
+        }
+        if self.index.is_some() {
+            self.learn_found(TreeId::CHUNK, &mut knowledge, &limits);
+            self.number_unknown(&knowledge, &mut items);
+        } else if let [None] = items[..] {
+            items[0] = knowledge.device_items().next().copied();
+        }
+        if is_whole != Some(true) {
+            self.use_chunks(&knowledge, &limits, &items);
+            self.learn_trees(&mut knowledge, &limits);
+            OF_CHUNKS.into_iter().for_each(|tree| self.learn_found(tree, &mut knowledge, &limits));
+        }
+        self.use_chunks(&knowledge, &limits, &items);
+        self.found_items = knowledge.device_items().copied().collect();
+        self.items = items;
+        self.cache.clear();
+        let guessed = self.chosen.origins.iter().filter(|(_, origin)| *origin == Origin::DeviceExtents).count();
+        if guessed > 0 {
+            self.notes.push(format!("{guessed} chunks are known from device extents only"));
+        }
+        self.notes.extend(self.chosen.lost.clone());
+    }
+
+    /// Roots that the chunk tree may have, the one that counts first.
+    fn chunk_roots(&self, asked: Option<u64>) -> Vec<(u64, Option<u8>, Option<u64>)> {
+        if let Some(at) = asked {
+            return vec![(at, None, None)];
+        }
+        let sb = &self.superblock;
+        let own = (sb.chunk_root.get(), Some(sb.chunk_root_level), Some(sb.chunk_root_generation.get()));
+        let slots = sb.super_roots.iter().filter(|slot| slot.chunk_root.get() != 0);
+        let older =
+            slots.map(|slot| (slot.chunk_root.get(), Some(slot.chunk_root_level), Some(slot.chunk_root_gen.get())));
+        let mut roots: Vec<_> = [own].into_iter().chain(older).collect();
+        let mut seen = FxHashSet::default();
+        roots.retain(|(at, _, generation)| *at != 0 && seen.insert((*at, *generation)));
+        roots
+    }
+
+    fn use_chunks(&mut self, knowledge: &Knowledge, limits: &ChunkLimits, items: &[Option<DevItem>]) {
+        let numbers: Vec<Option<DeviceId>> =
+            items.iter().map(|item| item.map(|item| DeviceId(item.devid.get()))).collect();
+        self.chosen = knowledge.choose(limits, self.index.as_ref(), &numbers);
+        let mut given = FxHashSet::default();
+        let members = items.iter().zip(&self.devices).filter_map(|(item, device)| Some(((*item)?, device.clone())));
+        let members: Vec<_> = members.filter(|(item, _)| given.insert(item.devid.get())).collect();
+        self.lengths = members.iter().map(|(item, device)| (item.devid.get(), device.len())).collect();
+        self.volume = Volume::of_devices(members);
+        self.volume.set_chunk_map(self.chosen.map.clone());
+    }
+
+    /// Reads all leaves below a block; says whether all of them are sound.
+    fn learn_below(&self, root: &Expect, knowledge: &mut Knowledge, limits: &ChunkLimits, origin: Origin) -> bool {
+        let Some(block) = self.block(root).filter(|block| block.fits(&root.window)) else { return false };
+        let is_good = block.quality == Quality::Good;
+        if block.node.is_leaf() {
+            knowledge.learn_leaf(&block.node, limits, if is_good { origin } else { Origin::FoundLeaf });
+            return is_good;
+        }
+        let below = crate::tree::children(&block.node, root);
+        below.fold(is_good, |all, child| self.learn_below(&child, knowledge, limits, origin) && all)
+    }
+
+    /// Reads device extents and block groups of the last commit, as far as they can be read.
+    fn learn_trees(&self, knowledge: &mut Knowledge, limits: &ChunkLimits) {
+        let (at, level, generation) = self.superblock.tree_root();
+        let root = Root { tree: TreeId::ROOT, at: at.0, level: Some(level.0), generation: Some(generation.0) };
+        let roots = Roots::of(self, root, Source::Current);
+        for tree in OF_CHUNKS.into_iter().filter_map(|tree| roots.trees.get(&tree)) {
+            let of_tree = tree.root.generation.unwrap_or_default();
+            Tree::new(self, tree.root).scan(Key::MIN, Key::MAX, &mut |key, data, _| {
+                if matches!(key.kind, KeyType::DEV_EXTENT | KeyType::BLOCK_GROUP_ITEM) {
+                    knowledge.learn_item(key, data, of_tree, limits, Origin::DeviceExtents);
+                }
+                ControlFlow::Continue(())
+            });
+        }
+    }
+
+    /// Reads all leaves of a tree that a scan has found.
+    fn learn_found(&self, tree: TreeId, knowledge: &mut Knowledge, limits: &ChunkLimits) {
+        let Some(index) = &self.index else { return };
+        let mut seen = FxHashSet::default();
+        for found in index.of(tree, 0) {
+            if seen.insert((found.logical, found.generation))
+                && let Some(block) = self.found_block(found)
+            {
+                knowledge.learn_leaf(&block.node, limits, Origin::FoundLeaf);
+            }
+        }
+    }
+
+    fn number_unknown(&mut self, knowledge: &Knowledge, items: &mut [Option<DevItem>]) {
+        let Some(index) = &self.index else { return };
+        let known: Vec<Option<DeviceId>> =
+            items.iter().map(|item| item.map(|item| DeviceId(item.devid.get()))).collect();
+        let all: Vec<&DevItem> = knowledge.device_items().collect();
+        let ids: Vec<DeviceId> = all.iter().map(|item| DeviceId(item.devid.get())).collect();
+        let numbers = number_devices(&known, &ids, &knowledge.chunks(), index);
+        for (item, number) in items.iter_mut().zip(numbers) {
+            let of_number = |number: DeviceId| all.iter().find(|item| item.devid.get() == number.0).map(|item| **item);
+            // Where no device item is left either, one device can only be the first.
+            let alone = (known.len() == 1).then(|| DevItem { devid: 1.into(), ..DevItem::default() });
+            *item = item.or_else(|| number.and_then(of_number)).or(alone);
+        }
+    }
+
+    /// The best copy of a tree block, whoever knows where it lies.
+    pub fn block(&self, want: &Expect) -> Option<Arc<Block>> {
+        let identity = (want.at.0, want.generation, want.level, want.tree.0);
+        if let Some(known) = self.cache.get(&identity) {
+            return known;
+        }
+        let found = self.read_block(want).map(Arc::new);
+        self.cache.put(identity, found.clone(), self.nodesize());
+        found
+    }
+
+    fn read_block(&self, want: &Expect) -> Option<Block> {
+        let mut bytes = vec![0; self.nodesize()];
+        let mut best: Option<Block> = None;
+        let better = |block: Option<Block>, best: &mut Option<Block>| {
+            if let Some(block) = block.filter(|block| best.as_ref().is_none_or(|best| block.quality < best.quality)) {
+                *best = Some(block);
+            }
+            best.as_ref().is_some_and(|best| best.quality == Quality::Good)
+        };
+        for copy in 0..self.volume.copies(want.at) {
+            if self.volume.read_copy(want.at, copy, &mut bytes).is_ok()
+                && better(self.family.grade(&bytes, want), &mut best)
+            {
+                return best;
+            }
+        }
+        for found in self.index.iter().flat_map(|index| index.at(want.at.0)) {
+            let is_wanted = want.generation.is_none_or(|generation| generation == found.generation);
+            if is_wanted && self.read_at(found, &mut bytes) && better(self.family.grade(&bytes, want), &mut best) {
+                return best;
+            }
+        }
+        best
+    }
+
+    fn read_at(&self, found: &Found, bytes: &mut [u8]) -> bool {
+        self.devices.get(usize::from(found.device)).is_some_and(|device| device.read_at(found.physical, bytes).is_ok())
+    }
+
+    /// A block where a scan has found it.
+    pub fn found_block(&self, found: &Found) -> Option<Arc<Block>> {
+        let tree = TreeId(found.owner);
+        let want = Expect::root(tree, Logical(found.logical), Some(found.level), Some(found.generation));
+        let identity = (found.logical, want.generation, want.level, found.owner);
+        if let Some(Some(known)) = self.cache.get(&identity) {
+            return Some(known);
+        }
+        let mut bytes = vec![0; self.nodesize()];
+        let block = self.read_at(found, &mut bytes).then(|| self.family.grade(&bytes, &want)).flatten();
+        let block = block.filter(|block| block.quality == Quality::Good).map(Arc::new);
+        if block.is_some() {
+            self.cache.put(identity, block.clone(), self.nodesize());
+        }
+        block
+    }
+
+    /// Remembers of which subvolume a snapshot was taken, and when.
+    pub(crate) fn note_origin(&self, snapshot: TreeId, source: TreeId, generation: u64) {
+        if self.origins.lock().insert(snapshot, (source, generation)).is_none() {
+            self.stand_ins.lock().clear();
+        }
+    }
+
+    /// The trees that have written blocks of a tree, and up to which generation.
+    fn writers(&self, want: &Expect) -> Vec<(TreeId, u64)> {
+        let mut writers = vec![(want.tree, want.generation.unwrap_or(u64::MAX))];
+        let origins = self.origins.lock();
+        while let Some((source, taken)) = origins.get(&writers[writers.len() - 1].0) {
+            if writers.len() == MOST_ORIGINS || writers.iter().any(|(known, _)| known == source) {
+                break;
+            }
+            let until = writers[writers.len() - 1].1.min(*taken);
+            writers.push((*source, until));
+        }
+        writers
+    }
+
+    /// Leaves that a scan has found and that stand for what a lost block had.
+    pub(crate) fn stand_ins(&self, want: &Expect) -> Segments {
+        let Some(index) = &self.index else { return Segments::default() };
+        let identity = (want.tree.0, want.at.0, want.generation.unwrap_or(u64::MAX));
+        let mut known = self.stand_ins.lock();
+        if known.len() > MOST_STAND_INS {
+            known.clear();
+        }
+        let make = || Arc::new(index.segments(&self.writers(want), &want.window));
+        Arc::clone(known.entry(identity).or_insert_with(make))
+    }
+}
+
+/// Trees that say where chunks are, beside the chunk tree.
+const OF_CHUNKS: [TreeId; 3] = [TreeId::DEV, TreeId::BLOCK_GROUP, TreeId::EXTENT];
+
+/// Snapshots of snapshots of snapshots.
+const MOST_ORIGINS: usize = 16;
+
+/// Lost blocks whose stand-ins are remembered.
+const MOST_STAND_INS: usize = 256;
+
+fn choose_superblock(copies: &[SuperblockCopy], opening: &Opening, notes: &mut Vec<String>) -> Result<Superblock> {
+    if let Some((copy, sb)) = superblocks::ruling(copies) {
+        if let Err(why) = &copy.content {
+            notes.push(format!("the superblock at {} is used although it is damaged: {why}", copy.at));
+        } else if copy.copy > 0 {
+            notes.push(format!("the copy of the superblock at {} is used", copy.at));
+        }
+        return Ok(*sb);
+    }
+    match (&opening.identity, &opening.index) {
+        (Some(identity), Some(index)) => {
+            notes.push("there is no superblock; what a scan has found stands in for it".to_owned());
+            Ok(put_together(identity, index))
+        }
+        _ => error("there is no superblock on the devices; 'butterfs rescue scan' finds out what else is there"),
+    }
+}
+
+/// A superblock from what a scan has found: the newest root tree and chunk tree, and the features of today.
+fn put_together(identity: &Identity, index: &Index) -> Superblock {
+    let mut sb = Superblock { fsid: identity.fsid, metadata_uuid: identity.fsid, ..Superblock::default() };
+    sb.magic = butterfs_ondisk::superblock::MAGIC;
+    sb.nodesize = identity.nodesize.into();
+    sb.leafsize = identity.nodesize.into();
+    sb.sectorsize = 4096.into();
+    sb.stripesize = 4096.into();
+    sb.csum_type = (identity.checksum as u16).into();
+    let newest = |tree: TreeId| {
+        let all = index.of_tree(tree).iter();
+        all.max_by_key(|found| (found.generation, found.level)).copied()
+    };
+    sb.incompat_flags = (incompat::MIXED_BACKREF
+        | incompat::EXTENDED_IREF
+        | incompat::SKINNY_METADATA
+        | incompat::NO_HOLES
+        | incompat::BIG_METADATA
+        | incompat::RAID56
+        | incompat::RAID1C34
+        | if identity.nodesize == 4096 { incompat::MIXED_GROUPS } else { 0 })
+    .into();
+    sb.num_devices = 1.into();
+    if let Some(root) = newest(TreeId::ROOT) {
+        sb.root = root.logical.into();
+        sb.root_level = root.level;
+        sb.generation = root.generation.into();
+    }
+    if let Some(root) = newest(TreeId::CHUNK) {
+        sb.chunk_root = root.logical.into();
+        sb.chunk_root_level = root.level;
+        sb.chunk_root_generation = root.generation.into();
+    }
+    sb
+}
+
+fn refuse_unknown(sb: &Superblock, ignored: u64) -> Result<()> {
+    let known = (incompat::SUPPORTED | incompat::READ_ONLY) & !BEYOND;
+    let unknown = sb.incompat_flags.get() & !known & !ignored;
+    if unknown == 0 {
+        return Ok(());
+    }
+    let names = describe(unknown, incompat::NAMES);
+    error(format!(
+        "the filesystem has features that are not known here: {names} (--ignore-feature NAME reads it all the same)"
+    ))
+}
+
+/// The bit of a feature, by its name or as a number; `None`: there is none of that name.
+pub fn feature_bit(name: &str) -> Option<u64> {
+    let of_table = incompat::NAMES.iter().chain(compat_ro::NAMES).find(|(_, known)| known.eq_ignore_ascii_case(name));
+    let number = || name.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    of_table.map(|(bit, _)| *bit).or_else(number)
+}

@@ -1,0 +1,127 @@
+//! Files saved from damaged filesystems, beside `btrfs restore` and the kernel's rescue mounts; hostile images.
+
+mod damage;
+mod hostile;
+mod losses;
+mod saved;
+mod sinks;
+
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
+use butterfs_rescue::index::Limit;
+use butterfs_rescue::scan::{Settings, scan};
+use butterfs_rescue::wreck::{Opening, Wreck};
+use butterfs_rescue::{Result, superblocks};
+use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
+use butterfs_testkit::scratch::Scratch;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes of the images.
+const LEN: u64 = 160 << 20;
+
+/// A filesystem that the kernel has made: folders, subvolumes, snapshots, all compressions, several commits. The second
+/// image is what it was some commits before its end.
+fn made_by_kernel(scratch: &Scratch) -> (PathBuf, PathBuf) {
+    let image = scratch.sparse_file("made.img", LEN);
+    mkfs(&image, &["-m", "dup", "-d", "single", "-n", "4096"]);
+    let mount = KernelMount::new(&image, "noatime");
+    fill(mount.path(), 0);
+    mount.finish();
+    let earlier = scratch.join("earlier.img");
+    run_ok(60, "cp", &["--sparse=always", image.to_str().unwrap(), earlier.to_str().unwrap()]);
+    let mount = KernelMount::new(&image, "noatime");
+    fill(mount.path(), 1);
+    mount.finish();
+    (image, earlier)
+}
+
+/// Content that no other file has.
+fn content(number: usize, len: usize) -> Vec<u8> {
+    let line = format!("the content of file number {number}, again and again; ");
+    line.bytes().cycle().take(len).collect()
+}
+
+fn noise(number: usize, len: usize) -> Vec<u8> {
+    let mut state = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn fill(at: &Path, round: usize) {
+    let first = round * 1000;
+    for folder in 0..4 {
+        let folder = at.join(format!("round{round}/folder{folder}"));
+        fs::create_dir_all(&folder).unwrap();
+        for number in 0..40 {
+            let number = first + number + 40 * (folder.to_str().unwrap().as_bytes().last().unwrap() - b'0') as usize;
+            let len = [100, 3000, 5000, 40_000][number % 4];
+            fs::write(folder.join(format!("file{number}")), noise(number, len)).unwrap();
+        }
+    }
+    for (number, method) in ["zlib", "lzo", "zstd"].iter().enumerate() {
+        let path = at.join(format!("round{round}/{method}"));
+        fs::write(&path, "").unwrap();
+        run_ok(10, "btrfs", &["property", "set", path.to_str().unwrap(), "compression", method]);
+        fs::write(&path, content(first + 500 + number, 300_000)).unwrap();
+    }
+    let text = at.join(format!("round{round}")).to_str().unwrap().to_owned();
+    run_ok(10, "setfattr", &["-n", "user.note", "-v", "value", &format!("{text}/zlib")]);
+    std::os::unix::fs::symlink("zlib", format!("{text}/link")).unwrap();
+    fs::hard_link(format!("{text}/lzo"), format!("{text}/second")).unwrap();
+    let sparse = fs::File::create(format!("{text}/sparse")).unwrap();
+    sparse.set_len(10 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, &noise(first + 600, 10_000), 5 << 20).unwrap();
+    drop(sparse);
+    run_ok(10, "btrfs", &["subvolume", "create", &format!("{text}/subvolume")]);
+    for number in 0..20 {
+        fs::write(format!("{text}/subvolume/file{number}"), noise(first + 700 + number, 6000)).unwrap();
+    }
+    run_ok(20, "btrfs", &["filesystem", "sync", &text]);
+    run_ok(20, "btrfs", &["subvolume", "snapshot", "-r", &format!("{text}/subvolume"), &format!("{text}/snapshot")]);
+    fs::remove_file(format!("{text}/subvolume/file3")).unwrap();
+    fs::write(format!("{text}/subvolume/late"), noise(first + 800, 9000)).unwrap();
+    run_ok(20, "btrfs", &["filesystem", "sync", &text]);
+}
+
+/// The bytes of an image file, in memory.
+fn in_memory(path: &Path) -> MemoryDevice {
+    let bytes = fs::read(path).unwrap();
+    let device = MemoryDevice::new(bytes.len() as u64);
+    for (number, part) in bytes.chunks(1 << 16).enumerate() {
+        if part.iter().any(|byte| *byte != 0) {
+            device.write_at((number << 16) as u64, part).unwrap();
+        }
+    }
+    device
+}
+
+/// Scans devices and opens what is there.
+fn scanned(devices: &[Arc<dyn BlockDevice>], scratch: &Scratch) -> Result<Wreck> {
+    let path = scratch.join("scan.map");
+    let _ = fs::remove_file(&path);
+    let map = scan(devices, &path, &Settings::default(), &mut |_| ())?;
+    let copies = superblocks::copies(devices);
+    let fsid = superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid());
+    let (index, identity) = map.into_index(fsid)?;
+    let opening = Opening { index: Some(index), identity: Some(identity), ..Opening::default() };
+    Wreck::open(devices.to_vec(), opening)
+}
+
+/// Opens devices without a scan.
+fn plain(devices: &[Arc<dyn BlockDevice>]) -> Result<Wreck> {
+    Wreck::open(devices.to_vec(), Opening::default())
+}
+
+fn file(path: &Path) -> Arc<dyn BlockDevice> {
+    Arc::new(FileDevice::open(path, &FileOptions::inspect()).unwrap())
+}
+
+fn limit() -> Limit {
+    Limit::default()
+}
