@@ -10,7 +10,8 @@
 //! | data D by B, or by a file, that becomes N | the same of N |
 //!
 //! # Invariants
-//! 1. Nothing is changed before every address is allocated: there is no failure halfway.
+//! 1. Nothing is changed before every address is allocated: there is no failure halfway. No block leads to a copy before
+//!    all copies are in memory: readers go by, and a copy is nowhere else.
 //! 2. Copies below a root of a subvolume, unless only their owner reaches them, carry the RELOC flag: they are younger
 //!    than the last snapshot and nevertheless shared. Marked ones have full back references: `btrfs check` concludes
 //!    that from the flag.
@@ -86,10 +87,16 @@ impl Rewrite<'_> {
         let core = self.handle.core();
         self.handle.edited();
         self.note();
+        // Readers wait for nobody: what leads to a copy changes when all copies are there.
         for (at, block) in &self.closure.blocks {
-            match self.blocks.get(at) {
-                Some(new) => self.copy(block, *new),
-                None => core.nodes.edit(*at, |node| self.redirect(node)),
+            if let Some(new) = self.blocks.get(at) {
+                self.copy(block, *new);
+            }
+        }
+        core.env().passes("copies of blocks are made");
+        for (at, block) in &self.closure.blocks {
+            if !self.blocks.contains_key(at) {
+                core.nodes.edit(*at, |node| self.redirect(node));
             }
             self.move_references(*at, block);
         }
