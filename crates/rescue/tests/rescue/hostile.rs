@@ -62,6 +62,7 @@ fn mutants(seeds: std::ops::Range<u64>) {
         let (devices, outcome) = mutant(&mut Rng::new(seed));
         watchdog.note(&format!("seed {seed}: {outcome:?}"));
         let start = Instant::now();
+        let own = memory::peak_kib();
         for wreck in [plain(&devices), scanned(&devices, &scratch)].into_iter().flatten() {
             opened += 1;
             restored += by_us(&wreck).0.contents.len();
@@ -70,6 +71,9 @@ fn mutants(seeds: std::ops::Range<u64>) {
             let _ = undelete::find(&wreck, &Roots::assemble(&wreck), &undelete::Wanted::default());
             let _ = (patch::chunk_tree::plan(&wreck), patch::sizes::plan(&wreck));
             patch::log::contents(&wreck);
+        }
+        if memory::peak_kib() > own + (20 << 10) {
+            println!("seed {seed}: {} KiB more: {outcome:?}", memory::peak_kib() - own);
         }
         assert!(start.elapsed() < LONGEST, "seed {seed}: {:?}: {outcome:?}", start.elapsed());
     }
