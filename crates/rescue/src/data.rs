@@ -66,8 +66,9 @@ pub struct Outcome {
 impl Outcome {
     /// How sure that makes it.
     pub fn grade(&self) -> Grade {
-        let bad = self.damaged + self.missing + self.bad_items + self.lost_blocks;
-        match (bad, self.verified + self.unverified + self.damaged, self.unverified) {
+        let sum = |numbers: &[u64]| numbers.iter().fold(0u64, |sum, number| sum.saturating_add(*number));
+        let bad = sum(&[self.damaged, self.missing, self.bad_items, self.lost_blocks]);
+        match (bad, sum(&[self.verified, self.unverified, self.damaged]), self.unverified) {
             (0, _, 0) => Grade::Verified,
             (0, _, _) => Grade::Unverified,
             (_, 0, _) => Grade::Lost,
@@ -152,7 +153,7 @@ impl<'a> Reader<'a> {
                 if !self.is_reachable(&extent) {
                     return ControlFlow::Continue(());
                 }
-                reaches_beyond |= size.is_some_and(|size| extent.start >= size.next_multiple_of(sector));
+                reaches_beyond |= size.is_some_and(|size| extent.start / sector >= size.div_ceil(sector));
                 let until = until.min(size.unwrap_or(until));
                 match ranges.last_mut() {
                     Some(last) if last.end == extent.start => last.end = until.max(last.end),

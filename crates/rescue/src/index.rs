@@ -274,6 +274,13 @@ mod tests {
         assert!(index.segments(&[(TreeId(6), 9)], &KeyRange::ALL).is_empty());
     }
 
+    /// The promise of `rescue scan`: less than 512 MiB for devices of any size, lists that grow included.
+    #[test]
+    fn the_default_limit_is_below_half_a_gibibyte() {
+        let bytes = Limit::default().0 * 2 * (size_of::<Found>() + size_of::<u32>());
+        assert!(bytes <= 384 << 20 && Limit::default().0 > 1_000_000, "{bytes}");
+    }
+
     #[test]
     fn of_too_many_the_newest_are_kept() {
         let mut all = Collection::new(Limit(1000));

@@ -20,10 +20,9 @@
 //! # Invariants
 //! 1. Nothing but [`patch`] writes to a device of the filesystem; all else opens them for reading.
 //! 2. Any bytes may be on the devices: no panic, and memory and time are bounded by what was really found there. A tree
-//! block
-//!    is visited at most once in a walk of its tree.
+//!    block is visited at most once in a walk of its tree.
 //! 3. What is handed out says how sure it is ([`Quality`], [`Grade`](data::Grade)); what is missing is counted, not
-//! invented.
+//!    invented.
 //!
 //! # Not here
 //! Transactions, consistency (`check`), mounting.

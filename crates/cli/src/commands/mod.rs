@@ -47,6 +47,17 @@ pub trait Run {
     }
 }
 
+/// Arguments that are much larger than those of other commands.
+impl<T: Run> Run for Box<T> {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        (*self).run(out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        (*self).run_as(format, out)
+    }
+}
+
 const EXIT_CODES: &str = "Exit codes: 0 success, 1 failure, 2 the command line makes no sense";
 
 /// btrfs in userspace: make, mount and inspect the filesystems that the Linux kernel calls btrfs.
@@ -97,7 +108,7 @@ subcommands! {
         Health(health::Args),
         Replace(#[command(subcommand)] replace::Group),
         Rescue(#[command(subcommand)] rescue::Group),
-        Restore(restore::Args),
+        Restore(Box<restore::Args>),
         Subvolume(#[command(subcommand)] subvolume::Group),
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),

@@ -107,7 +107,7 @@ fn device_items(wreck: &Wreck, extents: &Extents) -> Vec<DevItem> {
     });
     for item in items.values_mut() {
         let own = extents.values().flatten().filter(|extent| extent.0 == item.devid.get());
-        item.bytes_used = own.map(|extent| extent.2).sum::<u64>().into();
+        item.bytes_used = own.fold(0u64, |sum, extent| sum.saturating_add(extent.2)).into();
     }
     items.into_values().collect()
 }

@@ -24,6 +24,8 @@ use std::sync::mpsc::sync_channel;
 
 /// Bytes that are read at once.
 const PIECE: u64 = 4 << 20;
+/// Pieces in memory.
+const BUFFERS: usize = 2;
 /// The largest tree block: so much of the next piece is looked at with each.
 const OVERLAP: u64 = 64 << 10;
 /// Bytes that are read at once where a piece cannot be read.
@@ -92,6 +94,14 @@ fn identities(devices: &[Arc<dyn BlockDevice>]) -> Vec<Identity> {
     found
 }
 
+/// A piece of a device on its way from the thread that reads.
+struct Piece {
+    at: u64,
+    buffer: AlignedBuffer,
+    filled: usize,
+    bad: Vec<Range<u64>>,
+}
+
 fn scan_device(
     number: usize,
     device: &dyn BlockDevice,
@@ -103,26 +113,36 @@ fn scan_device(
 ) -> Result<()> {
     let len = device.len();
     let start = map.devices()[number].done;
-    let (sender, receiver) = sync_channel::<(u64, AlignedBuffer, Vec<Range<u64>>)>(1);
+    // The same buffers go round, so that memory does not grow with what was read.
+    let (sender, receiver) = sync_channel::<Piece>(BUFFERS);
+    let (back, empty) = sync_channel::<AlignedBuffer>(BUFFERS);
+    for _ in 0..BUFFERS {
+        let _ = back.send(AlignedBuffer::new((PIECE + OVERLAP) as usize));
+    }
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut at = start;
             while at < len {
-                let mut buffer = AlignedBuffer::new((len - at).min(PIECE + OVERLAP) as usize);
-                let bad = read_piece(device, known, at, &mut buffer);
-                if sender.send((at, buffer, bad)).is_err() {
+                let Ok(mut buffer) = empty.recv() else { return };
+                let filled = (len - at).min(PIECE + OVERLAP) as usize;
+                let bad = read_piece(device, known, at, &mut buffer[..filled]);
+                if sender.send(Piece { at, buffer, filled, bad }).is_err() {
                     return;
                 }
                 at += PIECE;
             }
         });
-        for (at, buffer, bad) in receiver {
+        // The channels end with this function, and with them the thread, whatever the outcome.
+        let back = back;
+        for Piece { at, buffer, filled, bad } in receiver {
             let own = PIECE.min(len - at);
             let bad: Vec<Range<u64>> = bad.into_iter().filter(|range| range.start < at + own).collect();
-            let found = finder.look(&buffer, own as usize, at, number as u16);
+            let found = finder.look(&buffer[..filled], own as usize, at, number as u16);
             map.add(number, at + own, &found, &bad, finder.identities());
             file.append(number, at + own, &found, &bad, finder.identities())?;
             tell(Progress { device: number, done: at + own, len, found: map.len() });
+            // The reader may be done.
+            let _ = back.send(buffer);
         }
         Ok(())
     })

@@ -192,7 +192,7 @@ fn writable(path: &Path) -> Arc<dyn BlockDevice> {
 
 #[test]
 fn at_least_as_many_files_are_saved() {
-    let images = std::env::var("BUTTERFS_RESCUES").ok().and_then(|text| text.parse().ok()).unwrap_or(18);
+    let images = std::env::var("BUTTERFS_RESCUES").ok().and_then(|text| text.parse().ok()).unwrap_or(9);
     let first = std::env::var("BUTTERFS_RESCUE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     table(images, first);
 }

@@ -3,11 +3,16 @@
 use crate::saved::by_us;
 use crate::{plain, scanned};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
+use butterfs_rescue::roots::Roots;
+use butterfs_rescue::{patch, roots, undelete};
 use butterfs_testkit::memory;
+use butterfs_testkit::mutants::{mutant, shapes};
 use butterfs_testkit::requirement;
+use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// KiB of memory that one image may take.
 const MOST_KIB: u64 = 400 << 10;
@@ -40,4 +45,56 @@ fn the_hostile_images_end_in_a_sentence_or_files() {
     }
     let used = memory::peak_kib() - before;
     assert!(used < MOST_KIB, "{used} KiB");
+}
+
+/// The longest that one mutant may take.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// Mutants: one to three fields lie under good checksums. Everything that reads them ends, in bounded memory and time.
+fn mutants(seeds: std::ops::Range<u64>) {
+    let scratch = Scratch::new("rescued_mutants");
+    let watchdog = Watchdog::new("rescued_mutants", 3600);
+    // The images that are changed stay in memory.
+    assert!(!shapes().is_empty());
+    let before = memory::start_measuring();
+    let (mut opened, mut restored) = (0, 0);
+    for seed in seeds {
+        let (devices, outcome) = mutant(&mut Rng::new(seed));
+        watchdog.note(&format!("seed {seed}: {outcome:?}"));
+        let start = Instant::now();
+        let own = memory::peak_kib();
+        for wreck in [plain(&devices), scanned(&devices, &scratch)].into_iter().flatten() {
+            opened += 1;
+            restored += by_us(&wreck).0.contents.len();
+            roots::all(&wreck);
+            // Readers of plans read the same trees; whether they find anything wrong does not matter here.
+            let _ = undelete::find(&wreck, &Roots::assemble(&wreck), &undelete::Wanted::default());
+            let _ = (patch::chunk_tree::plan(&wreck), patch::sizes::plan(&wreck));
+            patch::log::contents(&wreck);
+        }
+        if memory::peak_kib() > own + (20 << 10) {
+            println!("seed {seed}: {} KiB more: {outcome:?}", memory::peak_kib() - own);
+        }
+        assert!(start.elapsed() < LONGEST, "seed {seed}: {:?}: {outcome:?}", start.elapsed());
+    }
+    let used = memory::peak_kib() - before;
+    println!("{opened} times opened, {restored} files, {used} KiB");
+    assert!(used < MOST_KIB && restored > 0, "{used} KiB");
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+#[test]
+fn mutants_end_in_a_sentence_or_files() {
+    let first = number("BUTTERFS_FUZZ_SEED").unwrap_or(1);
+    mutants(first..first + 24 * number("BUTTERFS_FUZZ").unwrap_or(1));
+}
+
+#[test]
+#[ignore = "long: cargo xtask soak rescue-mutants"]
+fn many_mutants_end_in_a_sentence_or_files() {
+    let first = number("BUTTERFS_FUZZ_SEED").unwrap_or(1_000_000);
+    mutants(first..first + number("BUTTERFS_RESCUES").unwrap_or(20_000));
 }

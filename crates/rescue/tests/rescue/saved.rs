@@ -43,6 +43,11 @@ impl Sink for Hashing {
                 start = offset;
             }
             pending.extend_from_slice(bytes);
+            if pending.len() >= 1 << 20 && pending.len().is_multiple_of(4096) {
+                hash.update(start, &pending);
+                start += pending.len() as u64;
+                pending.clear();
+            }
             Ok(())
         })?;
         hash.update(start, &pending);

@@ -114,6 +114,15 @@ pub fn run_in(shape: &'static Shape, changes: usize, rng: &mut Rng, outcome: &mu
     stays_sound(&before, &look_at_sound(&disks), outcome)
 }
 
+/// The devices of one mutant, and what was changed, for readers that are not the engine.
+pub fn mutant(rng: &mut Rng) -> (Vec<Arc<dyn BlockDevice>>, Outcome) {
+    let shape = &shapes()[rng.index(shapes().len())];
+    let mut outcome = Outcome { shape: &shape.name, ..Outcome::default() };
+    let (disks, changes) = (copy_of(&shape.disks), 1 + rng.index(3));
+    mutate(shape, changes, &disks, rng, &mut outcome);
+    (shared(&disks), outcome)
+}
+
 fn mutate(
     shape: &Shape,
     changes: usize,
