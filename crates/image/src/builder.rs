@@ -29,8 +29,18 @@ use std::sync::Arc;
 struct Subvolume {
     path: Vec<u8>,
     is_read_only: bool,
-    /// The path of the subvolume that it is a snapshot of.
-    snapshot_of: Option<Vec<u8>>,
+    origin: Origin,
+}
+
+/// The origin of a subvolume's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The sources.
+    Sources,
+    /// The subvolume or folder at this path.
+    SnapshotOf(Vec<u8>),
+    /// A copy that a source has made, after an earlier one.
+    Copied(Option<Vec<u8>>),
 }
 
 /// How large an image becomes.
@@ -117,14 +127,14 @@ impl Builder {
     /// Makes the folder at `path` a subvolume; one that no source has is made.
     pub fn subvolume(mut self, path: impl AsRef<[u8]>, is_read_only: bool) -> Result<Builder> {
         let path = joined(&components(path.as_ref())?);
-        self.subvolumes.push(Subvolume { path, is_read_only, snapshot_of: None });
+        self.subvolumes.push(Subvolume { path, is_read_only, origin: Origin::Sources });
         Ok(self)
     }
 
     /// Makes a snapshot of the subvolume (or folder) `from` at `to`.
     pub fn snapshot(mut self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, is_read_only: bool) -> Result<Builder> {
         let (from, path) = (joined(&components(from.as_ref())?), joined(&components(to.as_ref())?));
-        self.subvolumes.push(Subvolume { path, is_read_only, snapshot_of: Some(from) });
+        self.subvolumes.push(Subvolume { path, is_read_only, origin: Origin::SnapshotOf(from) });
         Ok(self)
     }
 
@@ -250,10 +260,26 @@ impl Builder {
         let (max_target, max_xattr) = longest(settings.nodesize);
         let rules = std::mem::take(&mut self.rules);
         let policy = Policy { epoch: self.epoch, keep_times: self.keep_times, rules, max_xattr, max_target };
-        for (layer, (base, source)) in (0..).zip(&mut self.sources) {
-            let mut assembly =
-                Assembly { tree, data, policy: &policy, owners: &self.owners, base, replace: self.replace, layer };
+        let mut snapshots = Vec::new();
+        let mut layer = 0;
+        for (base, source) in &mut self.sources {
+            let mut assembly = Assembly {
+                tree,
+                data,
+                policy: &policy,
+                owners: &self.owners,
+                base,
+                replace: self.replace,
+                layer,
+                snapshots: &mut snapshots,
+            };
             source.read(&mut assembly).map_err(|error| error.of(&source.name()))?;
+            layer = assembly.layer + 1;
+        }
+        let mut last: Option<Vec<u8>> = None;
+        for path in snapshots {
+            let parent = last.replace(path.clone());
+            self.subvolumes.push(Subvolume { path, is_read_only: true, origin: Origin::Copied(parent) });
         }
         Ok(())
     }
@@ -271,9 +297,9 @@ impl Builder {
             if names.is_empty() {
                 return Err(Error::new(ErrorKind::Options, "the top level is a subvolume already"));
             }
-            let top = match &subvolume.snapshot_of {
-                None => tree.make_folders(&names, 0)?,
-                Some(from) => copy(tree, from, &names)?,
+            let top = match &subvolume.origin {
+                Origin::Sources | Origin::Copied(_) => tree.make_folders(&names, 0)?,
+                Origin::SnapshotOf(from) => copy(tree, from, &names)?,
             };
             if let Body::Folder(folder) = &mut tree.get_mut(top).body {
                 folder.subvolume = Some(index);
@@ -366,7 +392,12 @@ impl Builder {
         let top = SubvolumeRoot { uuid: uuid(b""), parent_uuid: [0; 16], is_read_only: false };
         let root = |subvolume: &Subvolume| {
             let is_subvolume = |path: &&Vec<u8>| path.is_empty() || self.subvolumes.iter().any(|it| it.path == **path);
-            let parent = subvolume.snapshot_of.as_ref().filter(is_subvolume);
+            let parent = match &subvolume.origin {
+                Origin::Sources => None,
+                Origin::SnapshotOf(from) => Some(from),
+                Origin::Copied(earlier) => earlier.as_ref(),
+            };
+            let parent = parent.filter(is_subvolume);
             SubvolumeRoot {
                 uuid: uuid(&subvolume.path),
                 parent_uuid: parent.map_or([0; 16], |path| uuid(path)),
