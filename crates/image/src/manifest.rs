@@ -1,8 +1,8 @@
 //! Everything that a tree shows, as lines, and a digest of them: the same for the same tree, however it is stored.
 //!
-//! A line has a path and what is there: type, mode, owner, group, size, time of the last change, the SHA-256 of a file's
-//! content (in which holes are zeros), the target of a link, the numbers of a device, the attributes. Inode numbers,
-//! places, compression, access and birth times are not in it.
+//! A line has a path and what is there: type, mode, owner, group, size, time of the last change, the SHA-256 of a
+//! file's content (in which holes are zeros), the target of a link, the numbers of a device, the attributes. Inode
+//! numbers, places, compression, access and birth times are not in it.
 
 use crate::assembly::Target;
 use crate::entry::{Attributes, Content, Special};
@@ -40,7 +40,7 @@ impl Manifest {
         hex(&hasher.finalize())
     }
 
-    /// What the other tree has else: a line each, with `-` before what is only here, `+` before what is only there.
+    /// The differences: a line each, with `-` before lines of this tree, `+` before lines of the other one.
     pub fn differences(&self, other: &Manifest) -> Vec<String> {
         let paths: std::collections::BTreeSet<&Vec<u8>> = self.lines.keys().chain(other.lines.keys()).collect();
         let mut found = Vec::new();

@@ -39,7 +39,7 @@ subcommands! {
     }
 }
 
-/// What is said about an image is a sentence already.
+/// The message of an image error is a sentence already.
 impl From<butterfs_image::Error> for CliError {
     fn from(error: butterfs_image::Error) -> CliError {
         CliError::failed(error.to_string())

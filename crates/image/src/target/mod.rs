@@ -1,4 +1,5 @@
-//! Places for what sources have, besides an image that is being built: a filesystem, a folder of this machine, an archive.
+//! Places for what sources have, besides an image that is being built: a filesystem, a folder of this machine, an
+//! archive.
 
 mod filesystem;
 mod host;

@@ -1,5 +1,5 @@
-//! An archive of tar as a target: PAX, with extended headers only where they are needed, so that the same content gives the
-//! same bytes. Holes are kept in GNU's form of version 1.0.
+//! An archive of tar as a target: PAX, with extended headers only where they are needed, so that the same content gives
+//! the same bytes. Holes are kept in GNU's form of version 1.0.
 
 use crate::assembly::Target;
 use crate::entry::{Attributes, Content, Special, Time};
@@ -50,7 +50,7 @@ fn failed(error: io::Error) -> Error {
     Error::new(ErrorKind::Output, format!("cannot write the archive: {error}"))
 }
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Default)]
 struct Header<'a> {
     path: Vec<u8>,

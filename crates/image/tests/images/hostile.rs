@@ -173,7 +173,6 @@ fn damaged_archives_never_panic() {
     .concat();
     let mut rng = Rng::new(23);
     let (mut good, mut bad) = (0, 0);
-    // 5,000 were run by hand.
     let count = std::env::var("BUTTERFS_ARCHIVES").ok().and_then(|count| count.parse().ok()).unwrap_or(100);
     for _ in 0..count {
         let mut archive = sound.clone();

@@ -77,7 +77,7 @@ fn layers() -> [Vec<u8>; 3] {
     ]
 }
 
-/// What the layers show in the end.
+/// Makes the tree that the layers show in the end.
 fn expected(top: &Path) {
     let write = |path: &str, text: &str| {
         std::fs::create_dir_all(top.join(path).parent().unwrap()).unwrap();

@@ -38,8 +38,8 @@ impl Run for VerifyArgs {
 
 /// Compare what two images show, whatever their layout
 ///
-/// A line for each path that differs: '-' before what the first image has, '+' before what the second one has. The exit code is
-/// 1 where something differs.
+/// A line for each path that differs: '-' before what the first image has, '+' before what the second one has. The exit
+/// code is 1 where something differs.
 #[derive(clap::Args, Debug)]
 pub struct DiffArgs {
     /// An image, or a device; '@' and a number behind it mean a partition in it

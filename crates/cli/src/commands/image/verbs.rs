@@ -1,4 +1,4 @@
-//! What can be done in an image that nobody has mounted: each verb alone, or several in one transaction.
+//! Verbs on an image that nobody has mounted: each alone, or several in one transaction.
 
 use super::place::{Place, said};
 use crate::commands::Run;
@@ -42,7 +42,9 @@ impl<A: clap::Args + Act> Run for On<A> {
 }
 
 macro_rules! verbs {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$attribute:meta])* $field:ident: $kind:ty,)* } $writes:literal, $act:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident {
+        $($(#[$attribute:meta])* $field:ident: $kind:ty,)*
+    } $writes:literal, $act:ident;)*) => {
         $(
             $(#[$doc])*
             #[derive(clap::Args, Debug)]
@@ -103,14 +105,14 @@ verbs! {
         all_root: bool,
         /// The file or folder
         source: PathBuf,
-        /// What it becomes in the image
+        /// Its path in the image
         path: PathBuf,
     } true, cp_in;
     /// Copy a file or folder of the image to this machine
     CpOut {
         /// The file or folder in the image
         path: PathBuf,
-        /// What it becomes; files are not replaced
+        /// The copy; files are not replaced
         target: PathBuf,
     } false, cp_out;
     /// Put the content of an archive of tar into a folder of the image
@@ -152,7 +154,7 @@ verbs! {
     } true, rm;
     /// Give a file or folder another name
     Mv {
-        /// What is renamed
+        /// The file or folder
         from: PathBuf,
         /// The new name; what has it is replaced
         to: PathBuf,
@@ -162,7 +164,7 @@ verbs! {
         /// A symbolic link
         #[arg(short, long)]
         symbolic: bool,
-        /// What it leads to
+        /// The target of the link
         target: PathBuf,
         /// The link
         path: PathBuf,
