@@ -283,3 +283,30 @@ fn a_partition_of_a_disk_image_is_named_by_its_number() {
     assert!(missing.stderr.contains("has no partition 3"), "{missing:?}");
     assert_eq!(std::fs::read(&disk).unwrap()[..512], first);
 }
+
+#[test]
+fn systemd_repart_formats_with_our_mkfs() {
+    let test = "systemd_repart_formats_with_our_mkfs";
+    if !requirement::kernel_btrfs(test) || !requirement::programs(test, &["systemd-repart"]) {
+        return;
+    }
+    let scratch = Scratch::new("cli-image-repart");
+    let (source, definitions, programs) = (scratch.folder("source"), scratch.folder("defs"), scratch.folder("bin"));
+    tree(&source);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_butterfs"), programs.join("mkfs.btrfs")).unwrap();
+    let definition =
+        format!("[Partition]\nType=root\nFormat=btrfs\nCopyFiles={}:/\nSizeMinBytes=200M\n", text(&source));
+    std::fs::write(definitions.join("root.conf"), definition).unwrap();
+    let disk = scratch.join("disk.img");
+    // It holds the lock of the device while it calls mkfs.btrfs.
+    let said = ran(Command::new("systemd-repart")
+        .args(["--empty=create", "--size=400M", "--dry-run=no"])
+        .arg(format!("--definitions={}", definitions.display()))
+        .arg(&disk)
+        .env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH").unwrap()))
+        .output()
+        .unwrap());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let place = format!("{}@1", text(&disk));
+    assert_eq!(butterfs_ok(&["image", "cat", &place, "/etc/motd"]), "hello\n");
+}

@@ -73,7 +73,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Hashes so many zeros.
 fn zeros(hasher: &mut Sha256, mut count: u64) {
-    const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     while count > 0 {
         let part = count.min(ZEROS.len() as u64);
         hasher.update(&ZEROS[..part as usize]);

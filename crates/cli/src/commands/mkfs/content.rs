@@ -1,9 +1,9 @@
 //! `mkfs --rootdir`: a filesystem that has content from the start, with the options of mkfs.btrfs.
 
-use super::{Args, create};
+use super::{Args, caller, create};
 use crate::commands::image::{add_subvolume, parse_method, source_date_epoch};
 use crate::error::CliError;
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenErrorKind};
+use butterfs_device::{BlockDevice, FileDevice, OpenErrorKind};
 use butterfs_fs::mkfs::{MkfsOptions, MkfsReport, prepare};
 use butterfs_image::{Builder, FolderSource, Rule, Size};
 use std::ffi::OsString;
@@ -113,7 +113,7 @@ impl Args {
     }
 
     fn open_to_fill(&self, path: &Path) -> Result<(FileDevice, bool), CliError> {
-        match FileDevice::open(path, &FileOptions::read_write()) {
+        match caller::open(path) {
             Err(error) if matches!(error.kind, OpenErrorKind::NotFound) => {
                 Ok((create(path, self.byte_count.unwrap_or(0).max(self.offset + 4096))?, true))
             }
