@@ -32,8 +32,8 @@ const CRATES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "ondisk", "device", "volume", "tree", "fs", "fuse", "control", "check", "repair", "rescue", "send", "image",
-            "butterfs",
+            "ondisk", "device", "volume", "tree", "fs", "fuse", "control", "check", "repair", "rescue", "send",
+            "image", "butterfs",
         ],
     ),
     ("testkit", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send"]),
