@@ -31,7 +31,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ("python", &["butterfs"]),
     (
         "cli",
-        &["ondisk", "device", "volume", "tree", "fs", "fuse", "control", "check", "repair", "rescue", "send", "image"],
+        &[
+            "ondisk", "device", "volume", "tree", "fs", "fuse", "control", "check", "repair", "rescue", "send",
+            "image", "butterfs",
+        ],
     ),
     ("testkit", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send"]),
     ("sim", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send", "testkit"]),

@@ -1,4 +1,4 @@
-//! Where sources put what they have: laid over what other sources have put there before.
+//! The places for what sources have: the trait [`Target`], and the tree of an image that is being built.
 //!
 //! # Invariants
 //! 1. Paths stay inside: no link of the tree is followed, and `..` is refused.
@@ -14,7 +14,7 @@ use crate::rules::Rules;
 use crate::tree::{Body, Folder, Id, Inode, Replace, Tree, Xattr, file_type};
 use butterfs_ondisk::items::inode_flags;
 
-/// What holds for all sources.
+/// The rules that hold for all sources.
 pub struct Policy {
     /// The latest time that anything may have.
     pub epoch: Option<Time>,
@@ -28,7 +28,7 @@ pub struct Policy {
     pub max_target: usize,
 }
 
-/// See the [module](self).
+/// The tree of an image, over which sources are laid.
 pub struct Assembly<'a> {
     pub(crate) tree: &'a mut Tree,
     pub(crate) data: &'a mut Data,
@@ -38,16 +38,51 @@ pub struct Assembly<'a> {
     pub(crate) base: &'a [u8],
     pub(crate) replace: Replace,
     pub(crate) layer: u32,
+    /// Paths of read-only snapshots that the source has asked for.
+    pub(crate) snapshots: &'a mut Vec<Vec<u8>>,
 }
 
-impl Assembly<'_> {
-    /// A folder, and the folders above it that do not exist yet. One that exists takes these attributes.
-    pub fn folder(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
+/// A place for what a source has: an image that is being built, a filesystem, an archive, or whatever a program makes.
+///
+/// Paths are relative to the place, `/` separates their components, and a leading `/` or `./` means nothing.
+pub trait Target {
+    /// Adds a folder, and the folders above it that do not exist yet. One that exists takes these attributes.
+    fn folder(&mut self, path: &[u8], attributes: Attributes) -> Result<()>;
+
+    /// Adds a regular file. Its content is read before this returns.
+    fn file(&mut self, path: &[u8], attributes: Attributes, content: Content<'_>) -> Result<()>;
+
+    /// Adds a symbolic link, a device, a FIFO or a socket.
+    fn special(&mut self, path: &[u8], attributes: Attributes, special: Special) -> Result<()>;
+
+    /// Gives something that is there and no folder another name.
+    fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<()>;
+
+    /// Takes away what earlier layers have at a path; what this layer has put there stays.
+    fn white_out(&mut self, path: &[u8]) -> Result<()> {
+        Err(Error::content(format!("{} cannot be deleted by a layer here", shown(path))))
+    }
+
+    /// Takes away what earlier layers have in a folder.
+    fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
+        Err(Error::content(format!("{} cannot be emptied by a layer here", shown(path))))
+    }
+
+    /// Begins another layer: what follows replaces whatever is there.
+    fn next_layer(&mut self) {}
+
+    /// Makes a read-only snapshot of a folder as it is now.
+    fn snapshot(&mut self, _from: &[u8], to: &[u8]) -> Result<()> {
+        Err(Error::content(format!("a snapshot cannot be made at {} here", shown(to))))
+    }
+}
+
+impl Target for Assembly<'_> {
+    fn folder(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
         self.put(path, file_type::FOLDER, attributes, Body::Folder(Folder::default())).map(drop)
     }
 
-    /// A regular file. Its content is read before this returns.
-    pub fn file(&mut self, path: &[u8], attributes: Attributes, content: Content<'_>) -> Result<()> {
+    fn file(&mut self, path: &[u8], attributes: Attributes, content: Content<'_>) -> Result<()> {
         let size = content.size;
         let storage = self.policy.rules.storage(&self.full(path)?);
         let named = |error: Error| error.of(&shown(path));
@@ -55,8 +90,7 @@ impl Assembly<'_> {
         self.put(path, file_type::FILE, attributes, Body::File(size, id)).map(drop)
     }
 
-    /// A symbolic link, a device, a FIFO or a socket.
-    pub fn special(&mut self, path: &[u8], attributes: Attributes, special: Special) -> Result<()> {
+    fn special(&mut self, path: &[u8], attributes: Attributes, special: Special) -> Result<()> {
         let (kind, body) = match special {
             Special::Symlink(target) => {
                 self.check_target(path, &target)?;
@@ -70,8 +104,7 @@ impl Assembly<'_> {
         self.put(path, kind, attributes, body).map(drop)
     }
 
-    /// Another name of something that is there and no folder.
-    pub fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<()> {
+    fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<()> {
         let (path, original) = (self.full(path)?, self.full(original)?);
         let found = self.tree.find(&components(&original)?);
         let missing =
@@ -82,8 +115,7 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// Takes away what earlier layers have at a path; what this layer has put there stays.
-    pub fn white_out(&mut self, path: &[u8]) -> Result<()> {
+    fn white_out(&mut self, path: &[u8]) -> Result<()> {
         let path = self.full(path)?;
         let names = components(&path)?;
         let Some((name, parents)) = names.split_last() else {
@@ -102,8 +134,7 @@ impl Assembly<'_> {
         Ok(())
     }
 
-    /// Takes away what earlier layers have in a folder.
-    pub fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
+    fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
         let path = self.full(path)?;
         if let Some(id) = self.tree.find(&components(&path)?).filter(|id| self.tree.get(*id).folder().is_some()) {
             self.tree.prune(id, self.layer);
@@ -111,6 +142,22 @@ impl Assembly<'_> {
         Ok(())
     }
 
+    fn next_layer(&mut self) {
+        self.layer += 1;
+        self.replace = Replace::Anything;
+    }
+
+    fn snapshot(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        let (from, to) = (self.full(from)?, self.full(to)?);
+        let missing = || Error::content(format!("{} does not exist", shown(&from)));
+        let top = self.tree.find(&components(&from)?).ok_or_else(missing)?;
+        self.tree.copy(top, &components(&to)?)?;
+        self.snapshots.push(to);
+        Ok(())
+    }
+}
+
+impl Assembly<'_> {
     fn full(&self, path: &[u8]) -> Result<Vec<u8>> {
         let own = joined(&components(path)?);
         Ok(match (self.base, own.as_slice()) {
@@ -168,7 +215,7 @@ impl Assembly<'_> {
             if name.is_empty() || name.len() > 255 || name.contains(&0) || len > most {
                 let what = name.escape_ascii();
                 return Err(Error::content(format!(
-                    "the attribute '{what}' has {len} bytes with its name; at most {most}, and 255 for the name, are possible"
+                    "the attribute '{what}' has {len} bytes with its name; {most} are possible, 255 for the name"
                 )));
             }
         }

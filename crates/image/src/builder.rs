@@ -1,4 +1,4 @@
-//! What an image is to be, and making it: sources into a tree, the tree into chunks, trees and a superblock.
+//! The description of an image, and making it: sources into a tree, the tree into chunks, trees and a superblock.
 
 use crate::assembly::{Assembly, Policy};
 use crate::blocks::{Fill, Items};
@@ -29,8 +29,18 @@ use std::sync::Arc;
 struct Subvolume {
     path: Vec<u8>,
     is_read_only: bool,
-    /// The path of the subvolume that it is a snapshot of.
-    snapshot_of: Option<Vec<u8>>,
+    origin: Origin,
+}
+
+/// The origin of a subvolume's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The sources.
+    Sources,
+    /// The subvolume or folder at this path.
+    SnapshotOf(Vec<u8>),
+    /// A copy that a source has made, after an earlier one.
+    Copied(Option<Vec<u8>>),
 }
 
 /// How large an image becomes.
@@ -63,7 +73,7 @@ impl Default for Limits {
     }
 }
 
-/// What was made.
+/// A description of the image that was made.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
@@ -117,14 +127,14 @@ impl Builder {
     /// Makes the folder at `path` a subvolume; one that no source has is made.
     pub fn subvolume(mut self, path: impl AsRef<[u8]>, is_read_only: bool) -> Result<Builder> {
         let path = joined(&components(path.as_ref())?);
-        self.subvolumes.push(Subvolume { path, is_read_only, snapshot_of: None });
+        self.subvolumes.push(Subvolume { path, is_read_only, origin: Origin::Sources });
         Ok(self)
     }
 
     /// Makes a snapshot of the subvolume (or folder) `from` at `to`.
     pub fn snapshot(mut self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, is_read_only: bool) -> Result<Builder> {
         let (from, path) = (joined(&components(from.as_ref())?), joined(&components(to.as_ref())?));
-        self.subvolumes.push(Subvolume { path, is_read_only, snapshot_of: Some(from) });
+        self.subvolumes.push(Subvolume { path, is_read_only, origin: Origin::SnapshotOf(from) });
         Ok(self)
     }
 
@@ -143,7 +153,7 @@ impl Builder {
         Builder { owners, ..self }
     }
 
-    /// What holds for `path` and everything below it; later rules come before earlier ones.
+    /// Adds a rule for `path` and everything below it; later rules come before earlier ones.
     pub fn rule(mut self, path: impl AsRef<[u8]>, rule: Rule) -> Result<Builder> {
         self.rules.add(path.as_ref(), rule)?;
         Ok(self)
@@ -159,8 +169,8 @@ impl Builder {
         Builder { epoch: Some(Time { sec: seconds, nsec: 0 }), ..self }
     }
 
-    /// All UUIDs follow from these bytes. Without them they are random; with an [epoch](Self::epoch) they follow from the
-    /// content.
+    /// All UUIDs follow from these bytes. Without them they are random; with an [epoch](Self::epoch) they follow from
+    /// the content.
     pub fn seed(self, seed: impl Into<Vec<u8>>) -> Builder {
         Builder { seed: Some(seed.into()), ..self }
     }
@@ -190,13 +200,13 @@ impl Builder {
         Builder { limits, ..self }
     }
 
-    /// Access, change and birth as the sources have them, where they say so. Without this they are the time of the last change
-    /// of the content, because reading changes one, and nothing can set another.
+    /// Access, change and birth as the sources have them, where they say so. Without this they are the time of the last
+    /// change of the content, because reading changes one, and nothing can set another.
     pub fn keep_times(self) -> Builder {
         Builder { keep_times: true, ..self }
     }
 
-    /// What a later source may replace.
+    /// Says whether a later source may replace a folder that is not empty.
     pub fn replace(self, replace: Replace) -> Builder {
         Builder { replace, ..self }
     }
@@ -218,8 +228,8 @@ impl Builder {
         Ok(report)
     }
 
-    /// Makes the image on a device whose bytes do not matter any more and, apart from what the image uses, are left as they
-    /// are.
+    /// Makes the image on a device whose bytes do not matter any more and, apart from what the image uses, are left as
+    /// they are.
     pub fn build_on(mut self, device: Arc<dyn BlockDevice>) -> Result<Report> {
         let settings = self.mkfs.settings(1).map_err(|error| Error::new(ErrorKind::Options, error.to_string()))?;
         if settings.data.stripes_per_device > 1 {
@@ -250,15 +260,32 @@ impl Builder {
         let (max_target, max_xattr) = longest(settings.nodesize);
         let rules = std::mem::take(&mut self.rules);
         let policy = Policy { epoch: self.epoch, keep_times: self.keep_times, rules, max_xattr, max_target };
-        for (layer, (base, source)) in (0..).zip(&mut self.sources) {
-            let mut assembly =
-                Assembly { tree, data, policy: &policy, owners: &self.owners, base, replace: self.replace, layer };
+        let mut snapshots = Vec::new();
+        let mut layer = 0;
+        for (base, source) in &mut self.sources {
+            let mut assembly = Assembly {
+                tree,
+                data,
+                policy: &policy,
+                owners: &self.owners,
+                base,
+                replace: self.replace,
+                layer,
+                snapshots: &mut snapshots,
+            };
             source.read(&mut assembly).map_err(|error| error.of(&source.name()))?;
+            layer = assembly.layer + 1;
+        }
+        let mut last: Option<Vec<u8>> = None;
+        for path in snapshots {
+            let parent = last.replace(path.clone());
+            self.subvolumes.push(Subvolume { path, is_read_only: true, origin: Origin::Copied(parent) });
         }
         Ok(())
     }
 
-    /// Makes subvolumes of folders. Returns the roots of all subvolumes, the top level first, then in the order of their paths.
+    /// Makes subvolumes of folders. Returns the roots of all subvolumes, the top level first, then in the order of
+    /// their paths.
     fn mark_subvolumes(&mut self, tree: &mut Tree) -> Result<Vec<Id>> {
         self.subvolumes.sort_by(|one, other| one.path.cmp(&other.path));
         let twice = self.subvolumes.windows(2).find(|pair| pair[0].path == pair[1].path);
@@ -271,9 +298,9 @@ impl Builder {
             if names.is_empty() {
                 return Err(Error::new(ErrorKind::Options, "the top level is a subvolume already"));
             }
-            let top = match &subvolume.snapshot_of {
-                None => tree.make_folders(&names, 0)?,
-                Some(from) => copy(tree, from, &names)?,
+            let top = match &subvolume.origin {
+                Origin::Sources | Origin::Copied(_) => tree.make_folders(&names, 0)?,
+                Origin::SnapshotOf(from) => copy(tree, from, &names)?,
             };
             if let Body::Folder(folder) = &mut tree.get_mut(top).body {
                 folder.subvolume = Some(index);
@@ -366,7 +393,12 @@ impl Builder {
         let top = SubvolumeRoot { uuid: uuid(b""), parent_uuid: [0; 16], is_read_only: false };
         let root = |subvolume: &Subvolume| {
             let is_subvolume = |path: &&Vec<u8>| path.is_empty() || self.subvolumes.iter().any(|it| it.path == **path);
-            let parent = subvolume.snapshot_of.as_ref().filter(is_subvolume);
+            let parent = match &subvolume.origin {
+                Origin::Sources => None,
+                Origin::SnapshotOf(from) => Some(from),
+                Origin::Copied(earlier) => earlier.as_ref(),
+            };
+            let parent = parent.filter(is_subvolume);
             SubvolumeRoot {
                 uuid: uuid(&subvolume.path),
                 parent_uuid: parent.map_or([0; 16], |path| uuid(path)),

@@ -1,6 +1,9 @@
 //! `butterfs image`: images that nobody has mounted, made and worked on.
 
 mod build;
+mod manifest;
+mod place;
+mod verbs;
 
 pub use build::{add_subvolume, parse_method, source_date_epoch};
 
@@ -8,15 +11,35 @@ use super::{Run, subcommands};
 use crate::error::CliError;
 use clap::Subcommand;
 use std::io::Write;
+use verbs::On;
 
 subcommands! {
     /// Images that nobody has mounted: made from folders and archives, looked at, changed
     Group {
         Build(Box<build::Args>),
+        Run(verbs::RunArgs),
+        Verify(manifest::VerifyArgs),
+        Diff(manifest::DiffArgs),
+        Ls(On<verbs::Ls>),
+        Cat(On<verbs::Cat>),
+        Stat(On<verbs::Stat>),
+        Tree(On<verbs::Tree>),
+        CpIn(On<verbs::CpIn>),
+        CpOut(On<verbs::CpOut>),
+        TarIn(On<verbs::TarIn>),
+        TarOut(On<verbs::TarOut>),
+        Mkdir(On<verbs::Mkdir>),
+        Rm(On<verbs::Rm>),
+        Mv(On<verbs::Mv>),
+        Ln(On<verbs::Ln>),
+        Chmod(On<verbs::Chmod>),
+        Chown(On<verbs::Chown>),
+        Setfattr(On<verbs::Setfattr>),
+        Df(manifest::DfArgs),
     }
 }
 
-/// What is said about an image is a sentence already.
+/// The message of an image error is a sentence already.
 impl From<butterfs_image::Error> for CliError {
     fn from(error: butterfs_image::Error) -> CliError {
         CliError::failed(error.to_string())

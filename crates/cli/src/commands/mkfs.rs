@@ -1,5 +1,6 @@
 //! `butterfs mkfs`, also called as `mkfs.butterfs`.
 
+mod caller;
 mod content;
 mod format;
 mod summary;
@@ -10,7 +11,7 @@ use super::Run;
 use crate::args;
 use crate::error::CliError;
 use crate::report;
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenErrorKind, WindowDevice};
+use butterfs_device::{BlockDevice, FileDevice, OpenErrorKind, WindowDevice};
 use butterfs_fs::mkfs::{FEATURES, MkfsOptions, MkfsReport, mkfs};
 use butterfs_fs::{Env, Errno, Error};
 use std::io::Write;
@@ -141,7 +142,7 @@ impl Args {
 
     /// The device, and whether it is a file that did not exist.
     fn open(&self, path: &Path) -> Result<(FileDevice, bool), CliError> {
-        let error = match FileDevice::open(path, &FileOptions::read_write()) {
+        let error = match caller::open(path) {
             Ok(device) => return Ok((device, false)),
             Err(error) => error,
         };

@@ -1,11 +1,12 @@
-//! A folder of this machine as a source: names, contents with their holes, owners, modes, times, attributes, links, devices.
+//! A folder of this machine as a source: names, contents with their holes, owners, modes, times, attributes, links,
+//! devices.
 //!
-//! Entries are read in the order of their names, the files of a folder before what is in its folders, so that nothing depends
-//! on the host's filesystem. Status comes through the standard library, which calls libc: programs that fake owners by
-//! preloading (fakeroot) are believed.
+//! Entries are read in the order of their names, the files of a folder before what is in its folders, so that nothing
+//! depends on the host's filesystem. Status comes through the standard library, which calls libc: programs that fake
+//! owners by preloading (fakeroot) are believed.
 
 use super::Source;
-use crate::assembly::Assembly;
+use crate::assembly::Target;
 use crate::entry::{Attributes, Content, Special, Time};
 use crate::error::{Error, Result};
 use rustc_hash::FxHashMap;
@@ -34,12 +35,18 @@ impl FolderSource {
         FolderSource { top: top.into(), links: FxHashMap::default() }
     }
 
+    /// Puts one file, link or device of this machine at `path` of a target.
+    pub fn read_one(host: &Path, path: &[u8], into: &mut dyn Target) -> Result<()> {
+        let metadata = std::fs::symlink_metadata(host).map_err(|error| cannot_read(host, &error))?;
+        FolderSource::new(host).read_entry(path, host, &metadata, into)
+    }
+
     fn host_path(&self, path: &[u8]) -> PathBuf {
         if path.is_empty() { self.top.clone() } else { self.top.join(std::ffi::OsStr::from_bytes(path)) }
     }
 
     /// Puts a folder's entries into the assembly; returns the folders among them.
-    fn read_folder(&mut self, folder: &[u8], into: &mut Assembly<'_>) -> Result<Vec<Vec<u8>>> {
+    fn read_folder(&mut self, folder: &[u8], into: &mut dyn Target) -> Result<Vec<Vec<u8>>> {
         let host = self.host_path(folder);
         let mut names: Vec<Vec<u8>> = std::fs::read_dir(&host)
             .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.file_name().into_vec())).collect())
@@ -57,7 +64,7 @@ impl FolderSource {
         Ok(folders)
     }
 
-    fn read_entry(&mut self, path: &[u8], host: &Path, metadata: &Metadata, into: &mut Assembly<'_>) -> Result<()> {
+    fn read_entry(&mut self, path: &[u8], host: &Path, metadata: &Metadata, into: &mut dyn Target) -> Result<()> {
         let attributes = attributes(host, metadata).map_err(|error| cannot_read(host, &error))?;
         if metadata.is_dir() {
             return into.folder(path, attributes);
@@ -80,7 +87,7 @@ impl Source for FolderSource {
         self.top.display().to_string()
     }
 
-    fn read(&mut self, into: &mut Assembly<'_>) -> Result<()> {
+    fn read(&mut self, into: &mut dyn Target) -> Result<()> {
         let host = self.top.clone();
         let metadata = std::fs::metadata(&host).map_err(|error| cannot_read(&host, &error))?;
         if !metadata.is_dir() {
@@ -106,7 +113,8 @@ fn attributes(host: &Path, metadata: &Metadata) -> io::Result<Attributes> {
         uid: metadata.uid(),
         gid: metadata.gid(),
         mtime: Time { sec: metadata.mtime(), nsec: metadata.mtime_nsec() as u32 },
-        // Reading a source changes access times, and no tool can set those of changes: both would differ from build to build.
+        // Reading a source changes access times, and no tool can set those of changes: both would differ from build to
+        // build.
         atime: None,
         ctime: None,
         btime: None,
@@ -156,7 +164,7 @@ fn special(host: &Path, metadata: &Metadata) -> io::Result<Special> {
     })
 }
 
-fn read_file(path: &[u8], host: &Path, size: u64, attributes: Attributes, into: &mut Assembly<'_>) -> Result<()> {
+fn read_file(path: &[u8], host: &Path, size: u64, attributes: Attributes, into: &mut dyn Target) -> Result<()> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let opened = File::options().read(true).custom_flags(flags.bits() as i32).open(host);
     let file = opened.map_err(|error| cannot_read(host, &error))?;

@@ -1,18 +1,23 @@
 //! Where the content of an image comes from.
 
+mod filesystem;
 mod folder;
+mod oci;
 pub mod tar;
 
+pub use filesystem::FilesystemSource;
+pub(crate) use filesystem::as_path;
 pub use folder::FolderSource;
+pub use oci::{Layers, OciSource};
 pub use tar::TarSource;
 
-use crate::assembly::Assembly;
+use crate::assembly::Target;
 use crate::error::Result;
 
 /// Something that has files: a folder, an archive, or whatever a program generates.
 ///
 /// ```
-/// use butterfs_image::{Assembly, Attributes, Builder, Content, Source};
+/// use butterfs_image::{Attributes, Builder, Content, Source, Target};
 ///
 /// struct Greeting;
 ///
@@ -21,7 +26,7 @@ use crate::error::Result;
 ///         "greeting".to_owned()
 ///     }
 ///
-///     fn read(&mut self, into: &mut Assembly<'_>) -> butterfs_image::Result<()> {
+///     fn read(&mut self, into: &mut dyn Target) -> butterfs_image::Result<()> {
 ///         let attributes = Attributes { mode: 0o644, ..Attributes::default() };
 ///         into.file(b"etc/motd", attributes, Content::whole(6, &mut b"hello\n".as_slice()))
 ///     }
@@ -34,9 +39,9 @@ use crate::error::Result;
 /// # }
 /// ```
 pub trait Source {
-    /// What to call it in messages.
+    /// The name in messages.
     fn name(&self) -> String;
 
     /// Puts everything that it has into the assembly, in an order that depends on nothing but its content.
-    fn read(&mut self, into: &mut Assembly<'_>) -> Result<()>;
+    fn read(&mut self, into: &mut dyn Target) -> Result<()>;
 }

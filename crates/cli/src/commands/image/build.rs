@@ -1,12 +1,15 @@
 //! `butterfs image build`.
 
 use super::super::Run;
+use super::place::Place;
 use crate::args;
 use crate::commands::mkfs::{FormatArgs, parse_uuid};
 use crate::error::CliError;
 use butterfs_fs::mkfs::MkfsOptions;
 use butterfs_fs::options::Method;
-use butterfs_image::{Builder, FolderSource, Limits, Owners, Rule, Size, TarSource};
+use butterfs_image::{
+    Builder, FilesystemSource, FolderSource, Layers, Limits, OciSource, Owners, Rule, Size, TarSource,
+};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,18 +25,20 @@ Examples:
 
 /// Make an image from folders and archives, without root and without mounting anything.
 ///
-/// The image is written beside OUT and gets its name when it is complete and durable. Without --size it is as small as it can
-/// be while files can still be made in it.
+/// The image is written beside OUT and gets its name when it is complete and durable. Without --size it is as small as
+/// it can be while files can still be made in it.
 ///
-/// With SOURCE_DATE_EPOCH in the environment, or --epoch, no time is later than that, and the UUIDs follow from the content: the
-/// same input gives the same bytes on every machine. With --seed the UUIDs follow from the seed.
+/// With SOURCE_DATE_EPOCH in the environment, or --epoch, no time is later than that, and the UUIDs follow from the
+/// content: the same input gives the same bytes on every machine. With --seed the UUIDs follow from the seed.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// The image
     out: PathBuf,
-    /// A folder, or an archive of tar (plain, gzip, zstd or xz; '-' for the standard input), with the folder of the image
-    /// below which its content goes; later ones lie over earlier ones
+    /// A folder, an archive of tar (plain, gzip, zstd or xz; '-' for the standard input) or an image of a container
+    /// (OCI layout or archive, docker save), with the folder below which its content goes; later ones lie over earlier
+    /// ones. 'dir:', 'tar:', 'oci:', 'oci-layers:' (a snapshot for each layer) or 'btrfs:' (another image) before it
+    /// says what it is
     #[arg(long, required = true, value_name = "[PATH=]SOURCE")]
     from: Vec<OsString>,
     /// A folder that becomes a subvolume: plain, or 'ro:', 'default:' or 'default-ro:' before its path
@@ -42,8 +47,8 @@ pub struct Args {
     /// A snapshot of a subvolume that shares its content, with 'ro:' before it a read-only one
     #[arg(long, value_name = "[ro:]PATH=NEW")]
     snapshot: Vec<OsString>,
-    /// Compress: zlib, lzo or zstd with a level, or none; for everything, or for a path and what is below, in which '*' and
-    /// '?' stand for parts of names
+    /// Compress: zlib, lzo or zstd with a level, or none; for everything, or for a path and what is below, in which '*'
+    /// and '?' stand for parts of names
     #[arg(long, value_name = "[PATH=]METHOD")]
     compress: Vec<OsString>,
     /// A path whose files are overwritten in place, without checksums (chattr +C), with what is below it
@@ -96,7 +101,7 @@ pub struct Args {
     format: FormatArgs,
 }
 
-/// What a small image is for.
+/// The purpose of a small image.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum Shrink {
     /// Files can be made in it
@@ -202,7 +207,7 @@ impl Args {
     }
 }
 
-/// What stands before and behind the last `=`; a text without one stands behind it.
+/// The parts before and behind the last `=`; a text without one is the part behind it.
 fn split(text: &OsStr) -> (OsString, OsString) {
     let bytes = text.as_bytes();
     match bytes.iter().rposition(|byte| *byte == b'=') {
@@ -219,9 +224,26 @@ fn add_source(builder: Builder, text: &OsStr) -> Result<Builder, CliError> {
         false => split(text),
     };
     let path = Path::new(&source);
-    Ok(match path.is_dir() {
-        true => builder.source(at.as_bytes(), FolderSource::new(path))?,
-        false => builder.source(at.as_bytes(), TarSource::open(path)?)?,
+    let at = at.as_bytes();
+    let kind = match path.to_str().and_then(|text| text.split_once(':')) {
+        Some((kind, rest)) if ["dir", "tar", "oci", "oci-layers", "btrfs"].contains(&kind) => Some((kind, rest)),
+        _ => None,
+    };
+    Ok(match kind {
+        Some(("dir", path)) => builder.source(at, FolderSource::new(path))?,
+        Some(("tar", path)) => builder.source(at, TarSource::open(path)?)?,
+        Some(("oci", path)) => builder.source(at, OciSource::new(path, Layers::Flat))?,
+        Some(("oci-layers", path)) => builder.source(at, OciSource::new(path, Layers::Snapshots))?,
+        Some((_, place)) => {
+            let place = Place::parse(place);
+            let filesystem = place.open(butterfs::Access::ReadOnly)?;
+            builder.source(at, FilesystemSource::new(place.to_string(), filesystem.root()))?
+        }
+        None if path != Path::new("-") && OciSource::is_at(path) => {
+            builder.source(at, OciSource::new(path, Layers::Flat))?
+        }
+        None if path.is_dir() => builder.source(at, FolderSource::new(path))?,
+        None => builder.source(at, TarSource::open(path)?)?,
     })
 }
 

@@ -1,21 +1,22 @@
 //! `mkfs --rootdir`: a filesystem that has content from the start, with the options of mkfs.btrfs.
 
-use super::{Args, create};
+use super::{Args, caller, create};
 use crate::commands::image::{add_subvolume, parse_method, source_date_epoch};
 use crate::error::CliError;
-use butterfs_device::{BlockDevice, FileDevice, FileOptions, OpenErrorKind};
+use butterfs_device::{BlockDevice, FileDevice, OpenErrorKind};
 use butterfs_fs::mkfs::{MkfsOptions, MkfsReport, prepare};
 use butterfs_image::{Builder, FolderSource, Rule, Size};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What the filesystem holds from the start.
+/// The content of the filesystem from the start.
 #[derive(clap::Args, Debug)]
 pub struct ContentArgs {
     /// Fill the filesystem with what is in this folder
     #[arg(short = 'r', long, value_name = "DIR")]
     rootdir: Option<PathBuf>,
-    /// A folder in --rootdir that becomes a subvolume: plain, or 'rw:', 'ro:', 'default:' or 'default-ro:' before its path
+    /// A folder in --rootdir that becomes a subvolume: plain, or 'rw:', 'ro:', 'default:' or 'default-ro:' before its
+    /// path
     #[arg(short = 'u', long, value_name = "[TYPE:]PATH", requires = "rootdir")]
     subvol: Vec<OsString>,
     /// Compress the files of --rootdir: no, zlib, lzo or zstd, with a level
@@ -112,7 +113,7 @@ impl Args {
     }
 
     fn open_to_fill(&self, path: &Path) -> Result<(FileDevice, bool), CliError> {
-        match FileDevice::open(path, &FileOptions::read_write()) {
+        match caller::open(path) {
             Err(error) if matches!(error.kind, OpenErrorKind::NotFound) => {
                 Ok((create(path, self.byte_count.unwrap_or(0).max(self.offset + 4096))?, true))
             }

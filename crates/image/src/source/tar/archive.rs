@@ -5,8 +5,10 @@ use super::pax::{self, Records};
 use super::sparse::{self, Map};
 use crate::entry::{Attributes, Time};
 use crate::error::{Error, Result};
+use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 /// Longest name in an entry of its own, as GNU writes them.
 const MAX_NAME: u64 = 64 << 10;
@@ -17,11 +19,11 @@ pub struct Entry {
     pub path: Vec<u8>,
     /// Its attributes.
     pub attributes: Attributes,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 pub enum EntryKind {
     /// A folder.
     Folder,
@@ -52,9 +54,26 @@ pub struct Archive<'a> {
     /// Bytes that fill its last block.
     padding: u64,
     globals: Records,
+    /// The file, and where in it the reader is.
+    seekable: Option<Seekable<'a>>,
 }
 
-/// What stands before an entry.
+/// A file whose data can be passed over without reading it.
+struct Seekable<'a> {
+    file: &'a File,
+    at: u64,
+    len: u64,
+}
+
+impl Read for Seekable<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(out, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+/// The extended headers before an entry.
 #[derive(Default)]
 struct Before {
     path: Option<Vec<u8>>,
@@ -65,7 +84,31 @@ struct Before {
 impl<'a> Archive<'a> {
     /// The archive that `reader` gives, without compression.
     pub fn new(reader: Box<dyn Read + 'a>) -> Archive<'a> {
-        Archive { reader, left: 0, padding: 0, globals: Records::default() }
+        Archive { reader, left: 0, padding: 0, globals: Records::default(), seekable: None }
+    }
+
+    /// The archive in a file of `len` bytes: data is passed over without reading it.
+    pub fn seekable(file: &'a File, len: u64) -> Archive<'a> {
+        let seekable = Some(Seekable { file, at: 0, len });
+        Archive { seekable, ..Archive::new(Box::new(io::empty())) }
+    }
+
+    /// The place in the file.
+    pub fn position(&self) -> u64 {
+        self.seekable.as_ref().map_or(0, |seekable| seekable.at)
+    }
+
+    /// Reads what follows the archive, to the end.
+    pub fn drain(&mut self) -> Result<()> {
+        self.skip()?;
+        io::copy(self.source(), &mut io::sink()).map(drop).map_err(ends_early)
+    }
+
+    fn source(&mut self) -> &mut dyn Read {
+        match &mut self.seekable {
+            Some(seekable) => seekable,
+            None => &mut self.reader,
+        }
     }
 
     /// The next entry; what of the last one's data was not read is passed over.
@@ -96,8 +139,8 @@ impl<'a> Archive<'a> {
                 }
                 b'L' => before.path = Some(until_nul(self.small(size, MAX_NAME, "a name")?)),
                 b'K' => before.target = Some(until_nul(self.small(size, MAX_NAME, "a link's target")?)),
-                // A volume's label, a directory's list of names in incremental archives, the rest of a file that began in another
-                // volume.
+                // A volume's label, a directory's list of names in incremental archives, the rest of a file that began
+                // in another volume.
                 b'V' => self.begin(size),
                 b'M' => return Err(Error::content("the archive is the second volume of several")),
                 _ => return self.entry(&header, size, before).map(Some),
@@ -157,7 +200,7 @@ impl<'a> Archive<'a> {
         let (map, real) = if header.kind() == b'S' {
             (self.old_map(header)?, Some(header.size(483, 12, "size")?))
         } else if records.get("GNU.sparse.major") == Some(b"1") {
-            let (map, taken) = Map::from_blocks(|block| self.reader.read_exact(block).map_err(ends_early))?;
+            let (map, taken) = Map::from_blocks(|block| self.source().read_exact(block).map_err(ends_early))?;
             self.left = self
                 .left
                 .checked_sub(taken)
@@ -184,7 +227,7 @@ impl<'a> Archive<'a> {
         let (mut map, mut is_continued) = sparse::old_header(header)?;
         while is_continued {
             let mut block = [0; BLOCK];
-            self.reader.read_exact(&mut block).map_err(ends_early)?;
+            self.source().read_exact(&mut block).map_err(ends_early)?;
             map.add_fields(&block[..504])?;
             is_continued = block[504] != 0;
         }
@@ -200,7 +243,14 @@ impl<'a> Archive<'a> {
     /// Passes over what is left of the data.
     fn skip(&mut self) -> Result<()> {
         let wanted = self.left.saturating_add(self.padding);
-        let passed = io::copy(&mut self.reader.by_ref().take(wanted), &mut io::sink()).map_err(ends_early)?;
+        let passed = match &mut self.seekable {
+            Some(seekable) => {
+                let passed = wanted.min(seekable.len.saturating_sub(seekable.at));
+                seekable.at += passed;
+                passed
+            }
+            None => io::copy(&mut self.reader.by_ref().take(wanted), &mut io::sink()).map_err(ends_early)?,
+        };
         // Some programs do not fill the last block.
         if passed < self.left {
             return Err(Error::source("the archive ends in the middle of a file"));
@@ -214,7 +264,7 @@ impl<'a> Archive<'a> {
         let mut block = Box::new([0; BLOCK]);
         let mut filled = 0;
         while filled < BLOCK {
-            match self.reader.read(&mut block[filled..]) {
+            match self.source().read(&mut block[filled..]) {
                 Ok(0) if filled == 0 => return Ok(None),
                 Ok(0) => return Err(Error::source("the archive ends in the middle of a header")),
                 Ok(read) => filled += read,
@@ -241,7 +291,7 @@ impl Read for Archive<'_> {
     /// Reads the data of the entry.
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let wanted = out.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let read = self.reader.read(&mut out[..wanted])?;
+        let read = self.source().read(&mut out[..wanted])?;
         self.left -= read as u64;
         Ok(read)
     }

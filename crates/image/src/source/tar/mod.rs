@@ -1,5 +1,5 @@
-//! An archive of tar as a source: ustar, GNU with long names and sparse files, PAX with attributes, ACLs and capabilities;
-//! plain, or compressed with gzip, zstd or xz.
+//! An archive of tar as a source: ustar, GNU with long names and sparse files, PAX with attributes, ACLs and
+//! capabilities; plain, or compressed with gzip, zstd or xz.
 //!
 //! # Invariants
 //! 1. Memory is bounded whatever the archive says: extended headers, maps of sparse files and decoders have limits.
@@ -17,7 +17,7 @@ pub(crate) use archive::{Archive, Entry, EntryKind};
 pub(crate) use compression::decoded;
 
 use super::Source;
-use crate::assembly::Assembly;
+use crate::assembly::Target;
 use crate::entry::{Content, Special};
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -53,7 +53,7 @@ impl Source for TarSource {
         self.name.clone()
     }
 
-    fn read(&mut self, into: &mut Assembly<'_>) -> Result<()> {
+    fn read(&mut self, into: &mut dyn Target) -> Result<()> {
         let reader = BufReader::with_capacity(1 << 20, std::mem::replace(&mut self.reader, Box::new(std::io::empty())));
         let mut archive = Archive::new(decoded(Box::new(reader))?);
         while let Some(entry) = archive.next()? {
@@ -64,7 +64,7 @@ impl Source for TarSource {
 }
 
 /// Puts an entry of an archive, with its content, into the assembly.
-pub(crate) fn put(entry: Entry, archive: &mut Archive<'_>, into: &mut Assembly<'_>) -> Result<()> {
+pub(crate) fn put(entry: Entry, archive: &mut Archive<'_>, into: &mut dyn Target) -> Result<()> {
     let Entry { path, attributes, kind } = entry;
     match kind {
         EntryKind::Folder => into.folder(&path, attributes),

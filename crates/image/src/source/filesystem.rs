@@ -1,0 +1,180 @@
+//! A folder of a btrfs filesystem that is open in this program, as a source: another image, or the same one.
+
+use super::Source;
+use crate::assembly::Target;
+use crate::entry::{Attributes, Content, Special, Time};
+use crate::error::{Error, Result, shown};
+use butterfs::{Dir, File, FileType, Follow, Metadata, Node, Timestamp};
+use rustc_hash::FxHashMap;
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+/// A folder of a filesystem.
+pub struct FilesystemSource {
+    name: String,
+    top: Dir,
+    /// The first path of each file that has several names, by subvolume and inode.
+    links: FxHashMap<(u64, u64), Vec<u8>>,
+}
+
+impl FilesystemSource {
+    /// Everything in `top`, which messages call `name`. Subvolumes below it are folders.
+    pub fn new(name: impl Into<String>, top: Dir) -> FilesystemSource {
+        FilesystemSource { name: name.into(), top, links: FxHashMap::default() }
+    }
+
+    /// Puts one file, link or device below `top` at `to` of a target.
+    pub fn read_one(&mut self, path: &Path, to: &[u8], into: &mut dyn Target) -> Result<()> {
+        self.read_entry_as(path.as_os_str().as_bytes(), to, into).map(drop)
+    }
+
+    fn read_folder(&mut self, folder: &[u8], into: &mut dyn Target) -> Result<Vec<Vec<u8>>> {
+        let failed = |error: butterfs::Error| cannot_read(folder, &error);
+        let mut names = Vec::new();
+        for entry in self.top.read_dir(as_path(folder)).map_err(failed)? {
+            names.push(entry.map_err(failed)?.file_name().as_bytes().to_vec());
+        }
+        names.sort_unstable();
+        let mut folders = Vec::new();
+        for name in names {
+            let path = if folder.is_empty() { name } else { [folder, b"/", &name].concat() };
+            let is_folder = self.read_entry(&path, into)?;
+            folders.extend(is_folder.then_some(path));
+        }
+        Ok(folders)
+    }
+
+    /// Hands over one entry; true for a folder.
+    fn read_entry(&mut self, path: &[u8], into: &mut dyn Target) -> Result<bool> {
+        self.read_entry_as(path, path, into)
+    }
+
+    fn read_entry_as(&mut self, path: &[u8], to: &[u8], into: &mut dyn Target) -> Result<bool> {
+        let failed = |error: butterfs::Error| cannot_read(path, &error);
+        let node = self.top.node(as_path(path), Follow::Nothing).map_err(failed)?;
+        let metadata = node.metadata().map_err(failed)?;
+        let attributes = attributes(&node, &metadata).map_err(failed)?;
+        if metadata.is_dir() {
+            into.folder(to, attributes)?;
+            return Ok(true);
+        }
+        if metadata.links() > 1 {
+            let key = (metadata.id().subvolume.get(), metadata.id().number);
+            if let Some(first) = self.links.get(&key) {
+                into.hard_link(to, first)?;
+                return Ok(false);
+            }
+            self.links.insert(key, to.to_vec());
+        }
+        if metadata.is_file() {
+            let file = self.top.open_file(as_path(path)).map_err(failed)?;
+            let data = data_ranges(&file, metadata.len()).map_err(failed)?;
+            let mut reader = RangeReader { file: &file, ranges: data.clone().into_iter(), at: 0, end: 0 };
+            into.file(to, attributes, Content { size: metadata.len(), data, reader: &mut reader })?;
+            return Ok(false);
+        }
+        into.special(to, attributes, special(&node, &metadata).map_err(failed)?)?;
+        Ok(false)
+    }
+}
+
+impl Source for FilesystemSource {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read(&mut self, into: &mut dyn Target) -> Result<()> {
+        let failed = |error: butterfs::Error| cannot_read(b"", &error);
+        let node = self.top.as_node();
+        let metadata = node.metadata().map_err(failed)?;
+        into.folder(b"", attributes(node, &metadata).map_err(failed)?)?;
+        let mut waiting = vec![Vec::new()];
+        while let Some(folder) = waiting.pop() {
+            let folders = self.read_folder(&folder, into)?;
+            waiting.extend(folders.into_iter().rev());
+        }
+        Ok(())
+    }
+}
+
+/// A path of an image as the library takes it.
+pub(crate) fn as_path(path: &[u8]) -> &Path {
+    let path = if path.is_empty() { b"." } else { path };
+    Path::new(OsStr::from_bytes(path))
+}
+
+fn cannot_read(path: &[u8], error: &butterfs::Error) -> Error {
+    Error::source(format!("cannot read {}: {error}", shown(path)))
+}
+
+fn time(time: Timestamp) -> Time {
+    Time { sec: time.secs(), nsec: time.nanos() }
+}
+
+fn attributes(node: &Node, metadata: &Metadata) -> butterfs::Result<Attributes> {
+    let mut xattrs = Vec::new();
+    for name in node.xattrs()? {
+        if let Some(value) = node.xattr(&name)?.filter(|_| !name.as_bytes().starts_with(b"btrfs.")) {
+            xattrs.push((name.into_vec(), value));
+        }
+    }
+    Ok(Attributes {
+        mode: metadata.mode().bits() & 0o7777,
+        uid: metadata.owner().uid,
+        gid: metadata.owner().gid,
+        mtime: time(metadata.modified()),
+        atime: Some(time(metadata.accessed())),
+        ctime: Some(time(metadata.changed())),
+        btime: Some(time(metadata.created())),
+        xattrs,
+    })
+}
+
+fn special(node: &Node, metadata: &Metadata) -> butterfs::Result<Special> {
+    let (major, minor) = metadata.device_numbers();
+    Ok(match metadata.file_type() {
+        FileType::Symlink => Special::Symlink(node.read_link()?.into_os_string().into_vec()),
+        FileType::CharDevice => Special::CharacterDevice(major, minor),
+        FileType::BlockDevice => Special::BlockDevice(major, minor),
+        FileType::Fifo => Special::Fifo,
+        _ => Special::Socket,
+    })
+}
+
+fn data_ranges(file: &File, size: u64) -> butterfs::Result<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while let Some(start) = file.next_data(at)?.filter(|start| *start < size) {
+        let end = file.next_hole(start)?.unwrap_or(size).min(size);
+        if end <= start {
+            break;
+        }
+        ranges.push(start..end);
+        at = end;
+    }
+    Ok(ranges)
+}
+
+/// The bytes of a file's ranges, one after the other.
+struct RangeReader<'a> {
+    file: &'a File,
+    ranges: std::vec::IntoIter<Range<u64>>,
+    at: u64,
+    end: u64,
+}
+
+impl Read for RangeReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.end {
+            let Some(range) = self.ranges.next() else { return Ok(0) };
+            (self.at, self.end) = (range.start, range.end);
+        }
+        let wanted = out.len().min((self.end - self.at) as usize);
+        let read = self.file.read_at(&mut out[..wanted], self.at).map_err(io::Error::other)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}

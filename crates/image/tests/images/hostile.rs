@@ -1,0 +1,199 @@
+//! Archives that somebody made to do harm: each ends in a sentence, soon and with bounded memory, or in a sound image.
+
+use crate::oci::entry;
+use butterfs_image::{Builder, Limits, TarSource};
+use butterfs_testkit::memory::peak_kib;
+use butterfs_testkit::rng::Rng;
+use butterfs_testkit::scratch::Scratch;
+use std::io::{Cursor, Read};
+
+const LIMITS: Limits = Limits { memory: 16 << 20, size: 256 << 20 };
+
+fn built(archive: impl Read + Send + 'static, scratch: &Scratch) -> Result<u64, String> {
+    let image = scratch.join("image");
+    let builder = Builder::new().source("/", TarSource::new("archive", archive)).unwrap().limits(LIMITS).threads(1);
+    let report = builder.build(&image).map_err(|error| error.to_string())?;
+    butterfs_testkit::judge::assert_clean(&image);
+    Ok(report.inodes)
+}
+
+fn with_size(mut entry: Vec<u8>, size: &[u8; 12]) -> Vec<u8> {
+    entry[124..136].copy_from_slice(size);
+    entry[148..156].copy_from_slice(b"        ");
+    let sum: u32 = entry[..512].iter().map(|byte| u32::from(*byte)).sum();
+    entry[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    entry
+}
+
+/// An extended header with these records, and a file behind it.
+fn extended(records: &[(&str, &str)], content: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (key, value) in records {
+        let rest = key.len() + value.len() + 3;
+        let len = (rest..).find(|len| *len == rest + len.to_string().len()).unwrap();
+        bytes.extend_from_slice(format!("{len} {key}={value}\n").as_bytes());
+    }
+    [entry("x", b'x', "", &bytes), entry("file", b'0', "", content)].concat()
+}
+
+#[test]
+fn hostile_archives_end_in_a_sentence() {
+    let scratch = Scratch::new("image-hostile");
+    let long = format!("{}/x", "d/".repeat(45));
+    let table: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("escape", entry("../outside", b'0', "", b"x"), "leads out"),
+        ("escape in the middle", entry("a/../../outside", b'0', "", b"x"), "leads out"),
+        (
+            "through a link",
+            [entry("link", b'2', "/etc", b""), entry("link/passwd", b'0', "", b"x")].concat(),
+            "is no folder",
+        ),
+        ("link to nothing", entry("a", b'1', "b", b""), "does not exist"),
+        ("link to itself", entry("a", b'1', "a", b""), "does not exist"),
+        ("links in a circle", [entry("a", b'1', "b", b""), entry("b", b'1', "a", b"")].concat(), "does not exist"),
+        ("link to a folder", [entry("a", b'5', "", b""), entry("b", b'1', "a", b"")].concat(), "second name"),
+        ("link that leads out", entry("a", b'1', "../../etc/passwd", b""), "leads out"),
+        ("file over a full folder", [entry("a/b", b'0', "", b""), entry("a", b'0', "", b"")].concat(), "not empty"),
+        ("the root as a file", entry("./", b'0', "", b""), "the root of an image is a folder"),
+        (
+            "absurd size",
+            with_size(entry("a", b'0', "", b""), b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff"),
+            "ends early",
+        ),
+        (
+            "negative size",
+            with_size(entry("a", b'0', "", b""), b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+            "below zero",
+        ),
+        ("absurd name", with_size(entry("a", b'L', "", b""), b"77777777777\0"), "a name has"),
+        ("absurd extended header", with_size(entry("a", b'x', "", b""), b"77777777777\0"), "an extended header has"),
+        ("type that nobody knows", entry("a", b'?', "", b""), "is not known"),
+        ("absurd device", entry("a", b'3', "", b""), ""),
+        (
+            "sparse beyond its end",
+            extended(&[("GNU.sparse.map", "0,10,100,5"), ("GNU.sparse.size", "50")], &[1; 15]),
+            "does not fit",
+        ),
+        (
+            "sparse ranges that overlap",
+            extended(&[("GNU.sparse.map", "0,10,5,10"), ("GNU.sparse.size", "50")], &[1; 20]),
+            "does not fit",
+        ),
+        (
+            "sparse of the largest size",
+            extended(&[("GNU.sparse.map", "0,15"), ("GNU.sparse.size", "18446744073709551615")], &[1; 15]),
+            "larger than any",
+        ),
+        (
+            "sparse with a map that overflows",
+            extended(&[("GNU.sparse.map", "18446744073709551615,15"), ("GNU.sparse.size", "5")], &[1; 15]),
+            "damaged",
+        ),
+        (
+            "sparse with a map without end",
+            extended(&[("GNU.sparse.major", "1"), ("GNU.sparse.realsize", "5")], &[b'9'; 600]),
+            "damaged",
+        ),
+        ("size that is no number", extended(&[("size", "-1")], b""), "is no number"),
+        ("time that is none", extended(&[("mtime", "1e9")], b""), "is no time"),
+        ("attribute without a name", extended(&[("SCHILY.xattr.", "x")], b""), "the attribute"),
+        ("attribute that is too large", extended(&[("SCHILY.xattr.user.x", &"x".repeat(17000))], b""), "the attribute"),
+        ("deep folders", entry(&long, b'0', "", b"x"), ""),
+        ("twice the same", [entry("a", b'0', "", b"one"), entry("a", b'0', "", b"two")].concat(), ""),
+        ("empty", Vec::new(), ""),
+    ];
+    for (name, archive, part) in table {
+        let said = built(Cursor::new(archive), &scratch);
+        match part {
+            "" => assert!(said.is_ok(), "{name}: {said:?}"),
+            part => assert!(said.as_ref().is_err_and(|said| said.contains(part)), "{name}: {said:?}"),
+        }
+    }
+}
+
+#[test]
+fn bombs_meet_a_limit() {
+    let scratch = Scratch::new("image-bombs");
+    let before = peak_kib();
+    // 8 GiB of zeros in some kilobytes.
+    let head = with_size(entry("zeros", b'0', "", b""), b"77777777777\0");
+    let zeros = head.chain_zeros(8 << 30);
+    let said = built(zeros, &scratch);
+    assert!(said.as_ref().is_err_and(|said| said.contains("does not fit")), "{said:?}");
+    // Names without end.
+    let mut number = 0u64;
+    let names = Endless {
+        next: Box::new(move || {
+            number += 1;
+            entry(&format!("f/{number}"), b'0', "", b"")
+        }),
+        rest: Cursor::default(),
+    };
+    let said = built(names, &scratch);
+    assert!(said.as_ref().is_err_and(|said| said.contains("which is the limit")), "{said:?}");
+    assert!(peak_kib() - before < 300 << 10, "{} KiB", peak_kib() - before);
+}
+
+trait ChainZeros {
+    fn chain_zeros(self, count: u64) -> Box<dyn Read + Send>;
+}
+
+impl ChainZeros for Vec<u8> {
+    fn chain_zeros(self, count: u64) -> Box<dyn Read + Send> {
+        Box::new(Cursor::new(self).chain(std::io::repeat(0).take(count)))
+    }
+}
+
+/// Entries without end.
+struct Endless {
+    next: Box<dyn FnMut() -> Vec<u8> + Send>,
+    rest: Cursor<Vec<u8>>,
+}
+
+impl Read for Endless {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        if self.rest.position() == self.rest.get_ref().len() as u64 {
+            self.rest = Cursor::new((self.next)());
+        }
+        self.rest.read(out)
+    }
+}
+
+#[test]
+fn damaged_archives_never_panic() {
+    let scratch = Scratch::new("image-damaged");
+    let sound = [
+        entry("folder", b'5', "", b""),
+        extended(&[("path", "folder/long"), ("SCHILY.xattr.user.a", "b"), ("mtime", "1.5")], b"content"),
+        extended(&[("GNU.sparse.map", "0,5,4096,5"), ("GNU.sparse.size", "9000")], b"0123456789"),
+        entry("folder/link", b'1', "folder/long", b""),
+        entry("name", b'L', "", b"another long name\0"),
+        entry("a", b'0', "", &[7; 3000]),
+    ]
+    .concat();
+    let mut rng = Rng::new(23);
+    let (mut good, mut bad) = (0, 0);
+    let count = std::env::var("BUTTERFS_ARCHIVES").ok().and_then(|count| count.parse().ok()).unwrap_or(100);
+    for _ in 0..count {
+        let mut archive = sound.clone();
+        let block = rng.index(archive.len() / 512) * 512;
+        let at = (block + rng.index(512)).min(archive.len() - 1);
+        archive[at] = rng.bits() as u8;
+        // The checksum is made good, so that the damage counts.
+        archive[block + 148..block + 156].copy_from_slice(b"        ");
+        let sum: u32 = archive[block..block + 512].iter().map(|byte| u32::from(*byte)).sum();
+        archive[block + 148..block + 155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        if rng.chance(10) {
+            archive.truncate(rng.index(archive.len()));
+        }
+        match built(Cursor::new(archive), &scratch) {
+            Ok(_) => good += 1,
+            Err(sentence) => {
+                assert!(sentence.starts_with("archive: "), "{sentence}");
+                bad += 1;
+            }
+        }
+    }
+    println!("{good} {bad}");
+    assert!(good > 10 && bad > 10);
+}
