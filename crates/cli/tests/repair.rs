@@ -143,6 +143,34 @@ fn trees_are_made_anew() {
     }
 }
 
+/// The lines of a quota report that are about groups.
+fn groups(text: &str) -> Vec<String> {
+    let is_one = |line: &&str| line.starts_with("Counts") || line.starts_with("our") || line.starts_with("disk");
+    text.lines().filter(is_one).map(str::to_owned).collect()
+}
+
+#[test]
+fn quota_groups_are_counted_as_btrfs_check_counts_them() {
+    const TEST: &str = "quota_groups_are_counted_as_btrfs_check_counts_them";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("repair-quotas");
+    let image = scratch.sparse_file("image", 256 << 20);
+    butterfs_testkit::kernel::mkfs(&image, &[]);
+    let mount = KernelMount::new(&image, "noatime");
+    let fill = "btrfs quota enable .; btrfs subvolume create sv; head -c 3M /dev/urandom > sv/f; sync; \
+                btrfs subvolume snapshot sv snap; head -c 1M /dev/urandom > snap/g; cp --reflink sv/f h; \
+                btrfs qgroup create 1/7 .; btrfs qgroup assign 0/256 1/7 .; btrfs qgroup assign 0/257 1/7 .; \
+                btrfs quota rescan -w . || true; sync";
+    run_ok(60, "bash", &["-c", &format!("cd {} && {fill}", text(mount.path()))]);
+    assert!(mount.finish().is_empty());
+    let theirs = groups(&run_ok(60, "btrfs", &["check", "-Q", text(&image)]));
+    let ours = groups(&butterfs_ok(&["check", "-Q", text(&image)]));
+    assert!(ours.len() >= 20, "{ours:#?}");
+    assert_eq!(ours, theirs);
+}
+
 /// Kills, unless the environment says otherwise.
 fn kills() -> u64 {
     std::env::var("BUTTERFS_TORTURE").ok().and_then(|count| count.parse().ok()).unwrap_or(4)

@@ -25,11 +25,8 @@ const TREES: &[TreeId] = &[
 ];
 
 /// Formats, as options of mkfs.btrfs.
-const FORMATS: &[&[&str]] = &[
-    &["-n", "4096", "-O", "^no-holes"],
-    &["--csum", "xxhash"],
-    &["-M", "-n", "4096", "-R", "^free-space-tree"],
-];
+const FORMATS: &[&[&str]] =
+    &[&["-n", "4096", "-O", "^no-holes"], &["--csum", "xxhash"], &["-M", "-n", "4096", "-R", "^free-space-tree"]];
 
 /// A number that looks random, from a few.
 fn mixed(numbers: &[u64]) -> u64 {
