@@ -32,6 +32,7 @@ mod free_space;
 mod inodes;
 mod journal;
 mod names;
+mod orphans;
 mod overlay;
 mod plan;
 mod prune;
