@@ -1,7 +1,7 @@
 //! Blocks below a node that cannot be read: the extent tree still has the references that the node made to them.
 //!
-//! A reference that the extent tree has and that no readable block makes was made by a lost one. So the children of a lost node
-//! are found with certainty as long as the extent tree can be read whole.
+//! A reference that the extent tree has and that no readable block makes was made by a lost one. So the children of a
+//! lost node are found with certainty as long as the extent tree can be read whole.
 
 use crate::extent_items::Stored;
 use crate::extents::full_blocks;

@@ -1,8 +1,8 @@
 //! The pass `blocks`: what leads to blocks that cannot be read is taken out of the trees, with everything below it, and
 //! items that stand behind the range of their block.
 //!
-//! A block that several trees share gets one new version, which they share again. Of a lost node the children are found by
-//! the references that the extent tree still has (`orphans`); only what a lost leaf had is gone.
+//! A block that several trees share gets one new version, which they share again. Of a lost node the children are found
+//! by the references that the extent tree still has (`orphans`); only what a lost leaf had is gone.
 
 use crate::action::Pass;
 use crate::forest::Forest;
