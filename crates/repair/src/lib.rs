@@ -41,6 +41,7 @@ mod ranges;
 mod references;
 mod roots;
 mod round;
+mod salvage;
 mod space;
 mod start;
 mod store;

@@ -7,6 +7,7 @@
 use crate::action::Pass;
 use crate::forest::Forest;
 use crate::orphans::{self, Orphan};
+use crate::salvage;
 use crate::store::Store;
 use crate::trouble::Result;
 use butterfs_ondisk::{Generation, Key, Logical, TreeId};
@@ -82,6 +83,19 @@ impl Pruner<'_> {
 
     /// Makes a new node of the children that a lost one had.
     fn replace(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) -> Result<Outcome> {
+        if ptr.level.get() == 0
+            && let Some(bytes) = salvage::intact_leaf(self.store, ptr)
+        {
+            let at = self.store.allocate(self.tree)?;
+            let salvaged = salvage::leaf(self.store, &bytes, at, self.tree, upper);
+            if let Some(first) = salvaged.node.first_key() {
+                let left_out = salvaged.left_out;
+                self.lost
+                    .push(format!("items of block {} of tree {} that break a rule: {left_out}", ptr.at, self.tree));
+                self.store.add(salvaged.node, true);
+                return Ok(Outcome::New { at, first });
+            }
+        }
         let orphans =
             if ptr.level.get() > 0 { self.orphans.get_or_init(|| orphans::find(self.forest)) } else { &vec![] };
         let children = orphans::children(orphans, ptr, upper);

@@ -45,8 +45,11 @@ pub(crate) fn run(
     store.identity.chunk_tree_uuid = chunk_tree_uuid(&store, &sb);
     let mut forest = Forest::open(store, sb, options.now);
     forest.read_roots();
-    busy::mark(&forest, originals);
+    let knows_extents = busy::mark(&forest, originals);
     let wanted = Wanted::of(findings);
+    if !forest.complete && !knows_extents {
+        return Err(Trouble::new("neither the root tree nor an extent tree can be read: nothing says what is in use"));
+    }
     refuse_unfinished(&forest)?;
     superblocks(&mut forest, findings);
     blocks(&mut forest, &wanted)?;
