@@ -62,7 +62,7 @@ pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper
 }
 
 /// The items as their headers say; without data where that would lie outside.
-fn items(bytes: &[u8]) -> impl Iterator<Item = (Key, Option<&[u8]>)> {
+pub(crate) fn items(bytes: &[u8]) -> impl Iterator<Item = (Key, Option<&[u8]>)> {
     let number = |at: usize| bytes.get(at..at + 4).map(|four| u32::from_le_bytes(four.try_into().expect("4 bytes")));
     let said = number(HEADER_LEN - 5).unwrap_or(0) as usize;
     let most = (bytes.len() - HEADER_LEN) / ITEM_LEN;
