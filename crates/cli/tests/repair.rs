@@ -205,7 +205,7 @@ fn quota_groups_are_counted_as_btrfs_check_counts_them() {
 
 /// Kills, unless the environment says otherwise.
 fn kills() -> u64 {
-    std::env::var("BUTTERFS_TORTURE").ok().and_then(|count| count.parse().ok()).unwrap_or(4)
+    std::env::var("BUTTERFS_TORTURE").ok().and_then(|count| count.parse().ok()).unwrap_or(2)
 }
 
 #[test]
