@@ -34,6 +34,8 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("receives", "butterfs-cli", "kills", "receives::servers_of_receives_are_killed"),
     ("btrbk", "butterfs-cli", "backup_tool", "btrbk_with_kills"),
     ("repairs", "butterfs-repair", "planted", "kernel::every_repair_is_judged_by_the_kernel"),
+    ("repair-kills", "butterfs-cli", "repair", "killed_and_run_again_as_if_never_killed"),
+    ("lost-blocks", "butterfs-repair", "random", "lost_blocks_of_any_tree_for_long"),
 ];
 
 /// Kills, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.

@@ -2,6 +2,7 @@
 //! the logs.
 
 use crate::forest::{Forest, root_ptr};
+use crate::salvage;
 use crate::walk::{DropPoint, walk};
 use butterfs_ondisk::items::{ExtentItem, FileExtent, RootItem, extent_flags, file_extent_type};
 use butterfs_ondisk::{KeyType, Superblock, TreeId};
@@ -9,20 +10,32 @@ use butterfs_tree::{Node, NodePtr};
 use rustc_hash::FxHashSet;
 use zerocopy::FromBytes;
 
-/// Marks all of it in the forest's space. `originals` are the superblocks as they were found.
-pub(crate) fn mark(forest: &Forest, originals: &[Superblock]) {
-    let mut pass = Pass { forest, seen: FxHashSet::default() };
+/// Marks all of it in the forest's space. `originals` are the superblocks as they were found. False where no extent
+/// tree could be read whole, so that what damaged trees lead to is not known.
+pub(crate) fn mark(forest: &Forest, originals: &[Superblock]) -> bool {
+    let mut pass = Pass { forest, seen: FxHashSet::default(), extent_trees: Vec::new() };
     for sb in originals.iter().chain([&forest.sb]) {
         pass.superblock(sb);
     }
     forest.all().iter().for_each(|(ptr, from)| pass.tree(*ptr, *from));
-    mark_extent_items(forest);
+    let mut knows_extents = forest.ptr(TreeId::EXTENT).is_ok_and(|ptr| mark_extent_items(forest, &ptr));
+    for ptr in &pass.extent_trees {
+        knows_extents |= mark_extent_items(forest, ptr);
+    }
+    for slot in forest.sb.super_roots.iter().filter(|slot| slot.tree_root_gen == forest.sb.generation) {
+        let (at, generation) = (slot.extent_root.get(), slot.extent_root_gen.get());
+        let ptr = root_ptr(TreeId::EXTENT, at, generation, slot.extent_root_level);
+        knows_extents |= mark_extent_items(forest, &ptr);
+    }
     forest.store.space.borrow_mut().exclude_superblocks(&forest.store.volume.chunk_map());
+    knows_extents
 }
 
 struct Pass<'a> {
     forest: &'a Forest,
     seen: FxHashSet<(u64, u64)>,
+    /// Extent trees that a damaged root tree leads to.
+    extent_trees: Vec<NodePtr>,
 }
 
 impl Pass<'_> {
@@ -55,7 +68,22 @@ impl Pass<'_> {
                 roots.push((root_ptr(id, at, generation, item.level), DropPoint::of(&item)));
             }
         });
+        if let Some(bytes) = self.damaged_leaf(&ptr) {
+            for (key, data) in salvage::items(&bytes).filter(|(key, _)| key.kind == KeyType::ROOT_ITEM) {
+                let Some(item) = data.and_then(RootItem::parse) else { continue };
+                let (id, at, generation) = (TreeId(key.objectid), item.bytenr.get(), item.generation.get());
+                let root = root_ptr(id, at, generation, item.level);
+                self.extent_trees.extend((id == TreeId::EXTENT).then_some(root));
+                roots.push((root, DropPoint::of(&item)));
+            }
+        }
         roots.into_iter().for_each(|(ptr, from)| self.tree(ptr, from));
+    }
+
+    /// The bytes of a root tree of one leaf that breaks a rule.
+    fn damaged_leaf(&self, ptr: &NodePtr) -> Option<Vec<u8>> {
+        let is_damaged = ptr.level.get() == 0 && ptr.at.get() != 0 && self.forest.store.read(ptr).is_err();
+        is_damaged.then(|| salvage::intact_leaf(&self.forest.store, ptr)).flatten()
     }
 
     fn tree(&mut self, ptr: NodePtr, from: Option<DropPoint>) {
@@ -100,10 +128,9 @@ fn each_data_extent(leaf: &Node, with: &mut dyn FnMut(u64, u64)) {
 
 /// Space that the extent tree calls used stays too: a tree block that nothing leads to any more may be all that is left
 /// of a file.
-fn mark_extent_items(forest: &Forest) {
-    let Ok(ptr) = forest.ptr(TreeId::EXTENT) else { return };
+fn mark_extent_items(forest: &Forest, ptr: &NodePtr) -> bool {
     let (store, map) = (&forest.store, forest.store.volume.chunk_map());
-    crate::walk::items(store, &ptr, &mut |key, data| {
+    crate::walk::items(store, ptr, &mut |key, data| {
         let is_block =
             ExtentItem::read_from_prefix(data).is_ok_and(|(item, _)| item.flags.get() & extent_flags::DATA == 0);
         let len = match key.kind {
@@ -115,5 +142,5 @@ fn mark_extent_items(forest: &Forest) {
         if map.get(butterfs_ondisk::Logical(key.objectid)).is_some() {
             store.space.borrow_mut().busy.insert(key.objectid..key.objectid.saturating_add(len));
         }
-    });
+    })
 }

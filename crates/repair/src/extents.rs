@@ -137,7 +137,7 @@ fn extent_items_at(forest: &Forest, at: u64) -> Result<Vec<(Key, Vec<u8>)>> {
 }
 
 /// Tree blocks to which the extent tree gives full back references.
-fn full_blocks(forest: &Forest) -> FxHashSet<u64> {
+pub(crate) fn full_blocks(forest: &Forest) -> FxHashSet<u64> {
     let mut full = FxHashSet::default();
     let Ok(ptr) = forest.ptr(TreeId::EXTENT) else { return full };
     walk::items(&forest.store, &ptr, &mut |key, data| {

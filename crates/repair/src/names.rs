@@ -10,7 +10,7 @@ use crate::inodes;
 use crate::trouble::Result;
 use butterfs_ondisk::checksum::extref_hash;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The names in doubt of one tree.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +43,11 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
         }
         touched.insert(directory);
     }
+    let mut entries_of = (0, Indexed::new());
     for ((directory, name), inodes) in names {
+        if entries_of.0 != directory {
+            entries_of = (directory, all_by_name(forest, tree, directory)?);
+        }
         if inodes.contains(&directory) && name == b".." {
             settle_root(forest, tree, directory)?;
             touched.insert(directory);
@@ -51,7 +55,8 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
         }
         touched.insert(directory);
         touched.extend(&inodes);
-        if let Some(inode) = settle_name(forest, tree, directory, &name, &inodes)? {
+        let indexed = entries_of.1.remove(&name).unwrap_or_default();
+        if let Some(inode) = settle_name(forest, tree, directory, &name, &inodes, indexed)? {
             touched.insert(inode);
         }
     }
@@ -93,6 +98,17 @@ fn differing(forest: &Forest, tree: TreeId, directory: u64) -> Result<Vec<(Vec<u
     Ok(odd.map(|(name, location, _)| (name, location.objectid)).collect())
 }
 
+/// The entries of a directory by name, each with its indexes.
+type Indexed = HashMap<Vec<u8>, Vec<(u64, Entry)>>;
+
+fn all_by_name(forest: &Forest, tree: TreeId, directory: u64) -> Result<Indexed> {
+    let mut all = Indexed::new();
+    for (index, entry) in by_index(forest, tree, directory)? {
+        all.entry(entry.name.clone()).or_default().push((index, entry));
+    }
+    Ok(all)
+}
+
 /// Makes one name agree; returns the inode that has it.
 fn settle_name(
     forest: &mut Forest,
@@ -100,10 +116,9 @@ fn settle_name(
     directory: u64,
     name: &[u8],
     suspects: &BTreeSet<u64>,
+    indexed: Vec<(u64, Entry)>,
 ) -> Result<Option<u64>> {
     let hashed = by_hash(forest, tree, directory, name)?;
-    let indexed: Vec<(u64, Entry)> =
-        by_index(forest, tree, directory)?.into_iter().filter(|(_, entry)| entry.name == name).collect();
     if let Some(subvolume) = hashed.iter().chain(indexed.iter().map(|(_, entry)| entry)).find(|e| e.is_subvolume()) {
         return settle_subvolume(forest, tree, directory, &subvolume.clone(), &indexed).map(|()| None);
     }

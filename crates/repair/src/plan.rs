@@ -13,8 +13,9 @@ use butterfs_ondisk::Superblock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How many rounds a repair takes at most: what one round restores, the next one may find to be damaged.
-const MOST_ROUNDS: usize = 8;
+/// How many rounds in a row may leave as many findings as there were: what one round restores, the next one may find to
+/// be damaged.
+const MOST_IDLE: usize = 4;
 
 /// The orders for a repair.
 #[derive(Clone, Debug, Default)]
@@ -127,8 +128,8 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>], options: &Options, told: Told<'_>)
     };
     refuse_log(&overlays, &plan.before, options)?;
     let mut references = 0;
-    let mut demands = options.demands();
-    while plan.rounds < MOST_ROUNDS && (demands || plan.after.findings.iter().any(can_be_repaired(options))) {
+    let (mut demands, mut idle) = (options.demands(), 0);
+    while idle < MOST_IDLE && (demands || plan.after.findings.iter().any(can_be_repaired(options))) {
         told(plan.rounds + 1, "repairing");
         let once = Options { start: Start::default(), ..options.clone() };
         let wishes = if plan.rounds == 0 { once } else { without_demands(options) };
@@ -145,6 +146,8 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>], options: &Options, told: Told<'_>)
         plan.actions.extend(round.actions);
         told(plan.rounds, "checking again");
         let after = judge(&overlays, options);
+        let total = |report: &Report| report.errors + report.warnings;
+        idle = if total(&after) < total(&plan.after) { 0 } else { idle + 1 };
         let same = after.findings == plan.after.findings;
         plan.after = after;
         if same {

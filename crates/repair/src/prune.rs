@@ -1,15 +1,19 @@
 //! The pass `blocks`: what leads to blocks that cannot be read is taken out of the trees, with everything below it, and
 //! items that stand behind the range of their block.
 //!
-//! A block that several trees share gets one new version, which they share again.
+//! A block that several trees share gets one new version, which they share again. Of a lost node the children are found
+//! by the references that the extent tree still has (`orphans`); only what a lost leaf had is gone.
 
 use crate::action::Pass;
 use crate::forest::Forest;
+use crate::orphans::{self, Orphan};
+use crate::salvage;
 use crate::store::Store;
 use crate::trouble::Result;
 use butterfs_ondisk::{Generation, Key, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
 use rustc_hash::FxHashMap;
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// The fate of a block.
@@ -21,7 +25,9 @@ enum Outcome {
 }
 
 struct Pruner<'a> {
+    forest: &'a Forest,
     store: &'a Store,
+    orphans: &'a OnceCell<Vec<Orphan>>,
     tree: TreeId,
     known: FxHashMap<(u64, u64), Outcome>,
     /// The losses, in words.
@@ -30,10 +36,11 @@ struct Pruner<'a> {
 
 /// Prunes the trees that have blocks which cannot be used. Trees that follow from others are left to their passes.
 pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<()> {
-    let mut known = FxHashMap::default();
+    let (mut known, orphans) = (FxHashMap::default(), OnceCell::new());
     for &tree in damaged {
         let Ok(ptr) = forest.ptr(tree) else { continue };
-        let mut pruner = Pruner { store: &forest.store, tree, known: std::mem::take(&mut known), lost: Vec::new() };
+        let (store, orphans) = (&forest.store, &orphans);
+        let mut pruner = Pruner { forest, store, orphans, tree, known: std::mem::take(&mut known), lost: Vec::new() };
         let outcome = pruner.root(&ptr)?;
         let lost = pruner.lost;
         known = pruner.known;
@@ -68,13 +75,51 @@ impl Pruner<'_> {
         }
         let outcome = match self.store.read(ptr) {
             Ok(node) => self.node(ptr, &node, upper)?,
-            Err(trouble) => {
-                self.lose(ptr, upper, &trouble.to_string());
-                Outcome::Gone
-            }
+            Err(trouble) => self.replace(ptr, upper, &trouble.to_string())?,
         };
         self.known.insert(id, outcome);
         Ok(outcome)
+    }
+
+    /// Makes a new node of the children that a lost one had.
+    fn replace(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) -> Result<Outcome> {
+        if ptr.level.get() == 0
+            && let Some(bytes) = salvage::intact_leaf(self.store, ptr)
+        {
+            let at = self.store.allocate(self.tree)?;
+            let salvaged = salvage::leaf(self.store, &bytes, at, self.tree, upper);
+            if let Some(first) = salvaged.node.first_key() {
+                let left_out = salvaged.left_out;
+                self.lost
+                    .push(format!("items of block {} of tree {} that break a rule: {left_out}", ptr.at, self.tree));
+                self.store.add(salvaged.node, true);
+                return Ok(Outcome::New { at, first });
+            }
+        }
+        let orphans =
+            if ptr.level.get() > 0 { self.orphans.get_or_init(|| orphans::find(self.forest)) } else { &vec![] };
+        let children = orphans::children(orphans, ptr, upper);
+        let generation = self.store.generation;
+        let at = if children.is_empty() { ptr.at } else { self.store.allocate(self.tree)? };
+        let mut node = Node::new_empty(&self.store.identity, at, ptr.level, generation, self.tree);
+        let count = children.len().min(node.max_pointers());
+        let mut outcomes = Vec::new();
+        for (slot, child) in children[..count].iter().enumerate() {
+            node.insert_pointer(slot, child.first, child.at, child.generation);
+        }
+        for slot in 0..count {
+            let child_upper = if slot + 1 < count { Some(node.key(slot + 1)) } else { upper };
+            outcomes.push(self.visit(&node.child_ptr(slot, ptr.tree), child_upper)?);
+        }
+        if outcomes.iter().all(|outcome| matches!(outcome, Outcome::Gone)) {
+            self.lose(ptr, upper, reason);
+            return Ok(Outcome::Gone);
+        }
+        change_children(&mut node, &outcomes, generation);
+        let first = crate::store::first_key(&node);
+        self.lost.push(format!("nothing of block {}, whose {count} children were found", ptr.at));
+        self.store.add(node, true);
+        Ok(Outcome::New { at, first })
     }
 
     fn lose(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) {

@@ -45,8 +45,11 @@ pub(crate) fn run(
     store.identity.chunk_tree_uuid = chunk_tree_uuid(&store, &sb);
     let mut forest = Forest::open(store, sb, options.now);
     forest.read_roots();
-    busy::mark(&forest, originals);
+    let knows_extents = busy::mark(&forest, originals);
     let wanted = Wanted::of(findings);
+    if !forest.complete && !knows_extents {
+        return Err(Trouble::new("neither the root tree nor an extent tree can be read: nothing says what is in use"));
+    }
     refuse_unfinished(&forest)?;
     superblocks(&mut forest, findings);
     blocks(&mut forest, &wanted)?;
@@ -62,14 +65,15 @@ pub(crate) fn run(
     }
     trees(&mut forest, wanted.trees)?;
     sums(&mut forest, findings, options)?;
-    if wanted.uuids {
+    let has_uuids = forest.trees.contains_key(&TreeId::UUID);
+    if wanted.uuids || (has_uuids && !extents::is_readable(&forest, TreeId::UUID)) {
         uuids::write(&mut forest)?;
     } else if forest.sb.uuid_tree_generation == forest.sb.generation {
         forest.sb.uuid_tree_generation = forest.store.generation.get().into();
     }
     caches(&mut forest, findings, options)?;
     quotas(&mut forest)?;
-    let anew = options.init_extent_tree || wanted.damaged.contains(&TreeId::EXTENT);
+    let anew = options.init_extent_tree || !extents::is_readable(&forest, TreeId::EXTENT);
     let booked = extents::run(&mut forest, anew)?;
     if booked.extents > 0 {
         forest.did(Pass::Extents, format!("makes the items of {} extents those of the trees", booked.extents));
@@ -139,7 +143,9 @@ fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<()> {
     let derived = [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP, TreeId::UUID, TreeId::DEV];
     let mut damaged: Vec<TreeId> = forest.trees.keys().copied().collect();
     damaged.retain(|id| {
-        let is_blamed = wanted.damaged.contains(id) || (id.is_subvolume() && wanted.damages_subvolumes());
+        // Below a root tree that cannot be read no check has looked yet.
+        let is_unknown = wanted.damaged.contains(&TreeId::ROOT);
+        let is_blamed = is_unknown || wanted.damaged.contains(id) || (id.is_subvolume() && wanted.damages_subvolumes());
         is_blamed && !derived.contains(id)
     });
     prune::run(forest, &damaged)?;

@@ -49,8 +49,10 @@ repairs! {
     "superblock-bytes-used", Superblocks, Automatic, "set to the sum of the extents", "";
     "superblock-total-bytes", Superblocks, Automatic, "set to the sum of the device items", "";
     "tree-block", Blocks, Automatic,
-        "a tree that follows from others is made anew; from any other tree the block is taken out",
-        "what the block had: the plan names the range of items";
+        "a tree that follows from others is made anew; of a lost node the children are found; of a leaf \
+        with wrong items \
+        the good ones are saved; a lost leaf is taken out",
+        "what a lost leaf had: the plan names the range of items";
     "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
     "key-order-across-blocks", Blocks, Automatic, "items behind the range of their block go, and come back from \
         their other \

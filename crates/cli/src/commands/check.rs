@@ -71,6 +71,9 @@ impl Run for Args {
         }
         let options = self.options();
         let start = Start { super_copy: 0, ..self.repair.start(0) };
+        if self.repair.qgroup_report {
+            return plan_text::quotas(out, devices, &self.repair.start(options.super_copy), &self.devices);
+        }
         let devices = butterfs_repair::entered(devices, &start).map_err(|error| CliError::failed(error.to_string()))?;
         if !self.json && !self.quiet {
             writeln!(out, "Opening filesystem to check...")?;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 const DAMAGES: &[&str] =
     &["reference-count", "tree-block-copy", "superblock-primary", "superblock-copy", "inode-link-count"];
 /// Crashes of each kind for each damage.
-const CRASHES: u64 = 12;
+const CRASHES: u64 = 4;
 
 fn devices(device: &Arc<MemoryDevice>) -> Vec<Arc<dyn BlockDevice>> {
     vec![device.clone()]

@@ -3,10 +3,12 @@
 
 use super::{devices, options, plants, support};
 use butterfs_device::{BlockDevice, FileDevice, MemoryDevice};
+use butterfs_ondisk::TreeId;
 use butterfs_repair::{apply, plan};
 use butterfs_testkit::editor::Editor;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::kernel::{KernelMount, judge_all};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -105,4 +107,41 @@ fn every_repair_is_judged_by_the_kernel() {
     }
     println!("{judged} repairs judged");
     assert!(failures.is_empty(), "{} of {judged}:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Of a lost node above the leaves nothing is lost: its children are found by their references.
+#[test]
+fn a_lost_node_loses_nothing() {
+    if !support::kernel("repair-nodes") {
+        return;
+    }
+    let Some(base) = support::filled("repair-nodes", 160 << 20, &["-n", "4096"]) else { return };
+    let scratch = support::Scratch::new("repair-nodes-images");
+    let image = scratch.0.join("image");
+    write_image(&base, &image);
+    let sound = shown(&image).expect("the sound image can be mounted");
+    let (mut failures, mut lost) = (Vec::new(), 0);
+    for tree in [TreeId(256), TreeId(257), TreeId::CSUM] {
+        let (editor, _) = Editor::of_copy(&base);
+        let nodes: Vec<_> = editor.blocks(tree).into_iter().filter(|at| !editor.node(*at).is_leaf()).collect();
+        // The root, and the last one of those below it.
+        let chosen: BTreeSet<_> = nodes.iter().take(1).chain(nodes.iter().next_back()).copied().collect();
+        for at in chosen {
+            let (editor, damaged) = Editor::of_copy(&base);
+            editor.write_raw(at, &[0x33; 4096]);
+            lost += 1;
+            let device = Arc::new(damaged.snapshot());
+            let made = plan(&devices(&device), &options("tree-block"), &|_, _| {}).expect("there is a plan");
+            let undo = MemoryDevice::new(made.undo_len());
+            apply(&made, &devices(&device), &undo).expect("it can be written");
+            write_image(&device, &image);
+            let found = judged(&image, "after the repair").and_then(|()| shown(&image));
+            match found.map(|shown| differences(&sound, &shown, Compare { blocks: false, ..Compare::ALL })) {
+                Ok(found) if found.is_empty() => {}
+                Ok(found) => failures.push(format!("tree {tree}, block {at}: {:#?}", &found[..found.len().min(4)])),
+                Err(reason) => failures.push(format!("tree {tree}, block {at}: {reason}")),
+            }
+        }
+    }
+    assert!(lost >= 3 && failures.is_empty(), "{} of {lost}:\n{}", failures.len(), failures.join("\n"));
 }

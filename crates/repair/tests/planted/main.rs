@@ -7,7 +7,7 @@ mod plants;
 mod support;
 
 use butterfs_check::Report;
-use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_device::{BlockDevice, MemoryDevice, ReadOnlyDevice};
 use butterfs_repair::{Applied, Options, Plan, apply, plan, resume, undo};
 use butterfs_testkit::editor::Editor;
 use plants::{Plant, logs, space_cache};
@@ -51,7 +51,9 @@ fn actions(plan: &Plan) -> String {
 fn repair(damaged: &Arc<MemoryDevice>, id: &str) -> Result<(), String> {
     let device = Arc::new(damaged.snapshot());
     let options = options(id);
-    let made = plan(&devices(&device), &options, &|_, _| {}).map_err(|trouble| format!("no plan: {trouble}"))?;
+    // A plan writes nothing: it is made on devices that refuse to be written.
+    let read_only: Vec<Arc<dyn BlockDevice>> = vec![Arc::new(ReadOnlyDevice::new(device.clone()))];
+    let made = plan(&read_only, &options, &|_, _| {}).map_err(|trouble| format!("no plan: {trouble}"))?;
     if !made.is_clean() || made.after.warnings > 0 {
         let trouble = made.trouble.as_ref().map_or(String::new(), |trouble| format!("\n  trouble: {trouble}"));
         return Err(format!(
@@ -62,7 +64,6 @@ fn repair(damaged: &Arc<MemoryDevice>, id: &str) -> Result<(), String> {
             text(&made.after)
         ));
     }
-    assert!(same(&device, damaged), "a plan writes nothing");
     let file = MemoryDevice::new(made.undo_len());
     apply(&made, &devices(&device), &file).map_err(|trouble| format!("not applied: {trouble}"))?;
     assert_eq!(resume(&devices(&device), &file).unwrap(), Some(Applied::Already));

@@ -1,11 +1,14 @@
-//! A plan of a repair as text and as JSON.
+//! A plan of a repair as text and as JSON, and the report of quota groups.
 
-use crate::error::CliError;
+use crate::error::{CliError, FAILED};
 use butterfs_check::finding::json_text;
 use butterfs_check::{Finding, Severity};
-use butterfs_repair::{Means, Plan, repair_of};
+use butterfs_device::BlockDevice;
+use butterfs_repair::{Means, Plan, QuotaGroup, Start, quota_report, repair_of};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Findings of one kind that are shown one by one.
 const SHOWN: usize = 10;
@@ -111,4 +114,44 @@ fn planned(finding: &Finding) -> String {
         of(repair.map(|repair| repair.how)),
         of(repair.map(|repair| repair.lost).filter(|lost| !lost.is_empty()))
     )
+}
+
+/// Every quota group, in the words of btrfs check.
+pub fn quotas(
+    out: &mut dyn Write,
+    devices: Vec<Arc<dyn BlockDevice>>,
+    start: &Start,
+    names: &[PathBuf],
+) -> Result<(), CliError> {
+    let report = quota_report(devices, start).map_err(|trouble| CliError::failed(trouble.to_string()))?;
+    let Some(report) = report else {
+        return Err(CliError::failed("quotas are not enabled on this filesystem"));
+    };
+    let name = names.first().map_or_else(String::new, |name| name.display().to_string());
+    writeln!(out, "Print quota groups for {name}")?;
+    writeln!(out, "UUID: {}", uuid::Uuid::from_bytes(report.fsid))?;
+    for group in &report.groups {
+        quota_group(out, group)?;
+    }
+    if report.is_inconsistent {
+        writeln!(out, "note: the quota groups are marked as inconsistent; a rescan counts them anew")?;
+    }
+    let is_right = report.is_inconsistent || report.groups.iter().all(QuotaGroup::is_right);
+    if is_right { Ok(()) } else { Err(CliError::Reported { code: FAILED }) }
+}
+
+fn quota_group(out: &mut dyn Write, group: &QuotaGroup) -> Result<(), CliError> {
+    let (level, number) = (group.id >> 48, group.id & ((1 << 48) - 1));
+    let verdict = if group.is_right() { "" } else { "are different" };
+    writeln!(out, "Counts for qgroup id: {level}/{number} {verdict}")?;
+    let pairs = [("referenced", group.referenced, group.stored.0), ("exclusive", group.exclusive, group.stored.1)];
+    for (what, ours, stored) in pairs {
+        writeln!(out, "our:\t\t{what} {ours} {what} compressed {ours}")?;
+        writeln!(out, "disk:\t\t{what} {stored} {what} compressed {stored}")?;
+        if ours != stored {
+            let difference = ours.wrapping_sub(stored) as i64;
+            writeln!(out, "diff:\t\t{what} {difference} {what} compressed {difference}")?;
+        }
+    }
+    Ok(())
 }

@@ -45,6 +45,9 @@ pub struct RepairArgs {
     /// With --repair: drop the log, and what was written with fsync since the last commit
     #[arg(long, help_heading = "Repair")]
     drop_log: bool,
+    /// Print what each quota group references, counted and stored, and check nothing else
+    #[arg(short = 'Q', long, conflicts_with_all = ["repair", "undo"])]
+    pub qgroup_report: bool,
     /// Enter by the newest backup root that can be read
     #[arg(short, long, conflicts_with_all = ["tree_root", "copy"], help_heading = "Where to enter")]
     backup: bool,
