@@ -14,7 +14,7 @@ use crate::rules::Rules;
 use crate::tree::{Body, Folder, Id, Inode, Replace, Tree, Xattr, file_type};
 use butterfs_ondisk::items::inode_flags;
 
-/// What holds for all sources.
+/// The rules for all sources.
 pub struct Policy {
     /// The latest time that anything may have.
     pub epoch: Option<Time>,
@@ -168,7 +168,8 @@ impl Assembly<'_> {
             if name.is_empty() || name.len() > 255 || name.contains(&0) || len > most {
                 let what = name.escape_ascii();
                 return Err(Error::content(format!(
-                    "the attribute '{what}' has {len} bytes with its name; at most {most}, and 255 for the name, are possible"
+                    "the attribute '{what}' has {len} bytes with its name; at most {most}, and 255 for the name, are \
+                     possible"
                 )));
             }
         }

@@ -1,5 +1,5 @@
-//! Trees from ascending items: leaves as full as possible, the nodes above them, and an address for each block in the order
-//! in which blocks are begun.
+//! Trees from ascending items: leaves as full as possible, the nodes above them, and an address for each block in the
+//! order in which blocks are begun.
 //!
 //! # Invariants
 //! 1. A dry run and a real one give the same blocks the same addresses: they differ in whether bytes are made.
@@ -91,13 +91,13 @@ pub struct Block {
 
 /// Where blocks go.
 pub struct Output<'a> {
-    /// What all blocks have in common.
+    /// The identity that all blocks share.
     pub identity: &'a BlockIdentity,
     /// Where they lie.
     pub addresses: Addresses,
     /// Every block so far.
     pub blocks: Vec<Block>,
-    /// What they are written to; `None` in a dry run.
+    /// The volume that they are written to; `None` in a dry run.
     pub volume: Option<&'a Volume>,
     run: (Logical, Vec<u8>),
 }
@@ -211,8 +211,8 @@ impl<'a, 'b> TreeWriter<'a, 'b> {
         self.point(0, leaf.first, leaf.at)
     }
 
-    /// Notes a block of `level`. A full row of pointers becomes a node only when another one follows, so that no node has but
-    /// one child.
+    /// Notes a block of `level`. A full row of pointers becomes a node only when another one follows, so that no node
+    /// has but one child.
     fn point(&mut self, level: usize, key: Key, at: Logical) -> Result<()> {
         if self.pointers.len() == level {
             self.pointers.push(Vec::new());

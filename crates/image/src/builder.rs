@@ -1,4 +1,5 @@
-//! What an image is to be, and making it: sources into a tree, the tree into chunks, trees and a superblock.
+//! The description of an image, and its construction: sources into a tree, the tree into chunks, trees and a
+//! superblock.
 
 use crate::assembly::{Assembly, Policy};
 use crate::blocks::{Fill, Items};
@@ -63,7 +64,7 @@ impl Default for Limits {
     }
 }
 
-/// What was made.
+/// The result.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
@@ -143,7 +144,7 @@ impl Builder {
         Builder { owners, ..self }
     }
 
-    /// What holds for `path` and everything below it; later rules come before earlier ones.
+    /// Sets the rule for `path` and everything below it; later rules come before earlier ones.
     pub fn rule(mut self, path: impl AsRef<[u8]>, rule: Rule) -> Result<Builder> {
         self.rules.add(path.as_ref(), rule)?;
         Ok(self)
@@ -159,8 +160,8 @@ impl Builder {
         Builder { epoch: Some(Time { sec: seconds, nsec: 0 }), ..self }
     }
 
-    /// All UUIDs follow from these bytes. Without them they are random; with an [epoch](Self::epoch) they follow from the
-    /// content.
+    /// All UUIDs follow from these bytes. Without them they are random; with an [epoch](Self::epoch) they follow from
+    /// the content.
     pub fn seed(self, seed: impl Into<Vec<u8>>) -> Builder {
         Builder { seed: Some(seed.into()), ..self }
     }
@@ -190,13 +191,13 @@ impl Builder {
         Builder { limits, ..self }
     }
 
-    /// Access, change and birth as the sources have them, where they say so. Without this they are the time of the last change
-    /// of the content, because reading changes one, and nothing can set another.
+    /// Access, change and birth as the sources have them, where they say so. Without this they are the time of the last
+    /// change of the content, because reading changes one, and nothing can set another.
     pub fn keep_times(self) -> Builder {
         Builder { keep_times: true, ..self }
     }
 
-    /// What a later source may replace.
+    /// Sets the entries that a later source may replace.
     pub fn replace(self, replace: Replace) -> Builder {
         Builder { replace, ..self }
     }
@@ -218,8 +219,8 @@ impl Builder {
         Ok(report)
     }
 
-    /// Makes the image on a device whose bytes do not matter any more and, apart from what the image uses, are left as they
-    /// are.
+    /// Makes the image on a device whose bytes do not matter any more and, apart from what the image uses, are left as
+    /// they are.
     pub fn build_on(mut self, device: Arc<dyn BlockDevice>) -> Result<Report> {
         let settings = self.mkfs.settings(1).map_err(|error| Error::new(ErrorKind::Options, error.to_string()))?;
         if settings.data.stripes_per_device > 1 {
@@ -258,7 +259,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Makes subvolumes of folders. Returns the roots of all subvolumes, the top level first, then in the order of their paths.
+    /// Makes subvolumes of folders. Returns the roots of all subvolumes, the top level first, then in the order of
+    /// their paths.
     fn mark_subvolumes(&mut self, tree: &mut Tree) -> Result<Vec<Id>> {
         self.subvolumes.sort_by(|one, other| one.path.cmp(&other.path));
         let twice = self.subvolumes.windows(2).find(|pair| pair[0].path == pair[1].path);

@@ -85,7 +85,7 @@ pub struct Data {
     spool: Spool,
     /// Features that the compressed contents need.
     incompat: u64,
-    /// What is on its way to the device, and its address.
+    /// The data in flight to the device, and its address.
     buffer: (u64, Vec<u8>),
 }
 
@@ -334,7 +334,7 @@ fn runs(size: u64, data: &[Range<u64>]) -> Vec<Range<u64>> {
 
 /// The bytes of a file where it has data.
 struct Bytes<'a> {
-    /// What has not been read yet.
+    /// The ranges that have not been read yet.
     ranges: std::iter::Peekable<std::vec::IntoIter<Range<u64>>>,
     reader: &'a mut dyn Read,
 }

@@ -1,4 +1,4 @@
-//! What a source says about one thing: its attributes, and a file's content.
+//! An entry of a source: its attributes, and a file's content.
 
 pub use butterfs_fs::env::Time;
 use std::io::Read;

@@ -1,12 +1,12 @@
-//! What can go wrong when an image is made: one sentence, and what kind of thing it is about.
+//! Errors of building an image: one sentence, and the kind of its subject.
 
 use std::fmt;
 
-/// What an [`Error`] is about.
+/// The subject of an [`Error`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// What was asked for makes no sense.
+    /// The options make no sense.
     Options,
     /// A source cannot be read.
     Source,
@@ -46,7 +46,7 @@ impl Error {
         Error::new(ErrorKind::Content, sentence)
     }
 
-    /// What it is about.
+    /// The subject.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -1,7 +1,8 @@
 //! The file that becomes the image.
 //!
 //! # Invariants
-//! 1. Nothing is to be seen under the final name before the image is complete and durable; what stood there stays until then.
+//! 1. Nothing is to be seen under the final name before the image is complete and durable; what stood there stays until
+//!    then.
 //! 2. Where the filesystem can do that, the file has no name until then, so that nothing is left behind by a kill.
 
 use crate::error::{Error, ErrorKind, Result};

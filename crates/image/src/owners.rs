@@ -1,5 +1,5 @@
-//! Whose files are whose: the owners that a source names, and the owners in the image. Owners are data; nothing here asks for
-//! a privilege.
+//! Whose files are whose: the owners that a source names, and the owners in the image. Owners are data; nothing here
+//! asks for a privilege.
 //!
 //! The numbers inside of ACLs and of capabilities (`security.capability` version 3) are mapped too.
 
@@ -123,8 +123,8 @@ fn map(ranges: &[IdRange], id: u32, what: &str) -> Result<u32> {
 impl FromStr for Owners {
     type Err = Error;
 
-    /// Reads lines `INSIDE OUTSIDE COUNT` for users and groups, or with `u` or `g` before them for one of both; `#` begins a
-    /// comment. Commas separate like line ends.
+    /// Reads lines `INSIDE OUTSIDE COUNT` for users and groups, or with `u` or `g` before them for one of both; `#`
+    /// begins a comment. Commas separate like line ends.
     fn from_str(text: &str) -> Result<Owners> {
         let mut owners = Owners::default();
         for line in text.split(['\n', ',']).map(|line| line.split('#').next().unwrap_or_default().trim()) {

@@ -7,8 +7,8 @@ pub const MAX_NAME_LEN: usize = 255;
 /// Longest path that a source may give.
 const MAX_PATH_LEN: usize = 64 << 10;
 
-/// The components of a path as a source writes it: a leading `/` and `./` are left out; a path that would lead out, or that
-/// has a name which cannot be, is refused.
+/// The components of a path as a source writes it: a leading `/` and `./` are left out; a path that would lead out, or
+/// that has a name which cannot be, is refused.
 pub fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     if path.len() > MAX_PATH_LEN {
         return Err(Error::content(format!("a path has {} bytes, at most {MAX_PATH_LEN} are possible", path.len())));

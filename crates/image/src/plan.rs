@@ -3,11 +3,12 @@
 //! ```text
 //! device   | 1 MiB reserved | SYSTEM, copy | DATA … | METADATA, copy … | unallocated …
 //! ```
-//! A logical address is the place of the first copy on the device, so that nothing has to be known before data is written.
+//! A logical address is the place of the first copy on the device, so that nothing has to be known before data is
+//! written.
 //!
 //! # Invariants
-//! 1. The number of tree blocks is known before the first of them is written: the run that counts and the run that writes are
-//!    the same code.
+//! 1. The number of tree blocks is known before the first of them is written: the run that counts and the run that
+//!    writes are the same code.
 //! 2. Everything is of one generation.
 
 use crate::blocks::{Addresses, Block, Items, Output, TreeWriter};
@@ -41,7 +42,7 @@ pub struct SubvolumeRoot {
     pub is_read_only: bool,
 }
 
-/// What all trees are made of.
+/// The parameters of all trees.
 pub struct Plan<'a> {
     /// Everything but the chunks.
     pub spec: FilesystemSpec,
@@ -49,7 +50,7 @@ pub struct Plan<'a> {
     pub numbered: &'a [Numbered<'a>],
     /// The subvolumes' root items, in the same order.
     pub roots: &'a [SubvolumeRoot],
-    /// What the items of subvolumes need.
+    /// The context of the items of subvolumes.
     pub context: Context<'a>,
     /// The default subvolume.
     pub default: TreeId,
@@ -168,7 +169,8 @@ impl<'a> Plan<'a> {
                 .ok_or_else(no_room)?;
             let mut dry = Output::new(&identity, addresses, None);
             self.write_late(&mut dry, &main, &late, &[])?;
-            // The system chunk's blocks come first in the list, and are not counted as needed elsewhere; one node too many is.
+            // The system chunk's blocks come first in the list, and are not counted as needed elsewhere; one node too
+            // many is.
             if dry.blocks == late {
                 return Ok(Sized { plan: self, main_blocks, late });
             }
@@ -206,7 +208,8 @@ impl<'a> Plan<'a> {
         out
     }
 
-    /// Sets the chunks: for so many tree blocks, and for what should be free; less of that where the device is too small.
+    /// Sets the chunks: for so many tree blocks, and for what should be free; less of that where the device is too
+    /// small.
     fn lay_out(&mut self, data: &[Chunk], blocks: usize) -> Result<()> {
         let bytes = blocks as u64 * u64::from(self.spec.settings.nodesize);
         for slack in [self.slack.metadata, self.slack.least_metadata] {
@@ -360,7 +363,7 @@ impl<'a> Plan<'a> {
         if item.is_empty() { Ok(()) } else { out.bytes(key(start), &item) }
     }
 
-    /// What is in use, as few ranges as possible.
+    /// The used space, in as few ranges as possible.
     fn used(&self, blocks: &[Block]) -> Vec<Range<u64>> {
         let nodesize = u64::from(self.spec.settings.nodesize);
         let mut all: Vec<Range<u64>> = blocks.iter().map(|block| block.at.0..block.at.0 + nodesize).collect();
@@ -541,7 +544,7 @@ impl Sized<'_> {
         self.plan.spec.total_bytes()
     }
 
-    /// What it is made of.
+    /// The parameters.
     pub fn spec(&self) -> &FilesystemSpec {
         &self.plan.spec
     }

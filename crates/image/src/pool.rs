@@ -21,7 +21,7 @@ pub const MAX_INLINE: usize = 2048;
 /// Bytes of a sector.
 pub const SECTOR: usize = 4096;
 
-/// What is the same for all pieces.
+/// The parameters that all pieces share.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoding {
     /// The checksum of data.

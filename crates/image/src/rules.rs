@@ -1,11 +1,11 @@
-//! What holds for a path and everything below it: compression, and content that is overwritten in place.
+//! Rules for a path and everything below it: compression, and content that is overwritten in place.
 
 use crate::data::Storage;
 use crate::path::{components, is_within, joined};
 use butterfs_fs::options::Method;
 use butterfs_ondisk::items::inode_flags as flags;
 
-/// What a rule says.
+/// A rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
     /// Compress, or do not.

@@ -73,7 +73,7 @@ pub struct Reference {
     pub offset: u64,
 }
 
-/// What items need besides the tree.
+/// The context that items need besides the tree.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Contents.
@@ -89,8 +89,8 @@ pub struct Context<'a> {
 }
 
 impl<'t> Numbered<'t> {
-    /// Numbers the inodes from `top` down: the children of a folder follow each other, then come those of the first folder
-    /// among them.
+    /// Numbers the inodes from `top` down: the children of a folder follow each other, then come those of the first
+    /// folder among them.
     pub fn new(tree: &'t Tree, id: TreeId, top: Id) -> Result<Numbered<'t>> {
         let dots = Name { parent: Ino::ROOT_DIR.0, index: 0, name: b".." };
         let mut it = Numbered {
@@ -289,7 +289,8 @@ impl InodeItems<'_> {
         }
     }
 
-    /// The names: those in one folder share an item as long as that fits into a leaf; the others have items of their own.
+    /// The names: those in one folder share an item as long as that fits into a leaf; the others have items of their
+    /// own.
     fn names(&self, first: Name<'_>, more: &[Name<'_>], out: &mut dyn Items) -> Result<()> {
         if more.is_empty() {
             return out.bytes(self.key(KeyType::INODE_REF, first.parent), &inode_ref(&first));
@@ -463,7 +464,7 @@ fn file_extent(extent: &Extent) -> FileExtent {
 
 /// The longest target of a symbolic link in tree blocks of this size, and the longest extended attribute with its name.
 pub fn longest(nodesize: u32) -> (usize, usize) {
-    /// What the kernel resolves.
+    /// The longest path that the kernel resolves.
     const PATH: usize = 4095;
     let room = leaf_data_size(nodesize) - butterfs_ondisk::header::ITEM_LEN;
     ((room - FileExtentHead::LEN).min(PATH), room - DirItem::LEN)

@@ -1,7 +1,8 @@
 //! The tree that an image is going to show, in memory, without the contents of its files.
 //!
 //! # Invariants
-//! 1. Every inode but the root has a name; what has lost its last name is emptied, so that memory follows what is there.
+//! 1. Every inode but the root has a name; what has lost its last name is emptied, so that memory follows what is
+//!    there.
 //! 2. A folder has one name.
 //! 3. Names in a folder are sorted by their bytes: nothing depends on the order in which a source gave them.
 
@@ -63,11 +64,11 @@ pub struct Inode {
     pub other_times: Option<Box<[Time; 3]>>,
     /// Sorted by name.
     pub xattrs: Box<[Xattr]>,
-    /// What it is.
+    /// The body.
     pub body: Body,
 }
 
-/// What an inode is.
+/// The body of an inode.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// A folder.
@@ -122,7 +123,7 @@ impl Inode {
     }
 }
 
-/// What may be done where a name exists already.
+/// The treatment of a name that exists already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Replace {
     /// As tar does when it extracts: a folder that is not empty is not replaced by something else.
@@ -300,7 +301,8 @@ impl Tree {
 
     /// Takes away everything below a folder that is older than `layer`; folders in which something newer is stay.
     pub fn prune(&mut self, folder: Id, layer: u32) {
-        // Folders below, parents first; worked off from the end, so that each is empty of old things before its parent's turn.
+        // Folders below, parents first; worked off from the end, so that each is empty of old things before its
+        // parent's turn.
         let mut folders = vec![(None, folder)];
         let mut next = 0;
         while let Some(&(_, at)) = folders.get(next) {

@@ -16,7 +16,7 @@ subcommands! {
     }
 }
 
-/// What is said about an image is a sentence already.
+/// Messages about an image are sentences already.
 impl From<butterfs_image::Error> for CliError {
     fn from(error: butterfs_image::Error) -> CliError {
         CliError::failed(error.to_string())

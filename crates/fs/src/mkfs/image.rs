@@ -59,7 +59,7 @@ pub fn write_image(volume: &Volume, spec: &FilesystemSpec, placed: &[PlacedTree]
     Ok(volume.write_superblock(&superblock(spec, placed))?)
 }
 
-/// What all tree blocks of the filesystem have in common.
+/// The identity that all tree blocks of the filesystem share.
 pub fn identity(spec: &FilesystemSpec) -> BlockIdentity {
     BlockIdentity {
         fsid: spec.fsid,

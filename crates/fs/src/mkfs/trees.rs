@@ -22,7 +22,7 @@ const NEVER: Time = Time { sec: 0, nsec: 0 };
 /// The parameters that all trees are made from.
 #[derive(Clone, Debug)]
 pub struct FilesystemSpec {
-    /// What it is to be.
+    /// The settings.
     pub settings: Settings,
     /// The filesystem's UUID.
     pub fsid: [u8; 16],

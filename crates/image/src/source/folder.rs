@@ -1,8 +1,9 @@
-//! A folder of this machine as a source: names, contents with their holes, owners, modes, times, attributes, links, devices.
+//! A folder of this machine as a source: names, contents with their holes, owners, modes, times, attributes, links,
+//! devices.
 //!
-//! Entries are read in the order of their names, the files of a folder before what is in its folders, so that nothing depends
-//! on the host's filesystem. Status comes through the standard library, which calls libc: programs that fake owners by
-//! preloading (fakeroot) are believed.
+//! Entries are read in the order of their names, the files of a folder before what is in its folders, so that nothing
+//! depends on the host's filesystem. Status comes through the standard library, which calls libc: programs that fake
+//! owners by preloading (fakeroot) are believed.
 
 use super::Source;
 use crate::assembly::Assembly;
@@ -106,7 +107,8 @@ fn attributes(host: &Path, metadata: &Metadata) -> io::Result<Attributes> {
         uid: metadata.uid(),
         gid: metadata.gid(),
         mtime: Time { sec: metadata.mtime(), nsec: metadata.mtime_nsec() as u32 },
-        // Reading a source changes access times, and no tool can set those of changes: both would differ from build to build.
+        // Reading a source changes access times, and no tool can set those of changes: both would differ from build to
+        // build.
         atime: None,
         ctime: None,
         btime: None,

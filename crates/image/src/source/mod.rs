@@ -34,7 +34,7 @@ use crate::error::Result;
 /// # }
 /// ```
 pub trait Source {
-    /// What to call it in messages.
+    /// The name in messages.
     fn name(&self) -> String;
 
     /// Puts everything that it has into the assembly, in an order that depends on nothing but its content.

@@ -1,5 +1,5 @@
-//! Images beside their sources: the kernel mounts them, `btrfs check` and our checker find nothing, and the fingerprint of
-//! the mounted content is that of the source. The same input gives the same bytes.
+//! Images beside their sources: the kernel mounts them, `btrfs check` and our checker find nothing, and the fingerprint
+//! of the mounted content is that of the source. The same input gives the same bytes.
 
 mod same;
 mod sources;

@@ -22,18 +22,18 @@ Examples:
 
 /// Make an image from folders and archives, without root and without mounting anything.
 ///
-/// The image is written beside OUT and gets its name when it is complete and durable. Without --size it is as small as it can
-/// be while files can still be made in it.
+/// The image is written beside OUT and gets its name when it is complete and durable. Without --size it is as small as
+/// it can be while files can still be made in it.
 ///
-/// With SOURCE_DATE_EPOCH in the environment, or --epoch, no time is later than that, and the UUIDs follow from the content: the
-/// same input gives the same bytes on every machine. With --seed the UUIDs follow from the seed.
+/// With SOURCE_DATE_EPOCH in the environment, or --epoch, no time is later than that, and the UUIDs follow from the
+/// content: the same input gives the same bytes on every machine. With --seed the UUIDs follow from the seed.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// The image
     out: PathBuf,
-    /// A folder, or an archive of tar (plain, gzip, zstd or xz; '-' for the standard input), with the folder of the image
-    /// below which its content goes; later ones lie over earlier ones
+    /// A folder, or an archive of tar (plain, gzip, zstd or xz; '-' for the standard input), with the folder of the
+    /// image below which its content goes; later ones lie over earlier ones
     #[arg(long, required = true, value_name = "[PATH=]SOURCE")]
     from: Vec<OsString>,
     /// A folder that becomes a subvolume: plain, or 'ro:', 'default:' or 'default-ro:' before its path
@@ -42,8 +42,8 @@ pub struct Args {
     /// A snapshot of a subvolume that shares its content, with 'ro:' before it a read-only one
     #[arg(long, value_name = "[ro:]PATH=NEW")]
     snapshot: Vec<OsString>,
-    /// Compress: zlib, lzo or zstd with a level, or none; for everything, or for a path and what is below, in which '*' and
-    /// '?' stand for parts of names
+    /// Compress: zlib, lzo or zstd with a level, or none; for everything, or for a path and what is below, in which '*'
+    /// and '?' stand for parts of names
     #[arg(long, value_name = "[PATH=]METHOD")]
     compress: Vec<OsString>,
     /// A path whose files are overwritten in place, without checksums (chattr +C), with what is below it
@@ -96,7 +96,7 @@ pub struct Args {
     format: FormatArgs,
 }
 
-/// What a small image is for.
+/// The purpose of a small image.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum Shrink {
     /// Files can be made in it
@@ -202,7 +202,7 @@ impl Args {
     }
 }
 
-/// What stands before and behind the last `=`; a text without one stands behind it.
+/// The parts before and behind the last `=`; a text without one is the second part.
 fn split(text: &OsStr) -> (OsString, OsString) {
     let bytes = text.as_bytes();
     match bytes.iter().rposition(|byte| *byte == b'=') {

@@ -9,13 +9,14 @@ use butterfs_image::{Builder, FolderSource, Rule, Size};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What the filesystem holds from the start.
+/// The content that the filesystem begins with.
 #[derive(clap::Args, Debug)]
 pub struct ContentArgs {
     /// Fill the filesystem with what is in this folder
     #[arg(short = 'r', long, value_name = "DIR")]
     rootdir: Option<PathBuf>,
-    /// A folder in --rootdir that becomes a subvolume: plain, or 'rw:', 'ro:', 'default:' or 'default-ro:' before its path
+    /// A folder in --rootdir that becomes a subvolume: plain, or 'rw:', 'ro:', 'default:' or 'default-ro:' before its
+    /// path
     #[arg(short = 'u', long, value_name = "[TYPE:]PATH", requires = "rootdir")]
     subvol: Vec<OsString>,
     /// Compress the files of --rootdir: no, zlib, lzo or zstd, with a level

@@ -1,4 +1,4 @@
-//! What a new filesystem is to be: the options that `mkfs` and `image build` share.
+//! The format of a new filesystem: the options that `mkfs` and `image build` share.
 
 use crate::args;
 use crate::error::CliError;

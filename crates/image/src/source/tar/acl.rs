@@ -6,8 +6,8 @@ const VERSION: u32 = 2;
 /// The number of entries that are not about a user or a group by number.
 const NOBODY: u32 = u32::MAX;
 
-/// The value of `system.posix_acl_access` (or `_default`): entries are separated by commas or line ends, and name users by
-/// numbers, or with a number at the end as star writes it.
+/// The value of `system.posix_acl_access` (or `_default`): entries are separated by commas or line ends, and name users
+/// by numbers, or with a number at the end as star writes it.
 pub fn from_text(text: &[u8]) -> Result<Vec<u8>> {
     let wrong =
         |entry: &str| Error::content(format!("'{entry}' is no entry of an ACL with numbers for users and groups"));

@@ -17,11 +17,11 @@ pub struct Entry {
     pub path: Vec<u8>,
     /// Its attributes.
     pub attributes: Attributes,
-    /// What it is.
+    /// The kind.
     pub kind: EntryKind,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 pub enum EntryKind {
     /// A folder.
     Folder,
@@ -54,7 +54,7 @@ pub struct Archive<'a> {
     globals: Records,
 }
 
-/// What stands before an entry.
+/// The headers before an entry.
 #[derive(Default)]
 struct Before {
     path: Option<Vec<u8>>,
@@ -96,8 +96,8 @@ impl<'a> Archive<'a> {
                 }
                 b'L' => before.path = Some(until_nul(self.small(size, MAX_NAME, "a name")?)),
                 b'K' => before.target = Some(until_nul(self.small(size, MAX_NAME, "a link's target")?)),
-                // A volume's label, a directory's list of names in incremental archives, the rest of a file that began in another
-                // volume.
+                // A volume's label, a directory's list of names in incremental archives, the rest of a file that began
+                // in another volume.
                 b'V' => self.begin(size),
                 b'M' => return Err(Error::content("the archive is the second volume of several")),
                 _ => return self.entry(&header, size, before).map(Some),

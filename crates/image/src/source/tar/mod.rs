@@ -1,5 +1,5 @@
-//! An archive of tar as a source: ustar, GNU with long names and sparse files, PAX with attributes, ACLs and capabilities;
-//! plain, or compressed with gzip, zstd or xz.
+//! An archive of tar as a source: ustar, GNU with long names and sparse files, PAX with attributes, ACLs and
+//! capabilities; plain, or compressed with gzip, zstd or xz.
 //!
 //! # Invariants
 //! 1. Memory is bounded whatever the archive says: extended headers, maps of sparse files and decoders have limits.

@@ -56,8 +56,8 @@ impl Map {
         Map::from_numbers(&numbers)
     }
 
-    /// The map of version 1.0, which stands in lines before the data, in whole blocks that `block` reads. Returns how many
-    /// bytes it took.
+    /// The map of version 1.0, which stands in lines before the data, in whole blocks that `block` reads. Returns how
+    /// many bytes it took.
     pub fn from_blocks(mut block: impl FnMut(&mut [u8; BLOCK]) -> Result<()>) -> Result<(Map, u64)> {
         let mut bytes = [0; BLOCK];
         let (mut at, mut taken) = (BLOCK, 0);
