@@ -37,6 +37,7 @@ pub struct Dist {
 pub fn run(words: &[&str]) -> Result<bool, String> {
     let steps = match words {
         [] => [&PACKAGES[..], &[ARCHIVES, CHECKSUMS]].concat(),
+        ["--archives"] => [&PACKAGES[..1], &[ARCHIVES, CHECKSUMS]].concat(),
         ["--packages"] => [&PACKAGES[..], &[CHECKSUMS]].concat(),
         _ => return Err(format!("unknown option {}", words.join(" "))),
     };

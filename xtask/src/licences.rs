@@ -1,8 +1,9 @@
-//! The licences of all dependencies, checked: each must be permissive.
+//! The licences and the sources of all dependencies, checked: each is permissive, and comes from crates.io.
 //!
-//! It reads the text of `cargo metadata`. cargo-deny does this too, and more; but to build it takes longer than all
-//! other checks together, and its advisories need a network. cargo-semver-checks needs a published version to compare
-//! with: none exists yet.
+//! It reads the text of `cargo metadata`. cargo-deny checks the same, and advisories; but it has 210 dependencies of
+//! its own, which a new machine would compile before the first test, and the advisories are a git repository that CI
+//! cannot reach. cargo-semver-checks needs a published version to compare with, and none exists yet;
+//! [`api`](crate::api) keeps a list of the public interface instead.
 
 use crate::workspace;
 use std::process::Command;
@@ -24,6 +25,9 @@ const PERMISSIVE: &[&str] = &[
     "Unlicense",
     "Zlib",
 ];
+
+/// The source of packages that may be used.
+const CRATES_IO: &str = "\"registry+https://github.com/rust-lang/crates.io-index\"";
 
 /// Packages with another licence, and why they may be used.
 const EXCEPTIONS: &[(&str, &str)] =
@@ -47,6 +51,10 @@ fn violations_in(metadata: &str) -> Vec<String> {
         let Some((head, rest)) = package.split_once("\"license\":") else { continue };
         let name = head.split('"').next().unwrap_or_default();
         let license = rest.strip_prefix('"').and_then(|rest| rest.split('"').next()).unwrap_or("none");
+        let source = rest.split_once("\"source\":").map_or("none", |(_, source)| source);
+        if !source.starts_with("null") && !source.starts_with(CRATES_IO) {
+            found.push(format!("{name} does not come from crates.io"));
+        }
         let is_excepted = EXCEPTIONS.iter().any(|(known, _)| *known == name);
         if !is_excepted && !is_permissive(license) {
             found.push(format!("the licence of {name} is {license}"));
@@ -85,10 +93,21 @@ mod tests {
 
     #[test]
     fn a_package_without_a_permissive_licence_is_found() {
-        let metadata = r#"{"packages":[{"name":"a","version":"1","id":"x","license":"MIT",
-            "dependencies":[{"name":"b","source":null}]},
-            {"name":"evil","version":"1","id":"y","license":"GPL-2.0","dependencies":[]},
-            {"name":"bare","version":"1","id":"z","license":null,"dependencies":[]}]}"#;
-        assert_eq!(violations_in(metadata), ["the licence of evil is GPL-2.0", "the licence of bare is none"]);
+        let index = CRATES_IO.trim_matches('"');
+        let package = |name: &str, license: &str, source: &str| {
+            format!(
+                "{{\"name\":\"{name}\",\"version\":\"1\",\"id\":\"x\",\"license\":{license},\"source\":{source},\"x\":[]}}"
+            )
+        };
+        let metadata = [
+            package("a", "\"MIT\"", CRATES_IO),
+            package("evil", "\"GPL-2.0\"", "null"),
+            package("bare", "null", "null"),
+            package("elsewhere", "\"MIT\"", &format!("\"git+{index}\"")),
+        ];
+        assert_eq!(
+            violations_in(&metadata.concat()),
+            ["the licence of evil is GPL-2.0", "the licence of bare is none", "elsewhere does not come from crates.io"]
+        );
     }
 }

@@ -1,13 +1,15 @@
-//! The project's own commands: `cargo xtask test`, `dist`, `layering`, `bench`, `sim`, `soak`.
+//! The project's own commands: `cargo xtask test`, `dist`, `api`, `layering`, `bench`, `sim`, `soak`.
 //!
 //! Invariants: (1) a step that fails makes the exit code non-zero; (2) what was not run is printed with its reason, and
 //! counts as a failure where the environment says `CI=true`; (3) no step runs without a time limit.
 //! Standard library only, so that it builds in seconds. It holds no test of the filesystem itself.
 
+mod api;
 mod bench;
 mod dist;
 mod layering;
 mod licences;
+mod minimum_rust;
 mod process;
 mod prose;
 mod sim;
@@ -24,8 +26,9 @@ const HELP: &str = "\
 usage: cargo xtask <command>
 
   test [--only TEXT] [--no-install]   everything that must hold; what it needs is installed first
-  dist [--packages]                   the packages, archives, checksums and the list of contents, below target/dist
+  dist [--packages | --archives]      the packages, archives, checksums and the list of contents, below target/dist
   documents                           width and wording of documents and sources, and links
+  api [--write]                       the public interface of the library against crates/butterfs/api.txt
   layering                            the edges between crates and between the modules of `fs`
   bench [--small | --least] [--only NAME]... [--write]
                                       the same work here and on the kernel's btrfs, as ratios; --write puts them
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     let outcome = match words.split_first() {
         Some((&"test", rest)) => test::Options::parse(rest).and_then(|options| test::run(&options)),
         Some((&"layering", [])) => layering::run(),
+        Some((&"api", rest)) => api::run(rest),
         Some((&"documents", [])) => prose::run(),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"dist", rest)) => dist::run(rest),

@@ -37,13 +37,11 @@ pub fn violations() -> Vec<String> {
     found
 }
 
-/// Markdown files at the top, in `docs`, and beside the manifests of crates. The page of measurements is written by a
-/// program.
+/// Markdown files at the top, in `docs`, and beside the manifests of crates.
 fn documents(root: &Path) -> Vec<PathBuf> {
     let top = std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut all: Vec<PathBuf> = top.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
-    let pages = workspace::files_below(&root.join("docs"), ".md");
-    all.extend(pages.into_iter().filter(|page| !page.ends_with("performance.md")));
+    all.extend(workspace::files_below(&root.join("docs"), ".md"));
     all.extend(workspace::files_below(&root.join("crates"), "README.md"));
     all
 }

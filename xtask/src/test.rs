@@ -4,7 +4,7 @@
 //! (kernel log, loop devices). Each prints `SKIPPED: what: why` for what it cannot do here.
 
 use crate::summary::{self, StepResult};
-use crate::{bench, dist, layering, licences, process, prose, tools, workspace};
+use crate::{api, bench, dist, layering, licences, minimum_rust, process, prose, tools, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -100,6 +100,18 @@ fn static_checks(steps: &mut Vec<StepResult>) -> Result<(), String> {
     let mut step = StepResult::single("documents", started.elapsed(), None);
     step.failures = prose::violations();
     step.passed = usize::from(step.failures.is_empty());
+    steps.push(announce(step));
+    let started = Instant::now();
+    let mut step = StepResult::single("public interface", started.elapsed(), None);
+    step.failures = api::violations();
+    step.passed = usize::from(step.failures.is_empty());
+    steps.push(announce(step));
+    let started = Instant::now();
+    let compared = minimum_rust::compare();
+    let mut step = StepResult::single("minimum Rust version", started.elapsed(), None);
+    step.passed = usize::from(compared.violations.is_empty() && compared.skip.is_none());
+    step.failures = compared.violations;
+    step.skips = compared.skip.into_iter().map(|why| format!("minimum Rust version: {why}")).collect();
     steps.push(announce(step));
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     steps.push(announce(cargo("clippy", &clippy)?));

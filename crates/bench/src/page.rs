@@ -12,13 +12,12 @@ use std::path::Path;
 
 /// The path of the page, from the checkout's top folder, in which the benchmark runs.
 pub const FILE: &str = "docs/performance.md";
-const HEAD: &str = "# Performance\n\n\
-    Made by `cargo xtask bench --write`: the same work on butterfs and on the kernel's btrfs, in turn, in one run. \
-    `ours` is on a backing file; `on the device` and `kernel` are on a loop device that passes the page cache of such \
-    a file (direct I/O), made and mounted with the documents' own options. A ratio is ours divided by the kernel's: \
-    below 1 we are faster where it is a time, above 1 where it is a rate. Where the work was done in several rounds, \
-    the numbers are medians, and the spread is from the least to the greatest ratio on the device. Each part says \
-    where it was measured, and over which transport.\n";
+const HEAD: &str = "Made by `cargo xtask bench --write`: the same work on butterfs and on the kernel's btrfs, in \
+    turn, in one run. `ours` is on a backing file; `on the device` and `kernel` are on a loop device that passes the \
+    page cache of such a file (direct I/O), made and mounted with the documents' own options. A ratio is ours \
+    divided by the kernel's: below 1 we are faster where it is a time, above 1 where it is a rate. Where the work \
+    was done in several rounds, the numbers are medians, and the spread is from the least to the greatest ratio on \
+    the device. Each part says where it was measured, and over which transport.";
 
 /// Writes the section's part and its plot; the table has the medians of so many rounds.
 pub fn write(section: &Section, scale: Scale, rounds: usize, table: &Table) -> io::Result<()> {
@@ -38,10 +37,25 @@ pub fn write(section: &Section, scale: Scale, rounds: usize, table: &Table) -> i
         rounds => format!("Medians of {rounds} rounds"),
     };
     let head = format!("{} Size: {}. {rounds}. {}", section.about, scale.name, machine());
-    let part = format!("## {}\n\n{head}\n\n{plot}{table}", section.name);
-    let page = std::fs::read_to_string(FILE).unwrap_or_else(|_| HEAD.to_owned());
+    let part = format!("## {}\n\n{}\n\n{plot}{table}", section.name, wrapped(&head));
+    let page = std::fs::read_to_string(FILE).unwrap_or_else(|_| format!("# Performance\n\n{}\n", wrapped(HEAD)));
     let page = replaced(&page, section.name, &part);
     std::fs::write(FILE, replaced(&page, SUMMARY, &summary(&page)))
+}
+
+/// Running text in lines of at most 120 columns, as all documents have them.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a line");
+        if line.is_empty() || line.chars().count() + 1 + word.chars().count() <= 120 {
+            line.push_str(if line.is_empty() { "" } else { " " });
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join("\n")
 }
 
 /// The part with the summary, which stands before all others.

@@ -6,12 +6,12 @@
 //! TLS, retries and keeps connections; the device would look the same.
 
 use butterfs::{Access, BlockDevice, Builder, Device, Filesystem, Log, MemoryDevice, Mkfs};
-use std::collections::HashMap;
+use quick_cache::sync::Cache;
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Bytes that one request asks for.
 const BLOCK: u64 = 256 << 10;
@@ -23,21 +23,22 @@ const CACHED_BLOCKS: usize = 64;
 struct HttpDevice {
     server: SocketAddr,
     len: u64,
-    cache: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
+    cache: Arc<Cache<u64, Arc<Vec<u8>>>>,
     requests: Arc<AtomicU64>,
 }
 
 impl HttpDevice {
     fn connect(server: SocketAddr) -> io::Result<HttpDevice> {
         let len = request(server, "HEAD", None)?.0;
-        Ok(HttpDevice { server, len, cache: Mutex::default(), requests: Arc::default() })
+        Ok(HttpDevice { server, len, cache: Arc::new(Cache::new(CACHED_BLOCKS)), requests: Arc::default() })
     }
 
-    /// A block, from the cache if it is there. The lock is not held during the request.
+    /// A block, from the cache if it is there. Threads that want the same block wait for one request.
     fn block(&self, number: u64) -> io::Result<Arc<Vec<u8>>> {
-        if let Some(block) = self.cache.lock().unwrap().get(&number) {
-            return Ok(Arc::clone(block));
-        }
+        self.cache.get_or_insert_with(&number, || self.requested(number))
+    }
+
+    fn requested(&self, number: u64) -> io::Result<Arc<Vec<u8>>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let range = (number * BLOCK, ((number + 1) * BLOCK).min(self.len));
         let block = Arc::new(request(self.server, "GET", Some(range))?.1);
@@ -47,11 +48,6 @@ impl HttpDevice {
                 "the server sent fewer bytes than it was asked for",
             ));
         }
-        let mut cache = self.cache.lock().unwrap();
-        if cache.len() >= CACHED_BLOCKS {
-            cache.clear();
-        }
-        cache.insert(number, Arc::clone(&block));
         Ok(block)
     }
 }

@@ -86,6 +86,8 @@ pub enum ErrorKind {
     MissingDevice,
     /// The filesystem stopped writing after an earlier error.
     Stopped,
+    /// The progress callback, or another thread, cancelled the operation.
+    Cancelled,
     /// Another reason; see the errno.
     Other,
 }
@@ -233,7 +235,9 @@ impl Place {
 fn kind_of(errno: butterfs_fs::Errno) -> ErrorKind {
     use butterfs_fs::Errno;
     match errno {
-        Errno::ENOENT | Errno::ENODATA | Errno::ESTALE | Errno::ENXIO | Errno::ENODEV => ErrorKind::NotFound,
+        Errno::ENOENT | Errno::ENODATA | Errno::ESTALE | Errno::ENXIO | Errno::ENODEV | Errno::ENOTCONN => {
+            ErrorKind::NotFound
+        }
         Errno::EEXIST => ErrorKind::AlreadyExists,
         Errno::ENOTDIR => ErrorKind::NotADirectory,
         Errno::EISDIR => ErrorKind::IsADirectory,
@@ -242,7 +246,8 @@ fn kind_of(errno: butterfs_fs::Errno) -> ErrorKind {
         Errno::EPERM | Errno::EACCES => ErrorKind::PermissionDenied,
         Errno::EROFS => ErrorKind::ReadOnly,
         Errno::ENOSPC | Errno::EDQUOT => ErrorKind::NoSpace,
-        Errno::EBUSY | Errno::ETXTBSY | Errno::EAGAIN => ErrorKind::Busy,
+        Errno::EBUSY | Errno::ETXTBSY | Errno::EAGAIN | Errno::EINPROGRESS => ErrorKind::Busy,
+        Errno::ECANCELED => ErrorKind::Cancelled,
         Errno::EOPNOTSUPP | Errno::ENOSYS => ErrorKind::Unsupported,
         Errno::ELOOP => ErrorKind::TooManyLinks,
         Errno::ENAMETOOLONG | Errno::ERANGE => ErrorKind::NameTooLong,

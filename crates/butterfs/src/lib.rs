@@ -1,4 +1,5 @@
-//! btrfs in userspace: open, make, change, send, receive and check the filesystems that the Linux kernel calls btrfs.
+//! btrfs in userspace: open, make, change, maintain, send, receive and check the filesystems that the Linux kernel
+//! calls btrfs.
 //!
 //! No kernel driver, no mount and no root are needed: a program that may read and write an image file may use
 //! everything in this crate. The kernel mounts what this crate writes, and this crate opens what the kernel wrote.
@@ -33,7 +34,11 @@
 //! | subvolumes and snapshots | [`Dir::create_subvolume`], [`Dir::snapshot`], [`Filesystem::subvolumes`] |
 //! | several changes that a crash cannot separate | [`Filesystem::transaction`] |
 //! | send and receive streams | [`Filesystem::send`], [`Dir::receive`] |
-//! | verify a filesystem | [`Check`] |
+//! | verify a filesystem | [`Check`] for one that is not open, [`Filesystem::scrub`] for one that is |
+//! | space, label, UUID, the devices | [`Filesystem::usage`], [`Filesystem::info`], [`Filesystem::devices`] |
+//! | resize, add, remove or replace a device | [`Filesystem::resize_device`], [`Filesystem::add_device`], [`Filesystem::remove_device`], [`Filesystem::replace_device`] |
+//! | move chunks, convert profiles | [`Filesystem::balance`] |
+//! | give free space back to the storage | [`Filesystem::discard_free_space`] |
 //!
 //! # Guarantees
 //!
@@ -64,9 +69,11 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod balance;
 mod builder;
 mod check;
 mod device;
+mod device_set;
 mod dir;
 mod error;
 mod file;
@@ -78,6 +85,7 @@ mod open_options;
 mod read_dir;
 mod receive;
 mod resolve;
+mod scrub;
 mod send;
 mod statistics;
 mod subvolume;
@@ -85,9 +93,14 @@ mod transaction;
 mod types;
 mod xattr;
 
+pub use balance::{BalanceFilter, BalanceOutcome, BalanceProgress, BalanceRequest, BalanceState};
 pub use builder::{Builder, Compression, Log, MissingDevices, SubvolumeChoice};
 pub use check::{Check, CheckProgress, CheckReport, DataCheck, Finding, Severity};
 pub use device::Device;
+pub use device_set::{
+    DeviceInfo, DeviceSize, OldDevice, RemoveRequest, RemovedDevice, ReplaceRequest, ResizeRequest, StorageSize,
+    WorkProgress,
+};
 pub use dir::{Dir, Rename};
 pub use error::{Errno, Error, ErrorKind, Place, Result};
 pub use file::{Allocate, File};
@@ -98,11 +111,12 @@ pub use node::{Follow, Node};
 pub use open_options::{Create, OpenOptions};
 pub use read_dir::{DirEntry, ReadDir};
 pub use receive::{ReceiveError, ReceiveErrorKind, ReceiveProgress, ReceiveRequest, Received, ReceivedSubvolume};
+pub use scrub::{Damage, DamagedFile, Repair, ScrubProgress, ScrubReport, ScrubRequest, ScrubbedDevice};
 pub use send::{SendError, SendErrorKind, SendProgress, SendRequest, StreamVersion};
-pub use statistics::{DeviceInfo, FilesystemInfo, Usage};
+pub use statistics::{FilesystemInfo, Usage};
 pub use subvolume::SubvolumeInfo;
 pub use transaction::Transaction;
-pub use types::{Access, InodeId, Mode, Owner, SubvolumeId, Timestamp, Uuid};
+pub use types::{Access, DeviceId, InodeId, Mode, Owner, SubvolumeId, Timestamp, Uuid};
 
 pub use butterfs_device::{BlockDevice, MemoryDevice};
 

@@ -103,6 +103,11 @@ impl Profile {
         };
         Row::named(name).expect("the table has every profile")
     }
+
+    /// Its bit in the flags of a block group.
+    pub(crate) fn bit(self) -> u64 {
+        self.row().bit
+    }
 }
 
 /// The treatment of a filesystem or other content that is recognised on a device.

@@ -1,9 +1,10 @@
-//! The space, the properties and the devices of a filesystem.
+//! The space and the properties of a filesystem.
 
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::mkfs::Checksum;
 use crate::types::Uuid;
+use butterfs_fs::filesystem::Trim;
 use butterfs_ondisk::ChecksumKind;
 use butterfs_ondisk::items::block_group_flags as bits;
 use std::ffi::OsString;
@@ -41,24 +42,6 @@ pub struct FilesystemInfo {
     pub checksum: Checksum,
     /// The number of the last commit.
     pub generation: u64,
-}
-
-/// A device of a filesystem, and how often something went wrong on it since the filesystem was opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeviceInfo {
-    /// The device's number.
-    pub id: u64,
-    /// Its path or name.
-    pub name: String,
-    /// Reads that failed.
-    pub read_errors: u64,
-    /// Writes that failed.
-    pub write_errors: u64,
-    /// Flushes that failed.
-    pub flush_errors: u64,
-    /// Blocks that were read but are wrong.
-    pub corruption_errors: u64,
 }
 
 impl Filesystem {
@@ -101,17 +84,13 @@ impl Filesystem {
         Ok(self.shared.engine.set_label(label.as_ref())?)
     }
 
-    /// The devices that are there.
-    pub fn devices(&self) -> Vec<DeviceInfo> {
-        let all = self.shared.engine.device_stats().into_iter();
-        all.map(|(id, name, stats)| DeviceInfo {
-            id: id.get(),
-            name,
-            read_errors: stats.read_errors,
-            write_errors: stats.write_errors,
-            flush_errors: stats.flush_errors,
-            corruption_errors: stats.corruption_errors,
-        })
-        .collect()
+    /// Tells the devices which space is free (`fstrim`), in runs of at least `least` bytes, so that image files shrink
+    /// and flash storage can reuse it. Returns the bytes that the devices discarded, all copies together. By default
+    /// freed space is discarded in the background; this also reaches space that was free before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no device supports it.
+    pub fn discard_free_space(&self, least: u64) -> Result<u64> {
+        Ok(self.shared.engine.trim(&Trim { least, ..Trim::ALL }, &|| false)?)
     }
 }

@@ -69,6 +69,36 @@ impl fmt::Debug for Mode {
     }
 }
 
+/// The number of a device in its filesystem. Devices are counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId(u64);
+
+impl DeviceId {
+    /// The device with this number, as `btrfs filesystem show` prints it.
+    pub const fn new(number: u64) -> DeviceId {
+        DeviceId(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn engine(self) -> butterfs_fs::DeviceId {
+        butterfs_fs::DeviceId(self.0)
+    }
+
+    pub(crate) fn of(id: butterfs_fs::DeviceId) -> DeviceId {
+        DeviceId(id.get())
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// The id of a subvolume. It stays the same when the subvolume is renamed, and is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubvolumeId(pub(crate) u64);

@@ -50,6 +50,11 @@
 #define BUTTERFS_CHECK_DATA 1
 
 /*
+ butterfs_scrub: report damage, and write nothing.
+ */
+#define BUTTERFS_REPORT_ONLY 1
+
+/*
  butterfs_stat, butterfs_chown and others: a symbolic link at the end of the path stands for itself.
  */
 #define BUTTERFS_NOFOLLOW 1
@@ -405,6 +410,38 @@ int butterfs_check(const butterfs_device *const *devices,
                    butterfs_finding_fn found,
                    void *user,
                    uint64_t *errors);
+
+/*
+ Changes the label; durable when this returns 0.
+ */
+int butterfs_set_label(const butterfs_fs *fs, const char *label);
+
+/*
+ Resizes the device with this number (1 if there is only one) to so many bytes; UINT64_MAX: all that it has. Data
+ behind the new end moves first. Durable when this returns 0.
+ */
+int butterfs_resize_device(const butterfs_fs *fs,
+                           uint64_t id,
+                           uint64_t bytes);
+
+/*
+ Tells the devices which space is free, in runs of at least `least` bytes, so that image files shrink. `discarded`
+ gets the bytes that the devices discarded.
+ */
+int butterfs_discard_free_space(const butterfs_fs *fs,
+                                uint64_t least,
+                                uint64_t *discarded);
+
+/*
+ Verifies every block in use of an open filesystem, and repairs bad copies. `found` is called at the end for each
+ damaged place, with 1 if it cannot be repaired, "damage", and a sentence; it may be NULL. `lost` gets the number of
+ places that cannot be repaired. `flags`: BUTTERFS_REPORT_ONLY.
+ */
+int butterfs_scrub(const butterfs_fs *fs,
+                   uint32_t flags,
+                   butterfs_finding_fn found,
+                   void *user,
+                   uint64_t *lost);
 
 /*
  Attributes. `flags`: BUTTERFS_NOFOLLOW.

@@ -69,6 +69,11 @@ impl CallbackDevice {
 }
 
 impl BlockDevice for CallbackDevice {
+    /// The program has no function for it.
+    fn supports_discard(&self) -> bool {
+        false
+    }
+
     fn len(&self) -> u64 {
         self.0.len
     }

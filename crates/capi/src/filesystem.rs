@@ -3,9 +3,9 @@
 use crate::device::{self, DeviceHandle};
 use crate::error::{Failure, Outcome, code, free, object, path, store, text};
 use butterfs::{Access, Builder, Check, DataCheck, Existing, Filesystem, Log, MissingDevices, Mkfs, Severity};
-use butterfs::{SubvolumeChoice, Transaction};
+use butterfs::{DeviceId, DeviceSize, Repair, SubvolumeChoice, Transaction};
 use libc::{c_char, c_int, c_void};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::ops::Deref;
 
 /// butterfs_open: nothing may be changed.
@@ -18,6 +18,8 @@ pub const BUTTERFS_ALLOW_MISSING: u32 = 4;
 pub const BUTTERFS_OVERWRITE: u32 = 1;
 /// butterfs_check: read all data and compare it with its checksums.
 pub const BUTTERFS_CHECK_DATA: u32 = 1;
+/// butterfs_scrub: report damage, and write nothing.
+pub const BUTTERFS_REPORT_ONLY: u32 = 1;
 
 /// An open filesystem.
 pub struct FilesystemHandle(Filesystem);
@@ -184,5 +186,55 @@ pub extern "C" fn butterfs_check(
             unsafe { found(user, is_error, id.as_ptr(), sentence.as_ptr()) };
         }
         store(errors, report.errors())
+    })
+}
+
+/// Changes the label; durable when this returns 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_set_label(fs: *const FilesystemHandle, label: *const c_char) -> c_int {
+    code(|| {
+        let label = text(label).ok_or_else(|| Failure::new(libc::EINVAL, "the label is NULL"))?;
+        Ok(object(fs)?.set_label(label.to_bytes())?)
+    })
+}
+
+/// Resizes the device with this number (1 if there is only one) to so many bytes; UINT64_MAX: all that it has. Data
+/// behind the new end moves first. Durable when this returns 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_resize_device(fs: *const FilesystemHandle, id: u64, bytes: u64) -> c_int {
+    let size = if bytes == u64::MAX { DeviceSize::Max } else { DeviceSize::Bytes(bytes) };
+    code(|| Ok(object(fs)?.resize_device(DeviceId::new(id), size).run()?))
+}
+
+/// Tells the devices which space is free, in runs of at least `least` bytes, so that image files shrink. `discarded`
+/// gets the bytes that the devices discarded.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_discard_free_space(fs: *const FilesystemHandle, least: u64, discarded: *mut u64) -> c_int {
+    code(|| store(discarded, object(fs)?.discard_free_space(least)?))
+}
+
+/// Verifies every block in use of an open filesystem, and repairs bad copies. `found` is called at the end for each
+/// damaged place, with 1 if it cannot be repaired, "damage", and a sentence; it may be NULL. `lost` gets the number of
+/// places that cannot be repaired. `flags`: BUTTERFS_REPORT_ONLY.
+#[unsafe(no_mangle)]
+pub extern "C" fn butterfs_scrub(
+    fs: *const FilesystemHandle,
+    flags: u32,
+    found: butterfs_finding_fn,
+    user: *mut c_void,
+    lost: *mut u64,
+) -> c_int {
+    const KIND: &CStr = c"damage";
+    code(|| {
+        known(flags, BUTTERFS_REPORT_ONLY)?;
+        let repair = if flags & BUTTERFS_REPORT_ONLY != 0 { Repair::ReportOnly } else { Repair::Rewrite };
+        let report = object(fs)?.scrub().repair(repair).run()?;
+        for damage in report.damage() {
+            let Some(found) = found else { break };
+            let sentence = CString::new(damage.to_string()).unwrap_or_default();
+            // SAFETY: the caller gave the function for this pointer; the strings live during the call.
+            unsafe { found(user, c_int::from(!damage.is_corrected()), KIND.as_ptr(), sentence.as_ptr()) };
+        }
+        store(lost, report.devices().iter().map(|device| device.uncorrectable).sum())
     })
 }

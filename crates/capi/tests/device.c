@@ -83,6 +83,15 @@ int main(void)
     CHECK(butterfs_readlink(fs, "log", NULL, 0) == -EINVAL);
     CHECK(butterfs_close(NULL) == 0);
 
+    /* Maintenance of an open filesystem. */
+    uint64_t number = 1;
+    CHECK(butterfs_set_label(fs, "renamed") == 0);
+    CHECK(butterfs_resize_device(fs, 1, LEN / 2) == 0 && butterfs_resize_device(fs, 1, UINT64_MAX) == 0);
+    CHECK(butterfs_resize_device(fs, 7, LEN) < 0);
+    CHECK(butterfs_scrub(fs, 2, NULL, NULL, &number) == -EINVAL);
+    CHECK(butterfs_scrub(fs, BUTTERFS_REPORT_ONLY, NULL, NULL, &number) == 0 && number == 0);
+    CHECK(butterfs_discard_free_space(fs, 0, &number) == -EOPNOTSUPP);
+
     /* A device that fails ends writing, and the error arrives here. */
     CHECK(butterfs_sync(fs) == 0);
     fails = 1;

@@ -11,13 +11,15 @@ use butterfs_ondisk::Superblock;
 use butterfs_tree::{BlockIdentity, Node, NodePtr, check_block};
 use butterfs_volume::Volume;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use quick_cache::unsync::Cache;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Findings that are kept; more are only counted.
 pub const MAX_FINDINGS: usize = 10_000;
+/// Nodes in the cache at most, whatever its size in bytes: its tables are allocated by this number.
+const MOST_CACHED: usize = 1 << 20;
 
 /// The record of a good block.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +31,11 @@ pub(crate) struct Seen {
     pub is_reloc: bool,
 }
 
-#[derive(Default)]
 struct Blocks {
     /// Promises about blocks that were not kept, so that each is told once.
     failed: HashSet<(u64, u64, u8)>,
-    /// Nodes above the leaves.
-    cache: FxHashMap<u64, Arc<Node>>,
+    /// Nodes above the leaves, at most `Options::cache_bytes` of them.
+    cache: Cache<u64, Arc<Node>>,
 }
 
 #[derive(Default)]
@@ -82,7 +83,9 @@ impl<'a> Session<'a> {
             ignores_checksums: false,
             writable: true,
         };
-        let (blocks, sink) = (Mutex::default(), Mutex::new(sink));
+        let nodes = options.cache_bytes / u64::from(identity.nodesize.max(1));
+        let cache = Cache::new(usize::try_from(nodes).unwrap_or(usize::MAX).clamp(1, MOST_CACHED));
+        let (blocks, sink) = (Mutex::new(Blocks { failed: HashSet::new(), cache }), Mutex::new(sink));
         let (stage, blocks_read, data_read, done, due) = Default::default();
         let verified = BlockSet::new(identity.sectorsize.into());
         Session {
@@ -226,11 +229,7 @@ impl<'a> Session<'a> {
     }
 
     fn keep(&self, node: &Arc<Node>) {
-        let mut blocks = self.blocks.lock();
-        if (blocks.cache.len() as u64 + 1) * self.nodesize() > self.options.cache_bytes {
-            blocks.cache.clear();
-        }
-        blocks.cache.insert(node.at().get(), node.clone());
+        self.blocks.lock().cache.insert(node.at().get(), node.clone());
     }
 }
 

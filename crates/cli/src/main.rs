@@ -16,6 +16,7 @@ mod error;
 mod names;
 mod open_filesystem;
 mod output;
+mod progress;
 mod report;
 mod space;
 mod streams;

@@ -38,45 +38,63 @@ pub struct ImageArgument {
     pub image: Option<PathBuf>,
 }
 
-/// The images that `--image` names: all devices of one filesystem.
+/// The images that `--image` names: the devices of one filesystem.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct ImagesArgument {
-    /// Work on this image or device, which is not mounted; of a filesystem on several give all, each with --image
-    #[arg(long, value_name = "IMAGE")]
-    pub image: Vec<PathBuf>,
-    /// With --image: change the filesystem although some of its devices are not given
-    #[arg(long, requires = "image")]
-    pub degraded: bool,
+    /// Work on this image or device, which is not mounted; of a filesystem on several devices name each
+    #[arg(long = "image", value_name = "IMAGE")]
+    pub images: Vec<PathBuf>,
 }
 
-impl ImagesArgument {
+/// The same for commands that change the set of devices.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct WritableImagesArgument {
+    #[command(flatten)]
+    argument: ImagesArgument,
+    /// With --image: change the filesystem although some of its devices are not given
+    #[arg(long, requires = "images")]
+    degraded: bool,
+}
+
+impl WritableImagesArgument {
     /// The filesystem on the images, opened for writing, or the mount that `path` is on.
     pub fn open(&self, path: Option<&Path>) -> Result<OpenFilesystem, CliError> {
-        match (path, &self.image[..]) {
+        match (path, self.images()) {
             (Some(path), []) => mounted(path),
             (None, []) => Err(CliError::usage("a directory of a mount is needed, or images with --image")),
             (Some(_), _) => Err(CliError::usage("either a directory of a mount or images with --image, not both")),
-            (None, images) => open_images(images, self.degraded).map(OpenFilesystem::Image),
+            (None, images) => {
+                let incomplete = "give all of its devices, each with --image, or do without the missing ones with \
+                                  --degraded";
+                let filesystem = open_images(images, Intent::Change, self.degraded, incomplete)?;
+                filesystem.notes().iter().for_each(|note| report::warn(note));
+                Ok(OpenFilesystem::Image(filesystem))
+            }
         }
+    }
+
+    /// The images; none if a mount is meant.
+    pub fn images(&self) -> &[PathBuf] {
+        &self.argument.images
     }
 }
 
-fn open_images(images: &[PathBuf], degraded: bool) -> Result<Filesystem, CliError> {
-    let open = |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> {
-        Ok(Arc::new(FileDevice::open(path, &FileOptions::read_write())?))
-    };
+/// Opens the filesystem on these devices. `incomplete` is the hint if some are missing.
+fn open_images(images: &[PathBuf], intent: Intent, degraded: bool, incomplete: &str) -> Result<Filesystem, CliError> {
+    let read_only = intent == Intent::Look;
+    let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
+    let open =
+        |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> { Ok(Arc::new(FileDevice::open(path, &file)?)) };
     let devices = images.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let options = Options { subvolume: Subvolume::Id(TreeId::FS), degraded, ..Options::default() };
-    let filesystem = Filesystem::open(devices, options, Env::system()).map_err(|error| {
+    let subvolume = Subvolume::Id(TreeId::FS);
+    let options = Options { read_only, no_log_replay: read_only, degraded, subvolume, ..Options::default() };
+    Filesystem::open(devices, options, Env::system()).map_err(|error| {
         let failed = CliError::failed(format!("{}: {error}", images[0].display()));
         match error {
-            butterfs_fs::Error::Incomplete(_) => failed
-                .hint("give all of its devices, each with --image, or do without the missing ones with --degraded"),
+            butterfs_fs::Error::Incomplete(_) => failed.hint(incomplete),
             _ => failed,
         }
-    })?;
-    filesystem.notes().iter().for_each(|note| report::warn(note));
-    Ok(filesystem)
+    })
 }
 
 /// See the [module](self).
@@ -197,21 +215,8 @@ fn open_path(path: &Path) -> io::Result<OwnedFd> {
 
 /// The filesystem on these devices; some may be missing where it is only looked at.
 pub fn images_for(paths: &[PathBuf], intent: Intent) -> Result<OpenFilesystem, CliError> {
-    let read_only = intent == Intent::Look;
-    let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
-    let open =
-        |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> { Ok(Arc::new(FileDevice::open(path, &file)?)) };
-    let devices = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let options = Options {
-        read_only,
-        no_log_replay: read_only,
-        degraded: read_only,
-        subvolume: Subvolume::Id(TreeId::FS),
-        ..Options::default()
-    };
-    let filesystem = Filesystem::open(devices, options, Env::system())
-        .map_err(|error| CliError::failed(format!("{}: {error}", paths[0].display())))?;
-    Ok(OpenFilesystem::Image(filesystem))
+    let incomplete = "give all of its devices, each with --image";
+    open_images(paths, intent, intent == Intent::Look, incomplete).map(OpenFilesystem::Image)
 }
 
 /// The failure to get at a path.

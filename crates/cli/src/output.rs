@@ -55,6 +55,14 @@ pub fn json<T: Serialize>(out: &mut dyn Write, name: &str, result: &T) -> Result
     Ok(writeln!(out, "{text}")?)
 }
 
+/// Refuses JSON for a call that changes something and shows nothing.
+pub fn must_be_text(format: Format) -> Result<(), CliError> {
+    match format {
+        Format::Text => Ok(()),
+        Format::Json => Err(CliError::failed("output format json is unsupported for this command")),
+    }
+}
+
 /// Options for the unit of sizes, in their long form.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub struct Units {

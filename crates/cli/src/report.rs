@@ -46,10 +46,3 @@ pub fn error(sentence: &str) {
 pub fn line(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
-
-/// Replaces the last line of a terminal, or clears it.
-pub fn status(text: &str) {
-    let mut err = std::io::stderr().lock();
-    let _ = write!(err, "\r\x1b[K{text}");
-    let _ = err.flush();
-}

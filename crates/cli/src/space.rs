@@ -2,7 +2,7 @@
 //! called.
 
 use crate::error::CliError;
-use crate::open_filesystem::{self, Intent, OpenFilesystem, plain};
+use crate::open_filesystem::{self, ImagesArgument, Intent, OpenFilesystem, plain};
 use crate::report;
 use butterfs_control::question::{DescribeFilesystem, ListChunks, ListMembers};
 use butterfs_control::{Ask, ChunkRecord, FilesystemRecord, MemberRecord};
@@ -13,14 +13,6 @@ use std::path::{Path, PathBuf};
 
 /// The name of a missing device.
 const MISSING: &str = "missing";
-
-/// The devices that `--image` names.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct ImagesArgument {
-    /// Work on this image or device, which is not mounted; of a filesystem on several devices name each
-    #[arg(long = "image", value_name = "IMAGE")]
-    pub images: Vec<PathBuf>,
-}
 
 impl ImagesArgument {
     /// The filesystems that are meant: the images, or each of the paths.

@@ -1,8 +1,10 @@
 //! Rules for every command: help, version, exit codes, closed outputs, and that the README tells the truth.
 
 mod common;
+mod listings;
 
 use common::{butterfs, butterfs_ok, ran};
+use listings::{LISTINGS, OTHERS};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -89,12 +91,38 @@ fn the_readme_lists_every_command_and_no_other() {
     let readme = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let rows = readme.lines().filter(|line| line.starts_with("| `butterfs "));
     let mut listed: Vec<String> = rows.flat_map(commands_in_row).collect();
+    listed.sort();
+    assert_eq!(listed, present());
+}
+
+/// Every command that is no group of others, sorted.
+fn present() -> Vec<String> {
     let commands = commands();
     let is_group =
         |command: &Vec<String>| commands.iter().any(|other| other.len() > command.len() && other.starts_with(command));
     let mut present: Vec<String> =
         commands.iter().filter(|command| !is_group(command)).map(|words| words.join(" ")).collect();
-    listed.sort();
     present.sort();
-    assert_eq!(listed, present);
+    present
+}
+
+/// Each command prints JSON, as `docs/json.md` says, or stands in the table of those that have nothing to list.
+#[test]
+fn every_listing_has_json() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let document = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for (command, _, key) in LISTINGS {
+        assert!(document.contains(&format!("| `{command}` | `{key}` |")), "docs/json.md does not describe '{command}'");
+    }
+    let others = OTHERS.iter().flat_map(|(_, commands)| commands.iter().copied());
+    let mut known: Vec<&str> = LISTINGS.iter().map(|(command, ..)| *command).chain(others.clone()).collect();
+    known.sort();
+    assert_eq!(known, present());
+    for command in others {
+        let words: Vec<&str> = command.split(' ').collect();
+        let help = butterfs_ok(&[&words[..], &["--help"]].concat());
+        let arguments = if help.contains("<") { &["/nowhere"; 3][..] } else { &[] };
+        let refused = butterfs(&[&["--format", "json"], &words[..], arguments].concat());
+        assert!(refused.code != Some(0) && refused.stdout.is_empty(), "{command}: {refused:?}");
+    }
 }

@@ -25,7 +25,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const USER: u32 = 54321;
 
@@ -254,9 +254,12 @@ fn a_killed_server_lets_go_of_its_image() {
     let mut hostile = Hostile::mount(bed.scratch.folder("hostile"));
     hostile.attack(&socket(&bed).0, "unread");
     bed.kill();
+    let began = Instant::now();
     butterfs_ok(&["check", text(&bed.image)]);
     bed.mount_ok("rw");
     butterfs_ok(&["umount", text(&bed.at)]);
+    // Its server ends after 100 s, and then everybody goes on.
+    assert!(began.elapsed() < Duration::from_secs(60), "nobody waits for the hostile filesystem");
     drop(hostile);
 }
 

@@ -1,10 +1,13 @@
 //! The command beside other programs: systemd, umount(8), fsck(8), shells, and readers of JSON.
 
 mod common;
+#[allow(dead_code)] // another test uses the rest
+mod listings;
 #[allow(dead_code)] // the other tests need more of it
 mod mounted;
 
 use common::{butterfs, butterfs_ok};
+use listings::LISTINGS;
 use mounted::{Bed, eventually, text};
 use serde_json::Value;
 use std::os::unix::fs::symlink;
@@ -107,4 +110,26 @@ fn listings_are_json_where_it_is_asked_for() {
         !butterfs_ok(&["subvolume", "list", "--image", image, "/"]).contains("other"),
         "refused before anything is done"
     );
+    let all = |on: &'static str| LISTINGS.iter().filter(move |(_, arguments, _)| arguments.contains(on));
+    bed.mount_ok("rw");
+    std::fs::write(bed.path("file"), vec![7; 1 << 20]).expect("there is room");
+    butterfs_ok(&["filesystem", "mkswapfile", "-s", "1m", text(&bed.path("swap"))]);
+    all("{at}").for_each(|listing| must_be_a_document(listing, &bed, ""));
+    bed.umount_ok();
+    let extents = json(&["filesystem", "extents", "--image", image, "/file"]);
+    let address = extents["filesystem-extents"][0]["address"].to_string();
+    all("{image}").for_each(|listing| must_be_a_document(listing, &bed, &address));
+}
+
+/// Exit codes may tell of a state, such as a balance that is not there.
+fn must_be_a_document((command, arguments, key): &(&str, &str, &str), bed: &Bed, address: &str) {
+    let arguments = arguments.replace("{image}", text(&bed.image)).replace("{at}", text(&bed.at));
+    let arguments = arguments.replace("{address}", address);
+    let words: Vec<&str> =
+        ["--format", "json"].into_iter().chain(command.split(' ')).chain(arguments.split(' ')).collect();
+    let ran = butterfs(&words);
+    let document: Value =
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{command}: {error}: {ran:?}"));
+    assert_eq!(document["__header"]["version"], "1", "{command}");
+    assert!(document.get(key).is_some() && document.as_object().is_some_and(|keys| keys.len() == 2), "{document}");
 }

@@ -412,7 +412,7 @@ questions! {
     } -> Record = DeviceRecord;
     /// How the filesystem and its devices are.
     GetHealth {} -> Record = HealthRecord;
-    /// The devices and their sizes.
+    /// The devices and their sizes. [`ListMembers`] says more; this one stays because the numbers of questions do.
     ListDevices {} -> Record = DeviceSize;
     /// Gives a device another size. The answer says from time to time how far that is.
     ResizeDevice {

@@ -5,6 +5,9 @@
 //! 2. Dirty nodes (of the running generation) and nodes that are being written are never evicted.
 //! 3. A shared `Arc<Node>` never changes: [`NodeCache::edit`] copies the node first when somebody else holds it.
 //!
+//! The cache is our own: a general one (quick_cache) knows no nodes that are dirty, being written or held, its locks
+//! are none that the tests can schedule, and it cannot give up nodes by their age.
+//!
 //! It does not know trees, locks or transactions: who edits an address has the right to.
 
 use crate::error::{Error, Result};

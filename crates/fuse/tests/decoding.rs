@@ -3,6 +3,7 @@
 use butterfs_fuse::protocol::request::{DecodeError, opcode};
 use butterfs_fuse::protocol::wire::*;
 use butterfs_fuse::protocol::{Operation, Request};
+use butterfs_testkit::rng::Rng;
 use zerocopy::IntoBytes;
 
 /// A request with a right header around `body`.
@@ -92,25 +93,13 @@ fn extensions_are_no_part_of_the_data() {
     assert!(matches!(Request::decode(&bytes).unwrap().operation, Operation::Create { name: b"n", .. }));
 }
 
-/// Marsaglia's xorshift: the same numbers in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 #[test]
 fn random_bytes_neither_panic_nor_hang() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::new(1);
     let (mut decoded, mut refused) = (0, 0);
     for _ in 0..200_000 {
-        let body: Vec<u8> = (0..random.next() % 160).map(|_| random.next() as u8 & 0x83).collect();
-        let bytes = request((random.next() % 60) as u32, &body);
+        let body: Vec<u8> = (0..random.bits() % 160).map(|_| random.bits() as u8 & 0x83).collect();
+        let bytes = request((random.bits() % 60) as u32, &body);
         match Request::decode(&bytes) {
             Ok(request) => {
                 decoded += 1;

@@ -82,6 +82,11 @@ struct PythonDevice {
 }
 
 impl BlockDevice for PythonDevice {
+    /// The program has no function for it.
+    fn supports_discard(&self) -> bool {
+        false
+    }
+
     fn len(&self) -> u64 {
         self.size
     }

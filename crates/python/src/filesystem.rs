@@ -7,7 +7,8 @@ use crate::error::raised;
 use crate::streams::{self, Sending};
 use crate::values::{Subvolume, Usage};
 use butterfs::{
-    Access, Builder, Compression, Existing, Log, MissingDevices, Mkfs, Owner, SubvolumeChoice, SubvolumeId,
+    Access, Builder, Compression, DeviceId, DeviceSize, Existing, Log, MissingDevices, Mkfs, Owner, Repair,
+    SubvolumeChoice, SubvolumeId,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -135,6 +136,34 @@ impl Filesystem {
     /// The space of the filesystem.
     fn usage(&self, py: Python<'_>) -> PyResult<Usage> {
         self.work(py, |filesystem| Ok(filesystem.usage().into()))
+    }
+
+    /// Changes the label; durable when this returns.
+    fn set_label(&self, py: Python<'_>, label: OsString) -> PyResult<()> {
+        self.work(py, |filesystem| filesystem.set_label(label.as_encoded_bytes()))
+    }
+
+    /// Resizes a device, by its number, to so many bytes, or to all that it has. Data behind the new end moves first.
+    #[pyo3(signature = (size=None, *, device=1))]
+    fn resize(&self, py: Python<'_>, size: Option<u64>, device: u64) -> PyResult<()> {
+        let size = size.map_or(DeviceSize::Max, DeviceSize::Bytes);
+        self.work(py, |filesystem| filesystem.resize_device(DeviceId::new(device), size).run())
+    }
+
+    /// Tells the devices which space is free, in runs of at least `least` bytes, so that image files shrink. Returns
+    /// the bytes that they discarded.
+    #[pyo3(signature = (least=0))]
+    fn discard_free_space(&self, py: Python<'_>, least: u64) -> PyResult<u64> {
+        self.work(py, |filesystem| filesystem.discard_free_space(least))
+    }
+
+    /// Verifies every block in use, and repairs bad copies unless `repair` is False. Returns a sentence for each
+    /// damaged place.
+    #[pyo3(signature = (*, repair=true))]
+    fn scrub(&self, py: Python<'_>, repair: bool) -> PyResult<Vec<String>> {
+        let repair = if repair { Repair::Rewrite } else { Repair::ReportOnly };
+        let report = self.work(py, |filesystem| filesystem.scrub().repair(repair).run())?;
+        Ok(report.damage().iter().map(ToString::to_string).collect())
     }
 
     /// All subvolumes by id, the top level included.

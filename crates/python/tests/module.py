@@ -63,6 +63,20 @@ def attributes():
         raises(ValueError, lambda: file.read(1, 0))
 
 
+def an_open_filesystem_is_maintained():
+    with butterfs.make(butterfs.Device.memory(1 << 30)) as filesystem:
+        filesystem.root.write("file", b"x" * 100000)
+        filesystem.set_label("other")
+        assert filesystem.label == "other"
+        filesystem.resize(512 << 20)
+        assert filesystem.usage().total == 512 << 20
+        filesystem.resize()
+        assert raises(butterfs.Error, lambda: filesystem.resize(1 << 30, device=2)).kind == "NotFound"
+        assert filesystem.scrub() == [] and filesystem.scrub(repair=False) == []
+        assert filesystem.discard_free_space() > 0
+        assert filesystem.root.read("file") == b"x" * 100000
+
+
 def exceptions_in_callbacks_arrive():
     class Boom(Exception):
         pass
@@ -157,6 +171,7 @@ for test in [
     errors_are_os_errors,
     names_are_bytes,
     attributes,
+    an_open_filesystem_is_maintained,
     exceptions_in_callbacks_arrive,
     threads_do_not_block_each_other,
     the_types_are_those_of_the_module,

@@ -1,11 +1,13 @@
 //! The engine in a test: making and opening filesystems on files and in memory.
 
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
+use butterfs_fs::env::{Source, Time};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{Env, Filesystem, Options};
 use butterfs_ondisk::ChecksumKind;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// One way of storing, for filesystems that we make.
@@ -65,4 +67,31 @@ pub fn open(image: &Path, options: Options) -> Filesystem {
 /// Options under which caches are too small and commits come often, so that what is rare happens all the time.
 pub fn tight() -> Options {
     Options { commit_interval_secs: 1, node_cache_bytes: 2 << 20, dirty_data_bytes: 1 << 20, ..Options::default() }
+}
+
+/// An environment without threads, whose clock ticks once for every look at it.
+pub fn quiet_env() -> Env {
+    Env::new(Clock(AtomicU64::new(0)))
+}
+
+struct Clock(AtomicU64);
+
+impl Source for Clock {
+    fn now(&self) -> Time {
+        let tick = self.0.fetch_add(1, Ordering::Relaxed);
+        Time { sec: 1_700_000_000 + (tick / 1000) as i64, nsec: (tick % 1000) as u32 }
+    }
+
+    fn random(&self) -> [u8; 16] {
+        let tick = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        u128::from(tick).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes()
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn background(&self) -> bool {
+        false
+    }
 }

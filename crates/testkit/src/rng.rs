@@ -1,13 +1,19 @@
-//! A small deterministic random source: the same seed gives the same numbers on every machine, forever.
+//! The random source of all tests: the same seed gives the same numbers on every machine, forever.
 //!
-//! SplitMix64. Good enough to choose operations and to fill files; not for keys.
+//! SplitMix64 of the crate `rand_xoshiro`, whose sequence a test pins, because seeds are written down in tests and
+//! documents. Good enough to choose operations and to fill files; not for keys.
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 use std::sync::Arc;
+
+/// The step of the generator's state.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The state of the source.
 #[derive(Clone, Debug)]
 pub struct Rng {
-    state: u64,
+    state: SplitMix64,
     /// Bytes that numbers follow from, in place of the state, and how many were used.
     tape: Option<(Arc<[u8]>, usize)>,
 }
@@ -15,28 +21,27 @@ pub struct Rng {
 impl Rng {
     /// A source whose numbers follow from `seed` alone.
     pub fn new(seed: u64) -> Rng {
-        Rng { state: seed, tape: None }
+        Rng { state: SplitMix64::from_seed(seed.to_le_bytes()), tape: None }
     }
 
     /// A source whose numbers follow from two bytes each, and from their place behind the end: so a fuzzer that changes
     /// one byte changes one choice.
     pub fn from_bytes(bytes: &[u8]) -> Rng {
-        Rng { state: 0, tape: Some((bytes.into(), 0)) }
+        Rng { tape: Some((bytes.into(), 0)), ..Rng::new(0) }
     }
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
+        let own = self.state.next_u64();
         if let Some((tape, used)) = &mut self.tape
             && let Some(pair) = tape.get(*used..*used + 2)
         {
-            z = u64::from(u16::from_le_bytes([pair[0], pair[1]])).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             *used += 2;
+            // The first number of a source whose state is this many steps of the generator further.
+            let steps = u64::from(u16::from_le_bytes([pair[0], pair[1]]));
+            return SplitMix64::from_seed(steps.wrapping_mul(STEP).to_le_bytes()).next_u64();
         }
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        own
     }
 
     /// A number below `end`, which is not zero.

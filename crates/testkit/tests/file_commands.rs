@@ -30,14 +30,9 @@ fn words(len: usize) -> Vec<u8> {
 }
 
 fn noise(len: usize) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
+    let mut bytes = vec![0; len];
+    butterfs_testkit::rng::Rng::new(1).fill(&mut bytes);
+    bytes
 }
 
 fn on_mount(at: &Path) -> Vec<(&'static str, Vec<u8>)> {

@@ -85,14 +85,9 @@ fn chunk_of(profile: &Profile, stripes: usize) -> Chunk {
 
 /// Bytes that differ from place to place and from seed to seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
+    let mut bytes = vec![0; len];
+    butterfs_testkit::rng::Rng::new(seed).fill(&mut bytes);
+    bytes
 }
 
 /// A superblock that obeys every rule, of a filesystem with `devices` devices of `total_bytes` each.

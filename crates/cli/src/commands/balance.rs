@@ -10,7 +10,7 @@ use clap::Subcommand;
 use std::io::Write;
 
 subcommands! {
-    /// Move what lies in chunks, to make them compact or to give them another profile
+    /// Move the content of chunks, to make them compact or to convert their profile
     Group {
         Start(start::Args),
         Pause(state::Pause),

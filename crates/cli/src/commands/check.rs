@@ -11,6 +11,9 @@ pub use helper::Helper;
 use super::Run;
 use super::inspect_internal::number;
 use crate::error::{CliError, FAILED};
+use crate::output::{self, Format};
+use crate::progress::{Progress as Bar, Unit};
+use crate::report;
 use butterfs_check::finding::json_text;
 use butterfs_check::{Options, Progress, Report, Severity, Stage, check};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
@@ -60,10 +63,16 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(mut self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         if self.repair.is_asked() {
+            output::must_be_text(format)?;
             let voice = Voice { json: self.json, quiet: self.quiet };
             return self.repair.run(out, &self.devices, self.options(), voice);
         }
+        self.json |= format == Format::Json;
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for path in &self.devices {
             let patient = FileOptions { wait: PATIENCE, ..FileOptions::read_only() };
@@ -79,9 +88,10 @@ impl Run for Args {
             writeln!(out, "Opening filesystem to check...")?;
         }
         let report = self.judge(out, devices, &options)?;
-        match self.json {
-            true => print_json(out, &report)?,
-            false => self.print(out, &report)?,
+        match (format, self.json) {
+            (Format::Json, _) => output::json(out, "check", &value(&report)?)?,
+            (Format::Text, true) => writeln!(out, "{}", object(&report))?,
+            (Format::Text, false) => self.print(out, &report)?,
         }
         out.flush()?;
         if report.is_clean() { Ok(()) } else { Err(CliError::Reported { code: FAILED }) }
@@ -127,35 +137,30 @@ impl Args {
                 };
                 check(devices, options, &tell)
             });
-            let told: Result<(), CliError> = receiver.iter().try_for_each(|progress| self.tell(out, progress, start));
+            let mut shown = if self.quiet || self.json { Bar::none() } else { Bar::new("", Unit::Permille) };
+            let mut tell = |progress| self.tell(out, progress, start, &mut shown);
+            let told: Result<(), CliError> = receiver.iter().try_for_each(&mut tell);
             let report = judge.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            self.clear_line();
             told.map(|()| report)
         })
     }
 
-    fn tell(&self, out: &mut dyn Write, progress: Progress, start: Instant) -> Result<(), CliError> {
+    /// On a terminal the time left is that of the stage.
+    fn tell(&self, out: &mut dyn Write, progress: Progress, start: Instant, shown: &mut Bar) -> Result<(), CliError> {
         if progress.begins {
             let number = Stage::ALL.iter().position(|stage| *stage == progress.stage).map_or(0, |at| at + 1);
-            self.clear_line();
             if !self.json && !self.quiet {
-                writeln!(out, "[{number}/{}] {}", Stage::ALL.len(), progress.stage.title())?;
+                let title = progress.stage.title();
+                shown.above(|| writeln!(out, "[{number}/{}] {title}", Stage::ALL.len()).and_then(|()| out.flush()))?;
             }
-        } else if self.progress || (std::io::stderr().is_terminal() && !self.quiet && !self.json) {
-            let (line, mut stderr) = (line(&progress, start.elapsed()), std::io::stderr());
-            let (begin, end) = if stderr.is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
-            // Progress that cannot be shown is no failure of the check.
-            let _ = write!(stderr, "{begin}{line}{end}").and_then(|()| stderr.flush());
+            shown.restart();
+        } else if self.progress && !std::io::stderr().is_terminal() {
+            report::line(&line(&progress, start.elapsed()));
+        } else {
+            shown.say(format!(", {}", line(&progress, start.elapsed())));
+            shown.at(progress.percent.map_or(0, |percent| u64::from(percent) * 10), Some(1000));
         }
         Ok(())
-    }
-
-    /// Takes the progress line away, so that what follows begins at its beginning.
-    fn clear_line(&self) {
-        let mut stderr = std::io::stderr();
-        if stderr.is_terminal() && !self.quiet && !self.json {
-            let _ = write!(stderr, "\r\x1b[K").and_then(|()| stderr.flush());
-        }
     }
 
     fn print(&self, out: &mut dyn Write, report: &Report) -> Result<(), CliError> {
@@ -194,18 +199,21 @@ fn line(progress: &Progress, elapsed: Duration) -> String {
     format!("{}: {percent}{} blocks, {rate:.0} per second{data}", progress.stage.title(), progress.blocks)
 }
 
-fn print_json(out: &mut dyn Write, report: &Report) -> Result<(), CliError> {
+fn object(report: &Report) -> String {
     let findings: Vec<String> = report.findings.iter().map(|finding| finding.to_json()).collect();
     let notes: Vec<String> = report.notes.iter().map(|note| json_text(note)).collect();
     let fsid = uuid::Uuid::from_bytes(report.fsid);
     let Report { errors, warnings, bytes_used, .. } = report;
-    writeln!(
-        out,
+    format!(
         "{{\"fsid\":\"{fsid}\",\"clean\":{},\"errors\":{errors},\"warnings\":{warnings},\"bytes_used\":{bytes_used},\
          \"findings\":[{}],\"notes\":[{}]}}",
         report.is_clean(),
         findings.join(","),
         notes.join(",")
-    )?;
-    Ok(())
+    )
+}
+
+/// The same object as a value.
+fn value(report: &Report) -> Result<serde_json::Value, CliError> {
+    serde_json::from_str(&object(report)).map_err(|error| CliError::failed(error.to_string()))
 }

@@ -9,7 +9,7 @@ use butterfs_control::question::{Dedupe, MOST_DEDUPED};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Let files share what is equal in them.
+/// Let files share equal content.
 ///
 /// TARGET gets the extents of SOURCE where both hold the same bytes, which are compared while nobody can write to
 /// either; what differs stays as it is. The exit code is 0 whether something differs or not.

@@ -2,18 +2,18 @@
 
 mod add;
 mod block_devices;
-mod progress;
 mod ready;
 mod remove;
 mod scan;
 mod stats;
 mod usage;
 
-pub use progress::show;
 pub use remove::device_name;
 
 use super::{Run, subcommands};
 use crate::error::CliError;
+use crate::progress::Progress;
+use butterfs_control::WorkProgress;
 use clap::Subcommand;
 use std::io::Write;
 
@@ -27,4 +27,11 @@ subcommands! {
         Stats(stats::Args),
         Usage(usage::Args),
     }
+}
+
+/// Shows the progress of work on devices.
+pub fn show(progress: &mut Progress, work: WorkProgress) -> Result<(), CliError> {
+    let WorkProgress { done_bytes, total_bytes } = work;
+    progress.at(done_bytes.min(total_bytes), Some(total_bytes));
+    Ok(())
 }

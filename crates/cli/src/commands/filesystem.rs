@@ -17,7 +17,7 @@ use clap::Subcommand;
 use std::io::Write;
 
 subcommands! {
-    /// Work on a filesystem as a whole, or on how files lie in it
+    /// Show and change a filesystem as a whole, and the layout of its files
     Group {
         Defragment(defragment::Args),
         Df(df::Args),

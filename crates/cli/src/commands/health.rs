@@ -5,6 +5,7 @@ use super::scrub::summary;
 use crate::args::pretty_size;
 use crate::error::CliError;
 use crate::open_filesystem::{self, plain};
+use crate::output::{self, Format};
 use butterfs_control::question::GetHealth;
 use butterfs_control::{Health, HealthRecord};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ const DEGRADED: u8 = 3;
 /// The exit code of one that has lost something, or does not work.
 const FAULTED: u8 = 4;
 
-/// Say how a mounted filesystem and its devices are, and what to do.
+/// Show the state of a mounted filesystem and its devices, with advice.
 ///
 /// Exit codes: 0 everything is as it should be, 1 it cannot be asked, 3 something needs attention, 4 something is lost
 /// or does not work.
@@ -40,11 +41,15 @@ fn word(state: Health) -> &'static str {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = open_filesystem::mounted(&self.path)?;
         let health = opened.ask_one("cannot ask how the filesystem is", plain(GetHealth {}))?;
         opened.close()?;
-        if self.json {
-            super::scrub::print_json(out, "health", &value(&health))?;
+        if self.json || format == Format::Json {
+            output::json(out, "health", &value(&health))?;
         } else {
             print(out, &health)?;
         }

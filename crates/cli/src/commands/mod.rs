@@ -25,7 +25,7 @@ pub mod subvolume;
 pub mod umount;
 
 use crate::error::CliError;
-use crate::output::Format;
+use crate::output::{self, Format};
 use clap::{Parser, Subcommand};
 use std::io::Write;
 
@@ -40,10 +40,8 @@ pub trait Run {
     where
         Self: Sized,
     {
-        match format {
-            Format::Text => self.run(out),
-            Format::Json => Err(CliError::failed("output format json is unsupported for this command")),
-        }
+        output::must_be_text(format)?;
+        self.run(out)
     }
 }
 

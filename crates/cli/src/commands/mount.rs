@@ -20,6 +20,7 @@ use super::Run;
 use crate::args;
 use crate::error::{CliError, os_message};
 use crate::names::PROXY;
+use crate::output::{self, Format};
 use crate::report;
 use butterfs_device::FileDevice;
 use butterfs_fs::{DiscardMode, Env, Errno, Filesystem, InodeId, Options, SetAttr, Subvolume, TreeId};
@@ -72,11 +73,15 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         match (self.show, self.paths.len()) {
-            (true, 1) => return show::show(&self.paths[0], out),
+            (true, 1) => return show::show(&self.paths[0], format, out),
             (true, _) => return Err(CliError::usage("--show takes a mount point and nothing else".to_owned())),
             (false, 1) => return Err(CliError::usage("give a device and a directory to mount it on".to_owned())),
-            (false, _) => {}
+            (false, _) => output::must_be_text(format)?,
         }
         let options = MountOptions::parse(self.options.iter().map(String::as_str)).map_err(CliError::usage)?;
         if options.remount {

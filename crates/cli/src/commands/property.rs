@@ -9,6 +9,7 @@ use crate::open_filesystem::{
 use crate::output::{self, Format};
 use butterfs_control::{ReadOnly, question};
 use clap::{Subcommand, ValueEnum};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -265,8 +266,19 @@ pub struct ListArgs {
 
 impl Run for ListArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.object.image.open(&self.object.object, Intent::Look)?;
-        for (name, _, about) in self.object.properties(&mut opened)? {
+        let properties = self.object.properties(&mut opened)?;
+        if format == Format::Json {
+            let described: Vec<_> =
+                properties.iter().map(|(name, _, about)| json!({ "name": name, "description": about })).collect();
+            output::json(out, "property-list", &described)?;
+            return opened.close();
+        }
+        for (name, _, about) in properties {
             writeln!(out, "{name:<20}{about}")?;
         }
         opened.close()

@@ -1,21 +1,22 @@
 //! `butterfs receive`.
 
 mod dump;
-mod progress;
 
 use super::Run;
+use crate::args::pretty_size;
 use crate::error::{CliError, os_message};
 use crate::open_filesystem::{ImageArgument, Intent, about, cannot_access};
+use crate::progress::{Progress, Unit};
 use crate::report;
 use crate::streams::receiving;
 use butterfs_control::question::{EncodedData, ReceiveSubvolumes, ReceivedStreams};
 use butterfs_control::{ReceiveStatus, ReceiveSummary};
 use butterfs_send::apply::{self, Directory, Options, ReceiveReport, ReceiveReporter, StreamTarget, Summary};
-use progress::Progress;
 use std::fs::File;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 const AFTER_HELP: &str = "\
 While it is received a subvolume is called NAME.partial; it gets its name when it is complete, is read-only, and knows \
@@ -48,7 +49,7 @@ pub struct Args {
     /// Stop after the first end command, not at the end of the file
     #[arg(short = 'e')]
     first_stream_only: bool,
-    /// Stop after this many errors; 0 means never. What has errors is never completed
+    /// Stop after this many errors; 0 means never. A subvolume with errors is never completed
     #[arg(short = 'E', long, value_name = "N", default_value_t = 1)]
     max_errors: u64,
     /// Write compressed data decompressed
@@ -122,7 +123,7 @@ impl Args {
             max_errors: self.max_errors,
             verbosity: self.verbosity(),
         });
-        let mut teller = Teller { progress: Progress::new(self.quiet, len), out, written: Ok(()) };
+        let mut teller = Teller::new(self.quiet, len, out);
         let mut tell = |status: ReceiveStatus| {
             if let Some(report) = receiving::report_of(status) {
                 teller.tell(&report);
@@ -155,7 +156,7 @@ impl Args {
         target: &mut dyn StreamTarget,
         out: &mut dyn Write,
     ) -> Result<(), CliError> {
-        let mut teller = Teller { progress: Progress::new(self.quiet, len), out, written: Ok(()) };
+        let mut teller = Teller::new(self.quiet, len, out);
         let options = Options { max_errors: self.max_errors, first_stream_only: self.first_stream_only };
         let mut tell = |report: ReceiveReport| teller.tell(&report);
         let summary = apply::receive(input, target, &options, &mut ReceiveReporter::new(self.verbosity(), &mut tell));
@@ -181,33 +182,45 @@ fn through_pipe(mut input: File) -> Result<OwnedFd, CliError> {
 /// Shows the user what happens.
 struct Teller<'o> {
     progress: Progress,
+    /// The length of the input, where it is known.
+    total: Option<u64>,
+    began: Instant,
+    has_summary: bool,
     out: &'o mut dyn Write,
     written: std::io::Result<()>,
 }
 
-impl Teller<'_> {
+impl<'o> Teller<'o> {
+    fn new(quiet: bool, total: Option<u64>, out: &'o mut dyn Write) -> Teller<'o> {
+        let progress = if quiet { Progress::none() } else { Progress::new("received", Unit::Bytes) };
+        let has_summary = !quiet && std::io::stderr().is_terminal();
+        Teller { progress, total, began: Instant::now(), has_summary, out, written: Ok(()) }
+    }
+
     fn tell(&mut self, report: &ReceiveReport) {
         match report {
-            ReceiveReport::Progress { bytes, commands } => self.progress.at(*bytes, *commands),
+            ReceiveReport::Progress { bytes, commands } => {
+                self.progress.say(format!(", {commands} commands"));
+                self.progress.at(*bytes, self.total.filter(|total| total >= bytes));
+            }
             ReceiveReport::Out(line) => {
-                self.progress.clear();
-                let written = writeln!(self.out, "{line}");
+                let out = &mut self.out;
+                let written = self.progress.above(|| writeln!(out, "{line}"));
                 self.written = std::mem::replace(&mut self.written, Ok(())).and(written);
             }
-            ReceiveReport::Err(line) => {
-                self.progress.clear();
-                report::line(line);
-            }
-            ReceiveReport::Error(sentence) => {
-                self.progress.clear();
-                report::error(sentence);
-            }
+            ReceiveReport::Err(line) => self.progress.above(|| report::line(line)),
+            ReceiveReport::Error(sentence) => self.progress.above(|| report::error(sentence)),
         }
     }
 
     /// The errors have been told; all that is left is to fail.
-    fn end(mut self, summary: &Summary) -> Result<(), CliError> {
-        self.progress.end(summary);
+    fn end(self, summary: &Summary) -> Result<(), CliError> {
+        drop(self.progress);
+        if self.has_summary {
+            let Summary { bytes, commands, .. } = *summary;
+            let rate = bytes as f64 / self.began.elapsed().as_secs_f64().max(0.001);
+            report::line(&format!("{}, {commands} commands, {}/s", pretty_size(bytes), pretty_size(rate as u64)));
+        }
         if summary.errors > 0 {
             return Err(CliError::Reported { code: crate::error::FAILED });
         }

@@ -40,7 +40,7 @@ impl Run for CloneArgs {
     }
 }
 
-/// Let a range of a file share the extents of a range of another one, or of another place in itself
+/// Let a range of a file share the extents of another range, of the same or another file
 #[derive(clap::Args, Clone, Debug)]
 pub struct RangeArgs {
     #[command(flatten)]

@@ -4,13 +4,16 @@ use super::{Run, subcommands};
 use crate::commands::device::device_name;
 use crate::commands::inspect_internal::dump_tree::local_time::Zone;
 use crate::error::CliError;
-use crate::open_filesystem::{ImagesArgument, OpenFilesystem, about, plain};
-use crate::report;
+use crate::open_filesystem::{OpenFilesystem, WritableImagesArgument, about, plain};
+use crate::output::{self, Format};
+use crate::progress::{Progress, Unit};
+use crate::space::members;
 use butterfs_control::question::{CancelDeviceWork, DescribeReplace, DeviceName, DeviceWork, StartReplace};
-use butterfs_control::{Refusal, ReplaceRecord};
+use butterfs_control::{MemberRecord, Refusal, ReplaceRecord};
 use butterfs_ondisk::dump::civil;
 use clap::Subcommand;
-use std::io::{IsTerminal, Write, stderr};
+use serde_json::{Value, json};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,7 +39,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Replace a device by another one.
 ///
 /// The new device gets everything that the old one has, while the filesystem is in use, and then its number. It must be
-/// as large. What was begun goes on after an unmount or a crash, here and in the kernel.
+/// at least as large. An interrupted replacement continues at the next mount, here and in the kernel.
 #[derive(clap::Args, Clone, Debug)]
 pub struct StartArgs {
     /// Wait until it is complete (always with --image)
@@ -52,7 +55,7 @@ pub struct StartArgs {
     #[arg(short = 'K', long)]
     nodiscard: bool,
     #[command(flatten)]
-    images: ImagesArgument,
+    images: WritableImagesArgument,
     /// The device that is replaced, by path or number
     #[arg(value_name = "DEVICE|DEVID")]
     source: PathBuf,
@@ -71,6 +74,7 @@ impl Run for StartArgs {
         }
         let absolute = std::path::absolute(&self.target).unwrap_or_else(|_| self.target.clone());
         let target = absolute.as_os_str().as_bytes().to_vec();
+        let wanted = source.clone();
         let (avoid_source, force, discard) = (self.avoid_source, self.force, !self.nodiscard);
         let asking =
             about([&opened.root()], |[through]| StartReplace { through, source, target, avoid_source, force, discard });
@@ -79,8 +83,8 @@ impl Run for StartArgs {
             return Err(CliError::failed(format!("device replace on '{shown}' already started")));
         }
         opened.try_ask(asking)?.map_err(|refusal| refused(&shown, refusal))?;
-        if self.wait || !self.images.image.is_empty() {
-            wait(&mut opened)?;
+        if self.wait || !self.images.images().is_empty() {
+            wait(&mut opened, &wanted)?;
         }
         opened.close()
     }
@@ -101,7 +105,15 @@ fn status(opened: &mut OpenFilesystem) -> Result<ReplaceRecord, CliError> {
 }
 
 /// Returns when it has ended; an error when it was given up.
-fn wait(opened: &mut OpenFilesystem) -> Result<(), CliError> {
+fn wait(opened: &mut OpenFilesystem, source: &DeviceName) -> Result<(), CliError> {
+    let is_it = |device: &MemberRecord| match source {
+        DeviceName::Id(id) => device.id == *id,
+        DeviceName::Path(path) => device.storage.as_ref().is_some_and(|(name, _)| name.as_bytes() == path),
+        DeviceName::Missing => false,
+    };
+    let total = members(opened)?.into_iter().find(is_it).map_or(0, |device| device.total_bytes);
+    let mut progress = Progress::new("copying", if total > 0 { Unit::Bytes } else { Unit::Permille });
+    let scale = if total > 0 { total } else { 1000 };
     loop {
         let found = status(opened)?;
         if found.state != STARTED {
@@ -110,30 +122,37 @@ fn wait(opened: &mut OpenFilesystem) -> Result<(), CliError> {
                 _ => Err(CliError::failed("the replacement was given up; the device is as it was")),
             };
         }
-        if stderr().is_terminal() {
-            report::status(&sentence(&found));
-        }
+        let done = u128::from(found.permille) * u128::from(scale) / 1000;
+        progress.at(done as u64, Some(scale));
         std::thread::sleep(INTERVAL);
     }
 }
 
-/// Show how far a replacement is, or how the last one ended.
+/// Show the progress of a replacement, or the end of the last one.
 #[derive(clap::Args, Clone, Debug)]
 pub struct StatusArgs {
     /// Print it once, and do not wait for the end
     #[arg(short = '1')]
     once: bool,
     #[command(flatten)]
-    images: ImagesArgument,
+    images: WritableImagesArgument,
     /// A directory of the mount (not with --image)
     path: Option<PathBuf>,
 }
 
 impl Run for StatusArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.images.open(self.path.as_deref())?;
         loop {
             let found = status(&mut opened)?;
+            if format == Format::Json {
+                output::json(out, "replace-status", &value(&found))?;
+                return opened.close();
+            }
             let text = sentence(&found);
             if self.once || found.state != STARTED {
                 writeln!(out, "{text}")?;
@@ -144,6 +163,26 @@ impl Run for StatusArgs {
             std::thread::sleep(Duration::from_secs(1));
         }
     }
+}
+
+fn value(found: &ReplaceRecord) -> Value {
+    let ReplaceRecord { state, permille, started, stopped, write_errors, read_errors } = *found;
+    let time = |seconds: i64| (seconds != 0).then_some(seconds);
+    let state = match state {
+        NEVER_STARTED => "never started",
+        STARTED => "started",
+        FINISHED => "finished",
+        CANCELED => "canceled",
+        _ => "suspended",
+    };
+    json!({
+        "state": state,
+        "permille": permille,
+        "started": time(started),
+        "stopped": time(stopped),
+        "write_errors": write_errors,
+        "read_errors": read_errors,
+    })
 }
 
 /// As btrfs says it.
@@ -171,11 +210,11 @@ fn moment(seconds: i64) -> String {
     format!("{day:2}.{month} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// Give a replacement up.
+/// Cancel a replacement.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CancelArgs {
     #[command(flatten)]
-    images: ImagesArgument,
+    images: WritableImagesArgument,
     /// A directory of the mount (not with --image)
     path: Option<PathBuf>,
 }

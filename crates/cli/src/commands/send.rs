@@ -3,6 +3,7 @@
 use super::Run;
 use crate::error::CliError;
 use crate::open_filesystem::{Asking, ImageArgument, Intent, Named, OpenFilesystem, about};
+use crate::progress::{Progress, Unit};
 use butterfs_control::question::{GetReadOnly, SendSubvolumes, SentContents, SentStreams};
 use butterfs_control::{InodeRef, ReadOnly, Refusal, SendStatus, SendSummary};
 use butterfs_send::wire::Version;
@@ -18,7 +19,7 @@ const MEMORY: &str = "Memory: about 40 MiB for buffers and caches, 16 MiB more f
     300 bytes and its path. Nothing for new files, for files changed in place, and for what is not changed. The engine \
     that reads an image or serves a mount caches blocks besides, at most 256 MiB.";
 
-/// Send subvolumes as streams that `butterfs receive` and `btrfs receive` make them out of
+/// Send subvolumes as streams for `butterfs receive` and `btrfs receive`
 ///
 /// The subvolumes are read-only snapshots. With a parent, a snapshot that the receiver has, only the difference is
 /// sent. Without one, but with clone sources, the parent is chosen among those.
@@ -166,12 +167,13 @@ fn subvolume(opened: &mut OpenFilesystem, named: &mut Named, path: &Path, what: 
 struct Display<'a> {
     arguments: &'a Args,
     started: Instant,
-    shown: bool,
+    progress: Progress,
 }
 
 impl Display<'_> {
     fn new(arguments: &Args) -> Display<'_> {
-        Display { arguments, started: Instant::now(), shown: false }
+        let progress = if arguments.quiet { Progress::none() } else { Progress::new("sent", Unit::Permille) };
+        Display { arguments, started: Instant::now(), progress }
     }
 
     fn report(&mut self, report: SendStatus) {
@@ -179,33 +181,20 @@ impl Display<'_> {
             _ if self.arguments.quiet => {}
             SendStatus::Begun(number) => {
                 if let Some(path) = self.arguments.subvolumes.get(number as usize) {
-                    self.clear();
-                    eprintln!("At subvol {}", path.display());
+                    self.progress.above(|| eprintln!("At subvol {}", path.display()));
                 }
             }
-            SendStatus::Progress { bytes, commands, permille } if std::io::stderr().is_terminal() => {
+            SendStatus::Progress { bytes, commands, permille } => {
                 let elapsed = self.started.elapsed().as_secs_f64();
-                let left = match permille.min(1000) {
-                    0 => String::new(),
-                    done => format!(", about {:.0} s left", elapsed * f64::from(1000 - done) / f64::from(done)),
-                };
-                self.shown = true;
-                eprint!("\r{}{left}\x1b[K", line(bytes, commands, elapsed));
+                self.progress.say(format!(", {}", line(bytes, commands, elapsed)));
+                self.progress.at(permille.min(1000).into(), Some(1000));
             }
-            SendStatus::Progress { .. } => {}
         }
     }
 
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            eprint!("\r\x1b[K");
-        }
-    }
-
-    fn end(&mut self, SendSummary { bytes, commands }: SendSummary, verbose: bool) {
-        let shown = self.shown;
-        self.clear();
-        if verbose || shown {
+    fn end(self, SendSummary { bytes, commands }: SendSummary, verbose: bool) {
+        drop(self.progress);
+        if verbose || (!self.arguments.quiet && std::io::stderr().is_terminal()) {
             eprintln!("{}", line(bytes, commands, self.started.elapsed().as_secs_f64()));
         }
     }

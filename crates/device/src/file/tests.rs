@@ -435,11 +435,8 @@ fn pattern(offset: u64, len: usize, turn: u64) -> Vec<u8> {
 fn check_mixed_writes(device: &FileDevice) {
     let mut expected = vec![0; 8 << 20];
     device.write_at(0, &expected).unwrap();
-    let mut random = 7u64;
-    let mut below = |limit: u64| {
-        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (random >> 33) % limit
-    };
+    let mut random = crate::random::Random::new(7);
+    let mut below = |limit: u64| random.below(limit);
     for turn in 0..400 {
         let unit = [4096, 4096, 4096, 512, 1][below(5) as usize];
         // Up to three of the parts that a long write consists of.

@@ -278,21 +278,13 @@ pub fn delete(items: &mut impl EditItems, layout: Layout, at: Logical, len_bytes
 mod tests {
     use super::super::items::model::ItemMap;
     use super::*;
+    use butterfs_testkit::rng::Rng;
     use std::collections::BTreeMap;
 
     const SECTOR: u64 = 4096;
 
     fn layout(kind: ChecksumKind) -> Layout {
         Layout { kind, sectorsize: SECTOR as u32, nodesize: 4096 }
-    }
-
-    struct Noise(u64);
-
-    impl Noise {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (self.0 >> 33) % bound
-        }
     }
 
     /// The checksums in the items, sector by sector; checks the rules for items.
@@ -315,7 +307,7 @@ mod tests {
         for kind in [ChecksumKind::Crc32c, ChecksumKind::Xxhash64, ChecksumKind::Sha256] {
             let layout = layout(kind);
             let (mut items, mut model) = (ItemMap::default(), BTreeMap::new());
-            let mut noise = Noise(kind as u64 + 1);
+            let mut noise = Rng::new(kind as u64 + 1);
             for _ in 0..3000 {
                 let at = noise.below(3000) * SECTOR;
                 let sectors = 1 + if noise.below(10) == 0 { noise.below(2500) } else { noise.below(30) };

@@ -240,14 +240,9 @@ mod tests {
     use super::*;
 
     fn noise(len: usize) -> Vec<u8> {
-        let mut state = 7u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 24) as u8
-        };
-        (0..len).map(|_| next()).collect()
+        let mut bytes = vec![0; len];
+        butterfs_testkit::rng::Rng::new(7).fill(&mut bytes);
+        bytes
     }
 
     #[test]

@@ -163,18 +163,10 @@ impl DirtyRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use butterfs_testkit::rng::Rng;
 
     const SECTOR: u64 = 16;
     const FILE: usize = 4096;
-
-    struct Noise(u64);
-
-    impl Noise {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (self.0 >> 33) % bound
-        }
-    }
 
     /// The runs and an array of bytes that are there or not.
     struct Pair {
@@ -201,7 +193,7 @@ mod tests {
         }
     }
 
-    fn random_range(noise: &mut Noise, unit: u64) -> Range<u64> {
+    fn random_range(noise: &mut Rng, unit: u64) -> Range<u64> {
         let start = noise.below(FILE as u64 / unit - 1);
         let len = 1 + noise.below((FILE as u64 / unit - start).min(1 + 400 / unit));
         start * unit..(start + len) * unit
@@ -210,7 +202,7 @@ mod tests {
     #[test]
     fn random_operations_agree_with_an_array_of_bytes() {
         for seed in 0..30 {
-            let mut noise = Noise(seed);
+            let mut noise = Rng::new(seed);
             let mut pair = Pair { runs: DirtyRuns::default(), model: vec![None; FILE] };
             for step in 0..600u32 {
                 let range = random_range(&mut noise, SECTOR);

@@ -81,34 +81,7 @@ pub enum OldContent {
     Keep,
 }
 
-/// A device of the filesystem.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceDescription {
-    /// Its number.
-    pub id: DeviceId,
-    /// The name; `None` for a missing device.
-    pub name: Option<String>,
-    /// Bytes that the filesystem uses of it.
-    pub total_bytes: u64,
-    /// Bytes in chunks.
-    pub used_bytes: u64,
-}
-
 impl Filesystem {
-    /// All devices, ascending by number.
-    pub fn describe_devices(&self) -> Vec<DeviceDescription> {
-        let _alarm = self.0.engine.alarm();
-        let names = self.0.engine.volume().devices();
-        let space = self.0.engine.devices.space.lock();
-        let describe = |(&id, device): (&DeviceId, &crate::transaction::DeviceExtents)| DeviceDescription {
-            id,
-            name: names.iter().find(|(other, _)| *other == id).map(|(_, name)| name.clone()),
-            total_bytes: device.total_bytes,
-            used_bytes: device.used(),
-        };
-        space.devices.iter().map(describe).collect()
-    }
-
     /// Gives a device another size. `EINVAL` below 256 MiB, `EFBIG` beyond the device, `ENODEV` for one that there is
     /// not, `ENOSPC` where what lies behind the new end has no room elsewhere.
     pub fn resize_device(&self, id: DeviceId, size: NewSize, storage: Storage) -> Result<Resized> {

@@ -14,10 +14,14 @@ use butterfs_sync::{Condvar, Mutex, order};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// For how long closing a filesystem waits for work on its devices: one piece and one commit.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The interval of progress reports.
+const INTERVAL: Duration = Duration::from_millis(250);
 
 /// An operation that excludes all others. The names are those that the kernel shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +145,39 @@ impl Drop for Exclusive {
         running.retain(|(_, progress)| !Arc::ptr_eq(progress, &self.progress));
         self.operations.ended.notify_all();
     }
+}
+
+/// Runs `work` on a thread of its own. `report` gets the bytes done and the bytes of all of `operation` whenever they
+/// have changed; when it returns false, the operation is cancelled.
+pub fn watched(
+    filesystem: &Filesystem,
+    operation: ExclusiveOperation,
+    work: impl FnOnce() -> Result<()> + Send,
+    report: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<()> {
+    let (send, outcome) = channel();
+    let mut told = None;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // The receiver waits for it.
+            let _ = send.send(work());
+        });
+        loop {
+            match outcome.recv_timeout(INTERVAL) {
+                Ok(outcome) => return outcome,
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::refused(Errno::EIO, "the work has panicked")),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let running = filesystem.exclusive_operation().filter(|(running, _)| *running == operation);
+            let Some((_, progress)) = running else { continue };
+            let (done_bytes, total_bytes) = progress.bytes();
+            if told.replace((done_bytes, total_bytes)) != Some((done_bytes, total_bytes))
+                && !report(done_bytes, total_bytes)
+            {
+                progress.cancel();
+            }
+        }
+    })
 }
 
 impl Filesystem {

@@ -7,7 +7,8 @@
 //!    not keep an inode in memory, but they keep one without a name from being deleted.
 //! 3. An inode without a name is deleted by whoever takes its last reference away, and by nobody else.
 //!
-//! The number of inodes in memory is bounded; the order of eviction is second chance.
+//! The number of inodes in memory is bounded; the order of eviction is second chance. The table is our own: whether an
+//! inode may leave is decided with its references and openings under one lock, which a general cache does not offer.
 
 use crate::commit::Engine;
 use crate::error::{Errno, Error, Result};

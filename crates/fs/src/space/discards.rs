@@ -119,19 +119,11 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::space::fixture::space;
     use crate::space::{Class, Found, GroupInfo, Sharing, Stream};
     use butterfs_ondisk::items::block_group_flags as bits;
 
     const MIB: u64 = 1 << 20;
-
-    fn space(groups: u64) -> Space {
-        let space = Space::new(16384);
-        for start in 0..groups {
-            let start = Logical(start * 16 * MIB);
-            space.add_group(GroupInfo { start, length: 16 * MIB, flags: bits::DATA, used: 0 }, &[], true);
-        }
-        space
-    }
 
     fn wanted(range: Range<u64>, least: u64, most: u64) -> TrimRange {
         TrimRange { range, least, most }
@@ -139,7 +131,7 @@ mod tests {
 
     #[test]
     fn space_in_discard_cannot_be_allocated() {
-        let space = space(1);
+        let space = space(&[bits::DATA; 1]);
         let all = wanted(0..u64::MAX, 0, 12 * MIB);
         let taken = space.take_for_discard(&all, [0; 4]);
         assert_eq!(taken, Taken::Run { at: Logical(0), len: 12 * MIB, run_end: 16 * MIB });
@@ -159,7 +151,7 @@ mod tests {
 
     #[test]
     fn reservations_and_the_floor_stay_free() {
-        let space = space(1);
+        let space = space(&[bits::DATA; 1]);
         assert!(space.reserve(Class::Data, 6 * MIB, 0));
         let all = wanted(0..u64::MAX, 0, u64::MAX);
         let taken = space.take_for_discard(&all, [4 * MIB; 4]);
@@ -168,7 +160,7 @@ mod tests {
 
     #[test]
     fn runs_are_clipped_and_short_ones_left_alone() {
-        let space = space(2);
+        let space = space(&[bits::DATA; 2]);
         for at in [2, 3, 10] {
             assert_eq!(space.claim(Class::Data, Logical(at * MIB), MIB), crate::space::Claimed::Yes);
         }
@@ -185,7 +177,7 @@ mod tests {
 
     #[test]
     fn freed_space_stays_pinned_until_it_is_discarded() {
-        let space = space(1);
+        let space = space(&[bits::DATA; 1]);
         let Found::Extent(at, len) = space.allocate_extent(Class::Data, 16 * MIB, MIB, (Stream::Data, Sharing::Never))
         else {
             panic!("it is empty")
@@ -205,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_group_that_is_not_loaded_is_named() {
-        let space = space(0);
+        let space = space(&[bits::DATA; 0]);
         let info = GroupInfo { start: Logical(16 * MIB), length: 16 * MIB, flags: bits::DATA, used: MIB };
         space.add_group(info, &[], false);
         let all = wanted(0..u64::MAX, 0, u64::MAX);

@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn runs_merge_and_split_like_a_bitmap() {
         let (mut free, mut model) = (FreeExtents::default(), vec![false; 256]);
-        let mut seed = 7u64;
+        let mut random = butterfs_testkit::rng::Rng::new(7);
         for _ in 0..20_000 {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let seed = random.bits();
             let (at, len) = ((seed >> 40) % 200, (seed >> 20) % 16 + 1);
             let range = at as usize..(at + len) as usize;
             match seed % 4 {

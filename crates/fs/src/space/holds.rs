@@ -81,11 +81,7 @@ mod tests {
 
     /// Two groups of 16 MiB, with one extent of a MiB in the first.
     fn space() -> (Space, Logical) {
-        let space = Space::new(16384);
-        for start in [0, 16 * MIB] {
-            let info = GroupInfo { start: Logical(start), length: 16 * MIB, flags: bits::DATA, used: 0 };
-            space.add_group(info, &[], true);
-        }
+        let space = crate::space::fixture::space(&[bits::DATA; 2]);
         let Found::Extent(at, _) = space.allocate_extent(Class::Data, MIB, MIB, (Stream::InPlace, Sharing::Allowed))
         else {
             panic!("it is empty")

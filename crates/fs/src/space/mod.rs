@@ -16,6 +16,8 @@
 
 mod closed_groups;
 mod discards;
+#[cfg(test)]
+mod fixture;
 mod free_extents;
 mod free_space;
 mod holds;

@@ -301,9 +301,9 @@ mod tests {
             let first = slice / SLICES as usize * (COLUMNS * SLICES) as usize + slice % SLICES as usize;
             (0..COLUMNS as usize).map(move |column| first + column * SLICES as usize)
         };
-        let mut seed = 11u64;
+        let mut random = butterfs_testkit::rng::Rng::new(11);
         for _ in 0..20_000 {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let seed = random.bits();
             let stream = streams[(seed >> 60) as usize % 4];
             let at = (seed >> 33) as usize % sectors;
             let most = if seed >> 20 & 7 == 0 { sectors } else { 8 };

@@ -101,20 +101,11 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::space::fixture::space;
     use crate::space::{Found, Sharing, Stream};
     use butterfs_ondisk::Generation;
 
     const MIB: u64 = 1 << 20;
-
-    /// Groups of 16 MiB, one after the other, all new.
-    fn space(flags: &[u64]) -> Space {
-        let space = Space::new(16384);
-        for (number, &flags) in flags.iter().enumerate() {
-            let start = Logical(number as u64 * 16 * MIB);
-            space.add_group(GroupInfo { start, length: 16 * MIB, flags, used: 0 }, &[], true);
-        }
-        space
-    }
 
     fn starts(deleted: &[GroupInfo]) -> Vec<u64> {
         deleted.iter().map(|group| group.start.0 / MIB).collect()

@@ -117,13 +117,8 @@ mod tests {
     /// Beside a plain map: random changes of few and of many references, and parts taken out.
     #[test]
     fn changes_are_those_of_a_map() {
-        let mut state = 7u64;
-        let mut random = move |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut rng = butterfs_testkit::rng::Rng::new(7);
+        let mut random = move |below: u64| rng.below(below);
         for references in [3, 16, 17, 200] {
             let (mut changes, mut model) = (Changes::default(), BTreeMap::<RefBy, i64>::new());
             for _ in 0..5000 {

@@ -1,45 +1,17 @@
 //! A filesystem in memory to work in, and checks of the result.
 
 use butterfs_device::{BlockDevice, FaultyDevice, MemoryDevice};
-use butterfs_fs::env::{Env, Source, Time};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
-use butterfs_fs::{Caller, Filesystem, InodeId, Options};
+use butterfs_fs::{Caller, Env, Filesystem, InodeId, Options};
+pub use butterfs_testkit::engine::quiet_env;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::{kernel, requirement};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Root without a umask.
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
-
-struct Clock(AtomicU64);
-
-impl Source for Clock {
-    fn now(&self) -> Time {
-        let tick = self.0.fetch_add(1, Ordering::Relaxed);
-        Time { sec: 1_700_000_000 + (tick / 1000) as i64, nsec: (tick % 1000) as u32 }
-    }
-
-    fn random(&self) -> [u8; 16] {
-        let tick = self.0.fetch_add(1, Ordering::Relaxed) + 1;
-        u128::from(tick).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes()
-    }
-
-    fn threads(&self) -> usize {
-        1
-    }
-
-    fn background(&self) -> bool {
-        false
-    }
-}
-
-/// An environment without threads, whose clock ticks once for every look at it.
-pub fn quiet_env() -> Env {
-    Env::new(Clock(AtomicU64::new(0)))
-}
 
 /// See the [module](self).
 pub struct World {
@@ -183,16 +155,9 @@ fn write_sparse(device: &MemoryDevice, path: &Path) {
 
 /// Bytes that differ from place to place and from `seed` to `seed`.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(len);
-    out
+    let mut bytes = vec![0; len];
+    butterfs_testkit::rng::Rng::new(seed).fill(&mut bytes);
+    bytes
 }
 
 /// Lines that compress, and differ from `seed` to `seed`.

@@ -75,7 +75,6 @@ const WITHOUT_COST: &[&str] = &[
     "cancel",
     "cancel_exclusive",
     "chunk_usage",
-    "describe_devices",
     "device_at",
     "device_usage",
     "discard_mode",

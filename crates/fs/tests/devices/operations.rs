@@ -410,12 +410,12 @@ fn shrinking_and_removing_are_cancelled() {
     });
     assert!(cancelled.unwrap_err().is(Errno::ECANCELED));
     assert_same(&before, &seen(&fs), "what it holds");
-    assert_eq!(fs.describe_devices().len(), 2, "nothing is removed");
-    let used = fs.describe_devices()[0].used_bytes;
+    assert_eq!(fs.device_usage().len(), 2, "nothing is removed");
+    let used = fs.device_usage()[0].allocated;
     // The device is used again.
     let id = fs.create(&ROOT, between, b"file", 0o600).unwrap().id;
     fs.fallocate(id, 0, 0, 1500 << 20, false).unwrap();
-    assert!(fs.describe_devices()[0].used_bytes > used);
+    assert!(fs.device_usage()[0].allocated > used);
     fs.forget(id, 1);
     fs.unlink(between, b"file").unwrap();
     fs.sync().unwrap();
@@ -428,7 +428,7 @@ fn shrinking_and_removing_are_cancelled() {
         shrinking.join().unwrap()
     });
     // It may have had nothing to move.
-    assert!(cancelled.is_ok_and(|resized| resized.to == 256 << 20) || fs.describe_devices()[0].total_bytes == 1 << 30);
+    assert!(cancelled.is_ok_and(|resized| resized.to == 256 << 20) || fs.device_usage()[0].total_bytes == 1 << 30);
     assert_same(&before, &seen(&fs), "what it holds");
     fs.shutdown().unwrap();
     assert_clean(&devices, "shrinking_and_removing_are_cancelled");

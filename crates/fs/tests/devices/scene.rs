@@ -1,9 +1,9 @@
 //! A filesystem in memory with everything that a move must keep, and checks of the result.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
-use butterfs_fs::env::{Env, Source, Time};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
 use butterfs_fs::{AccessTimes, Algorithm, Caller, DataPolicy, Filesystem, InodeId, Method, Options, inode_flags};
+pub use butterfs_testkit::engine::quiet_env as env;
 use butterfs_testkit::fingerprint::Fingerprint;
 use butterfs_testkit::judge::{judge, text};
 use butterfs_testkit::kernel;
@@ -12,52 +12,15 @@ use butterfs_testkit::scratch::Scratch;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Root without a umask.
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
 
-struct Clock(AtomicU64);
-
-impl Source for Clock {
-    fn now(&self) -> Time {
-        let tick = self.0.fetch_add(1, Ordering::Relaxed);
-        Time { sec: 1_700_000_000 + (tick / 1000) as i64, nsec: (tick % 1000) as u32 }
-    }
-
-    fn random(&self) -> [u8; 16] {
-        let tick = self.0.fetch_add(1, Ordering::Relaxed) + 1;
-        u128::from(tick).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes()
-    }
-
-    fn threads(&self) -> usize {
-        1
-    }
-
-    fn background(&self) -> bool {
-        false
-    }
-}
-
-pub fn env() -> Env {
-    Env::new(Clock(AtomicU64::new(0)))
-}
-
 /// Bytes that do not compress.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        out.extend_from_slice(&next());
-    }
-    out.truncate(len);
-    out
+    let mut bytes = vec![0; len];
+    butterfs_testkit::rng::Rng::new(seed).fill(&mut bytes);
+    bytes
 }
 
 pub fn memory(sizes: &[u64]) -> Vec<Arc<MemoryDevice>> {

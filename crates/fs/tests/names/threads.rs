@@ -2,26 +2,18 @@
 
 use crate::world::{ROOT, World};
 use butterfs_fs::{Attr, Filesystem, InodeId, RenameMode, SetAttr};
+use butterfs_testkit::rng::Rng;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % bound
-    }
-
-    fn name(&mut self) -> Vec<u8> {
-        format!("name{}", self.below(12)).into_bytes()
-    }
+fn name(rng: &mut Rng) -> Vec<u8> {
+    format!("name{}", rng.below(12)).into_bytes()
 }
 
 /// One random operation; whatever it is refused with is fine.
 fn step(fs: &Filesystem, rng: &mut Rng, dirs: &[InodeId]) {
     let (a, b) = (dirs[rng.below(dirs.len() as u64) as usize], dirs[rng.below(dirs.len() as u64) as usize]);
-    let (old, new) = (rng.name(), rng.name());
+    let (old, new) = (name(rng), name(rng));
     let made = match rng.below(16) {
         0..3 => fs.create(&ROOT, a, &old, 0o644).ok(),
         3 => fs.mkdir(&ROOT, a, &old, 0o755).ok(),
@@ -90,7 +82,7 @@ fn threads_in_the_same_directories() {
             .map(|seed| {
                 let (fs, dirs) = (&world.fs, &dirs);
                 scope.spawn(move || {
-                    let mut rng = Rng(seed);
+                    let mut rng = Rng::new(seed);
                     (0..20_000).for_each(|_| step(fs, &mut rng, dirs));
                 })
             })

@@ -1,9 +1,9 @@
 //! A filesystem in memory to work in, with a clock that ticks once for every look at it, and its checker.
 
 use butterfs_device::{BlockDevice, MemoryDevice};
-use butterfs_fs::env::{Env, Source, Time};
 use butterfs_fs::mkfs::{MkfsOptions, mkfs};
-use butterfs_fs::{Attr, Caller, Errno, Filesystem, InodeId, Options, Result};
+use butterfs_fs::{Attr, Caller, Env, Errno, Filesystem, InodeId, Options, Result};
+use butterfs_testkit::engine::quiet_env;
 use std::io::Write;
 use std::process::Command;
 use std::sync::Arc;
@@ -13,28 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0, privileged: true };
 /// Somebody.
 pub const USER: Caller = Caller { uid: 1000, gid: 1000, umask: 0o022, privileged: false };
-
-struct Clock(AtomicU64);
-
-impl Source for Clock {
-    fn now(&self) -> Time {
-        let tick = self.0.fetch_add(1, Ordering::Relaxed);
-        Time { sec: 1_700_000_000 + (tick / 1000) as i64, nsec: (tick % 1000) as u32 }
-    }
-
-    fn random(&self) -> [u8; 16] {
-        let tick = self.0.fetch_add(1, Ordering::Relaxed) + 1;
-        u128::from(tick).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes()
-    }
-
-    fn threads(&self) -> usize {
-        1
-    }
-
-    fn background(&self) -> bool {
-        false
-    }
-}
 
 /// See the [module](self).
 pub struct World {
@@ -62,7 +40,7 @@ impl World {
 
     fn on(len: u64, options: &MkfsOptions) -> World {
         let device = Arc::new(MemoryDevice::new(len));
-        let env = Env::new(Clock(AtomicU64::new(0)));
+        let env = quiet_env();
         mkfs(&[device.clone() as Arc<dyn BlockDevice>], options, &env).expect("mkfs");
         World::open(device, env)
     }

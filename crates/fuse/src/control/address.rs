@@ -101,7 +101,11 @@ pub fn connect(device: (u32, u32), user: u32) -> io::Result<Option<UnixStream>> 
     let is_safe = |folder: &PathBuf| is_owned(folder, user).is_ok_and(|is| is);
     for folder in folders(user).into_iter().chain(shared_folders(user)).filter(is_safe) {
         let connect = |whom| UnixStream::connect(folder.join(name(device, whom)));
-        let connected = connect(Whom::Owners).or_else(|_| connect(Whom::Guests));
+        let connected = match connect(Whom::Owners) {
+            // The server is dead. Its proxy may not be: a descriptor that it cannot let go of keeps its socket.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(error),
+            owners => owners.or_else(|_| connect(Whom::Guests)),
+        };
         match connected {
             Ok(stream) => {
                 let server = peer_credentials(stream.as_fd())?.uid;

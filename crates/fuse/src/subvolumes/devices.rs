@@ -8,22 +8,17 @@ use super::perform::{Answering, Each};
 use butterfs_control::question::{self, DeviceName, DeviceWork, SizeChange};
 use butterfs_control::{DeviceSize, ReplaceRecord, WorkProgress};
 use butterfs_fs::filesystem::{
-    DeviceDescription, NewSize, OldContent, RemovedDevice, ReplaceRequest, ReplaceStatus, SourceReads, Storage,
+    NewSize, OldContent, RemovedDevice, ReplaceRequest, ReplaceStatus, SourceReads, Storage, watched,
 };
-use butterfs_fs::{DeviceId, Errno, ExclusiveOperation, Filesystem};
+use butterfs_fs::{DeviceId, DeviceUsage, Errno, ExclusiveOperation, Filesystem};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
-
-/// The interval of progress reports.
-const INTERVAL: Duration = Duration::from_millis(500);
 
 impl Answering<'_> {
     pub(super) fn devices(&self, each: Each<'_, DeviceSize>) -> Result<(), Refused> {
         self.access().must_be_privileged()?;
-        self.filesystem().describe_devices().into_iter().map(size_of).try_for_each(each)
+        self.filesystem().device_usage().into_iter().map(size_of).try_for_each(each)
     }
 
     pub(super) fn resize(&self, asked: &question::ResizeDevice, each: Each<'_, WorkProgress>) -> Result<(), Refused> {
@@ -124,39 +119,18 @@ impl Answering<'_> {
     }
 }
 
-fn size_of(device: DeviceDescription) -> DeviceSize {
-    let DeviceDescription { id, name, total_bytes, used_bytes } = device;
-    DeviceSize { id: id.0, name, total_bytes, used_bytes }
+fn size_of(device: DeviceUsage) -> DeviceSize {
+    let DeviceUsage { id, storage, total_bytes, allocated, .. } = device;
+    DeviceSize { id: id.0, name: storage.map(|(name, _)| name), total_bytes, used_bytes: allocated }
 }
 
-/// Runs `work`, and tells meanwhile how far `operation` is.
+/// Runs `work`, and tells meanwhile the progress of `operation`.
 fn work_on(
     filesystem: &Filesystem,
     operation: ExclusiveOperation,
     work: &(dyn Fn(&Filesystem) -> butterfs_fs::Result<()> + Sync),
     each: Each<'_, WorkProgress>,
 ) -> Result<(), Refused> {
-    let (send, outcome) = channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            // Whoever asked waits for it.
-            let _ = send.send(work(filesystem));
-        });
-        let mut told = None;
-        loop {
-            match outcome.recv_timeout(INTERVAL) {
-                Ok(outcome) => return outcome.map_err(Refused::from),
-                Err(RecvTimeoutError::Disconnected) => return Err(Refused::new(Errno::EIO.0, "the work has panicked")),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            let Some((running, progress)) = filesystem.exclusive_operation() else { continue };
-            let (done_bytes, total_bytes) = progress.bytes();
-            if running == operation && told != Some((done_bytes, total_bytes)) {
-                told = Some((done_bytes, total_bytes));
-                if each(WorkProgress { done_bytes, total_bytes }).is_err() {
-                    progress.cancel();
-                }
-            }
-        }
-    })
+    let mut report = |done_bytes, total_bytes| each(WorkProgress { done_bytes, total_bytes }).is_ok();
+    Ok(watched(filesystem, operation, || work(filesystem), &mut report)?)
 }

@@ -323,13 +323,8 @@ fn random_bytes_never_panic() {
         csum_len: 4,
         writable: false,
     };
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut rng = butterfs_testkit::rng::Rng::new(1);
+    let mut random = || rng.bits();
     let (mut out, mut whole) = (Vec::new(), 0);
     for round in 0..4000 {
         let mut block = vec![0; 4096];

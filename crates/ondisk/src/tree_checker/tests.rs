@@ -124,22 +124,22 @@ fn owners() {
 /// Random bytes under a plausible header, and good leaves with random damage: any outcome but a panic.
 #[test]
 fn random_bytes_never_panic() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = butterfs_testkit::rng::Rng::new(1);
     let samples = samples();
     let mut refused = 0;
     for round in 0..20_000 {
-        let mut block = samples[random.below(samples.len())].clone();
+        let mut block = samples[random.index(samples.len())].clone();
         if round % 4 == 0 {
-            block[HEADER_LEN..].iter_mut().for_each(|byte| *byte = random.next() as u8);
+            block[HEADER_LEN..].iter_mut().for_each(|byte| *byte = random.bits() as u8);
         }
-        for _ in 0..1 + random.below(4) {
+        for _ in 0..1 + random.index(4) {
             // Half of the damage goes where item headers are, a quarter to the end, where payloads are.
-            let at = match random.below(4) {
-                0 => random.below(block.len()),
-                1 => block.len() - 1 - random.below(200),
-                _ => random.below(HEADER_LEN + 50),
+            let at = match random.index(4) {
+                0 => random.index(block.len()),
+                1 => block.len() - 1 - random.index(200),
+                _ => random.index(HEADER_LEN + 50),
             };
-            block[at] = random.next() as u8;
+            block[at] = random.bits() as u8;
         }
         refused += usize::from(check(&block, &context()).is_err());
     }

@@ -1,23 +1,22 @@
-//! A small deterministic random source, so that a failing seed fails again.
+//! The random source of the tests, with indexes: a failing seed fails again.
 
-/// xorshift64*.
-pub struct Random(u64);
+use crate::rng::Rng;
+
+/// See [`Rng`].
+pub struct Random(Rng);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+        Random(Rng::new(seed))
     }
 
     pub fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+        self.0.bits()
     }
 
     /// A number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
-        ((self.bits() >> 11) % limit as u64) as usize
+        self.0.index(limit)
     }
 
     /// True once in `n` times.
@@ -31,8 +30,7 @@ impl Random {
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
-        let mut chunks = out.chunks_mut(8);
-        chunks.by_ref().for_each(|chunk| chunk.copy_from_slice(&self.bits().to_le_bytes()[..chunk.len()]));
+        self.0.fill(&mut out);
         out
     }
 }

@@ -7,6 +7,7 @@ use crate::{Confirmed, VolumeError};
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::STRIPE_LEN;
 use butterfs_ondisk::{DeviceId, Logical};
+use butterfs_testkit::rng::Rng;
 
 const SECTOR: usize = 4096;
 const SHAPES: [(&str, usize); 6] = [("RAID5", 2), ("RAID5", 3), ("RAID5", 5), ("RAID6", 3), ("RAID6", 4), ("RAID6", 6)];
@@ -36,18 +37,13 @@ fn all_copies_are(rig: &Rig, content: &[u8], what: &str) {
     }
 }
 
-fn random(state: &mut u64, end: usize) -> usize {
-    *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-    (*state >> 33) as usize % end
-}
-
 /// Writes sectors at random places, into the content too.
-fn write_somewhere(rig: &Rig, content: &mut [u8], state: &mut u64) {
+fn write_somewhere(rig: &Rig, content: &mut [u8], random: &mut Rng) {
     let sectors = content.len() / SECTOR;
-    let start = random(state, sectors);
-    let most = if random(state, 4) == 0 { sectors } else { 6 };
-    let end = (start + 1 + random(state, most)).min(sectors);
-    let data = noise(*state, (end - start) * SECTOR);
+    let start = random.index(sectors);
+    let most = if random.chance(25) { sectors } else { 6 };
+    let end = (start + 1 + random.index(most)).min(sectors);
+    let data = noise(random.bits(), (end - start) * SECTOR);
     rig.volume.write(at(start * SECTOR), &data).unwrap();
     content[start * SECTOR..end * SECTOR].copy_from_slice(&data);
 }
@@ -55,9 +51,9 @@ fn write_somewhere(rig: &Rig, content: &mut [u8], state: &mut u64) {
 #[test]
 fn parity_follows_random_writes() {
     for (profile, stripes) in SHAPES {
-        let ((rig, mut content), mut state) = (filled(profile, stripes), 5);
+        let ((rig, mut content), mut random) = (filled(profile, stripes), Rng::new(5));
         for _ in 0..30 {
-            write_somewhere(&rig, &mut content, &mut state);
+            write_somewhere(&rig, &mut content, &mut random);
         }
         all_copies_are(&rig, &content, profile);
         assert_eq!(rig.volume.take_messages(), [""; 0]);
@@ -70,18 +66,18 @@ fn writes_without_devices_reach_the_others() {
     for (profile, stripes) in SHAPES {
         let tolerated = if profile == "RAID6" { 2 } else { 1 };
         for lost in (1..1u32 << stripes).filter(|lost| lost.count_ones() <= tolerated) {
-            let ((rig, mut content), mut state) = (filled(profile, stripes), u64::from(lost));
+            let ((rig, mut content), mut random) = (filled(profile, stripes), Rng::new(lost.into()));
             let is_lost = |device: &usize| lost >> device & 1 == 1;
             (0..stripes).filter(is_lost).for_each(|device| rig.devices[device].fail_writes());
             for _ in 0..6 {
-                write_somewhere(&rig, &mut content, &mut state);
+                write_somewhere(&rig, &mut content, &mut random);
             }
             (0..stripes).filter(is_lost).for_each(|device| rig.devices[device].clear());
             let what = format!("{profile} x{stripes} without {lost:b}");
             let stale = rig.volume.stale_devices();
             // Nothing of a stale device is believed, and more is written.
             for _ in 0..3 {
-                write_somewhere(&rig, &mut content, &mut state);
+                write_somewhere(&rig, &mut content, &mut random);
             }
             let mut found = vec![0; content.len()];
             rig.volume.read_unverified(START, &mut found).unwrap();
@@ -213,9 +209,9 @@ fn a_stale_element_is_computed_before_parity_is() {
             let garbage = vec![0xee; rig.chunk.stripe_length() as usize];
             rig.memory[stale].write_at(rig.chunk.stripes[stale].physical.0, &garbage).unwrap();
             rig.volume.members()[stale].worsen(Condition::Stale);
-            let mut state = 3;
+            let mut random = Rng::new(3);
             for _ in 0..20 {
-                write_somewhere(&rig, &mut content, &mut state);
+                write_somewhere(&rig, &mut content, &mut random);
             }
             let mut found = vec![0; content.len()];
             rig.volume.read_unverified(START, &mut found).unwrap();

@@ -4,10 +4,13 @@ use super::filters;
 use crate::commands::Run;
 use crate::error::{CliError, os_message};
 use crate::open_filesystem::{Asking, ImageArgument, Intent, OpenFilesystem, about, plain};
+use crate::output::{self, Format};
+use crate::progress::{Progress, Unit};
 use crate::report;
 use butterfs_control::question::{BalanceStop, GetBalance, ResumeBalance, StopBalance};
 use butterfs_control::{Ask, BalancePhase, BalanceRecord, Refusal};
 use butterfs_fs::BalanceItem;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -51,10 +54,15 @@ pub fn follow<Q: Ask<Record = BalanceRecord>>(
     opened: &mut OpenFilesystem,
     asking: Asking<Q>,
 ) -> Result<Result<BalanceRecord, Refusal>, CliError> {
-    let answer = opened.try_ask(asking)?;
+    let (mut progress, mut last) = (Progress::new("balancing", Unit::Chunks), None);
+    let answer = opened.try_each(asking, &mut |record: BalanceRecord| {
+        progress.at(record.completed, Some(record.expected));
+        last = Some(record);
+        Ok(())
+    })?;
     let nothing = || CliError::failed("the serving process did not say how the balance ended");
     Ok(match answer {
-        Ok(mut records) => Ok(records.pop().ok_or_else(nothing)?),
+        Ok(()) => Ok(last.ok_or_else(nothing)?),
         Err(refusal) => Err(refusal),
     })
 }
@@ -92,7 +100,7 @@ pub fn say_how_it_ended(
     }
 }
 
-/// Stop a balance after the chunk that it is at, to be resumed.
+/// Pause a balance after its current chunk.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Pause {
     #[command(flatten)]
@@ -106,14 +114,14 @@ pub struct Cancel {
     target: Target,
 }
 
-/// Go on with a balance that was interrupted.
+/// Resume a balance that was interrupted.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Resume {
     #[command(flatten)]
     target: Target,
 }
 
-/// Show how far a balance is.
+/// Show the progress of a balance.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Status {
     /// Show the filters too
@@ -170,21 +178,38 @@ impl Run for Resume {
     }
 }
 
+fn phase(record: &BalanceRecord) -> (&'static str, u64) {
+    match record.phase {
+        BalancePhase::Running => ("running", 1),
+        BalancePhase::PauseRequested => ("running, pause requested", 3),
+        BalancePhase::CancelRequested => ("running, cancel requested", 5),
+        BalancePhase::Paused | BalancePhase::Completed | BalancePhase::Cancelled => ("paused", 0),
+    }
+}
+
+fn value(record: &BalanceRecord) -> Value {
+    let BalanceRecord { expected, considered, completed, .. } = record;
+    json!({ "state": phase(record).0, "expected": expected, "considered": considered, "completed": completed })
+}
+
 impl Run for Status {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         self.target.must_be_named()?;
         let mut opened = self.target.open(Intent::Look)?;
         let found = opened.ask("cannot ask for the balance", plain(GetBalance {}))?.pop();
         opened.close()?;
+        if format == Format::Json {
+            output::json(out, "balance-status", &found.as_ref().map(value))?;
+            return if found.is_none() { Ok(()) } else { Err(CliError::Reported { code: IN_PROGRESS }) };
+        }
         let Some(record) = found else {
             return Ok(writeln!(out, "No balance found on '{}'", self.target.name())?);
         };
-        let (words, state) = match record.phase {
-            BalancePhase::Running => ("running", 1),
-            BalancePhase::PauseRequested => ("running, pause requested", 3),
-            BalancePhase::CancelRequested => ("running, cancel requested", 5),
-            BalancePhase::Paused | BalancePhase::Completed | BalancePhase::Cancelled => ("paused", 0),
-        };
+        let (words, state) = phase(&record);
         writeln!(out, "Balance on '{}' is {words}", self.target.name())?;
         let BalanceRecord { expected, considered, completed, .. } = record;
         let left = if expected == 0 { 100.0 } else { 100.0 * (1.0 - completed as f64 / expected as f64) };

@@ -1,9 +1,10 @@
 //! `butterfs device add`.
 
-use super::progress;
+use super::show;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::open_filesystem::{ImagesArgument, about};
+use crate::open_filesystem::{WritableImagesArgument, about};
+use crate::progress::{Progress, Unit};
 use butterfs_control::question::AddDevice;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +23,7 @@ pub struct Args {
     #[arg(short = 'K', long)]
     nodiscard: bool,
     #[command(flatten)]
-    images: ImagesArgument,
+    images: WritableImagesArgument,
     /// The devices to add, then a directory of the mount (not with --image)
     #[arg(value_name = "DEVICE", required = true)]
     paths: Vec<PathBuf>,
@@ -30,7 +31,7 @@ pub struct Args {
 
 impl Run for Args {
     fn run(mut self, _: &mut dyn Write) -> Result<(), CliError> {
-        let mount = if self.images.image.is_empty() { self.paths.pop() } else { None };
+        let mount = if self.images.images().is_empty() { self.paths.pop() } else { None };
         if self.paths.is_empty() {
             return Err(CliError::usage("give the devices to add, then a directory of the mount"));
         }
@@ -41,8 +42,10 @@ impl Run for Args {
             let name = absolute.as_os_str().as_bytes().to_vec();
             let (force, discard) = (self.force, !self.nodiscard);
             let asking = about([&opened.root()], |[through]| AddDevice { through, path: name, force, discard });
-            let added = opened.each(&format!("error adding device '{shown}'"), asking, &mut progress::show);
-            progress::clear();
+            let mut progress = Progress::new("adding", Unit::Bytes);
+            let added =
+                opened.each(&format!("error adding device '{shown}'"), asking, &mut |work| show(&mut progress, work));
+            drop(progress);
             added.map_err(explained)?;
         }
         opened.close()

@@ -1,9 +1,10 @@
 //! `butterfs device remove`, also called `delete`.
 
-use super::progress;
+use super::show;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::open_filesystem::{ImagesArgument, about};
+use crate::open_filesystem::{WritableImagesArgument, about};
+use crate::progress::{Progress, Unit};
 use butterfs_control::question::{CancelDeviceWork, DeviceName, DeviceWork, RemoveDevice};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]
-    images: ImagesArgument,
+    images: WritableImagesArgument,
     /// The devices, by path, by number, or 'missing'; or 'cancel'; then a directory of the mount (not with --image)
     #[arg(value_name = "DEVICE|DEVID|missing|cancel", required = true)]
     paths: Vec<PathBuf>,
@@ -24,7 +25,7 @@ pub struct Args {
 
 impl Run for Args {
     fn run(mut self, _: &mut dyn Write) -> Result<(), CliError> {
-        let mount = if self.images.image.is_empty() { self.paths.pop() } else { None };
+        let mount = if self.images.images().is_empty() { self.paths.pop() } else { None };
         if self.paths.is_empty() {
             return Err(CliError::usage("give the devices to remove, then a directory of the mount"));
         }
@@ -42,8 +43,9 @@ impl Run for Args {
                 DeviceName::Path(_) | DeviceName::Missing => format!("error removing device '{}'", path.display()),
             };
             let asking = about([&opened.root()], |[through]| RemoveDevice { through, device });
-            let removed = opened.each(&shown, asking, &mut progress::show);
-            progress::clear();
+            let mut progress = Progress::new("moving", Unit::Bytes);
+            let removed = opened.each(&shown, asking, &mut |work| show(&mut progress, work));
+            drop(progress);
             removed?;
         }
         opened.close()

@@ -1,9 +1,9 @@
 //! `butterfs device stats`.
 
 use crate::commands::Run;
-use crate::commands::scrub::print_json;
 use crate::error::CliError;
 use crate::open_filesystem::{self, Intent, OpenFilesystem, about, plain};
+use crate::output::{self, Format};
 use butterfs_control::DeviceRecord;
 use butterfs_control::question::{CountDeviceErrors, ResetDeviceErrors};
 use butterfs_fuse::client;
@@ -25,7 +25,7 @@ fn counters(device: &DeviceRecord) -> [(&'static str, u64); 5] {
     ]
 }
 
-/// Show what went wrong on the devices of a filesystem.
+/// Show the error counters of the devices of a filesystem.
 ///
 /// The counters are kept from mount to mount: writes, reads and flushes that failed, copies that were wrong, and times
 /// that a device had missed commits.
@@ -58,6 +58,10 @@ fn is_mounted(path: &Path) -> bool {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let intent = if self.reset { Intent::Change } else { Intent::Look };
         let mut opened = match &self.paths[..] {
             [mount] if is_mounted(mount) => open_filesystem::mounted(mount)?,
@@ -66,7 +70,9 @@ impl Run for Args {
         let devices = self.ask(&mut opened)?;
         opened.close()?;
         match () {
-            () if self.json => print_json(out, "device-stats", &devices.iter().map(value).collect())?,
+            () if self.json || format == Format::Json => {
+                output::json(out, "device-stats", &devices.iter().map(value).collect::<Vec<_>>())?
+            }
             () if self.tabular => table(out, &devices)?,
             () => lines(out, &devices)?,
         }

@@ -2,8 +2,9 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
+use crate::open_filesystem::ImagesArgument;
 use crate::output::{self, Format, ShortUnits, UnitFormat};
-use crate::space::{ImagesArgument, chunks, device_name, listing_order, members, profile_name, type_name};
+use crate::space::{chunks, device_name, listing_order, members, profile_name, type_name};
 use butterfs_control::{ChunkRecord, MemberRecord};
 use butterfs_ondisk::profile::Profile;
 use serde::Serialize;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Show what the space of each device is allocated to
+/// Show the allocation of the space of each device
 #[derive(clap::Args, Clone, Debug)]
 #[command(disable_help_flag = true)]
 pub struct Args {

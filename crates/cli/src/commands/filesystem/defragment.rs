@@ -10,7 +10,7 @@ use butterfs_fs::{Algorithm, Method};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Write fragments of files anew, as one.
+/// Rewrite the fragments of files as one.
 ///
 /// Snapshots and clones do not share the rewritten extents any more. Folders are skipped without '-r'.
 #[derive(clap::Args, Clone, Debug)]

@@ -2,8 +2,9 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
+use crate::open_filesystem::ImagesArgument;
 use crate::output::{self, Format, ShortUnits};
-use crate::space::{ImagesArgument, describe, profile_name, type_name};
+use crate::space::{describe, profile_name, type_name};
 use butterfs_control::FilesystemRecord;
 use serde::Serialize;
 use std::io::Write;

@@ -13,10 +13,10 @@ mod tree;
 
 use crate::commands::Run;
 use crate::error::{CliError, FAILED};
+use crate::open_filesystem::ImagesArgument;
 use crate::open_filesystem::{OpenFilesystem, about};
 use crate::output::{self, Format, UnitFormat, Units};
 use crate::report;
-use crate::space::ImagesArgument;
 use butterfs_control::MeasuredExtent;
 use butterfs_control::question::MeasureFile;
 use serde::Serialize;

@@ -3,6 +3,7 @@
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::open_filesystem::{self, about, cannot_access, plain};
+use crate::output::{self, Format};
 use butterfs_control::{Label, question};
 use butterfs_device::{FileDevice, FileOptions, OpenErrorKind};
 use butterfs_fs::{Env, Filesystem, Options, Subvolume, TreeId};
@@ -17,7 +18,7 @@ const MOST_BYTES: usize = 255;
 /// The exit code of btrfs where the device is mounted.
 const MOUNTED: u8 = 255;
 
-/// Show the label of a filesystem, or give it another one
+/// Show or change the label of a filesystem
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// A directory of the mount, or a device or image that is not mounted
@@ -30,11 +31,19 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let is_mount = std::fs::metadata(&self.path).map_err(|error| cannot_access(&self.path, error))?.is_dir();
         let Some(new) = self.new else {
             let label = if is_mount { of_mount(&self.path)? } else { of_device(&self.path)? };
-            return Ok(out.write_all(&[label.as_slice(), b"\n"].concat())?);
+            return match format {
+                Format::Text => Ok(out.write_all(&[label.as_slice(), b"\n"].concat())?),
+                Format::Json => output::json(out, "filesystem-label", &String::from_utf8_lossy(&label)),
+            };
         };
+        output::must_be_text(format)?;
         if new.len() > MOST_BYTES {
             return Err(CliError::failed(format!("label {} is too long (max {MOST_BYTES})", new.display())));
         }

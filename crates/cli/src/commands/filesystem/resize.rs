@@ -4,17 +4,19 @@ use crate::args::{self, pretty_size};
 use crate::commands::Run;
 use crate::commands::device::show;
 use crate::error::CliError;
-use crate::open_filesystem::{ImagesArgument, OpenFilesystem, about, plain};
+use crate::open_filesystem::{OpenFilesystem, WritableImagesArgument, about};
+use crate::progress::{Progress, Unit};
 use crate::report;
-use butterfs_control::DeviceSize;
-use butterfs_control::question::{CancelDeviceWork, DeviceWork, ListDevices, ResizeDevice, SizeChange};
+use crate::space::{device_name, members};
+use butterfs_control::MemberRecord;
+use butterfs_control::question::{CancelDeviceWork, DeviceWork, ResizeDevice, SizeChange};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The kernel makes no device smaller.
 const SMALLEST: u64 = 256 << 20;
 
-/// Give a device of a filesystem another size, or stop that.
+/// Resize a device of a filesystem, or cancel that.
 ///
 /// Data behind the new end moves first. Without a device number the one with number 1 is meant, or the first one
 /// that is there.
@@ -24,7 +26,7 @@ pub struct Args {
     #[arg(long)]
     with_file: bool,
     #[command(flatten)]
-    images: ImagesArgument,
+    images: WritableImagesArgument,
     /// The size in bytes or with a suffix k, m, g, t, p or e; with + or - so much more or less; 'max' for all that the
     /// device has; or 'cancel'
     #[arg(value_name = "[DEVID:][+-]SIZE|[DEVID:]max|cancel", allow_hyphen_values = true)]
@@ -68,7 +70,7 @@ fn resulting(size: SizeChange, now: u64) -> Option<u64> {
 
 impl Args {
     fn shown(&self) -> &Path {
-        self.path.as_deref().or(self.images.image.first().map(PathBuf::as_path)).unwrap_or(Path::new(""))
+        self.path.as_deref().or(self.images.images().first().map(PathBuf::as_path)).unwrap_or(Path::new(""))
     }
 
     fn cancel(&self, opened: &mut OpenFilesystem, out: &mut dyn Write) -> Result<(), CliError> {
@@ -77,11 +79,13 @@ impl Args {
         Ok(writeln!(out, "Request to cancel resize")?)
     }
 
-    fn resize(&self, opened: &mut OpenFilesystem, device: &DeviceSize, size: SizeChange) -> Result<(), CliError> {
+    fn resize(&self, opened: &mut OpenFilesystem, device: &MemberRecord, size: SizeChange) -> Result<(), CliError> {
         let (id, with_file) = (device.id, self.with_file);
         let asking = about([&opened.root()], |[through]| ResizeDevice { through, id, size, with_file });
         let mut failed = None;
-        let end = opened.try_each(asking, &mut show)?;
+        let mut progress = Progress::new("moving", Unit::Bytes);
+        let end = opened.try_each(asking, &mut |work| show(&mut progress, work))?;
+        drop(progress);
         if let Err(refusal) = end {
             let text = match refusal.errno {
                 libc::EFBIG => "no enough free space".to_owned(),
@@ -100,15 +104,15 @@ impl Run for Args {
         let wanted = if self.size == "cancel" { None } else { Some(parse(&self.size)?) };
         let mut opened = self.images.open(self.path.as_deref())?;
         let Some(Wanted { id, size }) = wanted else { return self.cancel(&mut opened, out) };
-        let devices = opened.ask("cannot ask for the devices", plain(ListDevices {}))?;
-        let is_it = |device: &&DeviceSize| match id {
+        let devices = members(&mut opened)?;
+        let is_it = |device: &&MemberRecord| match id {
             Some(id) => device.id == id,
-            None => device.name.is_some(),
+            None => device.storage.is_some(),
         };
         let Some(device) = devices.iter().find(is_it) else {
             return Err(CliError::failed(format!("cannot find devid: {}", id.unwrap_or(1))));
         };
-        let name = device.name.as_deref().unwrap_or("missing");
+        let name = device_name(device);
         let (from, to) = (pretty_size(device.total_bytes), resulting(size, device.total_bytes));
         let shown = to.map_or_else(|| "max".to_owned(), pretty_size);
         if let Some(to) = to.filter(|to| *to < SMALLEST) {

@@ -6,7 +6,7 @@ use butterfs_fuse::client;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Make everything durable that was written to the filesystem.
+/// Make all changes of the filesystem durable.
 ///
 /// Works on every mount of butterfs, also where sync(1) does not reach it, and on the kernel's btrfs.
 #[derive(clap::Args, Clone, Debug)]

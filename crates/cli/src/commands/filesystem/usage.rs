@@ -4,8 +4,9 @@ mod table;
 
 use crate::commands::Run;
 use crate::error::CliError;
+use crate::open_filesystem::ImagesArgument;
 use crate::output::{self, Format, ShortUnits, UnitFormat};
-use crate::space::{Details, ImagesArgument, Overview, device_name, listing_order, overview, profile_name, type_name};
+use crate::space::{Details, Overview, device_name, listing_order, overview, profile_name, type_name};
 use butterfs_control::{FilesystemRecord, SpaceRecord};
 use butterfs_ondisk::items::block_group_flags as bits;
 use serde::Serialize;
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 /// Below that, unallocated space does not count as free: no chunk fits in there.
 const LEAST_UNALLOCATED: u64 = 16 << 20;
 
-/// Show what the space of a filesystem is used for, on each device
+/// Show the use of the space of a filesystem, on each device
 #[derive(clap::Args, Clone, Debug)]
 #[command(disable_help_flag = true)]
 pub struct Args {

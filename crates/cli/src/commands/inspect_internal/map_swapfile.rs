@@ -2,9 +2,9 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::open_filesystem::{Object, OpenFilesystem, about};
+use crate::open_filesystem::{ImagesArgument, Object, OpenFilesystem, about};
 use crate::output::{self, Format};
-use crate::space::{ImagesArgument, chunks, profile_name};
+use crate::space::{chunks, profile_name};
 use butterfs_control::question::ListExtents;
 use butterfs_control::{ChunkRecord, ExtentKind, FileExtentRecord};
 use butterfs_fs::inode_flags;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// The kernel counts the offset in its pages.
 const PAGE: u64 = 4096;
 
-/// Show where a swap file begins on its device.
+/// Show the start of a swap file on its device.
 ///
 /// The file must be one that the kernel can swap to: without copy on write, without holes, not compressed, all of it on
 /// one device with the profile single.

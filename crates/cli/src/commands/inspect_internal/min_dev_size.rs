@@ -6,8 +6,9 @@
 
 use crate::commands::Run;
 use crate::error::CliError;
+use crate::open_filesystem::ImagesArgument;
 use crate::output::{self, Format, UnitFormat};
-use crate::space::{ImagesArgument, chunks, members};
+use crate::space::{chunks, members};
 use butterfs_control::ChunkRecord;
 use serde::Serialize;
 use std::io::Write;
@@ -18,7 +19,7 @@ const RESERVED: u64 = 1 << 20;
 /// A move may allocate another system chunk, which is at most so large.
 const LARGEST_SYSTEM_CHUNK: u64 = 32 << 20;
 
-/// Show how small a device of a filesystem can be made by 'resize'
+/// Show the least size to which 'resize' can shrink a device
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]

@@ -4,9 +4,11 @@
 use super::number;
 use crate::commands::Run;
 use crate::error::CliError;
-use crate::open_filesystem::{ImageArgument, Intent, OpenFilesystem, about, plain};
+use crate::open_filesystem::{Asking, ImageArgument, Intent, OpenFilesystem, about, plain};
+use crate::output::{self, Format};
 use butterfs_control::question::{FindPaths, FindPathsById, FindSubvolume, FindSubvolumePath, FindUsers, UserScope};
 use butterfs_control::{ExtentUser, InodePath, SubvolumeId};
+use serde_json::{Value, json};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -22,10 +24,17 @@ pub struct RootidArgs {
 
 impl Run for RootidArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.image.open(&self.path, Intent::Look)?;
         let asking = about([&opened.object(&self.path)?], |[inode]| FindSubvolume { inode });
         let SubvolumeId(id) = opened.ask_one("cannot find the subvolume", asking)?;
-        writeln!(out, "{id}")?;
+        match format {
+            Format::Text => writeln!(out, "{id}")?,
+            Format::Json => output::json(out, "inspect-internal-rootid", &id)?,
+        }
         opened.close()
     }
 }
@@ -44,9 +53,17 @@ pub struct SubvolidArgs {
 
 impl Run for SubvolidArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.image.open(&self.path, Intent::Look)?;
         let what = format!("cannot resolve subvolid {}", self.subvolid);
-        out.write_all(&[subvolume_path(&mut opened, &what, self.subvolid)?.as_slice(), b"\n"].concat())?;
+        let path = subvolume_path(&mut opened, &what, self.subvolid)?;
+        match format {
+            Format::Text => out.write_all(&[path.as_slice(), b"\n"].concat())?,
+            Format::Json => output::json(out, "inspect-internal-subvolid-resolve", &String::from_utf8_lossy(&path))?,
+        }
         opened.close()
     }
 }
@@ -73,16 +90,33 @@ pub struct InodeArgs {
 
 impl Run for InodeArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.image.open(&self.path, Intent::Look)?;
         let asking = about([&opened.object(&self.path)?], |[within]| FindPaths { within, ino: self.inode });
         let what = format!("cannot resolve inode {}", self.inode);
-        opened.each(&what, asking, &mut |InodePath(path)| write_path(out, &self.path, &[&path]))?;
+        let mut paths = Vec::new();
+        opened.each(&what, asking, &mut |InodePath(path)| {
+            let path = path_below(&self.path, &[&path]);
+            match format {
+                Format::Text => Ok(out.write_all(&[path.as_slice(), b"\n"].concat())?),
+                Format::Json => {
+                    paths.push(String::from_utf8_lossy(&path).into_owned());
+                    Ok(())
+                }
+            }
+        })?;
+        if format == Format::Json {
+            output::json(out, "inspect-internal-inode-resolve", &paths)?;
+        }
         opened.close()
     }
 }
 
 /// A path that was given, and parts below it.
-fn write_path(out: &mut dyn Write, given: &Path, parts: &[&[u8]]) -> Result<(), CliError> {
+fn path_below(given: &Path, parts: &[&[u8]]) -> Vec<u8> {
     let mut path = given.as_os_str().as_bytes().to_vec();
     for part in parts.iter().filter(|part| !part.is_empty()) {
         if !path.ends_with(b"/") {
@@ -90,8 +124,7 @@ fn write_path(out: &mut dyn Write, given: &Path, parts: &[&[u8]]) -> Result<(), 
         }
         path.extend_from_slice(part);
     }
-    path.push(b'\n');
-    Ok(out.write_all(&path)?)
+    path
 }
 
 /// Show the files that use a logical address
@@ -122,11 +155,20 @@ pub struct LogicalArgs {
 
 impl Run for LogicalArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let mut opened = self.image.open(&self.path, Intent::Look)?;
         opened.write_back(&self.path)?;
         let what = format!("cannot resolve address {}", self.logical);
         let scope = if self.ignore_offsets { UserScope::WholeExtent } else { UserScope::Address };
         let asking = plain(FindUsers { address: self.logical, scope });
+        if format == Format::Json {
+            let users = self.users_as_json(&mut opened, &what, asking)?;
+            output::json(out, "inspect-internal-logical-resolve", &users)?;
+            return opened.close();
+        }
         if self.no_paths {
             opened.each(&what, asking, &mut |ExtentUser { subvolume, ino, offset }| {
                 Ok(writeln!(out, "inode {ino} offset {offset} root {subvolume}")?)
@@ -136,9 +178,34 @@ impl Run for LogicalArgs {
         for ExtentUser { subvolume, ino, .. } in opened.ask(&what, asking)? {
             let path_of_subvolume = subvolume_path(&mut opened, &what, subvolume)?;
             opened.each(&what, plain(FindPathsById { subvolume, ino }), &mut |InodePath(path)| {
-                write_path(out, &self.path, &[&path_of_subvolume, &path])
+                let path = path_below(&self.path, &[&path_of_subvolume, &path]);
+                Ok(out.write_all(&[path.as_slice(), b"\n"].concat())?)
             })?;
         }
         opened.close()
+    }
+}
+
+impl LogicalArgs {
+    fn users_as_json(
+        &self,
+        opened: &mut OpenFilesystem,
+        what: &str,
+        asking: Asking<FindUsers>,
+    ) -> Result<Vec<Value>, CliError> {
+        let mut users = Vec::new();
+        for ExtentUser { subvolume, ino, offset } in opened.ask(what, asking)? {
+            let mut paths = Vec::new();
+            if !self.no_paths {
+                let path_of_subvolume = subvolume_path(opened, what, subvolume)?;
+                opened.each(what, plain(FindPathsById { subvolume, ino }), &mut |InodePath(path)| {
+                    let path = path_below(&self.path, &[&path_of_subvolume, &path]);
+                    paths.push(String::from_utf8_lossy(&path).into_owned());
+                    Ok(())
+                })?;
+            }
+            users.push(json!({ "subvolume": subvolume, "inode": ino, "offset": offset, "paths": paths }));
+        }
+        Ok(users)
     }
 }

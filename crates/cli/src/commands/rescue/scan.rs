@@ -5,6 +5,7 @@ use crate::commands::inspect_internal::number;
 use crate::commands::restore::{Source, ddrescue};
 use crate::error::CliError;
 use crate::output::{Format, json};
+use crate::progress::{Progress as Bar, Unit};
 use crate::report;
 use butterfs_ondisk::TreeId;
 use butterfs_ondisk::dump::Objectid;
@@ -14,7 +15,7 @@ use butterfs_rescue::scan::{Ddrescue, Map, Progress, Settings, scan};
 use butterfs_rescue::superblocks;
 use butterfs_rescue::wreck::{Opening, Wreck};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Read devices once, write down every tree block that is there, and list the roots of all trees by generation.
@@ -62,20 +63,18 @@ impl Run for Args {
         let known = self.ddrescue.iter().map(|path| ddrescue(path).map(Some));
         let known = known.collect::<std::result::Result<Vec<Option<Ddrescue>>, CliError>>()?;
         let limit = Limit::of_bytes(self.memory.saturating_mul(1 << 20));
-        let shows = !self.quiet && std::io::stderr().is_terminal();
-        let mut last = 0;
+        let mut shown = if self.quiet { Bar::none() } else { Bar::new("", Unit::Bytes) };
+        let mut device = 0;
         let mut tell = |progress: Progress| {
-            let percent = progress.done * 1000 / progress.len.max(1);
-            if shows && percent != last {
-                last = percent;
-                let (at, blocks) = (progress.device + 1, progress.found);
-                report::status(&format!("device {at}: {}.{} %, {blocks} tree blocks", percent / 10, percent % 10));
+            if progress.device != device {
+                device = progress.device;
+                shown.restart();
             }
+            shown.say(format!(", device {}, {} tree blocks", progress.device + 1, progress.found));
+            shown.at(progress.done, Some(progress.len));
         };
         let map = scan(&devices, &self.map, &Settings { limit, known }, &mut tell).map_err(failed)?;
-        if shows {
-            report::status("");
-        }
+        drop(shown);
         self.write_unreadable(&map)?;
         let blocks = map.len();
         let unreadable: u64 =

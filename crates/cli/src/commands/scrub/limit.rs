@@ -6,7 +6,10 @@ use crate::args::{pretty_size, size};
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::open_filesystem::{Intent, about, plain};
+use crate::output::{self, Format};
+use butterfs_control::ScrubDevice;
 use butterfs_control::question::{GetScrub, LimitScrub};
+use serde_json::json;
 use std::io::Write;
 
 /// Show or set how fast scrubs may read each device.
@@ -29,6 +32,10 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         if self.limit.is_some() && !self.all && self.devid.is_none() {
             return Err(CliError::usage("a limit needs -a for all devices or -d for one"));
         }
@@ -39,6 +46,7 @@ impl Run for Args {
         }
         let mut opened = place.open(Intent::Look)?;
         if let Some(bytes_per_sec) = self.limit {
+            output::must_be_text(format)?;
             let device = self.devid;
             let asking = about([&opened.root()], |[through]| LimitScrub { through, device, bytes_per_sec });
             opened.ask("cannot set the limit", asking)?;
@@ -46,6 +54,13 @@ impl Run for Args {
         }
         let state = opened.ask_one("cannot ask for the limits", plain(GetScrub {}))?;
         opened.close()?;
+        if format == Format::Json {
+            let device = |device: &ScrubDevice| {
+                let limit = (device.limit != 0).then_some(device.limit);
+                json!({ "devid": device.id, "device": device.name, "limit": limit })
+            };
+            return output::json(out, "scrub-limit", &state.devices.iter().map(device).collect::<Vec<_>>());
+        }
         writeln!(out, "UUID: {}", uuid_text(&state.fsid))?;
         writeln!(out, "Id Limit      Path")?;
         writeln!(out, "-- ---------- ----")?;

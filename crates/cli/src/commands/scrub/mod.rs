@@ -12,8 +12,6 @@ mod start;
 mod status;
 pub(crate) mod summary;
 
-pub(crate) use status::print_json;
-
 use super::{Run, subcommands};
 use crate::error::CliError;
 use clap::Subcommand;

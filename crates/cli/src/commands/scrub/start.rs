@@ -10,8 +10,11 @@ use crate::commands::mount::background;
 use crate::commands::replace;
 use crate::error::{CliError, os_message};
 use crate::open_filesystem::{Intent, Named, OpenFilesystem, plain};
+use crate::output;
+use crate::progress::{Progress, Unit};
 use crate::report;
-use butterfs_control::question::{DescribeReplace, GetScrub, ListDevices, MOST_SCRUB_RANGES, StartScrub};
+use crate::space::members;
+use butterfs_control::question::{DescribeReplace, GetScrub, MOST_SCRUB_RANGES, StartScrub};
 use butterfs_control::{ScrubDevice, ScrubEarlier, ScrubEnd, ScrubFinding, ScrubNews, ScrubState};
 use butterfs_fuse::service;
 use butterfs_fuse::subvolumes::IN_PROGRESS;
@@ -89,7 +92,7 @@ pub struct Start {
     common: Common,
 }
 
-/// Go on with a scrub that was cancelled or interrupted.
+/// Resume a scrub that was cancelled or interrupted.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Resume {
     #[command(flatten)]
@@ -296,11 +299,11 @@ fn in_progress(opened: &mut OpenFilesystem, target: &str) -> CliError {
 
 /// As btrfs says it, for each device.
 fn device_is_replaced(opened: &mut OpenFilesystem, target: &str) -> CliError {
-    let devices = match opened.ask("cannot ask for the devices", plain(ListDevices {})) {
+    let devices = match members(opened) {
         Ok(devices) => devices,
         Err(error) => return error,
     };
-    for id in devices.into_iter().filter(|device| device.name.is_some()).map(|device| device.id) {
+    for id in devices.into_iter().filter(|device| device.storage.is_some()).map(|device| device.id) {
         let why = "ret=-1, errno=115 (Operation now in progress)";
         report::error(&format!("scrubbing {target} failed for device id {id}: {why}"));
     }
@@ -323,6 +326,7 @@ struct Running {
     state: ScrubState,
     written: Option<Instant>,
     shown: usize,
+    progress: Progress,
     is_limited: bool,
     stopped: Arc<AtomicBool>,
 }
@@ -347,6 +351,10 @@ impl Running {
             state: ScrubState::default(),
             written: None,
             shown: 0,
+            progress: match job.common.quiet || job.common.json || job.common.serve {
+                true => Progress::none(),
+                false => Progress::new("verified", Unit::Bytes),
+            },
             is_limited: !job.only.is_empty() || job.errors_of_last,
             stopped,
         })
@@ -382,6 +390,7 @@ impl Running {
             ScrubNews::Finding(finding) => self.found(&finding),
             ScrubNews::State(state) => {
                 self.state = state;
+                self.show();
                 let is_first = self.written.is_none();
                 if self.written.is_none_or(|written| written.elapsed() >= EACH) {
                     self.write()?;
@@ -390,6 +399,12 @@ impl Running {
                 if is_first { self.announce(out) } else { Ok(()) }
             }
         }
+    }
+
+    fn show(&mut self) {
+        let all = summary::whole(&self.state);
+        let done = counter(&all, "data_bytes_scrubbed").saturating_add(counter(&all, "tree_bytes_scrubbed"));
+        self.progress.at(done.min(all.total_bytes), (!self.is_limited).then_some(all.total_bytes));
     }
 
     fn announce(&self, out: &mut dyn Write) -> Result<(), CliError> {
@@ -414,9 +429,9 @@ impl Running {
             if self.shown <= MOST_SHOWN {
                 let mut text = Vec::new();
                 findings::print(&mut text, finding)?;
-                report::line(String::from_utf8_lossy(&text).trim_end());
+                self.progress.above(|| report::line(String::from_utf8_lossy(&text).trim_end()));
             } else if self.shown == MOST_SHOWN + 1 {
-                report::line("and more; see 'butterfs scrub status --files'");
+                self.progress.above(|| report::line("and more; see 'butterfs scrub status --files'"));
             }
         }
         Ok(())
@@ -439,6 +454,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+        self.progress = Progress::none();
         self.write()?;
         let all = summary::whole(&self.state);
         if !self.common.quiet && !self.common.serve {
@@ -466,7 +482,7 @@ impl Running {
         if self.common.json {
             let mut value = summary::json(&self.state);
             value["damage"] = self.records.findings().iter().map(findings::value).collect();
-            return super::status::print_json(out, "scrub-start", &value);
+            return output::json(out, "scrub-start", &value);
         }
         if !self.common.style.each_device {
             writeln!(out, "scrub done for {}", uuid_text(&self.state.fsid))?;

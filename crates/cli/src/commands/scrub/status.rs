@@ -7,13 +7,13 @@ use super::summary::{self, Style};
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::open_filesystem::{Intent, plain};
+use crate::output::{self, Format};
 use butterfs_control::question::GetScrub;
 use butterfs_control::{ScrubDevice, ScrubState};
-use serde_json::{Value, json};
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Show how far a scrub is, or how the last one ended.
+/// Show the progress of a scrub, or the end of the last one.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// List the files that the last scrub found damaged, with offset and length, and what became of each
@@ -30,13 +30,17 @@ pub struct Args {
 
 impl Run for Args {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        self.run_as(Format::Text, out)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
         let place = self.target.place()?;
         let state = state_of(&place)?;
         let records = Records::of(&state.fsid);
-        if self.json {
+        if self.json || format == Format::Json {
             let mut value = summary::json(&state);
             value["damage"] = records.findings().iter().map(findings::value).collect();
-            return print_json(out, "scrub-status", &value);
+            return output::json(out, "scrub-status", &value);
         }
         if self.files {
             return Ok(records.findings().iter().try_for_each(|finding| findings::print(out, finding))?);
@@ -100,11 +104,4 @@ fn with_history(now: ScrubState, place: &Place) -> Result<ScrubState, CliError> 
     };
     let devices = now.devices.iter().map(device).collect();
     Ok(ScrubState { fsid: now.fsid, devices, ..kept })
-}
-
-/// JSON in the form of btrfs-progs.
-pub fn print_json(out: &mut dyn Write, key: &str, value: &Value) -> Result<(), CliError> {
-    let whole = json!({ "__header": { "version": "1" }, key: value });
-    let text = serde_json::to_string_pretty(&whole).map_err(|error| CliError::failed(error.to_string()))?;
-    Ok(writeln!(out, "{text}")?)
 }

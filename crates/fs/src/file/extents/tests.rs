@@ -3,6 +3,7 @@
 use super::*;
 use crate::extent::items::model::ItemMap;
 use butterfs_ondisk::Logical;
+use butterfs_testkit::rng::Rng;
 use std::collections::BTreeMap;
 
 const SECTOR: u64 = 4096;
@@ -36,22 +37,13 @@ impl Effects for Books {
     }
 }
 
-struct Noise(u64);
-
-impl Noise {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % bound
-    }
-}
-
 struct File {
     context: FileContext,
     items: ItemMap,
     books: Books,
     model: BTreeMap<u64, Sector>,
     next_extent: u64,
-    noise: Noise,
+    noise: Rng,
 }
 
 impl File {
@@ -62,7 +54,7 @@ impl File {
             books: Books::default(),
             model: BTreeMap::new(),
             next_extent: 1 << 20,
-            noise: Noise(seed),
+            noise: Rng::new(seed),
         }
     }
 

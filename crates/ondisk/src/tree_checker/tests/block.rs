@@ -146,18 +146,3 @@ pub fn dir_entry(location: Key, kind: u8, name: &str, data: &[u8]) -> Vec<u8> {
     };
     [head.as_bytes(), name.as_bytes(), data].concat()
 }
-
-/// xorshift64*: the tests need variety, not quality, and the same on every run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 24
-    }
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.next() as usize % limit
-    }
-}

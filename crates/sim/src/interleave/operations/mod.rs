@@ -71,7 +71,6 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("continue_replace", "the same"),
     ("replace_status", "numbers"),
     ("device_at", "it looks at paths of the host"),
-    ("describe_devices", "numbers"),
     ("device_usage", "numbers"),
     ("chunk_usage", "numbers"),
     ("space_usage", "numbers"),

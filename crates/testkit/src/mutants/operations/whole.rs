@@ -37,7 +37,6 @@ pub const OPERATIONS: &[Operation] = &[
     ("chunk_usage", |w| quiet(w.filesystem.chunk_usage())),
     ("device_usage", |w| quiet(w.filesystem.device_usage())),
     ("global_reserve", |w| quiet(w.filesystem.global_reserve())),
-    ("describe_devices", |w| quiet(w.filesystem.describe_devices())),
     ("replace_status", |w| quiet(w.filesystem.replace_status())),
     ("balance_status", |w| quiet(w.filesystem.balance_status())),
     ("exclusive_operation", |w| quiet(w.filesystem.exclusive_operation())),

@@ -25,7 +25,7 @@ const TYPE_AT: usize = 20;
 const INLINE: u8 = 0;
 const INLINE_DATA_AT: usize = 21;
 
-/// Show how the blocks of the root, extent, checksum and file trees lie on an unmounted filesystem
+/// Show the layout of the root, extent, checksum and file trees of an unmounted filesystem
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Show sizes in bytes
