@@ -28,7 +28,7 @@ pub use blocks::{Item, PlacedTree};
 pub use butterfs_volume::recognise;
 pub use features::{FEATURES, Feature, FeatureChoice, names_of};
 pub use image::identity;
-pub(crate) use image::wipe;
+pub(crate) use image::{wipe, wipe_superblocks};
 pub use layout::{MemberDevice, RESERVED, usable_metadata};
 pub use options::{MkfsOptions, Settings};
 pub use superblock::superblock;
@@ -109,8 +109,8 @@ fn place(spec: &FilesystemSpec, map: &ChunkMap) -> Vec<PlacedTree> {
         .expect("the first chunks have room for the first blocks")
 }
 
-/// Refuses a device on which something is recognised, unless that was allowed, and leaves nothing of the old content of its
-/// first bytes that anything would recognise.
+/// Refuses a device on which something is recognised, unless that was allowed, and leaves nothing of the old content of
+/// its first bytes that anything would recognise.
 pub fn prepare(device: &dyn BlockDevice, total_bytes: u64, options: &MkfsOptions) -> Result<()> {
     if !options.force {
         refuse_existing(device)?;
