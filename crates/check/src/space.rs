@@ -34,6 +34,14 @@ pub(crate) fn read_chunks(session: &Session<'_>) -> BTreeMap<u64, DevItem> {
     });
     check_system_chunks(session, &mut map, complete);
     session.volume.set_chunk_map(map);
+    if complete {
+        let gone = session.volume.devices().into_iter().filter(|(id, _)| !devices.contains_key(&id.0));
+        gone.for_each(|(id, _)| drop(session.volume.remove_device(id)));
+        let given: Vec<u64> = session.volume.devices().into_iter().map(|(id, _)| id.0).collect();
+        if let Some(id) = devices.keys().find(|id| !given.contains(id)) {
+            session.report(Finding::CannotOpen { reason: format!("device {id} of the filesystem was not given") });
+        }
+    }
     devices
 }
 

@@ -42,12 +42,16 @@ pub enum Point {
     SubvolumeChecked,
     /// Scrub knows which extents it is about to read.
     ScrubPlanned,
+    /// A chunk moves, a device is replaced or a group is emptied, and a piece of it is done. Whoever does it holds no
+    /// lock.
+    PieceMoved,
 }
 
 impl Point {
     /// Whether a commit comes to it.
     pub fn is_in_commit(self) -> bool {
-        !matches!(self, Point::SubvolumeAsked | Point::SubvolumeChecked | Point::ScrubPlanned)
+        use Point::{PieceMoved, ScrubPlanned, SubvolumeAsked, SubvolumeChecked};
+        !matches!(self, SubvolumeAsked | SubvolumeChecked | ScrubPlanned | PieceMoved)
     }
 }
 

@@ -182,6 +182,8 @@ pub enum Canary {
     PanicForgiven,
     /// Blocks that a balance copies do not say that they may be shared.
     RelocationUnmarked,
+    /// Only files of the top level are led to data that a balance has copied; others still lead to where it was.
+    RelocationInOneTree,
     /// Data that a balance copies loses its checksums.
     RelocationWithoutChecksums,
     /// The stripes of a chunk that moves are swapped before the last of it is copied.

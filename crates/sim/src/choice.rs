@@ -1,5 +1,6 @@
 //! The source of the next step: a seed, or a list of steps from an earlier run.
 
+use crate::maintenance::{self, Maintenance};
 use crate::members::Aim;
 use crate::plan::Plan;
 use crate::step::{Planned, Step};
@@ -14,8 +15,9 @@ use std::collections::VecDeque;
 pub trait Choose {
     /// The next step of the main thread; none when the life is over.
     fn next(&mut self, model: &ModelFs) -> Option<Step>;
-    /// The next step of another thread while the last step's commit writes.
-    fn meanwhile(&mut self, model: &ModelFs) -> Option<Step>;
+    /// The next step of another thread while the last step's commit writes, or between the pieces that move: then it
+    /// `may_commit`.
+    fn meanwhile(&mut self, model: &ModelFs, may_commit: bool) -> Option<Step>;
 }
 
 /// Subvolumes at one time, the top level included.
@@ -46,7 +48,8 @@ impl Seeded {
     fn choose(&mut self, model: &ModelFs) -> Step {
         loop {
             let copies = |step: &Step| matches!(step, Step::Op(Op::CopyRange { .. }));
-            let whole = !self.plan.fills && self.plan.faults.is_none() && !self.plan.members;
+            let plan = &self.plan;
+            let whole = !plan.fills && plan.faults.is_none() && !plan.members && !plan.maintenance;
             let step = self.propose(model).filter(|step| step.is_certain(model));
             // A copy that fails half-way has copied half.
             if let Some(step) = step.filter(|step| whole || !copies(step)) {
@@ -78,6 +81,9 @@ impl Seeded {
     fn propose(&mut self, model: &ModelFs) -> Option<Step> {
         if self.rng.chance(self.plan.subvolume_percent) {
             return self.about_subvolumes(model);
+        }
+        if self.plan.maintenance && self.rng.chance(30) {
+            return Some(Step::Maintain(maintenance::choose(&self.plan, &mut self.rng)));
         }
         if self.plan.members && self.rng.chance(4) {
             return Some(Step::Resync);
@@ -150,6 +156,11 @@ impl Choose for Seeded {
             return None;
         }
         self.left -= 1;
+        if self.plan.maintenance && self.left + 1 == self.plan.steps {
+            // A mount goes on with what the last one left.
+            self.beside = self.rng.below(MEANWHILE_MAX);
+            return Some(Step::Maintain(Maintenance::ContinueReplace));
+        }
         // What is left at the end is durable in most lives, so that the last crash has something to keep.
         let step = if self.left == 0 && (self.plan.split || self.rng.chance(70)) {
             Step::Op(Op::Sync)
@@ -158,12 +169,15 @@ impl Choose for Seeded {
         } else {
             self.choose(model)
         };
-        let beside = step.commits() && !self.plan.fills && self.rng.chance(self.plan.meanwhile_percent);
+        let beside = match step {
+            Step::Maintain(_) => self.rng.chance(80),
+            _ => step.commits() && !self.plan.fills && self.rng.chance(self.plan.meanwhile_percent),
+        };
         self.beside = if beside { 1 + self.rng.below(MEANWHILE_MAX) } else { 0 };
         Some(step)
     }
 
-    fn meanwhile(&mut self, model: &ModelFs) -> Option<Step> {
+    fn meanwhile(&mut self, model: &ModelFs, may_commit: bool) -> Option<Step> {
         self.beside = self.beside.checked_sub(1)?;
         loop {
             // Data that is written beside a commit is what reuses space too early if anything does.
@@ -172,7 +186,12 @@ impl Choose for Seeded {
                 _ => Some(self.choose(model)),
             };
             let step = step.filter(|step| step.is_certain(model));
-            if let Some(step) = step.filter(|step| !step.commits()) {
+            // Of work on chunks only what ends it comes inside of other such work.
+            let fits = |step: &Step| match step {
+                Step::Maintain(what) => may_commit && matches!(what, Maintenance::Cancel | Maintenance::BalanceCancel),
+                step => may_commit || !step.commits(),
+            };
+            if let Some(step) = step.filter(fits) {
                 return Some(step);
             }
         }
@@ -204,9 +223,9 @@ impl Choose for Given {
         None
     }
 
-    fn meanwhile(&mut self, model: &ModelFs) -> Option<Step> {
+    fn meanwhile(&mut self, model: &ModelFs, may_commit: bool) -> Option<Step> {
         while let Some(step) = self.meanwhile.pop_front() {
-            if step.is_certain(model) {
+            if step.is_certain(model) && (may_commit || !step.commits()) {
                 return Some(step);
             }
         }

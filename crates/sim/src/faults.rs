@@ -178,6 +178,10 @@ pub struct Struck {
     pub resyncs: usize,
     /// Panics.
     pub panics: usize,
+    /// Work on chunks and devices that came to its end.
+    pub maintained: usize,
+    /// Devices that were lost for ever.
+    pub lost: usize,
     /// Sides of a split that were refused together.
     pub splits: usize,
     /// Those that were accepted.
@@ -194,6 +198,8 @@ impl Struck {
         self.refusals += more.refusals;
         self.resyncs += more.resyncs;
         self.panics += more.panics;
+        self.maintained += more.maintained;
+        self.lost += more.lost;
         self.splits += more.splits;
         self.joined += more.joined;
     }

@@ -3,6 +3,7 @@
 use crate::cut::Cut;
 use crate::faults::Damaged;
 use crate::life::Life;
+use crate::maintenance;
 use crate::members::{Attendance, Devices, Given, can_show, must_open, some_away, tolerance};
 use crate::plan::Plan;
 use crate::run::Beginning;
@@ -43,6 +44,7 @@ impl<'a> Left<'a> {
         let behind = if plan.members { life.behind(cut.prefix) } else { Devices::new() };
         let damaged = if plan.members { Damaged::of_stale(&behind) } else { damaged.clone() };
         let forked = beginning.forked.intersection(&behind).copied().collect();
+        let led = beginning.attendance.given.clone();
         Left {
             plan,
             life,
@@ -52,7 +54,7 @@ impl<'a> Left<'a> {
             behind,
             forked,
             away: beginning.attendance.given.away.clone(),
-            led: beginning.attendance.given.clone(),
+            led,
         }
     }
 
@@ -63,6 +65,9 @@ impl<'a> Left<'a> {
 
     /// Checks the state with all devices; how often it was refused.
     pub(crate) fn judge(&self, how: Thorough) -> Result<usize, String> {
+        if self.plan.maintenance {
+            return self.judge_maintained(&self.led, how).map(|verdict| usize::from(verdict == Verdict::Refused));
+        }
         if self.judge_given(&Given::default(), how)? == Verdict::Shown {
             return Ok(0);
         }
@@ -76,6 +81,9 @@ impl<'a> Left<'a> {
 
     /// Checks it with some devices away, if that can be; how often it was refused.
     pub(crate) fn judge_some(&self, seed: u64) -> Result<usize, String> {
+        if self.plan.maintenance {
+            return self.judge_without_one(seed).map(|()| 0);
+        }
         if !self.plan.members || tolerance(self.plan) == 0 {
             return Ok(0);
         }
@@ -86,6 +94,75 @@ impl<'a> Left<'a> {
         let verdict = self.judge_given(&given, Thorough::default());
         let verdict = verdict.map_err(|what| format!("without {:?}: {what}", given.away))?;
         Ok(usize::from(verdict == Verdict::Refused))
+    }
+
+    /// Judges what work on chunks and devices left. Where a device was lost, a crash between the superblocks of the
+    /// others may be refused: nothing in the format tells the blocks of the last commit from those of one that was cut
+    /// off.
+    fn judge_maintained(&self, given: &Given, how: Thorough) -> Result<Verdict, String> {
+        let all_count =
+            || maintenance::agree(self.plan, self.disk) && maintenance::counts_all(self.plan, self.disk, given);
+        let (unreadable, may_refuse) = (Damaged::default(), given.lost && !all_count());
+        state::judge(self.plan, self.disk, self.expected(given, &unreadable, may_refuse), how)
+    }
+
+    /// The slots one of which may be taken away without anybody noticing.
+    fn spares(&self) -> Result<Vec<usize>, String> {
+        let is_spare = !self.led.lost
+            && maintenance::agree(self.plan, self.disk)
+            && maintenance::survivable(self.plan, self.disk, &self.led)? > 0;
+        Ok(if is_spare { maintenance::slots(self.plan, self.disk) } else { Vec::new() })
+    }
+
+    fn judge_without_one(&self, seed: u64) -> Result<(), String> {
+        let slots = self.spares()?;
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let given = Given::without(&[*Rng::new(seed ^ 0xa3a1).pick(&slots)].into());
+        let unreadable = Damaged::default();
+        let judged = state::judge(self.plan, self.disk, self.expected(&given, &unreadable, false), Thorough::default());
+        judged.map(drop).map_err(|what| format!("without {:?}: {what}", given.away))
+    }
+
+    /// The same as [`begin_again`](Self::begin_again), where a device may be lost meanwhile.
+    fn begin_again_maintained(&self, attendance: Attendance, seed: u64) -> Result<Option<Beginning>, String> {
+        let mut given = self.led.clone();
+        if self.judge_maintained(&given, Thorough::default())? == Verdict::Refused {
+            return Ok(None);
+        }
+        let (disk, slots, mut rng) = (self.disk.snapshot(), self.spares()?, Rng::new(seed ^ 0x1057));
+        let look = |given: &Given, disk: &MemoryDevice| {
+            let filesystem = state::open(disk, state::recovering(self.plan), self.plan, given)?;
+            let shown = Fingerprint::of_damaged_library(&filesystem)?;
+            Ok::<_, String>((ModelFs::of_library(&filesystem).map_err(|error| error.to_string())?, shown))
+        };
+        if self.plan.in_place {
+            // Mirrors of what was on its way may differ, and either may be shown.
+            if slots.is_empty() && maintenance::survivable(self.plan, self.disk, &given)? > 0 {
+                return Ok(None);
+            }
+            let (_, whole) = look(&given, &disk)?;
+            for slot in &slots {
+                let (_, shown) = look(&Given::without(&[*slot].into()), &disk)?;
+                if !differences(&whole, &shown, Compare::MODEL).is_empty() {
+                    return Ok(None);
+                }
+            }
+        }
+        if !slots.is_empty() && rng.chance(30) {
+            maintenance::lose(self.plan, &disk, *rng.pick(&slots));
+            given.lost = true;
+        }
+        let (model, _) = look(&given, &disk)?;
+        Ok(Some(Beginning {
+            base: Arc::new(disk),
+            model,
+            damaged: Damaged::default(),
+            attendance: Attendance { given, ..attendance },
+            behind: Devices::new(),
+            forked: Devices::new(),
+        }))
     }
 
     fn judge_given(&self, given: &Given, how: Thorough) -> Result<Verdict, String> {
@@ -153,13 +230,16 @@ impl<'a> Left<'a> {
     }
 
     pub(crate) fn judge_by_kernel(&self) -> Result<(), String> {
-        let given = Given::default();
+        let given = self.led.clone();
         crate::kernel::judge(self.plan, self.disk, self.expected(&given, &self.damaged, false))
     }
 
     /// A life on what a crash left: the disk, and the model of what it shows; none when that is not known any more.
     /// Where the devices that should come are refused, all of them come.
-    pub(crate) fn begin_again(&self, attendance: Attendance) -> Result<Option<Beginning>, String> {
+    pub(crate) fn begin_again(&self, attendance: Attendance, seed: u64) -> Result<Option<Beginning>, String> {
+        if self.plan.maintenance {
+            return self.begin_again_maintained(attendance, seed);
+        }
         let all = Given::default();
         let without_forked = Given { given_up: self.doubtful(), ..Given::default() };
         let wanted = attendance.given.clone();

@@ -10,9 +10,9 @@
 //! 3. The primary superblock is torn only where the device is large enough for a second copy (more than 64 MiB); below
 //!    that its 4 KiB are written as a whole or not at all. For the kernel and btrfs-progs, which look at the primary
 //!    only, it is never torn.
-//! 4. In plans with faults reads, writes and flushes go wrong too, as [`faults`] says, and in plans with members
-//!    devices leave, return and fail, as [`members`] says; in others nothing else does. Memory holds what was put
-//!    there.
+//! 4. In plans with faults reads, writes and flushes go wrong too, as [`faults`] says; in plans with members devices
+//!    leave, return and fail, as [`members`] says; in plans with [`maintenance`] new devices fail and old ones are
+//!    lost. In others nothing else goes wrong. Memory holds what was put there.
 //!
 //! # What must hold
 //! After each crash the filesystem opens, the checker (`butterfs-check`, all data checksums included) finds it clean,
@@ -40,6 +40,7 @@ pub mod interleave;
 pub mod kernel;
 mod left;
 pub mod life;
+pub mod maintenance;
 pub mod meanwhile;
 pub mod members;
 pub mod parts;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] \
-[--faults|--members|--parity|--split|--together|--discards]
+[--faults|--members|--parity|--split|--together|--discards|--maintenance]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
                        [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
@@ -29,6 +29,7 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --from U           and of that only from this unit of work on
   --threads N        seeds at one time (default: all cores)
   --faults           the device goes wrong too, not only the power
+  --maintenance      chunks are balanced, and devices added, removed, resized, replaced and lost
   --discards         freed space is discarded by commits or in the background, free space by fstrim; it reads as garbage
   --together         several steps become durable together, or are taken back
   --members          devices leave, return and fail, and data may have no checksums
@@ -53,6 +54,7 @@ struct Arguments {
     together: bool,
     split: bool,
     discards: bool,
+    maintenance: bool,
     explore: usize,
     /// Pairs with so many interruptions at most, or none for random threads.
     interleave: Option<Option<usize>>,
@@ -74,6 +76,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         parity: false,
         split: false,
         discards: false,
+        maintenance: false,
         together: false,
         explore: 0,
         interleave: None,
@@ -90,6 +93,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
             "--split" => Some(&mut arguments.split),
             "--together" => Some(&mut arguments.together),
             "--discards" => Some(&mut arguments.discards),
+            "--maintenance" => Some(&mut arguments.maintenance),
             _ => None,
         };
         if let Some(flag) = flag {
@@ -140,6 +144,12 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
                     "panic-forgiven" => Canary::PanicForgiven,
                     "parity-not-updated" => Canary::ParityNotUpdated,
                     "rows-shared" => Canary::RowsShared,
+                    "stripes-swapped-early" => Canary::StripesSwappedEarly,
+                    "piece-not-copied" => Canary::PieceNotCopied,
+                    "move-not-followed" => Canary::MoveNotFollowed,
+                    "relocation-unmarked" => Canary::RelocationUnmarked,
+                    "relocation-without-checksums" => Canary::RelocationWithoutChecksums,
+                    "relocation-in-one-tree" => Canary::RelocationInOneTree,
                     "in-place-unprotected" => Canary::InPlaceUnprotected,
                     _ => return Err(bad()),
                 });
@@ -191,6 +201,7 @@ fn run(arguments: &Arguments) -> ExitCode {
         Arguments { together: true, .. } => Plan::with_together(seed),
         Arguments { split: true, .. } => Plan::with_split(seed),
         Arguments { discards: true, .. } => Plan::with_discards(seed),
+        Arguments { maintenance: true, .. } => Plan::with_maintenance(seed),
         _ => Plan::of(seed),
     };
     let totals = campaign.run(|seed| Plan { canary: arguments.canary, ..plan(seed) }, progress);
@@ -211,6 +222,7 @@ fn run(arguments: &Arguments) -> ExitCode {
         Arguments { together: true, .. } => " --together",
         Arguments { split: true, .. } => " --split",
         Arguments { discards: true, .. } => " --discards",
+        Arguments { maintenance: true, .. } => " --maintenance",
         _ => "",
     };
     println!("again: cargo xtask sim --seed {}{kind}", failure.plan.seed);

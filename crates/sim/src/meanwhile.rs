@@ -18,7 +18,8 @@ thread_local! {
     static WORK: RefCell<Option<Work>> = const { RefCell::new(None) };
 }
 
-/// Has `work` done at every point that a commit of this thread reaches, until the result is dropped.
+/// Has `work` done at every point that a commit of this thread, or work on chunks, reaches, until the result is
+/// dropped.
 pub fn during_commits(work: impl FnMut(Point) + 'static) -> Meanwhile {
     WORK.set(Some(Box::new(work)));
     Meanwhile(())
@@ -109,7 +110,7 @@ impl Source for Simulated {
     }
 
     fn reached(&self, point: Point) {
-        if !point.is_in_commit() {
+        if !point.is_in_commit() && point != Point::PieceMoved {
             return;
         }
         // Taken out meanwhile: what it does must not begin another commit, and if it does, nothing runs inside that.

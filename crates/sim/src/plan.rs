@@ -1,6 +1,7 @@
 //! The plan that follows from a seed before anything runs: the format, the sizes, the kind of workload.
 
 use crate::faults::Faults;
+use crate::maintenance;
 use crate::members::{Aim, Attendance, Given};
 use crate::parts;
 use crate::split;
@@ -55,6 +56,12 @@ pub struct Plan {
     pub aim: Option<Aim>,
     /// Two sides live on without each other.
     pub split: bool,
+    /// Chunks move, and devices come and go.
+    pub maintenance: bool,
+    /// Devices that the filesystem does not have when it is made, the last ones.
+    pub spare: usize,
+    /// With [`maintenance`](Plan::maintenance): files are written in place and have no checksums.
+    pub in_place: bool,
     /// When freed space is discarded. Where it is, free space is trimmed too, and what is discarded reads as garbage.
     pub discard: DiscardMode,
     pub canary: Option<Canary>,
@@ -181,6 +188,9 @@ impl Plan {
             members: false,
             aim: None,
             split: false,
+            maintenance: false,
+            spare: 0,
+            in_place: false,
             discard: DiscardMode::Off,
             canary: None,
         }
@@ -259,6 +269,28 @@ impl Plan {
         plan
     }
 
+    /// The plan that follows from `seed`, with work on chunks and devices.
+    pub fn with_maintenance(seed: u64) -> Plan {
+        let mut plan = Plan::of(seed);
+        let mut rng = Rng::new(seed ^ 0x3a1f_0f00_0000_0000);
+        plan.fills = false;
+        if plan.features.contains("mixed-bg") {
+            plan.features = "";
+        }
+        let (members, spare, metadata, data) = *rng.pick(maintenance::kinds());
+        (plan.devices, plan.spare, plan.metadata, plan.data) = (members + spare, spare, metadata, data);
+        // No device gets smaller than 256 MiB.
+        plan.bytes = (272 + rng.below(80)) * MIB;
+        plan.shape = Shape { inodes_max: plan.shape.inodes_max, ..SHAPE };
+        plan.lives = 2 + rng.index(2);
+        (plan.steps, plan.cuts) = (12 + rng.index(25), 8);
+        plan.in_place = data != "dup" && rng.chance(30);
+        // What is shared is what relocation can get wrong.
+        plan.subvolume_percent = plan.subvolume_percent.max(8);
+        plan.maintenance = true;
+        plan
+    }
+
     /// The plan that follows from `seed`, in which several steps become durable together, or are taken back.
     pub fn with_together(seed: u64) -> Plan {
         let mut plan = Plan::of(seed);
@@ -303,13 +335,16 @@ impl Plan {
         if self.members {
             return Attendance::of(self, life);
         }
+        if self.maintenance {
+            return Attendance::of_maintenance(self, life);
+        }
         let away = self.absent(life).into_iter().collect();
         Attendance { given: Given::without(&away), ..Attendance::default() }
     }
 
     /// Whether the primary superblock may be torn: not where a secondary copy may be bad.
     pub fn tears_superblocks(&self) -> bool {
-        self.has_second_superblock() && self.faults.is_none() && !self.members
+        self.has_second_superblock() && self.faults.is_none() && !self.members && !self.maintenance
     }
 
     /// Whether the device has a second superblock.
@@ -334,7 +369,8 @@ impl Plan {
             ..MkfsOptions::default()
         };
         options.features.apply(self.features).expect("known features");
-        mkfs(&self.parts(&memory), &options, env).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        mkfs(&self.parts(&memory)[..self.devices - self.spare], &options, env)
+            .unwrap_or_else(|error| panic!("{self:?}: {error}"));
         memory.snapshot()
     }
 

@@ -3,6 +3,7 @@
 use crate::choice::{Choose, Given, Seeded};
 use crate::cut::{Cut, Disks};
 use crate::faults::{Damaged, Struck};
+use crate::kernel;
 use crate::left::Left;
 use crate::life::{Life, Start};
 use crate::meanwhile::environment;
@@ -69,7 +70,7 @@ impl std::fmt::Debug for Failure {
         writeln!(f, "seed {}: {}", self.plan.seed, self.what)?;
         writeln!(f, "  {:?}", self.plan)?;
         let Beginning { attendance, behind, forked, .. } = &self.beginning;
-        if self.plan.members {
+        if self.plan.members || self.plan.maintenance {
             writeln!(f, "  {attendance:?}, behind {behind:?}, forked {forked:?}")?;
         }
         writeln!(f, "  life {}, {:?}, {} steps:", self.life, self.cut, self.steps.len())?;
@@ -138,6 +139,7 @@ pub(crate) fn one_life(
         let (plan, steps, beginning) = (plan.clone(), steps.to_vec(), beginning.clone());
         Box::new(Failure { plan, life: number, cut, what, steps, beginning, disk: disk.map(Arc::new) })
     };
+    let beginning_lost = beginning.attendance.given.lost;
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let Beginning { base, model, attendance, behind, .. } = &beginning;
         Life::live(plan, Start { life: number, base: base.snapshot(), model, attendance, behind }, chooser)
@@ -163,7 +165,7 @@ pub(crate) fn one_life(
             && (outcome.states + plan.seed as usize).is_multiple_of(manner.kernel_every);
         let disk = disks.at(cut, for_kernel || !plan.tears_superblocks());
         // The life before may have ended with a torn primary, which only a commit of this one replaces.
-        let for_kernel = for_kernel && plan.devices == 1 && state::has_primary(plan, &disk);
+        let for_kernel = for_kernel && kernel::can_judge(plan, &disk, &beginning.attendance.given);
         let how = Thorough { recovered: index % 4 == 0 };
         let left = Left::new(plan, &life, &beginning, &damaged, (cut, &disk));
         let judged = catch_unwind(AssertUnwindSafe(|| {
@@ -179,12 +181,18 @@ pub(crate) fn one_life(
         outcome.kernel_states += usize::from(for_kernel);
         outcome.log_states += usize::from(state::has_log(plan, &disk));
         if index == going_on && number + 1 < plan.lives {
-            let begun = catch_unwind(AssertUnwindSafe(|| left.begin_again(plan.attendance(number + 1))));
+            let begun = catch_unwind(AssertUnwindSafe(|| left.begin_again(plan.attendance(number + 1), seed)));
             let begun = begun.unwrap_or_else(|panic| Err(format!("panic while going on: {}", words(&*panic))));
+            let begun = begun.inspect(|begun| count_lost(outcome, beginning_lost, begun));
             next = begun.map_err(|what| failed(what, &life.steps, Some(*cut), Some(disk.snapshot())))?;
         }
     }
     Ok(next)
+}
+
+fn count_lost(outcome: &mut Outcome, was_lost: bool, begun: &Option<Beginning>) {
+    let is_lost = begun.as_ref().is_some_and(|begun| begun.attendance.given.lost);
+    outcome.struck.lost += usize::from(is_lost && !was_lost);
 }
 
 /// The cut from which the next life goes on. A side of a split mostly ends when it has done all that it does.

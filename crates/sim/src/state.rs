@@ -1,6 +1,7 @@
 //! One state that a crash left: opened, checked, and compared with what is allowed.
 
 use crate::faults::Damaged;
+use crate::maintenance;
 use crate::meanwhile::environment;
 use crate::members::{Given, tolerance};
 use crate::parts;
@@ -11,7 +12,7 @@ use butterfs_fs::options::Policies;
 use butterfs_fs::{Filesystem, Options};
 use butterfs_ondisk::Physical;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock};
-use butterfs_testkit::fingerprint::Fingerprint;
+use butterfs_testkit::fingerprint::{Compare, Fingerprint, differences};
 use butterfs_testkit::library::Library;
 use butterfs_testkit::operation::{Object, Op, OperationTarget, RelPath, Reply};
 use butterfs_testkit::promise::logged::Numbers;
@@ -149,7 +150,7 @@ pub fn tolerant(
 pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thorough) -> Result<Verdict, String> {
     let (damaged, given) = (expected.damaged, expected.given);
     if *given == Given::default() && !expected.may_refuse {
-        clean_but(plan, disk, damaged).map_err(|what| format!("as the crash left it: {what}"))?;
+        as_left(plan, disk, damaged).map_err(|what| format!("as the crash left it: {what}"))?;
     }
     let recovered = Arc::new(disk.snapshot());
     let filesystem = match open_given(&recovered, judging(plan), plan, given) {
@@ -163,10 +164,16 @@ pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thor
     if how.recovered {
         let is_whole =
             plan.members && filesystem.resync().map_err(|error| format!("it cannot be brought up to date: {error}"))?;
+        if plan.maintenance {
+            finish_maintenance(&filesystem).map_err(|what| format!("what was under way cannot be finished: {what}"))?;
+        }
         while filesystem.clean_once().map_err(|error| format!("cleaning fails: {error}"))? {}
         filesystem.shutdown().map_err(|error| format!("it cannot be closed: {error}"))?;
         drop(read);
         drop(filesystem);
+        if plan.maintenance {
+            return shown_again(plan, &recovered, given, &shown).map(|()| Verdict::Shown);
+        }
         if is_whole && given.away.is_empty() {
             clean(&recovered, plan.devices).map_err(|what| format!("after a resync: {what}"))?;
             return shown_without_any(plan, disk, &recovered, expected).map(|()| Verdict::Shown);
@@ -179,6 +186,45 @@ pub fn judge(plan: &Plan, disk: &MemoryDevice, expected: Expected<'_>, how: Thor
         }
     }
     Ok(Verdict::Shown)
+}
+
+/// The disk as a crash left it, all devices that belong to it.
+fn as_left(plan: &Plan, disk: &MemoryDevice, damaged: &Damaged) -> Result<(), String> {
+    match plan.maintenance {
+        true => clean_devices(Given::default().devices(plan, &Arc::new(disk.snapshot()))),
+        false => clean_but(plan, disk, damaged),
+    }
+}
+
+/// A mount goes on with what the last one left.
+fn finish_maintenance(filesystem: &Filesystem) -> Result<(), String> {
+    filesystem.resync().map_err(|error| format!("resync: {error}"))?;
+    let unless_refused = |done: butterfs_fs::Result<()>| match done {
+        Err(error) if !maintenance::is_refusal(&error) => Err(error.to_string()),
+        _ => Ok(()),
+    };
+    let replacement = filesystem.continue_replace().map_err(|error| error.to_string())?;
+    unless_refused(replacement.map_or(Ok(()), |replacement| replacement.run()))?;
+    if filesystem.balance_status().is_some() {
+        unless_refused(filesystem.balance_resume().map(drop))?;
+    }
+    Ok(())
+}
+
+/// A disk that was closed is clean, and shows the same again.
+fn shown_again(plan: &Plan, disk: &Arc<MemoryDevice>, given: &Given, before: &Fingerprint) -> Result<(), String> {
+    let filesystem = open_given(disk, recovering(plan), plan, given)?;
+    let shown = Fingerprint::of_damaged_library(&filesystem)?;
+    let different = differences(before, &shown, Compare::MODEL);
+    if !different.is_empty() {
+        return Err(format!("after recovery it shows something else: {:#?}", &different[..different.len().min(8)]));
+    }
+    let is_complete = filesystem.missing_devices() == 0;
+    drop(filesystem);
+    if is_complete && given.away.is_empty() {
+        clean_devices(given.devices(plan, disk)).map_err(|what| format!("after recovery: {what}"))?;
+    }
+    Ok(())
 }
 
 /// After a resync every device counts: whichever may be away is away, and the others show the same.
@@ -236,7 +282,9 @@ fn superblock_at(device: &dyn BlockDevice, at: Physical) -> Option<Superblock> {
 fn superblocks(plan: &Plan, disk: &MemoryDevice, given: &Given) -> Vec<Superblock> {
     let devices = parts::devices(disk, plan.devices).into_iter().enumerate();
     let believed = devices.filter(|(number, _)| given.believes(*number));
-    believed.filter_map(|(_, device)| OFFSETS.iter().find_map(|at| superblock_at(&*device, *at))).collect()
+    let found = believed.filter_map(|(_, device)| OFFSETS.iter().find_map(|at| superblock_at(&*device, *at)));
+    // A device that is about to take over has no number of its own.
+    found.filter(|found| found.dev_item.devid.get() != 0).collect()
 }
 
 /// Generation, log and root of the superblock that counts.

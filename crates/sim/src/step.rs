@@ -1,5 +1,6 @@
 //! One step of a run as data: an operation, or a piece of the work that a mounted filesystem does in the background.
 
+use crate::maintenance::Maintenance;
 use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::names::NAME_MAX;
 use butterfs_testkit::operation::{Object, Op, OperationTarget, Outcome, RelPath, RenameHow, Reply};
@@ -45,6 +46,8 @@ pub enum Step {
     Clean,
     /// Stale devices are brought up to date.
     Resync,
+    /// Work on chunks and devices.
+    Maintain(Maintenance),
     /// Free space is discarded (`fstrim`).
     Trim,
     /// The background discards what was freed.
@@ -78,7 +81,10 @@ impl Step {
     pub fn is_about_handles(&self) -> bool {
         match self {
             Step::Op(op) => matches!(op, Op::Open { .. } | Op::Close { .. } | Op::Tmpfile { .. }),
-            step => matches!(step, Step::LinkHandle { .. } | Step::Clean | Step::Trim | Step::DiscardFreed),
+            step => matches!(
+                step,
+                Step::LinkHandle { .. } | Step::Clean | Step::Trim | Step::DiscardFreed | Step::Maintain(_)
+            ),
         }
     }
 
@@ -108,7 +114,9 @@ impl Step {
                 model.apply(&copy).map(|_| Reply::Done)
             }
             Step::WriteBack { object } => model.find(object).map(|_| Reply::Done).ok_or(Errno::NOENT),
-            Step::Commit | Step::Clean | Step::Resync | Step::Trim | Step::DiscardFreed => Ok(Reply::Done),
+            Step::Commit | Step::Clean | Step::Resync | Step::Trim | Step::DiscardFreed | Step::Maintain(_) => {
+                Ok(Reply::Done)
+            }
             Step::Together { fails: true, .. } => Err(TAKEN_BACK),
             Step::Together { steps, fails: false } => {
                 steps.iter().for_each(|step| drop(step.apply(model)));
@@ -128,7 +136,7 @@ impl Step {
             Step::LinkHandle { to, .. } => free(model, to),
             Step::CloneRange { from, to, .. } => !frozen(model, from) && !frozen(model, to),
             Step::WriteBack { object } => model.find(object).is_some(),
-            Step::Commit | Step::Clean | Step::Resync | Step::Trim | Step::DiscardFreed => true,
+            Step::Commit | Step::Clean | Step::Resync | Step::Trim | Step::DiscardFreed | Step::Maintain(_) => true,
             Step::Together { steps, .. } => {
                 let mut model = model.clone();
                 steps.iter().all(|step| step.is_certain(&model) && step.apply(&mut model).is_ok())

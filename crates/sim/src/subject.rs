@@ -3,14 +3,17 @@
 //! Invariant: a step that commits holds nothing of this while it runs, because the steps of other threads run inside
 //! it.
 
+use crate::maintenance::{Maintenance, Slots, is_refusal};
 use crate::members::Watch;
 use crate::step::Step;
+use butterfs_device::BlockDevice;
 use butterfs_fs::{Error, Filesystem, InodeId, Trim};
 use butterfs_testkit::library::{Library, ROOT};
 use butterfs_testkit::operation::{Object, Op, OperationTarget, Outcome, RelPath, Reply};
 use rustix::io::Errno;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// See the [module](self). Clones share it.
 #[derive(Clone)]
@@ -18,18 +21,51 @@ pub struct Subject {
     filesystem: Filesystem,
     library: Rc<RefCell<Library>>,
     watch: Option<Watch>,
+    slots: Rc<Slots>,
+    /// Work on chunks and devices that came to its end.
+    maintained: Rc<Cell<usize>>,
+    /// Why such work failed.
+    failure: Rc<RefCell<String>>,
 }
 
 impl Subject {
     /// An open filesystem.
     pub fn new(filesystem: &Filesystem) -> Subject {
         let library = Rc::new(RefCell::new(Library::new(filesystem)));
-        Subject { filesystem: filesystem.clone(), library, watch: None }
+        let (slots, maintained, failure) = Default::default();
+        Subject { filesystem: filesystem.clone(), library, watch: None, slots, maintained, failure }
     }
 
     /// The same, where `watch` learns of resyncs.
     pub fn watched(self, watch: Option<Watch>) -> Subject {
         Subject { watch, ..self }
+    }
+
+    /// The same, where devices may come to and go from these slots.
+    pub fn with_slots(self, devices: Vec<Arc<dyn BlockDevice>>) -> Subject {
+        Subject { slots: Rc::new(Slots::new(devices)), ..self }
+    }
+
+    /// Whether a balance runs or is paused.
+    pub fn is_balancing(&self) -> bool {
+        self.filesystem.balance_status().is_some()
+    }
+
+    /// How much work on chunks and devices came to its end.
+    pub fn maintained(&self) -> usize {
+        self.maintained.get()
+    }
+
+    fn maintain(&self, what: &Maintenance) -> Outcome {
+        match self.slots.perform(&self.filesystem, what) {
+            Ok(()) => self.maintained.set(self.maintained.get() + 1),
+            Err(error) if is_refusal(&error) => {}
+            Err(error) => {
+                *self.failure.borrow_mut() = error.to_string();
+                return done(Err(error));
+            }
+        }
+        Ok(Reply::Done)
     }
 
     /// Brings stale devices up to date.
@@ -42,7 +78,8 @@ impl Subject {
 
     /// The sentence of the last error of an operation.
     pub fn said(&self) -> String {
-        self.library.borrow().said()
+        let failure = self.failure.take();
+        if failure.is_empty() { self.library.borrow().said() } else { failure }
     }
 
     fn find(&self, path: &RelPath) -> Result<InodeId, Errno> {
@@ -97,6 +134,7 @@ impl Subject {
             Step::Commit => done(fs.commit_recorded()),
             Step::Clean => done(fs.clean_once().map(drop)),
             Step::Resync => done(self.resync()),
+            Step::Maintain(what) => self.maintain(what),
             Step::Trim => done(fs.trim(&Trim::ALL, &|| false).map(drop)),
             Step::DiscardFreed => {
                 fs.discard_freed();

@@ -17,6 +17,7 @@ const TOGETHER_SEEDS: Range<u64> = 1..26;
 const MIN_SPLITS: usize = 14;
 const STATES: usize = 20_000;
 const KERNEL_STATES: usize = 500;
+const MAINTAINED_SEEDS: Range<u64> = 1..11;
 const PARITY_SEEDS: Range<u64> = 1..17;
 const LOG_STATES: usize = 1_000;
 
@@ -254,4 +255,26 @@ fn a_panic_that_aborts_nothing_is_found() {
 fn data_overwritten_before_its_loss_is_durable_is_found() {
     // The first one that finds it is 347.
     caught_among(Canary::UnsharedEarly, 340..350, Plan::with_members);
+}
+
+/// Chunks that are balanced, and devices that are added, removed, resized, replaced and lost, beside everything else.
+#[test]
+fn work_on_chunks_and_devices_survives_crashes() {
+    let _watchdog = Watchdog::new("work_on_chunks_and_devices_survives_crashes", 500);
+    let totals = campaign(MAINTAINED_SEEDS, 0).run(Plan::with_maintenance, |_| {});
+    let Totals { runs, states, log_states, struck, .. } = totals;
+    println!("{runs} runs, {states} crash states, {log_states} with a log, {struck:?}");
+    expect_none_failed(&totals);
+    assert!(states >= 400 && struck.maintained >= 50 && struck.lost >= 1, "{states} states, {struck:?}");
+}
+
+#[test]
+fn stripes_swapped_before_their_copy_is_durable_are_found() {
+    caught_in(Canary::StripesSwappedEarly, 12, Plan::with_maintenance);
+}
+
+#[test]
+fn a_reference_rewritten_in_one_tree_only_is_found() {
+    // The first one that finds it is 37.
+    caught_among(Canary::RelocationInOneTree, 35..40, Plan::with_maintenance);
 }

@@ -99,7 +99,7 @@ impl Volume {
         check_members(&candidates, &sb, degraded, foreign, &mut notes)?;
         let stale: Vec<DeviceId> =
             candidates.iter().filter(|other| other.has_missed_something(&sb)).map(Candidate::id).collect();
-        let absent = sb.num_devices.get() - candidates.len() as u64;
+        let absent = sb.num_devices.get().saturating_sub(candidates.len() as u64);
         let primaries: Vec<Superblock> = candidates.iter().map(|candidate| candidate.sb).collect();
         let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
         let volume = Volume::of_devices(members).with_absent(absent);
@@ -138,11 +138,12 @@ fn take_target(candidates: &mut Vec<Candidate>) -> Result<Option<Candidate>, Vol
 }
 
 /// Leaves devices alone that a power cut kept from being wiped after they were replaced or removed: what is older than
-/// another one with the same number and UUID, and, where there are too many, just as many that are older than the rest.
+/// another one with the same number, and, where there are too many, just as many that are older than the rest. Where
+/// these are more, whoever reads the chunk tree learns which ones are left.
 fn leave_departed(candidates: &mut Vec<Candidate>, sb: &Superblock, notes: &mut OpenNotes) {
     let is_older = |old: &Candidate, new: &Candidate| {
-        let same = old.id() == new.id() && old.sb.dev_item.uuid == new.sb.dev_item.uuid && old.sb.fsid == new.sb.fsid;
-        same && old.generation() < new.generation()
+        // The number of a device that was removed serves again.
+        old.id() == new.id() && old.sb.fsid == new.sb.fsid && old.generation() < new.generation()
     };
     let replaced = |index: usize| candidates.iter().any(|other| is_older(&candidates[index], other));
     let mut left: Vec<usize> = (0..candidates.len()).filter(|index| replaced(*index)).collect();
@@ -201,7 +202,7 @@ fn check_members(
         let sentence = format!("{a} and {b} are both device {} of one filesystem", pair[0].id());
         return Err(VolumeError::refused_with(sentence, "one is a copy of the other; give only one of them"));
     }
-    check_count(candidates, sb.num_devices.get(), degraded, notes)
+    check_count(candidates, sb, degraded, notes)
 }
 
 fn check_member(
@@ -256,12 +257,15 @@ fn check_history(candidate: &Candidate, sb: &Superblock) -> Result<(), VolumeErr
 
 fn check_count(
     candidates: &[Candidate],
-    expected: u64,
+    sb: &Superblock,
     degraded: bool,
     notes: &mut OpenNotes,
 ) -> Result<(), VolumeError> {
     let given = candidates.len() as u64;
-    if given == expected {
+    // One of those that are behind may have left: the chunk tree says which.
+    let behind = candidates.iter().filter(|candidate| candidate.generation() < sb.generation.get()).count() as u64;
+    let expected = sb.num_devices.get();
+    if given == expected || given > expected && given - behind <= expected {
         return Ok(());
     }
     let names: Vec<String> = candidates.iter().map(Candidate::name).collect();

@@ -127,7 +127,6 @@ impl Volume {
     /// The whole devices first.
     fn write_primaries(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
         let all = self.with_items(items);
-        self.write_new_twin_superblocks(sb, items)?;
         self.write_first_primaries(sb, &all)?;
         let (stale, whole): (Vec<_>, Vec<_>) = all.into_iter().partition(|(member, _)| member.is_stale());
         if whole.is_empty() {
@@ -150,14 +149,15 @@ impl Volume {
     /// Devices that join get theirs first: until the others have one that counts them, nobody misses them.
     fn write_first_primaries(&self, sb: &Superblock, all: &[(Arc<Member>, DevItem)]) -> Result<(), VolumeError> {
         let new: Vec<_> = all.iter().filter(|(member, _)| member.is_new()).collect();
-        if new.is_empty() || new.len() == all.len() {
+        if new.len() == all.len() {
+            new.iter().for_each(|(member, _)| member.set_new(false));
             return Ok(());
         }
         for (member, item) in &new {
             write_copy(member, sb, *item, OFFSETS[0])?;
+            member.flush().map_err(|error| VolumeError::Flush { device: member.device.name(), error })?;
+            member.set_new(false);
         }
-        self.flush()?;
-        new.iter().for_each(|(member, _)| member.set_new(false));
         Ok(())
     }
 
@@ -229,6 +229,11 @@ impl Volume {
         });
         self.drain();
         removed.map(|member| Arc::clone(&member.device))
+    }
+
+    /// So many devices of the filesystem are not there.
+    pub fn set_missing(&self, count: u64) {
+        self.change_devices(|set| set.with_absent(count));
     }
 
     /// One more device. Superblocks go to it from [`take_superblocks`](Self::take_superblocks) on.

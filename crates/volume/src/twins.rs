@@ -8,8 +8,9 @@
 //! # Invariants
 //! 1. Nothing is read from it before `finish_twin`.
 //! 2. What fails on it fails for nobody else; the replacement learns it.
-//! 3. Its superblocks say number 0, and it gets them only while the trees say that it takes over; the first one before
-//!    the other devices have a superblock that says so, because they cannot be mounted without it from then on.
+//! 3. Its superblocks say number 0, and it gets them only while the trees say that it takes over; the first one, and
+//!    the first with its final number, before the other devices have a superblock that says so, because they cannot be
+//!    mounted without it from then on.
 
 use crate::error::VolumeError;
 use crate::member::{Condition, Member, WriteMode};
@@ -39,15 +40,28 @@ impl Volume {
         self.members().target.clone()
     }
 
+    /// That device serves nothing.
+    pub fn forget_target(&self) {
+        self.change_devices(|set| set.with_target(None));
+    }
+
     /// The device `device`, which is described by `item`, gets every write that device `id` gets from now on.
     pub fn begin_twin(&self, id: DeviceId, item: DevItem, device: Arc<dyn BlockDevice>) {
         self.window.lock().failure = None;
         let twin = Arc::new(Member::new(item, device));
         twin.set_known(false);
-        twin.set_new(true);
         self.change_devices(|set| set.with_twin(id, Some(Arc::clone(&twin))).with_target(None));
         self.is_moving.store(true, Ordering::Release);
         self.drain();
+    }
+
+    /// Makes a first superblock durable on what takes over from the device, so that it is found whatever becomes of the
+    /// commit that says so.
+    pub fn introduce_twin(&self, id: DeviceId, sb: &Superblock) -> Result<(), VolumeError> {
+        self.check_writable()?;
+        let Some(twin) = self.members().twin(id).cloned() else { return Ok(()) };
+        write_copy(&twin, sb, twin.item(), OFFSETS[0])?;
+        twin.flush().map_err(|error| VolumeError::Flush { device: twin.device.name(), error })
     }
 
     /// Nothing takes over from the device any more. Returns what did.
@@ -65,6 +79,8 @@ impl Volume {
         let twin = self.members().twin(id).cloned();
         let Some(twin) = twin.filter(|twin| twin.is_in_use()) else { return false };
         let member = Arc::new(Member::new(item, Arc::clone(&twin.device)));
+        // Once another device says that it has taken over, it is missed under its new number.
+        member.set_new(true);
         self.change_devices(|set| {
             let absent = if set.get(id).is_some() { set.absent } else { set.absent.saturating_sub(1) };
             set.with(Arc::clone(&member)).with_twin(id, None).with_absent(absent)
@@ -114,19 +130,6 @@ impl Volume {
         {
             self.fail_twin(twin, &VolumeError::Flush { device: twin.device.name(), error });
         }
-    }
-
-    /// Writes the first primary superblocks of devices that take over, and makes them durable.
-    pub(crate) fn write_new_twin_superblocks(&self, sb: &Superblock, items: &[DevItem]) -> Result<(), VolumeError> {
-        let members = self.members();
-        let new: Vec<_> = members.twins().filter(|twin| twin.takes_superblocks() && twin.is_new()).collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        self.write_twin_superblocks(sb, items, true);
-        self.flush()?;
-        new.iter().for_each(|twin| twin.set_new(false));
-        Ok(())
     }
 
     /// Writes the superblocks of devices that take over: the primary one, or the others.

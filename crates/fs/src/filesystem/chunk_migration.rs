@@ -1,6 +1,7 @@
 //! Moving whole chunks, step by step, while everybody else works.
 
 use super::{Filesystem, OperationProgress};
+use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::migration::{Migration, MigrationTarget};
 use butterfs_ondisk::Logical;
@@ -32,6 +33,7 @@ impl Filesystem {
             return Ok(false);
         };
         loop {
+            self.0.engine.env().reached(Point::PieceMoved);
             progress.must_go_on()?;
             self.must_not_be_stopping()?;
             let _operation = self.begin();

@@ -13,7 +13,7 @@
 use super::{Exclusive, ExclusiveOperation, Filesystem};
 use crate::error::{Errno, Error, Result};
 use crate::migration::MigrationTarget;
-use crate::mkfs::{refuse_existing, wipe};
+use crate::mkfs::{refuse_existing, wipe, wipe_superblocks};
 use crate::transaction::{DeviceChange, Reserve};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use butterfs_ondisk::items::{DevItem, block_group_flags as bits};
@@ -27,8 +27,6 @@ use std::sync::Arc;
 const SMALLEST: u64 = 256 << 20;
 /// No chunk lies in the first MiB, so a device needs more.
 const RESERVED: u64 = 1 << 20;
-/// The offset of the magic in a superblock.
-const MAGIC: u64 = 64;
 
 /// The requested size of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -372,12 +370,4 @@ fn lengthen(device: &dyn BlockDevice, to: u64, storage: Storage) -> Result<()> {
         return device.set_len(to).map_err(|error| Error::Device(format!("{name}: {error}").into()));
     }
     Err(Error::refused_at(Errno::EFBIG, format!("{name} has {len} bytes, less than {to}")))
-}
-
-/// Nothing recognises the device any more. The filesystem does without it already, so failing changes nothing.
-pub(super) fn wipe_superblocks(device: &dyn BlockDevice) {
-    for at in OFFSETS.into_iter().filter(|at| at.0 + MAGIC + 8 <= device.len()) {
-        let _ = device.write_at(at.0 + MAGIC, &[0; 8]);
-    }
-    let _ = device.flush();
 }

@@ -14,10 +14,12 @@
 //!    everything: the new one counts for nothing.
 //! 2. Everything that can be read on the old device below `cursor_left` of the item is on the new one.
 
-use super::devices::{OldContent, wipe_superblocks};
+use super::devices::OldContent;
 use super::{Exclusive, ExclusiveOperation, Filesystem, OperationProgress};
+use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::migration::{copy_piece, occupied};
+use crate::mkfs::wipe_superblocks;
 use crate::transaction::DeviceChange;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::STRIPE_LEN;
@@ -103,7 +105,11 @@ impl Filesystem {
             time_started: (engine.env().now().sec as u64).into(),
             ..DevReplaceItem::default()
         };
-        engine.volume.begin_twin(request.source, item, target);
+        engine.volume.begin_twin(request.source, item, Arc::clone(&target));
+        engine.volume.introduce_twin(request.source, &engine.superblock()).inspect_err(|_| {
+            drop(engine.volume.cancel_twin(request.source));
+            wipe_superblocks(&*target);
+        })?;
         let before = std::mem::replace(&mut *engine.devices.replacement.lock(), started);
         self.change_device(DeviceChange::Replace(started), 1).inspect_err(|_| {
             // Nothing says on disk that it has begun.
@@ -122,7 +128,14 @@ impl Filesystem {
         if !item.is_active() || self.is_read_only() || !self.0.engine.volume.has_twin(source) {
             return Ok(None);
         }
-        let running = self.begin_exclusive(ExclusiveOperation::DeviceReplace)?;
+        let running = match self.begin_exclusive(ExclusiveOperation::DeviceReplace) {
+            // A balance, for example, that was begun while the new device was away.
+            Err(error) if error.is(Errno::EINPROGRESS) => {
+                self.0.engine.volume.tell(format!("the replacement of a device waits: {error}"));
+                return Ok(None);
+            }
+            running => running?,
+        };
         let started = DevReplaceItem { state: DevReplaceItem::STARTED.into(), ..item };
         *self.0.engine.devices.replacement.lock() = started;
         let begun = self.change_device(DeviceChange::Replace(started), 1);
@@ -267,6 +280,7 @@ impl Replacement {
         let (mut at, end) = (start, start.plus(len));
         let to = CopyTo::Twin(source, self.source_reads());
         while at < end {
+            engine.env().reached(Point::PieceMoved);
             self.progress().must_go_on()?;
             self.filesystem.must_not_be_stopping()?;
             let element = (at.0 - chunk.start.0) / STRIPE_LEN;

@@ -123,3 +123,13 @@ fn write(device: &dyn BlockDevice, at: u64, data: &[u8]) -> Result<()> {
 fn flush(device: &dyn BlockDevice) -> Result<()> {
     device.flush().map_err(|error| device_error(device, "cannot flush", error))
 }
+
+/// Nothing recognises the device any more. The filesystem does without it already, so failing changes nothing.
+pub fn wipe_superblocks(device: &dyn BlockDevice) {
+    // Where the magic is in a superblock.
+    const MAGIC: u64 = 64;
+    for at in OFFSETS.into_iter().filter(|at| at.0 + MAGIC + 8 <= device.len()) {
+        let _ = device.write_at(at.0 + MAGIC, &[0; 8]);
+    }
+    let _ = device.flush();
+}

@@ -28,7 +28,7 @@ pub use blocks::{Item, PlacedTree};
 pub use butterfs_volume::recognise;
 pub use features::{FEATURES, Feature, FeatureChoice, names_of};
 pub use image::identity;
-pub(crate) use image::wipe;
+pub(crate) use image::{wipe, wipe_superblocks};
 pub use layout::{MemberDevice, RESERVED, usable_metadata};
 pub use options::{MkfsOptions, Settings};
 pub use superblock::superblock;

@@ -90,21 +90,6 @@ pub(super) fn refuse_unwritable_chunks(core: &Core) -> Result<()> {
     survivable.map_err(|error| refused(Errno::EINVAL, format!("{error} (mount with -o ro,degraded)")))
 }
 
-/// Refuses to write where a balance of the kernel was cut short in the middle of a chunk.
-pub(super) fn refuse_relocation(core: &Core) -> Result<()> {
-    let key = |offset| Key::new(TreeId::TREE_RELOC.0, KeyType::ROOT_ITEM, offset);
-    let mut found = false;
-    core.globals().root.scan(core, key(0), key(u64::MAX), &mut |_, _| {
-        found = true;
-        Ok(std::ops::ControlFlow::Break(()))
-    })?;
-    if found {
-        let what = "a relocation is unfinished; let the kernel finish it, or mount with -o ro";
-        return Err(refused(Errno::EROFS, what.to_owned()));
-    }
-    Ok(())
-}
-
 /// Quotas are not kept here: says so in the first transaction, so that others rescan. True when there are any.
 pub(super) fn give_up_quotas(engine: &Engine) -> Result<bool> {
     let Some(flags) = quota_flags(engine)? else { return Ok(false) };

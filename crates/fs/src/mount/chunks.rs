@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::node_io::NodeCache;
-use crate::transaction::{Core, Tree};
+use crate::transaction::{Core, DeviceSpace, Tree};
 use butterfs_ondisk::chunk::{Chunk, ChunkLimits};
 use butterfs_ondisk::items::DevItem;
 use butterfs_ondisk::key::objectid;
@@ -69,14 +69,34 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
         }
     }
     for (id, name) in core.volume.devices() {
-        if !devices.devices.contains_key(&id) {
+        if !devices.devices.contains_key(&id) && core.volume.is_stale(id) {
+            core.volume.remove_device(id);
+            core.volume
+                .tell(format!("{name} (devid {id}) is not a device of the filesystem any more: it is left alone"));
+        } else if !devices.devices.contains_key(&id) {
             return Err(Error::corrupt(format!("{name} (devid {id}) is not a device of this filesystem any more")));
         }
     }
+    count_missing(core, &devices)?;
     *core.devices.committed.lock() = core.volume.device_items();
     core.volume.check_chunk_map(&map).map_err(|error| Error::corrupt(error.to_string()))?;
     core.volume.set_chunk_map(map);
     Ok(())
+}
+
+/// Of those that the superblock counts, some that were given may have left, and others be missing.
+fn count_missing(core: &Core, devices: &DeviceSpace) -> Result<()> {
+    let given: Vec<DeviceId> = core.volume.devices().into_iter().map(|(id, _)| id).collect();
+    let missing: Vec<DeviceId> = devices.devices.keys().copied().filter(|id| !given.contains(id)).collect();
+    core.volume.set_missing(missing.len() as u64);
+    match missing.first() {
+        Some(id) if !core.options().degraded => {
+            let (all, given) = (devices.devices.len(), given.len());
+            let what = format!("the filesystem has {all} devices, but only {given} were given: device {id} is missing");
+            Err(Error::Incomplete(what.into()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes the device item of the chunk tree where the device's own superblock is older.

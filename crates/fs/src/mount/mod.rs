@@ -20,9 +20,11 @@ use crate::commit::Engine;
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::extent;
+use crate::mkfs::wipe_superblocks;
 use crate::node_io::NodeCache;
 use crate::options::{Canary, Commit, Options};
 use crate::replay;
+use crate::subvolume;
 use crate::transaction::{Core, GlobalTrees, Tree};
 use admission::Log;
 use butterfs_device::BlockDevice;
@@ -109,10 +111,10 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     if found.iter().any(|id| !known.contains(id)) {
         return Ok(Opened::FoundStale(found));
     }
-    let replacement = replacement::load(core, core.options().degraded, &mut notes);
-    if !core.options().rescue.ignore_bad_roots {
-        replacement?;
-    }
+    let left_target = match replacement::load(core, core.options().degraded, &mut notes) {
+        Err(error) if !core.options().rescue.ignore_bad_roots => return Err(error),
+        loaded => loaded.ok().flatten(),
+    };
     groups::load(core)?;
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(core)?;
@@ -123,16 +125,21 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
     core.volume.hold_repairs(is_rescue);
     if log == Log::Replay {
         admission::must_be_writable(core)?;
-        admission::refuse_relocation(core)?;
         core.volume.repair_superblocks(&superblock)?;
         replay::run(&engine, admission::mark_quotas).map_err(|error| admission::not_replayed(&error))?;
         notes.push("what was fsynced before a crash was recovered from the log tree".to_owned());
     } else if !core.is_read_only() {
-        admission::refuse_relocation(core)?;
         core.volume.repair_superblocks(&superblock)?;
+    }
+    // Linux mounts nothing beside it. With devices missing, one of them may know more.
+    if let Some(target) = left_target.filter(|_| !core.is_read_only() && !core.options().degraded) {
+        wipe_superblocks(&*target);
     }
     if !core.is_read_only() && admission::give_up_quotas(&engine)? {
         notes.push("quotas are not kept: they are marked inconsistent, no limit holds (btrfs quota rescan)".to_owned());
+    }
+    if !core.is_read_only() && subvolume::recover_relocations(&engine)? {
+        notes.push("what a balance of the kernel had left half-done was taken back; the balance goes on".to_owned());
     }
     Ok(Opened::Whole(engine, notes))
 }

@@ -3,14 +3,18 @@
 //! The new device gets every write from the beginning, before a log is replayed. Whoever goes on copying begins anew
 //! where the new device may lack something: after a crash, and when it was away.
 
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, Result};
 use crate::transaction::Core;
+use butterfs_device::BlockDevice;
 use butterfs_ondisk::items::DevReplaceItem;
 use butterfs_ondisk::{DeviceId, Key, KeyType};
+use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Reads the item, and has the new device follow.
-pub(super) fn load(core: &Core, is_degraded: bool, notes: &mut Vec<String>) -> Result<()> {
+/// Reads the item, and has the new device follow. Returns a device that takes over from none any more: a power cut came
+/// before the replacement had begun, or before the target of one that was given up was wiped.
+pub(super) fn load(core: &Core, is_degraded: bool, notes: &mut Vec<String>) -> Result<Option<Arc<dyn BlockDevice>>> {
+    let mut left = None;
     let target = core.volume.target();
     let mut item = match core.globals().dev.get(core, Key::new(0, KeyType::DEV_REPLACE, 0))? {
         Some(data) => {
@@ -46,13 +50,12 @@ pub(super) fn load(core: &Core, is_degraded: bool, notes: &mut Vec<String>) -> R
             return Err(Error::Incomplete(what.into()));
         }
         (false, Some(target)) => {
-            let name = target.device.name();
-            let what =
-                format!("{name} is the target of a replacement that is not under way; give the other devices only");
-            return Err(Error::refused_at(Errno::EINVAL, what));
+            notes.push(format!("{} takes over from no device any more: it is left alone", target.device.name()));
+            core.volume.forget_target();
+            left = Some(target.device);
         }
         (false, None) => {}
     }
     *core.devices.replacement.lock() = item;
-    Ok(())
+    Ok(left)
 }

@@ -31,6 +31,7 @@ mod scan;
 pub(crate) use closed_group::ClosedGroup;
 
 use crate::commit::Engine;
+use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums;
@@ -100,6 +101,7 @@ impl Mover {
         if self.blocks.is_empty() && self.data.is_empty() {
             let Some(from) = self.next else { return Ok(Step::End) };
             self.list(from)?;
+            self.engine.env().reached(Point::PieceMoved);
         }
         let step = self.rewrite()?;
         let engine = &self.engine;

@@ -132,6 +132,7 @@ impl Rewrite<'_> {
 
     /// Points a block at what its children and its data become.
     fn redirect(&self, node: &mut Node) {
+        let is_left = node.owner() != TreeId::FS && self.handle.core().has_canary(Canary::RelocationInOneTree);
         for slot in 0..node.nritems() {
             if !node.is_leaf() {
                 if let Some(new) = self.blocks.get(&node.child(slot).0) {
@@ -141,6 +142,7 @@ impl Rewrite<'_> {
                 && let Ok(item) = FileExtent::mut_from_bytes(node.item_mut(slot))
                 && item.head.kind != file_extent_type::INLINE
                 && let Some(new) = self.data.get(&Logical(item.body.disk_bytenr.get()))
+                && !is_left
             {
                 item.body.disk_bytenr = new.0.into();
             }

@@ -117,6 +117,21 @@ mod tests {
     }
 
     #[test]
+    fn a_log_does_not_lie_in_a_closed_group_again() {
+        let space = space(&[bits::METADATA; 2]);
+        let Found::Extent(used, len) = space.allocate_node(Class::Metadata) else { panic!("it is empty") };
+        space.account_allocated(used, len);
+        let Found::Extent(log, len) = space.allocate_node(Class::Metadata) else { panic!("it has room") };
+        space.give_back(log, len);
+        assert!(space.close_group(used, 0));
+        let free = space.totals(Class::Metadata).free;
+        assert!(!space.retake_node(Class::Metadata, log));
+        assert_eq!(space.totals(Class::Metadata).free, free);
+        space.reopen_group(used);
+        assert!(space.retake_node(Class::Metadata, log));
+    }
+
+    #[test]
     fn reservations_keep_a_group_open_and_reopening_gives_back() {
         let space = space(&[bits::DATA; 2]);
         assert!(space.reserve(Class::Data, 17 * MIB, 0));

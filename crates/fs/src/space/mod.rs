@@ -560,7 +560,7 @@ impl Space {
     }
 
     /// Takes one block of a log where the caller had one before. Skips otherwise empty groups, which are about to be
-    /// deleted, and places that share parity with what is needed.
+    /// deleted, closed ones, and places that share parity with what is needed.
     pub fn retake_node(&self, class: Class, at: Logical) -> bool {
         let holds_more = self.group_of(at).is_some_and(|group| group.used > 0);
         holds_more && self.reclaim(class, at, self.nodesize)
@@ -570,10 +570,10 @@ impl Space {
         let mut state = self.state.lock();
         let class = state.resolve(class);
         let Some((_, group)) = state.groups.range_mut(..=at.0).next_back() else { return false };
-        let Some(free) = group.free.as_mut().filter(|free| free.offers(Stream::Logs, at.0, len)) else { return false };
-        if group.class != class {
+        if group.class != class || group.closed {
             return false;
         }
+        let Some(free) = group.free.as_mut().filter(|free| free.offers(Stream::Logs, at.0, len)) else { return false };
         free.take(Stream::Logs, at.0, len, true);
         state.free[class as usize] -= len;
         true

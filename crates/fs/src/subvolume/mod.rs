@@ -13,6 +13,7 @@ mod delete;
 mod drop_tree;
 pub mod extents;
 mod info;
+mod left_relocations;
 pub mod paths;
 mod preload;
 mod quota_groups;
@@ -27,5 +28,6 @@ pub use cleaner::{begin_dropping, clean_step, deleted, deleted_generation, first
 pub use create::{create, snapshot};
 pub use delete::{Victim, delete};
 pub use info::{SubvolumeInfo, default_id, finish_received, info, list, list_from, set_default, set_readonly};
+pub use left_relocations::recover as recover_relocations;
 pub use snapshots::Snapshots;
 pub use uuid_upkeep::repair_uuid_tree;

@@ -1,6 +1,7 @@
 //! Balance beside the kernel's: what is shown before and after is the same, snapshots stay shared, and all
 //! checkers find the image clean.
 
+mod left;
 mod panics;
 mod scene;
 

@@ -3,3 +3,4 @@
 mod crashes;
 mod operations;
 mod scene;
+mod uncommitted;

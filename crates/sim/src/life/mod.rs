@@ -3,6 +3,7 @@
 use crate::choice::Choose;
 use crate::faults::{Damaged, FaultyLife, Struck};
 use crate::left::lagging;
+use crate::maintenance::{self, Maintenance};
 use crate::meanwhile::{during_commits, hide_planted_panics, is_planted, panicking};
 use crate::members::{Attendance, Devices, Member, Watch};
 use crate::parts;
@@ -88,6 +89,7 @@ struct World {
     disagreement: Option<String>,
     over: bool,
     fills: bool,
+    maintains: bool,
     logs: bool,
     faults: Option<Arc<FaultyLife>>,
     /// The events of members, if any.
@@ -101,6 +103,8 @@ struct World {
     /// The content at the end is unknown.
     unknown: bool,
     numbers: Numbers,
+    /// Work on chunks and devices that came to its end.
+    maintained: usize,
 }
 
 type Shared = Rc<RefCell<World>>;
@@ -145,20 +149,26 @@ impl Life {
             disagreement: None,
             over: false,
             fills: plan.fills,
+            maintains: plan.maintenance,
             logs: plan.logs,
             faults: faults.clone(),
             watch: plan.members.then(|| watch.clone()),
-            unsummed: plan.members,
+            unsummed: plan.members || plan.in_place,
             pending: Vec::new(),
             perhaps: Vec::new(),
             unknown: false,
             numbers: Numbers::default(),
+            maintained: 0,
         };
         let world: Shared = Rc::new(RefCell::new(world));
+        let slots = if plan.maintenance { devices.clone() } else { Vec::new() };
         let mut number = 0..;
-        devices.retain(|_| !given.away.contains(&number.next().expect("endless")));
+        devices.retain(|device| {
+            let is_there = !plan.maintenance || maintenance::belongs(&**device);
+            is_there & !given.away.contains(&number.next().expect("endless"))
+        });
         let options = given.options(Options { data: attendance.data, ..plan.options() });
-        let panics = live_through(&world, devices, options, env, attendance);
+        let panics = live_through(&world, (devices, slots), options, env, attendance);
         let mut world = world.borrow_mut();
         let events = recorder.events(0..recorder.len());
         let mut digest = world.digest.clone();
@@ -176,10 +186,11 @@ impl Life {
                 absences: usize::from(plan.members && !given.away.is_empty()),
                 resyncs: watch.resyncs(),
                 panics,
+                maintained: world.maintained,
                 ..faults.as_ref().map(|faulty| faulty.struck()).unwrap_or_else(|| watch.struck())
             },
             watch,
-            in_place: plan.members,
+            in_place: plan.members || plan.in_place,
             marks: std::mem::take(&mut world.marks),
         }
     }
@@ -208,7 +219,7 @@ impl Life {
 /// Opens and runs; returns how many panics ended it.
 fn live_through(
     world: &Shared,
-    devices: Vec<Arc<dyn BlockDevice>>,
+    (devices, slots): (Vec<Arc<dyn BlockDevice>>, Vec<Arc<dyn BlockDevice>>),
     options: Options,
     env: Env,
     attendance: &Attendance,
@@ -228,7 +239,7 @@ fn live_through(
         Err(panic) if is_planted(&*panic) => return 1,
         Err(panic) => resume_unwind(panic),
     };
-    match catch_unwind(AssertUnwindSafe(|| run(world, &filesystem, !attendance.resync_is_a_step))) {
+    match catch_unwind(AssertUnwindSafe(|| run(world, &filesystem, slots, !attendance.resync_is_a_step))) {
         Ok(()) => 0,
         Err(panic) if is_planted(&*panic) => {
             world.borrow_mut().end_by_panic(&filesystem);
@@ -239,21 +250,25 @@ fn live_through(
 }
 
 /// Runs until the chooser has no more steps or something is wrong. The filesystem is dropped as by a power cut.
-fn run(world: &Shared, filesystem: &Filesystem, resync: bool) {
-    let subject = Subject::new(filesystem).watched(world.borrow().watch.clone());
+fn run(world: &Shared, filesystem: &Filesystem, slots: Vec<Arc<dyn BlockDevice>>, resync: bool) {
+    let subject = Subject::new(filesystem).watched(world.borrow().watch.clone()).with_slots(slots);
     if resync {
         // What a thread in the background does after opening. A device that fails meanwhile stays as it is.
         let _ = subject.resync();
     }
     world.borrow_mut().learn(&subject);
     let beside = (Rc::clone(world), subject.clone());
-    let _meanwhile = during_commits(move |_| {
+    let _meanwhile = during_commits(move |point| {
         let (world, subject) = &beside;
+        // Where a group is closed, what runs inside a commit may find so little room that it waits for that commit.
+        if point.is_in_commit() && subject.is_balancing() {
+            return;
+        }
         // One or two at each of the points that a commit reaches.
         for _ in 0..2 {
             let step = {
                 let World { chooser, model, over, .. } = &mut *world.borrow_mut();
-                if *over { None } else { chooser.meanwhile(model) }
+                if *over { None } else { chooser.meanwhile(model, !point.is_in_commit()) }
             };
             let Some(step) = step else { return };
             if let Some(planned) = world.borrow_mut().steps.last_mut() {
@@ -272,6 +287,7 @@ fn run(world: &Shared, filesystem: &Filesystem, resync: bool) {
         perform(world, &subject, &step);
     }
     let mut world = world.borrow_mut();
+    world.maintained = subject.maintained();
     let goes_wrong = world.faults.is_some() || world.watch.is_some();
     let is_readable = !world.watch.as_ref().is_some_and(Watch::may_be_unreadable);
     if goes_wrong && is_readable && world.disagreement.is_none() && !world.unknown {
@@ -339,15 +355,21 @@ impl World {
         self.digest.update(format!("{step:?} {actual:?}").as_bytes());
         self.pending.retain(|(mark, _)| *mark != begun.mark);
         // Within a transaction of several operations no commit makes room.
-        if (self.fills || matches!(step, Step::Together { .. })) && matches!(actual, Err(Errno::NOSPC)) {
+        let may_be_full = self.fills || matches!(step, Step::Together { .. }) || self.is_short_of_space(step);
+        if may_be_full && matches!(actual, Err(Errno::NOSPC)) {
             self.take_back(step, begun);
             return;
         }
-        if self.fills
+        if (self.fills || self.maintains)
             && let Some(shorter) = shortened(step, &begun.expected, actual)
         {
             begun.other = self.model.clone();
             begun.expected = shorter.apply(&mut begun.other);
+        }
+        // A device that fails when it takes over may stop all writing.
+        if matches!((step, actual), (Step::Maintain(Maintenance::Replace { fails: Some(_), .. }), Err(_))) {
+            self.over = true;
+            return;
         }
         // Extents with and without checksums are not shared.
         if self.unsummed && matches!((step, actual), (Step::CloneRange { .. }, Err(Errno::INVAL))) {
@@ -370,6 +392,13 @@ impl World {
             self.push_state(begun.mark);
         }
         self.marks[begun.mark].ended = Some(self.recorder.len());
+    }
+
+    /// Whether a group that is being emptied may leave too little room. What ran beside a step is not taken back with
+    /// it.
+    fn is_short_of_space(&self, step: &Step) -> bool {
+        let has_company = self.steps.last().is_some_and(|planned| !planned.meanwhile.is_empty());
+        self.maintains && !(step.commits() && has_company)
     }
 
     /// Whether faults that struck explain an error.
@@ -469,7 +498,8 @@ fn changes(step: &Step) -> bool {
     match step {
         Step::Op(op) => !asks(op),
         other => {
-            !matches!(other, Step::WriteBack { .. } | Step::Clean | Step::Resync | Step::Trim | Step::DiscardFreed)
+            use Step::{Clean, DiscardFreed, Maintain, Resync, Trim, WriteBack};
+            !matches!(other, WriteBack { .. } | Clean | Resync | Trim | DiscardFreed | Maintain(_))
         }
     }
 }

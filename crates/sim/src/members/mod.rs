@@ -28,6 +28,7 @@ pub use device::Member;
 pub use trouble::{Aim, Failing, Part, Trouble};
 pub use watch::Watch;
 
+use crate::maintenance;
 use crate::parts;
 use crate::plan::Plan;
 use butterfs_device::{BlockDevice, MemoryDevice};
@@ -48,12 +49,14 @@ pub struct Given {
     pub away: Devices,
     /// Devices whose content is given up (`-o stale=`).
     pub given_up: Devices,
+    /// A device was lost for ever, in a plan with [`maintenance`].
+    pub lost: bool,
 }
 
 impl Given {
     /// All but these devices.
     pub fn without(away: &Devices) -> Given {
-        Given { away: away.clone(), given_up: Devices::new() }
+        Given { away: away.clone(), ..Given::default() }
     }
 
     /// One device alone.
@@ -64,13 +67,15 @@ impl Given {
     /// The same, with what is not given in the options.
     pub fn options(&self, options: Options) -> Options {
         let stale = self.given_up.iter().map(|device| DeviceId(*device as u64 + 1)).collect();
-        Options { degraded: !self.away.is_empty(), stale, ..options }
+        Options { degraded: self.lost || !self.away.is_empty(), stale, ..options }
     }
 
     /// The given devices of a disk.
     pub fn devices(&self, plan: &Plan, disk: &Arc<MemoryDevice>) -> Vec<Arc<dyn BlockDevice>> {
         let all = parts::parts(Arc::clone(disk) as Arc<dyn BlockDevice>, plan.devices);
-        let given = all.into_iter().enumerate().filter(|(number, _)| !self.away.contains(number));
+        let belongs = |device: &Arc<dyn BlockDevice>| !plan.maintenance || maintenance::belongs(&**device);
+        let given = all.into_iter().enumerate();
+        let given = given.filter(|(number, device)| !self.away.contains(number) && belongs(device));
         given.map(|(_, device)| device).collect()
     }
 
@@ -96,6 +101,18 @@ pub struct Attendance {
 }
 
 impl Attendance {
+    /// The attendance that follows from the seed for a life of a plan with [`maintenance`].
+    pub fn of_maintenance(plan: &Plan, life: usize) -> Attendance {
+        let mut rng = Rng::new(plan.seed.rotate_left(11) ^ 0x3a1f_e500 ^ ((life as u64) << 48));
+        let points = 1 << (3 + rng.below(9));
+        let in_place = DataPolicy { nodatacow: true, nodatasum: true, ..DataPolicy::default() };
+        Attendance {
+            panics_at: rng.chance(15).then(|| 1 + rng.below(points)),
+            data: if plan.in_place && rng.chance(70) { in_place } else { DataPolicy::default() },
+            ..Attendance::default()
+        }
+    }
+
     /// The attendance that follows from the seed for a life of this plan.
     pub fn of(plan: &Plan, life: usize) -> Attendance {
         let mut rng = Rng::new(plan.seed.rotate_left(11) ^ 0x3e3b_e500 ^ ((life as u64) << 48));

@@ -118,23 +118,27 @@ pub fn check_all(image: &Path) {
     }
 }
 
+/// As [`judge_all`], of a filesystem on several images.
+pub fn judge_several(images: &[impl AsRef<Path>]) -> Vec<Verdict> {
+    let devices: Vec<LoopDevice> = images.iter().map(|image| LoopDevice::attach(image.as_ref(), true)).collect();
+    // It finds the other devices by looking at all block devices.
+    let verdicts = programs().into_iter().map(|program| {
+        let verdict = check(&program, devices[0].path());
+        Verdict { clean: verdict.clean || is_rebuilt_wrongly(&verdict.findings, &verdict.output), ..verdict }
+    });
+    let verdicts = verdicts.collect();
+    for device in &devices {
+        run(20, "btrfs", &["device", "scan", "--forget", &device.path().to_string_lossy()]);
+    }
+    verdicts
+}
+
 /// As [`check_all`], of a filesystem on several images.
 pub fn check_several(images: &[impl AsRef<Path>]) {
     let (first, report) = (images[0].as_ref(), crate::judge::judge_files(images));
     assert!(report.is_clean(), "our judge of {}…: {}", first.display(), crate::judge::text(&report));
-    let devices: Vec<LoopDevice> = images.iter().map(|image| LoopDevice::attach(image.as_ref(), true)).collect();
-    for program in programs() {
-        // It finds the other devices by looking at all block devices.
-        let Verdict { program, clean, findings, output } = check(&program, devices[0].path());
-        assert!(
-            clean || is_rebuilt_wrongly(&findings, &output),
-            "{} check of {}…: {findings:#?}\n{output}",
-            program.display(),
-            first.display()
-        );
-    }
-    for device in &devices {
-        run(20, "btrfs", &["device", "scan", "--forget", &device.path().to_string_lossy()]);
+    for Verdict { program, clean, findings, output } in judge_several(images) {
+        assert!(clean, "{} check of {}…: {findings:#?}\n{output}", program.display(), first.display());
     }
 }
 

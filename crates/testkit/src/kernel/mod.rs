@@ -10,7 +10,7 @@ mod loop_device;
 mod mkfs;
 mod mount;
 
-pub use check::{Verdict, check, check_all, check_several, judge_all};
+pub use check::{Verdict, check, check_all, check_several, judge_all, judge_several};
 pub use command::{Finished, run, run_ok};
 pub use log::KernelLog;
 pub use loop_device::LoopDevice;
