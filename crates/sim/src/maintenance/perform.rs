@@ -80,7 +80,8 @@ impl Slots {
     /// The device in a slot.
     fn id(&self, fs: &Filesystem, slot: usize) -> Result<DeviceId> {
         let name = self.devices[slot].name();
-        let found = fs.describe_devices().into_iter().find(|device| device.name.as_ref() == Some(&name));
+        let is_there = |storage: &Option<(String, u64)>| storage.as_ref().is_some_and(|(path, _)| *path == name);
+        let found = fs.device_usage().into_iter().find(|device| is_there(&device.storage));
         let none = || Error::refused(Errno::ENODEV, "the slot is spare");
         found.map(|device| device.id).ok_or_else(none)
     }
@@ -123,7 +124,7 @@ impl Slots {
         spares_source: bool,
         fails: Option<Failing>,
     ) -> Result<()> {
-        let missing = || fs.describe_devices().into_iter().find(|device| device.name.is_none());
+        let missing = || fs.device_usage().into_iter().find(|device| device.storage.is_none());
         let source = match slot {
             Some(slot) => self.id(fs, slot)?,
             None => missing().ok_or_else(|| Error::refused(Errno::ENODEV, "no device is missing"))?.id,
