@@ -96,7 +96,7 @@ impl<'a> Left<'a> {
         Ok(usize::from(verdict == Verdict::Refused))
     }
 
-    /// Judges what work on chunks and devices left. Where a device was lost, a crash between the superblocks of the
+    /// Checks what work on chunks and devices left. Where a device was lost, a crash between the superblocks of the
     /// others may be refused: nothing in the format tells the blocks of the last commit from those of one that was cut
     /// off.
     fn judge_maintained(&self, given: &Given, how: Thorough) -> Result<Verdict, String> {

@@ -1,4 +1,4 @@
-//! What a relocation of the kernel left: reloc trees, and inodes of the data relocation tree.
+//! Leftovers of a relocation by the kernel: reloc trees, and inodes of the data relocation tree.
 //!
 //! ```text
 //! (-8, ROOT_ITEM, s) refs 0: being dropped when it was cut short      dropped from where that was

@@ -1,4 +1,4 @@
-//! What the kernel leaves when the power goes in the middle of its balance: finished here, and nothing is another.
+//! Images with an interrupted balance of the kernel: finished here, and nothing changes its content.
 
 use super::{scene::*, variant};
 use butterfs_fs::{Filesystem, Options};

@@ -53,7 +53,7 @@ pub enum Maintenance {
     },
     /// A replacement that an earlier life left goes on.
     ContinueReplace,
-    /// What runs is to end early.
+    /// Asks the running work to end early.
     Cancel,
 }
 
@@ -65,7 +65,7 @@ pub enum Failing {
     Flush(u64),
 }
 
-/// What a balance takes, and into which profiles.
+/// The filters of a balance, and its target profiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Filters {
