@@ -10,8 +10,8 @@
 //! | data D by B, or by a file, that becomes N | the same of N |
 //!
 //! # Invariants
-//! 1. Nothing is changed before every address is allocated: there is no failure halfway. No block leads to a copy before
-//!    all copies are in memory: readers go by, and a copy is nowhere else.
+//! 1. Nothing is changed before every address is allocated: there is no failure halfway. No block leads to a copy
+//!    before all copies are in memory: readers go by, and a copy is nowhere else.
 //! 2. Copies below a root of a subvolume, unless only their owner reaches them, carry the RELOC flag: they are younger
 //!    than the last snapshot and nevertheless shared. Marked ones have full back references: `btrfs check` concludes
 //!    that from the flag.
