@@ -22,7 +22,7 @@ pub trait Act {
     fn act(self, root: &Dir, out: &mut dyn Write) -> Result<(), CliError>;
 }
 
-/// A verb and the image that it works in.
+// A verb and the image that it works in; without a doc comment, so that the help is that of the verb.
 #[derive(clap::Args, Debug)]
 pub struct On<A: clap::Args> {
     /// The image, or a device; '@' and a number behind it mean a partition in it
