@@ -10,7 +10,7 @@ use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{DeviceId, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::NodePtr;
 use butterfs_volume::ChunkMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
 /// The root of the chunk tree.
@@ -33,9 +33,12 @@ pub(crate) fn read_chunks(session: &Session<'_>) -> BTreeMap<u64, DevItem> {
         _ => {}
     });
     check_system_chunks(session, &mut map, complete);
+    // One whose item is lost is still a device of the filesystem.
+    let used: BTreeSet<u64> = map.iter().flat_map(|chunk| &chunk.stripes).map(|stripe| stripe.device.0).collect();
     session.volume.set_chunk_map(map);
     if complete {
-        let gone = session.volume.devices().into_iter().filter(|(id, _)| !devices.contains_key(&id.0));
+        let is_gone = |id: u64| !devices.contains_key(&id) && !used.contains(&id);
+        let gone = session.volume.devices().into_iter().filter(|(id, _)| is_gone(id.0));
         gone.for_each(|(id, _)| drop(session.volume.remove_device(id)));
         let given: Vec<u64> = session.volume.devices().into_iter().map(|(id, _)| id.0).collect();
         if let Some(id) = devices.keys().find(|id| !given.contains(id)) {

@@ -113,7 +113,7 @@ impl KernelMount {
             std::thread::sleep(Duration::from_millis(100));
         }
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        assert!(!mounts.contains(at), "cannot unmount {at}");
+        assert!(!mounts.contains(&format!(" {at} ")), "cannot unmount {at}");
         let complaints = self.complaints();
         self.forget();
         complaints
