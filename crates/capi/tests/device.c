@@ -16,7 +16,7 @@
         }                                                                                                       \
     } while (0)
 
-#define LEN (256ull << 20)
+#define LEN (768ull << 20)
 
 static int released, fails;
 
