@@ -72,17 +72,7 @@ impl<'a> Session<'a> {
         options: &'a Options,
         progress: &'a (dyn Fn(Progress) + Sync),
     ) -> Session<'a> {
-        let identity = BlockIdentity {
-            fsid: sb.block_fsid(),
-            chunk_tree_uuid: [0; 16],
-            checksum: sb.checksum_kind().unwrap_or_default(),
-            nodesize: sb.nodesize.get(),
-            sectorsize: sb.sectorsize.get(),
-            incompat: sb.incompat_flags.get(),
-            super_generation: sb.generation(),
-            ignores_checksums: false,
-            writable: true,
-        };
+        let identity = BlockIdentity::of(&sb, true);
         let nodes = options.cache_bytes / u64::from(identity.nodesize.max(1));
         let cache = Cache::new(usize::try_from(nodes).unwrap_or(usize::MAX).clamp(1, MOST_CACHED));
         let (blocks, sink) = (Mutex::new(Blocks { failed: HashSet::new(), cache }), Mutex::new(sink));

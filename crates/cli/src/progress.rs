@@ -63,7 +63,7 @@ impl Progress {
         Progress { bar, target: Some(target), unit, began: Instant::now(), has_total: None }
     }
 
-    /// So much is done, of `total` where that is known.
+    /// Shows that `done` of `total` is done, if the total is known.
     pub fn at(&mut self, done: u64, total: Option<u64>) {
         if self.has_total != Some(total.is_some()) {
             self.has_total = Some(total.is_some());

@@ -25,7 +25,7 @@ fn an_image_is_built_and_judged() {
     let (source, image) = (scratch.folder("source"), scratch.join("disk.img"));
     tree(&source);
     let from = format!("@={}", text(&source));
-    let said = butterfs_ok(&[
+    let arguments = [
         "image",
         "build",
         text(&image),
@@ -44,34 +44,14 @@ fn an_image_is_built_and_judged() {
         "1700000000",
         "-L",
         "built",
-    ]);
+    ];
+    let said = butterfs_ok(&arguments);
     assert!(said.contains("Subvolume:  257 @/home"), "{said}");
     butterfs_ok(&["check", text(&image)]);
     let list = butterfs_ok(&["subvolume", "list", "--image", text(&image), "/"]);
     assert_eq!(list.lines().count(), 2, "{list}");
     let bytes = std::fs::read(&image).unwrap();
-    butterfs_ok(&[
-        "image",
-        "build",
-        text(&image),
-        "--from",
-        &from,
-        "--subvol",
-        "default:@",
-        "--subvol",
-        "ro:@/home",
-        "--all-root",
-        "--compress",
-        "zstd:9",
-        "--compress",
-        "@/etc=none",
-        "--epoch",
-        "1700000000",
-        "-L",
-        "built",
-        "--threads",
-        "5",
-    ]);
+    butterfs_ok(&[&arguments[..], &["--threads", "5"]].concat());
     assert!(std::fs::read(&image).unwrap() == bytes, "the same input gives the same bytes");
 }
 
@@ -137,7 +117,7 @@ fn a_user_without_any_privilege_builds_the_same_bytes() {
         return;
     }
     let scratch = Scratch::new("cli-image-user");
-    // Where everybody gets to.
+    // A folder that every user can reach.
     let open = std::env::temp_dir().join(format!("butterfs-image-user-{}", std::process::id()));
     std::fs::create_dir_all(&open).unwrap();
     let (source, image, program) = (open.join("source"), scratch.join("disk.img"), open.join("butterfs"));

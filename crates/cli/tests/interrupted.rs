@@ -221,7 +221,7 @@ fn a_terminal_shows_how_far_it_is() {
     put(Do::End {}, &mut bytes);
     fs::write(&stream, &bytes).unwrap();
     let (image, stream) = (image.display(), stream.display());
-    // Whoever gives and takes the stream waits in the middle for longer than two seconds: then something is shown.
+    // Both ends of the stream pause in the middle for longer than two seconds, after which progress is shown.
     let half = bytes.len() / 2;
     let fill = format!("(head -c {half} '{stream}'; sleep 3; tail -c +{} '{stream}')", half + 1);
     let shown = on_a_terminal(&format!("{fill} | '{BINARY}' receive --image '{image}' /"));

@@ -85,7 +85,7 @@ fn options_restore_what_those_of_btrfs_restore_do() {
         assert_eq!((said.code, said.stdout.as_str()), (Some(1), ""), "{words:?}: {said:?}");
         assert!(said.stderr.starts_with("ERROR: "), "{said:?}");
     }
-    // What is there stays.
+    // Files that exist in the target stay as they are.
     fs::write(scratch.join("ours0/top"), "mine").unwrap();
     let again = butterfs(&["restore", text(&image), text(&scratch.join("ours0"))]);
     assert!(again.stdout.contains("Skipping existing file") && again.stdout.contains("use -o"), "{again:?}");

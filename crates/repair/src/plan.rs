@@ -22,7 +22,7 @@ const MOST_IDLE: usize = 4;
 pub struct Options {
     /// The checker's.
     pub check: CheckOptions,
-    /// Where the filesystem is entered.
+    /// The superblock or roots from which the filesystem is read.
     pub start: Start,
     /// Make the checksum tree anew from the data.
     pub init_csum_tree: bool,

@@ -44,17 +44,7 @@ pub(crate) struct Store {
 impl Store {
     /// Blocks of the filesystem with this superblock; new ones get `generation`.
     pub fn new(volume: Volume, sb: &Superblock, generation: Generation) -> Store {
-        let identity = BlockIdentity {
-            fsid: sb.block_fsid(),
-            chunk_tree_uuid: [0; 16],
-            checksum: sb.checksum_kind().unwrap_or_default(),
-            nodesize: sb.nodesize.get(),
-            sectorsize: sb.sectorsize.get(),
-            incompat: sb.incompat_flags.get(),
-            super_generation: generation,
-            ignores_checksums: false,
-            writable: true,
-        };
+        let identity = BlockIdentity { super_generation: generation, ..BlockIdentity::of(sb, true) };
         let (space, made, cache, shared, events, records) = Default::default();
         Store { volume, identity, generation, space, made, cache, shared, events, records }
     }

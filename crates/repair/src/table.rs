@@ -49,14 +49,13 @@ repairs! {
     "superblock-bytes-used", Superblocks, Automatic, "set to the sum of the extents", "";
     "superblock-total-bytes", Superblocks, Automatic, "set to the sum of the device items", "";
     "tree-block", Blocks, Automatic,
-        "a tree that follows from others is made anew; of a lost node the children are found; of a leaf \
-        with wrong items \
-        the good ones are saved; a lost leaf is taken out",
+        "a tree that follows from others is made anew; of a lost node the children are found; of a leaf with wrong \
+        items the good ones are saved; a lost leaf is taken out",
         "what a lost leaf had: the plan names the range of items";
     "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
-    "key-order-across-blocks", Blocks, Automatic, "items behind the range of their block go, and come back from \
-        their other \
-        witnesses", "items that have no other witness";
+    "key-order-across-blocks", Blocks, Automatic,
+        "items behind the range of their block go, and come back from their other witnesses",
+        "items that have no other witness";
     "root-missing", Roots, Automatic, "found by the backup root of the last commit, or the tree is made anew",
         "of the checksum tree and the top level: their content, if no root is found";
     "root-doubled", Roots, Automatic, "the newest one with a good block stays", "the other version";

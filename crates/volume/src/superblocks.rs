@@ -154,8 +154,7 @@ impl Volume {
             return Ok(());
         }
         for (member, item) in &new {
-            write_copy(member, sb, *item, OFFSETS[0])?;
-            member.flush().map_err(|error| VolumeError::Flush { device: member.device.name(), error })?;
+            write_first_copy(member, sb, *item)?;
             member.set_new(false);
         }
         Ok(())
@@ -270,6 +269,12 @@ pub(crate) fn write_copy(member: &Member, sb: &Superblock, item: DevItem, at: Ph
     let fail = |error| VolumeError::Write { at: None, device: member.device.name(), physical: at, error };
     own.validate(at).map_err(|error| fail(std::io::Error::other(error)))?;
     member.write_superblock(at, own.as_bytes()).map_err(fail)
+}
+
+/// The first primary superblock of a device, and durable.
+pub(crate) fn write_first_copy(member: &Member, sb: &Superblock, item: DevItem) -> Result<(), VolumeError> {
+    write_copy(member, sb, item, OFFSETS[0])?;
+    member.flush().map_err(|error| VolumeError::Flush { device: member.device.name(), error })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 
 use crate::error::VolumeError;
 use crate::member::{Condition, Member, WriteMode};
-use crate::superblocks::write_copy;
+use crate::superblocks::{write_copy, write_first_copy};
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::items::DevItem;
@@ -60,8 +60,7 @@ impl Volume {
     pub fn introduce_twin(&self, id: DeviceId, sb: &Superblock) -> Result<(), VolumeError> {
         self.check_writable()?;
         let Some(twin) = self.members().twin(id).cloned() else { return Ok(()) };
-        write_copy(&twin, sb, twin.item(), OFFSETS[0])?;
-        twin.flush().map_err(|error| VolumeError::Flush { device: twin.device.name(), error })
+        write_first_copy(&twin, sb, twin.item())
     }
 
     /// Nothing takes over from the device any more. Returns what did.

@@ -15,6 +15,17 @@ pub fn skip(test: &str, reason: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {reason}");
 }
 
+/// Whether both hold the same bytes.
+pub fn same(one: &MemoryDevice, other: &MemoryDevice) -> bool {
+    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    (0..one.len()).step_by(1 << 20).all(|at| {
+        let len = (one.len() - at).min(1 << 20) as usize;
+        one.read_at(at, &mut a[..len]).expect("it is inside");
+        other.read_at(at, &mut b[..len]).expect("it is inside");
+        a[..len] == b[..len]
+    })
+}
+
 /// A folder for one test, removed when it ends well.
 pub struct Scratch(pub PathBuf);
 

@@ -273,6 +273,10 @@ impl Args {
         Ok(Box::new(opened))
     }
 
+    fn is_to_stdout(&self) -> bool {
+        self.tar.as_ref().is_some_and(|path| path.as_os_str() == "-")
+    }
+
     fn restore(
         &self,
         wreck: &Wreck,
@@ -282,7 +286,7 @@ impl Args {
         out: &mut dyn Write,
         run: impl FnOnce(Restorer<'_>) -> std::io::Result<Summary>,
     ) -> Result<Summary, CliError> {
-        let to_stdout = self.tar.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        let to_stdout = self.is_to_stdout();
         let mut stream: Option<Box<dyn Write>> = match &self.tar {
             None => None,
             Some(_) if to_stdout => Some(Box::new(BufWriter::new(std::io::stdout()))),
@@ -309,8 +313,7 @@ impl Args {
 
     /// Says what was restored, where that is not everything or somebody wants to know.
     fn conclude(&self, summary: &Summary, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
-        let to_stdout = self.tar.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        if format == Format::Json && !to_stdout {
+        if format == Format::Json && !self.is_to_stdout() {
             json(out, "restore", summary)?;
         }
         let is_incomplete = summary.partial + summary.lost + summary.failed + summary.lost_blocks > 0;

@@ -71,8 +71,8 @@ impl Files {
         let _whole = inode.data.whole.write();
         let _mapping = inode.data.lock_mapping();
         if !matches!(what, Allocation::Allocate { .. }) && range.end >= inode.size() {
-            // What is dropped may be all that would have advanced the recorded size, and the sectors before it may show
-            // what was cut off until they are written: the size must not run ahead of them.
+            // The dropped data may be all that would have advanced the recorded size. Until the sectors before it are
+            // written, they may show content that was cut off: the size must not run ahead of them.
             self.write_back_locked(inode)?;
         }
         let now = || Some(self.engine.env().now());

@@ -149,8 +149,8 @@ impl Files {
         Ok(Chunk { files: self, at, len, unwritten })
     }
 
-    /// Whose space new data of a file takes: that of files without copy on write is written where it is, again and
-    /// again.
+    /// The stream in whose space a file's new data goes. Files without copy on write have their own, because their data
+    /// is overwritten in place, again and again.
     pub(super) fn stream_of(inode: &Inode) -> Stream {
         let in_place = inode.with(|state| state.has(inode_flags::NODATACOW));
         if in_place { Stream::InPlace } else { Stream::Data }

@@ -117,8 +117,8 @@ impl Files {
             let Some(_mapping) = lock else { return false };
             match self.write_back_locked(inode) {
                 Ok(()) => *done += bytes,
-                // What a device refuses is an error of its file, and no reason to stop others; but what is done
-                // together is done whole.
+                // A write that a device refuses is an error of its file and stops no others; but operations of one
+                // transaction are done as a whole.
                 Err(error @ Error::Device(_)) if !self.engine.is_together() => {
                     self.drop_unwritable(inode, &error);
                     *done += bytes;

@@ -38,7 +38,7 @@ struct Door(RwLock<(), { order::OPERATIONS }>);
 
 /// One thread is inside until this is dropped.
 struct Inside {
-    /// Where it says so.
+    /// Its index in [`INSIDE`].
     slot: usize,
 }
 

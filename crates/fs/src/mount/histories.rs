@@ -28,7 +28,7 @@
 //!
 //! The answer to a refusal is `stale=DEVID`: what those devices have is given up.
 
-use super::{identity_of, open_chunks};
+use super::open_chunks;
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::options::Options;
@@ -38,7 +38,7 @@ use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::{InodeItem, LeftState, RootItem, StaleDevice};
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{DeviceId, Generation, Key, KeyType, Logical, TreeId};
-use butterfs_tree::{Node, NodePtr};
+use butterfs_tree::{BlockIdentity, Node, NodePtr};
 use butterfs_volume::{SPLIT_HINT, Volume};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -202,7 +202,7 @@ fn open_side(side: &Side, env: Env) -> Result<Lone> {
     let (volume, superblock, _) = Volume::open_some(devices, true)?;
     let options = Options { read_only: true, degraded: true, no_log_replay: true, ..Options::default() };
     let options = Options { node_cache_bytes: SIDE_CACHE, ..options };
-    let (core, _) = open_chunks(volume, &superblock, identity_of(&superblock, false), options, env)?;
+    let (core, _) = open_chunks(volume, &superblock, BlockIdentity::of(&superblock, false), options, env)?;
     let root = Arc::new(Tree::from_superblock(TreeId::ROOT, superblock.tree_root()));
     Ok(Lone { core, root })
 }

@@ -81,7 +81,7 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         ));
     }
     let log = admission::admit(&superblock, &options, &mut notes)?;
-    let mut identity = identity_of(&newest, !options.read_only || log == Log::Replay);
+    let mut identity = BlockIdentity::of(&newest, !options.read_only || log == Log::Replay);
     identity.ignores_checksums = options.rescue.ignore_metadata_checksums;
     let is_rescue = options.rescue.is_any();
     let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
@@ -167,20 +167,6 @@ pub fn has_log(devices: Vec<Arc<dyn BlockDevice>>) -> Result<bool> {
     // Whether devices may be missing is asked when it is opened.
     let (_, superblock, _) = Volume::open_some(devices, true)?;
     Ok(superblock.log_root.get() != 0)
-}
-
-fn identity_of(superblock: &Superblock, writable: bool) -> BlockIdentity {
-    BlockIdentity {
-        fsid: superblock.block_fsid(),
-        chunk_tree_uuid: [0; 16],
-        checksum: superblock.checksum_kind().expect("the superblock was validated"),
-        nodesize: superblock.nodesize.get(),
-        sectorsize: superblock.sectorsize.get(),
-        incompat: superblock.incompat_flags.get(),
-        super_generation: superblock.generation(),
-        ignores_checksums: false,
-        writable,
-    }
 }
 
 fn open_global_trees(core: &Core, chunk: Arc<Tree>, superblock: &Superblock) -> Result<()> {

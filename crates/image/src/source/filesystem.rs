@@ -1,13 +1,14 @@
 //! A folder of a btrfs filesystem that is open in this program, as a source: another image, or the same one.
 
 use super::Source;
+use super::ranges::RangeReader;
 use crate::assembly::Target;
 use crate::entry::{Attributes, Content, Special, Time};
 use crate::error::{Error, Result, shown};
 use butterfs::{Dir, File, FileType, Follow, Metadata, Node, Timestamp};
 use rustc_hash::FxHashMap;
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -72,7 +73,7 @@ impl FilesystemSource {
         if metadata.is_file() {
             let file = self.top.open_file(as_path(path)).map_err(failed)?;
             let data = data_ranges(&file, metadata.len()).map_err(failed)?;
-            let mut reader = RangeReader { file: &file, ranges: data.clone().into_iter(), at: 0, end: 0 };
+            let mut reader = RangeReader::new(data.clone(), |out, at| file.read_at(out, at).map_err(io::Error::other));
             into.file(to, attributes, Content { size: metadata.len(), data, reader: &mut reader })?;
             return Ok(false);
         }
@@ -156,25 +157,4 @@ fn data_ranges(file: &File, size: u64) -> butterfs::Result<Vec<Range<u64>>> {
         at = end;
     }
     Ok(ranges)
-}
-
-/// The bytes of a file's ranges, one after the other.
-struct RangeReader<'a> {
-    file: &'a File,
-    ranges: std::vec::IntoIter<Range<u64>>,
-    at: u64,
-    end: u64,
-}
-
-impl Read for RangeReader<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.at == self.end {
-            let Some(range) = self.ranges.next() else { return Ok(0) };
-            (self.at, self.end) = (range.start, range.end);
-        }
-        let wanted = out.len().min((self.end - self.at) as usize);
-        let read = self.file.read_at(&mut out[..wanted], self.at).map_err(io::Error::other)?;
-        self.at += read as u64;
-        Ok(read)
-    }
 }

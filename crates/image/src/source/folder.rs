@@ -6,13 +6,14 @@
 //! owners by preloading (fakeroot) are believed.
 
 use super::Source;
+use super::ranges::RangeReader;
 use crate::assembly::Target;
 use crate::entry::{Attributes, Content, Special, Time};
 use crate::error::{Error, Result};
 use rustc_hash::FxHashMap;
 use rustix::fs::SeekFrom;
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -169,7 +170,7 @@ fn read_file(path: &[u8], host: &Path, size: u64, attributes: Attributes, into: 
     let opened = File::options().read(true).custom_flags(flags.bits() as i32).open(host);
     let file = opened.map_err(|error| cannot_read(host, &error))?;
     let data = data_ranges(&file, size, blocks_of(&file)).map_err(|error| cannot_read(host, &error))?;
-    let mut reader = RangeReader { file: &file, ranges: data.clone().into_iter(), at: 0, end: 0 };
+    let mut reader = RangeReader::new(data.clone(), |out, at| file.read_at(out, at));
     into.file(path, attributes, Content { size, data, reader: &mut reader })
 }
 
@@ -206,25 +207,4 @@ fn data_ranges(file: &File, size: u64, blocks: u64) -> io::Result<Vec<Range<u64>
         at = end;
     }
     Ok(ranges)
-}
-
-/// The bytes of a file's ranges, one after the other.
-struct RangeReader<'a> {
-    file: &'a File,
-    ranges: std::vec::IntoIter<Range<u64>>,
-    at: u64,
-    end: u64,
-}
-
-impl Read for RangeReader<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.at == self.end {
-            let Some(range) = self.ranges.next() else { return Ok(0) };
-            (self.at, self.end) = (range.start, range.end);
-        }
-        let wanted = out.len().min((self.end - self.at) as usize);
-        let read = self.file.read_at(&mut out[..wanted], self.at)?;
-        self.at += read as u64;
-        Ok(read)
-    }
 }

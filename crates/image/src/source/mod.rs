@@ -3,6 +3,7 @@
 mod filesystem;
 mod folder;
 mod oci;
+mod ranges;
 pub mod tar;
 
 pub use filesystem::FilesystemSource;

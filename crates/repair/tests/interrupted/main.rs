@@ -29,17 +29,6 @@ fn findings(device: &Arc<MemoryDevice>) -> BTreeSet<&'static str> {
     report.findings.iter().map(|finding| finding.id()).collect()
 }
 
-/// Whether both hold the same bytes.
-fn same(one: &MemoryDevice, other: &MemoryDevice) -> bool {
-    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    (0..one.len()).step_by(1 << 20).all(|at| {
-        let len = (one.len() - at).min(1 << 20) as usize;
-        one.read_at(at, &mut a[..len]).expect("it is inside");
-        other.read_at(at, &mut b[..len]).expect("it is inside");
-        a[..len] == b[..len]
-    })
-}
-
 /// A number that looks random, from a few.
 fn mixed(numbers: &[u64]) -> u64 {
     numbers.iter().fold(0x9e37_79b9, |sum, number| (sum ^ number).wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(29))
@@ -104,8 +93,10 @@ fn check_damage(damaged: &Arc<MemoryDevice>, id: &str) {
         let new: Vec<_> = found.difference(&before).filter(|id| !id.starts_with("superblock-")).collect();
         assert!(new.is_empty(), "{id}, crash {seed}: {new:?}");
         match resume(&devices(&image), &*file).expect("it can go on") {
-            None => assert!(same(&image, damaged), "{id}, crash {seed}: written before the undo file was complete"),
-            Some(_) => assert!(same(&image, &repaired), "{id}, crash {seed}: not as if it had never happened"),
+            None => {
+                assert!(support::same(&image, damaged), "{id}, crash {seed}: written before the undo file was complete")
+            }
+            Some(_) => assert!(support::same(&image, &repaired), "{id}, crash {seed}: not as if it had never happened"),
         }
     }
     let backwards = recorded(&repaired, &whole, &|image, file| {
@@ -114,7 +105,7 @@ fn check_damage(damaged: &Arc<MemoryDevice>, id: &str) {
     for seed in 0..CRASHES {
         let [image, file] = crashed(&backwards, seed, &repaired, &whole);
         undo(&devices(&image), &*file).expect("it can go on");
-        assert!(same(&image, damaged), "{id}, crash {seed} while undoing");
+        assert!(support::same(&image, damaged), "{id}, crash {seed} while undoing");
     }
 }
 

@@ -28,17 +28,6 @@ fn options(id: &str) -> Options {
     options
 }
 
-/// Whether both hold the same bytes.
-pub fn same(one: &MemoryDevice, other: &MemoryDevice) -> bool {
-    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    (0..one.len()).step_by(1 << 20).all(|at| {
-        let len = (one.len() - at).min(1 << 20) as usize;
-        one.read_at(at, &mut a[..len]).expect("it is inside");
-        other.read_at(at, &mut b[..len]).expect("it is inside");
-        a[..len] == b[..len]
-    })
-}
-
 fn text(report: &Report) -> String {
     report.findings.iter().take(8).map(|finding| format!("\n    {finding} [{}]", finding.id())).collect()
 }
@@ -75,7 +64,7 @@ fn repair(damaged: &Arc<MemoryDevice>, id: &str) -> Result<(), String> {
         return Err(format!("a second run finds:{}\n  and would:{}", text(&again.before), actions(&again)));
     }
     undo(&devices(&device), &file).map_err(|trouble| format!("not undone: {trouble}"))?;
-    if !same(&device, damaged) {
+    if !support::same(&device, damaged) {
         return Err("undo does not bring the damaged image back".to_owned());
     }
     Ok(())

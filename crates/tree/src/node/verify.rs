@@ -13,7 +13,7 @@ use butterfs_ondisk::header::{HEADER_LEN, Header};
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::tree_checker::{self, CheckContext, Violation};
 use butterfs_ondisk::units::MAX_LEVELS;
-use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};
+use butterfs_ondisk::{Generation, Key, Level, Logical, Superblock, TreeId};
 use std::fmt;
 use zerocopy::FromBytes;
 
@@ -41,6 +41,22 @@ pub struct BlockIdentity {
 }
 
 impl BlockIdentity {
+    /// The identity of blocks of the filesystem with this superblock, up to its generation. The UUID of the chunk tree
+    /// is in no superblock, and stays zero.
+    pub fn of(sb: &Superblock, writable: bool) -> BlockIdentity {
+        BlockIdentity {
+            fsid: sb.block_fsid(),
+            chunk_tree_uuid: [0; 16],
+            checksum: sb.checksum_kind().unwrap_or_default(),
+            nodesize: sb.nodesize.get(),
+            sectorsize: sb.sectorsize.get(),
+            incompat: sb.incompat_flags.get(),
+            super_generation: sb.generation(),
+            ignores_checksums: false,
+            writable,
+        }
+    }
+
     fn check_context(&self) -> CheckContext {
         CheckContext {
             nodesize: self.nodesize,

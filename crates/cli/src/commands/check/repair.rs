@@ -23,7 +23,8 @@ pub struct RepairArgs {
     /// Ask nothing, for scripts. A mounted filesystem is refused all the same
     #[arg(long, help_heading = "Repair")]
     force: bool,
-    /// Where to save what is overwritten; butterfs-UUID-GENERATION.undo in the current folder if not given
+    /// The undo file, which gets what a repair overwrites; butterfs-UUID-GENERATION.undo in the current folder if not
+    /// given
     #[arg(long, value_name = "FILE", help_heading = "Repair")]
     undo_file: Option<PathBuf>,
     /// Bring back what was there before the repair that wrote this undo file
@@ -113,7 +114,7 @@ impl RepairArgs {
             && let Some(file) = self.undo_file.as_deref().filter(|file| file.exists())
         {
             finish(out, &devices, file, voice)?;
-            // What was demanded is done; what is left to see is whether anything is wrong.
+            // The demanded work is done; this run only checks the result.
             options = Options { check: options.check, now: options.now, ..Options::default() };
         }
         let plan = {

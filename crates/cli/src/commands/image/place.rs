@@ -1,4 +1,4 @@
-//! Where an image is: a file or device, and perhaps a partition in it.
+//! The place of an image: a file or device, and perhaps a partition in it.
 
 use crate::error::CliError;
 use butterfs::{Access, Device, Filesystem};

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 /// map. 'butterfs restore --map FILE' uses the map.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Where to write down what is found
+    /// The file that gets the findings
     #[arg(long, value_name = "FILE")]
     map: PathBuf,
     /// A ddrescue map for each device, in their order: what it calls bad is not touched

@@ -10,7 +10,7 @@ use butterfs_rescue::{Wreck, overlay};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a wreck is read from.
+/// The superblock, roots and map from which a damaged filesystem is read.
 #[derive(clap::Args, Debug, Default)]
 pub struct Source {
     /// The map that 'rescue scan' has written of these devices
