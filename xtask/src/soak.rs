@@ -11,7 +11,7 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("random", "butterfs-fs", "contents", "random::soak"),
     ("mutants", "butterfs-testkit", "mutants", "soak"),
     ("rescue", "butterfs-rescue", "rescue", "damage::at_least_as_many_files_are_saved_from_many"),
-    ("rescue-mutants", "butterfs-rescue", "rescue", "hostile::many_mutants_end_in_a_sentence_or_files"),
+    ("rescue-mutants", "butterfs-rescue", "hostile", "many_mutants_end_in_a_sentence_or_files"),
     ("full-disk", "butterfs-testkit", "full_disk_kills", "killed_on_a_full_disk"),
     ("costs", "butterfs-fs", "costs", "beside_everything"),
     ("waits", "butterfs-fs", "costs", "waits::others_do_not_wait_anywhere"),

@@ -1,8 +1,9 @@
 //! Random damage in classes: ours saves at least as many files as `btrfs restore` and the kernel's rescue mounts, class
 //! by class.
 
+use crate::opened::{plain, scanned};
 use crate::saved::{below, by_btrfs_restore, by_kernel, by_us};
-use crate::{LEN, in_memory, made_by_kernel, scanned};
+use crate::{LEN, in_memory, made_by_kernel};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_ondisk::TreeId;
 use butterfs_testkit::editor::Editor;
@@ -158,7 +159,7 @@ fn table(images: u64, first: u64) {
             for (id, root) in butterfs_rescue::roots::Roots::assemble(&wreck).trees {
                 println!("{id} {:?} {:?}", root.root, root.source);
             }
-            let sound = by_us(&crate::plain(&[Arc::new(ground.base.snapshot()) as Arc<dyn BlockDevice>]).unwrap()).0;
+            let sound = by_us(&plain(&[Arc::new(ground.base.snapshot()) as Arc<dyn BlockDevice>]).unwrap()).0;
             let found = by_us(&wreck).0;
             for (path, what) in sound.paths.iter().filter(|(_, what)| !found.contents.contains(what)) {
                 println!("missing {} {what:?}, there {:?}", String::from_utf8_lossy(path), found.paths.get(path));

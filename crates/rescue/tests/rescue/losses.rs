@@ -1,7 +1,8 @@
 //! Losses after which everything that is there must come back, and scans that are interrupted.
 
+use crate::opened::{plain, scanned};
 use crate::saved::{Contents, Hashing, below, by_us, everything};
-use crate::{file, in_memory, limit, made_by_kernel, plain, scanned};
+use crate::{file, in_memory, limit, made_by_kernel};
 use butterfs_device::{BlockDevice, FaultyDevice, MemoryDevice};
 use butterfs_ondisk::Logical;
 use butterfs_rescue::Wreck;

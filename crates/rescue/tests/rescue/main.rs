@@ -1,16 +1,13 @@
-//! Files saved from damaged filesystems, beside `btrfs restore` and the kernel's rescue mounts; hostile images.
+//! Files saved from damaged filesystems, beside `btrfs restore` and the kernel's rescue mounts.
 
 mod damage;
-mod hostile;
 mod losses;
+mod opened;
 mod saved;
 mod sinks;
 
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
 use butterfs_rescue::index::Limit;
-use butterfs_rescue::scan::{Settings, scan};
-use butterfs_rescue::wreck::{Opening, Wreck};
-use butterfs_rescue::{Result, superblocks};
 use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
 use butterfs_testkit::scratch::Scratch;
 use std::fs;
@@ -99,23 +96,6 @@ fn in_memory(path: &Path) -> MemoryDevice {
         }
     }
     device
-}
-
-/// Scans devices and opens what is there.
-fn scanned(devices: &[Arc<dyn BlockDevice>], scratch: &Scratch) -> Result<Wreck> {
-    let path = scratch.join("scan.map");
-    let _ = fs::remove_file(&path);
-    let map = scan(devices, &path, &Settings::default(), &mut |_| ())?;
-    let copies = superblocks::copies(devices);
-    let fsid = superblocks::ruling(&copies).map(|(_, sb)| sb.block_fsid());
-    let (index, identity) = map.into_index(fsid)?;
-    let opening = Opening { index: Some(index), identity: Some(identity), ..Opening::default() };
-    Wreck::open(devices.to_vec(), opening)
-}
-
-/// Opens devices without a scan.
-fn plain(devices: &[Arc<dyn BlockDevice>]) -> Result<Wreck> {
-    Wreck::open(devices.to_vec(), Opening::default())
 }
 
 fn file(path: &Path) -> Arc<dyn BlockDevice> {

@@ -1,7 +1,8 @@
 //! A directory, a tar stream and a new image hold what the kernel shows; hostile names stay inside.
 
+use crate::opened::plain;
 use crate::saved::everything;
-use crate::{file, made_by_kernel, plain};
+use crate::{file, made_by_kernel};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_fs::{Caller, Env, Filesystem, Options};
 use butterfs_ondisk::{KeyType, TreeId};

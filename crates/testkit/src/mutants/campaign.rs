@@ -99,10 +99,10 @@ pub fn campaign(seeds: Range<u64>, limit: Option<Duration>, tell: &mut dyn FnMut
 fn one(seed: u64, tally: &mut Tally) -> Option<String> {
     let watchdog = Watchdog::new("mutants", PATIENCE_SECS);
     watchdog.note(&format!("seed {seed}"));
-    let (began, before) = (Instant::now(), memory::start_measuring());
+    let (began, measured) = (Instant::now(), memory::start_measuring());
     let mut outcome = Outcome::default();
     let ran = catch_unwind(AssertUnwindSafe(|| run(&mut Rng::new(seed), &mut outcome)));
-    let taken = memory::peak_kib().saturating_sub(before);
+    let taken = measured.taken_kib();
     tally.add(&outcome);
     tally.longest = tally.longest.max((began.elapsed(), seed));
     tally.memory_kib = tally.memory_kib.max(taken);
