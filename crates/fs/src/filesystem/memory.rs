@@ -6,7 +6,7 @@
 //! | tree blocks that are changed | 160 MiB until a commit is asked for, 320 MiB until everybody waits for it |
 //! | file data that is not written yet | `Options::dirty_data_bytes` |
 //! | inodes | [`UNUSED_INODES`](super::UNUSED_INODES) beside those in use, somewhat less than 1 KiB each |
-//! | references from outside | about 50 bytes for each inode that somebody outside remembers |
+//! | places of inodes | about 50 bytes for each that is in memory or that somebody outside remembers |
 //! | reference changes | some thousands beyond those that one operation makes |
 
 use super::Filesystem;
@@ -15,7 +15,7 @@ use super::Filesystem;
 const KEPT_NODE_BYTES: usize = 32 << 20;
 /// An inode in memory with its places in tables, about.
 const INODE_BYTES: u64 = 900;
-/// A reference from outside, about.
+/// The place of an inode that is in memory or that somebody outside remembers, about.
 const USER_BYTES: u64 = 50;
 
 /// See [`Filesystem::memory_held`].
@@ -27,7 +27,7 @@ pub struct MemoryHeld {
     pub data: u64,
     /// Inodes in memory.
     pub inodes: u64,
-    /// References from outside that there is room for.
+    /// Inodes in memory or remembered outside that there is room for.
     pub users: u64,
     /// Places in the order of eviction of inodes that there is room for.
     pub queue_slots: u64,

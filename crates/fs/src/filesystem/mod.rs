@@ -114,6 +114,9 @@ impl Drop for Inner {
                 let _ = thread.join();
             }
         }
+        self.write_back_thread.lock().stop();
+        // Changed inodes hold the engine, which holds them.
+        self.engine.dirty_inodes.forget_all();
     }
 }
 

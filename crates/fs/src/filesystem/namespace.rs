@@ -247,6 +247,19 @@ mod tests {
     use butterfs_device::{BlockDevice, MemoryDevice};
     use std::sync::Arc;
 
+    /// A filesystem that is dropped with changed inodes leaves nothing in memory.
+    #[test]
+    fn a_dropped_filesystem_is_gone() {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));
+        mkfs(&[Arc::clone(&device)], &MkfsOptions::default(), &Env::system()).unwrap();
+        let fs = Filesystem::open(vec![device], Options::default(), Env::system()).unwrap();
+        let engine = Arc::downgrade(&fs.0.engine);
+        let made = fs.create(&Caller::default(), fs.root(), b"file", 0o644).unwrap();
+        fs.write(made.id, 0, &[1; 10_000], false).unwrap();
+        drop(fs);
+        assert!(engine.upgrade().is_none());
+    }
+
     #[test]
     fn inodes_in_memory_are_bounded() {
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));

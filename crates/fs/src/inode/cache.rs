@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. An inode is in the table at most once. It leaves only when nobody holds it: whoever has unfinished business
 //!    with an inode (an operation, the list of dirty inodes, unwritten data) holds its `Arc`.
-//! 2. Outside references (lookups that the kernel remembers, open handles) are counted beside the table: they do
+//! 2. Outside references (lookups that the kernel remembers, open handles) are counted in the inode's slot: they do
 //!    not keep an inode in memory, but they keep one without a name from being deleted.
 //! 3. An inode without a name is deleted by whoever takes its last reference away, and by nobody else.
 //!
@@ -26,22 +26,27 @@ const SHARDS: usize = 32;
 /// Inodes that are looked at together when some are to leave: each is elsewhere in memory, and so their cache lines
 /// arrive together.
 const BATCH: usize = 16;
-/// Batches that are looked at when so many have entered.
-const SWEEPS: usize = 8;
+/// Batches none of which may leave, after which the rest stays until another batch of inodes has entered: where all are
+/// in use, entering stays cheap.
+const FRUITLESS: usize = 2;
 /// Dirty inodes beyond which operations write some of them.
 const DIRTY_MAX: usize = 16384;
 /// How many an operation then writes.
 const DIRTY_BATCH: usize = 64;
 
+/// One inode: stays while it is in memory or somebody outside refers to it.
+#[derive(Default)]
 struct Slot {
-    inode: Arc<Inode>,
+    inode: Option<Arc<Inode>>,
     touched: bool,
+    users: Users,
 }
 
 impl Slot {
     /// Nobody has used it since it was looked at last, and nobody holds it or is to write its item.
     fn is_unused(&self) -> bool {
-        !self.touched && Arc::strong_count(&self.inode) == 1 && Arc::strong_count(&self.inode.record) == 1
+        let is_free = |inode: &Arc<Inode>| Arc::strong_count(inode) == 1;
+        !self.touched && self.users.opens == 0 && self.inode.as_ref().is_some_and(is_free)
     }
 }
 
@@ -54,10 +59,19 @@ struct Users {
     orphan: bool,
 }
 
+impl Users {
+    fn is_empty(&self) -> bool {
+        self.lookups == 0 && self.opens == 0
+    }
+}
+
 #[derive(Default)]
 struct Shard {
-    inodes: FxHashMap<InodeId, Slot>,
-    users: FxHashMap<InodeId, Users>,
+    slots: FxHashMap<InodeId, Slot>,
+    /// Slots whose inode is in memory.
+    loaded: usize,
+    /// So many of those are too many.
+    evict_at: usize,
     sweep: VecDeque<InodeId>,
     /// Counts inodes that left, so that a loader notices that what it read may be old.
     departures: u64,
@@ -66,16 +80,54 @@ struct Shard {
 impl Shard {
     /// The inode, with `lookups` more, if it is in memory.
     fn find(&mut self, id: InodeId, lookups: u64) -> Option<Arc<Inode>> {
-        let slot = self.inodes.get_mut(&id)?;
+        let slot = self.slots.get_mut(&id)?;
+        let inode = Arc::clone(slot.inode.as_ref()?);
         slot.touched = true;
-        let inode = Arc::clone(&slot.inode);
-        self.retain(id, lookups);
+        slot.users.lookups += lookups;
         Some(inode)
     }
 
-    fn retain(&mut self, id: InodeId, lookups: u64) {
-        if lookups > 0 {
-            self.users.entry(id).or_default().lookups += lookups;
+    /// Takes in an inode that is not in memory.
+    fn enter(&mut self, id: InodeId, inode: Arc<Inode>, lookups: u64) {
+        let slot = self.slots.entry(id).or_default();
+        slot.inode = Some(inode);
+        slot.touched = false;
+        slot.users.lookups += lookups;
+        self.loaded += 1;
+        self.sweep.push_back(id);
+    }
+
+    /// Takes an inode out.
+    fn take(&mut self, id: InodeId) -> Option<Arc<Inode>> {
+        let slot = self.slots.get_mut(&id)?;
+        let inode = slot.inode.take()?;
+        if slot.users.is_empty() {
+            self.remove_slot(id);
+        }
+        self.loaded -= 1;
+        self.departures += 1;
+        Some(inode)
+    }
+
+    /// A table that has become nearly empty gives its room back.
+    fn remove_slot(&mut self, id: InodeId) {
+        self.slots.remove(&id);
+        if self.slots.capacity() > 4 * self.slots.len() + 256 {
+            self.slots.shrink_to(2 * self.slots.len());
+        }
+    }
+
+    /// The references to an inode, if there are any.
+    fn users(&mut self, id: InodeId) -> Option<&mut Users> {
+        self.slots.get_mut(&id).map(|slot| &mut slot.users).filter(|users| !users.is_empty())
+    }
+
+    /// Nobody outside refers to the inode any more.
+    fn drop_users(&mut self, id: InodeId) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        slot.users = Users::default();
+        if slot.inode.is_none() {
+            self.remove_slot(id);
         }
     }
 
@@ -83,35 +135,26 @@ impl Shard {
     fn evict_some(&mut self) {
         let count = self.sweep.len().min(BATCH);
         let ids: Vec<InodeId> = self.sweep.drain(..count).collect();
-        let is_unused = |id: &InodeId| self.inodes.get(id).is_some_and(Slot::is_unused);
+        let is_unused = |id: &InodeId| self.slots.get(id).is_some_and(Slot::is_unused);
         let unused: Vec<bool> = ids.iter().map(is_unused).collect();
         for (id, unused) in ids.into_iter().zip(unused) {
-            let Some(slot) = self.inodes.get_mut(&id) else { continue };
+            let Some(slot) = self.slots.get_mut(&id) else { continue };
             slot.touched = false;
-            let open = self.users.get(&id).is_some_and(|users| users.opens > 0);
-            if !unused || open || !slot.inode.is_recorded() {
-                self.sweep.push_back(id);
+            let Some(inode) = &slot.inode else { continue };
+            if unused && inode.is_recorded() {
+                self.take(id);
             } else {
-                self.inodes.remove(&id);
-                self.departures += 1;
+                self.sweep.push_back(id);
             }
         }
     }
 
     /// Removes the remains of deleted inodes, which must not accumulate while nothing is evicted.
     fn tidy(&mut self) {
-        if self.sweep.len() > 2 * self.inodes.len() + 64 {
+        if self.sweep.len() > 2 * self.loaded + 64 {
             let mut seen = FxHashSet::default();
-            let inodes = &self.inodes;
-            self.sweep.retain(|id| inodes.contains_key(id) && seen.insert(*id));
-        }
-    }
-
-    /// Nobody outside refers to the inode any more. A table that has become nearly empty gives its room back.
-    fn drop_users(&mut self, id: InodeId) {
-        self.users.remove(&id);
-        if self.users.capacity() > 4 * self.users.len() + 256 {
-            self.users.shrink_to(2 * self.users.len());
+            let is_loaded = |id: &InodeId| self.slots.get(id).is_some_and(|slot| slot.inode.is_some());
+            self.sweep.retain(|id| is_loaded(id) && seen.insert(*id));
         }
     }
 }
@@ -184,9 +227,8 @@ impl InodeCache {
                 return Ok(inode);
             }
             if shard.departures == departures {
-                let inode = Arc::new(Inode::new(tree, id.ino, item, Arc::clone(self.engine.core())));
-                self.enter(&mut shard, &inode);
-                shard.retain(id, lookups);
+                let inode = Inode::new(tree, id.ino, item, Arc::clone(self.engine.core()));
+                self.enter(&mut shard, &inode, lookups);
                 return Ok(inode);
             }
         }
@@ -194,46 +236,45 @@ impl InodeCache {
 
     /// Takes in an inode whose items were just made.
     pub(crate) fn add_new(&self, tree: &Arc<Tree>, ino: Ino, item: InodeItem) -> Arc<Inode> {
-        let inode = Arc::new(Inode::new(Arc::clone(tree), ino, item, Arc::clone(self.engine.core())));
+        let inode = Inode::new(Arc::clone(tree), ino, item, Arc::clone(self.engine.core()));
         let mut shard = self.shard(inode.id()).lock();
         if tree.is_deleted() {
             inode.remember(|state| state.deleted = true);
         } else {
-            self.enter(&mut shard, &inode);
+            self.enter(&mut shard, &inode, 0);
         }
         drop(shard);
         inode
     }
 
-    fn enter(&self, shard: &mut Shard, inode: &Arc<Inode>) {
-        let id = inode.id();
-        shard.inodes.insert(id, Slot { inode: Arc::clone(inode), touched: false });
-        shard.sweep.push_back(id);
+    fn enter(&self, shard: &mut Shard, inode: &Arc<Inode>, lookups: u64) {
+        shard.enter(inode.id(), Arc::clone(inode), lookups);
         shard.tidy();
         self.evict(shard);
     }
 
     fn evict(&self, shard: &mut Shard) {
-        if shard.inodes.len() < self.per_shard + BATCH {
+        if shard.loaded < shard.evict_at.max(self.per_shard + BATCH) {
             return;
         }
-        for _ in 0..SWEEPS {
-            if shard.inodes.len() <= self.per_shard {
-                return;
-            }
+        let mut fruitless = 0;
+        while shard.loaded > self.per_shard && fruitless < FRUITLESS {
+            let before = shard.loaded;
             shard.evict_some();
+            fruitless += usize::from(shard.loaded == before);
         }
+        shard.evict_at = shard.loaded + BATCH;
     }
 
     /// The number of inodes that are in memory.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
+        self.shards.iter().map(|shard| shard.lock().loaded).sum()
     }
 
-    /// The capacity of the tables beside the inodes: references from outside, and places in the order of eviction.
+    /// The capacity of the tables: inodes that are in memory or referred to, and places in the order of eviction.
     pub fn room(&self) -> (usize, usize) {
         let shards = self.shards.iter().map(|shard| shard.lock());
-        shards.fold((0, 0), |(users, sweep), shard| (users + shard.users.capacity(), sweep + shard.sweep.capacity()))
+        shards.fold((0, 0), |(slots, sweep), shard| (slots + shard.slots.capacity(), sweep + shard.sweep.capacity()))
     }
 
     /// Whether no inode is in memory.
@@ -248,13 +289,15 @@ impl InodeCache {
 
     /// Counts `count` of them.
     pub fn retain_many(&self, id: InodeId, count: u64) {
-        self.shard(id).lock().retain(id, count);
+        if count > 0 {
+            self.shard(id).lock().slots.entry(id).or_default().users.lookups += count;
+        }
     }
 
     /// The lookups that are remembered outside, by inode.
     pub fn lookups(&self) -> Vec<(InodeId, u64)> {
         let in_shard = |shard: &Mutex<Shard, { order::INODE_CACHE }>| -> Vec<(InodeId, u64)> {
-            shard.lock().users.iter().map(|(id, users)| (*id, users.lookups)).collect()
+            shard.lock().slots.iter().map(|(id, slot)| (*id, slot.users.lookups)).collect()
         };
         self.shards.iter().flat_map(in_shard).filter(|(_, lookups)| *lookups > 0).collect()
     }
@@ -266,7 +309,7 @@ impl InodeCache {
 
     /// Counts an open handle.
     pub fn acquire(&self, id: InodeId) {
-        self.shard(id).lock().users.entry(id).or_default().opens += 1;
+        self.shard(id).lock().slots.entry(id).or_default().users.opens += 1;
     }
 
     /// Takes back an open handle; deletes the inode if that was all that kept it.
@@ -277,14 +320,13 @@ impl InodeCache {
     fn release_with(&self, id: InodeId, release: impl FnOnce(&mut Users)) {
         let unreferenced = {
             let mut shard = self.shard(id).lock();
-            let Some(users) = shard.users.get_mut(&id) else { return };
+            let Some(users) = shard.users(id) else { return };
             release(users);
-            let unused = users.lookups == 0 && users.opens == 0;
-            let unreferenced = unused && users.orphan;
-            if unused {
+            let (is_unused, is_orphan) = (users.is_empty(), users.orphan);
+            if is_unused {
                 shard.drop_users(id);
             }
-            unreferenced
+            is_unused && is_orphan
         };
         if unreferenced {
             self.delete(id);
@@ -312,12 +354,12 @@ impl InodeCache {
 
     /// Whether an inode without a name is still referred to; then its last reference deletes it.
     fn is_used_orphan(&self, id: InodeId) -> bool {
-        self.shard(id).lock().users.get_mut(&id).map(|users| users.orphan = true).is_some()
+        self.shard(id).lock().users(id).map(|users| users.orphan = true).is_some()
     }
 
     /// An inode without names got one.
     pub(crate) fn spare(&self, id: InodeId) {
-        if let Some(users) = self.shard(id).lock().users.get_mut(&id) {
+        if let Some(users) = self.shard(id).lock().users(id) {
             users.orphan = false;
         }
     }
@@ -334,9 +376,9 @@ impl InodeCache {
     pub fn delete_orphans(&self) {
         for shard in &self.shards {
             let orphans: Vec<InodeId> =
-                shard.lock().users.iter().filter(|(_, users)| users.orphan).map(|(id, _)| *id).collect();
+                shard.lock().slots.iter().filter(|(_, slot)| slot.users.orphan).map(|(id, _)| *id).collect();
             for id in orphans {
-                shard.lock().users.remove(&id);
+                shard.lock().drop_users(id);
                 self.delete(id);
             }
         }
@@ -348,10 +390,8 @@ impl InodeCache {
         for shard in &self.shards {
             let inodes: Vec<Arc<Inode>> = {
                 let mut shard = shard.lock();
-                let gone = shard.inodes.extract_if(|id, _| id.tree == tree);
-                let inodes: Vec<_> = gone.map(|(_, slot)| slot.inode).collect();
-                shard.departures += inodes.len() as u64;
-                inodes
+                let ids: Vec<InodeId> = shard.slots.keys().filter(|id| id.tree == tree).copied().collect();
+                ids.into_iter().filter_map(|id| shard.take(id)).collect()
             };
             for inode in inodes {
                 let _guard = inode.lock.write();
@@ -366,8 +406,8 @@ impl InodeCache {
         for shard in &self.shards {
             let inodes: Vec<Arc<Inode>> = {
                 let shard = shard.lock();
-                let of_tree = shard.inodes.iter().filter(|(id, _)| id.tree == tree);
-                of_tree.map(|(_, slot)| Arc::clone(&slot.inode)).collect()
+                let of_tree = shard.slots.iter().filter(|(id, _)| id.tree == tree);
+                of_tree.filter_map(|(_, slot)| slot.inode.clone()).collect()
             };
             inodes.iter().for_each(|inode| drop(inode.lock.write()));
         }
@@ -379,8 +419,8 @@ impl InodeCache {
             let (inodes, users): (Vec<Arc<Inode>>, Vec<InodeId>) = {
                 let shard = shard.lock();
                 (
-                    shard.inodes.values().map(|slot| Arc::clone(&slot.inode)).collect(),
-                    shard.users.keys().copied().collect(),
+                    shard.slots.values().filter_map(|slot| slot.inode.clone()).collect(),
+                    shard.slots.iter().filter(|(_, slot)| !slot.users.is_empty()).map(|(id, _)| *id).collect(),
                 )
             };
             for inode in inodes {
@@ -394,7 +434,7 @@ impl InodeCache {
             }
             for id in users {
                 let is_orphan = self.stored_item(id)?.is_some_and(|item| item.nlink == 0);
-                if let Some(users) = shard.lock().users.get_mut(&id) {
+                if let Some(users) = shard.lock().users(id) {
                     users.orphan = is_orphan;
                 }
             }
@@ -413,10 +453,7 @@ impl InodeCache {
 
     /// Forgets an inode whose items are gone.
     pub(crate) fn discard(&self, id: InodeId) {
-        let mut shard = self.shard(id).lock();
-        if shard.inodes.remove(&id).is_some() {
-            shard.departures += 1;
-        }
+        self.shard(id).lock().take(id);
     }
 
     /// Records the items of the dirty inodes of a deleted subvolume, whose tree is about to be dropped: until its first

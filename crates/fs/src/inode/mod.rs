@@ -37,7 +37,7 @@ use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Generation, Ino};
 use butterfs_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, order};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub use crate::transaction::{InodeState, Known, Orphan};
 pub use attr::InodeId;
@@ -45,7 +45,7 @@ pub use cache::InodeCache;
 
 /// An inode in memory.
 pub struct Inode {
-    record: Arc<InodeRecord>,
+    record: InodeRecord,
     /// Held by an operation while it runs: exclusively to change names or contents, shared to read them.
     pub lock: RwLock<(), { order::INODE }>,
     /// Content that is not in the tree yet; the business of `file`.
@@ -61,10 +61,18 @@ impl Deref for Inode {
     }
 }
 
+impl AsRef<InodeRecord> for Inode {
+    fn as_ref(&self) -> &InodeRecord {
+        &self.record
+    }
+}
+
 impl Inode {
-    fn new(tree: Arc<Tree>, ino: Ino, item: InodeItem, core: Arc<Core>) -> Inode {
-        let record = Arc::new(InodeRecord::new(tree, ino, item));
-        Inode { record, lock: RwLock::new(()), data: FileData::default(), core }
+    fn new(tree: Arc<Tree>, ino: Ino, item: InodeItem, core: Arc<Core>) -> Arc<Inode> {
+        Arc::new_cyclic(|inode: &Weak<Inode>| {
+            let record = InodeRecord::new(inode.clone(), tree, ino, item);
+            Inode { record, lock: RwLock::new(()), data: FileData::default(), core }
+        })
     }
 
     /// Which inode this is.

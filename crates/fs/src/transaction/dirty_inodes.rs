@@ -16,8 +16,8 @@ use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Generation, Ino, Key, KeyType, TreeId};
 use butterfs_sync::{Mutex, order};
 use rustc_hash::FxHashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use zerocopy::IntoBytes;
 
 /// The key of an inode's item.
@@ -153,8 +153,13 @@ impl InodeState {
     }
 }
 
+/// An inode of the layer above, which keeps its [`InodeRecord`] and more in one allocation.
+pub type Recorded = dyn AsRef<InodeRecord> + Send + Sync;
+
 /// An inode in memory without its content: its id, and its item.
 pub struct InodeRecord {
+    /// The inode that this is of.
+    inode: Weak<Recorded>,
     /// The subvolume.
     pub tree: Arc<Tree>,
     /// The number within it.
@@ -163,9 +168,9 @@ pub struct InodeRecord {
 }
 
 impl InodeRecord {
-    /// An inode with this item.
-    pub fn new(tree: Arc<Tree>, ino: Ino, item: InodeItem) -> InodeRecord {
-        InodeRecord { tree, ino, state: Mutex::new(InodeState::new(item)) }
+    /// Of an `inode` with this item.
+    pub fn new(inode: Weak<Recorded>, tree: Arc<Tree>, ino: Ino, item: InodeItem) -> InodeRecord {
+        InodeRecord { inode, tree, ino, state: Mutex::new(InodeState::new(item)) }
     }
 
     /// The subvolume's id.
@@ -230,7 +235,7 @@ impl InodeRecord {
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct DirtyInodes {
-    list: Mutex<Vec<Arc<InodeRecord>>, { order::DIRTY_INODES }>,
+    list: Mutex<Vec<Arc<Recorded>>, { order::DIRTY_INODES }>,
     /// Numbers changes; never 0 for one.
     changes: AtomicU64,
 }
@@ -242,13 +247,13 @@ impl DirtyInodes {
     }
 
     /// Changes the state of an inode, and sees to it that its item is written when a transaction freezes.
-    pub fn change<R>(&self, inode: &Arc<InodeRecord>, env: &Env, change: impl FnOnce(&mut InodeState) -> R) -> R {
+    pub fn change<R>(&self, inode: &InodeRecord, env: &Env, change: impl FnOnce(&mut InodeState) -> R) -> R {
         let mut state = inode.state.lock();
         let result = change(&mut state);
         env.passes("an inode is changed and not yet dirty");
         state.change = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
         if !std::mem::replace(&mut state.dirty, true) {
-            self.list.lock().push(Arc::clone(inode));
+            self.list.lock().push(inode.inode.upgrade().expect("whoever changes an inode holds it"));
         }
         result
     }
@@ -261,7 +266,7 @@ impl DirtyInodes {
     /// The inodes of a tree whose items are ahead of it.
     pub fn of_tree(&self, tree: TreeId) -> FxHashSet<Ino> {
         let list = self.list.lock();
-        list.iter().filter(|inode| inode.tree_id() == tree).map(|inode| inode.ino).collect()
+        list.iter().map(record_of).filter(|inode| inode.tree_id() == tree).map(|inode| inode.ino).collect()
     }
 
     /// Writes the items of all of them into their trees.
@@ -280,7 +285,7 @@ impl DirtyInodes {
     pub(crate) fn preload(&self, core: &super::Core, copied: &mut super::Copied) -> Vec<TreeId> {
         let mut places: Vec<(TreeId, Key)> = Vec::new();
         let inodes = self.list.lock().clone();
-        for inode in &inodes {
+        for inode in inodes.iter().map(record_of) {
             places.push((inode.tree_id(), item_key(inode.ino)));
             if inode.with(|state| state.orphan == Orphan::Due) {
                 places.push((inode.tree_id(), orphan_key(inode.ino)));
@@ -303,7 +308,7 @@ impl DirtyInodes {
             let from = list.len().saturating_sub(most);
             list.split_off(from)
         };
-        let is_orphan = |inode: &Arc<InodeRecord>| inode.with(|state| state.orphan == Orphan::Due);
+        let is_orphan = |inode: &Arc<Recorded>| record_of(inode).with(|state| state.orphan == Orphan::Due);
         let (orphans, batch): (Vec<_>, Vec<_>) = taken.into_iter().partition(is_orphan);
         self.list.lock().extend(orphans);
         record(handle, batch)
@@ -313,14 +318,19 @@ impl DirtyInodes {
     pub fn record_some_of(&self, handle: &Handle, tree: TreeId, most: usize) -> Result<bool> {
         let batch: Vec<_> = {
             let mut list = self.list.lock();
-            list.extract_if(.., |inode| inode.tree_id() == tree).take(most).collect()
+            list.extract_if(.., |inode| record_of(inode).tree_id() == tree).take(most).collect()
         };
         let any = !batch.is_empty();
         record(handle, batch).map(|()| any)
     }
 }
 
-fn record(handle: &Handle, mut batch: Vec<Arc<InodeRecord>>) -> Result<()> {
-    batch.sort_unstable_by_key(|inode| (inode.tree_id(), inode.ino));
-    batch.iter().try_for_each(|inode| inode.write_item(handle)).inspect_err(|error| handle.failed(error))
+fn record_of(inode: &Arc<Recorded>) -> &InodeRecord {
+    (**inode).as_ref()
+}
+
+fn record(handle: &Handle, mut batch: Vec<Arc<Recorded>>) -> Result<()> {
+    batch.sort_unstable_by_key(|inode| (record_of(inode).tree_id(), record_of(inode).ino));
+    let mut inodes = batch.iter().map(record_of);
+    inodes.try_for_each(|inode| inode.write_item(handle)).inspect_err(|error| handle.failed(error))
 }
