@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 24] = [
+const PROGRAMS: [(&str, &str); 29] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -34,6 +34,11 @@ const PROGRAMS: [(&str, &str); 24] = [
     ("file", "file"),
     ("strip", "binutils"),
     ("unshare", "util-linux"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-nbd", "qemu-utils"),
+    ("img2simg", "android-sdk-libsparse-utils"),
+    ("fsverity", "fsverity"),
+    ("filefrag", "e2fsprogs"),
 ];
 
 /// Programs from crates.io, with the versions that the lists of expected results were made with.

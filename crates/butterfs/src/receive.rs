@@ -38,6 +38,8 @@ pub struct ReceivedSubvolume {
     pub id: SubvolumeId,
     /// The UUID that it has where it was sent from.
     pub uuid: Uuid,
+    /// The number of its last transaction there.
+    pub generation: u64,
 }
 
 /// The result of receiving a stream.
@@ -130,9 +132,9 @@ impl<'a> ReceiveRequest<'a> {
             return Err(if input.stopped { ReceiveError::stopped() } else { error });
         }
         let mut subvolumes = Vec::new();
-        for (name, uuid) in events.finished {
+        for (name, uuid, generation) in events.finished {
             let id = self.directory.subvolume_at(&name).map_err(ReceiveError::after)?;
-            subvolumes.push(ReceivedSubvolume { name, id, uuid });
+            subvolumes.push(ReceivedSubvolume { name, id, uuid, generation });
         }
         Ok(Received { subvolumes, bytes: summary.bytes, notices: events.notices })
     }
@@ -165,14 +167,15 @@ impl<R: Read> Read for Watched<'_, R> {
 /// Passes the events of the receiver to the callbacks of the caller.
 #[derive(Default)]
 struct Events {
-    finished: Vec<(OsString, Uuid)>,
+    finished: Vec<(OsString, Uuid, u64)>,
     notices: Vec<String>,
     error: Option<ReceiveError>,
 }
 
 impl Observer for Events {
     fn finished(&mut self, section: &Section<'_>) {
-        self.finished.push((OsString::from_vec(section.name.to_vec()), Uuid::from_bytes(section.uuid)));
+        let name = OsString::from_vec(section.name.to_vec());
+        self.finished.push((name, Uuid::from_bytes(section.uuid), section.transid));
     }
 
     fn notice(&mut self, sentence: &str) {

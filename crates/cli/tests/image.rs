@@ -290,3 +290,332 @@ fn systemd_repart_formats_with_our_mkfs() {
     let place = format!("{}@1", text(&disk));
     assert_eq!(butterfs_ok(&["image", "cat", &place, "/etc/motd"]), "hello\n");
 }
+
+/// Runs the command with an editor.
+fn edited(editor: &str, arguments: &[&str]) -> common::Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_butterfs"));
+    ran(command.args(arguments).env_remove("VISUAL").env("EDITOR", editor).output().unwrap())
+}
+
+#[test]
+fn a_file_is_edited_in_one_transaction() {
+    let scratch = Scratch::new("cli-image-edit");
+    let (source, image) = (scratch.folder("source"), scratch.join("disk.img"));
+    tree(&source);
+    std::os::unix::fs::symlink("etc/motd", source.join("link")).unwrap();
+    // Only root sets capabilities.
+    let mut capability = [0; 20];
+    capability[..6].copy_from_slice(&[0, 0, 0, 2, 0, 0x20]);
+    let flags = rustix::fs::XattrFlags::empty();
+    let has_capability =
+        rustix::fs::lsetxattr(source.join("etc/motd"), "security.capability", &capability, flags).is_ok();
+    let img = text(&image);
+    butterfs_ok(&["image", "build", img, "--from", text(&source), "--free", "16M", "--owner", "7:8", "-q"]);
+    let script = b"chmod 6751 /etc/motd\nsetfattr -n user.x -v y /etc/motd\n";
+    let said = fed(&["image", "run", img], script);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let before = std::fs::read(&image).unwrap();
+    // Nothing is written without a change, or after an editor that fails.
+    for (editor, code) in [
+        ("true", Some(0)),
+        ("sed -i s/hello/hello/", Some(0)),
+        ("false", Some(1)),
+        ("sed -i s/hello/x/ \"$1\"; false", Some(1)),
+    ] {
+        let said = edited(editor, &["image", "edit", img, "/etc/motd"]);
+        assert_eq!(said.code, code, "{editor}: {said:?}");
+        assert!(std::fs::read(&image).unwrap() == before, "{editor}");
+    }
+    let said = edited("sed -i -e s/hello/changed/ -e '$a more'", &["image", "edit", img, "/link"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(butterfs_ok(&["image", "cat", img, "/etc/motd"]), "changed\nmore\n");
+    let listed = butterfs_ok(&["image", "verify", "--list", img]);
+    let line = listed.lines().find(|line| line.starts_with("/etc/motd ")).unwrap();
+    assert!(line.contains("mode=6751 uid=7 gid=8") && line.contains("user.x=79"), "{line}");
+    assert_eq!(line.contains("security.capability=000000020020"), has_capability, "{line}");
+    // A file that becomes shorter, and one that becomes empty.
+    for (editor, content) in [("sed -i 1q", "changed\n"), ("truncate -s 0", "")] {
+        assert_eq!(edited(editor, &["image", "edit", img, "/etc/motd"]).code, Some(0));
+        assert_eq!(butterfs_ok(&["image", "cat", img, "/etc/motd"]), content);
+    }
+    // Somebody else is faster: the text is kept.
+    let other = format!(
+        "{} image chmod {img} 600 /etc/motd; {0} image cp-in {img} {1} /etc/motd; sed -i '$a x'",
+        env!("CARGO_BIN_EXE_butterfs"),
+        text(&source.join("etc/motd"))
+    );
+    std::fs::write(scratch.join("editor"), format!("#!/bin/sh\n{other} \"$1\"; echo mine > \"$1\"\n")).unwrap();
+    let said = edited(&format!("sh {}", text(&scratch.join("editor"))), &["image", "edit", img, "/etc/motd"]);
+    assert!(said.code == Some(1) && said.stderr.contains("changed by somebody else"), "{said:?}");
+    let kept = said.stderr.split("the edited text is in ").nth(1).expect("a hint says where").trim();
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "mine\n");
+    std::fs::remove_dir_all(Path::new(kept).parent().unwrap()).unwrap();
+    for (path, part) in [("/etc", "no regular file"), ("/none", "no such file")] {
+        let said = edited("true", &["image", "edit", img, path]);
+        assert!(said.code == Some(1) && said.stderr.to_lowercase().contains(part), "{said:?}");
+    }
+    butterfs_ok(&["check", img]);
+}
+
+#[test]
+fn verbs_read_images_in_containers() {
+    let test = "verbs_read_images_in_containers";
+    if !requirement::programs(test, &["qemu-img", "img2simg"]) {
+        return;
+    }
+    let scratch = Scratch::new("cli-image-containers");
+    let (source, image) = (scratch.folder("source"), scratch.join("disk.img"));
+    tree(&source);
+    butterfs_ok(&["image", "build", text(&image), "--from", text(&source), "-q"]);
+    let digest = butterfs_ok(&["image", "verify", text(&image)]);
+    let mut containers = Vec::new();
+    for form in ["qcow2", "vmdk", "vpc", "vhdx"] {
+        let out = scratch.join(&format!("disk.{form}"));
+        let converted = Command::new("qemu-img").args(["convert", "-O", form]).args([&image, &out]).status().unwrap();
+        assert!(converted.success());
+        containers.push(out);
+    }
+    containers.push(scratch.join("disk.simg"));
+    assert!(Command::new("img2simg").args([&image, &scratch.join("disk.simg")]).status().unwrap().success());
+    containers.push(scratch.join("disk.raw.zst"));
+    butterfs_ok(&["image", "build", text(&scratch.join("disk.raw.zst")), "--from", text(&image), "-q"]);
+    for container in &containers {
+        let container = text(container);
+        assert_eq!(butterfs_ok(&["image", "verify", container]), digest, "{container}");
+        assert_eq!(butterfs_ok(&["image", "ls", container, "/etc"]), "motd\n");
+        assert_eq!(butterfs_ok(&["image", "cat", container, "/etc/motd"]), "hello\n");
+        butterfs_ok(&["image", "diff", container, text(&image)]);
+        butterfs_ok(&["image", "df", container]);
+        for arguments in [&["image", "mkdir", container, "/new"][..], &["image", "edit", container, "/etc/motd"]] {
+            let said = edited("false", arguments);
+            assert!(said.code == Some(1) && said.stderr.contains("containers are only read"), "{said:?}");
+            assert!(said.stderr.contains("hint: 'qemu-img convert"), "{said:?}");
+        }
+        let again = scratch.join("again.img");
+        butterfs_ok(&["image", "build", text(&again), "--from", container, "-q"]);
+        assert_eq!(butterfs_ok(&["image", "verify", text(&again)]), digest, "{container}");
+    }
+    // A fixed VHD is an image with something behind it, which stays.
+    let fixed = scratch.join("fixed.vhd");
+    let arguments = ["convert", "-O", "vpc", "-o", "subformat=fixed,force_size=on"];
+    assert!(Command::new("qemu-img").args(arguments).args([&image, &fixed]).status().unwrap().success());
+    butterfs_ok(&["image", "mkdir", text(&fixed), "/new"]);
+    let bytes = std::fs::read(&fixed).unwrap();
+    assert!(bytes[bytes.len() - 512..].starts_with(b"conectix"));
+    // A partition in a container.
+    let mut disk = vec![0u8; 1 << 20];
+    disk[446 + 4] = 0x83;
+    disk[446 + 8..][..4].copy_from_slice(&2048u32.to_le_bytes());
+    let raw = std::fs::read(&image).unwrap();
+    disk[446 + 12..][..4].copy_from_slice(&((raw.len() / 512) as u32).to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk.extend(raw);
+    std::fs::write(scratch.join("parts.raw"), disk).unwrap();
+    let (raw, packed) = (scratch.join("parts.raw"), scratch.join("parts.qcow2"));
+    assert!(
+        Command::new("qemu-img")
+            .args(["convert", "-c", "-O", "qcow2"])
+            .args([&raw, &packed])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(butterfs_ok(&["image", "verify", &format!("{}@1", text(&packed))]), digest);
+    let said = butterfs(&["image", "ls", &format!("{}@2", text(&packed))]);
+    assert!(said.stderr.contains("has no partition 2"), "{said:?}");
+}
+
+#[test]
+fn streams_and_dumps_are_recognised() {
+    let scratch = Scratch::new("cli-image-streams");
+    let (source, first, image) = (scratch.folder("source"), scratch.join("first.img"), scratch.join("disk.img"));
+    tree(&source);
+    let from = format!("@={}", text(&source));
+    butterfs_ok(&["image", "build", text(&first), "--from", &from, "--subvol", "@", "--free", "16M", "-q"]);
+    let snapshot = |name: &str| {
+        butterfs_ok(&["subvolume", "snapshot", "-r", "--image", text(&first), "/@", name]);
+    };
+    snapshot("/one");
+    butterfs_ok(&["image", "mkdir", text(&first), "/@/new"]);
+    snapshot("/two");
+    let (one, two) = (scratch.join("one.send"), scratch.join("two.send"));
+    butterfs_ok(&["send", "-q", "--image", text(&first), "-f", text(&one), "/one"]);
+    butterfs_ok(&["send", "-q", "--image", text(&first), "-f", text(&two), "-p", "/one", "/two"]);
+    let said = butterfs_ok(&["image", "build", text(&image), "--from", text(&one), "--from", text(&two)]);
+    assert!(said.contains("Subvolume:  256 one") && said.contains("Subvolume:  257 two"), "{said}");
+    assert_eq!(butterfs_ok(&["image", "ls", text(&image), "/two"]), "etc\nhome\nnew\n");
+    butterfs_ok(&["check", text(&image)]);
+    // The other way round, the first one has nothing to go on from.
+    let said = butterfs(&["image", "build", text(&image), "--from", text(&two), "-q"]);
+    assert!(said.code == Some(1) && said.stderr.contains("two.send"), "{said:?}");
+    let dump = scratch.join("dump");
+    let digest = "3d248ca542a24fc62d1c43b916eae5016878e2533c88238480b26128a1f1af95";
+    let lines = format!(
+        "/ 0 40755 1 0 0 0 0.0 - - -\n/f 0 100644 1 0 0 0 0.0 empty - {digest}\n/g 2 100644 1 0 0 0 0.0 - hi -\n"
+    );
+    std::fs::write(&dump, lines).unwrap();
+    let said = butterfs(&["image", "build", text(&image), "--from", text(&dump), "-q"]);
+    assert!(said.stderr.contains("no folder of objects is given"), "{said:?}");
+    std::fs::write(scratch.folder("objects").join("empty"), "").unwrap();
+    let objects = scratch.join("objects");
+    butterfs_ok(&["image", "build", text(&image), "--from", text(&dump), "--objects", text(&objects), "-q"]);
+    assert_eq!(butterfs_ok(&["image", "cat", text(&image), "/g"]), "hi");
+}
+
+#[test]
+fn listings_of_images_are_json() {
+    let scratch = Scratch::new("cli-image-json");
+    let (source, image) = (scratch.folder("source"), scratch.join("disk.img"));
+    tree(&source);
+    std::os::unix::fs::symlink("etc/motd", source.join("link")).unwrap();
+    let img = text(&image);
+    butterfs_ok(&["image", "build", img, "--from", text(&source), "--free", "16M", "-q", "--all-root", "--epoch", "5"]);
+    butterfs_ok(&["image", "setfattr", "-n", "user.x", "-v", "y", img, "/etc/motd"]);
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        let said = butterfs(&[&["--format", "json", "image"], arguments].concat());
+        serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+    };
+    let listed = &json(&["ls", img, "/"])["image-ls"];
+    let paths: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/etc", "/home", "/link"]);
+    assert_eq!((&listed[0]["type"], &listed[2]["target"]), (&"folder".into(), &"etc/motd".into()));
+    let stat = &json(&["stat", img, "/etc/motd"])["image-stat"];
+    assert_eq!((&stat["size"], &stat["mode"], &stat["links"]), (&6.into(), &"0644".into(), &1.into()));
+    assert_eq!((&stat["attributes"][0]["name"], &stat["attributes"][0]["value"]), (&"user.x".into(), &"79".into()));
+    assert_eq!((&stat["modified"]["seconds"], &stat["device"]), (&5.into(), &serde_json::Value::Null));
+    assert_eq!(json(&["tree", img, "/"])["image-tree"].as_array().unwrap().len(), 7);
+    let digest = json(&["verify", img])["image-verify"]["digest"].as_str().unwrap().to_owned();
+    assert_eq!(json(&["verify", img, &digest])["image-verify"]["matches"], true);
+    assert_eq!(json(&["verify", "-l", img, "sha256:0"])["image-verify"]["matches"], false);
+    assert!(json(&["df", img])["image-df"]["data_total"].as_u64().unwrap() > 0);
+    let other = scratch.join("other.img");
+    std::fs::copy(&image, &other).unwrap();
+    butterfs_ok(&["image", "rm", text(&other), "/link"]);
+    let found = &json(&["diff", img, text(&other)])["image-diff"];
+    let gone: Vec<_> = found.as_array().unwrap().iter().filter(|it| it["other"].is_null()).collect();
+    assert!(gone.len() == 1 && gone[0]["path"] == "/link", "{found}");
+    let refused = butterfs(&["--format", "json", "image", "mkdir", img, "/no"]);
+    assert!(refused.code == Some(1) && !butterfs_ok(&["image", "ls", img]).contains("no\n"), "{refused:?}");
+}
+
+#[test]
+fn mkfs_shares_content_with_its_folder() {
+    let test = "mkfs_shares_content_with_its_folder";
+    if !requirement::kernel_btrfs(test) || !requirement::programs(test, &["filefrag"]) {
+        return;
+    }
+    let scratch = Scratch::new("cli-image-reflink");
+    let host = scratch.sparse_file("host.img", 400 << 20);
+    butterfs_testkit::kernel::mkfs(&host, &[]);
+    let mount = butterfs_testkit::kernel::KernelMount::new(&host, "rw");
+    let (source, image) = (mount.path().join("source"), mount.path().join("disk.img"));
+    std::fs::create_dir(&source).unwrap();
+    tree(&source);
+    let noise: Vec<u8> = (0..30_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(source.join("large"), &noise).unwrap();
+    std::fs::File::open(&source).unwrap().sync_all().unwrap();
+    assert!(Command::new("sync").arg("-f").arg(&source).status().unwrap().success());
+    let arguments = ["mkfs", "-q", "-b", "200M", "--reflink", "--rootdir", text(&source)];
+    butterfs_ok(&[&arguments[..], &[text(&image)]].concat());
+    butterfs_ok(&["check", text(&image)]);
+    let extents = Command::new("filefrag").arg("-v").arg(&image).output().unwrap().stdout;
+    assert!(String::from_utf8(extents).unwrap().contains("shared"));
+    // Written again over the old image, and into the image beside it.
+    butterfs_ok(&[&arguments[..], &["-f", text(&image)]].concat());
+    let other = mount.path().join("other.img");
+    butterfs_ok(&["image", "build", text(&other), "--from", text(&source), "--reflink", "-q"]);
+    let digest = butterfs_ok(&["image", "verify", text(&other)]);
+    butterfs_ok(&["image", "verify", text(&image), digest.trim()]);
+    assert_eq!(butterfs_ok(&["image", "cat", text(&image), "/etc/motd"]), "hello\n");
+    for (arguments, part) in [
+        (&["mkfs", "--reflink", text(&image)][..], "--rootdir"),
+        (&["mkfs", "--reflink", "--compress", "zstd", "--rootdir", text(&source), text(&image)], "cannot be used with"),
+        (
+            &["mkfs", "-f", "--reflink", "--offset", "1M", "--rootdir", text(&source), text(&image)],
+            "only be shared with a file that is the image as a whole",
+        ),
+        (&["image", "build", "x.zst", "--reflink", "--from", text(&source)], "cannot share content"),
+        (
+            &["mkfs", "-b", "200M", "--reflink", "--rootdir", text(&source), text(&scratch.join("elsewhere"))],
+            "one filesystem that shares blocks",
+        ),
+    ] {
+        let said = butterfs(arguments);
+        assert!(said.code != Some(0) && said.stderr.contains(part), "{arguments:?}: {said:?}");
+    }
+    assert!(!scratch.join("elsewhere").exists());
+    assert!(mount.finish().is_empty());
+}
+
+/// A server that exports a disk, ended when it is dropped.
+struct Server(std::process::Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn all_verbs_work_on_what_qemu_exports() {
+    let test = "all_verbs_work_on_what_qemu_exports";
+    if !requirement::programs(test, &["qemu-nbd", "qemu-img"]) {
+        return;
+    }
+    let scratch = Scratch::new("cli-image-nbd");
+    let (source, image) = (scratch.folder("source"), scratch.join("disk.img"));
+    tree(&source);
+    butterfs_ok(&["image", "build", text(&image), "--from", text(&source), "--free", "16M", "-q"]);
+    let digest = butterfs_ok(&["image", "verify", text(&image)]);
+    // With a backing file, which is read because the user starts the server.
+    let overlay = scratch.join("overlay.qcow2");
+    let arguments = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", text(&image), text(&overlay)];
+    assert!(Command::new("qemu-img").args(arguments).status().unwrap().success());
+    let refused = butterfs(&["image", "ls", text(&overlay)]);
+    assert!(refused.stderr.contains("needs the backing file"), "{refused:?}");
+    let socket = std::env::temp_dir().join(format!("butterfs-nbd-cli-{}", std::process::id()));
+    let start = |options: &[&str]| {
+        let server = Server(
+            Command::new("qemu-nbd")
+                .args(["-t", "-f", "qcow2", "-k"])
+                .arg(&socket)
+                .args(options)
+                .arg(&overlay)
+                .spawn()
+                .unwrap(),
+        );
+        for _ in 0..500 {
+            if socket.exists() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        server
+    };
+    let place = format!("nbd:unix:{}", text(&socket));
+    let server = start(&[]);
+    assert_eq!(butterfs_ok(&["image", "verify", &place]), digest);
+    butterfs_ok(&["image", "mkdir", &place, "/new"]);
+    assert_eq!(fed(&["image", "run", &place], b"rm /etc/motd\nln -s x /y\n").code, Some(0));
+    butterfs_ok(&["image", "cp-in", &place, text(&source.join("home")), "/again"]);
+    assert_eq!(butterfs_ok(&["image", "ls", &place]), "again\netc\nhome\nnew\ny\n");
+    let copy = scratch.join("copy.img");
+    butterfs_ok(&["image", "build", text(&copy), "--from", &place, "-q"]);
+    butterfs_ok(&["image", "diff", text(&copy), &place]);
+    drop(server);
+    let _ = std::fs::remove_file(&socket);
+    assert_eq!(butterfs_ok(&["image", "verify", text(&image)]), digest, "the backing file is as it was");
+    let flat = scratch.join("flat.img");
+    let arguments = ["convert", "-O", "raw", text(&overlay), text(&flat)];
+    assert!(Command::new("qemu-img").args(arguments).status().unwrap().success());
+    butterfs_ok(&["check", text(&flat)]);
+    butterfs_ok(&["image", "diff", text(&copy), text(&flat)]);
+    let server = start(&["-r"]);
+    let said = butterfs(&["image", "mkdir", &place, "/no"]);
+    assert!(said.code == Some(1) && said.stderr.contains("read-only"), "{said:?}");
+    drop(server);
+    let _ = std::fs::remove_file(&socket);
+    let said = butterfs(&["image", "ls", &place]);
+    assert!(said.code == Some(1) && said.stderr.contains("cannot use nbd:unix:"), "{said:?}");
+}

@@ -6,7 +6,7 @@
 //! 3. Owners are mapped and times are cut off here, so that no source can forget it.
 
 use crate::data::Data;
-use crate::entry::{Attributes, Content, Special, Time};
+use crate::entry::{Attributes, Content, Sent, Special, Time};
 use crate::error::{Error, Result, shown};
 use crate::owners::Owners;
 use crate::path::{components, joined};
@@ -38,8 +38,17 @@ pub struct Assembly<'a> {
     pub(crate) base: &'a [u8],
     pub(crate) replace: Replace,
     pub(crate) layer: u32,
-    /// Paths of read-only snapshots that the source has asked for.
-    pub(crate) snapshots: &'a mut Vec<Vec<u8>>,
+    /// The read-only subvolumes that the source has asked for.
+    pub(crate) snapshots: &'a mut Vec<Snapshot>,
+}
+
+/// A read-only subvolume of a source.
+pub(crate) struct Snapshot {
+    pub path: Vec<u8>,
+    /// The one before it.
+    pub parent: Option<Vec<u8>>,
+    /// The one that it is a copy of.
+    pub sent: Option<Sent>,
 }
 
 /// A place for what a source has: an image that is being built, a filesystem, an archive, or whatever a program makes.
@@ -66,6 +75,17 @@ pub trait Target {
     /// Takes away what earlier layers have in a folder.
     fn make_opaque(&mut self, path: &[u8]) -> Result<()> {
         Err(Error::content(format!("{} cannot be emptied by a layer here", shown(path))))
+    }
+
+    /// Adds a file with the content of one that is there; `false`, and nothing has happened, where that cannot be.
+    fn same_file(&mut self, _path: &[u8], _attributes: &Attributes, _original: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Makes a folder that is there a read-only subvolume: a snapshot of the one at `parent`, if there is one, and the
+    /// copy of the one that was `sent`.
+    fn subvolume(&mut self, path: &[u8], _parent: Option<&[u8]>, _sent: Option<Sent>) -> Result<()> {
+        Err(Error::content(format!("a subvolume cannot be made at {} here", shown(path))))
     }
 
     /// Begins another layer: what follows replaces whatever is there.
@@ -152,7 +172,25 @@ impl Target for Assembly<'_> {
         let missing = || Error::content(format!("{} does not exist", shown(&from)));
         let top = self.tree.find(&components(&from)?).ok_or_else(missing)?;
         self.tree.copy(top, &components(&to)?)?;
-        self.snapshots.push(to);
+        let parent = self.snapshots.last().map(|last| last.path.clone());
+        self.snapshots.push(Snapshot { path: to, parent, sent: None });
+        Ok(())
+    }
+
+    fn same_file(&mut self, path: &[u8], attributes: &Attributes, original: &[u8]) -> Result<bool> {
+        let (full, other) = (self.full(path)?, self.full(original)?);
+        let Some(id) = self.tree.find(&components(&other)?) else { return Ok(false) };
+        let Body::File(size, content) = self.tree.get(id).body else { return Ok(false) };
+        if self.policy.rules.storage(&full) != self.policy.rules.storage(&other) {
+            return Ok(false);
+        }
+        self.put(path, file_type::FILE, attributes.clone(), Body::File(size, content))?;
+        Ok(true)
+    }
+
+    fn subvolume(&mut self, path: &[u8], parent: Option<&[u8]>, sent: Option<Sent>) -> Result<()> {
+        let parent = parent.map(|parent| self.full(parent)).transpose()?;
+        self.snapshots.push(Snapshot { path: self.full(path)?, parent, sent });
         Ok(())
     }
 }

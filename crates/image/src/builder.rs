@@ -1,15 +1,17 @@
 //! The description of an image, and making it: sources into a tree, the tree into chunks, trees and a superblock.
 
-use crate::assembly::{Assembly, Policy};
+use crate::assembly::{Assembly, Policy, Snapshot};
 use crate::blocks::{Fill, Items};
+use crate::compressed;
 use crate::data::{Data, Room};
-use crate::entry::Time;
+use crate::entry::{Sent, Time};
 use crate::error::{Error, ErrorKind, Result, shown};
 use crate::output::ImageFile;
 use crate::owners::Owners;
 use crate::path::{components, joined};
 use crate::plan::{Plan, Slack, SubvolumeRoot, Total, data_start};
 use crate::pool::{Encoding, MAX_INLINE};
+use crate::reflink::SharingFile;
 use crate::rules::{Rule, Rules};
 use crate::seed::Seed;
 use crate::source::Source;
@@ -30,6 +32,8 @@ struct Subvolume {
     path: Vec<u8>,
     is_read_only: bool,
     origin: Origin,
+    /// The subvolume that it is a copy of.
+    sent: Option<Sent>,
 }
 
 /// The origin of a subvolume's content.
@@ -107,6 +111,28 @@ pub struct Builder {
     limits: Limits,
     replace: Replace,
     keep_times: bool,
+    form: Form,
+    reflink: Reflink,
+}
+
+/// The form of the file that holds an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Form {
+    /// The image itself, with holes where nothing is.
+    #[default]
+    Raw,
+    /// Compressed with zstd at this level, in frames that can be read alone (the seekable form).
+    Zstd(i32),
+}
+
+/// Whether contents share their place on the host with the files that they come from.
+#[derive(Default)]
+enum Reflink {
+    #[default]
+    No,
+    Wanted,
+    /// With this image.
+    With(SharingFile),
 }
 
 /// Bytes of data that are free in a usable image.
@@ -127,14 +153,14 @@ impl Builder {
     /// Makes the folder at `path` a subvolume; one that no source has is made.
     pub fn subvolume(mut self, path: impl AsRef<[u8]>, is_read_only: bool) -> Result<Builder> {
         let path = joined(&components(path.as_ref())?);
-        self.subvolumes.push(Subvolume { path, is_read_only, origin: Origin::Sources });
+        self.subvolumes.push(Subvolume { path, is_read_only, origin: Origin::Sources, sent: None });
         Ok(self)
     }
 
     /// Makes a snapshot of the subvolume (or folder) `from` at `to`.
     pub fn snapshot(mut self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, is_read_only: bool) -> Result<Builder> {
         let (from, path) = (joined(&components(from.as_ref())?), joined(&components(to.as_ref())?));
-        self.subvolumes.push(Subvolume { path, is_read_only, origin: Origin::SnapshotOf(from) });
+        self.subvolumes.push(Subvolume { path, is_read_only, origin: Origin::SnapshotOf(from), sent: None });
         Ok(self)
     }
 
@@ -211,18 +237,50 @@ impl Builder {
         Builder { replace, ..self }
     }
 
+    /// The form of the file at the end.
+    pub fn form(self, form: Form) -> Builder {
+        Builder { form, ..self }
+    }
+
+    /// Contents of folders that are not compressed share their place on the host with the files that they come from.
+    /// Both must be on one filesystem that can do that.
+    pub fn reflink(self) -> Builder {
+        Builder { reflink: Reflink::Wanted, ..self }
+    }
+
     /// Makes the image at `path`. What stood there is replaced when the image is complete.
-    pub fn build(self, path: impl AsRef<Path>) -> Result<Report> {
+    pub fn build(mut self, path: impl AsRef<Path>) -> Result<Report> {
         let file = Arc::new(ImageFile::create(path.as_ref(), self.limits.size)?);
+        self.share_with(&file)?;
+        let (form, threads) = (self.form, self.thread_count());
         let report = self.build_on(file.clone())?;
-        file.publish()?;
+        match form {
+            Form::Raw => file.publish()?,
+            Form::Zstd(level) => {
+                let out = ImageFile::create(path.as_ref(), u64::MAX)?;
+                compressed::write(&file, &out, level, threads)?;
+                out.publish()?;
+            }
+        }
         Ok(report)
+    }
+
+    fn share_with(&mut self, file: &ImageFile) -> Result<()> {
+        if matches!(self.reflink, Reflink::Wanted) {
+            self.reflink = Reflink::With(SharingFile::new(file.file())?);
+        }
+        Ok(())
+    }
+
+    fn thread_count(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
     }
 
     /// Makes the image in a file that exists, as long as it has to be. Until the end it holds nothing that looks like a
     /// filesystem, but what stood there is gone.
-    pub fn build_in_place(self, path: impl AsRef<Path>) -> Result<Report> {
+    pub fn build_in_place(mut self, path: impl AsRef<Path>) -> Result<Report> {
         let file = Arc::new(ImageFile::open(path.as_ref(), self.limits.size)?);
+        self.share_with(&file)?;
         let report = self.build_on(file.clone())?;
         file.complete()?;
         Ok(report)
@@ -238,6 +296,14 @@ impl Builder {
         }
         let mut tree = Tree::new(self.limits.memory);
         let mut data = self.data(&settings, device.clone());
+        match std::mem::take(&mut self.reflink) {
+            Reflink::No => {}
+            Reflink::With(image) => data.share_with(image),
+            Reflink::Wanted => {
+                let sentence = "content can only be shared with a file that is the image as a whole";
+                return Err(Error::new(ErrorKind::Options, sentence));
+            }
+        }
         self.read_sources(&settings, &mut tree, &mut data)?;
         let tops = self.mark_subvolumes(&mut tree)?;
         data.finish()?;
@@ -252,8 +318,7 @@ impl Builder {
         };
         let room = Room { start: data_start(settings), end: end.min(device.len()), device };
         let encoding = Encoding { checksum: settings.checksum, max_inline: MAX_INLINE };
-        let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        Data::new(room, threads, encoding, Spool::new(&std::env::temp_dir()))
+        Data::new(room, self.thread_count(), encoding, Spool::new(&std::env::temp_dir()))
     }
 
     fn read_sources(&mut self, settings: &Settings, tree: &mut Tree, data: &mut Data) -> Result<()> {
@@ -276,10 +341,8 @@ impl Builder {
             source.read(&mut assembly).map_err(|error| error.of(&source.name()))?;
             layer = assembly.layer + 1;
         }
-        let mut last: Option<Vec<u8>> = None;
-        for path in snapshots {
-            let parent = last.replace(path.clone());
-            self.subvolumes.push(Subvolume { path, is_read_only: true, origin: Origin::Copied(parent) });
+        for Snapshot { path, parent, sent } in snapshots {
+            self.subvolumes.push(Subvolume { path, is_read_only: true, origin: Origin::Copied(parent), sent });
         }
         Ok(())
     }
@@ -345,7 +408,7 @@ impl Builder {
             no_holes: settings.incompat & incompat::NO_HOLES != 0,
         };
         let seed = self.make_seed(&numbered, context)?;
-        let roots = self.roots(&seed);
+        let roots = self.roots(&seed, self.is_unchanged(tree));
         let mut references = Vec::new();
         numbered.iter().for_each(|numbered| numbered.references(data, &mut references));
         references.sort_unstable();
@@ -388,9 +451,14 @@ impl Builder {
         })
     }
 
-    fn roots(&self, seed: &Seed) -> Vec<SubvolumeRoot> {
+    /// Whether subvolumes have the attributes that their sources have, so that streams can go on from them.
+    fn is_unchanged(&self, tree: &Tree) -> bool {
+        self.owners == Owners::default() && self.epoch.is_none_or(|epoch| newest(tree) < epoch)
+    }
+
+    fn roots(&self, seed: &Seed, is_unchanged: bool) -> Vec<SubvolumeRoot> {
         let uuid = |path: &[u8]| seed.uuid(b"subvolume", path);
-        let top = SubvolumeRoot { uuid: uuid(b""), parent_uuid: [0; 16], is_read_only: false };
+        let top = SubvolumeRoot { uuid: uuid(b""), parent_uuid: [0; 16], is_read_only: false, sent: None };
         let root = |subvolume: &Subvolume| {
             let is_subvolume = |path: &&Vec<u8>| path.is_empty() || self.subvolumes.iter().any(|it| it.path == **path);
             let parent = match &subvolume.origin {
@@ -403,6 +471,7 @@ impl Builder {
                 uuid: uuid(&subvolume.path),
                 parent_uuid: parent.map_or([0; 16], |path| uuid(path)),
                 is_read_only: subvolume.is_read_only,
+                sent: subvolume.sent.filter(|_| is_unchanged),
             }
         };
         std::iter::once(top).chain(self.subvolumes.iter().map(root)).collect()

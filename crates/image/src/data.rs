@@ -9,11 +9,13 @@
 use crate::entry::Content;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::{Encoding, Packed, Piece, Pool, SECTOR};
+use crate::reflink::SharingFile;
 use crate::spool::Spool;
 use butterfs_device::BlockDevice;
 use butterfs_fs::options::{Algorithm, Method};
 use butterfs_ondisk::chunk::STRIPE_LEN;
 use butterfs_ondisk::superblock::OFFSETS;
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +27,8 @@ pub type ContentId = u32;
 const COMPRESSED_PIECE: usize = 128 << 10;
 /// Bytes of a piece that is not going to be compressed.
 const PLAIN_PIECE: usize = 1 << 20;
+/// Bytes that are shared with a file at once.
+const SHARED_PIECE: usize = 4 << 20;
 /// Longest plain extent, as the kernel has it.
 const MAX_EXTENT: u64 = 128 << 20;
 /// Bytes that are written at once.
@@ -87,6 +91,8 @@ pub struct Data {
     incompat: u64,
     /// Bytes on their way to the device, and their address.
     buffer: (u64, Vec<u8>),
+    /// The image, if contents are to share their place with files.
+    sharing: Option<SharingFile>,
 }
 
 /// How a content is stored.
@@ -125,17 +131,22 @@ impl Data {
             spool,
             incompat: 0,
             buffer: (0, Vec::new()),
+            sharing: None,
         }
     }
 
     /// Takes a content in.
     pub fn add(&mut self, content: Content<'_>, storage: Storage) -> Result<ContentId> {
-        let Content { size, data, reader } = content;
+        let Content { size, data, reader, file } = content;
         check_ranges(size, &data)?;
         let owner =
             ContentId::try_from(self.contents.len()).map_err(|_| Error::new(ErrorKind::Limit, "too many files"))?;
         self.contents.push(Stored::Nowhere);
         let method = storage.method.filter(|_| !storage.in_place);
+        if let Some(file) = file.filter(|_| self.sharing.is_some() && method.is_none() && size > SECTOR as u64) {
+            self.share(owner, file, runs(size, &data), storage)?;
+            return Ok(owner);
+        }
         let piece_len = if method.is_some() { COMPRESSED_PIECE } else { PLAIN_PIECE };
         let runs = runs(size, &data);
         let whole = runs.len() == 1 && runs[0] == (0..size);
@@ -195,6 +206,31 @@ impl Data {
     /// `incompat` features that the contents need.
     pub fn incompat(&self) -> u64 {
         self.incompat
+    }
+
+    /// From now on, contents that are not compressed share their place on the host with the files that they come from.
+    pub fn share_with(&mut self, image: SharingFile) {
+        self.sharing = Some(image);
+    }
+
+    /// Takes a content in that shares its place with a file. Contents before it are placed before it.
+    fn share(&mut self, owner: ContentId, file: &File, runs: Vec<Range<u64>>, storage: Storage) -> Result<()> {
+        for packed in self.pool.finish() {
+            self.place(packed)?;
+        }
+        for run in runs {
+            for at in run.clone().step_by(SHARED_PIECE) {
+                let len = SHARED_PIECE.min((run.end - at) as usize);
+                let stored = len.next_multiple_of(SECTOR) as u64;
+                let address = self.allocate(stored)?;
+                let image = self.sharing.as_ref().expect("the caller has looked");
+                let bytes = image.share(file, at, len, address)?;
+                let has_checksums = !storage.in_place && !storage.without_checksums;
+                self.note_checksums(address, has_checksums.then(|| self.pool.checksum(&bytes)));
+                self.note_extent(owner, Extent { at, len: stored, address, stored, compression: 0 });
+            }
+        }
+        Ok(())
     }
 
     fn place(&mut self, packed: Packed) -> Result<()> {

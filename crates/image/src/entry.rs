@@ -1,6 +1,7 @@
 //! The description of one entry of a source: its attributes, and a file's content.
 
 pub use butterfs_fs::env::Time;
+use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 
@@ -40,6 +41,15 @@ pub enum Special {
     Socket,
 }
 
+/// The subvolume that one was sent from: what streams that go on from it look for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// The number of its last transaction.
+    pub generation: u64,
+}
+
 /// A file's content.
 pub struct Content<'a> {
     /// Bytes of the file.
@@ -48,12 +58,14 @@ pub struct Content<'a> {
     pub data: Vec<Range<u64>>,
     /// The bytes of all ranges of data, one after the other.
     pub reader: &'a mut dyn Read,
+    /// The file of the host that has them, at the same places, where there is one.
+    pub file: Option<&'a File>,
 }
 
 impl<'a> Content<'a> {
     /// A file of `size` bytes without holes.
     pub fn whole(size: u64, reader: &'a mut dyn Read) -> Content<'a> {
         let data = if size > 0 { std::iter::once(0..size).collect() } else { Vec::new() };
-        Content { size, data, reader }
+        Content { size, data, reader, file: None }
     }
 }

@@ -9,7 +9,7 @@ use crate::entry::{Attributes, Content, Special};
 use crate::error::{Error, Result, shown};
 use crate::source::Source;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The lines of a tree, by path.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,18 +40,21 @@ impl Manifest {
         hex(&hasher.finalize())
     }
 
+    /// The paths that differ, in their order, with the line that each tree has there.
+    pub fn changed<'a>(
+        &'a self,
+        other: &'a Manifest,
+    ) -> impl Iterator<Item = (&'a [u8], Option<&'a str>, Option<&'a str>)> {
+        let paths: BTreeSet<&[u8]> = self.lines.keys().chain(other.lines.keys()).map(Vec::as_slice).collect();
+        let pair = |path| (path, self.lines.get(path).map(String::as_str), other.lines.get(path).map(String::as_str));
+        paths.into_iter().map(pair).filter(|(_, here, there)| here != there)
+    }
+
     /// The differences: a line each, with `-` before lines of this tree, `+` before lines of the other one.
     pub fn differences(&self, other: &Manifest) -> Vec<String> {
-        let paths: std::collections::BTreeSet<&Vec<u8>> = self.lines.keys().chain(other.lines.keys()).collect();
-        let mut found = Vec::new();
-        for path in paths {
-            let (here, there) = (self.lines.get(path), other.lines.get(path));
-            if here != there {
-                found.extend(here.map(|line| format!("- {} {line}", shown(path))));
-                found.extend(there.map(|line| format!("+ {} {line}", shown(path))));
-            }
-        }
-        found
+        let line = |sign, path: &[u8], line: Option<&str>| line.map(|line| format!("{sign} {} {line}", shown(path)));
+        let both = |(path, here, there)| [line('-', path, here), line('+', path, there)];
+        self.changed(other).flat_map(both).flatten().collect()
     }
 
     fn add(&mut self, path: &[u8], kind: &str, attributes: &Attributes, rest: &str) {

@@ -7,9 +7,10 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use butterfs_device::BlockDevice;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,19 @@ impl ImageFile {
         let file =
             file.map_err(|error| Error::new(ErrorKind::Output, format!("cannot open {}: {error}", path.display())))?;
         Ok(ImageFile { file, path: path.to_owned(), temporary: None, len: AtomicU64::new(limit) })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether there may be something else than zeros in a range.
+    pub fn has_data(&self, range: Range<u64>) -> bool {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(range.start)) {
+            Ok(at) => at < range.end,
+            Err(error) => error != rustix::io::Errno::NXIO,
+        }
     }
 
     /// Gives the file its length; when this returns that is durable.

@@ -37,7 +37,7 @@ impl FromStr for IdRange {
 }
 
 /// How owners are mapped.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
     /// For users; empty: as they are.
     pub users: Vec<IdRange>,

@@ -13,6 +13,7 @@
 
 use crate::blocks::{Addresses, Block, Items, Output, TreeWriter};
 use crate::data::CHUNK_LEN;
+use crate::entry::Sent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::SECTOR;
 use crate::subvolumes::{Context, Numbered, Reference};
@@ -40,6 +41,8 @@ pub struct SubvolumeRoot {
     pub parent_uuid: [u8; 16],
     /// Whether it is read-only.
     pub is_read_only: bool,
+    /// The subvolume that it is a copy of.
+    pub sent: Option<Sent>,
 }
 
 /// The input of all trees.
@@ -284,10 +287,20 @@ impl<'a> Plan<'a> {
     }
 
     fn uuids(&self) -> Vec<Item> {
-        let named = self.numbered.iter().zip(self.roots);
-        let mut items: Vec<Item> =
-            named.map(|(numbered, root)| butterfs_fs::mkfs::uuid_item(&root.uuid, numbered.id)).collect();
+        let mut items = Vec::new();
+        for (numbered, root) in self.numbered.iter().zip(self.roots) {
+            items.push(butterfs_fs::mkfs::uuid_item(&root.uuid, numbered.id));
+            items.extend(root.sent.map(|sent| received_item(&sent, numbered.id)));
+        }
         items.sort();
+        // Copies of one subvolume share an item.
+        items.dedup_by(|later, first| {
+            let is_same = later.0 == first.0;
+            if is_same {
+                first.1.extend_from_slice(&later.1);
+            }
+            is_same
+        });
         items
     }
 
@@ -510,9 +523,20 @@ impl<'a> Plan<'a> {
         if index > 0 {
             (item.ctransid, item.otransid) = (GENERATION.0.into(), GENERATION.0.into());
         }
+        if let Some(sent) = root.sent {
+            item.received_uuid = sent.uuid;
+            (item.stransid, item.rtransid) = (sent.generation.into(), GENERATION.0.into());
+            item.rtime = self.context.epoch.into();
+        }
         item.flags = (if root.is_read_only { RootItem::RDONLY } else { 0 }).into();
         (Key::new(tree.id.0, KeyType::ROOT_ITEM, 0), item.as_bytes().to_vec())
     }
+}
+
+/// A subvolume by the UUID of the one that it is a copy of.
+fn received_item(sent: &Sent, subvolume: TreeId) -> Item {
+    let (key, value) = butterfs_fs::mkfs::uuid_item(&sent.uuid, subvolume);
+    (Key::new(key.objectid, KeyType::UUID_KEY_RECEIVED_SUBVOL, key.offset), value)
 }
 
 fn no_room() -> Error {

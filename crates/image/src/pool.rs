@@ -113,6 +113,11 @@ impl Pool {
         }
     }
 
+    /// The checksums of the sectors of `stored`.
+    pub fn checksum(&self, stored: &[u8]) -> Vec<u8> {
+        checksum(self.shared.encoding.checksum, stored)
+    }
+
     /// Adds a piece; returns results that are ready meanwhile, in the order of their pieces.
     pub fn put(&mut self, piece: Piece) -> Results {
         self.batch_bytes += piece.bytes.len();

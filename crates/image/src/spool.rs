@@ -63,7 +63,7 @@ impl Spool {
 }
 
 /// A file without a name. Where the filesystem has none, one whose name is taken away at once.
-fn nameless(folder: &Path) -> std::io::Result<File> {
+pub(crate) fn nameless(folder: &Path) -> std::io::Result<File> {
     use rustix::fs::{Mode, OFlags};
     let mode = Mode::RUSR | Mode::WUSR;
     if let Ok(file) = rustix::fs::open(folder, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {

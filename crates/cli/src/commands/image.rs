@@ -1,8 +1,11 @@
 //! `butterfs image`: images that nobody has mounted, made and worked on.
 
 mod build;
+mod edit;
 mod manifest;
 mod place;
+mod records;
+mod sources;
 mod verbs;
 
 pub use build::{add_subvolume, parse_method, source_date_epoch};
@@ -35,6 +38,7 @@ subcommands! {
         Chmod(On<verbs::Chmod>),
         Chown(On<verbs::Chown>),
         Setfattr(On<verbs::Setfattr>),
+        Edit(edit::Args),
         Df(manifest::DfArgs),
     }
 }

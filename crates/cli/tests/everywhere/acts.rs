@@ -73,6 +73,7 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("image chmod", "as image build"),
     ("image chown", "as image build"),
     ("image setfattr", "as image build"),
+    ("image edit", "as image build"),
     ("image df", "as image build"),
     ("scrub resume", "as scrub start"),
     ("scrub status", "reads what scrub start has written down: tests/scrub.rs"),

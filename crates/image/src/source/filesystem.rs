@@ -12,6 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A folder of a filesystem.
 pub struct FilesystemSource {
@@ -19,12 +20,70 @@ pub struct FilesystemSource {
     top: Dir,
     /// The first path of each file that has several names, by subvolume and inode.
     links: FxHashMap<(u64, u64), Vec<u8>>,
+    /// The folder of the target below which everything goes, with a slash behind it, or nothing.
+    at: Vec<u8>,
+    /// Whether it was made just now: times of births and of changes of attributes say nothing.
+    is_new: bool,
+    /// The subvolume that this one is a snapshot of.
+    parent: Option<Earlier>,
+    /// The files of this one, if later ones are snapshots of it.
+    files: Option<FxHashMap<u64, Vec<u8>>>,
 }
+
+/// A subvolume that has been read: where it is in the target, and its files by their inode.
+#[derive(Clone)]
+pub(super) struct Earlier {
+    top: Dir,
+    at: Vec<u8>,
+    files: Arc<FxHashMap<u64, Vec<u8>>>,
+}
+
+/// Files up to this size lie inside of an item, where nothing is shared.
+const MIN_SHARED: u64 = 2048;
 
 impl FilesystemSource {
     /// Everything in `top`, which messages call `name`. Subvolumes below it are folders.
     pub fn new(name: impl Into<String>, top: Dir) -> FilesystemSource {
-        FilesystemSource { name: name.into(), top, links: FxHashMap::default() }
+        let (name, links) = (name.into(), FxHashMap::default());
+        FilesystemSource { name, top, links, at: Vec::new(), is_new: false, parent: None, files: None }
+    }
+
+    /// A subvolume that was received just now; everything goes below the folder `at` of the target.
+    pub(super) fn received(name: &str, top: Dir, at: &[u8]) -> FilesystemSource {
+        FilesystemSource { at: [at, b"/"].concat(), is_new: true, ..FilesystemSource::new(name, top) }
+    }
+
+    fn attributes(&self, node: &Node, metadata: &Metadata) -> butterfs::Result<Attributes> {
+        let attributes = attributes(node, metadata)?;
+        Ok(if self.is_new { Attributes { ctime: None, btime: None, ..attributes } } else { attributes })
+    }
+
+    /// Remembers its files for snapshots of it.
+    pub(super) fn remembering(self) -> FilesystemSource {
+        FilesystemSource { files: Some(FxHashMap::default()), ..self }
+    }
+
+    /// The subvolume is a snapshot of another one: files with the same inode and content are the same there.
+    pub(super) fn after(self, parent: &Earlier) -> FilesystemSource {
+        FilesystemSource { parent: Some(parent.clone()), ..self }
+    }
+
+    /// The files that were remembered.
+    pub(super) fn remembered(self) -> Option<Earlier> {
+        let (top, at) = (self.top, self.at);
+        self.files.map(|files| Earlier { top, at, files: Arc::new(files) })
+    }
+
+    /// The target's path of the file in the subvolume before that has the same inode and content.
+    fn unchanged(&self, file: &File, metadata: &Metadata, data: &[Range<u64>]) -> butterfs::Result<Option<Vec<u8>>> {
+        let Some(parent) = self.parent.as_ref().filter(|_| metadata.len() > MIN_SHARED) else { return Ok(None) };
+        let Some(path) = parent.files.get(&metadata.id().number) else { return Ok(None) };
+        let other = parent.top.open_file(as_path(path))?;
+        let len = metadata.len();
+        let is_same = other.metadata()?.len() == len
+            && data_ranges(&other, len)? == data
+            && data.iter().all(|range| matches!(same_bytes(file, &other, range), Ok(true)));
+        Ok(is_same.then(|| [parent.at.as_slice(), path].concat()))
     }
 
     /// Puts one file, link or device below `top` at `to` of a target.
@@ -50,14 +109,15 @@ impl FilesystemSource {
 
     /// Hands over one entry; true for a folder.
     fn read_entry(&mut self, path: &[u8], into: &mut dyn Target) -> Result<bool> {
-        self.read_entry_as(path, path, into)
+        let to = [self.at.as_slice(), path].concat();
+        self.read_entry_as(path, &to, into)
     }
 
     fn read_entry_as(&mut self, path: &[u8], to: &[u8], into: &mut dyn Target) -> Result<bool> {
         let failed = |error: butterfs::Error| cannot_read(path, &error);
         let node = self.top.node(as_path(path), Follow::Nothing).map_err(failed)?;
         let metadata = node.metadata().map_err(failed)?;
-        let attributes = attributes(&node, &metadata).map_err(failed)?;
+        let attributes = self.attributes(&node, &metadata).map_err(failed)?;
         if metadata.is_dir() {
             into.folder(to, attributes)?;
             return Ok(true);
@@ -73,8 +133,16 @@ impl FilesystemSource {
         if metadata.is_file() {
             let file = self.top.open_file(as_path(path)).map_err(failed)?;
             let data = data_ranges(&file, metadata.len()).map_err(failed)?;
+            if let Some(files) = self.files.as_mut().filter(|_| metadata.len() > MIN_SHARED) {
+                files.insert(metadata.id().number, path.to_vec());
+            }
+            if let Some(original) = self.unchanged(&file, &metadata, &data).map_err(failed)?
+                && into.same_file(to, &attributes, &original)?
+            {
+                return Ok(false);
+            }
             let mut reader = RangeReader::new(data.clone(), |out, at| file.read_at(out, at).map_err(io::Error::other));
-            into.file(to, attributes, Content { size: metadata.len(), data, reader: &mut reader })?;
+            into.file(to, attributes, Content { size: metadata.len(), data, reader: &mut reader, file: None })?;
             return Ok(false);
         }
         into.special(to, attributes, special(&node, &metadata).map_err(failed)?)?;
@@ -91,7 +159,8 @@ impl Source for FilesystemSource {
         let failed = |error: butterfs::Error| cannot_read(b"", &error);
         let node = self.top.as_node();
         let metadata = node.metadata().map_err(failed)?;
-        into.folder(b"", attributes(node, &metadata).map_err(failed)?)?;
+        let top = self.at.strip_suffix(b"/").unwrap_or_default().to_vec();
+        into.folder(&top, self.attributes(node, &metadata).map_err(failed)?)?;
         let mut waiting = vec![Vec::new()];
         while let Some(folder) = waiting.pop() {
             let folders = self.read_folder(&folder, into)?;
@@ -143,6 +212,22 @@ fn special(node: &Node, metadata: &Metadata) -> butterfs::Result<Special> {
         FileType::Fifo => Special::Fifo,
         _ => Special::Socket,
     })
+}
+
+/// Whether two files have the same bytes in a range.
+fn same_bytes(one: &File, other: &File, range: &Range<u64>) -> butterfs::Result<bool> {
+    const AT_ONCE: usize = 256 << 10;
+    let (mut here, mut there) = (vec![0; AT_ONCE], vec![0; AT_ONCE]);
+    let mut at = range.start;
+    while at < range.end {
+        let len = AT_ONCE.min((range.end - at) as usize);
+        let read = one.read_at(&mut here[..len], at)?;
+        if read == 0 || other.read_at(&mut there[..read], at)? != read || here[..read] != there[..read] {
+            return Ok(false);
+        }
+        at += read as u64;
+    }
+    Ok(true)
 }
 
 fn data_ranges(file: &File, size: u64) -> butterfs::Result<Vec<Range<u64>>> {

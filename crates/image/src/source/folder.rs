@@ -171,7 +171,7 @@ fn read_file(path: &[u8], host: &Path, size: u64, attributes: Attributes, into: 
     let file = opened.map_err(|error| cannot_read(host, &error))?;
     let data = data_ranges(&file, size, blocks_of(&file)).map_err(|error| cannot_read(host, &error))?;
     let mut reader = RangeReader::new(data.clone(), |out, at| file.read_at(out, at));
-    into.file(path, attributes, Content { size, data, reader: &mut reader })
+    into.file(path, attributes, Content { size, data, reader: &mut reader, file: Some(&file) })
 }
 
 /// Blocks of 512 bytes that a file takes.

@@ -1,15 +1,19 @@
 //! Where the content of an image comes from.
 
+mod composefs;
 mod filesystem;
 mod folder;
 mod oci;
 mod ranges;
+mod stream;
 pub mod tar;
 
+pub use composefs::ComposefsSource;
 pub use filesystem::FilesystemSource;
 pub(crate) use filesystem::as_path;
 pub use folder::FolderSource;
 pub use oci::{Layers, OciSource};
+pub use stream::StreamSource;
 pub use tar::TarSource;
 
 use crate::assembly::Target;

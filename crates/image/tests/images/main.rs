@@ -1,10 +1,14 @@
 //! Images beside their sources: the kernel mounts them, `btrfs check` and our checker find nothing, and the fingerprint
 //! of the mounted content is that of the source. The same input gives the same bytes.
 
+mod composefs;
+mod containers;
 mod hostile;
 mod oci;
 mod same;
+mod sharing;
 mod sources;
+mod streams;
 mod tree;
 
 use butterfs_image::{Builder, Report};

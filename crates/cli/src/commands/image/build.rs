@@ -1,15 +1,13 @@
 //! `butterfs image build`.
 
 use super::super::Run;
-use super::place::Place;
+use super::sources;
 use crate::args;
 use crate::commands::mkfs::{FormatArgs, parse_uuid};
 use crate::error::CliError;
 use butterfs_fs::mkfs::MkfsOptions;
 use butterfs_fs::options::Method;
-use butterfs_image::{
-    Builder, FilesystemSource, FolderSource, Layers, Limits, OciSource, Owners, Rule, Size, TarSource,
-};
+use butterfs_image::{Builder, Form, Limits, Owners, Rule, Size};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -36,11 +34,14 @@ pub struct Args {
     /// The image
     out: PathBuf,
     /// A folder, an archive of tar (plain, gzip, zstd or xz; '-' for the standard input) or an image of a container
-    /// (OCI layout or archive, docker save), with the folder below which its content goes; later ones lie over earlier
-    /// ones. 'dir:', 'tar:', 'oci:', 'oci-layers:' (a snapshot for each layer) or 'btrfs:' (another image) before it
-    /// says what it is
+    /// (OCI layout or archive, docker save), a send stream, a dump of composefs or another btrfs image, with the folder
+    /// below which its content goes; later ones lie over earlier ones. 'dir:', 'tar:', 'oci:', 'oci-layers:' (a
+    /// snapshot for each layer), 'send:', 'composefs:' or 'btrfs:' before it says what it is
     #[arg(long, required = true, value_name = "[PATH=]SOURCE")]
     from: Vec<OsString>,
+    /// The folder with the contents of files that dumps of composefs name
+    #[arg(long, value_name = "DIR")]
+    objects: Option<PathBuf>,
     /// A folder that becomes a subvolume: plain, or 'ro:', 'default:' or 'default-ro:' before its path
     #[arg(long, value_name = "[TYPE:]PATH")]
     subvol: Vec<OsString>,
@@ -85,6 +86,14 @@ pub struct Args {
     /// UUID of the device
     #[arg(long, value_parser = parse_uuid)]
     device_uuid: Option<[u8; 16]>,
+    /// Write the image compressed with zstd, in frames that can be read alone; on its own where OUT ends with '.zst'
+    #[arg(long, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "3", require_equals = true,
+        value_parser = clap::value_parser!(i32).range(-7..=22), allow_negative_numbers = true)]
+    zstd: Option<i32>,
+    /// Contents that are not compressed share their place on this machine with the files that they come from; both must
+    /// be on one filesystem that can do that
+    #[arg(long, conflicts_with = "zstd")]
+    reflink: bool,
     /// Threads that compress; the image does not depend on it
     #[arg(long, value_name = "NUMBER")]
     threads: Option<usize>,
@@ -135,8 +144,10 @@ impl Args {
         };
         let mut builder =
             Builder::new().format(format).owners(self.owners()?).size(self.size()).free(self.free).limits(limits);
-        for from in &self.from {
-            builder = add_source(builder, from)?;
+        builder = sources::add(builder, &self.from, self.objects.as_deref())?;
+        builder = builder.form(self.form()?);
+        if self.reflink {
+            builder = builder.reflink();
         }
         builder = self.subvolumes(builder)?;
         builder = self.rules(builder)?;
@@ -153,6 +164,14 @@ impl Args {
             builder = builder.threads(threads);
         }
         Ok(if self.keep_times { builder.keep_times() } else { builder })
+    }
+
+    fn form(&self) -> Result<Form, CliError> {
+        let is_named_so = self.out.extension().is_some_and(|extension| extension == "zst");
+        if is_named_so && self.reflink {
+            return Err(CliError::usage("an image that is compressed as a whole (.zst) cannot share content"));
+        }
+        Ok(self.zstd.or(is_named_so.then_some(3)).map_or(Form::Raw, Form::Zstd))
     }
 
     fn size(&self) -> Size {
@@ -208,43 +227,12 @@ impl Args {
 }
 
 /// The parts before and behind the last `=`; a text without one is the part behind it.
-fn split(text: &OsStr) -> (OsString, OsString) {
+pub(super) fn split(text: &OsStr) -> (OsString, OsString) {
     let bytes = text.as_bytes();
     match bytes.iter().rposition(|byte| *byte == b'=') {
         Some(at) => (OsString::from_vec(bytes[..at].to_vec()), OsString::from_vec(bytes[at + 1..].to_vec())),
         None => (OsString::new(), text.to_owned()),
     }
-}
-
-/// Adds what `[PATH=]SOURCE` says.
-fn add_source(builder: Builder, text: &OsStr) -> Result<Builder, CliError> {
-    let (at, source) = match Path::new(text).exists() {
-        // A name with an equals sign.
-        true => (OsString::new(), text.to_owned()),
-        false => split(text),
-    };
-    let path = Path::new(&source);
-    let at = at.as_bytes();
-    let kind = match path.to_str().and_then(|text| text.split_once(':')) {
-        Some((kind, rest)) if ["dir", "tar", "oci", "oci-layers", "btrfs"].contains(&kind) => Some((kind, rest)),
-        _ => None,
-    };
-    Ok(match kind {
-        Some(("dir", path)) => builder.source(at, FolderSource::new(path))?,
-        Some(("tar", path)) => builder.source(at, TarSource::open(path)?)?,
-        Some(("oci", path)) => builder.source(at, OciSource::new(path, Layers::Flat))?,
-        Some(("oci-layers", path)) => builder.source(at, OciSource::new(path, Layers::Snapshots))?,
-        Some((_, place)) => {
-            let place = Place::parse(place);
-            let filesystem = place.open(butterfs::Access::ReadOnly)?;
-            builder.source(at, FilesystemSource::new(place.to_string(), filesystem.root()))?
-        }
-        None if path != Path::new("-") && OciSource::is_at(path) => {
-            builder.source(at, OciSource::new(path, Layers::Flat))?
-        }
-        None if path.is_dir() => builder.source(at, FolderSource::new(path))?,
-        None => builder.source(at, TarSource::open(path)?)?,
-    })
 }
 
 /// Adds what `[TYPE:]PATH` says; `./` before a path makes it one whatever it begins with.

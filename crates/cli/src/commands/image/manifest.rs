@@ -4,8 +4,10 @@ use super::place::Place;
 use crate::args::pretty_size;
 use crate::commands::Run;
 use crate::error::CliError;
-use butterfs::Access;
+use crate::output::{self, Format};
+use butterfs::{Access, Usage};
 use butterfs_image::{FilesystemSource, Manifest};
+use serde::Serialize;
 use std::io::Write;
 
 /// Print a digest of everything that an image shows, whatever its layout, and compare it with an expected one
@@ -29,11 +31,37 @@ impl Run for VerifyArgs {
             manifest.lines().try_for_each(|line| writeln!(out, "{line}"))?;
         }
         writeln!(out, "sha256:{digest}")?;
-        match self.expected.filter(|expected| expected.trim_start_matches("sha256:") != digest) {
+        self.compare(&digest)
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        if format == Format::Text {
+            return self.run(out);
+        }
+        let manifest = manifest_of(&self.image)?;
+        let digest = manifest.digest();
+        let matches = self.expected.as_ref().map(|_| self.compare(&digest).is_ok());
+        let lines = self.list.then(|| manifest.lines().collect());
+        output::json(out, "image-verify", &VerifyJson { digest: format!("sha256:{digest}"), matches, lines })?;
+        self.compare(&digest)
+    }
+}
+
+impl VerifyArgs {
+    fn compare(&self, digest: &str) -> Result<(), CliError> {
+        match self.expected.as_ref().filter(|expected| expected.trim_start_matches("sha256:") != digest) {
             Some(expected) => Err(CliError::failed(format!("{} should have the digest {expected}", self.image))),
             None => Ok(()),
         }
     }
+}
+
+/// The digest of an image; whether it is the expected one, and its lines, where that was asked for.
+#[derive(Serialize)]
+struct VerifyJson {
+    digest: String,
+    matches: Option<bool>,
+    lines: Option<Vec<String>>,
 }
 
 /// Compare what two images show, whatever their layout
@@ -54,10 +82,36 @@ impl Run for DiffArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let found = manifest_of(&self.one)?.differences(&manifest_of(&self.other)?);
         found.iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        match found.is_empty() {
-            true => Ok(()),
-            false => Err(CliError::Reported { code: crate::error::FAILED }),
+        differ(!found.is_empty())
+    }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        if format == Format::Text {
+            return self.run(out);
         }
+        let (one, other) = (manifest_of(&self.one)?, manifest_of(&self.other)?);
+        let found: Vec<DifferenceJson<'_>> = one.changed(&other).map(DifferenceJson::of).collect();
+        output::json(out, "image-diff", &found)?;
+        differ(!found.is_empty())
+    }
+}
+
+/// The exit code of a comparison.
+fn differ(is_so: bool) -> Result<(), CliError> {
+    if is_so { Err(CliError::Reported { code: crate::error::FAILED }) } else { Ok(()) }
+}
+
+/// A path that is not the same in two images, and what each has there.
+#[derive(Serialize)]
+struct DifferenceJson<'a> {
+    path: String,
+    one: Option<&'a str>,
+    other: Option<&'a str>,
+}
+
+impl<'a> DifferenceJson<'a> {
+    fn of((path, one, other): (&[u8], Option<&'a str>, Option<&'a str>)) -> DifferenceJson<'a> {
+        DifferenceJson { path: format!("/{}", String::from_utf8_lossy(path)), one, other }
     }
 }
 
@@ -77,7 +131,7 @@ pub struct DfArgs {
 
 impl Run for DfArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
-        let usage = Place::parse(&self.image).open(Access::ReadOnly)?.usage();
+        let usage = self.usage()?;
         for (name, bytes) in [
             ("Total", usage.total),
             ("Used", usage.used),
@@ -91,4 +145,39 @@ impl Run for DfArgs {
         }
         Ok(())
     }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        if format == Format::Text {
+            return self.run(out);
+        }
+        let Usage { total, used, available, data, metadata, .. } = self.usage()?;
+        let shown = SpaceJson {
+            total,
+            used,
+            available,
+            data_used: data.1,
+            data_total: data.0,
+            metadata_used: metadata.1,
+            metadata_total: metadata.0,
+        };
+        output::json(out, "image-df", &shown)
+    }
+}
+
+impl DfArgs {
+    fn usage(&self) -> Result<Usage, CliError> {
+        Ok(Place::parse(&self.image).open(Access::ReadOnly)?.usage())
+    }
+}
+
+/// The space of an image, in bytes.
+#[derive(Serialize)]
+struct SpaceJson {
+    total: u64,
+    used: u64,
+    available: u64,
+    data_used: u64,
+    data_total: u64,
+    metadata_used: u64,
+    metadata_total: u64,
 }

@@ -1,8 +1,10 @@
 //! Verbs on an image that nobody has mounted: each alone, or several in one transaction.
 
 use super::place::{Place, said};
+use super::records;
 use crate::commands::Run;
 use crate::error::CliError;
+use crate::output::{self, Format};
 use butterfs::{Access, Dir, FileType, Follow, Mode, Owner, Rename};
 use butterfs_image::{
     FilesystemSource, FilesystemTarget, FolderSource, HostTarget, Owners, Source, TarSource, TarTarget,
@@ -13,10 +15,16 @@ use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+/// A verb that prints its result as JSON.
+type Listing<A> = fn(A, &Dir, &mut dyn Write) -> Result<(), CliError>;
+
 /// Work in an image.
-pub trait Act {
+pub trait Act: Sized {
     /// Whether it changes the image.
     const WRITES: bool;
+
+    /// The same as JSON, where it lists something.
+    const JSON: Option<Listing<Self>>;
 
     /// Does the work below `root`.
     fn act(self, root: &Dir, out: &mut dyn Write) -> Result<(), CliError>;
@@ -39,12 +47,22 @@ impl<A: clap::Args + Act> Run for On<A> {
         self.verb.act(&filesystem.root(), out)?;
         filesystem.close().map_err(said)
     }
+
+    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        let Some(list) = A::JSON.filter(|_| format == Format::Json) else {
+            output::must_be_text(format)?;
+            return self.run(out);
+        };
+        let filesystem = Place::parse(&self.image).open(Access::ReadOnly)?;
+        list(self.verb, &filesystem.root(), out)?;
+        filesystem.close().map_err(said)
+    }
 }
 
 macro_rules! verbs {
     ($($(#[$doc:meta])* $name:ident {
         $($(#[$attribute:meta])* $field:ident: $kind:ty,)*
-    } $writes:literal, $act:ident;)*) => {
+    } $writes:literal, $act:ident $(, $json:expr)?;)*) => {
         $(
             $(#[$doc])*
             #[derive(clap::Args, Debug)]
@@ -52,6 +70,7 @@ macro_rules! verbs {
 
             impl Act for $name {
                 const WRITES: bool = $writes;
+                const JSON: Option<Listing<$name>> = [$(Some($json as Listing<$name>),)? None][0];
 
                 fn act(self, root: &Dir, out: &mut dyn Write) -> Result<(), CliError> {
                     $act(self, root, out)
@@ -81,7 +100,7 @@ verbs! {
         /// The folder or file
         #[arg(default_value = "/")]
         path: PathBuf,
-    } false, ls;
+    } false, ls, |it, root, out| records::ls(&it.path, root, out);
     /// Print the content of a file
     Cat {
         /// The file
@@ -91,13 +110,13 @@ verbs! {
     Stat {
         /// The file or folder
         path: PathBuf,
-    } false, stat;
+    } false, stat, |it, root, out| records::stat(&it.path, root, out);
     /// List a folder and everything below it
     Tree {
         /// The folder
         #[arg(default_value = "/")]
         path: PathBuf,
-    } false, tree;
+    } false, tree, |it, root, out| records::tree(&it.path, root, out);
     /// Copy a file or folder of this machine into the image
     CpIn {
         /// Everything belongs to user 0 and group 0
@@ -324,7 +343,8 @@ fn line(root: &Dir, path: &Path, name: &OsStr, long: bool, out: &mut dyn Write) 
     Ok(writeln!(out, "{}", shown(name))?)
 }
 
-fn names(root: &Dir, path: &Path) -> Result<Vec<OsString>, CliError> {
+/// The names in a folder, sorted.
+pub fn names(root: &Dir, path: &Path) -> Result<Vec<OsString>, CliError> {
     let entries = root.read_dir(path).map_err(said)?;
     let mut names: Vec<OsString> = entries
         .map(|entry| entry.map(|entry| entry.file_name().to_owned()))

@@ -28,8 +28,8 @@ pub struct ContentArgs {
     /// Make the file as small as possible after filling it; files can still be made in it
     #[arg(long, requires = "rootdir")]
     shrink: bool,
-    /// Share content with the files of --rootdir: refused, because content is packed here
-    #[arg(long, requires = "rootdir")]
+    /// Content shares its place with the files of --rootdir; both must be on one filesystem that can do that
+    #[arg(long, requires = "rootdir", conflicts_with = "compress")]
     reflink: bool,
 }
 
@@ -41,11 +41,11 @@ impl ContentArgs {
 
     /// A builder with the content.
     fn builder(&self) -> Result<Builder, CliError> {
-        if self.reflink {
-            return Err(CliError::failed("--reflink is not supported: content is copied"));
-        }
         let folder = self.rootdir.as_ref().expect("only called with a folder");
         let mut builder = Builder::new().source("/", FolderSource::new(folder))?;
+        if self.reflink {
+            builder = builder.reflink();
+        }
         for text in &self.subvol {
             let path = path_of(text);
             if !folder.join(&path).is_dir() {

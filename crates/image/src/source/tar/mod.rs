@@ -68,7 +68,9 @@ pub(crate) fn put(entry: Entry, archive: &mut Archive<'_>, into: &mut dyn Target
     let Entry { path, attributes, kind } = entry;
     match kind {
         EntryKind::Folder => into.folder(&path, attributes),
-        EntryKind::File { size, data } => into.file(&path, attributes, Content { size, data, reader: archive }),
+        EntryKind::File { size, data } => {
+            into.file(&path, attributes, Content { size, data, reader: archive, file: None })
+        }
         EntryKind::HardLink(original) => into.hard_link(&path, &original),
         EntryKind::Symlink(target) => into.special(&path, attributes, Special::Symlink(target)),
         EntryKind::CharacterDevice(major, minor) => {
