@@ -127,6 +127,71 @@ fn a_scan_lists_roots_and_restores_without_superblock_and_chunk_tree() {
     assert!(fs::read(&broken).unwrap() == before, "nothing is written to the source");
 }
 
+/// Exit codes and JSON tell what is doubtful and what is older; no slip overwrites what is to be rescued.
+#[test]
+fn what_is_not_certain_is_told() {
+    const TEST: &str = "not_certain";
+    if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["tar"]) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = scratch.sparse_file("made.img", 200 << 20);
+    mkfs(&image, &["-m", "dup"]);
+    let mount = KernelMount::new(&image, "noatime");
+    let at = mount.path();
+    run_ok(20, "btrfs", &["subvolume", "create", text(&at.join("sub"))]);
+    for name in ["old", "sub/gone", "removed"] {
+        fs::write(at.join(name), name.repeat(2000)).unwrap();
+    }
+    run_ok(20, "btrfs", &["filesystem", "sync", text(at)]);
+    fs::write(at.join("new"), "new").unwrap();
+    fs::remove_file(at.join("sub/gone")).unwrap();
+    fs::remove_file(at.join("removed")).unwrap();
+    mount.finish();
+    // Deleted files of two subvolumes, in one stream.
+    let stream = scratch.join("deleted.tar");
+    let deleted = butterfs(&["restore", "--deleted", "--tar", text(&stream), text(&image)]);
+    assert_eq!(deleted.code, Some(0), "{deleted:?}");
+    let listed = run_ok(20, "tar", &["-tf", text(&stream)]);
+    let mut listed: Vec<&str> = listed.lines().collect();
+    listed.sort_unstable();
+    assert_eq!(listed, ["gone", "removed"]);
+    // The newest root tree is lost: the state before it is told, with a failure.
+    let shown = run_ok(20, "btrfs", &["inspect-internal", "dump-super", text(&image)]);
+    let root = shown.lines().find_map(|line| line.strip_prefix("root\t")).unwrap().trim();
+    let places = run_ok(20, "btrfs-map-logical", &["-l", root, text(&image)]);
+    let file = fs::OpenOptions::new().write(true).open(&image).unwrap();
+    let physical = places.lines().filter_map(|line| line.split("physical ").nth(1)?.split(' ').next());
+    let mut copies = 0;
+    for offset in physical {
+        file.write_all_at(&[0xee; 16384], offset.parse().unwrap()).unwrap();
+        copies += 1;
+    }
+    assert_eq!(copies, 2, "{places}");
+    let restored = butterfs(&["--format", "json", "restore", "-a", text(&image), text(&scratch.folder("older"))]);
+    let json: serde_json::Value = serde_json::from_str(&restored.stdout).unwrap();
+    let said = &json["restore"];
+    assert_eq!((restored.code, &said["complete"]), (Some(1), &serde_json::Value::Bool(false)), "{restored:?}");
+    assert!(said["older_states"].as_array().unwrap().iter().any(|state| state["tree"] == 5), "{said}");
+    assert!(scratch.join("older/old").exists() && restored.stderr.contains("that of the last commit is lost"));
+    // With a scan all of it comes back.
+    let map = scratch.join("map");
+    for unreadable in [&image, &map.with_extension("notes")] {
+        fs::write(map.with_extension("notes"), "notes").unwrap();
+        let before = fs::read(&image).unwrap();
+        let words = ["rescue", "scan", "-q", "--map", text(&map), "--unreadable", text(unreadable), text(&image)];
+        let refused = butterfs(&words);
+        assert!(refused.code == Some(1) && refused.stderr.contains("is not overwritten"), "{refused:?}");
+        assert!(fs::read(&image).unwrap() == before && !map.exists());
+    }
+    let bad = scratch.join("bad");
+    for _ in 0..2 {
+        butterfs_ok(&["rescue", "scan", "-q", "--map", text(&map), "--unreadable", text(&bad), text(&image)]);
+    }
+    let scanned = butterfs(&["restore", "-a", "--map", text(&map), text(&image), text(&scratch.folder("newer"))]);
+    assert!(scanned.code == Some(1) && scratch.join("newer/new").exists(), "{scanned:?}");
+}
+
 #[test]
 fn commands_that_write_do_what_their_names_say() {
     const TEST: &str = "commands_that_write";

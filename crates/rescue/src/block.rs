@@ -4,6 +4,7 @@
 //! to obey any rule: whoever reads items parses them without trust.
 
 use crate::key::KeyRange;
+use crate::trust::Trust;
 use crate::wreck::Identity;
 use butterfs_ondisk::header::{HEADER_LEN, Header, ITEM_LEN, KEY_POINTER_LEN, pointers_per_node};
 use butterfs_ondisk::key::DiskKey;
@@ -11,6 +12,7 @@ use butterfs_ondisk::tree_checker::{CheckContext, check, check_layout, check_own
 use butterfs_ondisk::units::MAX_LEVELS;
 use butterfs_ondisk::{ChecksumKind, Generation, Key, Level, Logical, Superblock, TreeId};
 use butterfs_tree::{BlockIdentity, Node};
+use std::ops::Range;
 use zerocopy::FromBytes;
 
 /// How sure a tree block is, best first.
@@ -18,6 +20,8 @@ use zerocopy::FromBytes;
 pub enum Quality {
     /// Everything fits.
     Good,
+    /// The block above it is lost; a scan has found this one, and the extent tree of the last commit has it.
+    Confirmed,
     /// The checksum is wrong, and no other rule is broken.
     BadChecksum,
     /// Sound, but of another generation than the parent says: usually a write was lost.
@@ -26,6 +30,17 @@ pub enum Quality {
     Pieces,
     /// The block is lost; an older one of the same tree that a scan has found stands in for it.
     StandIn,
+}
+
+impl Quality {
+    /// How far the items of such a block can be believed.
+    pub fn trust(self) -> Trust {
+        match self {
+            Quality::Good | Quality::Confirmed => Trust::Proved,
+            Quality::OtherGeneration | Quality::StandIn => Trust::Older,
+            Quality::BadChecksum | Quality::Pieces => Trust::Doubtful,
+        }
+    }
 }
 
 /// The things known about a block before it is read.
@@ -78,6 +93,9 @@ pub struct Family {
     /// The values that the rules depend on.
     pub context: CheckContext,
 }
+
+/// Bytes of a key.
+const KEY_LEN: usize = 17;
 
 impl Family {
     /// Of the filesystem of this superblock.
@@ -163,12 +181,11 @@ impl Family {
 
     fn collect_items(&self, bytes: &[u8], node: &mut Node) {
         let mut last = None;
-        for header in bytes[HEADER_LEN..].chunks_exact(ITEM_LEN).take(count_of(bytes)) {
-            let Ok((disk_key, rest)) = DiskKey::read_from_prefix(header) else { return };
+        let places = places_of(bytes);
+        for (header, place) in bytes[HEADER_LEN..].chunks_exact(ITEM_LEN).zip(places) {
+            let Ok((disk_key, _)) = DiskKey::read_from_prefix(header) else { return };
             let key = Key::from(disk_key);
-            let number = |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]) as usize;
-            let (start, len) = (HEADER_LEN + number(0), number(4));
-            let data = start.checked_add(len).and_then(|end| bytes.get(start..end));
+            let data = bytes.get(place);
             let Some(data) = data.filter(|_| last.is_none_or(|last| last < key)) else { continue };
             if node.free_space() < data.len() + ITEM_LEN {
                 return;
@@ -193,6 +210,33 @@ impl Family {
             }
         }
     }
+}
+
+/// Where the data of each item of a leaf lies. Data is packed from the end of the block without a gap: an offset or a
+/// size that does not fit follows from the neighbours, where those fit each other.
+fn places_of(bytes: &[u8]) -> Vec<Range<usize>> {
+    let number = |head: &[u8], at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes")) as usize;
+    let heads = bytes[HEADER_LEN..].chunks_exact(ITEM_LEN).take(count_of(bytes));
+    let stored: Vec<(usize, usize)> = heads.map(|head| (number(head, KEY_LEN), number(head, KEY_LEN + 4))).collect();
+    let mut places = Vec::with_capacity(stored.len());
+    // Where the item before begins, if its place is sure.
+    let mut before = Some(bytes.len() - HEADER_LEN);
+    for (slot, (start, len)) in stored.iter().copied().enumerate() {
+        let own = start..start.saturating_add(len);
+        let next_end = stored.get(slot + 1).map(|(start, len)| start.saturating_add(*len));
+        let place = before.filter(|end| own.end != *end).and_then(|end| match (next_end, end.checked_sub(len)) {
+            (Some(next), _) if next == start && start <= end => Some(start..end),
+            (Some(next), by_len) if Some(next) == by_len => Some(next..end),
+            // Of the last item only the neighbour before it is known.
+            (None, Some(by_len)) => Some(by_len..end),
+            _ => None,
+        });
+        let is_sure = place.is_some() || before == Some(own.end) || next_end == Some(start);
+        let place = place.unwrap_or(own);
+        before = is_sure.then_some(place.start);
+        places.push(HEADER_LEN.saturating_add(place.start)..HEADER_LEN.saturating_add(place.end));
+    }
+    places
 }
 
 /// How many items or pointers a block may have: what its header says, or as many as there is room for where that lies.

@@ -133,6 +133,8 @@ pub struct Segment {
     pub range: KeyRange,
     /// Which block.
     pub found: Found,
+    /// The extent tree of the last commit has this block for this tree.
+    pub is_confirmed: bool,
 }
 
 impl Index {
@@ -180,19 +182,27 @@ impl Index {
     }
 
     /// Leaves that stand for `window` of a tree: of those that the first of `writers` has written up to a generation
-    /// the newest count where several overlap; what they leave open is filled from the next one.
-    pub fn segments(&self, writers: &[(TreeId, u64)], window: &KeyRange) -> Vec<Segment> {
+    /// those count first that are confirmed, then the newest where several overlap; what they leave open is filled from
+    /// the next one.
+    pub fn segments(
+        &self,
+        writers: &[(TreeId, u64)],
+        window: &KeyRange,
+        is_confirmed: &dyn Fn(&Found) -> bool,
+    ) -> Vec<Segment> {
         let mut taken = Taken::default();
         for (tree, generation) in writers {
             let own = self.of(*tree, 0).iter().filter(|found| found.generation <= *generation && found.items > 0);
-            let mut leaves: Vec<&Found> =
-                own.filter(|found| !KeyRange::through(found.first, found.last).and(window).is_empty()).collect();
-            leaves.sort_by_key(|found| (u64::MAX - found.generation, found.logical));
-            leaves.dedup_by_key(|found| (found.generation, found.logical));
-            for leaf in leaves {
+            let mut leaves: Vec<(bool, &Found)> = own
+                .filter(|found| !KeyRange::through(found.first, found.last).and(window).is_empty())
+                .map(|found| (is_confirmed(found), found))
+                .collect();
+            leaves.sort_by_key(|(is_confirmed, found)| (!is_confirmed, u64::MAX - found.generation, found.logical));
+            leaves.dedup_by_key(|(_, found)| (found.generation, found.logical));
+            for (is_confirmed, leaf) in leaves {
                 let range = KeyRange::through(leaf.first, leaf.last).and(window);
                 for gap in taken.gaps(&range) {
-                    taken.0.insert(gap.from, Segment { range: gap, found: *leaf });
+                    taken.0.insert(gap.from, Segment { range: gap, found: *leaf, is_confirmed });
                 }
             }
         }
@@ -258,7 +268,7 @@ mod tests {
     #[test]
     fn the_newest_leaf_counts_where_several_overlap() {
         let index = index_of(&[leaf(9, 10, 20), leaf(8, 1, 30), leaf(7, 25, 40), leaf(12, 1, 100)]);
-        let segments = index.segments(&[(TreeId(5), 9)], &KeyRange::ALL);
+        let segments = index.segments(&[(TreeId(5), 9)], &KeyRange::ALL, &|_| false);
         let shown: Vec<_> = segments.iter().map(|one| (one.range.from.objectid, one.found.generation)).collect();
         assert_eq!(shown, [(1, 8), (10, 9), (20, 8), (30, 7)]);
         assert!(segments.windows(2).all(|pair| pair[0].range.end.is_some_and(|end| end <= pair[1].range.from)));
@@ -266,12 +276,15 @@ mod tests {
         // A snapshot has leaves of its source.
         let own = Found { owner: 300, ..leaf(11, 12, 18) };
         let shared = index_of(&[own, leaf(10, 11, 13), leaf(9, 10, 20)]);
-        let both = shared.segments(&[(TreeId(300), 11), (TreeId(5), 9)], &KeyRange::ALL);
+        let both = shared.segments(&[(TreeId(300), 11), (TreeId(5), 9)], &KeyRange::ALL, &|_| false);
         assert_eq!(both.iter().map(|one| one.found.generation).collect::<Vec<_>>(), [9, 11, 9]);
         let window = KeyRange { from: key(15), end: Some(key(27)) };
-        let inside = index.segments(&[(TreeId(5), 9)], &window);
+        let inside = index.segments(&[(TreeId(5), 9)], &window, &|_| false);
         assert_eq!(inside.iter().map(|one| one.found.generation).collect::<Vec<_>>(), [9, 8]);
-        assert!(index.segments(&[(TreeId(6), 9)], &KeyRange::ALL).is_empty());
+        assert!(index.segments(&[(TreeId(6), 9)], &KeyRange::ALL, &|_| false).is_empty());
+        // The extent tree knows better than generations.
+        let known = index.segments(&[(TreeId(5), 9)], &KeyRange::ALL, &|found| found.generation == 8);
+        assert_eq!(known.iter().map(|one| (one.found.generation, one.is_confirmed)).next(), Some((8, true)));
     }
 
     /// The promise of `rescue scan`: less than 512 MiB for devices of any size, lists that grow included.

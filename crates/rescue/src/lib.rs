@@ -11,6 +11,7 @@
 //! - [`tree`]: items of a tree that may have holes
 //! - [`roots`]: roots of all trees by generation, and what each one yields
 //! - [`subvolume`]: files and directories as a tree has them
+//! - [`trust`]: how far what was read can be believed
 //! - [`data`]: contents, compared with their checksums
 //! - [`restore`]: from trees to a [`sink`]: a directory, a tar stream, a new image
 //! - [`undelete`]: what older trees have and the last one does not
@@ -21,14 +22,15 @@
 //! 1. Nothing but [`patch`] writes to a device of the filesystem; all else opens them for reading.
 //! 2. Any bytes may be on the devices: no panic, and memory and time are bounded by what was really found there. A tree
 //!    block is visited at most once in a walk of its tree.
-//! 3. What is handed out says how sure it is ([`Quality`], [`Grade`](data::Grade)); what is missing is counted, not
-//!    invented.
+//! 3. What is handed out says how sure it is ([`Quality`] of blocks, [`Trust`] of statements, [`Grade`](data::Grade) of
+//!    files); what is missing is counted, not invented.
 //!
 //! # Not here
 //! Transactions, consistency (`check`), mounting.
 
 #![forbid(unsafe_code)]
 
+mod back_references;
 mod block;
 mod cache;
 pub mod chunks;
@@ -45,11 +47,13 @@ pub mod sink;
 pub mod subvolume;
 pub mod superblocks;
 pub mod tree;
+pub mod trust;
 pub mod undelete;
 pub mod wreck;
 
 pub use block::{Block, Expect, Quality};
 pub use index::{Found, Index};
+pub use trust::{Doubts, Trust};
 pub use wreck::{Opening, Wreck};
 
 /// Why something could not be done: one sentence.

@@ -6,7 +6,8 @@
 use crate::block::{Expect, Quality};
 use crate::index::Found;
 use crate::key::KeyRange;
-use crate::tree::{Root, Tree, children};
+use crate::tree::{Losses, Root, Tree, children};
+use crate::trust::Trust;
 use crate::wreck::Wreck;
 use butterfs_ondisk::items::{InodeItem, RootItem, RootRef};
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
@@ -55,17 +56,39 @@ pub struct TreeRoot {
     pub source: Source,
 }
 
+impl TreeRoot {
+    /// Whether it is a subvolume that is being deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.item.is_some_and(|item| item.refs.get() == 0)
+    }
+}
+
+/// The place of a subvolume, as one of the references in the root tree has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// The subvolume that it is in.
+    pub parent: TreeId,
+    /// The directory there.
+    pub directory: u64,
+    /// Its name there.
+    pub name: Vec<u8>,
+}
+
 /// The trees of one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Roots {
     /// By number.
     pub trees: BTreeMap<TreeId, TreeRoot>,
-    /// Names of subvolumes: the subvolume and directory that they are in.
-    pub names: BTreeMap<TreeId, (TreeId, u64, Vec<u8>)>,
+    /// Places of subvolumes; several of one where its references contradict each other.
+    pub names: BTreeMap<TreeId, Vec<Home>>,
     /// Where the root tree itself begins.
     pub root_tree: Option<Root>,
+    /// Blocks of the root tree that are gone or damaged.
+    pub losses: Losses,
 }
 
+/// Places of one subvolume that are compared.
+const MOST_HOMES: usize = 8;
 /// Root trees that are looked at for a tree whose own root is lost.
 const MOST_OLDER: usize = 64;
 
@@ -113,10 +136,12 @@ impl Roots {
     pub fn of(wreck: &Wreck, root_tree: Root, source: Source) -> Roots {
         let mut roots = Roots { root_tree: Some(root_tree), ..Roots::default() };
         let tree = Tree::new(wreck, root_tree);
-        tree.scan(Key::MIN, Key::MAX, &mut |key, data, _| {
-            roots.learn(key, data, source);
+        let losses = tree.scan(Key::MIN, Key::MAX, &mut |key, data, quality| {
+            let is_other = quality.trust() == Trust::Older && source != Source::Asked;
+            roots.learn(key, data, if is_other { Source::OlderRootTree } else { source });
             ControlFlow::Continue(())
         });
+        roots.losses = losses;
         roots.note_origins(wreck);
         roots
     }
@@ -148,7 +173,11 @@ impl Roots {
                 };
                 let Ok((reference, name)) = RootRef::read_from_prefix(data) else { return };
                 if let Some(name) = name.get(..usize::from(reference.name_len.get())) {
-                    self.names.insert(TreeId(child), (TreeId(parent), reference.dirid.get(), name.to_vec()));
+                    let home = Home { parent: TreeId(parent), directory: reference.dirid.get(), name: name.to_vec() };
+                    let homes = self.names.entry(TreeId(child)).or_default();
+                    if homes.len() < MOST_HOMES && !homes.contains(&home) {
+                        homes.push(home);
+                    }
                 }
             }
             _ => {}
@@ -168,6 +197,10 @@ impl Roots {
             let lost = |tree: &TreeId| roots.trees.get(tree).is_none_or(|root| !is_there(&root.root));
             [TreeId::FS, TreeId::CSUM].iter().any(lost) || roots.trees.keys().any(lost)
         };
+        if let Some(extents) = roots.trees.get(&TreeId::EXTENT) {
+            wreck.note_extents(extents.root);
+        }
+        let complete_at = if roots.losses.is_none() { u64::MAX } else { complete_at(wreck, &known[1..]) };
         for (root, source) in all.take(MOST_OLDER) {
             if !wanted(&roots) {
                 break;
@@ -176,35 +209,46 @@ impl Roots {
         }
         if wanted(&roots) {
             roots.complete_by_slots(wreck);
-            roots.complete_by_found(wreck);
+            roots.complete_by_found(wreck, complete_at);
         }
-        roots.renew_by_found(wreck);
+        roots.renew_by_found(wreck, complete_at);
         roots
     }
 
-    /// Where an older root tree names a tree, takes a newer root of it that a scan has found and that was committed.
-    fn renew_by_found(&mut self, wreck: &Wreck) {
+    /// Takes what a scan has found of trees that the root tree of the last commit does not name any more: where an
+    /// older root tree names one, a newer state; and trees that were made after the generation at which a root tree
+    /// was complete. Where no root is left, all of the tree's leaves.
+    fn renew_by_found(&mut self, wreck: &Wreck, complete_at: u64) {
+        let Some(index) = wreck.index() else { return };
         let committed = wreck.superblock().generation.get();
-        for (tree, known) in &mut self.trees {
-            if known.source == Source::Current || !(tree.is_subvolume() || *tree == TreeId::CSUM) {
+        for tree in index.trees().into_iter().filter(|tree| tree.is_subvolume() || *tree == TreeId::CSUM) {
+            let known = self.trees.get(&tree);
+            let older = match known {
+                Some(known) if matches!(known.source, Source::Current | Source::Found) => continue,
+                Some(known) => known.root.generation.unwrap_or(0),
+                // Deleted before.
+                None => complete_at,
+            };
+            let written = index.of_tree(tree).iter().map(|found| found.generation);
+            if !written.into_iter().any(|generation| older < generation && generation <= committed) {
                 continue;
             }
-            let all = tops(wreck, *tree);
-            let may_be = |top: &&Found| is_highest(wreck, top) && may_be_root(top, known.root.level);
-            let newest = all.iter().find(|top| top.generation <= committed && may_be(top));
-            if let Some(top) = newest.filter(|top| known.root.generation.is_some_and(|own| own < top.generation)) {
-                let (level, generation) = (Some(top.level), Some(top.generation));
-                known.root = Root { tree: *tree, at: top.logical, level, generation };
-                known.source = Source::Found;
-            }
+            let level = known.and_then(|known| known.root.level);
+            let may_be = |top: &&Found| is_highest(wreck, top) && may_be_root(top, level);
+            let tops = tops(wreck, tree);
+            let newest = tops.iter().find(|top| top.generation <= committed).filter(may_be);
+            let of =
+                |top: &Found| Root { tree, at: top.logical, level: Some(top.level), generation: Some(top.generation) };
+            let root = newest.map_or(Root::of_found(tree, Some(committed)), of);
+            let (item, key_offset) = known.map_or((None, 0), |known| (known.item, known.key_offset));
+            self.trees.insert(tree, TreeRoot { root, item, key_offset, source: Source::Found });
         }
     }
 
     /// Takes over trees whose own roots cannot be read, and names.
     fn complete(&mut self, wreck: &Wreck, older: Roots) {
         // A tree that a readable root tree does not name any more has been deleted.
-        let all = |root| Tree::new(wreck, root).scan(Key::MIN, Key::MAX, &mut |_, _, _| ControlFlow::Continue(()));
-        let is_whole = self.root_tree.is_some_and(|root| all(root).is_none());
+        let is_whole = self.root_tree.is_some() && self.losses.is_none();
         for (id, root) in older.trees {
             let can_be_read = |root: &TreeRoot| Tree::new(wreck, root.root).has_root();
             let replaces = match self.trees.get(&id) {
@@ -238,7 +282,7 @@ impl Roots {
     }
 
     /// Trees that only a scan knows; where no root of a tree is left, all of its leaves.
-    fn complete_by_found(&mut self, wreck: &Wreck) {
+    fn complete_by_found(&mut self, wreck: &Wreck, complete_at: u64) {
         let Some(index) = wreck.index() else { return };
         let trees: Vec<TreeId> =
             index.trees().into_iter().filter(|tree| tree.is_subvolume() || *tree == TreeId::CSUM).collect();
@@ -246,6 +290,10 @@ impl Roots {
             let known = self.trees.get(&tree);
             let newest = known.and_then(|known| known.root.generation);
             let tops = tops(wreck, tree);
+            let is_deleted = tops.first().is_none_or(|top| top.generation <= complete_at);
+            if known.is_none() && is_deleted && tree.is_subvolume() && tree != TreeId::FS {
+                continue;
+            }
             // The newest that is found is the one that is lost, or older.
             let top = tops.iter().find(|top| newest.is_none_or(|newest| top.generation <= newest));
             let level = known.and_then(|known| known.root.level);
@@ -291,10 +339,10 @@ impl Roots {
     pub fn path_of(&self, id: TreeId) -> String {
         let (mut parts, mut at) = (Vec::new(), id);
         while at != TreeId::FS && parts.len() < 64 {
-            match self.names.get(&at) {
-                Some((parent, _, name)) => {
-                    parts.push(String::from_utf8_lossy(name).into_owned());
-                    at = *parent;
+            match self.names.get(&at).and_then(|homes| homes.first()) {
+                Some(home) => {
+                    parts.push(String::from_utf8_lossy(&home.name).into_owned());
+                    at = home.parent;
                 }
                 None => {
                     parts.push(format!("<{at}>"));
@@ -305,6 +353,20 @@ impl Roots {
         parts.reverse();
         parts.join("/")
     }
+}
+
+/// The generation up to which the newest whole one of these root trees names all trees. One that a scan has found may
+/// have been written before the end of its transaction.
+fn complete_at(wreck: &Wreck, older: &[(Root, Source)]) -> u64 {
+    let mut whole = older.iter().take(MOST_OLDER).filter(|(root, _)| {
+        let losses = Tree::new(wreck, *root).scan(Key::MIN, Key::MAX, &mut |_, _, _| ControlFlow::Continue(()));
+        losses.is_none()
+    });
+    let newest = whole.next().map(|(root, source)| (root.generation.unwrap_or(0), *source));
+    newest.map_or(0, |(generation, source)| match source {
+        Source::OlderRootTree => generation.saturating_sub(1),
+        _ => generation,
+    })
 }
 
 /// Whether no block of the tree that is as old or older stands higher: else this one is a part of what is lost.

@@ -2,12 +2,13 @@
 //!
 //! Invariant: every payload is parsed without trust; what cannot be parsed is left out.
 
-use crate::block::Quality;
 use crate::tree::{Losses, Tree};
-use butterfs_fs::file_extent::FileExtent;
+use crate::trust::Trust;
+use butterfs_fs::file_extent::{ExtentKind, FileExtent, INLINE_HEAD};
 use butterfs_ondisk::checksum::name_hash;
 use butterfs_ondisk::items::{DirItem, InodeExtref, InodeItem, InodeRef, dir_type};
 use butterfs_ondisk::{Key, KeyType, TreeId};
+use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use zerocopy::FromBytes;
@@ -43,6 +44,8 @@ pub struct Entry {
     pub target: Target,
     /// Type of the inode, see [`dir_type`].
     pub kind: u8,
+    /// How far name and target can be believed.
+    pub trust: Trust,
 }
 
 /// All that a tree has about one inode, but its content.
@@ -54,10 +57,14 @@ pub struct Inode {
     pub names: Vec<(u64, Vec<u8>)>,
     /// Its extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The worst block that any of this comes from.
-    pub quality: Option<Quality>,
-    /// Blocks that may have had more of it.
-    pub lost_blocks: u64,
+    /// How far the item can be believed.
+    pub trust: Trust,
+    /// How far the names can be believed.
+    pub names_trust: Trust,
+    /// How far the extended attributes can be believed.
+    pub xattrs_trust: Trust,
+    /// Blocks that are gone or damaged and that may have had more of it.
+    pub losses: Losses,
 }
 
 /// An extent item of a file.
@@ -67,6 +74,8 @@ pub struct Extent {
     pub extent: FileExtent,
     /// The bytes of an inline extent, as they are stored.
     pub inline: Vec<u8>,
+    /// How far the item can be believed.
+    pub trust: Trust,
 }
 
 /// The directory items in a payload: location, type, name, value.
@@ -87,47 +96,101 @@ fn entry_of(location: Key, kind: u8, name: &[u8]) -> Option<Entry> {
         _ => return None,
     };
     let plausible = !name.is_empty() && name.len() <= LONGEST_NAME && kind != dir_type::XATTR;
-    plausible.then(|| Entry { name: name.to_vec(), target, kind })
+    plausible.then(|| Entry { name: name.to_vec(), target, kind, trust: Trust::Proved })
 }
 
-/// The names that a directory has, each once: its index, and what only the hashed items have, or other inodes say.
+/// The names that a directory has, each once: its index, and what only the hashed items have. Of two statements about
+/// a name the one counts that can be believed more, then the one that its inode confirms. Of an inode with a proved
+/// name no doubtful ones are taken.
 pub fn entries(tree: &Tree<'_>, ino: u64) -> (Vec<Entry>, Losses) {
-    let mut by_name: BTreeMap<Vec<u8>, Entry> = BTreeMap::new();
-    let mut order = Vec::new();
+    let mut by_name: BTreeMap<Vec<u8>, (usize, Vec<Entry>)> = BTreeMap::new();
     let losses = tree.scan_object(ino, KeyType::DIR_ITEM, KeyType::DIR_INDEX, &mut |key, data, quality| {
         for (location, kind, name, _) in dir_items(data) {
-            let is_doubtful = quality == Quality::Pieces || quality == Quality::BadChecksum;
-            let is_wrong = key.kind == KeyType::DIR_ITEM && is_doubtful && name_hash(name) != key.offset;
+            // The hash is a checksum of the name.
+            let has_hash = key.kind == KeyType::DIR_ITEM && name_hash(name) == key.offset;
+            let is_wrong = key.kind == KeyType::DIR_ITEM && quality.trust() == Trust::Doubtful && !has_hash;
             let Some(entry) = entry_of(location, kind, name).filter(|_| !is_wrong) else { continue };
-            if !by_name.contains_key(&entry.name) {
-                order.push(entry.name.clone());
-                by_name.insert(entry.name.clone(), entry);
+            let number = by_name.len();
+            let (_, known) = by_name.entry(entry.name.clone()).or_insert((number, Vec::new()));
+            let said = known.iter().position(|known| (known.target, known.kind) == (entry.target, entry.kind));
+            match said {
+                Some(said) => known[said].trust = known[said].trust.min(quality.trust()),
+                None if known.len() < MOST_STATEMENTS => known.push(Entry { trust: quality.trust(), ..entry }),
+                None => {}
             }
         }
         ControlFlow::Continue(())
     });
-    let found = order.into_iter().filter_map(|name| by_name.remove(&name)).collect();
+    let mut found: Vec<(usize, Entry)> =
+        by_name.into_values().map(|(number, statements)| (number, choose(tree, ino, statements))).collect();
+    found.sort_by_key(|(number, _)| *number);
+    let mut found: Vec<Entry> = found.into_iter().map(|(_, entry)| entry).collect();
+    confirm(tree, ino, &mut found);
     (found, losses)
+}
+
+/// Statements about one name that are compared.
+const MOST_STATEMENTS: usize = 8;
+
+fn choose(tree: &Tree<'_>, directory: u64, mut statements: Vec<Entry>) -> Entry {
+    if statements.len() > 1 {
+        statements.sort_by_key(|entry| (entry.trust, !is_confirmed(tree, directory, entry)));
+    }
+    statements.swap_remove(0)
+}
+
+/// Whether the inode that an entry names knows that name.
+fn is_confirmed(tree: &Tree<'_>, directory: u64, entry: &Entry) -> bool {
+    let Target::Inode(ino) = entry.target else { return false };
+    let inode = inode(tree, ino);
+    let is_of_kind = inode.item.is_none_or(|item| item.mode.get() & TYPE_MASK == mode_of(entry.kind) & TYPE_MASK);
+    is_of_kind && inode.names.iter().any(|(parent, name)| *parent == directory && *name == entry.name)
+}
+
+/// Believes doubtful entries that their inodes confirm, and drops doubtful names of inodes that have others.
+fn confirm(tree: &Tree<'_>, directory: u64, entries: &mut Vec<Entry>) {
+    if entries.iter().all(|entry| entry.trust < Trust::Doubtful) {
+        return;
+    }
+    for entry in entries.iter_mut().filter(|entry| entry.trust == Trust::Doubtful) {
+        let Target::Inode(ino) = entry.target else { continue };
+        if is_confirmed(tree, directory, entry) {
+            entry.trust = inode(tree, ino).names_trust.min(entry.trust);
+        }
+    }
+    let proved: FxHashSet<Target> =
+        entries.iter().filter(|entry| entry.trust < Trust::Doubtful).map(|entry| entry.target).collect();
+    entries.retain(|entry| entry.trust < Trust::Doubtful || !proved.contains(&entry.target));
 }
 
 /// Collects everything that the tree has about an inode.
 pub fn inode(tree: &Tree<'_>, ino: u64) -> Inode {
-    let mut found = Inode::default();
+    let mut found = Inode { trust: Trust::Guessed, ..Inode::default() };
     let losses = tree.scan_object(ino, KeyType::INODE_ITEM, KeyType::XATTR_ITEM, &mut |key, data, quality| {
-        found.quality = found.quality.max(Some(quality));
+        let trust = quality.trust();
         match key.kind {
-            KeyType::INODE_ITEM => found.item = InodeItem::read_from_prefix(data).ok().map(|(item, _)| item),
-            KeyType::INODE_REF => found.names.extend(references(data).map(|name| (key.offset, name.to_vec()))),
-            KeyType::INODE_EXTREF => found.names.extend(extended_references(data)),
+            KeyType::INODE_ITEM => {
+                found.item = InodeItem::read_from_prefix(data).ok().map(|(item, _)| item);
+                found.trust = if found.item.is_some() { trust } else { Trust::Guessed };
+            }
+            KeyType::INODE_REF => {
+                found.names.extend(references(data).map(|name| (key.offset, name.to_vec())));
+                found.names_trust = found.names_trust.max(trust);
+            }
+            KeyType::INODE_EXTREF => {
+                found.names.extend(extended_references(data));
+                found.names_trust = found.names_trust.max(trust);
+            }
             KeyType::XATTR_ITEM => {
                 let values = dir_items(data).filter(|(_, kind, ..)| *kind == dir_type::XATTR);
                 found.xattrs.extend(values.map(|(_, _, name, value)| (name.to_vec(), value.to_vec())));
+                found.xattrs_trust = found.xattrs_trust.max(trust);
             }
             _ => {}
         }
         ControlFlow::Continue(())
     });
-    found.lost_blocks = losses.blocks;
+    found.losses = losses;
     found
 }
 
@@ -154,33 +217,35 @@ fn extended_references(mut payload: &[u8]) -> impl Iterator<Item = (u64, Vec<u8>
 pub fn extents(tree: &Tree<'_>, ino: u64, visit: &mut dyn FnMut(Extent) -> ControlFlow<()>) -> (u64, Losses) {
     let (mut bad, mut end) = (0, 0);
     let sector = tree.wreck.sectorsize();
-    let losses =
-        tree.scan_object(ino, KeyType::EXTENT_DATA, KeyType::EXTENT_DATA, &mut |key, data, _| match FileExtent::parse(
-            key, data, sector,
-        ) {
-            Ok(extent) if extent.start >= end => {
+    let losses = tree.scan_object(ino, KeyType::EXTENT_DATA, KeyType::EXTENT_DATA, &mut |key, data, quality| {
+        let parsed = FileExtent::parse(key, data, sector).ok().filter(|extent| extent.start >= end);
+        let is_inline = parsed.as_ref().is_some_and(|extent| extent.kind == ExtentKind::Inline);
+        let inline = if is_inline { data.get(INLINE_HEAD..).unwrap_or_default().to_vec() } else { Vec::new() };
+        // Inline data that is not packed is all there.
+        let is_whole =
+            |extent: &FileExtent| !is_inline || extent.compression != 0 || extent.ram_bytes <= inline.len() as u64;
+        match parsed.filter(is_whole) {
+            Some(extent) => {
                 end = extent.end();
-                let is_inline = extent.kind == butterfs_fs::file_extent::ExtentKind::Inline;
-                let head = butterfs_fs::file_extent::INLINE_HEAD;
-                let inline = if is_inline { data.get(head..).unwrap_or_default().to_vec() } else { Vec::new() };
-                visit(Extent { extent, inline })
+                visit(Extent { extent, inline, trust: quality.trust() })
             }
-            _ => {
+            None => {
                 bad += 1;
                 ControlFlow::Continue(())
             }
-        });
+        }
+    });
     (bad, losses)
 }
 
-/// Where a symbolic link leads; `None`: nothing says so.
-pub fn link_target(tree: &Tree<'_>, ino: u64) -> Option<Vec<u8>> {
+/// Where a symbolic link leads, and how far that can be believed; `None`: nothing says so.
+pub fn link_target(tree: &Tree<'_>, ino: u64) -> Option<(Vec<u8>, Trust)> {
     let mut target = None;
     extents(tree, ino, &mut |extent| {
-        target = Some(extent.inline);
+        target = Some((extent.inline, extent.trust));
         ControlFlow::Break(())
     });
-    target.filter(|target| !target.is_empty() && target.len() <= LONGEST_TARGET && !target.contains(&0))
+    target.filter(|(target, _)| !target.is_empty() && target.len() <= LONGEST_TARGET && !target.contains(&0))
 }
 
 /// The mode of an inode of which only the type in its directory is known: nobody but the owner gets in.

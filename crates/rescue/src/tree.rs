@@ -7,9 +7,11 @@
 use crate::block::{Block, Expect, Quality};
 use crate::index::Segment;
 use crate::key::KeyRange;
+use crate::trust::Trust;
 use crate::wreck::Wreck;
 use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
 use butterfs_tree::Node;
+use rustc_hash::FxHashSet;
 use std::ops::ControlFlow;
 
 /// A root of a tree.
@@ -39,9 +41,11 @@ impl Root {
 /// Blocks that a scan could not read, and the worst of those that it has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Blocks that are gone.
-    pub blocks: u64,
-    /// The keys that lay in the first of them.
+    /// Addresses of blocks that are gone, each once; so many that no report needs all are left out.
+    gone: FxHashSet<u64>,
+    /// Addresses of blocks that were read although they are damaged or of another state.
+    salvaged: FxHashSet<u64>,
+    /// The keys that lay in the first of those that are gone.
     pub ranges: Vec<(Key, Option<Key>)>,
     /// The worst block that was read.
     pub worst: Option<Quality>,
@@ -49,22 +53,38 @@ pub struct Losses {
 
 /// Ranges of keys that are remembered.
 const MOST_RANGES: usize = 64;
+/// Addresses that are remembered.
+const MOST_BLOCKS: usize = 1 << 16;
 
 impl Losses {
-    fn lose(&mut self, window: &KeyRange) {
-        self.blocks += 1;
+    fn lose(&mut self, at: u64, window: &KeyRange) {
+        note(&mut self.gone, at);
         if self.ranges.len() < MOST_RANGES {
             self.ranges.push((window.from, window.end));
         }
     }
 
-    fn meet(&mut self, quality: Quality) {
+    fn meet(&mut self, at: Logical, quality: Quality) {
+        if quality.trust() > Trust::Proved {
+            note(&mut self.salvaged, at.0);
+        }
         self.worst = self.worst.max(Some(quality));
+    }
+
+    /// Blocks that are gone.
+    pub fn blocks(&self) -> u64 {
+        self.gone.len() as u64
+    }
+
+    /// Blocks that were read although they are damaged or of another state.
+    pub fn salvaged(&self) -> u64 {
+        self.salvaged.len() as u64
     }
 
     /// Takes in those of another scan.
     pub fn add(&mut self, other: Losses) {
-        self.blocks += other.blocks;
+        other.gone.into_iter().for_each(|at| note(&mut self.gone, at));
+        other.salvaged.into_iter().for_each(|at| note(&mut self.salvaged, at));
         self.worst = self.worst.max(other.worst);
         let room = MOST_RANGES - self.ranges.len();
         self.ranges.extend(other.ranges.into_iter().take(room));
@@ -72,7 +92,13 @@ impl Losses {
 
     /// Whether everything was there, and sound.
     pub fn is_none(&self) -> bool {
-        self.blocks == 0 && self.worst.is_none_or(|worst| worst == Quality::Good)
+        self.gone.is_empty() && self.worst.is_none_or(|worst| worst == Quality::Good)
+    }
+}
+
+fn note(addresses: &mut FxHashSet<u64>, at: u64) {
+    if addresses.len() < MOST_BLOCKS {
+        addresses.insert(at);
     }
 }
 
@@ -180,7 +206,7 @@ impl Walk<'_> {
         let Some(block) = self.wreck.block(expect).filter(|block| block.fits(&expect.window)) else {
             return self.stand_in(expect, visit);
         };
-        self.losses.meet(block.quality);
+        self.losses.meet(expect.at, block.quality);
         if block.node.is_leaf() {
             return self.show(&block, &expect.window, block.quality, visit);
         }
@@ -209,19 +235,20 @@ impl Walk<'_> {
     fn stand_in(&mut self, expect: &Expect, visit: &mut Visit<'_>) -> ControlFlow<()> {
         let segments = self.wreck.stand_ins(expect);
         if expect.at.0 != 0 {
-            self.losses.lose(&expect.window);
+            self.losses.lose(expect.at.0, &expect.window);
         }
         let first = segments.partition_point(|one| one.range.end.is_some_and(|end| end <= self.wanted.from));
-        for Segment { range, found } in segments[first..].iter() {
+        for Segment { range, found, is_confirmed } in segments[first..].iter() {
             if self.wanted.end.is_some_and(|end| end <= range.from) {
                 break;
             }
+            let quality = if *is_confirmed { Quality::Confirmed } else { Quality::StandIn };
             match self.wreck.found_block(found) {
                 Some(block) => {
-                    self.losses.meet(Quality::StandIn);
-                    self.show(&block, range, Quality::StandIn, visit)?;
+                    self.losses.meet(Logical(found.logical), quality);
+                    self.show(&block, range, quality, visit)?;
                 }
-                None => self.losses.lose(range),
+                None => self.losses.lose(found.logical, range),
             }
         }
         ControlFlow::Continue(())
@@ -229,9 +256,9 @@ impl Walk<'_> {
 
     fn blocks(&mut self, expect: &Expect, visit: &mut dyn FnMut(&Block, &Expect) -> bool) {
         let Some(block) = self.wreck.block(expect).filter(|block| block.fits(&expect.window)) else {
-            return self.losses.lose(&expect.window);
+            return self.losses.lose(expect.at.0, &expect.window);
         };
-        self.losses.meet(block.quality);
+        self.losses.meet(expect.at, block.quality);
         if visit(&block, expect) && !block.node.is_leaf() {
             for child in children(&block.node, expect) {
                 self.blocks(&child, visit);

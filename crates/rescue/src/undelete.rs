@@ -120,8 +120,12 @@ fn older_trees(wreck: &Wreck, roots: &Roots) -> Vec<(TreeId, Root, Option<Root>)
         roots
             .trees
             .get(&tree)
+            .filter(|current| !current.is_deleted())
             .is_some_and(|current| current.root.at == root.at && current.root.generation == root.generation)
     };
+    // Subvolumes that have just been deleted, and not dropped yet.
+    let deleted = roots.subvolumes().filter(|(_, root)| root.is_deleted());
+    older.extend(deleted.map(|(tree, own)| (*tree, own.root, roots.checksums())));
     for (root, source) in root_trees(wreck) {
         let then = Roots::of(wreck, root, source);
         let checksums = then.checksums().or(roots.checksums());
@@ -174,7 +178,8 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn of(wreck: &'a Wreck, roots: &Roots, tree: TreeId) -> Search<'a> {
-        let current = roots.trees.get(&tree).map(|root| Tree::new(wreck, root.root));
+        let current = roots.trees.get(&tree).filter(|root| !root.is_deleted());
+        let current = current.map(|root| Tree::new(wreck, root.root));
         let mut known = FxHashSet::default();
         if let Some(current) = current {
             current.blocks(&mut |block, _| known.insert((block.node.at().0, block.node.generation().0)));
@@ -256,7 +261,8 @@ impl<'a> Search<'a> {
             }
             Ok(())
         });
-        let outcome = outcome.unwrap_or_default();
+        let mut outcome = outcome.unwrap_or_default();
+        outcome.doubts = outcome.doubts.expecting_older();
         let kind = content_kind(&head);
         if wanted.content.as_ref().is_some_and(|wanted| !wanted.eq_ignore_ascii_case(kind)) {
             return None;

@@ -10,11 +10,12 @@ use crate::index::{Found, Index, Segment};
 use crate::roots::{Roots, Source};
 use crate::superblocks::{self, SuperblockCopy};
 use crate::tree::{Root, Tree};
+use crate::trust::Trust;
 use crate::{Result, error};
 use butterfs_device::{BlockDevice, ReadOnlyDevice};
 use butterfs_ondisk::chunk::ChunkLimits;
 use butterfs_ondisk::features::{compat_ro, describe, incompat};
-use butterfs_ondisk::items::DevItem;
+use butterfs_ondisk::items::{DevExtent, DevItem, ExtentItem, InlineRef, TreeBlockInfo, extent_flags};
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical, TreeId};
 use butterfs_tree::BlockIdentity;
@@ -23,6 +24,7 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use zerocopy::FromBytes;
 
 /// How to open a wreck.
 #[derive(Debug, Default)]
@@ -69,6 +71,8 @@ pub struct Wreck {
     index: Option<Index>,
     cache: Cache,
     stand_ins: Mutex<FxHashMap<(u64, u64, u64), Segments>>,
+    /// The extent tree of the last commit, where that is known.
+    extents: Mutex<Option<Root>>,
     /// Of snapshots, the subvolume that they were taken of, and when: they share its leaves.
     origins: Mutex<FxHashMap<TreeId, (TreeId, u64)>>,
     /// Sentences for the user about how it was opened.
@@ -104,6 +108,7 @@ impl Wreck {
             index: opening.index,
             cache: Cache::default(),
             stand_ins: Mutex::default(),
+            extents: Mutex::default(),
             origins: Mutex::default(),
             notes,
         };
@@ -204,7 +209,9 @@ impl Wreck {
         } else if let [None] = items[..] {
             items[0] = knowledge.device_items().next().copied();
         }
-        if is_whole != Some(true) {
+        // A chunk that lost its item is still known from its device extents.
+        let is_complete = is_whole == Some(true) && self.has_all_device_extents();
+        if !is_complete {
             self.use_chunks(&knowledge, &limits, &items);
             self.learn_trees(&mut knowledge, &limits);
             OF_CHUNKS.into_iter().for_each(|tree| self.learn_found(tree, &mut knowledge, &limits));
@@ -260,11 +267,29 @@ impl Wreck {
         below.fold(is_good, |all, child| self.learn_below(&child, knowledge, limits, origin) && all)
     }
 
-    /// Reads device extents and block groups of the last commit, as far as they can be read.
-    fn learn_trees(&self, knowledge: &mut Knowledge, limits: &ChunkLimits) {
+    /// Whether all device extents of the last commit, as far as they can be read, belong to chunks that are known.
+    fn has_all_device_extents(&self) -> bool {
+        let roots = self.roots_of_last_commit();
+        let Some(root) = roots.trees.get(&TreeId::DEV) else { return true };
+        let mut has_all = true;
+        Tree::new(self, root.root).scan(Key::MIN, Key::MAX, &mut |key, data, _| {
+            let extent = DevExtent::read_from_prefix(data).ok().filter(|_| key.kind == KeyType::DEV_EXTENT);
+            has_all &=
+                extent.is_none_or(|(extent, _)| self.chosen.map.get(Logical(extent.chunk_offset.get())).is_some());
+            if has_all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        has_all
+    }
+
+    fn roots_of_last_commit(&self) -> Roots {
         let (at, level, generation) = self.superblock.tree_root();
         let root = Root { tree: TreeId::ROOT, at: at.0, level: Some(level.0), generation: Some(generation.0) };
-        let roots = Roots::of(self, root, Source::Current);
+        Roots::of(self, root, Source::Current)
+    }
+
+    /// Reads device extents and block groups of the last commit, as far as they can be read.
+    fn learn_trees(&self, knowledge: &mut Knowledge, limits: &ChunkLimits) {
+        let roots = self.roots_of_last_commit();
         for tree in OF_CHUNKS.into_iter().filter_map(|tree| roots.trees.get(&tree)) {
             let of_tree = tree.root.generation.unwrap_or_default();
             Tree::new(self, tree.root).scan(Key::MIN, Key::MAX, &mut |key, data, _| {
@@ -382,17 +407,70 @@ impl Wreck {
         writers
     }
 
+    /// Remembers the extent tree of the last commit: it confirms leaves that stand for lost ones.
+    pub(crate) fn note_extents(&self, extents: Root) {
+        *self.extents.lock() = Some(extents);
+        self.stand_ins.lock().clear();
+    }
+
     /// Leaves that a scan has found and that stand for what a lost block had.
     pub(crate) fn stand_ins(&self, want: &Expect) -> Segments {
         let Some(index) = &self.index else { return Segments::default() };
         let identity = (want.tree.0, want.at.0, want.generation.unwrap_or(u64::MAX));
+        if let Some(known) = self.stand_ins.lock().get(&identity) {
+            return Arc::clone(known);
+        }
+        // Without the lock: the extent tree may have lost blocks too.
+        let extents = self.extents.lock().filter(|_| want.tree.is_subvolume());
+        let is_confirmed = |found: &Found| extents.is_some_and(|extents| self.is_in_use(extents, want.tree, found));
+        let made = Arc::new(index.segments(&self.writers(want), &want.window, &is_confirmed));
         let mut known = self.stand_ins.lock();
         if known.len() > MOST_STAND_INS {
             known.clear();
         }
-        let make = || Arc::new(index.segments(&self.writers(want), &want.window));
-        Arc::clone(known.entry(identity).or_insert_with(make))
+        known.insert(identity, Arc::clone(&made));
+        made
     }
+
+    /// Whether an extent tree has this block, of this generation, for this tree.
+    fn is_in_use(&self, extents: Root, tree: TreeId, found: &Found) -> bool {
+        let key = |kind, offset| Key::new(found.logical, kind, offset);
+        let (mut is_there, mut is_of_tree) = (false, false);
+        let (first, last) = (key(KeyType::EXTENT_ITEM, 0), key(KeyType::TREE_BLOCK_REF, u64::MAX));
+        Tree::new(self, extents).scan(first, last, &mut |key, data, quality| {
+            if quality.trust() != Trust::Proved {
+                return ControlFlow::Break(());
+            }
+            match key.kind {
+                KeyType::TREE_BLOCK_REF => is_of_tree |= key.offset == tree.0,
+                KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM => {
+                    let (generation, own) = tree_block(key, data).unwrap_or_default();
+                    is_there |= generation == found.generation;
+                    is_of_tree |= own.contains(&tree.0);
+                }
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        });
+        is_there && is_of_tree
+    }
+}
+
+/// The generation of a tree block and the trees that it belongs to, by its extent item.
+fn tree_block(key: Key, data: &[u8]) -> Option<(u64, Vec<u64>)> {
+    let (item, mut rest) = ExtentItem::read_from_prefix(data).ok()?;
+    if key.kind == KeyType::EXTENT_ITEM {
+        (_, rest) = TreeBlockInfo::read_from_prefix(rest).ok()?;
+    }
+    let is_block = item.flags.get() & extent_flags::TREE_BLOCK != 0;
+    let mut trees = Vec::new();
+    while let Ok((reference, more)) = InlineRef::read_from_prefix(rest) {
+        if reference.kind == KeyType::TREE_BLOCK_REF.0 {
+            trees.push(reference.offset.get());
+        }
+        rest = more;
+    }
+    is_block.then_some((item.generation.get(), trees))
 }
 
 /// Trees that say where chunks are, beside the chunk tree.

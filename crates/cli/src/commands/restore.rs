@@ -13,9 +13,9 @@ use crate::error::{CliError, FAILED};
 use crate::output::{Format, json};
 use crate::report;
 use butterfs_ondisk::TreeId;
-use butterfs_rescue::restore::{Restorer, Selection, Summary, Wanted};
+use butterfs_rescue::restore::{Event, Restorer, Selection, Summary, Wanted};
 use butterfs_rescue::roots::{Roots, Source as RootSource, root_trees};
-use butterfs_rescue::sink::{Directory, Image, Sink, Tar};
+use butterfs_rescue::sink::{Directory, Image, Shared, Sink, Tar};
 use butterfs_rescue::tree::{Root, Tree};
 use butterfs_rescue::undelete::{self, Deleted};
 use butterfs_rescue::{Wreck, restore::ROOT_DIRECTORY};
@@ -23,14 +23,15 @@ use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use telling::Teller;
 
-const EXIT_CODES: &str = "Exit codes: 0 everything was restored, 1 failure or something is missing, \
-                          2 the command line makes no sense";
+const EXIT_CODES: &str = "Exit codes: 0 everything was restored as the last commit had it, 1 failure, or something is \
+                          missing, doubtful or of an older state, 2 the command line makes no sense";
 
 /// Restore files from a filesystem that does not mount. Nothing is written to its devices.
 ///
-/// Files that fit their checksums are told apart from those that do not: the last line counts both, and each
-/// damaged file is named. Without -x, -m and -S extended attributes, owners and times, and symbolic links are left out,
-/// as btrfs restore does; --all takes everything.
+/// Files that fit their checksums are told apart from those that do not: the last line counts both, and each file
+/// that is damaged, comes from a damaged or older tree block, or is partly guessed is named with the reason. Without
+/// -x, -m and -S extended attributes, owners and times, and symbolic links are left out, as btrfs restore does; --all
+/// takes everything.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Args {
@@ -93,7 +94,7 @@ pub struct Args {
     super_copy: Option<u64>,
     #[command(flatten)]
     source: Source,
-    /// Leave out files of which something is damaged or missing
+    /// Leave out files and links of which something is damaged, missing, doubtful or of an older state
     #[arg(long)]
     whole: bool,
     /// Restore at most so many bytes
@@ -142,9 +143,10 @@ impl Run for Args {
             return self.undelete(&wreck, &roots, target, format, out);
         }
         let (tree, top) = self.begin(&wreck, &roots)?;
-        let restore = |restorer: Restorer<'_>| restorer.run(tree, top);
-        let summary = self.restore(&wreck, &roots, target, format, out, restore)?;
-        self.conclude(&summary, format, out)
+        let mut summary = self.restore(&wreck, target, format, out, |sink, tell| {
+            self.restore_once((&wreck, &roots), sink, tell, |restorer| restorer.run(tree, top))
+        })?;
+        self.conclude(&mut summary, format, out)
     }
 }
 
@@ -190,14 +192,15 @@ impl Args {
     }
 
     fn named_roots(&self, wreck: &Wreck) -> Result<Roots, CliError> {
-        let Some((root, source)) = self.root_tree(wreck)? else { return Ok(Roots::assemble(wreck)) };
+        let Some((root, _)) = self.root_tree(wreck)? else { return Ok(Roots::assemble(wreck)) };
         if !Tree::new(wreck, root).has_root() {
             return Err(CliError::failed(format!("there is no root tree at {}", root.at)));
         }
         if let Some(generation) = root.generation.filter(|_| self.generation.is_some()) {
             report::warn(&format!("restoring generation {generation}"));
         }
-        Ok(Roots::of(wreck, root, source))
+        // The state that is asked for is no older one than is wanted.
+        Ok(Roots::of(wreck, root, RootSource::Asked))
     }
 
     /// The subvolume and the directory to begin with.
@@ -207,13 +210,10 @@ impl Args {
         let Some(root) = roots.trees.get(&tree) else {
             return Err(CliError::failed(format!("failed to read root {tree}: No such file or directory")));
         };
-        if root.source != RootSource::Current && self.fs_location.is_none() && root.source != RootSource::Asked {
-            let generation =
-                root.root.generation.map_or(String::new(), |generation| format!(", generation {generation}"));
-            report::warn(&format!("the root of tree {tree} is that of {}{generation}", root.source));
-        }
         let view = Tree::new(wreck, root.root);
-        if !view.has_root() && root.root.at != 0 && wreck.index().is_none() {
+        // Other subvolumes may be sound.
+        let has_others = self.all && tree == TreeId::FS && roots.subvolumes().count() > 1;
+        if !view.has_root() && root.root.at != 0 && wreck.index().is_none() && !has_others {
             return Err(CliError::failed(format!("the root of tree {tree} at {} cannot be read", root.root.at)).hint(
                 "'butterfs rescue scan DEVICE --map FILE' finds what is left of it, and '--map FILE' uses that",
             ));
@@ -277,14 +277,14 @@ impl Args {
         self.tar.as_ref().is_some_and(|path| path.as_os_str() == "-")
     }
 
+    /// Opens the target and has `run` restore into it, once or several times.
     fn restore(
         &self,
         wreck: &Wreck,
-        roots: &Roots,
         target: Option<PathBuf>,
         format: Format,
         out: &mut dyn Write,
-        run: impl FnOnce(Restorer<'_>) -> std::io::Result<Summary>,
+        run: impl FnOnce(&mut dyn Sink, &mut dyn FnMut(Event<'_>)) -> Result<Summary, CliError>,
     ) -> Result<Summary, CliError> {
         let to_stdout = self.is_to_stdout();
         let mut stream: Option<Box<dyn Write>> = match &self.tar {
@@ -304,25 +304,42 @@ impl Args {
             true => Box::new(Tar::new(std::io::sink())),
             false => self.sink(wreck, target.as_ref(), &mut stream)?,
         };
-        let mut tell = |event: butterfs_rescue::restore::Event<'_>| teller.tell(&event);
-        let restorer = Restorer::new(wreck, roots, self.wanted(), self.selection()?, &mut *sink, &mut tell);
-        let ran = run(restorer);
+        let ran = run(&mut *sink, &mut |event| teller.tell(&event));
+        let finished = sink.finish();
+        sink.complaints().iter().for_each(|sentence| report::warn(sentence));
         teller.end()?;
-        ran.map_err(|error| CliError::failed(error.to_string()))
+        let summary = ran?;
+        finished.map_err(failed)?;
+        Ok(summary)
+    }
+
+    /// Restores from one state.
+    fn restore_once(
+        &self,
+        (wreck, roots): (&Wreck, &Roots),
+        sink: &mut dyn Sink,
+        tell: &mut dyn FnMut(Event<'_>),
+        run: impl FnOnce(Restorer<'_>) -> std::io::Result<Summary>,
+    ) -> Result<Summary, CliError> {
+        let mut sink = Shared(sink);
+        run(Restorer::new(wreck, roots, self.wanted(), self.selection()?, &mut sink, tell)).map_err(failed)
     }
 
     /// Says what was restored, where that is not everything or somebody wants to know.
-    fn conclude(&self, summary: &Summary, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+    fn conclude(&self, summary: &mut Summary, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        summary.conclude();
         if format == Format::Json && !self.is_to_stdout() {
             json(out, "restore", summary)?;
         }
-        let is_incomplete = summary.partial + summary.lost + summary.failed + summary.lost_blocks > 0;
-        let is_wanted = self.all || self.verbose > 0 || is_incomplete || self.deleted;
+        let is_wanted = self.all || self.verbose > 0 || !summary.complete || self.deleted;
         if format == Format::Text && is_wanted {
             report::line(&telling::summary(summary));
         }
+        if !summary.older_states.is_empty() && !self.source.has_map() {
+            report::line("'butterfs rescue scan DEVICE --map FILE' finds newer states, and '--map FILE' uses them");
+        }
         out.flush()?;
-        if is_incomplete { Err(CliError::Reported { code: FAILED }) } else { Ok(()) }
+        if summary.complete { Ok(()) } else { Err(CliError::Reported { code: FAILED }) }
     }
 
     fn undelete(
@@ -342,14 +359,20 @@ impl Args {
         if target.is_none() && self.tar.is_none() && self.image.is_none() {
             return telling::deleted(&found, format, out);
         }
-        let mut total = Summary::default();
-        for group in undelete::groups(&found) {
-            let inodes: Vec<u64> = group.iter().map(|one: &&Deleted| one.ino).collect();
-            let (moment, tree) = (undelete::moment(roots, group[0]), group[0].tree);
-            let run = |restorer: Restorer<'_>| restorer.run_inodes(tree, &inodes);
-            let summary = self.restore(wreck, &moment, target.clone(), format, out, run)?;
-            total.add(&summary);
-        }
-        self.conclude(&total, format, out)
+        let mut total = self.restore(wreck, target, format, out, |sink, tell| {
+            let mut total = Summary::default();
+            for group in undelete::groups(&found) {
+                let inodes: Vec<u64> = group.iter().map(|one: &&Deleted| one.ino).collect();
+                let (moment, tree) = (undelete::moment(roots, group[0]), group[0].tree);
+                let run = |restorer: Restorer<'_>| restorer.run_inodes(tree, &inodes);
+                total.add(&self.restore_once((wreck, &moment), sink, tell, run)?);
+            }
+            Ok(total)
+        })?;
+        self.conclude(&mut total, format, out)
     }
+}
+
+fn failed(error: std::io::Error) -> CliError {
+    CliError::failed(error.to_string())
 }

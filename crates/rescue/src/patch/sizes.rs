@@ -44,7 +44,7 @@ pub fn plan(wreck: &Wreck) -> Result<Plan> {
         }
         ControlFlow::Continue(())
     });
-    if losses.blocks > 0 {
+    if losses.blocks() > 0 {
         return error("the chunk tree cannot be read whole; 'butterfs rescue chunk-recover' comes first");
     }
     for (id, _, new) in &plan.devices {

@@ -1,10 +1,11 @@
 //! Inodes that no directory leads to any more: each goes to the path that its own references name, as far as they lead
 //! to the top; else to `lost+found`, with what else was in its directory.
 
-use super::{ROOT_DIRECTORY, Restorer};
+use super::{Event, ROOT_DIRECTORY, Restorer};
 use crate::sink::{Made, safe_name};
-use crate::subvolume::{self, DIRECTORY, TYPE_MASK};
-use butterfs_ondisk::items::{InodeItem, dir_type};
+use crate::subvolume::{self, DIRECTORY};
+use crate::trust::Trust;
+use butterfs_ondisk::items::InodeItem;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use std::io;
 use std::ops::ControlFlow;
@@ -14,19 +15,25 @@ use zerocopy::FromBytes;
 const DEEPEST: usize = 512;
 
 impl Restorer<'_> {
-    /// Restores orphans of all subvolumes that were gone into and where something was lost.
-    pub(super) fn restore_orphans(&mut self) -> io::Result<()> {
+    /// Restores what nothing has led to: inodes of all subvolumes that were gone into, then subvolumes inside of `top`,
+    /// until nothing more comes.
+    pub(super) fn restore_unreached(&mut self, top: TreeId) -> io::Result<()> {
         let mut at = 0;
-        // Orphaned directories may lead to more subvolumes.
-        while at < self.places.len() {
-            let tree = self.places[at].0;
-            if self.losses.contains_key(&tree) {
-                let inodes = self.unvisited(tree);
-                self.restore_inodes(tree, &inodes)?;
+        loop {
+            // Directories without a name may lead to more subvolumes.
+            while at < self.places.len() {
+                let tree = self.places[at].0;
+                // What the selection has passed over was not looked at.
+                if self.selection.is_everything() || self.losses.contains_key(&tree) {
+                    let inodes = self.unvisited(tree);
+                    self.restore_inodes(tree, &inodes)?;
+                }
+                at += 1;
             }
-            at += 1;
+            if !self.restore_subvolumes(top)? {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// The numbers of inodes of which anything is there, that have a name or an item, and that were not visited.
@@ -78,38 +85,38 @@ impl Restorer<'_> {
     }
 
     fn restore_orphan(&mut self, id: TreeId, ino: u64) -> io::Result<()> {
-        let Some(tree) = self.tree(id) else { return Ok(()) };
-        let inode = subvolume::inode(&tree, ino);
-        let is_directory = match inode.item {
-            Some(item) => item.mode.get() & TYPE_MASK == DIRECTORY,
-            None => {
-                tree.first(Key::new(ino, KeyType::DIR_ITEM, 0), Key::new(ino, KeyType::DIR_INDEX, u64::MAX)).is_some()
-            }
-        };
-        if inode.item.is_none() && !is_directory && !super::has_content(&tree, ino) {
+        let Some(mut thing) = self.thing(id, ino, None) else { return Ok(()) };
+        if thing.is_only_a_name {
             return Ok(());
         }
-        let place = self.places.iter().find(|(tree, _)| *tree == id).map(|(_, path)| path.clone()).unwrap_or_default();
-        let path = self.path_by_references(id, ino, &inode, &place);
+        let place = self.place_of(id).cloned().unwrap_or_default();
+        let path = self.path_by_references(id, ino, &thing.inode, &place);
         if !self.selection.takes(&path) {
             return Ok(());
         }
         self.make_way(&path)?;
-        self.summary.orphans += 1;
-        if is_directory {
+        if !self.expects_older {
+            self.summary.orphans += 1;
+            (self.tell)(Event::Unreached(&path));
+        }
+        if thing.inode.names.is_empty() {
+            thing.doubts.name = Trust::Guessed;
+        }
+        if thing.is_directory() {
             return self.walk(id, ino, &mut path.clone(), false);
         }
-        let kind = dir_type::REG_FILE;
-        if self.inode(id, ino, kind, &path)? == Some(Made::Kept) {
+        if self.inode(id, thing, &path)? == Some(Made::Kept) {
             let aside = lost_path(&place, ino, path.last().map(Vec::as_slice).unwrap_or_default());
             self.make_way(&aside)?;
-            self.inode(id, ino, kind, &aside)?;
+            if let Some(thing) = self.thing(id, ino, None) {
+                self.inode(id, thing, &aside)?;
+            }
         }
         Ok(())
     }
 
     /// Makes the directories above a path, as far as they are missing.
-    fn make_way(&mut self, path: &[Vec<u8>]) -> io::Result<()> {
+    pub(super) fn make_way(&mut self, path: &[Vec<u8>]) -> io::Result<()> {
         let attributes = crate::sink::Attributes { mode: DIRECTORY | 0o700, ..Default::default() };
         if self.wanted.dry_run {
             return Ok(());
@@ -123,7 +130,13 @@ impl Restorer<'_> {
         Ok(())
     }
 
-    fn path_by_references(&self, id: TreeId, ino: u64, inode: &subvolume::Inode, place: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    pub(super) fn path_by_references(
+        &self,
+        id: TreeId,
+        ino: u64,
+        inode: &subvolume::Inode,
+        place: &[Vec<u8>],
+    ) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         let (mut at, mut references) = (ino, inode.names.clone());
         while names.len() < DEEPEST {

@@ -12,21 +12,25 @@
 mod bits;
 mod lost;
 mod selection;
+mod subvolumes;
+mod summary;
+mod thing;
 
 pub use selection::Selection;
+pub use summary::{Event, Finding, OlderState, Summary};
 
 use crate::data::{Content, Grade, Outcome, Reader};
-use crate::roots::Roots;
-use crate::sink::{Attributes, Incoming, Made, Moment, Path, Sink, safe_name, shown};
-use crate::subvolume::{self, DIRECTORY, Entry, Inode, REGULAR, SYMLINK, TYPE_MASK, Target};
+use crate::roots::{Roots, Source};
+use crate::sink::{Attributes, Incoming, Made, Path, Sink, safe_name, shown};
+use crate::subvolume::{self, Entry, REGULAR, SYMLINK, TYPE_MASK, Target};
 use crate::tree::{Losses, Tree};
+use crate::trust::Doubts;
 use crate::wreck::Wreck;
 use bits::Bits;
-use butterfs_fs::inode::attr::device_numbers;
-use butterfs_ondisk::items::{InodeItem, Timespec, dir_type};
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use rustc_hash::FxHashMap;
 use std::io;
+use thing::Thing;
 
 /// Which parts of the files are restored, and how.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,89 +51,12 @@ pub struct Wanted {
     pub orphans: bool,
     /// Errors of the target end nothing.
     pub ignore_errors: bool,
-    /// Files of which some content is damaged or missing are left out.
+    /// Only things that are certainly whole are restored, see [`Grade::Unverified`]; directories always are.
     pub whole_files_only: bool,
     /// Nothing is restored, only told; contents are not read.
     pub dry_run: bool,
     /// So many bytes of content are restored at most.
     pub most_bytes: Option<u64>,
-}
-
-/// Something that a run has come to.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// It is being restored.
-    Restoring(&'a Path),
-    /// A directory has been looked through.
-    Searched(&'a Path),
-    /// Something has its name already, and stays.
-    Kept(&'a Path),
-    /// A snapshot is left out.
-    SkippedSnapshot(&'a [u8]),
-    /// A file has been restored, or left out because only whole ones are wanted.
-    File(&'a Path, &'a Outcome, bool),
-    /// A name that leads elsewhere was replaced.
-    Renamed(&'a Path, &'a [u8]),
-    /// Something could not be made.
-    Failed(&'a Path, &'a io::Error),
-    /// A sentence about something that went wrong beside the content.
-    Complaint(&'a str),
-}
-
-/// The counters of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Summary {
-    /// Regular files.
-    pub files: u64,
-    /// Bytes of their contents.
-    pub bytes: u64,
-    /// Of the files, those whose content fits its checksums.
-    pub verified: u64,
-    /// Those for whose content there are no checksums, or not for all of it.
-    pub unverified: u64,
-    /// Those of whose content something is damaged or missing.
-    pub partial: u64,
-    /// Those of whose content nothing is left.
-    pub lost: u64,
-    /// Directories.
-    pub directories: u64,
-    /// Symbolic links.
-    pub symlinks: u64,
-    /// Devices, FIFOs, sockets.
-    pub special: u64,
-    /// Other names of files.
-    pub links: u64,
-    /// Things whose name something had already.
-    pub kept: u64,
-    /// Things that no directory led to.
-    pub orphans: u64,
-    /// Things that could not be made.
-    pub failed: u64,
-    /// Tree blocks that could not be read.
-    pub lost_blocks: u64,
-}
-
-impl Summary {
-    /// Takes in what another run has restored.
-    pub fn add(&mut self, other: &Summary) {
-        let pairs = [
-            (&mut self.files, other.files),
-            (&mut self.bytes, other.bytes),
-            (&mut self.verified, other.verified),
-            (&mut self.unverified, other.unverified),
-            (&mut self.partial, other.partial),
-            (&mut self.lost, other.lost),
-            (&mut self.directories, other.directories),
-            (&mut self.symlinks, other.symlinks),
-            (&mut self.special, other.special),
-            (&mut self.links, other.links),
-            (&mut self.kept, other.kept),
-            (&mut self.orphans, other.orphans),
-            (&mut self.failed, other.failed),
-            (&mut self.lost_blocks, other.lost_blocks),
-        ];
-        pairs.into_iter().for_each(|(own, more)| *own += more);
-    }
 }
 
 /// Restores from one state of a filesystem into one sink.
@@ -148,6 +75,8 @@ pub struct Restorer<'a> {
     places: Vec<(TreeId, Vec<Vec<u8>>)>,
     /// Directories that were made for orphans.
     made: std::collections::HashSet<Vec<Vec<u8>>>,
+    /// An older state is what is wanted.
+    expects_older: bool,
     summary: Summary,
 }
 
@@ -172,8 +101,22 @@ impl<'a> Restorer<'a> {
         sink: &'a mut dyn Sink,
         tell: &'a mut dyn FnMut(Event<'_>),
     ) -> Restorer<'a> {
-        let (reader, visited, links, losses, places, made, summary) = Default::default();
-        Restorer { wreck, roots, wanted, selection, sink, tell, reader, visited, links, losses, places, made, summary }
+        Restorer {
+            wreck,
+            roots,
+            wanted,
+            selection,
+            sink,
+            tell,
+            reader: None,
+            visited: FxHashMap::default(),
+            links: FxHashMap::default(),
+            losses: FxHashMap::default(),
+            places: Vec::new(),
+            made: Default::default(),
+            expects_older: false,
+            summary: Summary::default(),
+        }
     }
 
     /// Restores what lies below a directory of a subvolume.
@@ -181,23 +124,28 @@ impl<'a> Restorer<'a> {
         let mut path = Vec::new();
         self.walk(tree, top, &mut path, true)?;
         if self.wanted.orphans && top == ROOT_DIRECTORY {
-            self.restore_orphans()?;
+            self.restore_unreached(tree)?;
         }
         self.finish()
     }
 
-    /// Restores single inodes of a subvolume, each at the path that its references name.
+    /// Restores single inodes of a subvolume's older state, each at the path that its references name.
     pub fn run_inodes(mut self, tree: TreeId, inodes: &[u64]) -> io::Result<Summary> {
+        self.expects_older = true;
         self.places.push((tree, Vec::new()));
         self.restore_inodes(tree, inodes)?;
         self.finish()
     }
 
     fn finish(mut self) -> io::Result<Summary> {
-        self.summary.lost_blocks = self.losses.values().map(|losses| losses.blocks).sum();
+        let mut losses = self.roots.losses.clone();
+        self.losses.values().for_each(|of_tree| losses.add(of_tree.clone()));
+        self.summary.lost_blocks = losses.blocks();
+        self.summary.salvaged_blocks = if self.expects_older { 0 } else { losses.salvaged() };
         self.pass_complaints();
         self.sink.finish()?;
         self.pass_complaints();
+        self.summary.conclude();
         Ok(self.summary)
     }
 
@@ -214,13 +162,20 @@ impl<'a> Restorer<'a> {
     fn reader(&mut self, id: TreeId) -> Option<&mut Reader<'a>> {
         if self.reader.as_ref().is_none_or(|(known, _)| *known != id) {
             let checksums = self.roots.checksums().map(|root| Tree::new(self.wreck, root));
-            self.reader = Some((id, Reader::new(self.tree(id)?, checksums)));
+            let is_current = |id| self.roots.trees.get(&id).is_some_and(|root| root.source == Source::Current);
+            let are_of_one_commit = is_current(id) && is_current(TreeId::EXTENT) && !self.expects_older;
+            let extents = self.tree(TreeId::EXTENT).filter(|_| are_of_one_commit);
+            self.reader = Some((id, Reader::new(self.tree(id)?, checksums).with_extents(extents)));
         }
         self.reader.as_mut().map(|(_, reader)| reader)
     }
 
     fn visit(&mut self, tree: TreeId, ino: u64) -> bool {
         self.visited.entry(tree).or_default().insert(ino)
+    }
+
+    fn is_visited(&self, tree: TreeId, ino: u64) -> bool {
+        self.visited.get(&tree).is_some_and(|visited| visited.contains(ino))
     }
 
     fn lose(&mut self, tree: TreeId, losses: Losses) {
@@ -233,7 +188,8 @@ impl<'a> Restorer<'a> {
     /// wanted.
     fn walk(&mut self, tree: TreeId, ino: u64, path: &mut Vec<Vec<u8>>, is_top: bool) -> io::Result<()> {
         let mut stack = Vec::new();
-        self.open(tree, ino, path, is_top, &mut stack)?;
+        let Some(thing) = self.directory(tree, ino) else { return Ok(()) };
+        self.open(tree, thing, path, is_top, &mut stack)?;
         while let Some(frame) = stack.last_mut() {
             path.truncate(frame.path_len);
             let (parent, entry) = ((frame.tree, frame.ino), frame.entries.next());
@@ -253,19 +209,25 @@ impl<'a> Restorer<'a> {
     }
 
     /// Goes into a directory, unless it was visited before.
-    fn open(&mut self, id: TreeId, ino: u64, path: &[Vec<u8>], is_top: bool, stack: &mut Vec<Frame>) -> io::Result<()> {
-        let Some(tree) = self.tree(id) else { return Ok(()) };
+    fn open(
+        &mut self,
+        id: TreeId,
+        thing: Thing,
+        path: &[Vec<u8>],
+        is_top: bool,
+        stack: &mut Vec<Frame>,
+    ) -> io::Result<()> {
+        let (Some(tree), ino) = (self.tree(id), thing.ino) else { return Ok(()) };
         if !self.visit(id, ino) {
             return Ok(());
         }
         if ino == ROOT_DIRECTORY {
-            self.places.push((id, path.to_vec()));
+            self.arrive(id, path);
         }
-        let inode = subvolume::inode(&tree, ino);
         let (entries, losses) = subvolume::entries(&tree, ino);
         self.lose(id, losses);
-        self.lose_inode(id, &inode);
-        let attributes = self.attributes(&inode, DIRECTORY | 0o700);
+        self.lose(id, thing.inode.losses.clone());
+        let attributes = thing.attributes;
         let is_made = self.selection.takes_inside(path);
         if is_made && !self.wanted.dry_run {
             let made = self.sink.directory(path, &attributes);
@@ -273,14 +235,46 @@ impl<'a> Restorer<'a> {
                 return Ok(());
             }
         }
+        if is_made {
+            self.doubt(path, &thing.doubts, true);
+        }
         self.summary.directories += u64::from(is_made && !is_top);
         stack.push(Frame { tree: id, ino, path_len: path.len(), entries: entries.into_iter(), attributes, is_made });
         Ok(())
     }
 
-    fn lose_inode(&mut self, tree: TreeId, inode: &Inode) {
-        let worst = inode.quality;
-        self.lose(tree, Losses { blocks: inode.lost_blocks, ranges: Vec::new(), worst });
+    /// Remembers where a subvolume is, and tells if its state is not that of the last commit.
+    fn arrive(&mut self, id: TreeId, path: &[Vec<u8>]) {
+        self.places.push((id, path.to_vec()));
+        let Some(root) = self.roots.trees.get(&id) else { return };
+        if self.expects_older || matches!(root.source, Source::Current | Source::Asked) {
+            return;
+        }
+        let state = OlderState {
+            tree: id.0,
+            path: shown(path),
+            generation: root.root.generation,
+            named_by: root.source.to_string(),
+        };
+        (self.tell)(Event::Older(&state));
+        self.summary.older_states.push(state);
+    }
+
+    /// Counts and tells that something that is no regular file may not be what it was.
+    fn doubt(&mut self, path: &Path, doubts: &Doubts, is_restored: bool) {
+        if doubts.is_none() {
+            return;
+        }
+        self.summary.doubtful_others += 1;
+        self.summary.find(path, Grade::Doubtful, doubts.reasons(), is_restored);
+        (self.tell)(Event::Doubted(path, doubts, is_restored));
+    }
+
+    /// Counts and tells that nothing could be restored at a path.
+    fn give_up(&mut self, path: &Path, reason: &str) {
+        self.summary.lost += 1;
+        self.summary.find(path, Grade::Lost, vec![reason.to_owned()], false);
+        (self.tell)(Event::Lost(path, reason));
     }
 
     fn entry(
@@ -302,38 +296,19 @@ impl<'a> Restorer<'a> {
             (self.tell)(Event::Renamed(path, &entry.name));
         }
         match entry.target {
-            Target::Subvolume(id) if !self.is_home(id, parent, &entry.name) => self.stub(path),
-            Target::Subvolume(id) => {
-                let Some(root) = self.roots.trees.get(&id) else { return Ok(()) };
-                if root.key_offset != 0 && !self.wanted.snapshots {
-                    (self.tell)(Event::SkippedSnapshot(&entry.name));
+            Target::Subvolume(id) => self.subvolume(id, parent, &entry, path, stack),
+            Target::Inode(ino) => {
+                if self.link(tree, ino, path)? {
                     return Ok(());
                 }
-                (self.tell)(Event::Restoring(path));
-                self.open(id, ROOT_DIRECTORY, path, false, stack)
+                let Some(thing) = self.thing(tree, ino, Some((parent.1, &entry))) else { return Ok(()) };
+                if thing.is_directory() {
+                    (self.tell)(Event::Restoring(path));
+                    return self.open(tree, thing, path, false, stack);
+                }
+                self.inode(tree, thing, path).map(drop)
             }
-            Target::Inode(ino) if entry.kind == dir_type::DIR => {
-                (self.tell)(Event::Restoring(path));
-                self.open(tree, ino, path, false, stack)
-            }
-            Target::Inode(ino) => self.inode(tree, ino, entry.kind, path).map(drop),
         }
-    }
-
-    /// Whether a subvolume is here. In a snapshot, entries of subvolumes are empty directories.
-    fn is_home(&self, id: TreeId, parent: (TreeId, u64), name: &[u8]) -> bool {
-        let home = self.roots.names.get(&id);
-        home.is_none_or(|(tree, directory, known)| (*tree, *directory) == parent && known == name)
-    }
-
-    fn stub(&mut self, path: &Path) -> io::Result<()> {
-        let attributes = Attributes { mode: DIRECTORY | 0o755, ..Attributes::default() };
-        if !self.wanted.dry_run {
-            let made = self.sink.directory(path, &attributes).and_then(|()| self.sink.leave(path, &attributes));
-            self.note(path, made.map(|()| Made::Yes))?;
-        }
-        self.summary.directories += 1;
-        Ok(())
     }
 
     fn pass_over(&mut self, tree: TreeId, entry: &Entry) -> io::Result<()> {
@@ -343,51 +318,42 @@ impl<'a> Restorer<'a> {
         Ok(())
     }
 
+    /// Makes another name of a file that was made before; `false`: it was not.
+    fn link(&mut self, id: TreeId, ino: u64, path: &Path) -> io::Result<bool> {
+        let first = self.links.get(&(id, ino)).filter(|_| self.wanted.hard_links);
+        let Some(first) = first.cloned() else { return Ok(false) };
+        (self.tell)(Event::Restoring(path));
+        let made = if self.wanted.dry_run { Ok(Made::Yes) } else { self.sink.link(path, &first) };
+        let made = self.note(path, made)?;
+        self.summary.links += u64::from(made == Some(Made::Yes));
+        Ok(true)
+    }
+
     /// Restores what is no directory.
-    fn inode(&mut self, id: TreeId, ino: u64, kind: u8, path: &Path) -> io::Result<Option<Made>> {
+    fn inode(&mut self, id: TreeId, thing: Thing, path: &Path) -> io::Result<Option<Made>> {
         let Some(tree) = self.tree(id) else { return Ok(None) };
-        self.visit(id, ino);
-        if self.wanted.hard_links
-            && let Some(first) = self.links.get(&(id, ino)).cloned()
-        {
-            (self.tell)(Event::Restoring(path));
-            let made = if self.wanted.dry_run { Ok(Made::Yes) } else { self.sink.link(path, &first) };
-            let made = self.note(path, made)?;
-            self.summary.links += u64::from(made == Some(Made::Yes));
-            return Ok(made);
-        }
-        let inode = subvolume::inode(&tree, ino);
-        self.lose_inode(id, &inode);
-        if inode.item.is_none() && !has_content(&tree, ino) {
-            // A name is all that is left.
-            self.summary.lost += 1;
+        self.visit(id, thing.ino);
+        self.lose(id, thing.inode.losses.clone());
+        if thing.is_only_a_name {
+            self.give_up(path, "its name is all that is left");
             return Ok(None);
         }
-        let attributes = self.attributes(&inode, subvolume::mode_of(kind));
-        let has_links = inode.item.is_some_and(|item| item.nlink.get() > 1) || inode.names.len() > 1;
-        let made = match attributes.mode & TYPE_MASK {
-            REGULAR => self.file(id, ino, &inode, &attributes, path)?,
-            SYMLINK => self.symlink(&tree, ino, &attributes, path)?,
-            _ => self.special(&attributes, path)?,
+        let made = match thing.attributes.mode & TYPE_MASK {
+            REGULAR => self.file(id, &thing, path)?,
+            SYMLINK => self.symlink(&tree, &thing, path)?,
+            _ => self.special(&thing, path)?,
         };
-        if has_links && made == Some(Made::Yes) {
-            self.links.insert((id, ino), path.to_vec());
+        if thing.has_links() && made == Some(Made::Yes) {
+            self.links.insert((id, thing.ino), path.to_vec());
         }
         Ok(made)
     }
 
-    fn file(
-        &mut self,
-        id: TreeId,
-        ino: u64,
-        inode: &Inode,
-        attributes: &Attributes,
-        path: &Path,
-    ) -> io::Result<Option<Made>> {
-        let (wanted, most) = (self.wanted, self.wanted.most_bytes);
+    fn file(&mut self, id: TreeId, thing: &Thing, path: &Path) -> io::Result<Option<Made>> {
+        let (wanted, most, expects_older) = (self.wanted, self.wanted.most_bytes, self.expects_older);
         (self.tell)(Event::Restoring(path));
         let Some(reader) = self.reader(id) else { return Ok(None) };
-        let content = reader.content(ino, inode);
+        let content = reader.content(thing.ino, &thing.inode);
         if wanted.dry_run {
             self.summary.files += 1;
             self.summary.bytes = self.summary.bytes.saturating_add(content.size);
@@ -397,11 +363,17 @@ impl<'a> Restorer<'a> {
         if most.is_some_and(|most| self.summary.bytes.saturating_add(data) > most) {
             return Err(io::Error::other(format!("{}: more would be restored than was allowed", shown(path))));
         }
+        let sure = |mut outcome: Outcome| {
+            outcome.doubts = thing.doubts_with(outcome.doubts);
+            if expects_older {
+                outcome.doubts = outcome.doubts.expecting_older();
+            }
+            outcome
+        };
         if wanted.whole_files_only {
-            let outcome = self.judge(id, &content)?;
+            let outcome = sure(self.judge(id, &content)?);
             if outcome.grade() > Grade::Unverified {
-                self.count(&outcome);
-                (self.tell)(Event::File(path, &outcome, false));
+                self.count(path, &outcome, false);
                 return Ok(None);
             }
         }
@@ -412,13 +384,12 @@ impl<'a> Restorer<'a> {
             Ok(())
         };
         let incoming = Incoming { size: content.size, ranges: &content.ranges, fill: &mut fill };
-        let made = self.sink.file(path, attributes, incoming);
+        let made = self.sink.file(path, &thing.attributes, incoming);
         let made = self.note(path, made)?;
         if made == Some(Made::Yes) {
             self.summary.files += 1;
             self.summary.bytes = self.summary.bytes.saturating_add(data);
-            self.count(&outcome);
-            (self.tell)(Event::File(path, &outcome, true));
+            self.count(path, &sure(outcome), true);
             if content.reaches_beyond {
                 (self.tell)(Event::Complaint(&format!("{}: data lies behind the end of the file", shown(path))));
             }
@@ -434,40 +405,77 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    fn count(&mut self, outcome: &Outcome) {
-        let counter = match outcome.grade() {
+    fn count(&mut self, path: &Path, outcome: &Outcome, is_restored: bool) {
+        let grade = outcome.grade();
+        let counter = match grade {
             Grade::Verified => &mut self.summary.verified,
             Grade::Unverified => &mut self.summary.unverified,
+            Grade::Doubtful => &mut self.summary.doubtful,
             Grade::Partial => &mut self.summary.partial,
             Grade::Lost => &mut self.summary.lost,
         };
         *counter += 1;
+        let has_lost_checksums = outcome.checksums_lost > 0 && !self.expects_older;
+        self.summary.checksums_lost += u64::from(has_lost_checksums);
+        if grade > Grade::Unverified || has_lost_checksums {
+            self.summary.find(path, grade, outcome.reasons(), is_restored);
+        }
+        (self.tell)(Event::File(path, outcome, is_restored));
     }
 
-    fn symlink(&mut self, tree: &Tree<'a>, ino: u64, attributes: &Attributes, path: &Path) -> io::Result<Option<Made>> {
+    fn symlink(&mut self, tree: &Tree<'a>, thing: &Thing, path: &Path) -> io::Result<Option<Made>> {
         if !self.wanted.symlinks {
             return Ok(None);
         }
         (self.tell)(Event::Restoring(path));
-        let Some(target) = subvolume::link_target(tree, ino) else {
+        let Some((target, trust)) = subvolume::link_target(tree, thing.ino) else {
             let error = io::Error::other("nothing says where this symbolic link leads");
             return self.note(path, Err(error));
         };
-        let made = if self.wanted.dry_run { Ok(Made::Yes) } else { self.sink.symlink(path, attributes, &target) };
-        let made = self.note(path, made)?;
-        self.summary.symlinks += u64::from(made == Some(Made::Yes));
-        Ok(made)
+        let doubts = self.expected(thing.doubts_with(Doubts { content: trust, ..Doubts::default() }));
+        self.other(thing, doubts, path, &mut |sink| sink.symlink(path, &thing.attributes, &target))
     }
 
-    fn special(&mut self, attributes: &Attributes, path: &Path) -> io::Result<Option<Made>> {
+    fn special(&mut self, thing: &Thing, path: &Path) -> io::Result<Option<Made>> {
         if !self.wanted.special {
             return Ok(None);
         }
+        if !thing.may_be_special() {
+            self.give_up(path, "it may be a device, but the tree block that says so is damaged or lost");
+            return Ok(None);
+        }
         (self.tell)(Event::Restoring(path));
-        let made = if self.wanted.dry_run { Ok(Made::Yes) } else { self.sink.node(path, attributes) };
+        let doubts = self.expected(thing.doubts);
+        self.other(thing, doubts, path, &mut |sink| sink.node(path, &thing.attributes))
+    }
+
+    /// Makes a symbolic link or a special file.
+    fn other(
+        &mut self,
+        thing: &Thing,
+        doubts: Doubts,
+        path: &Path,
+        make: &mut dyn FnMut(&mut dyn Sink) -> io::Result<Made>,
+    ) -> io::Result<Option<Made>> {
+        if self.wanted.whole_files_only && !doubts.is_none() {
+            self.doubt(path, &doubts, false);
+            return Ok(None);
+        }
+        let made = if self.wanted.dry_run { Ok(Made::Yes) } else { make(&mut *self.sink) };
         let made = self.note(path, made)?;
-        self.summary.special += u64::from(made == Some(Made::Yes));
+        if made == Some(Made::Yes) {
+            match thing.attributes.mode & TYPE_MASK {
+                SYMLINK => self.summary.symlinks += 1,
+                _ => self.summary.special += 1,
+            }
+            self.doubt(path, &doubts, true);
+        }
         Ok(made)
+    }
+
+    /// Without the doubts that are none where an older state is wanted.
+    fn expected(&self, doubts: Doubts) -> Doubts {
+        if self.expects_older { doubts.expecting_older() } else { doubts }
     }
 
     /// Tells what became of something; `None`: it could not be made, and errors are ignored.
@@ -489,17 +497,6 @@ impl<'a> Restorer<'a> {
             }
         }
     }
-
-    fn attributes(&self, inode: &Inode, fallback: u32) -> Attributes {
-        let xattrs = if self.wanted.xattrs { inode.xattrs.clone() } else { Default::default() };
-        let is_wanted = self.wanted.metadata;
-        // An item whose type is none says nothing.
-        let item = inode.item.filter(|item| (1..=14).contains(&((item.mode.get() & TYPE_MASK) >> 12)));
-        let Some(item) = item else {
-            return Attributes { mode: fallback, xattrs, is_wanted, ..Attributes::default() };
-        };
-        Attributes { xattrs, is_wanted, ..of_item(&item) }
-    }
 }
 
 /// The number of the top directory of every subvolume.
@@ -514,18 +511,4 @@ fn has_content(tree: &Tree<'_>, ino: u64) -> bool {
 /// Nothing can be made any more, whatever is ignored.
 fn is_final(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::BrokenPipe)
-}
-
-fn of_item(item: &InodeItem) -> Attributes {
-    let moment = |time: Timespec| -> Moment { (time.sec.get(), time.nsec.get()) };
-    Attributes {
-        mode: item.mode.get(),
-        uid: item.uid.get(),
-        gid: item.gid.get(),
-        device: device_numbers(item.rdev.get()),
-        atime: moment(item.atime),
-        mtime: moment(item.mtime),
-        ctime: moment(item.ctime),
-        ..Attributes::default()
-    }
 }

@@ -26,6 +26,11 @@ impl Selection {
         Ok(self)
     }
 
+    /// Whether it leaves nothing out.
+    pub fn is_everything(&self) -> bool {
+        self.below.is_empty() && self.pattern.is_none()
+    }
+
     /// Whether a path is restored, or leads to what is.
     pub fn takes(&self, path: &Path) -> bool {
         let on_the_way = path.iter().zip(&self.below).all(|(name, wanted)| name == wanted);

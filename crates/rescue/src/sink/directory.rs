@@ -98,7 +98,15 @@ impl Directory {
         }
     }
 
+    /// Owners first: they take set-id bits and capabilities away.
     fn apply(&mut self, path: &Path, file: &OwnedFd, attributes: &Attributes) {
+        let (uid, gid) = (attributes.uid, attributes.gid);
+        if attributes.is_wanted && uid != u32::MAX && gid != u32::MAX {
+            let changed = rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            if let Err(error) = changed.or_else(|error| if self.is_root { Err(error) } else { Ok(()) }) {
+                self.complain("owner", path, error);
+            }
+        }
         for (name, value) in &attributes.xattrs {
             let name = OsStr::from_bytes(name);
             if let Err(error) = rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()) {
@@ -108,14 +116,6 @@ impl Directory {
         if !attributes.is_wanted {
             return;
         }
-        let (uid, gid) = (attributes.uid, attributes.gid);
-        if uid != u32::MAX && gid != u32::MAX {
-            let changed = rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-            if let Err(error) = changed.or_else(|error| if self.is_root { Err(error) } else { Ok(()) }) {
-                self.complain("owner", path, error);
-            }
-        }
-        // Owners first: they take set-id bits away.
         if let Err(error) = rustix::fs::fchmod(file, Mode::from_raw_mode(attributes.mode & 0o7777)) {
             self.complain("mode", path, error);
         }

@@ -83,18 +83,23 @@ impl Image {
         }
     }
 
+    /// Owners first: they take set-id bits and capabilities away.
     fn apply(&mut self, path: &Path, id: InodeId, attributes: &Attributes) -> io::Result<()> {
+        let (uid, gid) = (attributes.uid, attributes.gid);
+        let owners = SetAttr {
+            uid: Some(uid).filter(|uid| *uid != u32::MAX),
+            gid: Some(gid).filter(|gid| *gid != u32::MAX),
+            ..SetAttr::default()
+        };
+        self.filesystem.setattr(&ROOT, id, &owners).map_err(io_error)?;
         for (name, value) in &attributes.xattrs {
             if let Err(error) = self.filesystem.set_xattr(&ROOT, id, name, value, 0) {
                 let name = String::from_utf8_lossy(name);
                 self.complaints.push(format!("{}: extended attribute {name}: {error}", super::shown(path)));
             }
         }
-        let (uid, gid) = (attributes.uid, attributes.gid);
         let set = SetAttr {
             mode: Some(attributes.mode & 0o7777),
-            uid: Some(uid).filter(|uid| *uid != u32::MAX),
-            gid: Some(gid).filter(|gid| *gid != u32::MAX),
             atime: Some(time(attributes.atime)),
             mtime: Some(time(attributes.mtime)),
             ..SetAttr::default()

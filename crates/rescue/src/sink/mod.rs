@@ -88,6 +88,36 @@ pub trait Sink {
     }
 }
 
+/// A sink that several runs restore into, one after the other: only its owner finishes it.
+pub struct Shared<'a>(pub &'a mut dyn Sink);
+
+impl Sink for Shared<'_> {
+    fn directory(&mut self, path: &Path, attributes: &Attributes) -> io::Result<()> {
+        self.0.directory(path, attributes)
+    }
+    fn leave(&mut self, path: &Path, attributes: &Attributes) -> io::Result<()> {
+        self.0.leave(path, attributes)
+    }
+    fn file(&mut self, path: &Path, attributes: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
+        self.0.file(path, attributes, incoming)
+    }
+    fn symlink(&mut self, path: &Path, attributes: &Attributes, target: &[u8]) -> io::Result<Made> {
+        self.0.symlink(path, attributes, target)
+    }
+    fn node(&mut self, path: &Path, attributes: &Attributes) -> io::Result<Made> {
+        self.0.node(path, attributes)
+    }
+    fn link(&mut self, path: &Path, first: &Path) -> io::Result<Made> {
+        self.0.link(path, first)
+    }
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    fn complaints(&mut self) -> Vec<String> {
+        self.0.complaints()
+    }
+}
+
 /// A path as text, with a slash in front.
 pub fn shown(path: &Path) -> String {
     let names = path.iter().map(|name| format!("/{}", String::from_utf8_lossy(name)));

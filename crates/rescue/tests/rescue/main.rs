@@ -1,10 +1,12 @@
 //! Files saved from damaged filesystems, beside `btrfs restore` and the kernel's rescue mounts.
 
+mod claims;
 mod damage;
 mod losses;
 mod opened;
 mod saved;
 mod sinks;
+mod trust;
 
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
 use butterfs_rescue::index::Limit;
@@ -71,6 +73,15 @@ fn fill(at: &Path, round: usize) {
     run_ok(10, "setfattr", &["-n", "user.note", "-v", "value", &format!("{text}/zlib")]);
     std::os::unix::fs::symlink("zlib", format!("{text}/link")).unwrap();
     fs::hard_link(format!("{text}/lzo"), format!("{text}/second")).unwrap();
+    run_ok(10, "mknod", &[&format!("{text}/device"), "b", "7", "99"]);
+    run_ok(10, "mkfifo", &["-m", "600", &format!("{text}/fifo")]);
+    fs::write(format!("{text}/setuid"), noise(first + 610, 3000)).unwrap();
+    run_ok(10, "chmod", &["4711", &format!("{text}/setuid")]);
+    // A capability (CAP_NET_RAW, permitted), which goes when the owner changes.
+    fs::write(format!("{text}/capable"), noise(first + 620, 3000)).unwrap();
+    run_ok(10, "chown", &["7:8", &format!("{text}/capable")]);
+    let capability = "0x0100000200200000000000000000000000000000";
+    run_ok(10, "setfattr", &["-n", "security.capability", "-v", capability, &format!("{text}/capable")]);
     let sparse = fs::File::create(format!("{text}/sparse")).unwrap();
     sparse.set_len(10 << 20).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&sparse, &noise(first + 600, 10_000), 5 << 20).unwrap();

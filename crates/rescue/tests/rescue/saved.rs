@@ -21,6 +21,7 @@ pub type Contents = BTreeSet<(u64, u64)>;
 pub struct Hashing {
     pub contents: Contents,
     pub paths: BTreeMap<Vec<u8>, (u64, u64)>,
+    pub files: BTreeMap<Vec<u8>, Attributes>,
     pub others: BTreeMap<Vec<u8>, Attributes>,
 }
 
@@ -32,7 +33,7 @@ impl Sink for Hashing {
     fn leave(&mut self, _: &SinkPath, _: &Attributes) -> io::Result<()> {
         Ok(())
     }
-    fn file(&mut self, path: &SinkPath, _: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
+    fn file(&mut self, path: &SinkPath, attributes: &Attributes, incoming: Incoming<'_>) -> io::Result<Made> {
         let (mut pending, mut hash): (Vec<u8>, _) = (Vec::new(), ContentHash::default());
         let mut start = 0;
         (incoming.fill)(&mut |offset, bytes| {
@@ -54,6 +55,7 @@ impl Sink for Hashing {
         let found = (incoming.size, hash.finish());
         self.contents.insert(found);
         self.paths.insert(path.join(&b'/'), found);
+        self.files.insert(path.join(&b'/'), attributes.clone());
         Ok(Made::Yes)
     }
     fn symlink(&mut self, path: &SinkPath, attributes: &Attributes, _: &[u8]) -> io::Result<Made> {

@@ -16,7 +16,7 @@ use butterfs_rescue::superblocks;
 use butterfs_rescue::wreck::{Opening, Wreck};
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Read devices once, write down every tree block that is there, and list the roots of all trees by generation.
 ///
@@ -30,7 +30,8 @@ pub struct Args {
     /// A ddrescue map for each device, in their order: what it calls bad is not touched
     #[arg(long, value_name = "FILE")]
     ddrescue: Vec<PathBuf>,
-    /// Write a ddrescue map of what could not be read, for each device, in their order
+    /// Write a ddrescue map of what could not be read, for each device, in their order; a file that is there is
+    /// replaced only if it is such a map
     #[arg(long, value_name = "FILE")]
     unreadable: Vec<PathBuf>,
     /// Use at most so much memory for what is found, in MiB; of more blocks the oldest are left out
@@ -59,6 +60,7 @@ impl Run for Args {
 
     fn run_as(self, format: Format, out: &mut dyn Write) -> std::result::Result<(), CliError> {
         let failed = |error: butterfs_rescue::Error| CliError::failed(error.to_string());
+        self.unreadable.iter().try_for_each(|path| may_be_replaced(path))?;
         let devices = Source::default().devices(&self.devices)?;
         let known = self.ddrescue.iter().map(|path| ddrescue(path).map(Some));
         let known = known.collect::<std::result::Result<Vec<Option<Ddrescue>>, CliError>>()?;
@@ -114,6 +116,23 @@ impl Args {
         Ok(())
     }
 }
+
+/// Refuses a path at which there is anything but a ddrescue map: a slip must not destroy what is to be rescued.
+fn may_be_replaced(path: &Path) -> std::result::Result<(), CliError> {
+    let refused = |why: &str| Err(CliError::failed(format!("{} is not overwritten: it {why}", path.display())));
+    match std::fs::metadata(path) {
+        Err(_) => Ok(()),
+        Ok(found) if !found.is_file() => refused("is no regular file"),
+        Ok(found) if found.len() > LARGEST_MAP => refused("is no ddrescue map"),
+        Ok(_) => match std::fs::read_to_string(path).map(|text| Ddrescue::parse(&text)) {
+            Ok(Ok(_)) => Ok(()),
+            _ => refused("is no ddrescue map"),
+        },
+    }
+}
+
+/// No ddrescue map is longer.
+const LARGEST_MAP: u64 = 64 << 20;
 
 fn print(listed: &[Listed], out: &mut dyn Write) -> std::result::Result<(), CliError> {
     writeln!(

@@ -4,8 +4,8 @@ use crate::error::CliError;
 use crate::output::{Format, json};
 use crate::report;
 use butterfs_rescue::data::Grade;
-use butterfs_rescue::restore::{Event, Summary};
-use butterfs_rescue::sink::shown;
+use butterfs_rescue::restore::{Event, OlderState, Summary};
+use butterfs_rescue::sink::{Path, shown};
 use butterfs_rescue::undelete::Deleted;
 use std::io::Write;
 
@@ -47,14 +47,13 @@ impl<'a> Teller<'a> {
             }
             Event::SkippedSnapshot(name) => self.say(&format!("Skipping snapshot {}", String::from_utf8_lossy(name))),
             Event::File(path, outcome, restored) if outcome.grade() > Grade::Unverified => {
-                let range = outcome.ranges.first().map_or(String::new(), |range| format!(", first at {}", range.start));
-                let left = if *restored { "" } else { "; it is left out" };
-                report::warn(&format!(
-                    "{}: {} bytes do not fit their checksums, {} bytes are missing{range}{left}",
-                    shown(path),
-                    outcome.damaged,
-                    outcome.missing
-                ));
+                warn_of(path, &outcome.reasons(), *restored);
+            }
+            Event::Doubted(path, doubts, restored) => warn_of(path, &doubts.reasons(), *restored),
+            Event::Lost(path, reason) => report::warn(&format!("{}: nothing is restored: {reason}", shown(path))),
+            Event::Older(state) => report::warn(&older(state)),
+            Event::Unreached(path) if self.verbose > 0 => {
+                self.say(&format!("No directory leads to {target}{}", shown(path)));
             }
             Event::Renamed(path, name) => report::warn(&format!(
                 "{}: its name is {:?}, which leads elsewhere",
@@ -73,19 +72,39 @@ impl<'a> Teller<'a> {
     }
 }
 
+fn warn_of(path: &Path, reasons: &[String], is_restored: bool) {
+    let left = if is_restored { "" } else { "; it is left out" };
+    report::warn(&format!("{}: {}{left}", shown(path), reasons.join("; ")));
+}
+
+fn older(state: &OlderState) -> String {
+    let OlderState { tree, path, generation, named_by } = state;
+    let generation = generation.map_or(String::new(), |generation| format!(", generation {generation}"));
+    format!(
+        "{path}: the root of tree {tree} is that of {named_by}{generation}: that of the last commit is lost, and what \
+         is newer may be missing"
+    )
+}
+
 /// `12 files with 34 bytes: 10 fit their checksums, …`.
 pub fn summary(summary: &Summary) -> String {
-    let Summary { files, bytes, verified, unverified, partial, lost, directories, orphans, lost_blocks, .. } = *summary;
+    let Summary { files, bytes, verified, unverified, partial, lost, directories, .. } = summary;
     let mut text = format!(
         "{files} files with {bytes} bytes in {directories} directories: {verified} fit their checksums, \
          {unverified} have none, \
          {partial} are damaged, {lost} are lost"
     );
-    if orphans > 0 {
-        text.push_str(&format!("; no directory led to {orphans}"));
-    }
-    if lost_blocks > 0 {
-        text.push_str(&format!("; {lost_blocks} tree blocks could not be read"));
+    let more = [
+        (summary.checksums_lost, "files have lost their checksums: nothing tells whether they are right"),
+        (summary.doubtful, "files come from damaged or older tree blocks, or are partly guessed"),
+        (summary.doubtful_others, "directories and others do"),
+        (summary.orphans, "were reached by no directory"),
+        (summary.lost_blocks, "tree blocks could not be read"),
+        (summary.salvaged_blocks, "tree blocks were used although they are damaged or may be of an older state"),
+        (summary.older_states.len() as u64, "subvolumes are not as the last commit had them"),
+    ];
+    for (count, words) in more.iter().filter(|(count, _)| *count > 0) {
+        text.push_str(&format!("; {count} {words}"));
     }
     text
 }
@@ -100,6 +119,7 @@ pub fn deleted(found: &[Deleted], format: Format, out: &mut dyn Write) -> Result
         let state = match one.grade {
             Grade::Verified => "complete",
             Grade::Unverified => "unverified",
+            Grade::Doubtful => "doubtful",
             Grade::Partial => "partial",
             Grade::Lost => "lost",
         };

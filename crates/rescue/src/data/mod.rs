@@ -7,17 +7,24 @@
 //! (4) nor does time: an extent that no writer makes, or that no device has, is missing as a whole and not among the
 //! ranges.
 
+mod content;
+
+use crate::back_references::BackReferences;
 use crate::subvolume::{self, Extent};
-use crate::tree::{Losses, Tree};
+use crate::tree::Tree;
+use crate::trust::Doubts;
 use butterfs_fs::file::codec;
 use butterfs_fs::file_extent::{ExtentKind, FileExtent};
 use butterfs_fs::options::Algorithm;
-use butterfs_ondisk::items::inode_flags;
 use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, Logical};
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{ControlFlow, Range};
+
+pub use content::Content;
+use content::covered;
 
 /// The longest compressed extent, stored or unpacked; the format's own limit is 128 KiB.
 pub const LARGEST_PACKED: u64 = 1 << 20;
@@ -38,6 +45,8 @@ pub enum Grade {
     Verified,
     /// All of it is there; for some of it there is no checksum.
     Unverified,
+    /// All of it seems to be there, but comes from damaged or older tree blocks, or is guessed: see [`Doubts`].
+    Doubtful,
     /// Some of it does not fit its checksum, or is gone.
     Partial,
     /// Nothing of it is left.
@@ -51,6 +60,8 @@ pub struct Outcome {
     pub verified: u64,
     /// Bytes for which there is no checksum.
     pub unverified: u64,
+    /// Of these, the ones that must have had one.
+    pub checksums_lost: u64,
     /// Bytes that do not fit.
     pub damaged: u64,
     /// Bytes that no device gives; zeros stand for them.
@@ -61,6 +72,8 @@ pub struct Outcome {
     pub lost_blocks: u64,
     /// Where the damaged and missing bytes are, the first of them.
     pub ranges: Vec<Range<u64>>,
+    /// Other reasons why it may be wrong.
+    pub doubts: Doubts,
 }
 
 impl Outcome {
@@ -69,11 +82,35 @@ impl Outcome {
         let sum = |numbers: &[u64]| numbers.iter().fold(0u64, |sum, number| sum.saturating_add(*number));
         let bad = sum(&[self.damaged, self.missing, self.bad_items, self.lost_blocks]);
         match (bad, sum(&[self.verified, self.unverified, self.damaged]), self.unverified) {
+            (0, _, _) if !self.doubts.is_none() => Grade::Doubtful,
             (0, _, 0) => Grade::Verified,
             (0, _, _) => Grade::Unverified,
             (_, 0, _) => Grade::Lost,
             _ => Grade::Partial,
         }
+    }
+
+    /// Why it is not certainly whole, in words.
+    pub fn reasons(&self) -> Vec<String> {
+        let first = self.ranges.first().map_or(String::new(), |range| format!(", first at {}", range.start));
+        let mut reasons = Vec::new();
+        if self.damaged + self.missing > 0 {
+            reasons.push(format!(
+                "{} bytes do not fit their checksums, {} bytes are missing{first}",
+                self.damaged, self.missing
+            ));
+        }
+        if self.bad_items > 0 {
+            reasons.push(format!("{} of its extents say nothing that could be", self.bad_items));
+        }
+        if self.lost_blocks > 0 {
+            reasons.push(format!("{} tree blocks are lost that may have had extents of it", self.lost_blocks));
+        }
+        if self.checksums_lost > 0 {
+            reasons.push(format!("the checksums of {} bytes are lost", self.checksums_lost));
+        }
+        reasons.extend(self.doubts.reasons());
+        reasons
     }
 
     fn note(&mut self, range: Range<u64>) {
@@ -104,80 +141,25 @@ pub struct Reader<'a> {
     tree: Tree<'a>,
     checksums: Option<Tree<'a>>,
     kept: VecDeque<(Packed, Vec<u8>, Sector)>,
-}
-
-/// The content of one file.
-#[derive(Debug)]
-pub struct Content {
-    /// The inode.
-    pub ino: u64,
-    /// Its length.
-    pub size: u64,
-    /// Where it has data; the rest is holes.
-    pub ranges: Vec<Range<u64>>,
-    /// Nothing is expected to have checksums.
-    pub has_no_checksums: bool,
-    losses: Losses,
-    bad_items: u64,
-    /// Data lies behind the end that the inode names.
-    pub reaches_beyond: bool,
+    /// The extent tree of the same time, and what was read of it.
+    extents: Option<Tree<'a>>,
+    references: OnceCell<BackReferences>,
 }
 
 impl<'a> Reader<'a> {
     /// A reader of a subvolume, with the checksum tree of the same time where there is one.
     pub fn new(tree: Tree<'a>, checksums: Option<Tree<'a>>) -> Reader<'a> {
-        Reader { tree, checksums, kept: VecDeque::new() }
+        Reader { tree, checksums, kept: VecDeque::new(), extents: None, references: OnceCell::new() }
+    }
+
+    /// With the extent tree of the same commit: it confirms extents, and fills gaps.
+    pub fn with_extents(self, extents: Option<Tree<'a>>) -> Reader<'a> {
+        Reader { extents, ..self }
     }
 
     /// The subvolume.
     pub fn tree(&self) -> Tree<'a> {
         self.tree
-    }
-
-    /// The parts of a file's content. Without an inode item its length is where its extents end.
-    pub fn content(&self, ino: u64, inode: &subvolume::Inode) -> Content {
-        let size = inode.item.map(|item| item.size.get());
-        let flags = inode.item.map_or(0, |item| item.flags.get());
-        let (mut ranges, mut end): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
-        let mut reaches_beyond = false;
-        let sector = self.tree.wreck.sectorsize();
-        let (bad_items, losses) = subvolume::extents(&self.tree, ino, &mut |Extent { extent, .. }| {
-            let has_data =
-                extent.kind == ExtentKind::Inline || (extent.kind == ExtentKind::Regular && !extent.is_hole());
-            let until = match extent.kind {
-                ExtentKind::Inline => extent.ram_bytes.min(sector),
-                _ => extent.end(),
-            };
-            if has_data {
-                end = end.max(until);
-                if !self.is_reachable(&extent) {
-                    return ControlFlow::Continue(());
-                }
-                reaches_beyond |= size.is_some_and(|size| extent.start / sector >= size.div_ceil(sector));
-                let until = until.min(size.unwrap_or(until));
-                match ranges.last_mut() {
-                    Some(last) if last.end == extent.start => last.end = until.max(last.end),
-                    _ if extent.start < until => ranges.push(extent.start..until),
-                    _ => {}
-                }
-            }
-            ControlFlow::Continue(())
-        });
-        let has_no_checksums = flags & inode_flags::NODATASUM != 0;
-        Content { ino, size: size.unwrap_or(end), ranges, has_no_checksums, losses, bad_items, reaches_beyond }
-    }
-
-    /// Whether any of an extent could be read.
-    fn is_reachable(&self, extent: &FileExtent) -> bool {
-        if extent.kind != ExtentKind::Regular {
-            return true;
-        }
-        let longest = if extent.compression == 0 { LARGEST_EXTENT } else { LARGEST_PACKED };
-        let wreck = self.tree.wreck;
-        let ends = [extent.at.0, extent.at.0 + extent.disk_len.saturating_sub(1)];
-        let is_sized =
-            (1..=longest).contains(&extent.disk_len) && (extent.compression == 0 || extent.ram_bytes <= longest);
-        is_sized && ends.into_iter().any(|at| wreck.has_storage(Logical(at)))
     }
 
     /// Hands the bytes of all ranges to `take`.
@@ -187,14 +169,31 @@ impl<'a> Reader<'a> {
         take: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<Outcome> {
         let bad_items = content.bad_items;
-        let mut outcome = Outcome { lost_blocks: content.losses.blocks, bad_items, ..Outcome::default() };
-        let covered: u64 = content.ranges.iter().map(|range| range.end - range.start).sum();
-        outcome.verified = content.size.saturating_sub(covered);
+        let (lost_blocks, doubts) = (content.losses.blocks(), content.doubts);
+        let mut outcome = Outcome { lost_blocks, bad_items, doubts, ..Outcome::default() };
+        let holes = content.size.saturating_sub(covered(&content.ranges));
+        outcome.verified = holes - content.unaccounted;
+        outcome.missing = content.unaccounted;
+        if content.unaccounted > 0 && content.unaccounted == holes {
+            content.holes().for_each(|hole| outcome.note(hole));
+        }
         let (tree, mut result) = (self.tree, Ok(()));
-        subvolume::extents(&tree, content.ino, &mut |Extent { extent, inline }| {
-            result = self.read_extent(content, &extent, &inline, &mut outcome, take);
+        let mut recovered = content.recovered.iter().peekable();
+        subvolume::extents(&tree, content.ino, &mut |Extent { extent, inline, .. }| {
+            if content.skipped.contains(&extent.start) {
+                return ControlFlow::Continue(());
+            }
+            while let Some(before) = recovered.next_if(|before| before.start < extent.start && result.is_ok()) {
+                result = self.read_extent(content, before, &[], &mut outcome, take);
+            }
+            result = std::mem::replace(&mut result, Ok(()))
+                .and_then(|()| self.read_extent(content, &extent, &inline, &mut outcome, take));
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
+        for rest in recovered {
+            result = result.and_then(|()| self.read_extent(content, rest, &[], &mut outcome, take));
+        }
+        outcome.checksums_lost = if content.has_no_checksums { 0 } else { outcome.unverified };
         result.map(|()| outcome)
     }
 
@@ -270,6 +269,8 @@ impl<'a> Reader<'a> {
         let mut bytes = vec![0; extent.ram_bytes as usize];
         match codec::decompress(algorithm, &stored, &mut bytes, sector as u32) {
             Ok(_) if worst != Some(Sector::Missing) => (bytes, worst.unwrap_or(Sector::Verified)),
+            // Nobody keeps what packing makes longer: the mark is wrong, and the bytes are as they were.
+            Err(_) if worst.is_none() && extent.disk_len >= extent.ram_bytes => (stored, Sector::Verified),
             _ => (Vec::new(), Sector::Missing),
         }
     }
