@@ -35,8 +35,8 @@ usage: cargo xtask <command>
                                       into docs/performance.md
   sim [--seed S | --explore 1|2] [--runs N] [--hours H] [--kernel-every N]
                                       simulated crashes and faults, by seed (docs/testing.md)
-  soak [NAME]...                      the names: stress-ng, fsx, random, mutants, full-disk, costs, waits, fio, rsync, \
-  git, sqlite,
+  soak [NAME]...                      the names: stress-ng, fsx, random, kernel-left, mutants, full-disk, costs, \
+  waits, fio, rsync, git, sqlite,
                                       overlay, server, pjdfstest, btrbk;
                                       long runs on the mount and in the library (docs/testing.md)";
 

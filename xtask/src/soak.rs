@@ -9,6 +9,7 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("stress-ng", "butterfs-testkit", "soak", "every_stressor_beside_the_kernel"),
     ("fsx", "butterfs-testkit", "soak", "fsx_in_each_mode"),
     ("random", "butterfs-fs", "contents", "random::soak"),
+    ("kernel-left", "butterfs-fs", "devices", "left::work_of_the_kernel_is_finished_at_many_moments"),
     ("mutants", "butterfs-testkit", "mutants", "soak"),
     ("rescue", "butterfs-rescue", "rescue", "damage::at_least_as_many_files_are_saved_from_many"),
     ("rescue-mutants", "butterfs-rescue", "hostile", "many_mutants_end_in_a_sentence_or_files"),

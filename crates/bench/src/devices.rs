@@ -31,6 +31,7 @@ pub fn run(scale: Scale, table: &mut Table) {
         let rates = sides.find(|rates| rates.get(what).copied()).expect("one of ours");
         table.compared(what, rates, |rate| format!("{rate:.0} MB/s"), false, BAR);
     }
+    crate::device_work::run_all(scale, table);
 }
 
 fn measure(side: Side, scale: Scale, folder: &scratch::Scratch) -> Rates {

@@ -10,6 +10,7 @@ mod check;
 mod counting;
 mod data;
 mod dbench;
+mod device_work;
 mod devices;
 mod everyday;
 mod fsync;
@@ -113,7 +114,8 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "devices",
-        about: "Reading from two devices, cold: RAID1 and RAID0, by one reader and by four; and with a device missing.",
+        about: "Reading from two devices, cold: RAID1 and RAID0, by one reader and by four; and with a device missing. \
+            Then work on devices and chunks, both on loop devices.",
         run: devices::run,
     },
     Section {

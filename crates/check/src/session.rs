@@ -72,7 +72,7 @@ impl<'a> Session<'a> {
         options: &'a Options,
         progress: &'a (dyn Fn(Progress) + Sync),
     ) -> Session<'a> {
-        let identity = BlockIdentity::of(&sb, true);
+        let identity = BlockIdentity::of(&sb, true).with_seeds(&volume.seed_fsids());
         let nodes = options.cache_bytes / u64::from(identity.nodesize.max(1));
         let cache = Cache::new(usize::try_from(nodes).unwrap_or(usize::MAX).clamp(1, MOST_CACHED));
         let (blocks, sink) = (Mutex::new(Blocks { failed: HashSet::new(), cache }), Mutex::new(sink));

@@ -46,6 +46,16 @@ pub struct ImagesArgument {
     pub images: Vec<PathBuf>,
 }
 
+impl ImagesArgument {
+    /// The filesystem on the images, or the mount that `path` is on.
+    pub fn open_for_balance(&self, path: &Path, intent: Intent) -> Result<OpenFilesystem, CliError> {
+        match &self.images[..] {
+            [] => mounted(path),
+            images => open_paused(images, intent).map(OpenFilesystem::Image),
+        }
+    }
+}
+
 /// The same for commands that change the set of devices.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct WritableImagesArgument {
@@ -70,6 +80,18 @@ impl WritableImagesArgument {
                 filesystem.notes().iter().for_each(|note| report::warn(note));
                 Ok(OpenFilesystem::Image(filesystem))
             }
+        }
+    }
+
+    /// The same for adding a device, which a seed filesystem allows too.
+    pub fn open_to_add(&self, path: Option<&Path>) -> Result<OpenFilesystem, CliError> {
+        let opened = self.open(path);
+        match opened {
+            Err(_) if path.is_none() && !self.images().is_empty() => {
+                let seed = open_images(self.images(), Intent::Look, self.degraded, "").ok().filter(Filesystem::is_seed);
+                seed.map_or(opened, |seed| Ok(OpenFilesystem::Image(seed)))
+            }
+            opened => opened,
         }
     }
 
@@ -172,16 +194,19 @@ impl ImageArgument {
     /// Opens the filesystem of `path`.
     pub fn open(&self, path: &Path, intent: Intent) -> Result<OpenFilesystem, CliError> {
         match &self.image {
-            Some(image) => open_image(image, intent).map(OpenFilesystem::Image),
+            Some(image) => open_paused(std::slice::from_ref(image), intent).map(OpenFilesystem::Image),
             None => mounted(path),
         }
     }
 }
 
-fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
+/// Opens the filesystem on these images for one command.
+fn open_paused(images: &[PathBuf], intent: Intent) -> Result<Filesystem, CliError> {
     let read_only = intent == Intent::Look;
     let file = if read_only { FileOptions::read_only() } else { FileOptions::read_write() };
-    let device = FileDevice::open(image, &file)?;
+    let open =
+        |path: &PathBuf| -> Result<Arc<dyn BlockDevice>, CliError> { Ok(Arc::new(FileDevice::open(path, &file)?)) };
+    let devices = images.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     // To look is not to change: a log is replayed by whoever writes, or mounts.
     // A balance that somebody left goes on when it is mounted, or when that is asked for.
     let options = Options {
@@ -191,8 +216,8 @@ fn open_image(image: &Path, intent: Intent) -> Result<Filesystem, CliError> {
         subvolume: Subvolume::Id(TreeId::FS),
         ..Options::default()
     };
-    let filesystem = Filesystem::open(vec![Arc::new(device)], options, Env::system())
-        .map_err(|error| CliError::failed(format!("{}: {error}", image.display())))?;
+    let filesystem = Filesystem::open(devices, options, Env::system())
+        .map_err(|error| CliError::failed(format!("{}: {error}", images[0].display())))?;
     if filesystem.superblock().log_root.get() != 0 {
         filesystem.notes().iter().for_each(|note| report::warn(note));
     }

@@ -143,6 +143,13 @@ fn scrub_and_replacement_exclude_each_other_and_work_is_cancelled() {
         let again = butterfs(&["replace", "start", "-f", "1", new, at]);
         assert!(again.code == Some(1) && !again.stderr.contains("cannot"), "{again:?}");
         refused(&["scrub", "start", "-B", at], "failed for device id 1: ret=-1, errno=115 (Operation now in progress)");
+        // Refused, and the mount stays as it was.
+        refused(
+            &["mount", "-o", "remount,ro", text(&bed.image), at],
+            "cannot become read-only while 'device replace' is in progress",
+        );
+        fs::write(bed.path("written"), b"still writable").unwrap();
+        assert!(bed.mountinfo().unwrap().contains(" rw"), "{:?}", bed.mountinfo());
         butterfs_ok(&["replace", "cancel", at]);
         eventually(|| !butterfs_ok(&["replace", "status", "-1", at]).contains("% done"));
         assert!(butterfs_ok(&["replace", "status", "-1", at]).contains("canceled on"));
@@ -156,4 +163,43 @@ fn scrub_and_replacement_exclude_each_other_and_work_is_cancelled() {
     assert!(fs::read(bed.path("file")).unwrap() == content);
     bed.umount_ok();
     refused(&["device", "scan", "--forget"], "butterfs registers no devices, so there are none to forget");
+}
+
+#[test]
+fn a_mounted_seed_sprouts() {
+    const TEST: &str = "mount_seed";
+    let Some(bed) = Bed::for_root(TEST) else { return };
+    if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &["btrfstune"]) {
+        return;
+    }
+    butterfs_ok(&["mkfs", "-q", "-b", "300M", text(&bed.image)]);
+    let new = bed.image.with_file_name("new.img");
+    fs::File::create(&new).unwrap().set_len(400 << 20).unwrap();
+    let (at, seed, new_path) = (text(&bed.at), text(&bed.image), text(&new));
+    bed.mount_ok("");
+    fs::write(bed.path("old"), vec![b'o'; 3 << 20]).unwrap();
+    bed.umount_ok();
+    run_ok(20, "btrfstune", &["-f", "-S", "1", seed]);
+    let ran = butterfs(&["mount", "-o", "ro", seed, at]);
+    assert!(ran.code == Some(0) && ran.stderr.contains("seed device"), "{ran:?}");
+    butterfs_ok(&["device", "add", new_path, at]);
+    assert!(fs::write(bed.path("too early"), b"1").is_err());
+    refused(&["device", "add", "-f", new_path, at], "");
+    butterfs_ok(&["mount", "-o", "remount,rw", seed, at]);
+    fs::write(bed.path("own"), vec![b'n'; 2 << 20]).unwrap();
+    bed.umount_ok();
+    refused(&["mount", new_path, at], "only 1 were given");
+    butterfs_ok(&["mount", seed, new_path, at]);
+    assert_eq!(fs::read(bed.path("old")).unwrap(), vec![b'o'; 3 << 20]);
+    butterfs_ok(&["device", "remove", "1", at]);
+    assert_eq!(fs::read(bed.path("own")).unwrap(), vec![b'n'; 2 << 20]);
+    bed.umount_ok();
+    let mount = KernelMount::new(&new, "ro");
+    assert_eq!(fs::read(mount.path().join("old")).unwrap(), vec![b'o'; 3 << 20]);
+    assert_eq!(fs::read(mount.path().join("own")).unwrap(), vec![b'n'; 2 << 20]);
+    assert_eq!(mount.finish(), [""; 0]);
+    // Without a mount.
+    fs::File::create(&new).unwrap().set_len(400 << 20).unwrap();
+    butterfs_ok(&["device", "add", "-f", "--image", seed, new_path]);
+    check_several(&[bed.image.clone(), new]);
 }

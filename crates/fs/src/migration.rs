@@ -148,6 +148,10 @@ fn place(core: &Core, start: Logical, target: &MigrationTarget) -> Result<Option
     if to.kind == from.kind && (0..to.stripes.len()).all(|stripe| is_kept(from, &to, stripe)) {
         return Ok(None);
     }
+    if from.kind & (bits::METADATA | bits::SYSTEM) != 0 && core.volume.is_on_seed(from) {
+        let what = "the blocks of a seed filesystem have its UUID, and are copied one by one";
+        return Err(Error::refused(Errno::EOPNOTSUPP, what));
+    }
     if !can_move(from, &to) {
         let (from, to) = (from.profile().name, to.profile().name);
         let what = format!("moving chunks from profile {from} to {to} is not supported");

@@ -454,6 +454,7 @@ mod tests {
     fn node(at: u64) -> Arc<Node> {
         let identity = BlockIdentity {
             fsid: [1; 16],
+            seeds: Default::default(),
             chunk_tree_uuid: [2; 16],
             checksum: ChecksumKind::Crc32c,
             nodesize: 4096,

@@ -4,7 +4,7 @@
 
 use crate::control::{self, ControlClient, Waiter};
 use crate::mount::mountinfo::{self, Mount};
-use crate::mount::{self, Flags};
+use crate::mount::{self, Flags, MountOptions};
 use crate::system;
 use butterfs_control::{MountAnswer, MountQuestion, Order, question};
 use rustix::fs::{Mode, OFlags};
@@ -84,7 +84,8 @@ pub fn remount(path: &Path, flags: &Flags, data: &[String]) -> Result<(), String
     if flags.read_only {
         order(&mount, Order::Sync)?;
         change(&mount, flags)?;
-        order(&mount, Order::MakeReadOnly)?;
+        // Where work on the devices goes on, the filesystem stays writable, and so does the mount.
+        order(&mount, Order::MakeReadOnly).inspect_err(|_| change_back(&mount))?;
     } else {
         order(&mount, Order::MakeWritable)?;
         change(&mount, flags)?;
@@ -117,6 +118,19 @@ fn store_data(mount: &Mount, options: &[String]) -> Result<(), String> {
     let mut client = find_server(mount)?;
     let answer = client.ask(question::StoreData { options: options.to_vec() }, &[]).map_err(asking)?;
     answer.map(drop).map_err(|refusal| format!("{shown}: {}", refusal.sentence))
+}
+
+/// Gives a mount the flags again that it had.
+fn change_back(mount: &Mount) {
+    if mount.is_read_only() {
+        return;
+    }
+    let had = format!("{},{}", mount.options.to_string_lossy(), mount.super_options.to_string_lossy());
+    let known = had.split(',').filter(|item| MountOptions::parse([*item]).is_ok());
+    if let Ok(had) = MountOptions::parse(known) {
+        // What counts is the refusal.
+        let _ = change(mount, &had.flags);
+    }
 }
 
 fn change(mount: &Mount, flags: &Flags) -> Result<(), String> {

@@ -273,6 +273,7 @@ mod tests {
     fn identity() -> BlockIdentity {
         BlockIdentity {
             fsid: [1; 16],
+            seeds: Default::default(),
             chunk_tree_uuid: [2; 16],
             checksum: ChecksumKind::Crc32c,
             nodesize: 4096,

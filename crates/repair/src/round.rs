@@ -39,6 +39,9 @@ pub(crate) fn run(
     if let Admission::Refused(reason) | Admission::ReadOnly(reason) = admission(&sb) {
         return Err(Trouble::new(reason));
     }
+    if !volume.seeds().is_empty() {
+        return Err(Trouble::new("filesystems that have sprouted from a seed are not repaired: remove the seed first"));
+    }
     let newest = originals.iter().map(|sb| sb.generation.get()).fold(sb.generation.get(), u64::max);
     let mut store = Store::new(volume, &sb, Generation(newest + 1));
     let edits = chunks::read(&store, &sb);

@@ -125,6 +125,7 @@ impl Family {
     pub(crate) fn identity(&self) -> BlockIdentity {
         BlockIdentity {
             fsid: self.fsid,
+            seeds: Default::default(),
             chunk_tree_uuid: [0; 16],
             checksum: self.checksum,
             nodesize: self.context.nodesize,

@@ -287,6 +287,12 @@ impl Plan {
         plan.in_place = data != "dup" && rng.chance(30);
         // What is shared is what relocation can get wrong.
         plan.subvolume_percent = plan.subvolume_percent.max(8);
+        if seed.is_multiple_of(3) {
+            // Trees of many blocks, which snapshots share.
+            plan.nodesize = 4096;
+            plan.shape = Shape { inodes_max: 250, xattr_max: 1500, sync_percent: 15, ..plan.shape };
+            (plan.steps, plan.subvolume_percent) = (plan.steps + 60, 15);
+        }
         plan.maintenance = true;
         plan
     }

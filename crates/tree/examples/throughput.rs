@@ -25,6 +25,7 @@ impl Store {
     fn new() -> Store {
         let identity = BlockIdentity {
             fsid: [7; 16],
+            seeds: Default::default(),
             chunk_tree_uuid: [8; 16],
             checksum: ChecksumKind::Crc32c,
             nodesize: NODESIZE,

@@ -25,7 +25,7 @@ mod search;
 
 pub use diff::{Difference, DifferenceVisitor, diff};
 pub use edit::{insert, insert_many, remove, remove_range, replace, update};
-pub use node::{BlockIdentity, Corrupt, Node, check_block, verify};
+pub use node::{BlockIdentity, Corrupt, MOST_SEEDS, Node, check_block, verify};
 pub use search::{ItemVisitor, NodeVisitor, Position, Since, Walk, last_before, scan, search, search_since, walk};
 
 use butterfs_ondisk::{Generation, Key, Level, Logical, TreeId};

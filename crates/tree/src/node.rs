@@ -20,7 +20,7 @@ mod leaf;
 mod pointers;
 mod verify;
 
-pub use verify::{BlockIdentity, Corrupt, check_block, verify};
+pub use verify::{BlockIdentity, Corrupt, MOST_SEEDS, check_block, verify};
 
 use crate::NodePtr;
 use butterfs_ondisk::header::{HEADER_LEN, Header, ITEM_LEN, KEY_POINTER_LEN, pointers_per_node};
@@ -42,6 +42,7 @@ pub struct Node {
 
 /// The offsets of the fields that are read without decoding the whole header.
 mod at {
+    pub const FSID: usize = 32;
     pub const BYTENR: usize = 48;
     pub const FLAGS: usize = 56;
     pub const GENERATION: usize = 80;

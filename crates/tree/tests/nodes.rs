@@ -14,6 +14,7 @@ const GENERATION: Generation = Generation(7);
 fn identity(nodesize: u32) -> BlockIdentity {
     BlockIdentity {
         fsid: [1; 16],
+        seeds: Default::default(),
         chunk_tree_uuid: [2; 16],
         checksum: ChecksumKind::Crc32c,
         nodesize,

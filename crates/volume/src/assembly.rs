@@ -8,18 +8,20 @@
 //! 3. Devices that were written without each other are refused: of each block both have a version that looks right.
 //!    Here only what superblocks remember is compared; whoever has read the trees compares those
 //!    (`fs::mount::histories`).
-//! 4. Foreign, doubled and truncated devices are refused by name; missing ones too, unless the caller wants to do
+//! 4. Devices of a seed filesystem (flag SEEDING) beside one that has sprouted from it are members that are only read.
+//!    The trees say whether they are the right ones.
+//! 5. Foreign, doubled and truncated devices are refused by name; missing ones too, unless the caller wants to do
 //!    without.
 
 use crate::chunk_map::ChunkMap;
 use crate::error::VolumeError;
-use crate::member::Condition;
+use crate::member::{Condition, Seed};
 use crate::signatures;
 use crate::twins::Target;
 use crate::volume::Volume;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk;
-use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, SuperblockError};
+use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, SuperblockError, super_flags};
 use butterfs_ondisk::{DeviceId, Physical};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -53,6 +55,14 @@ impl Candidate {
     /// A commit, or a log.
     fn has_missed_something(&self, newest: &Superblock) -> bool {
         self.generation() < newest.generation.get() || self.sb.log_root != newest.log_root
+    }
+
+    fn is_seeding(&self) -> bool {
+        self.sb.flags.get() & super_flags::SEEDING != 0
+    }
+
+    fn as_seed(&self) -> (DeviceId, Seed) {
+        (self.id(), Seed { fsid: self.sb.block_fsid(), generation: Some(self.generation()) })
     }
 
     /// The name of the device in messages.
@@ -95,13 +105,17 @@ impl Volume {
         let target = take_target(&mut candidates)?;
         let is_foreign = |candidate: &Candidate| foreign.contains(&candidate.id());
         let sb = *ruling(candidates.iter().filter(|candidate| !is_foreign(candidate)))?;
-        leave_departed(&mut candidates, &sb, &mut notes);
-        check_members(&candidates, &sb, degraded, foreign, &mut notes)?;
+        let seeds = take_seeds(&mut candidates, &sb)?;
+        let expected = (sb.num_devices.get() as usize).saturating_sub(seeds.len());
+        leave_departed(&mut candidates, &sb, expected, &mut notes);
+        check_members(&candidates, &sb, (expected, degraded), foreign, &mut notes)?;
         let stale: Vec<DeviceId> =
             candidates.iter().filter(|other| other.has_missed_something(&sb)).map(Candidate::id).collect();
-        let absent = sb.num_devices.get().saturating_sub(candidates.len() as u64);
+        let absent = expected.saturating_sub(candidates.len()) as u64;
         let primaries: Vec<Superblock> = candidates.iter().map(|candidate| candidate.sb).collect();
-        let members = candidates.into_iter().map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
+        let sprouted_from: Vec<(DeviceId, Seed)> = seeds.iter().map(Candidate::as_seed).collect();
+        let given = candidates.into_iter().chain(seeds);
+        let members = given.map(|candidate| (candidate.sb.dev_item, candidate.device)).collect();
         let volume = Volume::of_devices(members).with_absent(absent);
         if let Some(target) = target {
             check_target(&target, &sb)?;
@@ -110,10 +124,14 @@ impl Volume {
             volume.change_devices(|set| set.with_target(Some(target)));
         }
         let members = volume.members();
-        for (member, sb) in members.iter().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
+        for (id, seed) in sprouted_from {
+            members.get(id).into_iter().for_each(|member| member.make_seed(seed));
+        }
+        let own = || members.iter().filter(|member| member.seed().is_none());
+        for (member, sb) in own().zip(&primaries).filter(|(_, sb)| sb.bytenr.get() == OFFSETS[0].0) {
             member.know_superblock(sb.as_bytes());
         }
-        members.iter().zip(&primaries).for_each(|(member, sb)| member.set_opened_as(*sb));
+        own().zip(&primaries).for_each(|(member, sb)| member.set_opened_as(*sb));
         volume.set_foreign(&|id| foreign.contains(&id));
         volume.check_not_mounted(&sb)?;
         for member in members.iter().filter(|member| stale.contains(&member.id)) {
@@ -137,17 +155,36 @@ fn take_target(candidates: &mut Vec<Candidate>) -> Result<Option<Candidate>, Vol
     }
 }
 
+/// Takes out the devices of filesystems from which the one with this superblock may have sprouted.
+fn take_seeds(candidates: &mut Vec<Candidate>, sb: &Superblock) -> Result<Vec<Candidate>, VolumeError> {
+    let (seeds, own): (Vec<_>, Vec<_>) =
+        std::mem::take(candidates).into_iter().partition(|other| other.is_seeding() && other.sb.fsid != sb.fsid);
+    *candidates = own;
+    for seed in &seeds {
+        let name = seed.name();
+        if candidates.iter().chain(&seeds).filter(|other| other.id() == seed.id()).count() > 1 {
+            return Err(VolumeError::refused(format!("{name} has the number of another device that was given")));
+        }
+        let (len, total) = (seed.device.len(), seed.sb.dev_item.total_bytes.get());
+        if len < total {
+            let sentence = format!("{name} is truncated: it has {len} bytes, the filesystem uses {total}");
+            return Err(VolumeError::refused_with(sentence, "copy it again, whole"));
+        }
+    }
+    Ok(seeds)
+}
+
 /// Leaves devices alone that a power cut kept from being wiped after they were replaced or removed: what is older than
 /// another one with the same number, and, where there are too many, just as many that are older than the rest. Where
 /// these are more, whoever reads the chunk tree learns which ones are left.
-fn leave_departed(candidates: &mut Vec<Candidate>, sb: &Superblock, notes: &mut OpenNotes) {
+fn leave_departed(candidates: &mut Vec<Candidate>, sb: &Superblock, expected: usize, notes: &mut OpenNotes) {
     let is_older = |old: &Candidate, new: &Candidate| {
         // The number of a device that was removed serves again.
         old.id() == new.id() && old.sb.fsid == new.sb.fsid && old.generation() < new.generation()
     };
     let replaced = |index: usize| candidates.iter().any(|other| is_older(&candidates[index], other));
     let mut left: Vec<usize> = (0..candidates.len()).filter(|index| replaced(*index)).collect();
-    let surplus = (candidates.len() - left.len()).saturating_sub(sb.num_devices.get() as usize);
+    let surplus = (candidates.len() - left.len()).saturating_sub(expected);
     let is_behind = |index: &usize| candidates[*index].generation() < sb.generation.get() && !left.contains(index);
     let behind: Vec<usize> = (0..candidates.len()).filter(is_behind).collect();
     if surplus > 0 && behind.len() == surplus {
@@ -179,11 +216,12 @@ fn bootstrap_map(volume: &Volume, sb: &Superblock) -> Result<ChunkMap, VolumeErr
     Ok(map)
 }
 
-/// The superblock that rules: highest generation, then one with a log, then the device that is written first.
+/// The superblock that rules: one that is no seed's, highest generation, then one with a log, then the device that is
+/// written first.
 fn ruling<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Result<&'a Superblock, VolumeError> {
     let rank = |candidate: &&Candidate| {
         let has_log = candidate.sb.log_root.get() != 0;
-        (candidate.generation(), has_log, std::cmp::Reverse(candidate.id()))
+        (!candidate.is_seeding(), candidate.generation(), has_log, std::cmp::Reverse(candidate.id()))
     };
     let best = candidates.max_by_key(rank);
     best.map(|candidate| &candidate.sb).ok_or_else(|| VolumeError::refused("no device was given"))
@@ -192,7 +230,7 @@ fn ruling<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Result<&'a Sup
 fn check_members(
     candidates: &[Candidate],
     sb: &Superblock,
-    degraded: bool,
+    (expected, degraded): (usize, bool),
     foreign: &[DeviceId],
     notes: &mut OpenNotes,
 ) -> Result<(), VolumeError> {
@@ -202,7 +240,7 @@ fn check_members(
         let sentence = format!("{a} and {b} are both device {} of one filesystem", pair[0].id());
         return Err(VolumeError::refused_with(sentence, "one is a copy of the other; give only one of them"));
     }
-    check_count(candidates, sb, degraded, notes)
+    check_count(candidates, sb, (expected as u64, degraded), notes)
 }
 
 fn check_member(
@@ -239,12 +277,15 @@ fn check_member(
 /// Checks that the newest superblock agrees with the device about the device's generation.
 fn check_history(candidate: &Candidate, sb: &Superblock) -> Result<(), VolumeError> {
     let own = &candidate.sb;
-    let known = if own.generation == sb.generation {
-        Some(sb.root)
+    let known: Vec<_> = if own.generation == sb.generation {
+        vec![sb.root]
     } else {
-        sb.super_roots.iter().find(|slot| slot.tree_root_gen == own.generation).map(|slot| slot.tree_root)
+        // A commit of the kernel may name, as its backup root, the one that the next transaction has at that moment: so
+        // there can be two of one generation, of which one was never committed.
+        let slots = sb.super_roots.iter().filter(|slot| slot.tree_root_gen == own.generation);
+        slots.map(|slot| slot.tree_root).collect()
     };
-    if known.is_none_or(|root| root == own.root) {
+    if known.is_empty() || known.contains(&own.root) {
         return Ok(());
     }
     let sentence = format!(
@@ -258,13 +299,12 @@ fn check_history(candidate: &Candidate, sb: &Superblock) -> Result<(), VolumeErr
 fn check_count(
     candidates: &[Candidate],
     sb: &Superblock,
-    degraded: bool,
+    (expected, degraded): (u64, bool),
     notes: &mut OpenNotes,
 ) -> Result<(), VolumeError> {
     let given = candidates.len() as u64;
     // One of those that are behind may have left: the chunk tree says which.
     let behind = candidates.iter().filter(|candidate| candidate.generation() < sb.generation.get()).count() as u64;
-    let expected = sb.num_devices.get();
     if given == expected || given > expected && given - behind <= expected {
         return Ok(());
     }

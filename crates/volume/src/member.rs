@@ -79,6 +79,15 @@ struct KnownSuperblock {
     writes: u64,
 }
 
+/// The filesystem that another one has sprouted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seed {
+    /// The UUID in its blocks.
+    pub fsid: [u8; 16],
+    /// Its last commit; unknown while a filesystem is sprouting from it.
+    pub generation: Option<u64>,
+}
+
 /// A device of the filesystem.
 #[derive(Debug)]
 pub struct Member {
@@ -103,6 +112,8 @@ pub struct Member {
     is_unknown: AtomicBool,
     /// It has joined and has no superblock yet.
     is_new: AtomicBool,
+    /// It belongs to a filesystem from which this one has sprouted, with this UUID and generation: it is only read.
+    seed: OnceLock<Seed>,
     /// Its superblock as it was when the device was opened.
     opened_as: OnceLock<Box<Superblock>>,
     /// Superblock copies that were not valid when it was opened, and have been rewritten.
@@ -114,7 +125,7 @@ impl Member {
         let (id, item) = (DeviceId(item.devid.get()), Mutex::new(item));
         let (counters, condition, known_superblock) = Default::default();
         let (is_recorded, refuses_superblocks, missed, is_foreign, is_unknown, is_new, opened_as) = Default::default();
-        let repaired_superblocks = Default::default();
+        let (seed, repaired_superblocks) = Default::default();
         Member {
             id,
             device,
@@ -128,9 +139,20 @@ impl Member {
             is_foreign,
             is_unknown,
             is_new,
+            seed,
             opened_as,
             repaired_superblocks,
         }
+    }
+
+    /// From now on it is only read.
+    pub fn make_seed(&self, seed: Seed) {
+        self.seed.get_or_init(|| seed);
+    }
+
+    /// The seed filesystem that it belongs to.
+    pub fn seed(&self) -> Option<&Seed> {
+        self.seed.get()
     }
 
     /// Its superblock as it was when the device was opened; `None` for a filesystem that is being made.
@@ -182,6 +204,10 @@ impl Member {
 
     /// A condition only gets worse, but for [`recover`](Self::recover). True when this one is new.
     pub fn worsen(&self, condition: Condition) -> bool {
+        // What it has never changes.
+        if self.seed().is_some() {
+            return false;
+        }
         self.condition.fetch_max(condition as u8, Ordering::AcqRel) < condition as u8
     }
 
@@ -249,7 +275,9 @@ impl Member {
     /// Whether superblocks may be written to it: whoever opens it later must learn what it lacks.
     pub fn takes_superblocks(&self) -> bool {
         let is_told = self.is_recorded.load(Ordering::Acquire) && !self.refuses_superblocks.load(Ordering::Acquire);
-        !self.is_unknown.load(Ordering::Acquire) && (self.is_whole() || self.is_stale() && is_told)
+        !self.is_unknown.load(Ordering::Acquire)
+            && self.seed().is_none()
+            && (self.is_whole() || self.is_stale() && is_told)
     }
 
     /// Whether it is written and read.
@@ -316,6 +344,9 @@ impl Member {
 
     /// Writes anything but a superblock.
     pub fn write(&self, at: Physical, data: &[u8], mode: WriteMode) -> io::Result<()> {
+        if self.seed().is_some() {
+            return Err(io::Error::other("it is a seed device, which is only read"));
+        }
         if let Some(copy) = touched_superblock(at, data.len() as u64) {
             return Err(io::Error::other(format!("it would overwrite the superblock copy at {copy}")));
         }
@@ -345,6 +376,9 @@ impl Member {
     }
 
     pub fn flush(&self) -> io::Result<()> {
+        if self.seed().is_some() {
+            return Ok(());
+        }
         self.device.flush().inspect_err(|_| count(&self.counters.flush))
     }
 
@@ -365,7 +399,7 @@ impl Member {
     /// Discards a range, but for the copies of the superblock and what lies before the first chunk. Returns how many
     /// bytes the device took; a failure changes nothing, because nobody needs them.
     pub fn discard(&self, at: Physical, len: u64) -> u64 {
-        if !self.is_in_use() || !self.device.supports_discard() {
+        if !self.is_in_use() || self.seed().is_some() || !self.device.supports_discard() {
             return 0;
         }
         let end = at.0.saturating_add(len).min(self.device.len());

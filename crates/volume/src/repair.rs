@@ -50,7 +50,7 @@ impl Volume {
 
     fn repair_copy(&self, layout: &Layout<'_>, at: Logical, copy: usize, good: &[u8]) -> Result<bool, VolumeError> {
         let is_stored = copy < layout.mirrors();
-        if !is_stored {
+        if !is_stored || self.is_on_seed(layout.chunk()) {
             return Ok(false);
         }
         let _gate = self.gate.write();

@@ -140,7 +140,7 @@ impl Volume {
 
     /// Whether every device can be written.
     pub fn is_writable(&self) -> bool {
-        self.members().iter().all(|member| !member.device.is_read_only())
+        self.members().iter().all(|member| member.seed().is_some() || !member.device.is_read_only())
     }
 
     /// The devices' numbers and names, ascending by number.
@@ -602,7 +602,7 @@ impl Volume {
         if self.halted.load(Ordering::Acquire) {
             return Err(VolumeError::refused("the filesystem stopped writing after an error"));
         }
-        match self.members().iter().find(|member| member.device.is_read_only()) {
+        match self.members().iter().find(|member| member.seed().is_none() && member.device.is_read_only()) {
             None => Ok(()),
             Some(member) => Err(VolumeError::ReadOnly { device: member.device.name() }),
         }

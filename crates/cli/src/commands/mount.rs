@@ -260,8 +260,13 @@ impl Args {
         }
         // Where the engine writes already, a device that is removed must not stay open here.
         let files = if engine.read_only { files } else { Vec::new() };
+        let first = filesystem.clone();
         let reopen = Box::new(move || {
-            let writable = devices::writable(&files).map_err(|error| error.to_string())?;
+            let writable = match first.sprouted() {
+                // The seed's devices are only read.
+                Some(new) => devices::shared(&files).into_iter().chain([new]).collect(),
+                None => devices::writable(&files).map_err(|error| error.to_string())?,
+            };
             let options = Options { read_only: false, ..engine.clone() };
             Filesystem::open(writable, options, Env::system()).map_err(|error| error.to_string())
         });

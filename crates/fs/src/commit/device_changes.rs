@@ -9,7 +9,9 @@
 use crate::error::{Error, Result};
 use crate::extent;
 use crate::transaction::{Core, DeviceChange, DeviceExtents, Handle};
+use butterfs_device::BlockDevice;
 use butterfs_ondisk::DeviceId;
+use butterfs_ondisk::items::DevItem;
 use std::sync::Arc;
 
 /// Brings the changes that wait into the trees. True when there was one.
@@ -35,16 +37,24 @@ fn note(core: &Core, change: &DeviceChange) {
             }
         }
         DeviceChange::Add { item, device } => {
-            core.volume.add_device(*item, Arc::clone(device));
-            let extents =
-                DeviceExtents { total_bytes: item.total_bytes.get(), uuid: item.uuid, ..DeviceExtents::default() };
-            space.devices.insert(DeviceId(item.devid.get()), extents);
+            drop(space);
+            join(core, item, device);
         }
         DeviceChange::Remove(id) => {
             space.devices.remove(id);
         }
-        DeviceChange::Replace(_) | DeviceChange::Replaced { .. } => {}
+        DeviceChange::Seed { .. } | DeviceChange::Replace(_) | DeviceChange::Replaced { .. } => {}
     }
+}
+
+/// New chunks may lie on a device that joins. It may have joined already.
+pub(crate) fn join(core: &Core, item: &DevItem, device: &Arc<dyn BlockDevice>) {
+    let id = DeviceId(item.devid.get());
+    if core.volume.device_item(id).is_none() {
+        core.volume.add_device(*item, Arc::clone(device));
+    }
+    let extents = DeviceExtents { total_bytes: item.total_bytes.get(), uuid: item.uuid, ..DeviceExtents::default() };
+    core.devices.space.lock().devices.entry(id).or_insert(extents);
 }
 
 /// The superblocks of the transaction are about to be written.
@@ -60,7 +70,7 @@ pub(super) fn publish(core: &Core, changes: &[DeviceChange]) -> Result<()> {
                     return Err(Error::Device(what.into()));
                 }
             }
-            DeviceChange::Resize { .. } => {}
+            DeviceChange::Resize { .. } | DeviceChange::Seed { .. } => {}
         }
     }
     Ok(())

@@ -28,6 +28,8 @@ pub struct Engine {
     pub(super) shortage: Mutex<(), { order::SHORTAGE }>,
     /// Groups with a version 1 cache, once somebody has asked.
     pub(super) cached_groups: OnceLock<BTreeSet<Logical>>,
+    /// They have been deleted since.
+    pub(super) caches_are_gone: AtomicBool,
     pub(crate) background_requests: BackgroundRequests,
     /// One user has the running transaction for itself.
     pub(super) is_together: AtomicBool,
@@ -52,6 +54,7 @@ impl Engine {
             in_turn: AtomicUsize::new(0),
             shortage: Mutex::new(()),
             cached_groups: OnceLock::new(),
+            caches_are_gone: AtomicBool::new(false),
             background_requests: BackgroundRequests::default(),
             is_together: AtomicBool::new(false),
         }

@@ -35,6 +35,7 @@ mod superblock;
 mod together;
 mod unused_groups;
 
+pub(crate) use device_changes::join as join_device;
 pub use engine::Engine;
 pub(crate) use nodes::write_nodes;
 pub(crate) use together::Before;

@@ -19,6 +19,7 @@ use butterfs_ondisk::key::objectid;
 use butterfs_ondisk::{Key, KeyType, Logical};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 /// Groups that are deleted in one transaction.
 const MOST_GROUPS: u64 = 32;
@@ -57,8 +58,17 @@ impl Engine {
         Ok(!self.groups_with_caches()?.is_empty())
     }
 
-    /// Looked for once: nothing here makes such caches or takes them away.
+    /// There are no more version 1 caches, and the last commit says so.
+    pub(crate) fn forget_version_1_caches(&self) {
+        self.caches_are_gone.store(true, Ordering::Release);
+    }
+
+    /// Looked for once: nothing here makes such caches.
     pub(super) fn groups_with_caches(&self) -> Result<&BTreeSet<Logical>> {
+        static NONE: BTreeSet<Logical> = BTreeSet::new();
+        if self.caches_are_gone.load(Ordering::Acquire) {
+            return Ok(&NONE);
+        }
         if let Some(groups) = self.cached_groups.get() {
             return Ok(groups);
         }

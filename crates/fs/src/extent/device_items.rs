@@ -34,6 +34,14 @@ pub(crate) fn write_device_change(handle: &Handle, change: &DeviceChange) -> Res
             // One of the same number may have left its counters.
             globals.dev.remove(handle, Key::new(objectid::DEV_STATS, KeyType::PERSISTENT_ITEM, item.devid.get()))?;
         }
+        DeviceChange::Seed { id, generation } => {
+            let set = |data: &mut [u8]| {
+                DevItem::mut_from_bytes(data).map(|item| item.generation = (*generation).into()).is_ok()
+            };
+            if globals.chunk.update(handle, key(*id), set)? != Some(true) {
+                return Err(Error::corrupt(format!("device {id} has no item of the right size")));
+            }
+        }
         DeviceChange::Remove(id) => {
             if !globals.chunk.remove(handle, key(*id))? {
                 return Err(Error::corrupt(format!("device {id} has no item")));

@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::transaction::Core;
 use butterfs_ondisk::header::Header;
 use butterfs_ondisk::items::block_group_flags as bits;
-use butterfs_ondisk::{ChecksumKind, Logical};
-use butterfs_volume::{Confirmed, RowChecked, RowRepair, VolumeError};
+use butterfs_ondisk::{ChecksumKind, DeviceId, Logical};
+use butterfs_volume::{BadRow, Confirmed, RowChecked, RowRepair, SourceReads, VolumeError};
 use zerocopy::FromBytes;
 
 /// Whether a device keeps what is written in its cache.
@@ -55,6 +55,29 @@ pub(crate) fn check(core: &Core, at: Logical, repair: RowRepair) -> Result<RowCh
     let confirmer = Confirmer::of(core, start, len)?;
     let confirm = |at: Logical, bytes: &[u8]| confirmer.confirm_used(core, at, bytes);
     Ok(core.volume.check_row(start, confirmer.unit, repair, &confirm)?)
+}
+
+/// Copies what device `id` has of the row with parity that holds `at` to the device that takes over from it. A row that
+/// has something wrong is repaired first. Returns how many sectors of data are lost.
+pub(crate) fn copy_to_twin(core: &Core, id: DeviceId, at: Logical, reads: SourceReads) -> Result<u64> {
+    let Some((start, len)) = core.volume.row_of(at) else { return Ok(0) };
+    let confirmer = Confirmer::of(core, start, len)?;
+    let confirm = |at: Logical, bytes: &[u8]| confirmer.confirm_used(core, at, bytes);
+    let copy = |bad| core.volume.copy_row((id, start), reads, (confirmer.unit, &confirm), bad);
+    match copy(BadRow::Left) {
+        Ok(false) => {}
+        Ok(true) => return Ok(0),
+        Err(_) if core.volume.row_of(start).is_none() => return Ok(0),
+        Err(error) => return Err(error.into()),
+    }
+    let lost = check(core, start, RowRepair::Write)?.lost;
+    match copy(BadRow::Copied) {
+        // Nobody needs it, or its chunk is gone.
+        Err(_) if core.space.is_free(start, len) || core.volume.row_of(start).is_none() => return Ok(0),
+        copied => copied?,
+    };
+    // A tree block that is not written yet looks bad, and is written to both.
+    Ok(if confirmer.sums.is_some() { lost / u64::from(core.sectorsize()) } else { 0 })
 }
 
 /// Verifies the bytes of a range in one chunk by checksums and headers.

@@ -538,11 +538,6 @@ impl Filesystem {
                 return refused("mixed groups data and metadata options must be the same".to_owned());
             }
         }
-        if self.0.engine.has_version_1_caches()? {
-            let what = "the filesystem has version 1 space caches, which a balance here does not move; mount it once \
-                        with the kernel and -o clear_cache,space_cache=v2";
-            return Err(Error::refused(Errno::EOPNOTSUPP, what));
-        }
         for (kind, name) in [(bits::DATA, "data"), (bits::METADATA, "metadata"), (bits::SYSTEM, "system")] {
             let Some(args) = control.args_of(kind) else { continue };
             if args.flags.get() & !args_flags::KNOWN != 0 {

@@ -7,16 +7,19 @@
 //! | add | the new device is wiped | item, superblocks on it | |
 //! | remove | nothing new on it, its chunks move | item gone | its superblocks are wiped |
 //!
-//! Each chunk moves in a commit of its own. An operation that ends early leaves those that have moved where they are,
-//! and everything else as it was.
+//! A chunk moves beneath its addresses where that is possible, else its content moves into other chunks
+//! (`relocation`). Each chunk moves in a commit of its own. An operation that ends early leaves those that have moved
+//! where they are, and everything else as it was.
 
-use super::{Exclusive, ExclusiveOperation, Filesystem};
+use super::{Exclusive, ExclusiveOperation, Filesystem, OperationProgress};
 use crate::error::{Errno, Error, Result};
 use crate::migration::MigrationTarget;
 use crate::mkfs::{refuse_existing, wipe, wipe_superblocks};
+use crate::mount;
+use crate::options::Options;
 use crate::transaction::{DeviceChange, Reserve};
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
-use butterfs_ondisk::items::{DevItem, block_group_flags as bits};
+use butterfs_ondisk::items::block_group_flags as bits;
 use butterfs_ondisk::superblock::{OFFSETS, SUPERBLOCK_LEN, Superblock, super_flags};
 use butterfs_ondisk::{DeviceId, Logical};
 use butterfs_volume::Chunk;
@@ -25,8 +28,6 @@ use std::sync::Arc;
 
 /// The kernel makes no device smaller.
 const SMALLEST: u64 = 256 << 20;
-/// No chunk lies in the first MiB, so a device needs more.
-const RESERVED: u64 = 1 << 20;
 
 /// The requested size of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,15 @@ pub enum RemovedDevice {
     Missing,
 }
 
+/// How a chunk leaves its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    /// It gets other stripes.
+    Migrate,
+    /// Its content gets other addresses.
+    Empty,
+}
+
 /// Whether the old content of a device is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldContent {
@@ -85,7 +95,7 @@ impl Filesystem {
     pub fn resize_device(&self, id: DeviceId, size: NewSize, storage: Storage) -> Result<Resized> {
         let _alarm = self.0.engine.alarm();
         self.0.engine.must_not_be_read_only()?;
-        self.must_not_be_seed()?;
+        self.must_not_be_seed(id)?;
         let running = self.begin_exclusive(ExclusiveOperation::Resize)?;
         let devices = self.0.engine.volume().present_devices();
         let device = devices.into_iter().find(|(item, _)| item.devid.get() == id.0);
@@ -143,7 +153,8 @@ impl Filesystem {
         self.move_chunks(running, &is_behind).inspect_err(|_| change(None))
     }
 
-    /// Moves the chunks for which `position` says something, the highest first, until there is none.
+    /// Moves the chunks for which `position` says something, the highest first, until there is none: each beneath its
+    /// addresses where its profile and the room on the devices allow that. The others are emptied into other chunks.
     fn move_chunks(&self, running: &Exclusive, position: &dyn Fn(&Chunk) -> Option<u64>) -> Result<()> {
         let find = || {
             let map = self.chunks();
@@ -154,34 +165,51 @@ impl Filesystem {
         };
         let progress = running.progress();
         progress.set_total(find().iter().map(|(_, _, len)| len).sum());
-        loop {
-            let chunks = find();
+        let mut means: &[Means] = &[Means::Migrate, Means::Empty];
+        let mut no_room = None;
+        while let (chunks, Some(mean)) = (find(), means.first()) {
             if chunks.is_empty() {
                 return Ok(());
             }
-            let (mut has_moved, mut no_room) = (false, None);
-            for (_, start, _) in chunks {
-                match self.migrate_chunk(start, &MigrationTarget::default(), progress) {
+            let mut has_moved = false;
+            for (_, start, len) in chunks {
+                match self.move_chunk(*mean, start, len, progress) {
                     Ok(moved) => has_moved |= moved,
                     // What is moved after it may leave room.
-                    Err(error) if error.is(Errno::ENOSPC) => no_room = Some(error),
+                    Err(error) if error.is(Errno::ENOSPC) || error.is(Errno::EOPNOTSUPP) => no_room = Some(error),
                     Err(error) => return Err(error),
                 }
+                // With one chunk less the others may move as a whole.
+                if has_moved && *mean == Means::Empty {
+                    break;
+                }
             }
-            if !has_moved {
-                return no_room.map_or(Ok(()), Err);
-            }
+            means = if has_moved { &[Means::Migrate, Means::Empty] } else { &means[1..] };
+        }
+        if find().is_empty() { Ok(()) } else { no_room.map_or(Ok(()), Err) }
+    }
+
+    /// Whether the chunk was moved.
+    fn move_chunk(&self, mean: Means, start: Logical, len: u64, progress: &OperationProgress) -> Result<bool> {
+        match mean {
+            Means::Migrate => self.migrate_chunk(start, &MigrationTarget::default(), progress),
+            Means::Empty => self.empty_chunk(start, progress).inspect(|_| progress.add_done(len)).map(|()| true),
         }
     }
 
     /// Adds a device. Refused: one that belongs to the filesystem (`EEXIST`), one that something is recognised on,
     /// unless `force`d, and one that is too small (`EINVAL`).
+    ///
+    /// Added to a seed filesystem, which is only read, it gets a filesystem of its own with that content, which has
+    /// another UUID. It is there for whoever opens all these devices next; this one stays as it is.
     pub fn add_device(&self, device: Arc<dyn BlockDevice>, force: bool, old: OldContent) -> Result<DeviceId> {
         let _alarm = self.0.engine.alarm();
+        if self.is_seed() {
+            return self.sprout(device, force, old);
+        }
         self.0.engine.must_not_be_read_only()?;
-        self.must_not_be_seed()?;
         let _running = self.begin_exclusive(ExclusiveOperation::DeviceAdd)?;
-        let item = self.new_item(&*device)?;
+        let item = mount::new_item(self.0.engine.core(), &*device)?;
         self.must_not_be_ours(&*device, None)?;
         self.prepare_device(&device, item.total_bytes.get(), force, old)?;
         let id = DeviceId(item.devid.get());
@@ -246,41 +274,19 @@ impl Filesystem {
         Ok(())
     }
 
-    fn new_item(&self, device: &dyn BlockDevice) -> Result<DevItem> {
-        let engine = &self.0.engine;
-        let sector = u64::from(engine.sectorsize());
-        let (name, total_bytes) = (device.name(), device.len() / sector * sector);
-        if total_bytes <= RESERVED {
-            let what = format!("{name} with {} bytes is too small for a device of a filesystem", device.len());
-            return Err(Error::refused_at(Errno::EINVAL, what));
-        }
-        if device.is_read_only() {
-            return Err(Error::refused_at(Errno::EACCES, format!("{name} cannot be written")));
-        }
-        let last = engine.devices.space.lock().devices.keys().next_back().map_or(0, |id| id.0);
-        Ok(DevItem {
-            devid: (last + 1).into(),
-            total_bytes: total_bytes.into(),
-            io_align: engine.sectorsize().into(),
-            io_width: engine.sectorsize().into(),
-            sector_size: engine.sectorsize().into(),
-            uuid: engine.env().uuid(),
-            fsid: engine.superblock().block_fsid(),
-            ..DevItem::default()
-        })
-    }
-
     /// Removes a device after everything on it has moved to the others. What a missing one had comes from other copies.
     pub fn remove_device(&self, which: RemovedDevice) -> Result<()> {
         let _alarm = self.0.engine.alarm();
         let engine = &self.0.engine;
         engine.must_not_be_read_only()?;
-        self.must_not_be_seed()?;
         let running = self.begin_exclusive(ExclusiveOperation::DeviceRemove)?;
         self.must_leave_enough()?;
         let id = self.removed_id(which)?;
         engine.commit_unused_groups()?;
+        // A seed is left alone.
+        let is_seed = engine.volume().is_seed(id);
         let change = |is_leaving| {
+            let is_leaving = is_leaving || is_seed;
             let mut space = engine.devices.space.lock();
             space.devices.get_mut(&id).into_iter().for_each(|device| device.is_leaving = is_leaving);
         };
@@ -291,7 +297,7 @@ impl Filesystem {
         moved.inspect_err(|_| change(false))?;
         let devices = engine.volume().present_devices();
         self.change_device(DeviceChange::Remove(id), 4)?;
-        if let Some((_, device)) = devices.into_iter().find(|(item, _)| item.devid.get() == id.0) {
+        if let Some((_, device)) = devices.into_iter().find(|(item, _)| item.devid.get() == id.0 && !is_seed) {
             wipe_superblocks(&*device);
         }
         Ok(())
@@ -329,7 +335,8 @@ impl Filesystem {
             RemovedDevice::Id(id) if space.devices.contains_key(&id) => id,
             RemovedDevice::Id(_) => return Err(Error::refused(Errno::ENOENT, "No such file or directory")),
         };
-        if is_there(id) && present.len() < 2 {
+        let writable = present.iter().filter(|(other, _)| !self.0.engine.volume().is_seed(*other)).count();
+        if is_there(id) && !self.0.engine.volume().is_seed(id) && writable < 2 {
             return Err(Error::refused(Errno::EINVAL, "unable to remove the only writeable device"));
         }
         Ok(id)
@@ -352,11 +359,52 @@ impl Filesystem {
         Ok(engine.volume().flush()?)
     }
 
-    pub(super) fn must_not_be_seed(&self) -> Result<()> {
-        match self.superblock().flags.get() & super_flags::SEEDING {
-            0 => Ok(()),
-            _ => Err(Error::refused(Errno::EROFS, "devices of a seed filesystem are not changed")),
+    /// Whether it is a filesystem from which others sprout.
+    pub fn is_seed(&self) -> bool {
+        let _alarm = self.0.engine.alarm();
+        self.superblock().flags.get() & super_flags::SEEDING != 0
+    }
+
+    /// Refuses what would change a seed device.
+    pub(super) fn must_not_be_seed(&self, id: DeviceId) -> Result<()> {
+        match self.0.engine.volume().is_seed(id) {
+            true => Err(Error::refused_at(Errno::EPERM, format!("device {id} is a seed device, which is only read"))),
+            false => Ok(()),
         }
+    }
+
+    /// The device of the filesystem that has sprouted from this one, if one has.
+    pub fn sprouted(&self) -> Option<Arc<dyn BlockDevice>> {
+        let _alarm = self.0.engine.alarm();
+        self.0.sprouted.get().cloned()
+    }
+
+    /// A new filesystem on `new`, with what this one has.
+    fn sprout(&self, new: Arc<dyn BlockDevice>, force: bool, old: OldContent) -> Result<DeviceId> {
+        let running = self.begin_exclusive(ExclusiveOperation::DeviceAdd)?;
+        if let Some(device) = self.0.sprouted.get() {
+            let what = format!("a filesystem on {} has sprouted already: make the mount writable first", device.name());
+            return Err(Error::refused_at(Errno::EBUSY, what));
+        }
+        let id = DeviceId(mount::new_item(self.0.engine.core(), &*new)?.devid.get());
+        self.must_not_be_ours(&*new, None)?;
+        self.prepare_device(&new, new.len(), force, old)?;
+        let seeds = self.0.engine.volume().present_devices().into_iter().map(|(_, device)| device).collect();
+        let options = Options { degraded: self.options().degraded, ..Options::default() };
+        let sprouted = Filesystem::from(mount::sprout(seeds, Arc::clone(&new), options, self.0.engine.env().clone())?);
+        let settled = sprouted.leave_system_chunks(&running).and_then(|()| sprouted.shutdown());
+        settled.inspect_err(|_| wipe_superblocks(&*new))?;
+        self.0.sprouted.get_or_init(|| new);
+        Ok(id)
+    }
+
+    /// The superblock of a sprouted filesystem leads to its own devices only.
+    fn leave_system_chunks(&self, running: &Exclusive) -> Result<()> {
+        self.sync()?;
+        let volume = self.0.engine.volume();
+        let is_left = |chunk: &&Chunk| chunk.kind & bits::SYSTEM != 0 && volume.is_on_seed(chunk);
+        let chunks: Vec<Logical> = self.chunks().iter().filter(is_left).map(|chunk| chunk.start).collect();
+        chunks.into_iter().try_for_each(|start| self.empty_chunk(start, running.progress()))
     }
 }
 

@@ -98,6 +98,8 @@ pub(crate) struct Inner {
     scrubs: scrub::Scrubs,
     exclusive_operations: Arc<exclusive_operation::ExclusiveOperations>,
     balance: Arc<balance::Balance>,
+    /// The device of the filesystem that has sprouted from this one.
+    sprouted: OnceLock<Arc<dyn BlockDevice>>,
 }
 
 /// The threads in the background hold the devices while they wait, and would wait for ever.
@@ -127,11 +129,28 @@ pub struct Filesystem(pub(crate) Arc<Inner>);
 impl Filesystem {
     /// Opens the filesystem on `devices`.
     pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<Filesystem> {
-        let (engine, notes) = mount::open(devices, options, env)?;
+        let filesystem = Filesystem::from(mount::open(devices, options, env)?);
+        let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
+        filesystem.0.root.get_or_init(|| root);
+        filesystem.prepare_writing()?;
+        filesystem.start_timer();
+        filesystem.start_cleaner();
+        filesystem.take_over_balance()?;
+        filesystem.start_discarder();
+        if filesystem.0.engine.env().background()
+            && let Some(replacement) = filesystem.continue_replace()?
+        {
+            replacement.run_in_background()?;
+        }
+        Ok(filesystem)
+    }
+
+    /// Without anything that runs in the background.
+    fn from((engine, notes): (Engine, Vec<String>)) -> Filesystem {
         let engine = Arc::new(engine);
         let inodes = Arc::new(InodeCache::new(Arc::clone(&engine), UNUSED_INODES));
         let files = Arc::new(Files::new(Arc::clone(&engine)));
-        let filesystem = Filesystem(Arc::new(Inner {
+        Filesystem(Arc::new(Inner {
             exclusion: Exclusion::new(),
             logs: Logs::new(engine.core()),
             engine,
@@ -152,20 +171,8 @@ impl Filesystem {
             scrubs: scrub::Scrubs::default(),
             exclusive_operations: Arc::default(),
             balance: Arc::default(),
-        }));
-        let root = filesystem.find_subvolume(&filesystem.options().subvolume)?;
-        filesystem.0.root.get_or_init(|| root);
-        filesystem.prepare_writing()?;
-        filesystem.start_timer();
-        filesystem.start_cleaner();
-        filesystem.take_over_balance()?;
-        filesystem.start_discarder();
-        if filesystem.0.engine.env().background()
-            && let Some(replacement) = filesystem.continue_replace()?
-        {
-            replacement.run_in_background()?;
-        }
-        Ok(filesystem)
+            sprouted: OnceLock::new(),
+        }))
     }
 
     /// Everything that can be called from outside begins so.

@@ -1,15 +1,20 @@
 //! Emptying one block group and deleting it, a bounded step at a time.
 
-use super::Filesystem;
+use super::{Filesystem, OperationProgress};
 use crate::error::{Errno, Error, Result};
 use crate::relocation::{ClosedGroup, Mover, Step};
+use crate::subvolume;
 use butterfs_ondisk::{Logical, TreeId};
+use std::time::Duration;
 
 /// Passes over a group, at most.
 const MOST_PASSES: usize = 32;
 /// Passes in a row that may find as much as the one before: what had its place there before the group was closed can be
 /// recorded later.
 const MOST_IN_VAIN: usize = 4;
+
+/// How long is waited for readers of a snapshot before a commit tries again to delete a group.
+const READERS_PAUSE: Duration = Duration::from_millis(100);
 
 /// A group that is being emptied. When it is dropped before it is empty, it serves allocations again with what is left
 /// in it.
@@ -35,10 +40,32 @@ impl Filesystem {
     pub(super) fn begin_emptying(&self, start: Logical) -> Result<Emptying> {
         let _operation = self.begin();
         self.0.engine.must_not_be_together()?;
+        subvolume::drop_old_caches(&self.0.engine)?;
         let closed = ClosedGroup::close(&self.0.engine, start)?;
         // What was allocated there is recorded and on disk from now on.
         self.sync()?;
         Ok(Emptying { closed, mover: None, passes: 0, in_vain: 0, left: u64::MAX })
+    }
+
+    /// Empties the group that begins at `start`, and returns when it is gone. `ENOSPC` where the others have no room.
+    pub(super) fn empty_chunk(&self, start: Logical, progress: &OperationProgress) -> Result<()> {
+        let mut emptying = self.begin_emptying(start)?;
+        loop {
+            progress.must_go_on()?;
+            self.must_not_be_stopping()?;
+            if self.empty_some(&mut emptying)? == Emptied::Gone {
+                break;
+            }
+        }
+        // Readers of a snapshot may still look at what was there.
+        while self.0.engine.space.group(start).is_some() {
+            progress.must_go_on()?;
+            self.must_not_be_stopping()?;
+            std::thread::sleep(READERS_PAUSE);
+            let _operation = self.begin();
+            self.0.engine.commit_for_space()?;
+        }
+        Ok(())
     }
 
     /// Does one step.

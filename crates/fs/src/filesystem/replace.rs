@@ -18,6 +18,7 @@ use super::devices::OldContent;
 use super::{Exclusive, ExclusiveOperation, Filesystem, OperationProgress};
 use crate::env::Point;
 use crate::error::{Errno, Error, Result};
+use crate::extent::rows;
 use crate::migration::{copy_piece, occupied};
 use crate::mkfs::wipe_superblocks;
 use crate::transaction::DeviceChange;
@@ -82,13 +83,12 @@ impl Filesystem {
         let _alarm = self.0.engine.alarm();
         let engine = &self.0.engine;
         engine.must_not_be_read_only()?;
-        self.must_not_be_seed()?;
+        self.must_not_be_seed(request.source)?;
         let running = self.begin_exclusive(ExclusiveOperation::DeviceReplace)?;
         if engine.devices.replacement.lock().is_active() {
             return Err(Error::refused(Errno::EINPROGRESS, "a replacement that was interrupted waits to go on"));
         }
         let source = self.stored_item(request.source)?;
-        self.must_be_replaceable(request.source)?;
         let needed = source.total_bytes.get();
         if target.len() < needed {
             let what = format!("target device smaller than source device (required {needed} bytes)");
@@ -170,17 +170,6 @@ impl Filesystem {
         Ok(engine.volume.device_item(id).unwrap_or(item))
     }
 
-    fn must_be_replaceable(&self, id: DeviceId) -> Result<()> {
-        let lies_there = |chunk: &&Chunk| chunk.stripes.iter().any(|stripe| stripe.device == id);
-        match self.chunks().iter().filter(lies_there).find(|chunk| chunk.profile().parity > 0) {
-            Some(chunk) => {
-                let what = format!("replacing a device with chunks of {} is not supported", chunk.profile().name);
-                Err(Error::refused_at(Errno::EOPNOTSUPP, what))
-            }
-            None => Ok(()),
-        }
-    }
-
     /// Ends a replacement without a result.
     fn forget_replacement(&self, state: u64) -> Result<()> {
         let engine = &self.0.engine;
@@ -241,25 +230,40 @@ impl Replacement {
     }
 
     fn copy_all(&self) -> Result<()> {
-        let (filesystem, source) = (&self.filesystem, self.source);
+        let filesystem = &self.filesystem;
         self.progress().set_total(filesystem.replace_status().total_bytes);
         let mut from = filesystem.replace_status().item.cursor_left.get();
+        let mut copied = Vec::new();
         self.progress().add_done(from);
         while let Some((at, chunk)) = self.next_chunk(from) {
             let end = at + chunk.stripe_length();
             self.set_cursor(at, end);
-            let ranges = {
-                let _operation = filesystem.begin();
-                occupied(&filesystem.0.engine, chunk.start)?
-            };
-            for (start, len) in ranges {
-                self.copy_range(&chunk, source, start, len)?;
+            if chunk.profile().parity > 0 {
+                self.copy_rows(&chunk)?;
+                copied.push((chunk.start, at));
+            } else {
+                self.copy_used(&chunk)?;
             }
             self.set_cursor(end, end);
             self.progress().add_done(end - from);
             from = end;
         }
+        // What lies in front of the cursor, and is new or was copied by somebody who left out what was free.
+        while let Some((at, chunk)) = self.chunk_with_parity(&copied) {
+            self.copy_rows(&chunk)?;
+            copied.push((chunk.start, at));
+        }
         Ok(())
+    }
+
+    /// A chunk with parity that has something on the device and is not one of these; and where.
+    fn chunk_with_parity(&self, copied: &[(Logical, u64)]) -> Option<(u64, Chunk)> {
+        let map = self.filesystem.chunks();
+        map.iter().filter(|chunk| chunk.profile().parity > 0).find_map(|chunk| {
+            let own = chunk.stripes.iter().find(|stripe| stripe.device == self.source)?;
+            let at = own.physical.0;
+            (!copied.contains(&(chunk.start, at))).then(|| (at, chunk.clone()))
+        })
     }
 
     /// The first chunk that has something on the device behind an address, and where.
@@ -297,6 +301,40 @@ impl Replacement {
             }
             self.must_not_have_failed()?;
             at = at.plus(piece);
+        }
+        Ok(())
+    }
+
+    /// Copies what is in use of a chunk without parity.
+    fn copy_used(&self, chunk: &Chunk) -> Result<()> {
+        let ranges = {
+            let _operation = self.filesystem.begin();
+            occupied(&self.filesystem.0.engine, chunk.start)?
+        };
+        ranges.into_iter().try_for_each(|(start, len)| self.copy_range(chunk, self.source, start, len))
+    }
+
+    /// Copies what the device has of the rows of a chunk with parity, of all of them: what is written into a row later
+    /// leaves everything else in it as it is, free or not, and the parity covers that too.
+    fn copy_rows(&self, chunk: &Chunk) -> Result<()> {
+        let engine = &self.filesystem.0.engine;
+        let (mut at, end) = (chunk.start, chunk.end());
+        {
+            // So that it is known what is free.
+            let _operation = self.filesystem.begin();
+            occupied(engine, chunk.start)?;
+        }
+        while at < end {
+            engine.env().reached(Point::PieceMoved);
+            self.progress().must_go_on()?;
+            self.filesystem.must_not_be_stopping()?;
+            let _operation = self.filesystem.begin();
+            let lost = rows::copy_to_twin(engine.core(), self.source, at, self.source_reads())?;
+            self.count(lost, 0);
+            self.must_not_have_failed()?;
+            // A chunk that nobody needs any more may be deleted meanwhile.
+            let Some((row, len)) = engine.volume.row_of(at) else { return Ok(()) };
+            at = row.plus(len);
         }
         Ok(())
     }

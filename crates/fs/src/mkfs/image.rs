@@ -63,6 +63,7 @@ pub fn write_image(volume: &Volume, spec: &FilesystemSpec, placed: &[PlacedTree]
 pub fn identity(spec: &FilesystemSpec) -> BlockIdentity {
     BlockIdentity {
         fsid: spec.fsid,
+        seeds: Default::default(),
         chunk_tree_uuid: spec.chunk_tree_uuid,
         checksum: spec.settings.checksum,
         nodesize: spec.settings.nodesize,

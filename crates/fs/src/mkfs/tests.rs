@@ -68,6 +68,7 @@ impl<'a> Image<'a> {
         let sb = read_superblock(device, OFFSETS[0].0).expect("a valid primary superblock");
         let identity = BlockIdentity {
             fsid: sb.fsid,
+            seeds: Default::default(),
             chunk_tree_uuid: [0; 16],
             checksum: sb.checksum_kind().unwrap(),
             nodesize: sb.nodesize.get(),

@@ -32,6 +32,7 @@ pub(super) fn load(core: &Core, tree: &Tree, superblock: &Superblock) -> Result<
                 let device = devices.devices.entry(DeviceId(item.devid.get())).or_default();
                 device.total_bytes = item.total_bytes.get();
                 device.uuid = item.uuid;
+                device.is_leaving = core.volume.is_seed(DeviceId(item.devid.get()));
                 note_device(core, item)?;
             }
             KeyType::CHUNK_ITEM if key.objectid == objectid::FIRST_CHUNK_TREE => {
@@ -106,10 +107,36 @@ fn note_device(core: &Core, item: DevItem) -> Result<()> {
     if own.uuid != item.uuid {
         return Err(Error::corrupt(format!("the given device {id} is another one than the filesystem's device {id}")));
     }
+    check_seed(core, &item)?;
+    if core.volume.is_seed(id) {
+        core.volume.set_device_item(item);
+    }
     if core.volume.is_stale(id) {
         // No smaller than it is now, so the copies of its superblock lie on it.
         let total_bytes = item.total_bytes.get().min(own.total_bytes.get()).into();
         core.volume.set_device_item(DevItem { total_bytes, ..item });
     }
     Ok(())
+}
+
+/// A seed device is of the filesystem and the commit that this one has sprouted from.
+fn check_seed(core: &Core, item: &DevItem) -> Result<()> {
+    let id = DeviceId(item.devid.get());
+    let Some((_, seed)) = core.volume.seeds().into_iter().find(|(of, _)| *of == id) else { return Ok(()) };
+    if seed.fsid != item.fsid {
+        let what =
+            format!("the given device {id} is of another filesystem than the one that this one has sprouted from");
+        return Err(Error::corrupt(what));
+    }
+    match seed.generation {
+        Some(given) if given != item.generation.get() => {
+            let what = format!(
+                "the seed device {id} has generation {given} instead of {}: it was written after this filesystem had \
+                 sprouted from it",
+                item.generation
+            );
+            Err(Error::corrupt(what))
+        }
+        _ => Ok(()),
+    }
 }

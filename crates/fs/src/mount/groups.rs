@@ -20,6 +20,9 @@ pub(super) fn load(core: &Core) -> Result<()> {
             found => found?.expect("it is there"),
         };
         core.space.add_group_in_rows(group, &map.superblock_exclusions(chunk), false, chunk.parity_columns());
+        if core.volume.is_on_seed(chunk) {
+            core.space.close_for_good(chunk.start);
+        }
     }
     if core.options().rescue.is_any() { Ok(()) } else { check_device_extents(core) }
 }

@@ -14,6 +14,7 @@ mod groups;
 mod histories;
 mod replacement;
 mod rescue;
+mod sprout;
 mod zoned;
 
 use crate::commit::Engine;
@@ -39,7 +40,7 @@ use std::sync::Arc;
 pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<(Engine, Vec<String>)> {
     let mut stale = Vec::new();
     loop {
-        let opened = open_knowing(&stale, devices.clone(), options.clone(), env.clone());
+        let opened = open_knowing(&stale, devices.clone(), options.clone(), env.clone(), None);
         let opened = match opened {
             Err(error) if options.rescue.commit == Commit::LastReadable => {
                 let (_, superblock, _) = Volume::open_without(devices.clone(), options.degraded, &options.stale)?;
@@ -54,6 +55,22 @@ pub fn open(devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> R
     }
 }
 
+/// Makes a new filesystem on `new`, which has the content of the seed filesystem on `devices`, and opens it for
+/// writing.
+pub fn sprout(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    new: Arc<dyn BlockDevice>,
+    options: Options,
+    env: Env,
+) -> Result<(Engine, Vec<String>)> {
+    match open_knowing(&[], devices, options, env, Some(new))? {
+        Opened::Whole(engine, notes) => Ok((engine, notes)),
+        Opened::FoundStale(_) => Err(Error::refused(Errno::EIO, "a seed device has missed writes")),
+    }
+}
+
+pub use sprout::new_item;
+
 enum Opened {
     Whole(Engine, Vec<String>),
     /// The device tree says that these devices have missed writes, so what was read so far may come from them.
@@ -61,9 +78,16 @@ enum Opened {
 }
 
 /// Opens the filesystem, knowing that the devices `stale` have missed writes.
-fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options: Options, env: Env) -> Result<Opened> {
+fn open_knowing(
+    stale: &[DeviceId],
+    devices: Vec<Arc<dyn BlockDevice>>,
+    options: Options,
+    env: Env,
+    new: Option<Arc<dyn BlockDevice>>,
+) -> Result<Opened> {
     let given = devices.clone();
     let (volume, superblock, notes) = Volume::open_without(devices, options.degraded, &options.stale)?;
+    let superblock = if new.is_some() { sprout::leave_seed(&volume, &superblock, &env)? } else { superblock };
     volume.set_stale(&|id| stale.contains(&id));
     // Until it is known that the devices belong together.
     volume.hold_repairs(true);
@@ -81,7 +105,8 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         ));
     }
     let log = admission::admit(&superblock, &options, &mut notes)?;
-    let mut identity = BlockIdentity::of(&newest, !options.read_only || log == Log::Replay);
+    let seeds = sprout::seeds(&volume)?;
+    let mut identity = BlockIdentity::of(&newest, !options.read_only || log == Log::Replay).with_seeds(&seeds);
     identity.ignores_checksums = options.rescue.ignore_metadata_checksums;
     let is_rescue = options.rescue.is_any();
     let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
@@ -116,6 +141,9 @@ fn open_knowing(stale: &[DeviceId], devices: Vec<Arc<dyn BlockDevice>>, options:
         loaded => loaded.ok().flatten(),
     };
     groups::load(core)?;
+    if let Some(new) = new {
+        sprout::begin(&engine, new)?;
+    }
     if !core.is_read_only() || log == Log::Replay {
         admission::refuse_unwritable_chunks(core)?;
     }

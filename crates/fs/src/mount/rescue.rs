@@ -83,7 +83,7 @@ pub(super) fn open_last_readable(
     for generation in known(superblock).into_iter().filter(|generation| *generation < superblock.generation.get()) {
         let mut options = options.clone();
         options.rescue.commit = Commit::Generation(generation);
-        if let Ok(Opened::Whole(engine, mut notes)) = open_knowing(&[], devices.to_vec(), options, env.clone()) {
+        if let Ok(Opened::Whole(engine, mut notes)) = open_knowing(&[], devices.to_vec(), options, env.clone(), None) {
             notes.push(format!("the last commit cannot be read ({error}); generation {generation} is shown"));
             return Ok(Opened::Whole(engine, notes));
         }

@@ -273,7 +273,7 @@ impl Order<'_> {
         if found.bytenr.get() != at.0 {
             return Err(header(format!("its address is {} instead of {at}", found.bytenr.get())));
         }
-        if found.fsid != identity.fsid {
+        if !identity.has_blocks_of(&found.fsid) {
             return Err(header("it is of another filesystem".to_owned()));
         }
         if found.chunk_tree_uuid != identity.chunk_tree_uuid {

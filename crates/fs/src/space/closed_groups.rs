@@ -3,7 +3,8 @@
 //! # Invariants
 //! 1. A group is closed only if all reservations of its class, and the floor its caller names, fit into the other
 //!    groups.
-//! 2. A closed group stays closed until its [`ClosedGroup`](crate::relocation) is dropped, or it is deleted.
+//! 2. A group on devices that cannot be written stays closed. Another one stays closed until its
+//!    [`ClosedGroup`](crate::relocation) is dropped, or it is deleted.
 //! 3. A group that [leaves](Space::let_leave) is deleted by the next commit for which it is empty, the last one of its
 //!    profile too.
 
@@ -33,9 +34,18 @@ impl Space {
         true
     }
 
+    /// Nothing is ever allocated in the group: its devices cannot be written.
+    pub fn close_for_good(&self, start: Logical) {
+        self.state.lock().unwritable.insert(start.0);
+        self.close_group(start, 0);
+    }
+
     /// The group may be allocated from again.
     pub fn reopen_group(&self, start: Logical) {
         let mut state = self.state.lock();
+        if state.unwritable.contains(&start.0) {
+            return;
+        }
         state.leaving.remove(&start.0);
         let Some(group) = state.groups.get_mut(&start.0).filter(|group| group.closed) else { return };
         group.closed = false;

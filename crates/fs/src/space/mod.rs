@@ -158,6 +158,8 @@ struct SpaceState {
     targets: [Option<u64>; 4],
     /// Closed groups that the next commit deletes if they are empty.
     leaving: BTreeSet<u64>,
+    /// Groups on devices that cannot be written.
+    unwritable: BTreeSet<u64>,
 }
 
 impl SpaceState {

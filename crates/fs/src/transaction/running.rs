@@ -83,6 +83,8 @@ pub(crate) enum DeviceChange {
     Resize { id: DeviceId, total_bytes: u64 },
     /// It joins.
     Add { item: DevItem, device: Arc<dyn BlockDevice> },
+    /// It is a seed from now on, and has this generation.
+    Seed { id: DeviceId, generation: u64 },
     /// It leaves; no chunk lies on it.
     Remove(DeviceId),
     /// The device tree says this about a replacement.

@@ -39,7 +39,7 @@ fn everything_moves_and_stays_what_it_was() {
     if !requirement::kernel_btrfs("everything_moves_and_stays_what_it_was") {
         return;
     }
-    for name in ["default", "xxhash-4k", "crc32c-4k-full", "bgt-4k-sha256", "mixed"] {
+    for name in ["default", "xxhash-4k", "crc32c-4k-full", "bgt-4k-sha256", "mixed", "cache-v1"] {
         let scratch = Scratch::new("balance-all");
         let image = filled(variant(name), &scratch);
         let (before, used) = (prints(&image), used_bytes(&image));

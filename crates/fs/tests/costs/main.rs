@@ -96,6 +96,8 @@ const WITHOUT_COST: &[&str] = &[
     // and discards.
     "add_device",
     "add_device_at",
+    "is_seed",
+    "sprouted",
     "balance_begin",
     "balance_begin_again",
     "balance_drive",

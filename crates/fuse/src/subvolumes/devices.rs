@@ -37,7 +37,9 @@ impl Answering<'_> {
     }
 
     pub(super) fn add_device(&self, asked: &question::AddDevice, each: Each<'_, WorkProgress>) -> Result<(), Refused> {
-        self.changed(asked.through)?;
+        // A seed is always read-only; what is added to it makes another filesystem.
+        let reached = if self.filesystem().is_seed() { self.inode(asked.through) } else { self.changed(asked.through) };
+        reached?;
         self.access().must_be_privileged()?;
         let old = if asked.discard { OldContent::Discard } else { OldContent::Keep };
         let path = Path::new(OsStr::from_bytes(&asked.path));

@@ -15,6 +15,7 @@ const FSID: [u8; 16] = [7; 16];
 pub fn identity(nodesize: u32) -> BlockIdentity {
     BlockIdentity {
         fsid: FSID,
+        seeds: Default::default(),
         chunk_tree_uuid: [8; 16],
         checksum: ChecksumKind::Crc32c,
         nodesize,

@@ -58,6 +58,7 @@ impl Store {
     pub fn new(nodesize: u32) -> Store {
         let identity = BlockIdentity {
             fsid: [7; 16],
+            seeds: Default::default(),
             chunk_tree_uuid: [8; 16],
             checksum: ChecksumKind::Crc32c,
             nodesize,

@@ -17,11 +17,16 @@ use butterfs_ondisk::{Generation, Key, Level, Logical, Superblock, TreeId};
 use std::fmt;
 use zerocopy::FromBytes;
 
+/// Seed filesystems that one can have sprouted from, one from the other.
+pub const MOST_SEEDS: usize = 4;
+
 /// The properties that all blocks of one filesystem share, and the parameters of the tree checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockIdentity {
     /// The metadata UUID.
     pub fsid: [u8; 16],
+    /// The metadata UUIDs of the seed filesystems that it has sprouted from; the rest is zero. Their blocks are read.
+    pub seeds: [[u8; 16]; MOST_SEEDS],
     /// The chunk tree's UUID; copied into new blocks, never checked.
     pub chunk_tree_uuid: [u8; 16],
     /// The filesystem's checksum.
@@ -46,6 +51,7 @@ impl BlockIdentity {
     pub fn of(sb: &Superblock, writable: bool) -> BlockIdentity {
         BlockIdentity {
             fsid: sb.block_fsid(),
+            seeds: [[0; 16]; MOST_SEEDS],
             chunk_tree_uuid: [0; 16],
             checksum: sb.checksum_kind().unwrap_or_default(),
             nodesize: sb.nodesize.get(),
@@ -55,6 +61,17 @@ impl BlockIdentity {
             ignores_checksums: false,
             writable,
         }
+    }
+
+    /// The same for a filesystem that has sprouted from seeds with these metadata UUIDs, at most [`MOST_SEEDS`].
+    pub fn with_seeds(mut self, seeds: &[[u8; 16]]) -> BlockIdentity {
+        self.seeds.iter_mut().zip(seeds).for_each(|(slot, seed)| *slot = *seed);
+        self
+    }
+
+    /// Whether blocks with this UUID belong to the filesystem.
+    pub fn has_blocks_of(&self, fsid: &[u8; 16]) -> bool {
+        *fsid == self.fsid || *fsid != [0; 16] && self.seeds.contains(fsid)
     }
 
     fn check_context(&self) -> CheckContext {
@@ -128,7 +145,7 @@ pub fn check_block(bytes: &[u8], expect: &NodePtr, identity: &BlockIdentity) -> 
     if header.bytenr.get() != expect.at.get() {
         return fail(format!("bad tree block start, have {} expect {}", header.bytenr, expect.at));
     }
-    if header.fsid != identity.fsid {
+    if !identity.has_blocks_of(&header.fsid) {
         return fail(format!("bad fsid, have {:02x?} expect {:02x?}", header.fsid, identity.fsid));
     }
     if usize::from(header.level) >= MAX_LEVELS {
@@ -178,6 +195,8 @@ impl Node {
         out.copy_from_slice(&self.bytes);
         let flags = self.flags() | Header::WRITTEN;
         out[at::FLAGS..at::FLAGS + 8].copy_from_slice(&flags.to_le_bytes());
+        // A copy of a seed's block has the seed's.
+        out[at::FSID..at::FSID + 16].copy_from_slice(&identity.fsid);
         let ptr = NodePtr {
             at: self.at(),
             generation: self.generation(),

@@ -192,6 +192,9 @@ fn members_that_were_written_without_each_other_are_refused() {
     let devices = [device_with(&one, 1, LEN), device_with(&newer, 2, LEN)];
     assert!(refusal(&devices).contains("disk1 (devid 1) was written without the other devices"));
     newer.super_roots[2].tree_root = one.root;
+    // What the kernel's commit before that took for its own root.
+    newer.super_roots[1].tree_root_gen = 8.into();
+    newer.super_roots[1].tree_root = (33 << 20).into();
     assert!(open(&[device_with(&one, 1, LEN), device_with(&newer, 2, LEN)]).is_ok());
 }
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 ///
 /// -f allows less redundancy, -v shows the filters, --full-balance skips the warning where there are no filters,
 /// --background (--bg) returns at once, and --enqueue waits for other exclusive operations. With --image IMAGE in place
-/// of PATH the filesystem on an image or device that nobody has mounted is balanced.
+/// of PATH the filesystem on an image or device that nobody has mounted is balanced; of several devices name each.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Options and the path, as above
@@ -192,7 +192,7 @@ impl Target {
     }
 
     fn set_image(&mut self, image: &OsString) {
-        self.image.image = Some(PathBuf::from(image));
+        self.images.images.push(PathBuf::from(image));
     }
 }
 

@@ -3,7 +3,7 @@
 use super::filters;
 use crate::commands::Run;
 use crate::error::{CliError, os_message};
-use crate::open_filesystem::{Asking, ImageArgument, Intent, OpenFilesystem, about, plain};
+use crate::open_filesystem::{Asking, ImagesArgument, Intent, OpenFilesystem, about, plain};
 use crate::output::{self, Format};
 use crate::progress::{Progress, Unit};
 use crate::report;
@@ -23,29 +23,29 @@ const IN_PROGRESS: u8 = 1;
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Target {
     /// A file or directory on a mounted filesystem
-    #[arg(value_name = "PATH", required_unless_present = "image")]
+    #[arg(value_name = "PATH", required_unless_present = "images")]
     pub path: Option<PathBuf>,
     #[command(flatten)]
-    pub image: ImageArgument,
+    pub images: ImagesArgument,
 }
 
 impl Target {
     /// One of both was given.
     pub fn must_be_named(&self) -> Result<(), CliError> {
-        match (&self.path, &self.image.image) {
-            (None, None) => Err(CliError::usage("a path is missing")),
-            (Some(_), Some(_)) => Err(CliError::usage("'--image' takes the place of the path")),
-            _ => Ok(()),
+        match (&self.path, &self.images.images[..]) {
+            (None, []) => Err(CliError::usage("a path is missing")),
+            (None, _) | (Some(_), []) => Ok(()),
+            (Some(_), _) => Err(CliError::usage("'--image' takes the place of the path")),
         }
     }
 
     pub fn open(&self, intent: Intent) -> Result<OpenFilesystem, CliError> {
-        self.image.open(self.path.as_deref().unwrap_or("/".as_ref()), intent)
+        self.images.open_for_balance(self.path.as_deref().unwrap_or("/".as_ref()), intent)
     }
 
     /// The name that the user gave.
     pub fn name(&self) -> String {
-        self.path.as_ref().or(self.image.image.as_ref()).map_or(String::new(), |path| path.display().to_string())
+        self.path.as_ref().or(self.images.images.first()).map_or(String::new(), |path| path.display().to_string())
     }
 }
 

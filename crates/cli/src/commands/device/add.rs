@@ -14,6 +14,9 @@ use std::path::PathBuf;
 ///
 /// Their content is lost. Refused: a device that something is recognised on, unless forced, one that is mounted or in
 /// use, and one that belongs to the filesystem already.
+///
+/// A device that is added to a seed filesystem (flag SEEDING) gets a new filesystem, which begins with the content of
+/// the seed and reads it from there. 'mount -o remount,rw' makes the mount one of the new filesystem.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Also where something is recognised on a device
@@ -35,7 +38,7 @@ impl Run for Args {
         if self.paths.is_empty() {
             return Err(CliError::usage("give the devices to add, then a directory of the mount"));
         }
-        let mut opened = self.images.open(mount.as_deref())?;
+        let mut opened = self.images.open_to_add(mount.as_deref())?;
         for path in &self.paths {
             let shown = path.display();
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());

@@ -62,6 +62,8 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("stopped", "nothing is true after it; tests of their own"),
     ("add_device", "one device here; tests of devices"),
     ("add_device_at", "the same"),
+    ("is_seed", "a flag"),
+    ("sprouted", "one device here; tests of devices"),
     ("remove_device", "one device here; tests of devices"),
     ("resize_device", "it moves chunks for longer than a run; tests of devices"),
     ("migrate_chunk", "the same"),

@@ -1,7 +1,9 @@
 //! The filesystem as a whole.
 
 use super::Operation;
-use butterfs_fs::Caller;
+use butterfs_fs::filesystem::{NewSize, Storage};
+use butterfs_fs::{BalanceArgs, BalanceItem, Caller};
+use butterfs_ondisk::balance::{args_flags, balance_flags};
 
 pub const OPERATIONS: &[Operation] = &[
     ("sync", |w| w.filesystem.sync()),
@@ -43,6 +45,26 @@ pub const OPERATIONS: &[Operation] = &[
     ("discard_mode", |w| quiet(w.filesystem.discard_mode())),
     ("freed_waiting", |w| quiet(w.filesystem.freed_waiting())),
     ("find_subvolume", |w| w.filesystem.find_subvolume(&butterfs_fs::Subvolume::Default).map(drop)),
+    // These are many commits, so not each time.
+    ("balance_start", |w| {
+        if !w.rng.chance(20) {
+            return Ok(());
+        }
+        let kind = *w.rng.pick(&[balance_flags::DATA, balance_flags::METADATA, balance_flags::SYSTEM]);
+        let one = BalanceArgs { flags: args_flags::LIMIT.into(), limit_min: 1.into(), ..BalanceArgs::default() };
+        let flags = (kind | balance_flags::FORCE).into();
+        let control = BalanceItem { flags, data: one, metadata: one, system: one, ..BalanceItem::default() };
+        w.filesystem.balance_start(control).map(drop)
+    }),
+    ("resize_device", |w| {
+        if !w.rng.chance(20) {
+            return Ok(());
+        }
+        let less = NewSize::Less(w.rng.below(64) << 20);
+        let id = butterfs_fs::DeviceId(1);
+        w.filesystem.resize_device(id, less, Storage::Stays)?;
+        w.filesystem.resize_device(id, NewSize::Max, Storage::Stays).map(drop)
+    }),
     ("set_label", |w| w.filesystem.set_label(b"a label")),
     ("transaction", |w| {
         let root = w.filesystem.root();
