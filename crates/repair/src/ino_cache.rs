@@ -1,5 +1,5 @@
-//! What kernels before 5.11 kept of free inode numbers with the mount option `inode_cache`: in each subvolume an inode
-//! -12 with its extents. No kernel that is in use reads it.
+//! The cache of free inode numbers that kernels before 5.11 kept with the mount option `inode_cache`: in each subvolume
+//! an inode -12 with its extents. No kernel that is in use reads it.
 
 use crate::action::Pass;
 use crate::forest::Forest;

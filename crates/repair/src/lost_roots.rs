@@ -94,7 +94,7 @@ fn fresh_item(id: TreeId) -> RootItem {
     item
 }
 
-/// What the root trees in the superblock's backup slots have, the newest first.
+/// The items of the root trees in the superblock's backup slots, the newest of each.
 fn older(forest: &Forest) -> Older {
     let mut slots: Vec<&RootBackup> = forest.sb.super_roots.iter().filter(|slot| slot.tree_root.get() != 0).collect();
     slots.sort_by_key(|slot| std::cmp::Reverse(slot.tree_root_gen.get()));

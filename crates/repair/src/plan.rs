@@ -203,7 +203,7 @@ fn judge(overlays: &[Arc<Overlay>], options: &Options) -> Report {
     check(devices, &CheckOptions { super_copy: 0, ..options.check.clone() }, &|_| {})
 }
 
-/// What is lost by entering where an earlier commit is.
+/// The loss by entering where an earlier commit is.
 fn left_behind(overlays: &[Arc<Overlay>], originals: &[Superblock]) -> Option<Action> {
     let devices: Vec<Arc<dyn BlockDevice>> =
         overlays.iter().map(|overlay| Arc::clone(overlay) as Arc<dyn BlockDevice>).collect();

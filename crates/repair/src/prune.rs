@@ -45,7 +45,7 @@ struct Pruner<'a> {
     without_extents: BTreeSet<u64>,
 }
 
-/// What other passes have to see to, by tree and inode.
+/// Tasks for other passes, by tree and inode.
 #[derive(Debug, Default)]
 pub(crate) struct Pruned {
     /// Inodes that have a stand-in for their items now.

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 /// Free space that a small repair takes at most.
 const LEAST_FREE: u64 = 4 << 20;
-/// What is free should be so large a part of what is used.
+/// Free space should be so large a part of what is used: one of so many.
 const PART: u64 = 4;
 /// A stripe of a new chunk.
 const STRIPES: [u64; 3] = [256 << 20, 64 << 20, 8 << 20];

@@ -77,9 +77,9 @@ pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper
         let mut is_kept = keeps(&mut node, key, data);
         if !is_kept
             && key.kind == KeyType::INODE_ITEM
-            && let Some(mended) = mended_inode(data, store.generation)
+            && let Some(corrected) = corrected_inode(data, store.generation)
         {
-            is_kept = keeps(&mut node, key, &mended);
+            is_kept = keeps(&mut node, key, &corrected);
         }
         let is_new = node.last_key().is_none_or(|last| last.objectid != key.objectid);
         if !is_kept && is_new && tree.is_subvolume() && is_of_inode(key) {
@@ -106,7 +106,7 @@ pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper
 
 /// An inode's item with the fields that break a rule made the likeliest ones that keep it; its type is compared with
 /// its names later.
-fn mended_inode(data: &[u8], generation: Generation) -> Option<Vec<u8>> {
+fn corrected_inode(data: &[u8], generation: Generation) -> Option<Vec<u8>> {
     let mut item = InodeItem::read_from_bytes(data).ok()?;
     let newest = generation.get() - 1;
     for field in [&mut item.generation, &mut item.transid] {

@@ -142,7 +142,8 @@ repairs! {
     "checksum-stray", Checksums, Automatic, "removed, once the extents are right", "";
     "checksum-overlap", Checksums, Automatic, "of two checksums of a sector the one stays that the data has", "";
     "data-checksum", Copies, WhereCertain,
-        "overwritten by a good copy, or rebuilt from parity; without either restore the file from a backup, or accept it by --init-csum-tree", "";
+        "overwritten by a good copy, or rebuilt from parity; without either restore the file from a backup, or accept \
+        it by --init-csum-tree", "";
     "uuid-entry-missing", Uuids, Automatic, "made from the root items", "";
     "uuid-entry-stale", Uuids, Automatic, "made from the root items", "";
     "log-block", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";

@@ -83,8 +83,8 @@ fn of_backup(superblock: &Superblock, slot: &RootBackup) -> Superblock {
     older
 }
 
-/// What the block at an address is the root of: a root tree, or a subvolume's tree, which is then shown in the commit
-/// that has it, else in the last one that has the subvolume.
+/// The commit or subvolume whose root is at an address: a root tree, or a subvolume's tree, which is then shown in the
+/// commit that has it, else in the last one that has the subvolume.
 pub(super) fn asked_root(
     at: Logical,
     newest: &Superblock,

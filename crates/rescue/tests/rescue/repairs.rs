@@ -1,5 +1,5 @@
-//! `check --repair` beside `btrfs check --repair`, `btrfs restore`, the kernel's rescue mounts and our restore: how many
-//! files are there afterwards, from the same damaged images.
+//! `check --repair` beside `btrfs check --repair`, `btrfs restore`, the kernel's rescue mounts and our restore: the
+//! number of files that each has from the same damaged images.
 
 use crate::damage::{CLASSES, Ground};
 use crate::opened::scanned;
