@@ -12,6 +12,8 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("kernel-left", "butterfs-fs", "devices", "left::work_of_the_kernel_is_finished_at_many_moments"),
     ("mutants", "butterfs-testkit", "mutants", "soak"),
     ("rescue", "butterfs-rescue", "rescue", "damage::at_least_as_many_files_are_saved_from_many"),
+    ("rescue-repairs", "butterfs-rescue", "rescue", "repairs::repairs_keep_at_least_as_many_files"),
+    ("rescue-profiles", "butterfs-rescue", "rescue", "profiles::stripes_of_all_profiles_are_put_in_order"),
     ("rescue-mutants", "butterfs-rescue", "hostile", "many_mutants_end_in_a_sentence_or_files"),
     ("full-disk", "butterfs-testkit", "full_disk_kills", "killed_on_a_full_disk"),
     ("costs", "butterfs-fs", "costs", "beside_everything"),

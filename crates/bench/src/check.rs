@@ -17,31 +17,38 @@ const SNAPSHOTS: u64 = 20;
 const FILES_PER_FOLDER: u64 = 1000;
 /// Every so manyth file is changed between two snapshots.
 const CHANGED: u64 = 211;
+/// Every so manyth file has an extent of data, which begins with [`MARK`] and its number.
+pub const DATA_EACH: u64 = 10;
+const MARK: &[u8] = b"file of the bench";
 const IMAGE_BYTES: u64 = 32 << 30;
 const CALLER: Caller = Caller { uid: 0, gid: 0, umask: 0o022, privileged: true };
 
 /// Checks the image with both.
 pub fn run(scale: Scale, table: &mut Table) {
-    if !requirement::programs("bench of check", &["btrfs"]) || !serve::binary().is_file() {
-        return;
+    if requirement::programs("bench of check", &["btrfs"]) && serve::binary().is_file() {
+        beside(scale.library_files, SNAPSHOTS, BAR, table);
     }
+}
+
+/// Checks an image with so many files and snapshots with both.
+pub fn beside(files: u64, snapshots: u64, bar: &'static str, table: &mut Table) {
     let folder = scratch::Scratch::new("bench-check");
     let image = folder.join("image");
-    make(&image, scale.library_files);
+    make(&image, files, snapshots);
     let name = image.to_str().expect("a text path");
     let theirs = requirement::program("btrfs").expect("it was required");
     // The first run of either finds the image in the page cache, where making it has left it.
     let (ours, our_peak) = measure(&serve::binary(), &["check", "-q", name]);
     let (kernel, their_peak) = measure(&theirs, &["check", name]);
-    let what = format!("check: {} files, {SNAPSHOTS} snapshots", scale.library_files);
-    table.times(&what, Sides::two(ours, Some(kernel)), BAR);
+    let what = format!("check: {files} files, {snapshots} snapshots");
+    table.times(&what, Sides::two(ours, Some(kernel)), bar);
     let mebibytes = |kib: f64| format!("{:.0} MiB", kib / 1024.0);
     let peaks = Sides::two(our_peak as f64, Some(their_peak as f64));
-    table.compared("check: peak memory", peaks, mebibytes, true, "");
+    table.compared(&format!("{what}: peak memory"), peaks, mebibytes, true, "");
 }
 
 /// Small files in folders, one in ten with data in an extent, and snapshots between changes.
-fn make(image: &Path, files: u64) {
+pub fn make(image: &Path, files: u64, snapshots: u64) {
     let device: Arc<dyn butterfs_device::BlockDevice> =
         Arc::new(FileDevice::create(image, IMAGE_BYTES).expect("room for a sparse file"));
     let env = Env::system();
@@ -56,12 +63,16 @@ fn make(image: &Path, files: u64) {
             let name = format!("folder-{}", number / FILES_PER_FOLDER);
             parent = filesystem.mkdir(&CALLER, root, name.as_bytes(), 0o755).expect("room").id;
         }
-        let content = vec![number as u8; if number % 10 == 0 { 6000 } else { (number % 200) as usize }];
+        let mut content = vec![number as u8; if number % DATA_EACH == 0 { 6000 } else { (number % 200) as usize }];
+        if number % DATA_EACH == 0 {
+            content[..MARK.len()].copy_from_slice(MARK);
+            content[MARK.len()..][..8].copy_from_slice(&number.to_le_bytes());
+        }
         write(&filesystem, parent, number, &content);
     }
-    for snapshot in 0..SNAPSHOTS {
+    for snapshot in 0..snapshots {
         filesystem.snapshot(tree, top, format!("snapshot-{snapshot}").as_bytes(), true).expect("room");
-        for number in (snapshot..files).step_by(CHANGED as usize) {
+        for number in (snapshot % CHANGED..files).step_by(CHANGED as usize) {
             let name = format!("folder-{}", number / FILES_PER_FOLDER);
             let parent = filesystem.lookup(root, name.as_bytes()).expect("it was made").id;
             write(&filesystem, parent, number, &[snapshot as u8; 100]);
@@ -69,6 +80,12 @@ fn make(image: &Path, files: u64) {
         }
     }
     filesystem.shutdown().expect("a good device");
+}
+
+/// The number of the file whose extent begins with these bytes.
+pub fn marked(sector: &[u8]) -> Option<u64> {
+    let number = sector.strip_prefix(MARK)?.first_chunk()?;
+    Some(u64::from_le_bytes(*number))
 }
 
 fn write(filesystem: &Filesystem, parent: InodeId, number: u64, content: &[u8]) {
@@ -80,7 +97,7 @@ fn write(filesystem: &Filesystem, parent: InodeId, number: u64, content: &[u8]) 
 }
 
 /// Time and peak memory in KiB of a program that must find nothing.
-fn measure(program: &Path, arguments: &[&str]) -> (Duration, u64) {
+pub fn measure(program: &Path, arguments: &[&str]) -> (Duration, u64) {
     let start = Instant::now();
     let mut child =
         Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");

@@ -20,6 +20,7 @@ mod page;
 mod plot;
 mod receive;
 mod requests;
+mod rescue;
 mod send;
 mod subject;
 mod subvolumes;
@@ -162,6 +163,12 @@ const SECTIONS: &[Section] = &[
         name: "check",
         about: "`butterfs check` and `btrfs check` on the same image: small files, and 20 snapshots between changes.",
         run: check::run,
+    },
+    Section {
+        name: "rescue",
+        about: "The worst day. Scrub and scan beside reading the device (two readers, 4 MiB, past the page cache), and \
+                beside the kernel's scrub; the time until damaged blocks have names; the checkers on larger images.",
+        run: rescue::run,
     },
 ];
 

@@ -302,7 +302,7 @@ impl<'s, 'a> Checker<'s, 'a> {
 
     /// The trees that this filesystem must have.
     fn needed(&self) -> Vec<TreeId> {
-        let mut needed = vec![TreeId::EXTENT, TreeId::DEV, TreeId::FS, TreeId::CSUM];
+        let mut needed = vec![TreeId::EXTENT, TreeId::DEV, TreeId::FS, TreeId::CSUM, TreeId::DATA_RELOC];
         let compat_ro = self.session.sb.compat_ro_flags.get();
         for (bit, tree) in
             [(compat_ro::FREE_SPACE_TREE, TreeId::FREE_SPACE), (compat_ro::BLOCK_GROUP_TREE, TreeId::BLOCK_GROUP)]

@@ -77,6 +77,40 @@ fn servers_of(image: &Path) -> usize {
     fs::read_dir("/proc").expect("/proc is there").flatten().map(words).filter(is_server).count()
 }
 
+/// Any root that is on the disk can be mounted by its address, and nobody joins a mount of another time unawares.
+#[test]
+fn a_mount_of_the_past_is_not_taken_for_the_present() {
+    let Some(two) = Two::new("joined_past") else { return };
+    two.bed.mount_ok("rw");
+    fs::write(two.bed.path("@/file"), "inside").unwrap();
+    two.bed.umount_ok();
+    let listed = butterfs_ok(&["restore", "-l", text(&two.bed.image)]);
+    let address = |tree: &str| {
+        let line = listed.lines().find(|line| line.contains(tree)).expect("the tree is listed");
+        line.split(") ").nth(1).and_then(|rest| rest.split(' ').next()).expect("it has an address").to_owned()
+    };
+    // The subvolume is shown then.
+    let past = format!("ro,at=@{}", address("(256 ROOT_ITEM"));
+    let mounted = two.mount(&past, &two.root);
+    assert!(mounted.code == Some(0) && mounted.stderr.contains("subvolume 256 is shown"), "{mounted:?}");
+    assert_eq!(fs::read_to_string(two.root.join("file")).unwrap(), "inside");
+    for options in ["ro", "rw", "ro,at=backup0"] {
+        let refused = two.mount(options, &two.home);
+        assert!(refused.code == Some(1) && refused.stderr.contains("shows an older commit"), "{options}: {refused:?}");
+    }
+    let again = two.mount(&past, &two.home);
+    assert!(again.code == Some(0) && two.home.join("file").exists() && two.servers() == 1, "{again:?}");
+    for at in [&two.root, &two.home] {
+        shell("umount \"$at\"", &[("at", at)]);
+    }
+    eventually(|| two.servers() == 0);
+    two.mount_ok("ro", &two.root);
+    let refused = two.mount(&past, &two.home);
+    assert!(refused.code == Some(1) && refused.stderr.contains("shows the last commit"), "{refused:?}");
+    let chunk_tree = two.mount("ro,at=@4096", &two.home);
+    assert!(chunk_tree.code == Some(1), "{chunk_tree:?}");
+}
+
 /// Runs `script` on the kernel's btrfs and on ours, where `mount_at OPTIONS DIR` mounts, and compares what it prints.
 #[test]
 fn a_second_mount_is_as_on_the_kernel() {

@@ -2,10 +2,11 @@
 
 mod common;
 
-use butterfs_ondisk::items::{ExtentItem, InodeItem};
-use butterfs_ondisk::{KeyType, TreeId};
+use butterfs_ondisk::items::{ExtentItem, FileExtent, InodeItem};
+use butterfs_ondisk::key::objectid;
+use butterfs_ondisk::{Key, KeyType, TreeId};
 use butterfs_testkit::editor::{Editor, Item};
-use butterfs_testkit::kernel::{KernelMount, check_all, run_ok};
+use butterfs_testkit::kernel::{KernelMount, check_all, run, run_ok};
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use common::{butterfs, butterfs_ok};
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use zerocopy::{FromZeros, IntoBytes};
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
@@ -176,6 +178,133 @@ fn mirrors_on_two_devices() {
 }
 
 /// The lines of a quota report that are about groups.
+/// A repair makes another chunk where those of trees are nearly full, and counts quota groups as the kernel does.
+#[test]
+fn room_is_made_and_quota_groups_are_counted() {
+    const TEST: &str = "room_is_made";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("repair-room");
+    let image = scratch.sparse_file("image", 256 << 20);
+    butterfs_testkit::kernel::mkfs(&image, &["-m", "single"]);
+    let mount = KernelMount::new(&image, "noatime");
+    let fill = "btrfs quota enable . ; btrfs subvolume create sv >/dev/null; for i in $(seq 40); do head -c 20000 \
+                /dev/urandom > sv/d$i; done; head -c 3200000 /dev/urandom | split -b 1900 - sv/x; btrfs subvolume \
+                snapshot sv snap >/dev/null; sync; btrfs quota rescan -w . >/dev/null";
+    run_ok(60, "bash", &["-c", &format!("cd {} && {fill}", text(mount.path()))]);
+    mount.finish();
+    damage(&image);
+    let lost = |item: Item<'_>| item.is_inner(KeyType::EXTENT_DATA) && item.data()[20] == 1;
+    let device = butterfs_device::FileDevice::open(&image, &butterfs_device::FileOptions::read_write());
+    let editor = Editor::open(vec![Arc::new(device.expect("nobody uses it"))]);
+    // Of a file without checksums nothing says that the extent was its own.
+    let inode = editor.find(TreeId(256), lost);
+    let number = editor.node(inode.leaf).key(inode.slot).objectid;
+    editor.remove_at(inode);
+    let of_file = |item: Item<'_>| item.is(KeyType::INODE_ITEM) && item.key().objectid == number;
+    editor.change(TreeId(256), of_file, |item: &mut InodeItem| item.nbytes = 0.into());
+    drop(editor);
+    let undo = scratch.join("undo");
+    let said = butterfs(&["check", "--repair", "--force", "--undo-file", text(&undo), text(&image)]);
+    assert!(said.code == Some(0) && said.stdout.contains("bytes for trees"), "{said:?}");
+    assert!(said.stdout.contains("quota groups those that are counted"), "{said:?}");
+    check_all(&image);
+    let mount = KernelMount::new(&image, "noatime");
+    let shown = || run_ok(20, "btrfs", &["qgroup", "show", "--raw", text(mount.path())]);
+    let counted = shown();
+    run_ok(60, "btrfs", &["quota", "rescan", "-w", text(mount.path())]);
+    assert_eq!(counted, shown());
+    std::fs::write(mount.path().join("more"), vec![7; 1 << 20]).expect("room");
+    assert!(mount.finish().is_empty());
+    check_all(&image);
+}
+
+/// The UUID tree goes, also where its root cannot be read, and the kernel makes it anew.
+#[test]
+fn the_uuid_tree_is_cleared() {
+    const TEST: &str = "the_uuid_tree_is_cleared";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("clear-uuids");
+    let image = made(&scratch, &[]);
+    let trees = |image: &Path| run_ok(60, "btrfs", &["inspect-internal", "dump-tree", "-r", text(image)]);
+    for is_damaged in [false, true] {
+        if is_damaged {
+            let options = butterfs_device::FileOptions::read_write();
+            let device = butterfs_device::FileDevice::open(&image, &options).expect("nobody uses it");
+            let editor = Editor::open(vec![Arc::new(device)]);
+            editor.write_raw(editor.root(TreeId::UUID), &[0x5a; 4096]);
+        }
+        if !is_damaged {
+            let mount = KernelMount::new(&image, "ro");
+            let busy = butterfs(&["rescue", "clear-uuid-tree", text(&image)]);
+            assert!(busy.code == Some(1) && busy.stderr.contains("mounted"), "{busy:?}");
+            mount.finish();
+        }
+        assert_eq!(butterfs_ok(&["rescue", "clear-uuid-tree", text(&image)]), "");
+        assert!(!trees(&image).contains("UUID_TREE"), "{}", trees(&image));
+        check_all(&image);
+        assert!(KernelMount::new(&image, "noatime").finish().is_empty());
+        assert!(trees(&image).contains("UUID_TREE"));
+        check_all(&image);
+    }
+    let usage = butterfs(&["rescue", "clear-uuid-tree"]);
+    assert!(usage.code != Some(0) && !usage.stderr.is_empty());
+}
+
+/// The cache of old kernels goes with its extents, in every subvolume, in the words of btrfs-progs.
+#[test]
+fn the_inode_number_cache_is_cleared() {
+    const TEST: &str = "the_inode_number_cache_is_cleared";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new("clear-inodes");
+    let image = made(&scratch, &[]);
+    let key = |kind, offset| Key::new(objectid::FREE_INO, kind, offset);
+    let open = || {
+        let device = butterfs_device::FileDevice::open(&image, &butterfs_device::FileOptions::read_write());
+        Editor::open(vec![Arc::new(device.expect("nobody uses it"))])
+    };
+    let editor = open();
+    let mut inode = InodeItem::new_zeroed();
+    (inode.generation, inode.nlink, inode.mode) = (7.into(), 1.into(), 0o100_600.into());
+    (inode.size, inode.flags) = (65536.into(), 0b11.into());
+    let mut extent = FileExtent::new_zeroed();
+    (extent.head.generation, extent.head.ram_bytes, extent.head.kind) = (7.into(), 65536.into(), 1);
+    extent.body.num_bytes = 65536.into();
+    editor.insert(TreeId::FS, key(KeyType::INODE_ITEM, 0), inode.as_bytes());
+    drop(editor);
+    // The other program takes every extent for one that has data.
+    let theirs = scratch.join("theirs");
+    run_ok(60, "cp", &[text(&image), text(&theirs)]);
+    open().insert(TreeId::FS, key(KeyType::EXTENT_DATA, 0), extent.as_bytes());
+    let has_cache = || open().try_find(TreeId::FS, |item| item.key().objectid == objectid::FREE_INO).is_some();
+    assert!(has_cache());
+    let said = butterfs_ok(&["rescue", "clear-ino-cache", text(&image)]);
+    let by_btrfs = run_ok(60, "btrfs", &["check", "--clear-ino-cache", text(&theirs)]);
+    let lines = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.starts_with("Successfully")).map(str::to_owned).collect()
+    };
+    assert!(lines(&said).len() == 3 && lines(&said) == lines(&by_btrfs), "{said}{by_btrfs}");
+    assert!(!has_cache());
+    check_all(&image);
+    assert!(KernelMount::new(&image, "noatime").finish().is_empty());
+}
+
+/// As btrfs-progs: where the device is there already, that is an error.
+#[test]
+fn the_control_device_is_made_once() {
+    if !Path::new("/dev/btrfs-control").exists() || !requirement::programs("control device", &["btrfs"]) {
+        return;
+    }
+    let ours = butterfs(&["rescue", "create-control-device"]);
+    let theirs = run(20, "btrfs", &["rescue", "create-control-device"]);
+    assert_eq!((ours.code, ours.stderr.as_str()), (theirs.code, theirs.output.as_str()));
+}
+
 fn groups(text: &str) -> Vec<String> {
     let is_one = |line: &&str| line.starts_with("Counts") || line.starts_with("our") || line.starts_with("disk");
     text.lines().filter(is_one).map(str::to_owned).collect()

@@ -136,6 +136,44 @@ fn a_scrub_of_an_image_in_the_background_is_cancelled_and_resumed() {
     assert!(out(&resumed).contains("Scrub resumed:    "), "{}", out(&resumed));
 }
 
+/// A scrub that is killed at random moments and resumed verifies and repairs as if it never had been.
+#[test]
+fn a_killed_scrub_is_resumed() {
+    let kills = std::env::var("BUTTERFS_TORTURE").ok().and_then(|count| count.parse().ok()).unwrap_or(4);
+    let scratch = Scratch::new("scrub-killed");
+    let content = noise(3, 24 << 20);
+    let image = made(&scratch, &content);
+    let state = scratch.path().join("state");
+    let damaged: Vec<Vec<u64>> = [1, 11, 22].map(|mib| places(&image, &content[mib << 20..])).to_vec();
+    damaged.iter().for_each(|places| flip(&image, places[0] + 9));
+    let mut rng = Rng::new(4);
+    for kill in 0..kills {
+        let word = if kill == 0 { "start" } else { "resume" };
+        let started = scrub(&state, &[word, "--limit", "20m", text(&image)]);
+        let pid = out(&started).split("pid=").nth(1).and_then(|rest| rest.split(')').next()).map(str::to_owned);
+        let pid = pid.unwrap_or_else(|| panic!("{started:?}"));
+        std::thread::sleep(std::time::Duration::from_millis(rng.below(300)));
+        assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill runs").success());
+        eventually(|| !out(&scrub(&state, &["status", text(&image)])).contains("running"));
+        let status = scrub(&state, &["status", text(&image)]);
+        assert!(out(&status).contains("Status:           interrupted\n"), "{}", out(&status));
+    }
+    let resumed = scrub(&state, &["resume", "-BR", text(&image)]);
+    assert_eq!(code(&resumed), 0, "{}", err(&resumed));
+    for (number, mib) in [1, 11, 22].into_iter().enumerate() {
+        assert_eq!(places(&image, &content[mib << 20..]), damaged[number], "everything is repaired");
+    }
+    let whole = scrub(&state, &["start", "-BR", text(&image)]);
+    assert_eq!(code(&whole), 0, "{}", err(&whole));
+    let verified = |ran: &Ran| -> Vec<String> {
+        let text = out(ran);
+        let lines = text.lines().filter(|line| line.contains("_scrubbed") || line.contains("last_physical"));
+        lines.map(str::to_owned).collect()
+    };
+    assert!(verified(&whole).len() == 5 && verified(&resumed) == verified(&whole), "{resumed:?}\n{whole:?}");
+    assert!(out(&whole).contains("csum_errors: 0"), "{}", out(&whole));
+}
+
 #[test]
 fn a_mount_is_scrubbed_limited_and_healthy() {
     let Some(bed) = Bed::for_root("scrub_mount") else { return };

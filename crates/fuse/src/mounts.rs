@@ -12,7 +12,7 @@ use crate::adaptor::Adaptor;
 use crate::mount::{self, MountOptions, Superblock};
 use crate::transport::Transport;
 use butterfs_control::{MountAnswer, MountQuestion, Refusal, Storage};
-use butterfs_fs::TreeId;
+use butterfs_fs::{Commit, Rescue, TreeId};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
@@ -79,6 +79,7 @@ impl Mounts {
             None if self.adaptor.is_unmounted() => return Err(last_is_gone()),
             None => return Err(Refusal::new(libc::EOPNOTSUPP, ONLY_ONE)),
         };
+        must_show_the_same(self.options().engine.rescue.commit, asked.engine.rescue.commit)?;
         let unheeded = self.options().unheeded(items());
         self.find(&asked)?;
         let writable = !asked.flags.read_only;
@@ -127,6 +128,21 @@ impl Mounts {
 pub fn show_first(root: OwnedFd, path: &[u8], request: &mount::Request) -> io::Result<()> {
     let mount = mount::subtree(root, Path::new(OsStr::from_bytes(path)))?;
     mount::place(mount, &request.flags, &request.mountpoint)
+}
+
+/// Refuses to show another commit than the one that is asked for.
+fn must_show_the_same(shown: Commit, asked: Commit) -> Result<(), Refusal> {
+    // Where the last commit could not be read, what is shown is a generation.
+    let shown = if shown == Commit::LastReadable { Commit::Last } else { shown };
+    if shown == asked || asked == Commit::LastReadable {
+        return Ok(());
+    }
+    let of = |commit| match commit {
+        Commit::Last | Commit::LastReadable => "the last commit".to_owned(),
+        older => format!("an older commit ({})", Rescue { commit: older, ..Rescue::default() }.shown().join(",")),
+    };
+    let sentence = format!("the filesystem is served already and shows {}; unmount it to see {}", of(shown), of(asked));
+    Err(Refusal::new(libc::EBUSY, sentence))
 }
 
 /// The asker waits until the image is free, and serves it.

@@ -286,14 +286,18 @@ pub(crate) fn init(forest: &mut Forest) -> Result<()> {
     Ok(())
 }
 
+/// The checksum of the sector at `at`, if there is one.
+pub(crate) fn digest_at(forest: &Forest, at: u64) -> Option<Vec<u8>> {
+    let (sector, len) = (forest.store.sectorsize(), forest.store.identity.checksum.len());
+    let item = overlapping(forest, &(at..at + sector)).ok()?.into_iter().next()?;
+    let from = (at.checked_sub(item.0)? / sector) as usize * len;
+    item.1.get(from..from + len).map(<[u8]>::to_vec)
+}
+
 /// Writes what another copy holds over bad copies of data; true where one was good.
 pub(crate) fn restore_copies(forest: &mut Forest, at: u64) -> Result<bool> {
-    let (sector, len) = (forest.store.sectorsize(), forest.store.identity.checksum.len());
-    let items = overlapping(forest, &(at..at + sector))?;
-    let Some(item) = items.into_iter().next() else { return Ok(false) };
-    let from = ((at - item.0) / sector) as usize * len;
-    let digest = item.1[from..from + len].to_vec();
-    let mut data = vec![0; sector as usize];
+    let Some(digest) = digest_at(forest, at) else { return Ok(false) };
+    let mut data = vec![0; forest.store.sectorsize() as usize];
     for copy in 0..forest.store.volume.copies(Logical(at)) {
         let read = forest.store.volume.read_copy(Logical(at), copy, &mut data);
         if read.is_ok() && forest.store.identity.checksum.matches(&data, &digest) {

@@ -9,10 +9,11 @@ use crate::forest::{Forest, root_ptr};
 use crate::store::Store;
 use crate::trouble::Result;
 use crate::walk;
-use butterfs_ondisk::chunk::{Chunk, ChunkLimits, ChunkStripe, parse_sys_chunk_array};
-use butterfs_ondisk::items::{DevExtent, DevItem, RootItem, block_group_flags as bits};
+use butterfs_ondisk::chunk::{Chunk, ChunkLimits, ChunkStripe, STRIPE_LEN, parse_sys_chunk_array};
+use butterfs_ondisk::items::{BlockGroupItem, DevExtent, DevItem, RootItem, block_group_flags as bits};
 use butterfs_ondisk::key::objectid;
-use butterfs_ondisk::{DeviceId, Key, KeyType, Logical, Physical, Superblock, TreeId};
+use butterfs_ondisk::{DeviceId, Key, KeyType, Logical, Physical, Profile, Superblock, TreeId};
+use butterfs_tree::NodePtr;
 use butterfs_volume::{ChunkMap, Volume};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -22,6 +23,9 @@ pub(crate) type ChunkEdits = BTreeMap<Key, Option<Vec<u8>>>;
 
 /// Device extents by chunk: device, physical address, length.
 type Extents = BTreeMap<u64, Vec<(u64, u64, u64)>>;
+
+/// Profiles in which the order of the stripes matters.
+const STRIPED: u64 = bits::RAID0 | bits::RAID10 | bits::RAID5 | bits::RAID6;
 
 fn limits(sb: &Superblock) -> ChunkLimits {
     ChunkLimits { sectorsize: sb.sectorsize.get(), incompat: sb.incompat_flags.get() }
@@ -51,6 +55,11 @@ pub(crate) fn read(store: &Store, sb: &Superblock) -> ChunkEdits {
             }
             chunks.insert(start, chunk);
         }
+    }
+    set_map(&store.volume, chunks.values().cloned().collect());
+    for chunk in lost_chunks(store, sb, &chunks) {
+        edits.insert(chunk.key(), Some(chunk.encode()));
+        chunks.insert(chunk.start.get(), chunk);
     }
     let wrong = wrong_chunks(&store.volume, &chunks);
     let good = chunks.values().filter(|chunk| !wrong.contains(&chunk.start.get())).cloned();
@@ -105,18 +114,89 @@ fn wrong_chunks(volume: &Volume, chunks: &BTreeMap<u64, Chunk>) -> BTreeSet<u64>
     wrong
 }
 
+/// Chunks of which the items are lost, and that their device extents and block groups describe in full: those whose
+/// stripes are alike.
+fn lost_chunks(store: &Store, sb: &Superblock, chunks: &BTreeMap<u64, Chunk>) -> Vec<Chunk> {
+    let mut extents = device_extents(store, sb);
+    extents.retain(|start, _| !chunks.contains_key(start));
+    if extents.is_empty() {
+        return Vec::new();
+    }
+    let groups = block_groups(store, sb);
+    let lost = extents.into_iter().filter_map(|(start, stripes)| {
+        let (length, flags) = *groups.get(&start)?;
+        lost_chunk(store, sb, start, length, flags, &stripes)
+    });
+    let end = |chunk: &Chunk| chunk.end().get();
+    let is_free =
+        |lost: &Chunk| chunks.values().all(|chunk| end(chunk) <= lost.start.get() || end(lost) <= chunk.start.get());
+    lost.filter(is_free).collect()
+}
+
+fn lost_chunk(
+    store: &Store,
+    sb: &Superblock,
+    start: u64,
+    length: u64,
+    flags: u64,
+    stripes: &[(u64, u64, u64)],
+) -> Option<Chunk> {
+    let profile = Profile::of(flags)?;
+    let is_alike = flags & STRIPED == 0 || stripes.len() == 1;
+    if !is_alike || stripes.iter().any(|stripe| stripe.2 != length) {
+        return None;
+    }
+    let stripe = |(device, physical, _): &(u64, u64, u64)| {
+        let device = DeviceId(*device);
+        Some(ChunkStripe { device, physical: Physical(*physical), dev_uuid: store.volume.device_item(device)?.uuid })
+    };
+    let chunk = Chunk {
+        start: Logical(start),
+        length,
+        owner: TreeId::EXTENT.get(),
+        stripe_len: STRIPE_LEN,
+        kind: flags,
+        io_align: STRIPE_LEN as u32,
+        io_width: STRIPE_LEN as u32,
+        sector_size: sb.sectorsize.get(),
+        sub_stripes: profile.sub_stripes,
+        stripes: stripes.iter().map(stripe).collect::<Option<_>>()?,
+    };
+    Chunk::parse(chunk.start, &chunk.encode(), &limits(sb)).ok()
+}
+
+/// Length and flags of the block groups, as far as they can be read.
+fn block_groups(store: &Store, sb: &Superblock) -> BTreeMap<u64, (u64, u64)> {
+    let mut groups = BTreeMap::new();
+    for tree in [TreeId::EXTENT, TreeId::BLOCK_GROUP] {
+        let Some(ptr) = tree_of(store, sb, tree) else { continue };
+        walk::items(store, &ptr, &mut |key, data| {
+            if let Ok((group, _)) = BlockGroupItem::read_from_prefix(data)
+                && key.kind == KeyType::BLOCK_GROUP_ITEM
+            {
+                groups.insert(key.objectid, (key.offset, group.flags.get()));
+            }
+        });
+    }
+    groups
+}
+
+/// Where a tree begins, as the root tree has it.
+fn tree_of(store: &Store, sb: &Superblock, tree: TreeId) -> Option<NodePtr> {
+    let root = root_ptr(TreeId::ROOT, sb.root.get(), sb.generation.get(), sb.root_level);
+    let mut found = None;
+    walk::items(store, &root, &mut |key, data| {
+        if key.kind == KeyType::ROOT_ITEM && key.objectid == tree.get() {
+            found = RootItem::parse(data);
+        }
+    });
+    found.map(|item| root_ptr(tree, item.bytenr.get(), item.generation.get(), item.level))
+}
+
 /// All device extents, as the device tree has them.
 fn device_extents(store: &Store, sb: &Superblock) -> Extents {
     let mut extents = Extents::new();
-    let root = root_ptr(TreeId::ROOT, sb.root.get(), sb.generation.get(), sb.root_level);
-    let mut dev = None;
-    walk::items(store, &root, &mut |key, data| {
-        if key.kind == KeyType::ROOT_ITEM && key.objectid == TreeId::DEV.get() {
-            dev = RootItem::parse(data);
-        }
-    });
-    let Some(dev) = dev else { return extents };
-    let ptr = root_ptr(TreeId::DEV, dev.bytenr.get(), dev.generation.get(), dev.level);
+    let Some(ptr) = tree_of(store, sb, TreeId::DEV) else { return extents };
     walk::items(store, &ptr, &mut |key, data| {
         if let Ok(extent) = DevExtent::read_from_bytes(data)
             && key.kind == KeyType::DEV_EXTENT
@@ -144,7 +224,7 @@ fn corrected(volume: &Volume, chunk: &Chunk, extents: &Extents) -> Option<Chunk>
             None => wrong.push(index),
         }
     }
-    let is_alike = chunk.kind & (bits::RAID0 | bits::RAID10 | bits::RAID5 | bits::RAID6) == 0;
+    let is_alike = chunk.kind & STRIPED == 0;
     if wrong.len() > 1 && !is_alike {
         return None;
     }

@@ -9,6 +9,7 @@ use zerocopy::FromZeros;
 
 /// Writes everything that the repair has made, and superblocks that lead to it.
 pub(crate) fn run(forest: &mut Forest, bytes_used: u64) -> Result<()> {
+    crate::rows::prepare(forest)?;
     forest.store.write_out()?;
     forest.store.volume.flush()?;
     let generation = forest.store.generation.get();

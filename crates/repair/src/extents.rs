@@ -14,7 +14,8 @@ use crate::trouble::{Result, Trouble};
 use crate::walk;
 use butterfs_ondisk::features::compat_ro;
 use butterfs_ondisk::items::{BlockGroupItem, ExtentItem, extent_flags};
-use butterfs_ondisk::{Key, KeyType, Logical, TreeId};
+use butterfs_ondisk::{Generation, Key, KeyType, Logical, TreeId};
+use butterfs_tree::NodePtr;
 use rustc_hash::FxHashSet;
 use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
@@ -134,6 +135,16 @@ fn book(forest: &mut Forest, used: &mut Ranges, events: Vec<Event>) -> Result<()
 fn extent_items_at(forest: &Forest, at: u64) -> Result<Vec<(Key, Vec<u8>)>> {
     let last = KeyType(KeyType::BLOCK_GROUP_ITEM.0 - 1);
     forest.range(TreeId::EXTENT, Key::new(at, KeyType(0), 0), Key::new(at, last, u64::MAX))
+}
+
+/// The generation of a tree block as the extent tree has it, if it has one of this level there.
+pub(crate) fn recorded_generation(forest: &Forest, ptr: &NodePtr) -> Option<Generation> {
+    forest.ptr(TreeId::EXTENT).ok()?;
+    let items = extent_items_at(forest, ptr.at.get()).ok()?;
+    let is_item = |key: &Key| matches!(key.kind, KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM);
+    let (key, data) = items.into_iter().find(|(key, _)| is_item(key))?;
+    let extent = Stored::parse(key, &data, forest.store.nodesize()).extent?;
+    (!extent.is_data && extent.level == ptr.level.get()).then_some(Generation(extent.generation))
 }
 
 /// Tree blocks to which the extent tree gives full back references.

@@ -70,6 +70,16 @@ fn check_bounds(forest: &mut Forest, tree: TreeId, key: Key, data: &[u8]) -> Res
         return Ok(());
     }
     let (inode, start) = (key.objectid, key.offset);
+    let extent_key = Key::new(extent.body.disk_bytenr.get(), KeyType::EXTENT_ITEM, disk);
+    let is_recorded = || forest.get(TreeId::EXTENT, extent_key).is_ok_and(|item| item.is_some());
+    if plain && ram != disk && offset.saturating_add(shown) <= disk && is_recorded() {
+        // What is not compressed has as many bytes as it takes on the device.
+        extent.head.ram_bytes = disk.into();
+        forest.put(tree, key, extent.as_bytes())?;
+        let what = format!("gives the extent at {start} of inode {inode} of tree {tree} the length that it has");
+        forest.did(Pass::Files, what);
+        return Ok(());
+    }
     if shown == limit && !too_large {
         // An item that shows as much as the extent has can only begin at its start.
         extent.body.offset = 0.into();

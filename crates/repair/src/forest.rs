@@ -204,6 +204,15 @@ impl Forest {
         self.set_ptr(id, ptr);
     }
 
+    /// Makes the root tree empty: root items are found by other means.
+    pub fn start_root_anew(&mut self) -> Result<()> {
+        let at = self.store.editor(TreeId::ROOT).new_node(Level(0))?;
+        self.root = NodePtr { at, generation: self.store.generation, level: Level(0), ..self.root };
+        self.trees.clear();
+        self.doubled.clear();
+        Ok(())
+    }
+
     /// Makes a tree empty: nothing of what it had is read again.
     pub fn start_anew(&mut self, id: TreeId) -> Result<()> {
         let editor = self.store.editor(id);
@@ -279,7 +288,7 @@ impl Forest {
 }
 
 /// The root item of a tree that is made anew.
-fn empty_root_item() -> RootItem {
+pub(crate) fn empty_root_item() -> RootItem {
     let mut item = RootItem::new_zeroed();
     item.inode = InodeItem::new_zeroed();
     item.inode.generation = 1.into();

@@ -46,12 +46,43 @@ pub(crate) fn entry_kind(forest: &Forest, tree: TreeId, inode: u64) -> Result<Op
     Ok(item_of(forest, tree, inode)?.and_then(|item| kind_of_mode(item.mode.get())))
 }
 
+/// Makes an inode of another type than both of its entries say a file or a symbolic link again, as they say, if it has
+/// the extents of one.
+pub(crate) fn believe_kind(forest: &mut Forest, tree: TreeId, inode: u64, kind: u8) -> Result<()> {
+    let Some(mut item) = item_of(forest, tree, inode)? else { return Ok(()) };
+    let mode = item.mode.get();
+    let said = said(forest, tree, inode)?;
+    let wanted = match kind {
+        dir_type::REG_FILE if !said.has_entries => S_IFREG,
+        dir_type::SYMLINK if said.inline && !said.has_entries => 0o120_000,
+        _ => return Ok(()),
+    };
+    if mode & S_IFMT != wanted && mode & S_IFMT != S_IFDIR {
+        item.mode = (mode & 0o7777 | wanted).into();
+        forest.put(tree, inode_key(inode), item.as_bytes())?;
+        let what = format!("gives inode {inode} of tree {tree} the type that its entries have");
+        forest.did(Pass::Inodes, what);
+    }
+    Ok(())
+}
+
 /// Whether an inode is a directory.
 pub(crate) fn is_directory(forest: &Forest, tree: TreeId, inode: u64) -> Result<bool> {
     if forest.ptr(tree).is_err() {
         return Ok(false);
     }
     Ok(item_of(forest, tree, inode)?.is_some_and(|item| item.mode.get() & S_IFMT == S_IFDIR))
+}
+
+/// Whether an inode is there that says it is no directory, and that has no entries.
+pub(crate) fn is_something_else(forest: &Forest, tree: TreeId, inode: u64) -> Result<bool> {
+    let says_so = item_of(forest, tree, inode)?.is_some_and(|item| item.mode.get() & S_IFMT != S_IFDIR);
+    Ok(says_so && entries::by_index(forest, tree, inode)?.is_empty())
+}
+
+/// The number of names that an inode's item says it has.
+pub(crate) fn links_said(forest: &Forest, tree: TreeId, inode: u64) -> Result<u64> {
+    Ok(item_of(forest, tree, inode)?.map_or(u64::MAX, |item| item.nlink.get().into()))
 }
 
 /// The sum of an inode's items.
@@ -105,6 +136,9 @@ fn add_extent(said: &mut Said, offset: u64, data: &[u8]) {
 
 /// Makes an inode's item say what its other items say; makes one where there is none.
 pub(crate) fn write(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()> {
+    if inode == Ino::ROOT_DIR.get() {
+        make_root_directory(forest, tree)?;
+    }
     let said = said(forest, tree, inode)?;
     let old = said.item;
     let mut item = match old {
@@ -135,6 +169,11 @@ pub(crate) fn write(forest: &mut Forest, tree: TreeId, inode: u64) -> Result<()>
     item.transid = forest.store.generation.get().into();
     forest.put(tree, inode_key(inode), item.as_bytes())?;
     match old {
+        Some(old) if !is_dir && old.nbytes.get() > item.nbytes.get() => {
+            let what = format!("makes the item of inode {inode} of tree {tree} agree with its other items");
+            let bytes = old.nbytes.get() - item.nbytes.get();
+            forest.lose(Pass::Inodes, what, format!("{bytes} bytes of its content, if it ever had so many"));
+        }
         Some(_) => forest
             .did(Pass::Inodes, format!("makes the item of inode {inode} of tree {tree} agree with its other items")),
         None => {

@@ -43,12 +43,23 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
         }
         touched.insert(directory);
     }
+    // Names that entries have come first: what only a link says may be one of them, damaged.
+    let mut ordered: Vec<_> = names.into_iter().collect();
+    let mut alone = BTreeMap::new();
+    for ((directory, name), inodes) in &ordered {
+        alone.insert((*directory, name.clone()), is_known_by_links_alone(forest, tree, *directory, name, inodes)?);
+    }
+    ordered.sort_by_key(|((directory, name), _)| alone[&(*directory, name.clone())]);
     let mut entries_of = (0, Indexed::new());
-    for ((directory, name), inodes) in names {
+    for ((directory, name), inodes) in ordered {
+        if alone[&(directory, name.clone())] && forget_wrong_links(forest, tree, directory, &name, &inodes, &touched)? {
+            touched.extend(&inodes);
+            continue;
+        }
         if entries_of.0 != directory {
             entries_of = (directory, all_by_name(forest, tree, directory)?);
         }
-        if inodes.contains(&directory) && name == b".." {
+        if inodes.contains(&directory) && directory == Ino::ROOT_DIR.get() {
             settle_root(forest, tree, directory)?;
             touched.insert(directory);
             continue;
@@ -63,6 +74,50 @@ pub(crate) fn settle(forest: &mut Forest, tree: TreeId, doubts: &Doubts) -> Resu
     Ok(touched)
 }
 
+/// Whether no entry of the directory has the name.
+fn is_known_by_links_alone(
+    forest: &Forest,
+    tree: TreeId,
+    directory: u64,
+    name: &[u8],
+    inodes: &BTreeSet<u64>,
+) -> Result<bool> {
+    if inodes.contains(&directory) || by_hash(forest, tree, directory, name)?.is_some() {
+        return Ok(false);
+    }
+    Ok(!by_index(forest, tree, directory)?.iter().any(|(_, entry)| entry.name == name))
+}
+
+/// Removes links that are damaged versions of a name that has just been given back to their inode, and links to what is
+/// no directory; true when none is left. `settled` are the inodes whose other names have been settled.
+fn forget_wrong_links(
+    forest: &mut Forest,
+    tree: TreeId,
+    directory: u64,
+    name: &[u8],
+    inodes: &BTreeSet<u64>,
+    settled: &BTreeSet<u64>,
+) -> Result<bool> {
+    // No program makes such a name.
+    let is_impossible = name == b"." || name == b".." || name.iter().any(|byte| [0, b'/'].contains(byte));
+    let is_wrong_place = is_impossible || inodes::is_something_else(forest, tree, directory)?;
+    let mut left = false;
+    for &inode in inodes {
+        let links = entries::links_of(forest, tree, inode)?.len() as u64;
+        let has_too_many = settled.contains(&inode) && inodes::links_said(forest, tree, inode)? < links;
+        if !(is_wrong_place || has_too_many) {
+            left = true;
+            continue;
+        }
+        if entries::remove_link(forest, tree, inode, directory, name)? {
+            let what =
+                format!("removes the name {} in directory {directory} from inode {inode} of tree {tree}", shown(name));
+            forest.did(Pass::Names, what);
+        }
+    }
+    Ok(!left)
+}
+
 /// The names that the entry at an index, and the links of an inode to it, have.
 fn names_at(forest: &Forest, tree: TreeId, directory: u64, index: u64, inode: u64) -> Result<BTreeSet<Vec<u8>>> {
     let entry = forest.get(tree, Key::new(directory, KeyType::DIR_INDEX, index))?.unwrap_or_default();
@@ -72,9 +127,15 @@ fn names_at(forest: &Forest, tree: TreeId, directory: u64, index: u64, inode: u6
     Ok(names)
 }
 
-/// The root directory of a tree names itself, at index 0.
+/// The root directory of a tree names itself, at index 0, and has no other name.
 fn settle_root(forest: &mut Forest, tree: TreeId, directory: u64) -> Result<()> {
     let wanted = Link { directory, index: 0, name: b"..".to_vec() };
+    for (_, link) in entries::links_of(forest, tree, directory)? {
+        if (link.directory, &link.name) != (directory, &wanted.name) {
+            entries::remove_link(forest, tree, directory, link.directory, &link.name)?;
+            forest.did(Pass::Names, format!("removes a name of the root directory of tree {tree}"));
+        }
+    }
     if put_link(forest, tree, directory, &wanted)? {
         forest.did(Pass::Names, format!("gives the root directory of tree {tree} its index"));
     }
@@ -126,14 +187,23 @@ fn settle_name(
     candidates.extend(hashed.iter().chain(indexed.iter().map(|(_, entry)| entry)).map(|entry| entry.location.objectid));
     let mut best: Option<(usize, u64, Option<Link>)> = None;
     for inode in candidates.iter().copied() {
-        let link = entries::links_of(forest, tree, inode)?;
-        let link = link.into_iter().map(|(_, link)| link).find(|link| link.directory == directory && link.name == name);
+        let links = entries::links_of(forest, tree, inode)?;
+        // All of its names are known, and this is none of them.
+        let is_elsewhere = !links.is_empty() && inodes::links_said(forest, tree, inode)? <= links.len() as u64;
+        let link =
+            links.into_iter().map(|(_, link)| link).find(|link| link.directory == directory && link.name == name);
         let means = |entry: &Entry| entry.location.objectid == inode;
-        let exists = !forest.object(tree, inode)?.is_empty();
+        let exists = inode != Ino::ROOT_DIR.get() && !forest.object(tree, inode)?.is_empty();
         let votes = usize::from(hashed.as_ref().is_some_and(means))
             + usize::from(indexed.iter().any(|(_, entry)| means(entry)))
             + usize::from(link.is_some());
-        let votes = if exists { votes * 2 + 1 } else { 0 };
+        let votes = match exists {
+            false => 0,
+            // A directory has one name.
+            true if link.is_none() && is_elsewhere && inodes::is_directory(forest, tree, inode)? => 0,
+            true if link.is_none() && is_elsewhere => 2,
+            true => votes * 2 + 1,
+        };
         if votes > 1 && best.as_ref().is_none_or(|(most, _, _)| votes > *most) {
             best = Some((votes, inode, link));
         }
@@ -184,6 +254,13 @@ fn write_name(
     let hashed = by_hash(forest, tree, directory, name)?;
     let transid = known.or(hashed.as_ref()).map_or(forest.store.generation.get(), |entry| entry.transid);
     let guessed = known.or(hashed.as_ref()).map(|entry| entry.kind);
+    if let (Some(one), Some(other)) = (known, hashed.as_ref())
+        && one.kind == other.kind
+        && one.location == other.location
+        && one.location.objectid == inode
+    {
+        inodes::believe_kind(forest, tree, inode, one.kind)?;
+    }
     let kind = inodes::entry_kind(forest, tree, inode)?.or(guessed).unwrap_or(1);
     let entry = Entry { location: Key::new(inode, KeyType::INODE_ITEM, 0), transid, kind, name: name.to_vec() };
     let mut changed = put_by_hash(forest, tree, directory, name, Some(&entry))?;

@@ -37,6 +37,11 @@ impl Orphan {
         self.level + 1 == ptr.level.get() && is_in_range && is_named
     }
 
+    /// Whether the reference names a tree.
+    pub fn is_of_tree(&self) -> bool {
+        self.source.kind == KeyType::TREE_BLOCK_REF.0
+    }
+
     /// Whether the lost parent was certainly this block, or one of this tree.
     fn is_certain(&self, ptr: &NodePtr) -> bool {
         self.source.from == ptr.at.get() || self.source.from == ptr.tree.get()

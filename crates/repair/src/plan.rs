@@ -1,7 +1,7 @@
 //! The plan: what is wrong, what a repair would do about it, what is lost, and the bytes that it would write. The
 //! repair is run in full on an overlay and checked there, so applying a plan is writing bytes that are known already.
 
-use crate::action::Action;
+use crate::action::{Action, Pass};
 use crate::overlay::{Change, Overlay};
 use crate::round;
 use crate::start::{self, Start};
@@ -9,7 +9,7 @@ use crate::table::{Means, repair_of};
 use crate::trouble::{Result, Trouble};
 use butterfs_check::{Finding, Options as CheckOptions, Report, Severity, check};
 use butterfs_device::BlockDevice;
-use butterfs_ondisk::Superblock;
+use butterfs_ondisk::{Superblock, TreeId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,12 @@ pub struct Options {
     pub init_extent_tree: bool,
     /// Make the free space cache of this version anew.
     pub clear_space_cache: Option<u8>,
+    /// Remove the UUID tree, which the next mount for writing makes anew.
+    pub clear_uuid_tree: bool,
+    /// Remove what the inode number cache of old kernels has left in the subvolumes.
+    pub clear_ino_cache: bool,
+    /// Do what is demanded and repair nothing else.
+    pub only_demands: bool,
     /// Compute checksums that are missing from what the devices hold.
     pub accept_data: bool,
     /// Drop a log that could still be replayed.
@@ -42,7 +48,8 @@ impl Options {
     /// Whether something is to be done even where nothing is wrong.
     fn demands(&self) -> bool {
         let anew = self.init_csum_tree || self.init_extent_tree || self.clear_space_cache.is_some();
-        anew || self.drop_log || self.start != Start::default()
+        let cleared = self.clear_uuid_tree || self.clear_ino_cache;
+        anew || cleared || self.drop_log || self.start != Start::default()
     }
 }
 
@@ -58,6 +65,8 @@ pub struct Plan {
     pub after: Report,
     /// The steps of the repair, in order.
     pub actions: Vec<Action>,
+    /// The subvolumes that are not deleted, as far as a round has read them.
+    pub subvolumes: Vec<TreeId>,
     /// Why it could not do more.
     pub trouble: Option<Trouble>,
     /// The changes by device, in the order in which they were given.
@@ -120,20 +129,24 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>], options: &Options, told: Told<'_>)
         after: before.clone(),
         before,
         actions: Vec::new(),
+        subvolumes: Vec::new(),
         trouble: None,
         changes: Vec::new(),
         old: *start::newest(&originals).ok_or_else(|| Trouble::new("no device has a valid superblock"))?,
         rounds: 0,
         estimate: Estimate::default(),
     };
+    plan.actions.extend(left_behind(&overlays, &originals));
     refuse_log(&overlays, &plan.before, options)?;
     let mut references = 0;
     let (mut demands, mut idle) = (options.demands(), 0);
-    while idle < MOST_IDLE && (demands || plan.after.findings.iter().any(can_be_repaired(options))) {
+    let is_left = |plan: &Plan| !options.only_demands && plan.after.findings.iter().any(can_be_repaired(options));
+    while idle < MOST_IDLE && (demands || is_left(&plan)) {
         told(plan.rounds + 1, "repairing");
         let once = Options { start: Start::default(), ..options.clone() };
         let wishes = if plan.rounds == 0 { once } else { without_demands(options) };
-        let round = match round::run(&overlays, &plan.after.findings, &wishes, &originals) {
+        let findings = if options.only_demands { &[] } else { &plan.after.findings[..] };
+        let round = match round::run(&overlays, findings, &wishes, &originals) {
             Ok(round) => round,
             Err(trouble) => {
                 plan.trouble = Some(trouble);
@@ -144,6 +157,7 @@ pub fn plan(devices: &[Arc<dyn BlockDevice>], options: &Options, told: Told<'_>)
         demands = false;
         references = references.max(round.references);
         plan.actions.extend(round.actions);
+        plan.subvolumes = round.subvolumes;
         told(plan.rounds, "checking again");
         let after = judge(&overlays, options);
         let total = |report: &Report| report.errors + report.warnings;
@@ -187,6 +201,19 @@ fn can_be_repaired(options: &Options) -> impl Fn(&Finding) -> bool {
 fn judge(overlays: &[Arc<Overlay>], options: &Options) -> Report {
     let devices = overlays.iter().map(|overlay| Arc::clone(overlay) as Arc<dyn BlockDevice>).collect();
     check(devices, &CheckOptions { super_copy: 0, ..options.check.clone() }, &|_| {})
+}
+
+/// The loss by entering where an earlier commit is.
+fn left_behind(overlays: &[Arc<Overlay>], originals: &[Superblock]) -> Option<Action> {
+    let devices: Vec<Arc<dyn BlockDevice>> =
+        overlays.iter().map(|overlay| Arc::clone(overlay) as Arc<dyn BlockDevice>).collect();
+    let entered = start::superblocks(&devices);
+    let (from, newest) = (start::newest(&entered)?, start::newest(originals)?);
+    let (generation, last) = (from.generation.get(), newest.generation.get());
+    let what = format!("enters by the root tree of generation {generation}");
+    let log = if newest.log_root.get() != 0 { ", and what was written with fsync since" } else { "" };
+    let lost = format!("everything that was committed after generation {generation}; the last commit is {last}{log}");
+    (generation < last).then_some(Action { pass: Pass::Roots, what, lost: Some(lost) })
 }
 
 /// A log that could be replayed is not dropped unasked.

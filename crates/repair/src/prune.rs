@@ -10,18 +10,25 @@ use crate::orphans::{self, Orphan};
 use crate::salvage;
 use crate::store::Store;
 use crate::trouble::Result;
-use butterfs_ondisk::{Generation, Key, Logical, TreeId};
+use butterfs_ondisk::{Generation, Key, KeyType, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
 use rustc_hash::FxHashMap;
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// The fate of a block.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Same,
     Gone,
-    New { at: Logical, first: Key },
+    New {
+        at: Logical,
+        first: Key,
+    },
+    /// The block is sound where it is, and only its pointer is wrong.
+    OfGeneration(Generation),
 }
 
 struct Pruner<'a> {
@@ -32,24 +39,51 @@ struct Pruner<'a> {
     known: FxHashMap<(u64, u64), Outcome>,
     /// The losses, in words.
     lost: Vec<String>,
+    /// Inodes of which the items are lost and other items were saved, of any tree.
+    without_item: BTreeSet<u64>,
+    /// Inodes of which extents may be lost, of any tree.
+    without_extents: BTreeSet<u64>,
+}
+
+/// Tasks for other passes, by tree and inode.
+#[derive(Debug, Default)]
+pub(crate) struct Pruned {
+    /// Inodes that have a stand-in for their items now.
+    pub without_item: Vec<(TreeId, u64)>,
+    /// Inodes that may have lost extents.
+    pub without_extents: Vec<(TreeId, u64)>,
 }
 
 /// Prunes the trees that have blocks which cannot be used. Trees that follow from others are left to their passes.
-pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<()> {
+pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<Pruned> {
     let (mut known, orphans) = (FxHashMap::default(), OnceCell::new());
+    let (mut without_item, mut without_extents) = (BTreeSet::new(), BTreeSet::new());
     for &tree in damaged {
         let Ok(ptr) = forest.ptr(tree) else { continue };
         let (store, orphans) = (&forest.store, &orphans);
-        let mut pruner = Pruner { forest, store, orphans, tree, known: std::mem::take(&mut known), lost: Vec::new() };
+        let (known_before, items, extents) =
+            (std::mem::take(&mut known), std::mem::take(&mut without_item), std::mem::take(&mut without_extents));
+        let mut pruner = Pruner {
+            forest,
+            store,
+            orphans,
+            tree,
+            known: known_before,
+            lost: Vec::new(),
+            without_item: items,
+            without_extents: extents,
+        };
         let outcome = pruner.root(&ptr)?;
         let lost = pruner.lost;
-        known = pruner.known;
+        (known, without_item, without_extents) = (pruner.known, pruner.without_item, pruner.without_extents);
         match outcome {
             Outcome::Same => continue,
+            Outcome::OfGeneration(generation) => forest.set_root(tree, NodePtr { generation, ..ptr }),
             Outcome::New { at, .. } => {
                 let generation = forest.store.generation;
                 forest.set_root(tree, NodePtr { at, generation, ..ptr });
             }
+            Outcome::Gone if tree == TreeId::ROOT => forest.start_root_anew()?,
             Outcome::Gone => forest.start_anew(tree)?,
         }
         let lost = match lost.is_empty() {
@@ -59,7 +93,18 @@ pub(crate) fn run(forest: &mut Forest, damaged: &[TreeId]) -> Result<()> {
         let what = format!("takes blocks that cannot be used out of tree {}", tree.get() as i64);
         forest.lose(Pass::Blocks, what, lost);
     }
-    Ok(())
+    let mut found = Pruned::default();
+    for &tree in damaged.iter().filter(|tree| tree.is_subvolume()) {
+        for &inode in &without_item {
+            let key = Key::new(inode, KeyType::INODE_ITEM, 0);
+            let stand_in = salvage::stand_in(forest.store.generation);
+            if forest.get(tree, key)?.is_some_and(|data| data == stand_in.as_bytes()) {
+                found.without_item.push((tree, inode));
+            }
+        }
+        found.without_extents.extend(without_extents.iter().map(|inode| (tree, *inode)));
+    }
+    Ok(found)
 }
 
 impl Pruner<'_> {
@@ -75,10 +120,25 @@ impl Pruner<'_> {
         }
         let outcome = match self.store.read(ptr) {
             Ok(node) => self.node(ptr, &node, upper)?,
-            Err(trouble) => self.replace(ptr, upper, &trouble.to_string())?,
+            Err(trouble) => match self.with_recorded_generation(ptr) {
+                Some((ptr, node)) => match self.node(&ptr, &node, upper)? {
+                    Outcome::Same => Outcome::OfGeneration(ptr.generation),
+                    changed => changed,
+                },
+                None => self.replace(ptr, upper, &trouble.to_string())?,
+            },
         };
         self.known.insert(id, outcome);
         Ok(outcome)
+    }
+
+    /// The block, if its pointer has a wrong generation: it is sound, and of the generation that its extent item has.
+    fn with_recorded_generation(&mut self, ptr: &NodePtr) -> Option<(NodePtr, Arc<Node>)> {
+        let generation = crate::extents::recorded_generation(self.forest, ptr)?;
+        let right = NodePtr { generation, ..*ptr };
+        let node = self.store.read(&right).ok().filter(|_| generation != ptr.generation)?;
+        self.lost.push(format!("nothing of block {}, whose pointer had a wrong generation", ptr.at));
+        Some((right, node))
     }
 
     /// Makes a new node of the children that a lost one had.
@@ -90,6 +150,8 @@ impl Pruner<'_> {
             let salvaged = salvage::leaf(self.store, &bytes, at, self.tree, upper);
             if let Some(first) = salvaged.node.first_key() {
                 let left_out = salvaged.left_out;
+                self.without_item.extend(salvaged.without_item);
+                self.without_extents.extend(salvaged.without_extents);
                 self.lost
                     .push(format!("items of block {} of tree {} that break a rule: {left_out}", ptr.at, self.tree));
                 self.store.add(salvaged.node, true);
@@ -124,6 +186,8 @@ impl Pruner<'_> {
 
     fn lose(&mut self, ptr: &NodePtr, upper: Option<Key>, reason: &str) {
         let from = ptr.first_key.unwrap_or(Key::MIN);
+        // The inode's item stands in the leaf before.
+        self.without_extents.extend((from.kind > KeyType::INODE_ITEM).then_some(from.objectid));
         let to = upper.map_or_else(|| "its end".to_owned(), |upper| upper.to_string());
         let tree = self.tree.get() as i64;
         self.lost.push(format!(
@@ -177,6 +241,10 @@ fn change_children(node: &mut Node, outcomes: &[Outcome], generation: Generation
     for slot in (0..node.nritems()).rev() {
         match outcomes.get(slot) {
             Some(Outcome::Same) => {}
+            Some(Outcome::OfGeneration(generation)) => {
+                let (at, _) = node.child(slot);
+                node.set_child(slot, at, *generation);
+            }
             Some(Outcome::New { at, first }) => {
                 node.set_child(slot, *at, generation);
                 node.set_key(slot, *first);

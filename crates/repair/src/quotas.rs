@@ -3,6 +3,7 @@
 //! Memory: 24 bytes for each extent and each tree block of subvolumes, and one set of subvolumes for each combination
 //! that shares something.
 
+use crate::action::Pass;
 use crate::forest::Forest;
 use crate::plan::entered;
 use crate::start::Start;
@@ -11,12 +12,12 @@ use crate::trouble::Result;
 use crate::walk::{DropPoint, walk};
 use butterfs_device::{BlockDevice, ReadOnlyDevice};
 use butterfs_ondisk::items::{FileExtent, QgroupInfo, QgroupStatus, file_extent_type};
-use butterfs_ondisk::{Generation, KeyType, TreeId};
+use butterfs_ondisk::{Generation, Key, KeyType, TreeId};
 use butterfs_volume::Volume;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// One quota group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,45 @@ pub fn quota_report(devices: Vec<Arc<dyn BlockDevice>>, start: &Start) -> Result
     if !forest.trees.contains_key(&TreeId::QUOTA) {
         return Ok(None);
     }
-    let mut report = QuotaReport { fsid: sb.fsid, ..QuotaReport::default() };
+    report(&forest).map(Some)
+}
+
+/// Makes the numbers those that are counted: who mounts the filesystem finds them right.
+pub(crate) fn write(forest: &mut Forest) -> Result<()> {
+    if !forest.trees.contains_key(&TreeId::QUOTA) || !crate::extents::is_readable(forest, TreeId::QUOTA) {
+        return Ok(());
+    }
+    let generation = forest.store.generation.get();
+    let key = Key::new(0, KeyType::QGROUP_STATUS, 0);
+    let Some(data) = forest.get(TreeId::QUOTA, key)? else { return Ok(()) };
+    let Ok((mut status, rest)) = QgroupStatus::read_from_prefix(&data) else { return Ok(()) };
+    let mut changed = 0;
+    for group in report(forest)?.groups {
+        let info = QgroupInfo {
+            generation: generation.into(),
+            referenced: group.referenced.into(),
+            referenced_compressed: group.referenced.into(),
+            exclusive: group.exclusive.into(),
+            exclusive_compressed: group.exclusive.into(),
+        };
+        if !group.is_right() {
+            let key = Key::new(0, KeyType::QGROUP_INFO, group.id);
+            changed += u64::from(forest.put(TreeId::QUOTA, key, info.as_bytes())?);
+        }
+    }
+    // The kernel takes numbers of another generation for wrong.
+    status.generation = generation.into();
+    status.flags = (status.flags.get() & !(QgroupStatus::INCONSISTENT | QgroupStatus::RESCAN)).into();
+    status.rescan = 0.into();
+    forest.put(TreeId::QUOTA, key, &[status.as_bytes(), rest].concat())?;
+    if changed > 0 {
+        forest.did(Pass::Extents, format!("makes the numbers of {changed} quota groups those that are counted"));
+    }
+    Ok(())
+}
+
+fn report(forest: &Forest) -> Result<QuotaReport> {
+    let mut report = QuotaReport { fsid: forest.sb.fsid, ..QuotaReport::default() };
     let (mut stored, mut parents) = (BTreeMap::new(), Vec::new());
     crate::walk::items(&forest.store, &forest.ptr(TreeId::QUOTA)?, &mut |key, data| match key.kind {
         KeyType::QGROUP_INFO => {
@@ -76,7 +115,7 @@ pub fn quota_report(devices: Vec<Arc<dyn BlockDevice>>, start: &Start) -> Result
         }
         _ => {}
     });
-    let shares = count(&forest);
+    let shares = count(forest);
     for (id, stored) in stored {
         let below = members(id, &parents);
         let sum = |wanted: &dyn Fn(&BTreeSet<u64>) -> bool| {
@@ -86,7 +125,7 @@ pub fn quota_report(devices: Vec<Arc<dyn BlockDevice>>, start: &Start) -> Result
         let exclusive = sum(&|owners| owners.is_subset(&below));
         report.groups.push(QuotaGroup { id, referenced, exclusive, stored });
     }
-    Ok(Some(report))
+    Ok(report)
 }
 
 /// The subvolumes of a group: itself, or those of the groups below it.

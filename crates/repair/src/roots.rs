@@ -1,14 +1,12 @@
 //! The pass `roots`: root items that are missing, doubled, or stand under a wrong key.
 
 use crate::action::Pass;
-use crate::forest::{Forest, Root, root_ptr};
+use crate::forest::{Forest, Root, empty_root_item, root_ptr};
 use crate::trouble::Result;
 use butterfs_ondisk::features::compat_ro;
-use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::superblock::RootBackup;
 use butterfs_ondisk::{Key, KeyType, TreeId};
 use butterfs_tree::NodePtr;
-use zerocopy::FromZeros;
 
 /// Removes what is too much: of several root items of a tree the one stays whose block is good and newest.
 pub(crate) fn single(forest: &mut Forest) -> Result<()> {
@@ -46,30 +44,20 @@ pub(crate) fn single(forest: &mut Forest) -> Result<()> {
 /// Finds the roots of trees that have no root item: in the backup roots of the last commit, or makes the tree anew.
 pub(crate) fn complete(forest: &mut Forest) -> Result<()> {
     for id in needed(forest) {
-        if forest.trees.contains_key(&id) {
-            continue;
-        }
-        let shown = id.get() as i64;
-        if let Some(ptr) = from_backup(forest, id) {
-            let mut item = RootItem::new_zeroed();
-            item.refs = 1.into();
-            let key = Key::new(id.get(), KeyType::ROOT_ITEM, 0);
-            let template = forest.trees.get(&TreeId::DEV).or_else(|| forest.trees.get(&TreeId::EXTENT));
-            item = template.map_or(item, |root| root.item);
-            if id == TreeId::FS {
-                item.root_dirid = 256.into();
-            }
-            forest.trees.insert(id, Root { key, item, ptr, changed: true });
-            forest.did(Pass::Roots, format!("makes a root item of tree {shown}, whose root the superblock remembers"));
+        if forest.trees.contains_key(&id) || find_in_backup(forest, id) {
             continue;
         }
         forest.start_anew(id)?;
-        let what = format!("makes tree {shown} anew, of which no root is known");
+        let what = format!("makes tree {} anew, of which no root is known", id.get() as i64);
         match id {
             TreeId::CSUM => forest.lose(Pass::Roots, what, "all checksums of data"),
             TreeId::FS => {
                 crate::inodes::make_root_directory(forest, id)?;
                 forest.lose(Pass::Roots, what, "the top-level subvolume with its files");
+            }
+            TreeId::DATA_RELOC => {
+                crate::inodes::make_root_directory(forest, id)?;
+                forest.did(Pass::Roots, what);
             }
             _ => forest.did(Pass::Roots, what),
         }
@@ -77,8 +65,42 @@ pub(crate) fn complete(forest: &mut Forest) -> Result<()> {
     Ok(())
 }
 
+/// Makes the root item of a tree that has none from the superblock's backup roots; says whether there is one now.
+pub(crate) fn find_in_backup(forest: &mut Forest, id: TreeId) -> bool {
+    if forest.trees.contains_key(&id) {
+        return true;
+    }
+    let Some(ptr) = from_backup(forest, id) else { return false };
+    let template = forest.trees.get(&TreeId::DEV).or_else(|| forest.trees.get(&TreeId::EXTENT));
+    let mut item = template.map_or_else(empty_root_item, |root| root.item);
+    if id == TreeId::FS {
+        item.root_dirid = 256.into();
+    }
+    let key = Key::new(id.get(), KeyType::ROOT_ITEM, 0);
+    forest.trees.insert(id, Root { key, item, ptr, changed: true });
+    let shown = id.get() as i64;
+    forest.did(Pass::Roots, format!("makes a root item of tree {shown}, whose root the superblock remembers"));
+    true
+}
+
+/// Whether this is a tree of which each filesystem has at most one, and which has a root item.
+pub(crate) fn is_global(id: TreeId) -> bool {
+    const GLOBAL: [TreeId; 9] = [
+        TreeId::EXTENT,
+        TreeId::DEV,
+        TreeId::FS,
+        TreeId::CSUM,
+        TreeId::QUOTA,
+        TreeId::UUID,
+        TreeId::FREE_SPACE,
+        TreeId::BLOCK_GROUP,
+        TreeId::DATA_RELOC,
+    ];
+    GLOBAL.contains(&id)
+}
+
 fn needed(forest: &Forest) -> Vec<TreeId> {
-    let mut needed = vec![TreeId::EXTENT, TreeId::DEV, TreeId::FS, TreeId::CSUM];
+    let mut needed = vec![TreeId::EXTENT, TreeId::DEV, TreeId::FS, TreeId::CSUM, TreeId::DATA_RELOC];
     let flags = forest.sb.compat_ro_flags.get();
     for (bit, tree) in
         [(compat_ro::FREE_SPACE_TREE, TreeId::FREE_SPACE), (compat_ro::BLOCK_GROUP_TREE, TreeId::BLOCK_GROUP)]

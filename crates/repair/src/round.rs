@@ -10,12 +10,15 @@ use crate::overlay::Overlay;
 use crate::plan::Options;
 use crate::store::Store;
 use crate::trouble::{Result, Trouble};
-use crate::{busy, checksums, chunks, commit, extents, files, inodes, prune, roots, subvolumes, uuids};
+use crate::{
+    busy, checksums, chunks, commit, extents, files, ino_cache, inodes, lost_extents, lost_roots, prune, quotas, room,
+    roots, rows, subvolumes, uuids,
+};
 use butterfs_check::Finding;
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::features::compat_ro;
 use butterfs_ondisk::items::DevReplaceItem;
-use butterfs_ondisk::{Admission, Generation, Key, KeyType, Superblock, TreeId, admission};
+use butterfs_ondisk::{Admission, Generation, Ino, Key, KeyType, Superblock, TreeId, admission};
 use butterfs_volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +28,7 @@ use zerocopy::FromBytes;
 pub(crate) struct Round {
     pub actions: Vec<Action>,
     pub references: u64,
+    pub subvolumes: Vec<TreeId>,
 }
 
 /// Runs a round. `originals` are the superblocks that were there before the first one.
@@ -44,18 +48,20 @@ pub(crate) fn run(
     }
     let newest = originals.iter().map(|sb| sb.generation.get()).fold(sb.generation.get(), u64::max);
     let mut store = Store::new(volume, &sb, Generation(newest + 1));
-    let edits = chunks::read(&store, &sb);
+    let mut edits = chunks::read(&store, &sb);
     store.identity.chunk_tree_uuid = chunk_tree_uuid(&store, &sb);
     let mut forest = Forest::open(store, sb, options.now);
     forest.read_roots();
     let knows_extents = busy::mark(&forest, originals);
-    let wanted = Wanted::of(findings);
+    let mut wanted = Wanted::of(findings);
     if !forest.complete && !knows_extents {
         return Err(Trouble::new("neither the root tree nor an extent tree can be read: nothing says what is in use"));
     }
     refuse_unfinished(&forest)?;
+    rows::repair(&mut forest, findings)?;
+    room::make(&mut forest, &mut edits);
     superblocks(&mut forest, findings);
-    blocks(&mut forest, &wanted)?;
+    let pruned = blocks(&mut forest, &wanted)?;
     roots::single(&mut forest)?;
     roots::complete(&mut forest)?;
     chunks::write(&mut forest, &edits)?;
@@ -66,16 +72,26 @@ pub(crate) fn run(
     for &tree in &wanted.dead {
         subvolumes::settle_dead(&mut forest, tree)?;
     }
+    lost_extents::restore(&mut forest, findings, &pruned.without_extents)?;
+    for (tree, inode) in pruned.without_item {
+        forest.remove(tree, Key::new(inode, KeyType::INODE_ITEM, 0))?;
+        wanted.trees.entry(tree).or_default().inodes.insert(inode);
+    }
     trees(&mut forest, wanted.trees)?;
     sums(&mut forest, findings, options)?;
+    if options.clear_ino_cache {
+        ino_cache::clear(&mut forest)?;
+    }
     let has_uuids = forest.trees.contains_key(&TreeId::UUID);
-    if wanted.uuids || (has_uuids && !extents::is_readable(&forest, TreeId::UUID)) {
+    if options.clear_uuid_tree {
+        uuids::clear(&mut forest)?;
+    } else if wanted.uuids || (has_uuids && !extents::is_readable(&forest, TreeId::UUID)) {
         uuids::write(&mut forest)?;
     } else if forest.sb.uuid_tree_generation == forest.sb.generation {
         forest.sb.uuid_tree_generation = forest.store.generation.get().into();
     }
     caches(&mut forest, findings, options)?;
-    quotas(&mut forest)?;
+    quotas::write(&mut forest)?;
     let anew = options.init_extent_tree || !extents::is_readable(&forest, TreeId::EXTENT);
     let booked = extents::run(&mut forest, anew)?;
     if booked.extents > 0 {
@@ -84,7 +100,7 @@ pub(crate) fn run(
     commit::run(&mut forest, booked.bytes_used)?;
     copies(&mut forest, findings)?;
     let actions = std::mem::take(&mut forest.actions);
-    Ok(Round { actions, references: booked.references })
+    Ok(Round { actions, references: booked.references, subvolumes: forest.subvolumes() })
 }
 
 fn chunk_tree_uuid(store: &Store, sb: &Superblock) -> [u8; 16] {
@@ -135,10 +151,16 @@ fn superblocks(forest: &mut Forest, findings: &[Finding]) {
 }
 
 /// Takes unusable blocks out of the trees that are not derived as a whole.
-fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<()> {
-    if wanted.damaged.contains(&TreeId::ROOT) {
+fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<prune::Pruned> {
+    let is_root_damaged = wanted.damaged.contains(&TreeId::ROOT);
+    if is_root_damaged {
+        roots::find_in_backup(forest, TreeId::EXTENT);
         prune::run(forest, &[TreeId::ROOT])?;
         forest.read_roots();
+    }
+    if is_root_damaged || wanted.lost_roots {
+        roots::single(forest)?;
+        lost_roots::restore(forest, is_root_damaged)?;
     }
     if wanted.damaged.contains(&TreeId::CHUNK) {
         return Err(Trouble::new("the chunk tree is damaged: nothing says where everything lies"));
@@ -151,13 +173,13 @@ fn blocks(forest: &mut Forest, wanted: &Wanted) -> Result<()> {
         let is_blamed = is_unknown || wanted.damaged.contains(id) || (id.is_subvolume() && wanted.damages_subvolumes());
         is_blamed && !derived.contains(id)
     });
-    prune::run(forest, &damaged)?;
+    let pruned = prune::run(forest, &damaged)?;
     for id in damaged.into_iter().filter(|id| id.is_subvolume()) {
-        if forest.get(id, Key::new(256, KeyType::INODE_ITEM, 0))?.is_none() && forest.object(id, 256)?.is_empty() {
+        if forest.get(id, Key::new(256, KeyType::INODE_ITEM, 0))?.is_none() {
             inodes::make_root_directory(forest, id)?;
         }
     }
-    Ok(())
+    Ok(pruned)
 }
 
 /// The findings within one subvolume.
@@ -179,6 +201,8 @@ struct Wanted {
     trees: BTreeMap<TreeId, TreeDoubts>,
     uuids: bool,
     system_chunks: bool,
+    /// Root items may be lost whose trees are there.
+    lost_roots: bool,
 }
 
 impl Wanted {
@@ -197,8 +221,12 @@ impl Wanted {
         match finding {
             BlockBad { tree, .. } | KeyOrder { tree, .. } => drop(self.damaged.insert(tree.0)),
             SystemChunk { .. } => self.system_chunks = true,
+            RootMissing { .. } | ExtentUnused { .. } => self.lost_roots = true,
             RootUnreferenced { tree } => drop(self.subvolumes.insert(tree.0)),
-            RootRefUnpaired { child, .. } | RootRefNameless { child, .. } => drop(self.subvolumes.insert(child.0)),
+            RootRefUnpaired { child, .. } | RootRefNameless { child, .. } => {
+                self.lost_roots = true;
+                self.subvolumes.insert(child.0);
+            }
             RootDeadWithoutOrphan { tree } => drop(self.dead.insert(tree.0)),
             UuidMissing { .. } | UuidStale { .. } | UuidLags { .. } => self.uuids = true,
             _ => self.add_of_tree(finding),
@@ -212,6 +240,11 @@ impl Wanted {
         use Finding::*;
         let trees = &mut self.trees;
         match finding {
+            InodeLinks { tree, inode, found: 0, .. } if inode.get() != Ino::ROOT_DIR.get() => {
+                let doubts = trees.entry(tree.0).or_default();
+                doubts.inodes.insert(inode.get());
+                doubts.nameless.insert(inode.get());
+            }
             InodeMissing { tree, inode }
             | InodeLinks { tree, inode, .. }
             | DirectorySize { tree, inode, .. }
@@ -318,28 +351,14 @@ fn caches(forest: &mut Forest, findings: &[Finding], options: &Options) -> Resul
     Ok(())
 }
 
-/// The numbers of quota groups may have become wrong: their next rescan counts anew.
-fn quotas(forest: &mut Forest) -> Result<()> {
-    use butterfs_ondisk::items::QgroupStatus;
-    use zerocopy::IntoBytes;
-    if !forest.trees.contains_key(&TreeId::QUOTA) {
-        return Ok(());
-    }
-    let key = Key::new(0, KeyType::QGROUP_STATUS, 0);
-    let Some(data) = forest.get(TreeId::QUOTA, key)? else { return Ok(()) };
-    if let Ok((mut status, rest)) = QgroupStatus::read_from_prefix(&data) {
-        status.flags = (status.flags.get() | QgroupStatus::INCONSISTENT).into();
-        let data = [status.as_bytes(), rest].concat();
-        forest.put(TreeId::QUOTA, key, &data)?;
-    }
-    Ok(())
-}
-
 /// Bad copies, over which good ones are written: the only places that are overwritten where they are.
 fn copies(forest: &mut Forest, findings: &[Finding]) -> Result<()> {
     let mut sectors = BTreeSet::new();
     for finding in findings {
         match finding {
+            // Rows with parity were repaired before anything was written.
+            Finding::BlockCopyBad { at, .. } | Finding::DataBad { at, .. }
+                if forest.store.volume.row_of(*at).is_some() => {}
             Finding::BlockCopyBad { at, copy, .. } => {
                 let mut bytes = vec![0; forest.store.identity.nodesize as usize];
                 let good = good_block(forest, *at, &mut bytes);

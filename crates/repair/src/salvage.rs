@@ -3,10 +3,11 @@
 
 use crate::store::Store;
 use butterfs_ondisk::header::{HEADER_LEN, Header, ITEM_LEN};
+use butterfs_ondisk::items::{InodeItem, inode_flags};
 use butterfs_ondisk::key::DiskKey;
-use butterfs_ondisk::{Key, Level, Logical, TreeId};
+use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::{Node, NodePtr};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Keys that are shown.
 const SHOWN: usize = 8;
@@ -16,6 +17,20 @@ pub(crate) struct Salvaged {
     pub node: Node,
     /// The keys of the others, in words.
     pub left_out: String,
+    /// Inodes that got a [`stand_in`] for their lost items, without which no other item of them may stand in a leaf.
+    pub without_item: Vec<u64>,
+    /// Inodes of which extents were left out.
+    pub without_extents: Vec<u64>,
+}
+
+/// The item of an inode until its own one is made anew from what else it has.
+pub(crate) fn stand_in(generation: Generation) -> InodeItem {
+    let mut item = InodeItem::new_zeroed();
+    item.generation = generation.get().into();
+    item.transid = item.generation;
+    item.mode = 0o100_000.into();
+    item.sequence = u64::from_le_bytes(*b"stand-in").into();
+    item
 }
 
 /// The bytes of a leaf that is what `ptr` promises, with a good checksum, whatever its items are.
@@ -37,40 +52,142 @@ pub(crate) fn intact_leaf(store: &Store, ptr: &NodePtr) -> Option<Vec<u8>> {
 /// A leaf at `at` with the items of `bytes` that keep the rules.
 pub(crate) fn leaf(store: &Store, bytes: &[u8], at: Logical, tree: TreeId, upper: Option<Key>) -> Salvaged {
     let mut node = Node::new_empty(&store.identity, at, Level(0), store.generation, tree);
-    let (mut left_out, mut count) = (Vec::new(), 0);
+    let (mut left_out, mut count, mut without_item, mut without_extents) = (Vec::new(), 0, Vec::new(), Vec::new());
     let mut sealed = vec![0; bytes.len()];
+    let mut keeps = |node: &mut Node, key: Key, data: &[u8]| {
+        let slot = node.nritems();
+        if node.free_space() < ITEM_LEN + data.len() {
+            return false;
+        }
+        node.insert_item(slot, key, data);
+        let is_good = node.seal_into(&mut sealed, &store.identity).is_ok();
+        if !is_good {
+            node.remove_items(slot..slot + 1);
+        }
+        is_good
+    };
     for (key, data) in items(bytes) {
         let is_next = node.last_key().is_none_or(|last| last < key) && upper.is_none_or(|upper| key < upper);
-        let data = data.filter(|data| is_next && node.free_space() >= ITEM_LEN + data.len());
-        let is_kept = data.is_some_and(|data| {
-            let slot = node.nritems();
-            node.insert_item(slot, key, data);
-            let is_good = node.seal_into(&mut sealed, &store.identity).is_ok();
-            if !is_good {
-                node.remove_items(slot..slot + 1);
+        let Some(data) = data.filter(|_| is_next) else {
+            without_extents.extend((key.kind == KeyType::EXTENT_DATA).then_some(key.objectid));
+            count += 1;
+            left_out.extend((count <= SHOWN).then(|| key.to_string()));
+            continue;
+        };
+        let mut is_kept = keeps(&mut node, key, data);
+        if !is_kept
+            && key.kind == KeyType::INODE_ITEM
+            && let Some(corrected) = corrected_inode(data, store.generation)
+        {
+            is_kept = keeps(&mut node, key, &corrected);
+        }
+        let is_new = node.last_key().is_none_or(|last| last.objectid != key.objectid);
+        if !is_kept && is_new && tree.is_subvolume() && is_of_inode(key) {
+            let own = Key::new(key.objectid, KeyType::INODE_ITEM, 0);
+            if keeps(&mut node, own, stand_in(store.generation).as_bytes()) {
+                is_kept = keeps(&mut node, key, data);
+                if is_kept {
+                    without_item.push(key.objectid);
+                } else {
+                    node.remove_items(node.nritems() - 1..node.nritems());
+                }
             }
-            is_good
-        });
+        }
         if !is_kept {
+            without_extents.extend((key.kind == KeyType::EXTENT_DATA).then_some(key.objectid));
             count += 1;
             left_out.extend((count <= SHOWN).then(|| key.to_string()));
         }
     }
     let more = if count > SHOWN { format!(" and {} more", count - SHOWN) } else { String::new() };
     let left_out = if count == 0 { "none".to_owned() } else { left_out.join(", ") + &more };
-    Salvaged { node, left_out }
+    Salvaged { node, left_out, without_item, without_extents }
 }
 
-/// The items as their headers say; without data where that would lie outside.
+/// An inode's item with the fields that break a rule made the likeliest ones that keep it; its type is compared with
+/// its names later.
+fn corrected_inode(data: &[u8], generation: Generation) -> Option<Vec<u8>> {
+    let mut item = InodeItem::read_from_bytes(data).ok()?;
+    let newest = generation.get() - 1;
+    for field in [&mut item.generation, &mut item.transid] {
+        *field = field.get().min(newest).into();
+    }
+    let (mode, kinds) = (item.mode.get(), [0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14]);
+    let kind = match mode >> 12 & 0o17 {
+        kind if kinds.contains(&kind) => kind,
+        // One bit away from a directory, and from nothing that is more frequent.
+        0o05 | 0o07 if item.nlink.get() == 1 => 0o04,
+        _ => 0o10,
+    };
+    item.mode = (kind << 12 | mode & 0o7777).into();
+    if kind == 0o04 {
+        item.nlink = item.nlink.get().min(1).into();
+    }
+    item.flags = (item.flags.get() & (0xfff | inode_flags::ROOT_ITEM_INIT)).into();
+    Some(item.as_bytes().to_vec())
+}
+
+fn is_of_inode(key: Key) -> bool {
+    crate::names::is_inode(key.objectid) && (KeyType::INODE_REF..=KeyType::EXTENT_DATA).contains(&key.kind)
+}
+
+/// The items as their headers say, with a single wrong offset or length put right; without data where that would lie
+/// outside.
 pub(crate) fn items(bytes: &[u8]) -> impl Iterator<Item = (Key, Option<&[u8]>)> {
     let number = |at: usize| bytes.get(at..at + 4).map(|four| u32::from_le_bytes(four.try_into().expect("4 bytes")));
     let said = number(HEADER_LEN - 5).unwrap_or(0) as usize;
     let most = (bytes.len() - HEADER_LEN) / ITEM_LEN;
-    (0..said.min(most)).filter_map(move |slot| {
-        let at = HEADER_LEN + slot * ITEM_LEN;
-        let (key, _) = DiskKey::read_from_prefix(&bytes[at..]).ok()?;
-        let (offset, len) = (number(at + 17)? as usize, number(at + 21)? as usize);
+    let places: Vec<(usize, usize)> = (0..said.min(most))
+        .map(|slot| HEADER_LEN + slot * ITEM_LEN)
+        .map(|at| (number(at + 17).unwrap_or(0) as usize, number(at + 21).unwrap_or(0) as usize))
+        .collect();
+    let places = without_single_errors(places, bytes.len() - HEADER_LEN);
+    places.into_iter().enumerate().filter_map(move |(slot, (offset, len))| {
+        let (key, _) = DiskKey::read_from_prefix(&bytes[HEADER_LEN + slot * ITEM_LEN..]).ok()?;
         let start = HEADER_LEN.checked_add(offset)?;
         Some((key.into(), start.checked_add(len).and_then(|end| bytes.get(start..end))))
     })
+}
+
+/// Payloads lie without gaps from the end of the block on: each ends where the one before begins. So where one number
+/// is wrong, its neighbours say what it was.
+fn without_single_errors(mut places: Vec<(usize, usize)>, end: usize) -> Vec<(usize, usize)> {
+    let mut expected = end;
+    for slot in 0..places.len() {
+        let (offset, len) = places[slot];
+        let next = places.get(slot + 1).and_then(|(offset, len)| offset.checked_add(*len));
+        if offset.checked_add(len) != Some(expected) {
+            let by_len = expected.checked_sub(len);
+            if offset <= expected && next == Some(offset) {
+                places[slot] = (offset, expected - offset);
+            } else if let Some(start) = by_len.filter(|start| next == Some(*start) || next.is_none()) {
+                places[slot] = (start, len);
+            }
+        }
+        expected = places[slot].0;
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_single_errors;
+
+    #[test]
+    fn one_wrong_number_follows_from_its_neighbours() {
+        let right = vec![(90, 10), (70, 20), (65, 5), (25, 40)];
+        assert_eq!(without_single_errors(right.clone(), 100), right);
+        for slot in 0..right.len() {
+            for change in [1, 3] {
+                let mut wrong = right.clone();
+                wrong[slot].0 += change;
+                assert_eq!(without_single_errors(wrong, 100), right, "offset of {slot}");
+            }
+        }
+        for slot in 0..right.len() - 1 {
+            let mut wrong = right.clone();
+            wrong[slot].1 += 1;
+            assert_eq!(without_single_errors(wrong, 100), right, "length of {slot}");
+        }
+    }
 }

@@ -95,15 +95,16 @@ fn entered(volume: &Volume, sb: &Superblock, start: &Start) -> Result<Superblock
         (entered.root, entered.root_level) = (slot.tree_root, slot.tree_root_level);
         entered.generation = slot.tree_root_gen;
         entered.bytes_used = slot.bytes_used;
-        entered.log_root = 0.into();
+        if slot.tree_root != sb.root {
+            entered.log_root = 0.into();
+        }
     }
     Ok(entered)
 }
 
-/// The newest backup root that is not the present root and whose block is good.
+/// The newest backup root whose block is good: that of the last commit, if it can be read.
 fn backup<'a>(volume: &Volume, sb: &'a Superblock) -> Result<&'a RootBackup> {
-    let mut slots: Vec<&RootBackup> =
-        sb.super_roots.iter().filter(|slot| slot.tree_root.get() != 0 && slot.tree_root != sb.root).collect();
+    let mut slots: Vec<&RootBackup> = sb.super_roots.iter().filter(|slot| slot.tree_root.get() != 0).collect();
     slots.sort_by_key(|slot| std::cmp::Reverse(slot.tree_root_gen.get()));
     let is_good = |slot: &&RootBackup| {
         header(volume, sb, slot.tree_root.get()).is_ok_and(|header| header.generation == slot.tree_root_gen)

@@ -121,6 +121,11 @@ impl Store {
         }
     }
 
+    /// Where the blocks of this repair are.
+    pub fn made(&self) -> Vec<Logical> {
+        self.made.borrow().keys().map(|at| Logical(*at)).collect()
+    }
+
     /// Writes every block of this repair, sealed.
     pub fn write_out(&self) -> Result<()> {
         let mut made: Vec<Arc<Node>> = self.made.borrow().values().cloned().collect();

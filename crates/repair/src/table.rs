@@ -56,14 +56,16 @@ repairs! {
     "key-order-across-blocks", Blocks, Automatic,
         "items behind the range of their block go, and come back from their other witnesses",
         "items that have no other witness";
-    "root-missing", Roots, Automatic, "found by the backup root of the last commit, or the tree is made anew",
+    "root-missing", Roots, Automatic,
+        "found by the reference that the extent tree has to it, or the backup root of the last commit, or made anew",
         "of the checksum tree and the top level: their content, if no root is found";
     "root-doubled", Roots, Automatic, "the newest one with a good block stays", "the other version";
     "root-offset", Roots, Automatic, "put under offset 0", "";
     "system-chunk", Chunks, Automatic, "superblock and chunk tree get the chunk through which the tree was read", "";
     "chunk", Chunks, WhereCertain, "taken from the device extents, if one stripe is wrong or all are alike", "";
     "device-extent-missing", Chunks, Automatic, "made from the chunks", "";
-    "device-extent-extra", Chunks, Automatic, "removed: the chunks decide", "";
+    "device-extent-extra", Chunks, Automatic,
+        "with its block group made a chunk, if the order of stripes does not matter; else removed", "";
     "stripe-overlap", Chunks, WhereCertain, "the chunk without matching device extents is put right from them", "";
     "device-item-missing", Chunks, Automatic, "taken from the device's superblock", "";
     "device-identity", Chunks, WhereCertain,
@@ -71,7 +73,8 @@ repairs! {
         right device", "";
     "device-bytes-used", Chunks, Automatic, "set to the sum of the device extents", "";
     "block-group-missing", Extents, Automatic, "made from the chunk", "";
-    "block-group-extra", Extents, Automatic, "removed: the chunks decide", "";
+    "block-group-extra", Extents, Automatic,
+        "with its device extents made a chunk, if the order of stripes does not matter; else removed", "";
     "block-group-type", Extents, Automatic, "taken from the chunk", "";
     "block-group-used", Extents, Automatic, "set to the sum of the extents", "";
     "extent-overlap", Extents, WhereCertain,
@@ -80,7 +83,9 @@ repairs! {
     "extent-outside-chunk", Extents, WhereCertain, "removed, if no tree uses it; else its files are lost", "";
     "extent-in-wrong-group", Extents, WhereCertain, "made what the trees use it for; if that is wrong, balance", "";
     "extent-missing", Extents, Automatic, "made from the references of all trees", "";
-    "extent-unused", Extents, Automatic, "removed, once every tree can be read whole", "";
+    "extent-unused", Extents, Automatic,
+        "given back to the root item or the file that lacks it, if it is certain; else removed, once every tree can be \
+        read whole", "";
     "extent-refs", Extents, Automatic, "made from the references of all trees", "";
     "reference-missing", Extents, Automatic, "made from the references of all trees", "";
     "reference-extra", Extents, Automatic, "made from the references of all trees", "";
@@ -128,14 +133,17 @@ repairs! {
         "begins where it can; else what is beyond becomes a hole",
         "the range that is named";
     "file-extent-gap", Files, Automatic, "a hole", "what was there, if it was none";
-    "inode-nbytes", Inodes, Automatic, "set to the sum of its extents", "";
+    "inode-nbytes", Inodes, Automatic,
+        "extents that the extent tree has for it come back, if they make up the difference; else set to the sum",
+        "content of which no extent is known";
     "checksum-missing", Checksums, Consent, "computed from what all copies hold alike", "whether the bytes are right";
     "checksum-odd", Checksums, Automatic,
         "the inode is verified by them, if all of its data has some; else they go", "checksums that may not fit";
     "checksum-stray", Checksums, Automatic, "removed, once the extents are right", "";
     "checksum-overlap", Checksums, Automatic, "of two checksums of a sector the one stays that the data has", "";
     "data-checksum", Copies, WhereCertain,
-        "overwritten by a good copy; without one restore the file from a backup, or accept it by --init-csum-tree", "";
+        "overwritten by a good copy, or rebuilt from parity; without either restore the file from a backup, or accept \
+        it by --init-csum-tree", "";
     "uuid-entry-missing", Uuids, Automatic, "made from the root items", "";
     "uuid-entry-stale", Uuids, Automatic, "made from the root items", "";
     "log-block", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";

@@ -47,6 +47,16 @@ pub(crate) fn write(forest: &mut Forest) -> Result<()> {
     Ok(())
 }
 
+/// Removes the tree: of what it had nothing is read.
+pub(crate) fn clear(forest: &mut Forest) -> Result<()> {
+    if let Some(root) = forest.trees.remove(&TreeId::UUID) {
+        forest.remove(TreeId::ROOT, root.key)?;
+        forest.did(Pass::Uuids, "removes the UUID tree, which the next mount for writing makes anew");
+    }
+    forest.sb.uuid_tree_generation = 0.into();
+    Ok(())
+}
+
 fn sorted(ids: &[u8]) -> Vec<&[u8]> {
     let mut ids: Vec<&[u8]> = ids.chunks(8).collect();
     ids.sort_unstable();

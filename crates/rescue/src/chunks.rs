@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariants: (1) of chunks that overlap the one of the newest leaf counts; (2) the order of stripes is never guessed:
-//! tree blocks that lie on them prove it, or the chunk is not recovered.
+//! tree blocks that lie on them prove it, or checksums of data (`order`), or the chunk is not recovered.
 
 use crate::index::{Found, Index};
 use butterfs_ondisk::chunk::{Chunk, ChunkLimits, ChunkStripe, STRIPE_LEN, SysChunkEntries};
@@ -167,6 +167,19 @@ impl Knowledge {
         by_chunk
     }
 
+    /// The chunks of these addresses as their device extents and block groups describe them, but for the order of their
+    /// stripes.
+    pub fn unordered(&self, starts: &[u64], limits: &ChunkLimits) -> Vec<Chunk> {
+        let extents = self.extents_by_chunk();
+        let described = |start: &u64| self.described(*start, extents.get(start)?, limits).ok();
+        starts.iter().filter_map(described).collect()
+    }
+
+    /// The chunks of which device extents are known.
+    pub fn starts(&self) -> Vec<u64> {
+        self.extents_by_chunk().into_keys().collect()
+    }
+
     fn rebuild(
         &self,
         start: u64,
@@ -175,6 +188,15 @@ impl Knowledge {
         index: Option<&Index>,
         numbers: &[Option<DeviceId>],
     ) -> Result<Chunk, String> {
+        let chunk = self.described(start, extents, limits)?;
+        let is_striped = chunk.profile().bit & (bits::RAID0 | bits::RAID10 | bits::RAID5 | bits::RAID6) != 0;
+        if !is_striped || chunk.stripes.len() == 1 {
+            return Ok(chunk);
+        }
+        proven_order(chunk, index.ok_or("the order of its stripes is not known without a scan")?, numbers)
+    }
+
+    fn described(&self, start: u64, extents: &[(u64, u64, u64)], limits: &ChunkLimits) -> Result<Chunk, String> {
         let length_on_device = extents[0].2;
         if extents.iter().any(|extent| extent.2 != length_on_device) {
             return Err("its device extents have several lengths".to_owned());
@@ -202,11 +224,7 @@ impl Knowledge {
         };
         let chunk = Chunk::parse(chunk.start, &chunk.encode(), limits)?;
         Layout::of(&chunk)?;
-        let is_striped = profile.bit & (bits::RAID0 | bits::RAID10 | bits::RAID5 | bits::RAID6) != 0;
-        if !is_striped || chunk.stripes.len() == 1 {
-            return Ok(chunk);
-        }
-        proven_order(chunk, index.ok_or("the order of its stripes is not known without a scan")?, numbers)
+        Ok(chunk)
     }
 }
 
@@ -246,14 +264,18 @@ fn proven_order(chunk: Chunk, index: &Index, numbers: &[Option<DeviceId>]) -> Re
             places[free] = Some(extent);
         }
     }
+    ordered(chunk, places).ok_or_else(|| "nothing proves the order of its stripes".to_owned())
+}
+
+/// The chunk with its stripes in this order, if all but one of them are known.
+pub(crate) fn ordered(chunk: Chunk, mut places: Vec<Option<usize>>) -> Option<Chunk> {
     let mut left: Vec<usize> = (0..places.len()).filter(|extent| !places.contains(&Some(*extent))).collect();
     if left.len() == 1 {
         places.iter_mut().filter(|place| place.is_none()).for_each(|place| *place = left.pop());
     }
-    let order: Option<Vec<usize>> = places.into_iter().collect();
-    let order = order.ok_or("nothing proves the order of its stripes")?;
+    let order: Vec<usize> = places.into_iter().collect::<Option<_>>()?;
     let stripes = order.iter().map(|extent| chunk.stripes[*extent]).collect();
-    Ok(Chunk { stripes, ..chunk })
+    Some(Chunk { stripes, ..chunk })
 }
 
 /// The number of each device that has no superblock, by its place on the command line: the only one that is left, or

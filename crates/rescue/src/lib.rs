@@ -38,6 +38,7 @@ pub mod data;
 pub mod index;
 pub mod key;
 pub mod mapped;
+mod order;
 pub mod overlay;
 pub mod patch;
 pub mod restore;

@@ -217,6 +217,7 @@ impl Wreck {
             OF_CHUNKS.into_iter().for_each(|tree| self.learn_found(tree, &mut knowledge, &limits));
         }
         self.use_chunks(&knowledge, &limits, &items);
+        self.prove_by_checksums(&knowledge, &limits);
         self.found_items = knowledge.device_items().copied().collect();
         self.items = items;
         self.cache.clear();
@@ -225,6 +226,21 @@ impl Wreck {
             self.notes.push(format!("{guessed} chunks are known from device extents only"));
         }
         self.notes.extend(self.chosen.lost.clone());
+    }
+
+    /// Adds the chunks of which only the checksums of their data say in which order their stripes are.
+    fn prove_by_checksums(&mut self, knowledge: &Knowledge, limits: &ChunkLimits) {
+        let mut lost = knowledge.starts();
+        lost.retain(|start| self.chosen.map.get(Logical(*start)).is_none());
+        for chunk in knowledge.unordered(&lost, limits) {
+            let Some(chunk) = crate::order::proven(self, chunk) else { continue };
+            let start = chunk.start.0;
+            if self.chosen.map.insert(chunk).is_ok() {
+                self.chosen.origins.push((start, Origin::DeviceExtents));
+                self.chosen.lost.retain(|sentence| !sentence.starts_with(&format!("chunk {start}:")));
+            }
+        }
+        self.volume.set_chunk_map(self.chosen.map.clone());
     }
 
     /// Roots that the chunk tree may have, the one that counts first.

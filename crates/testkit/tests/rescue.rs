@@ -199,6 +199,16 @@ fn older_commits_are_shown() {
         let (by_slot, by_generation) = (shown(Commit::Slot(slot)), shown(Commit::Generation(generation)));
         assert_eq!(by_slot.is_ok(), by_generation.is_ok(), "slot {slot}, generation {generation}");
     }
+    // The same by addresses: a root tree, and a subvolume's tree beside the commit that has it.
+    let slot = superblock.super_roots.iter().find(|slot| slot.tree_root_gen.get() == newest - 1).expect("it is there");
+    for at in [slot.tree_root, slot.fs_root] {
+        let by_address = shown(Commit::Root(Logical(at.get()))).unwrap();
+        assert_eq!(differences(&previous, &by_address, Compare::ALL), [""; 0], "{at}");
+    }
+    for (at, words) in [(superblock.chunk_root.get(), "only roots"), (4096, "no tree block")] {
+        let refused = shown(Commit::Root(Logical(at))).unwrap_err().to_string();
+        assert!(refused.contains(words), "{refused}");
+    }
     let unknown = shown(Commit::Generation(newest + 7)).unwrap_err().to_string();
     assert!(unknown.contains("does not remember") && unknown.contains(&newest.to_string()), "{unknown}");
     assert!(fs::read(&image).unwrap() == before, "nothing is written");

@@ -2,6 +2,10 @@
 //! Grammar and text of what btrfs-progs has are its own.
 
 mod chunk_recover;
+mod clear;
+mod clear_ino_cache;
+mod clear_uuid_tree;
+mod create_control_device;
 mod fix_data_checksum;
 mod fix_device_size;
 mod scan;
@@ -24,8 +28,11 @@ subcommands! {
         ChunkRecover(chunk_recover::Args),
         SuperRecover(super_recover::Args),
         ZeroLog(zero_log::Args),
+        ClearUuidTree(clear_uuid_tree::Args),
+        ClearInoCache(clear_ino_cache::Args),
         FixDeviceSize(fix_device_size::Args),
         FixDataChecksum(fix_data_checksum::Args),
+        CreateControlDevice(create_control_device::Args),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
-use crate::inode::{InodeId, entry};
+use crate::inode::InodeId;
 use crate::options::Subvolume;
-use butterfs_ondisk::checksum::name_hash;
-use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
+use crate::subvolume;
+use butterfs_ondisk::{Ino, TreeId};
 
 impl Filesystem {
     /// The root directory of a subvolume that is to be shown. `ENOENT` where there is none, `EINVAL` where the path
@@ -13,7 +13,7 @@ impl Filesystem {
     pub fn find_subvolume(&self, which: &Subvolume) -> Result<InodeId> {
         let _operation = self.begin();
         match which {
-            Subvolume::Default => self.subvolume(self.default_subvolume()?),
+            Subvolume::Default => self.subvolume(subvolume::default_id(self.0.engine.core())?),
             Subvolume::Id(TreeId(0)) => self.subvolume(TreeId::FS),
             Subvolume::Id(id) => self.subvolume(*id),
             Subvolume::Path(path) => self.subvolume_at(path),
@@ -29,15 +29,6 @@ impl Filesystem {
             false => error,
         })?;
         Ok(InodeId { tree: id, ino: Ino::ROOT_DIR })
-    }
-
-    /// The subvolume that the root tree names "default"; 5 without such an entry.
-    fn default_subvolume(&self) -> Result<TreeId> {
-        let core = &self.0.engine;
-        let directory = Ino(core.superblock().root_dir_objectid.get());
-        let key = Key::new(directory.0, KeyType::DIR_ITEM, name_hash(b"default"));
-        let Some(item) = core.globals().root.get(core.core(), key)? else { return Ok(TreeId::FS) };
-        Ok(entry::find(&item, b"default")?.map_or(TreeId::FS, |(_, found)| TreeId(found.location.objectid)))
     }
 
     fn subvolume_at(&self, path: &[u8]) -> Result<InodeId> {

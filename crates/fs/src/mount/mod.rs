@@ -96,7 +96,11 @@ fn open_knowing(
     zoned::must_have_superblocks_in_place(&superblock, &given)?;
     let newest = rescue::without_flags(superblock, &options);
     // No block is newer than the superblock on disk, whatever is shown.
-    let superblock = rescue::as_of(&newest, options.rescue.commit)?;
+    let shown = match options.rescue.commit {
+        Commit::Root(at) => rescue::asked_root(at, &newest, &given, &options, &env)?,
+        commit => rescue::as_of(&newest, commit)?.into(),
+    };
+    let superblock = shown.superblock;
     if superblock.generation() < newest.generation() {
         notes.push(format!(
             "generation {} is shown, the last commit is {}",
@@ -104,12 +108,14 @@ fn open_knowing(
             newest.generation()
         ));
     }
+    notes.extend(shown.note);
     let log = admission::admit(&superblock, &options, &mut notes)?;
     let seeds = sprout::seeds(&volume)?;
     let mut identity = BlockIdentity::of(&newest, !options.read_only || log == Log::Replay).with_seeds(&seeds);
     identity.ignores_checksums = options.rescue.ignore_metadata_checksums;
     let is_rescue = options.rescue.is_any();
     let (core, chunk) = open_chunks(volume, &superblock, identity, options, env)?;
+    shown.top.into_iter().for_each(|top| core.show_another_root(top));
     let engine = Engine::new(Arc::new(core));
     let core = engine.core();
     let bug = match core.options().policies.canary {

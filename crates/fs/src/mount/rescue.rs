@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing is written, no log is replayed, and the filesystem never becomes writable.
 
-use super::{Opened, open_knowing};
+use super::{Opened, open_chunks, open_knowing};
 use crate::env::Env;
 use crate::error::{Errno, Error, Result};
 use crate::options::{Commit, Options};
@@ -10,9 +10,29 @@ use crate::space::GroupInfo;
 use crate::transaction::{Core, Tree};
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::Chunk;
+use butterfs_ondisk::header::Header;
 use butterfs_ondisk::superblock::{RootBackup, Superblock, super_flags};
-use butterfs_ondisk::{Logical, TreeId};
+use butterfs_ondisk::{Generation, Level, Logical, TreeId};
+use butterfs_tree::{BlockIdentity, NodePtr};
+use butterfs_volume::Volume;
 use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// Where the filesystem that is shown begins.
+pub(super) struct Shown {
+    /// The superblock as that commit left it.
+    pub superblock: Superblock,
+    /// The root that stands for a subvolume's own, which is the default one then.
+    pub top: Option<NodePtr>,
+    /// A sentence for the user.
+    pub note: Option<String>,
+}
+
+impl From<Superblock> for Shown {
+    fn from(superblock: Superblock) -> Shown {
+        Shown { superblock, top: None, note: None }
+    }
+}
 
 /// Refuses rescue where something could be written.
 pub(super) fn must_be_read_only(options: &Options) -> Result<()> {
@@ -39,7 +59,7 @@ pub(super) fn without_flags(mut superblock: Superblock, options: &Options) -> Su
 pub(super) fn as_of(superblock: &Superblock, commit: Commit) -> Result<Superblock> {
     let slots = &superblock.super_roots;
     let slot = match commit {
-        Commit::Last | Commit::LastReadable => return Ok(*superblock),
+        Commit::Last | Commit::LastReadable | Commit::Root(_) => return Ok(*superblock),
         Commit::Generation(generation) if generation == superblock.generation.get() => return Ok(*superblock),
         Commit::Slot(slot) => slots.get(slot).filter(|slot| slot.tree_root.get() != 0),
         Commit::Generation(generation) => slots.iter().find(|slot| slot.tree_root_gen.get() == generation),
@@ -61,6 +81,78 @@ fn of_backup(superblock: &Superblock, slot: &RootBackup) -> Superblock {
     older.log_root = 0.into();
     older.log_root_level = 0;
     older
+}
+
+/// The commit or subvolume whose root is at an address: a root tree, or a subvolume's tree, which is then shown in the
+/// commit that has it, else in the last one that has the subvolume.
+pub(super) fn asked_root(
+    at: Logical,
+    newest: &Superblock,
+    devices: &[Arc<dyn BlockDevice>],
+    options: &Options,
+    env: &Env,
+) -> Result<Shown> {
+    let (volume, ..) = Volume::open_without(devices.to_vec(), options.degraded, &options.stale)?;
+    volume.hold_repairs(true);
+    let mut identity = BlockIdentity::of(newest, false);
+    identity.ignores_checksums = options.rescue.ignore_metadata_checksums;
+    let (core, _) = open_chunks(volume, newest, identity, options.clone(), env.clone())?;
+    let root = root_at(&core, at)?;
+    if root.tree == TreeId::ROOT {
+        let (level, generation) = (root.level.get(), root.generation.0.into());
+        let own = Superblock { root: at.0.into(), root_level: level, generation, ..without_log(newest) };
+        return Ok(own.into());
+    }
+    if !root.tree.is_subvolume() {
+        let what = format!("the block at {at} belongs to tree {}: only roots of subvolumes and root trees", root.tree);
+        return Err(Error::refused_at(Errno::EINVAL, format!("{what} are shown")));
+    }
+    let slots = newest.super_roots.iter().filter(|slot| slot.tree_root.get() != 0);
+    let commits: Vec<Superblock> =
+        [without_log(newest)].into_iter().chain(slots.map(|slot| of_backup(newest, slot))).collect();
+    let stored = |superblock: &Superblock| {
+        let tree = Tree::from_superblock(TreeId::ROOT, superblock.tree_root());
+        core.stored_tree(&tree, root.tree).ok().flatten().filter(|tree| !tree.is_deleted())
+    };
+    let is_it = |tree: Tree| (tree.root().at, tree.root().generation) == (at, root.generation);
+    let own = commits.iter().find(|commit| stored(commit).is_some_and(is_it));
+    let commit = own.or_else(|| commits.iter().find(|commit| stored(commit).is_some())).ok_or_else(|| {
+        let what = format!("the block at {at} is the root of subvolume {}, which no commit has any more", root.tree);
+        Error::refused_at(Errno::ENOENT, format!("{what}: 'butterfs restore -f {at}' restores it"))
+    })?;
+    let mut note = format!("subvolume {} is shown as generation {} left it", root.tree, root.generation);
+    if own.is_none() {
+        note.push_str("; checksums are those of another commit, so data may need rescue=ignoredatacsums");
+    }
+    Ok(Shown { superblock: *commit, top: Some(root), note: Some(note) })
+}
+
+fn without_log(superblock: &Superblock) -> Superblock {
+    Superblock { log_root: 0.into(), log_root_level: 0, ..*superblock }
+}
+
+/// The block at an address, from whatever copy is good, as a root.
+fn root_at(core: &Core, at: Logical) -> Result<NodePtr> {
+    let superblock = core.superblock();
+    let mut bytes = vec![0; superblock.nodesize.get() as usize];
+    let mut refusal = Error::refused_at(Errno::EINVAL, format!("there is no tree block at {at}"));
+    for copy in core.volume.preferred_copies(at, bytes.len()) {
+        if core.volume.read_copy(at, copy, &mut bytes).is_err() {
+            continue;
+        }
+        let Ok((header, _)) = Header::read_from_prefix(&bytes) else { continue };
+        if header.bytenr.get() != at.0 || header.fsid != superblock.block_fsid() {
+            continue;
+        }
+        let (generation, level, tree) =
+            (Generation(header.generation.get()), Level(header.level), TreeId(header.owner.get()));
+        let root = NodePtr { at, generation, level, tree, first_key: None };
+        match core.nodes.load(&root) {
+            Ok(_) => return Ok(root),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
 }
 
 /// The generations that the superblock remembers, newest first.

@@ -1,6 +1,8 @@
 //! The parts that may be missing from a filesystem that does not open otherwise (`rescue=…`, `usebackuproot`), and
 //! which of its last commits is shown (`at=…`). Only for reading.
 
+use butterfs_ondisk::Logical;
+
 /// Which commit is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Commit {
@@ -13,6 +15,9 @@ pub enum Commit {
     Slot(usize),
     /// The one with this generation, if the superblock remembers it (`at=GENERATION`).
     Generation(u64),
+    /// The one whose root tree begins here; or the one that has this root of a subvolume, which is shown (`at=@BYTENR`,
+    /// as `rescue scan` lists them).
+    Root(Logical),
 }
 
 /// The parts that are ignored or may be missing.
@@ -58,10 +63,16 @@ impl Rescue {
     /// The value of `at=`; the error is the end of a sentence.
     pub fn parse_commit(value: &str) -> Result<Commit, String> {
         let slot = value.strip_prefix("backup").and_then(|slot| slot.parse().ok());
-        match (slot, value.parse()) {
-            (Some(slot @ 0..=3), _) => Ok(Commit::Slot(slot)),
-            (_, Ok(generation)) => Ok(Commit::Generation(generation)),
-            _ => Err("it takes a generation, or backup0 to backup3 (see 'inspect-internal dump-super -f')".to_owned()),
+        let root = value.strip_prefix('@').and_then(|at| at.parse().ok());
+        match (slot, root, value.parse()) {
+            (Some(slot @ 0..=3), ..) => Ok(Commit::Slot(slot)),
+            (_, Some(at), _) => Ok(Commit::Root(Logical(at))),
+            (_, _, Ok(generation)) => Ok(Commit::Generation(generation)),
+            _ => {
+                Err("it takes a generation, backup0 to backup3 (see 'inspect-internal dump-super -f'), or @ with the \
+                      address of a root (see 'rescue scan')"
+                    .to_owned())
+            }
         }
     }
 
@@ -85,6 +96,7 @@ impl Rescue {
             Commit::Last | Commit::LastReadable => None,
             Commit::Slot(slot) => Some(format!("at=backup{slot}")),
             Commit::Generation(generation) => Some(format!("at={generation}")),
+            Commit::Root(at) => Some(format!("at=@{at}")),
         };
         rescue.into_iter().chain(at).collect()
     }
@@ -107,6 +119,8 @@ mod tests {
         assert_eq!(rescue.apply("everything"), None);
         assert_eq!(Rescue::parse_commit("backup3"), Ok(Commit::Slot(3)));
         assert_eq!(Rescue::parse_commit("4711"), Ok(Commit::Generation(4711)));
+        assert_eq!(Rescue::parse_commit("@30490624"), Ok(Commit::Root(Logical(30_490_624))));
+        assert!(Rescue::parse_commit("@").is_err() && Rescue::parse_commit("@-1").is_err());
         assert!(Rescue::parse_commit("backup4").is_err() && Rescue::parse_commit("yesterday").is_err());
     }
 }

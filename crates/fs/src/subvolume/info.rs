@@ -143,6 +143,9 @@ pub(super) fn default_key(core: &Core) -> Key {
 
 /// The default subvolume; 5 where none is named.
 pub fn default_id(core: &Core) -> Result<TreeId> {
+    if let Some(id) = core.shown_by_another_root() {
+        return Ok(id);
+    }
     let Some(item) = core.globals().root.get(core, default_key(core))? else { return Ok(TreeId::FS) };
     Ok(entry::find(&item, b"default")?.map_or(TreeId::FS, |(_, found)| TreeId(found.location.objectid)))
 }

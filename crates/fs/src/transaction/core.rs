@@ -21,9 +21,10 @@ use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::superblock::Superblock;
 use butterfs_ondisk::{ChecksumKind, Generation, Ino, Key, KeyType, TreeId};
 use butterfs_sync::{Mutex, RwLock, order};
+use butterfs_tree::NodePtr;
 use butterfs_volume::Volume;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// See the [module](self).
 pub struct Core {
@@ -60,6 +61,8 @@ pub struct Core {
     checksum_kind: ChecksumKind,
     sectorsize: u32,
     read_only: AtomicBool,
+    /// The root that stands for a subvolume's own, for reading.
+    another_root: OnceLock<NodePtr>,
 }
 
 /// The cost of work so far, for tests of its bounds.
@@ -108,6 +111,7 @@ impl Core {
             sectorsize: superblock.sectorsize.get(),
             compat_ro: superblock.compat_ro_flags.get(),
             read_only: AtomicBool::new(options.read_only),
+            another_root: OnceLock::new(),
             superblock: Mutex::new(superblock),
             volume,
             nodes,
@@ -280,7 +284,28 @@ impl Core {
         let Some((key, item)) = found else { return Ok(None) };
         let item = RootItem::parse(&item)
             .ok_or_else(|| Error::corrupt(format!("root item {key} has {} bytes", item.len())))?;
-        Ok(Some(Tree::from_item(id, key.offset, item)))
+        Ok(Some(Tree::from_item(id, key.offset, self.as_shown(id, item))))
+    }
+
+    /// From now on a subvolume begins there, and is the default one. Only for reading.
+    pub(crate) fn show_another_root(&self, root: NodePtr) {
+        assert!(self.is_read_only(), "another root is for reading");
+        self.another_root.get_or_init(|| root);
+    }
+
+    /// The subvolume that is shown by another root than its own.
+    pub(crate) fn shown_by_another_root(&self) -> Option<TreeId> {
+        self.another_root.get().map(|root| root.tree)
+    }
+
+    fn as_shown(&self, id: TreeId, item: RootItem) -> RootItem {
+        match self.another_root.get().filter(|root| root.tree == id) {
+            Some(root) => {
+                let (bytenr, generation) = (root.at.0.into(), root.generation.0.into());
+                RootItem { bytenr, generation, level: root.level.get(), ..item }
+            }
+            None => item,
+        }
     }
 
     /// Looks once for the greatest number of a subvolume that is in use.

@@ -297,6 +297,7 @@ fn check_item(item: &Item, state: &mut LeafState, ctx: &CheckContext) -> Result<
         KeyType::EXTENT_DATA => file::check_extent_data(item, state, ctx),
         KeyType::EXTENT_CSUM => file::check_csum_item(item, ctx),
         KeyType::ROOT_ITEM => root::check_root_item(item, ctx),
+        KeyType::ROOT_REF | KeyType::ROOT_BACKREF => root::check_root_ref(item),
         KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM => extent::check_extent_item(item, ctx),
         KeyType::TREE_BLOCK_REF | KeyType::SHARED_BLOCK_REF | KeyType::SHARED_DATA_REF => {
             extent::check_simple_ref(item, ctx)

@@ -1,7 +1,7 @@
 //! Rules for the roots of trees.
 
 use super::{CheckContext, Item};
-use crate::items::RootItem;
+use crate::items::{RootItem, RootRef};
 use crate::units::{MAX_LEVELS, TreeId};
 use zerocopy::FromBytes;
 
@@ -27,6 +27,16 @@ pub(super) fn check_root_item(item: &Item, ctx: &CheckContext) -> Result<(), Str
     ensure!(drop == 0 || drop_level >= 1, "invalid root drop_level, have 0 with drop_progress of object {drop}");
     let unknown = root.flags.get() & !(RootItem::RDONLY | RootItem::DEAD);
     ensure!(unknown == 0, "invalid root flags, have unknown bits {unknown:#x}");
+    Ok(())
+}
+
+/// A reference between subvolumes has one name, and nothing behind it.
+pub(super) fn check_root_ref(item: &Item) -> Result<(), String> {
+    let (head, name) = RootRef::read_from_prefix(item.data).map_err(|_| {
+        format!("invalid root ref item size, have {} expect more than {}", item.data.len(), size_of::<RootRef>())
+    })?;
+    let (len, expected) = (name.len(), usize::from(head.name_len.get()));
+    ensure!(len == expected && len > 0, "invalid root ref item size, its name has {len} bytes, expect {expected}");
     Ok(())
 }
 

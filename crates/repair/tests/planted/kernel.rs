@@ -31,14 +31,14 @@ const LOSSES: &[(&str, usize)] = &[
     ("entries-in-no-directory", 1),
 ];
 
-fn write_image(device: &MemoryDevice, path: &Path) {
+pub fn write_image(device: &MemoryDevice, path: &Path) {
     let _ = std::fs::remove_file(path);
     let file = FileDevice::create(path, device.len()).expect("an image can be made");
     device.copy_to(&file).expect("the image can be written");
     file.flush().expect("the image can be flushed");
 }
 
-fn shown(image: &Path) -> Result<Fingerprint, String> {
+pub fn shown(image: &Path) -> Result<Fingerprint, String> {
     let mount = KernelMount::try_new(image, "ro,noatime")?;
     let shown = Fingerprint::of_tree(mount.path());
     match mount.finish() {
@@ -47,7 +47,7 @@ fn shown(image: &Path) -> Result<Fingerprint, String> {
     }
 }
 
-fn judged(image: &Path, when: &str) -> Result<(), String> {
+pub fn judged(image: &Path, when: &str) -> Result<(), String> {
     match judge_all(image).into_iter().find(|verdict| !verdict.clean) {
         None => Ok(()),
         Some(verdict) => Err(format!("btrfs check {when}: {:#?}\n{}", verdict.findings, verdict.output)),

@@ -5,6 +5,7 @@ mod kernel;
 mod plants;
 #[path = "../../../check/tests/support/mod.rs"]
 mod support;
+mod witnesses;
 
 use butterfs_check::Report;
 use butterfs_device::{BlockDevice, MemoryDevice, ReadOnlyDevice};

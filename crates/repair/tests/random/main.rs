@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 const TREES: &[TreeId] = &[
+    TreeId::ROOT,
     TreeId::EXTENT,
     TreeId::DEV,
     TreeId::FS,
@@ -54,6 +55,11 @@ fn check(base: &Arc<MemoryDevice>, seed: u64) -> Result<(), String> {
     let devices: Vec<Arc<dyn BlockDevice>> = vec![damaged.clone()];
     let options = Options { accept_data: true, now: 1_700_000_000, ..Options::default() };
     let made = plan(&devices, &options, &|_, _| {}).map_err(|trouble| format!("{wiped}: {trouble}"))?;
+    // Where the root tree and the extent tree are lost together, nothing is written.
+    let is_too_much = |trouble: &butterfs_repair::Trouble| trouble.to_string().contains("nothing says what is in use");
+    if made.is_empty() && wiped.contains("of tree 1") && made.trouble.as_ref().is_some_and(is_too_much) {
+        return Ok(());
+    }
     if !made.is_clean() {
         let left: Vec<String> = made.after.findings.iter().take(5).map(|finding| finding.to_string()).collect();
         let steps: Vec<String> = made.actions.iter().take(8).map(|action| action.what.clone()).collect();

@@ -21,9 +21,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Places of the image that are overwritten: offset and bytes.
-type Damage = Vec<(u64, Vec<u8>)>;
+pub type Damage = Vec<(u64, Vec<u8>)>;
 
-const CLASSES: [&str; 13] = [
+pub const CLASSES: [&str; 13] = [
     "bytes of tree blocks",
     "tree blocks lost",
     "a root lost",
@@ -44,8 +44,8 @@ const WHOLE: [usize; 5] = [2, 3, 7, 8, 9];
 /// Classes whose damage has good checksums.
 const SEALED: [usize; 3] = [9, 10, 11];
 
-struct Ground {
-    base: MemoryDevice,
+pub struct Ground {
+    pub base: MemoryDevice,
     earlier: MemoryDevice,
     /// Places of the copies of all tree blocks.
     blocks: Vec<Vec<u64>>,
@@ -60,7 +60,7 @@ struct Ground {
 }
 
 impl Ground {
-    fn of(image: &Path, earlier: &Path) -> Ground {
+    pub fn of(image: &Path, earlier: &Path) -> Ground {
         let base = in_memory(image);
         let (editor, _) = Editor::of_copy(&base);
         let copies = |at| editor.copies(at).into_iter().map(|(_, offset)| offset).collect::<Vec<u64>>();
@@ -126,7 +126,7 @@ impl Ground {
         })
     }
 
-    fn damage(&self, class: usize, rng: &mut Rng) -> Damage {
+    pub fn damage(&self, class: usize, rng: &mut Rng) -> Damage {
         let pick = |rng: &mut Rng, from: &[Vec<u64>]| from[rng.below(from.len() as u64) as usize].clone();
         let garbage = |rng: &mut Rng, len: usize| -> Vec<u8> { (0..len).map(|_| rng.below(256) as u8).collect() };
         let mut damage = Damage::new();

@@ -4,6 +4,8 @@ mod claims;
 mod damage;
 mod losses;
 mod opened;
+mod profiles;
+mod repairs;
 mod saved;
 mod sinks;
 mod trust;

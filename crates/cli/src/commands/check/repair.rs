@@ -94,6 +94,7 @@ impl RepairArgs {
             accept_data: self.accept_data,
             drop_log: self.drop_log,
             now,
+            ..Options::default()
         }
     }
 

@@ -103,5 +103,6 @@ fn with_history(now: ScrubState, place: &Place) -> Result<ScrubState, CliError> 
         kept.map_or(idle, with_names)
     };
     let devices = now.devices.iter().map(device).collect();
-    Ok(ScrubState { fsid: now.fsid, devices, ..kept })
+    // A scrub that was killed could not write down that it had ended.
+    Ok(ScrubState { fsid: now.fsid, devices, is_running: false, ..kept })
 }

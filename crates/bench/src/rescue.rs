@@ -1,0 +1,203 @@
+//! The worst day: scrubbing, naming what is damaged, scanning for what is left, and checking.
+//!
+//! A device is read by two readers in pieces of 4 MiB, past the page cache; what that brings is its read rate.
+
+use crate::Scale;
+use crate::check;
+use crate::subject::{Sides, empty_caches};
+use crate::table::Table;
+use butterfs_device::{AlignedBuffer, BlockDevice, FileDevice, FileOptions};
+use butterfs_fs::scrub::{End, Settings};
+use butterfs_fs::{Env, Filesystem, Options};
+use butterfs_testkit::kernel::{KernelMount, LoopDevice, mkfs, run_ok};
+use butterfs_testkit::rng::Rng;
+use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::{requirement, serve};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const READ_BAR: &str = ">= 0.90x";
+const KERNEL_BAR: &str = ">= 1.50x";
+const CHECK_BAR: &str = "<= 0.10x";
+const PIECE: usize = 4 << 20;
+const READERS: u64 = 2;
+/// Blocks of data that are damaged.
+const BAD: u64 = 1000;
+/// Snapshots of the subvolume with these blocks.
+const SNAPSHOTS: u64 = 100;
+const SECTOR: usize = 4096;
+/// Behind everything on the images.
+const ROOM: u64 = 256 << 20;
+
+/// Runs everything.
+pub fn run(scale: Scale, table: &mut Table) {
+    if !requirement::kernel_btrfs("bench of rescue") || !serve::binary().is_file() {
+        return;
+    }
+    scrubs(scale, table);
+    names(scale, table);
+    checks(scale, table);
+}
+
+fn megabytes(rate: f64) -> String {
+    format!("{rate:.0} MB/s")
+}
+
+fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / 1e6 / time.as_secs_f64()
+}
+
+/// Scrubs one image for each checksum, and scans the first.
+fn scrubs(scale: Scale, table: &mut Table) {
+    let folder = Scratch::new("bench-scrub");
+    for checksum in ["crc32c", "sha256", "blake2"] {
+        let image = filled(&folder, checksum, scale.bytes);
+        let device = LoopDevice::attach_direct(&image);
+        let program = serve::binary();
+        let path = device.path().to_str().expect("a text path").to_owned();
+        let read = cold(|| read_all(device.path()));
+        // Data, and what is beside it: trees are two in a thousand.
+        let ours = cold(|| drop(run_ok(600, &program, &["scrub", "start", "-B", "-r", "-c", "2", "-n", "4", &path])));
+        let device_rate = rate(device_bytes(device.path()), read);
+        let our_rate = rate(scale.bytes, ours);
+        let sides = Sides::two(our_rate, Some(device_rate));
+        table.compared(&format!("scrub, {checksum}; kernel: reading the device"), sides, megabytes, false, READ_BAR);
+        if checksum == "crc32c" {
+            scan(&folder, &device, device_rate, table);
+        }
+        drop(device);
+        let kernel = KernelMount::direct(&[&image], "noatime");
+        let at = kernel.path().to_str().expect("a text path").to_owned();
+        let theirs = cold(|| drop(run_ok(600, "btrfs", &["scrub", "start", "-B", "-r", "-c", "2", "-n", "4", &at])));
+        kernel.finish();
+        let bar = if checksum == "crc32c" { "" } else { KERNEL_BAR };
+        let sides = Sides::two(our_rate, Some(rate(scale.bytes, theirs)));
+        table.compared(&format!("scrub, {checksum}"), sides, megabytes, false, bar);
+        std::fs::remove_file(&image).expect("our own file");
+    }
+}
+
+/// An image of the kernel with so many bytes that look random.
+fn filled(folder: &Scratch, checksum: &str, bytes: u64) -> PathBuf {
+    let image = folder.sparse_file(checksum, bytes + bytes / 8 + ROOM);
+    mkfs(&image, &["--csum", checksum]);
+    let mount = KernelMount::new(&image, "noatime");
+    let mut noise = vec![0; (bytes / 8) as usize];
+    for number in 0..8 {
+        Rng::new(number + 1).fill(&mut noise);
+        std::fs::write(mount.path().join(number.to_string()), &noise).expect("room");
+    }
+    mount.finish();
+    image
+}
+
+/// The time of `work` when nothing is in the page cache.
+fn cold(work: impl FnOnce()) -> Duration {
+    empty_caches();
+    let started = Instant::now();
+    work();
+    started.elapsed()
+}
+
+fn device_bytes(path: &Path) -> u64 {
+    FileDevice::open(path, &FileOptions::read_only()).expect("a device").len()
+}
+
+fn read_all(path: &Path) {
+    let device = FileDevice::open(path, &FileOptions::read_only()).expect("a device");
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                let mut buffer = AlignedBuffer::new(PIECE);
+                loop {
+                    let at = next.fetch_add(PIECE as u64, Ordering::Relaxed);
+                    let len = device.len().saturating_sub(at).min(PIECE as u64) as usize;
+                    if len == 0 {
+                        return;
+                    }
+                    device.read_uncached(at, &mut buffer[..len]).expect("a good device");
+                }
+            });
+        }
+    });
+}
+
+fn scan(folder: &Scratch, device: &LoopDevice, device_rate: f64, table: &mut Table) {
+    let map = folder.join("map");
+    let path = device.path().to_str().expect("a text path");
+    let words = ["rescue", "scan", "-q", "--map", map.to_str().expect("a text path"), path];
+    empty_caches();
+    let (time, _) = check::measure(&serve::binary(), &words);
+    let sides = Sides::two(rate(device_bytes(device.path()), time), Some(device_rate));
+    table.compared("rescue scan; kernel: reading the device", sides, megabytes, false, READ_BAR);
+}
+
+/// How long after its end a scrub has named every file that damaged blocks are in; then a scan of the same image.
+fn names(scale: Scale, table: &mut Table) {
+    let folder = Scratch::new("bench-names");
+    let image = folder.join("image");
+    check::make(&image, scale.library_files, SNAPSHOTS);
+    let bad = BAD.min(scale.library_files / check::DATA_EACH / 2);
+    damage(&image, bad);
+    let device = FileDevice::open(&image, &FileOptions::read_only()).expect("an image");
+    let options = Options { read_only: true, ..Options::default() };
+    let filesystem = Filesystem::open(vec![Arc::new(device)], options, Env::system()).expect("a sound filesystem");
+    let settings = Settings { read_only: true, ..Settings::default() };
+    let scrub = filesystem.start_scrub(settings, Vec::new()).expect("nothing else runs");
+    let uptime = Instant::now();
+    let has_ended = || scrub.progress(uptime.elapsed()).devices.iter().all(|lane| lane.end == Some(End::Finished));
+    while !has_ended() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let read = Instant::now();
+    while !scrub.is_over() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let late = read.elapsed();
+    let findings = scrub.findings(0);
+    let named: usize = findings.iter().map(|finding| finding.files.len()).sum();
+    assert!(findings.len() as u64 == bad && named as u64 > bad * SNAPSHOTS / 2, "{} {named}", findings.len());
+    let what = format!("{} files, {SNAPSHOTS} snapshots: {bad} bad blocks named, after the scrub", scale.library_files);
+    table.times(&what, Sides::two(late, None), "<= 2 s");
+    drop((scrub, filesystem));
+    let map = folder.join("map");
+    let text = |path: &Path| path.to_str().expect("a text path").to_owned();
+    let (_, peak) = check::measure(&serve::binary(), &["rescue", "scan", "-q", "--map", &text(&map), &text(&image)]);
+    let mebibytes = |kib: f64| format!("{:.0} MiB", kib / 1024.0);
+    table.compared("rescue scan of them: peak memory", Sides::two(peak as f64, None), mebibytes, true, "<= 512 MiB");
+}
+
+/// Overwrites a sector of so many files, each of its own extent.
+fn damage(image: &Path, bad: u64) {
+    let device = FileDevice::open(image, &FileOptions::read_write()).expect("an image");
+    let (mut seen, mut sector) = (BTreeSet::new(), vec![0; SECTOR]);
+    let file = std::fs::File::open(image).expect("an image");
+    let mut at = 0;
+    while (seen.len() as u64) < bad {
+        // Only where the file has data.
+        at = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)).expect("there is more data");
+        at = at.next_multiple_of(SECTOR as u64);
+        device.read_at(at, &mut sector).expect("a good device");
+        if let Some(number) = check::marked(&sector).filter(|number| number % check::DATA_EACH == 0)
+            && seen.insert(number)
+        {
+            sector[SECTOR / 2] ^= 1;
+            device.write_at(at, &sector).expect("a good device");
+        }
+        at += SECTOR as u64;
+    }
+    device.flush().expect("a good device");
+}
+
+fn checks(scale: Scale, table: &mut Table) {
+    let files = scale.library_files;
+    let mut sizes = vec![(files / 10, 20), (files, 100)];
+    if scale == crate::FULL {
+        sizes.push((5 * files, 200));
+    }
+    sizes.into_iter().for_each(|(files, snapshots)| check::beside(files, snapshots, CHECK_BAR, table));
+}
