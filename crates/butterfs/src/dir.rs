@@ -225,9 +225,16 @@ impl Dir {
 
     /// Gives what `original` names another name. A symbolic link at the end of `original` is not followed.
     pub fn hard_link(&self, original: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
+        self.link_node(&self.node(original, Follow::Nothing)?, path)
+    }
+
+    /// Gives a node of this filesystem another name.
+    pub fn link_node(&self, node: &Node, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let node = self.node(original, Follow::Nothing)?;
         let (directory, name) = self.place(path)?;
+        if !std::sync::Arc::ptr_eq(directory.shared(), node.shared()) {
+            return Err(Error::refused(Errno::EXDEV, "the node belongs to another filesystem")).at(path);
+        }
         let made = directory.engine().link(node.id(), directory.id(), &name);
         made.map(|attr| drop(Node::counted(directory.shared(), &attr))).at(path)
     }

@@ -110,10 +110,12 @@ impl Target for Assembly<'_> {
         self.put(path, file_type::FILE, attributes, Body::File(size, id)).map(drop)
     }
 
-    fn special(&mut self, path: &[u8], attributes: Attributes, special: Special) -> Result<()> {
+    fn special(&mut self, path: &[u8], mut attributes: Attributes, special: Special) -> Result<()> {
         let (kind, body) = match special {
             Special::Symlink(target) => {
                 self.check_target(path, &target)?;
+                // Linux knows no others.
+                attributes.mode = 0o777;
                 (file_type::SYMLINK, Body::Symlink(target.into()))
             }
             Special::CharacterDevice(major, minor) => (file_type::CHARACTER, device(path, major, minor)?),
@@ -130,9 +132,7 @@ impl Target for Assembly<'_> {
         let missing =
             || Error::content(format!("{} is a link to {}, which does not exist", shown(&path), shown(&original)));
         let id = found.ok_or_else(missing)?;
-        self.tree.link(&components(&path)?, id, self.layer, self.replace)?;
-        self.tree.get_mut(id).layer = self.layer;
-        Ok(())
+        self.tree.link(&components(&path)?, id, self.layer, self.replace)
     }
 
     fn white_out(&mut self, path: &[u8]) -> Result<()> {
@@ -146,7 +146,7 @@ impl Target for Assembly<'_> {
         if is_folder {
             self.tree.prune(id, self.layer);
         }
-        let is_old = self.tree.get(id).layer < self.layer;
+        let is_old = self.tree.is_old(parent, name, id, self.layer);
         let is_empty = self.tree.get(id).folder().is_none_or(|folder| folder.children.is_empty());
         if is_old && is_empty {
             self.tree.unlink(parent, name);
@@ -245,10 +245,12 @@ impl Assembly<'_> {
     }
 
     fn xattrs(&self, mut given: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Box<[Xattr]>> {
+        given.retain(|(name, _)| !OF_OVERLAYS.iter().any(|prefix| name.starts_with(prefix)));
         given.sort();
         // Of two with one name the later counts, and sorting has made it impossible to say which that is.
         given.dedup_by(|later, earlier| later.0 == earlier.0);
         for (name, value) in &given {
+            check_attribute(name, value)?;
             let (len, most) = (name.len() + value.len(), self.policy.max_xattr);
             if name.is_empty() || name.len() > 255 || name.contains(&0) || len > most {
                 let what = name.escape_ascii();
@@ -271,6 +273,52 @@ impl Assembly<'_> {
         }
         Ok(())
     }
+}
+
+/// Notes of overlayfs about a folder that it stores, which would change what an image shows below another overlay.
+const OF_OVERLAYS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
+
+/// Refuses attributes with which the kernel could not use a file.
+fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
+    const KINDS: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+    let shown = name.escape_ascii();
+    if name == b"btrfs.compression" {
+        return match butterfs_fs::options::Method::parse(&String::from_utf8_lossy(value)) {
+            None if !matches!(value, b"" | b"no" | b"none") => {
+                Err(Error::content(format!("the attribute '{shown}' is '{}'", value.escape_ascii())))
+            }
+            _ => Ok(()),
+        };
+    }
+    if !KINDS.iter().any(|kind| name.len() > kind.len() && name.starts_with(kind)) {
+        return Err(Error::content(format!("the attribute '{shown}' is of no kind that Linux has")));
+    }
+    if name.starts_with(b"system.posix_acl_") && !value.is_empty() && !is_acl(value) {
+        return Err(Error::content(format!("the attribute '{shown}' is no ACL")));
+    }
+    Ok(())
+}
+
+/// Whether these are entries in the order of their tags, with one each for owner, group and others, and a mask where
+/// there are more. An ACL that was taken away can be empty.
+fn is_acl(value: &[u8]) -> bool {
+    const NAMED: [u16; 2] = [0x02, 0x08];
+    let Some((version, entries)) = value.split_at_checked(4).filter(|(_, rest)| rest.len().is_multiple_of(8)) else {
+        return false;
+    };
+    let entry = |it: &[u8]| {
+        let short = |at: usize| u16::from_le_bytes([it[at], it[at + 1]]);
+        (short(0), short(2))
+    };
+    let entries: Vec<(u16, u16)> = entries.chunks_exact(8).map(entry).collect();
+    let count = |tag: u16| entries.iter().filter(|(other, _)| *other == tag).count();
+    let is_sorted = entries.windows(2).all(|pair| pair[0].0 <= pair[1].0);
+    let has_mask = count(0x10) == 1 || NAMED.iter().all(|tag| count(*tag) == 0) && count(0x10) == 0;
+    let known = |(tag, permissions): &(u16, u16)| [1, 2, 4, 8, 0x10, 0x20].contains(tag) && *permissions <= 7;
+    version == [2, 0, 0, 0]
+        && (entries.is_empty() || count(1) == 1 && count(4) == 1 && count(0x20) == 1 && has_mask)
+        && is_sorted
+        && entries.iter().all(known)
 }
 
 /// A device by its number in the format's form, which has 12 bits for the major and 20 for the minor number.

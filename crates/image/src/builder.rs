@@ -23,7 +23,7 @@ use butterfs_fs::mkfs::{FilesystemSpec, MemberDevice, MkfsOptions, MkfsReport, S
 use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::{DeviceId, TreeId};
 use butterfs_volume::Volume;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A folder that is going to be a subvolume.
@@ -113,6 +113,8 @@ pub struct Builder {
     keep_times: bool,
     form: Form,
     reflink: Reflink,
+    /// The folder for a temporary file: that of the image, because a `/tmp` in memory can be too small.
+    spool: Option<PathBuf>,
 }
 
 /// The form of the file that holds an image.
@@ -185,6 +187,12 @@ impl Builder {
         Ok(self)
     }
 
+    /// Adds a rule for `path`, in which `*` and `?` stand for themselves, and everything below it.
+    pub fn path_rule(mut self, path: impl AsRef<[u8]>, rule: Rule) -> Result<Builder> {
+        self.rules.add_path(path.as_ref(), rule)?;
+        Ok(self)
+    }
+
     /// Label, UUID, features, checksum, node size and profiles.
     pub fn format(self, mkfs: MkfsOptions) -> Builder {
         Builder { mkfs, ..self }
@@ -248,11 +256,13 @@ impl Builder {
         Builder { reflink: Reflink::Wanted, ..self }
     }
 
-    /// Makes the image at `path`. What stood there is replaced when the image is complete.
+    /// Makes the image at `path`. A file that stood there is replaced when the image is complete; anything else that
+    /// is there is refused.
     pub fn build(mut self, path: impl AsRef<Path>) -> Result<Report> {
         let file = Arc::new(ImageFile::create(path.as_ref(), self.limits.size)?);
         self.share_with(&file)?;
         let (form, threads) = (self.form, self.thread_count());
+        self.spool = Some(file.folder().to_owned());
         let report = self.build_on(file.clone())?;
         match form {
             Form::Raw => file.publish()?,
@@ -316,9 +326,11 @@ impl Builder {
             Size::Exactly(bytes) => bytes.min(self.limits.size),
             _ => self.limits.size,
         };
-        let room = Room { start: data_start(settings), end: end.min(device.len()), device };
+        let memory = self.limits.memory;
+        let room = Room { start: data_start(settings), end: end.min(device.len()), device, memory };
         let encoding = Encoding { checksum: settings.checksum, max_inline: MAX_INLINE };
-        Data::new(room, self.thread_count(), encoding, Spool::new(&std::env::temp_dir()))
+        let folder = self.spool.clone().unwrap_or_else(std::env::temp_dir);
+        Data::new(room, self.thread_count(), encoding, Spool::new(&folder))
     }
 
     fn read_sources(&mut self, settings: &Settings, tree: &mut Tree, data: &mut Data) -> Result<()> {
@@ -395,8 +407,9 @@ impl Builder {
     ) -> Result<Report> {
         let id_of = |index: usize| if index == 0 { TreeId::FS } else { TreeId(255 + index as u64) };
         let ids: Vec<TreeId> = (0..tops.len()).map(id_of).collect();
+        let keeps = self.subvolumes.iter().any(|it| matches!(it.origin, Origin::Copied(_)));
         let numbered: Vec<Numbered<'_>> =
-            tops.iter().zip(&ids).map(|(top, id)| Numbered::new(tree, *id, *top)).collect::<Result<_>>()?;
+            tops.iter().zip(&ids).map(|(top, id)| Numbered::new(tree, *id, *top, keeps)).collect::<Result<_>>()?;
         let default = ids[self.default_index()?];
         settings.incompat |= data.incompat();
         settings.incompat |= if default == TreeId::FS { 0 } else { incompat::DEFAULT_SUBVOL };

@@ -35,6 +35,8 @@ const MAX_EXTENT: u64 = 128 << 20;
 const WRITE_AT_ONCE: usize = 1 << 20;
 /// Longest file.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+/// Bytes of memory that an extent takes, with the reference that is made of it.
+const EXTENT_COST: usize = 2 * size_of::<Extent>();
 /// Bytes of a data chunk.
 pub const CHUNK_LEN: u64 = 1 << 30;
 
@@ -93,6 +95,10 @@ pub struct Data {
     buffer: (u64, Vec<u8>),
     /// The image, if contents are to share their place with files.
     sharing: Option<SharingFile>,
+    /// Bytes of memory for contents, extents and checksums, about.
+    memory: u64,
+    /// Most of them.
+    most_memory: u64,
 }
 
 /// How a content is stored.
@@ -114,6 +120,8 @@ pub struct Room {
     pub start: u64,
     /// Behind the last byte that data may reach.
     pub end: u64,
+    /// Most bytes of memory for places and checksums of contents.
+    pub memory: u64,
 }
 
 impl Data {
@@ -132,7 +140,20 @@ impl Data {
             incompat: 0,
             buffer: (0, Vec::new()),
             sharing: None,
+            memory: 0,
+            most_memory: room.memory,
         }
+    }
+
+    fn take_memory(&mut self, bytes: usize) -> Result<()> {
+        self.memory += bytes as u64;
+        if self.memory > self.most_memory {
+            let most = self.most_memory;
+            let sentence =
+                format!("places and checksums of contents take more than {most} bytes of memory, which is the limit");
+            return Err(Error::new(ErrorKind::Limit, sentence));
+        }
+        Ok(())
     }
 
     /// Takes a content in.
@@ -141,6 +162,7 @@ impl Data {
         check_ranges(size, &data)?;
         let owner =
             ContentId::try_from(self.contents.len()).map_err(|_| Error::new(ErrorKind::Limit, "too many files"))?;
+        self.take_memory(size_of::<Stored>())?;
         self.contents.push(Stored::Nowhere);
         let method = storage.method.filter(|_| !storage.in_place);
         if let Some(file) = file.filter(|_| self.sharing.is_some() && method.is_none() && size > SECTOR as u64) {
@@ -158,7 +180,7 @@ impl Data {
             method,
             checksums: !storage.in_place && !storage.without_checksums,
         };
-        let mut source = Bytes { ranges: data.into_iter().peekable(), reader };
+        let mut source = Bytes::new(data, reader);
         for run in runs {
             for at in run.clone().step_by(piece_len) {
                 let mut bytes = vec![0; piece_len.min((run.end - at) as usize)];
@@ -226,8 +248,8 @@ impl Data {
                 let image = self.sharing.as_ref().expect("the caller has looked");
                 let bytes = image.share(file, at, len, address)?;
                 let has_checksums = !storage.in_place && !storage.without_checksums;
-                self.note_checksums(address, has_checksums.then(|| self.pool.checksum(&bytes)));
-                self.note_extent(owner, Extent { at, len: stored, address, stored, compression: 0 });
+                self.note_checksums(address, has_checksums.then(|| self.pool.checksum(&bytes)))?;
+                self.note_extent(owner, Extent { at, len: stored, address, stored, compression: 0 })?;
             }
         }
         Ok(())
@@ -243,7 +265,7 @@ impl Data {
         }
         let stored = packed.stored.len() as u64;
         let address = self.allocate(stored)?;
-        self.note_checksums(address, packed.checksums);
+        self.note_checksums(address, packed.checksums)?;
         let extent = Extent {
             at: packed.at,
             len: u64::from(packed.len).next_multiple_of(SECTOR as u64),
@@ -251,7 +273,7 @@ impl Data {
             stored,
             compression: packed.compression,
         };
-        self.note_extent(packed.owner, extent);
+        self.note_extent(packed.owner, extent)?;
         self.write(address, &packed.stored)
     }
 
@@ -275,8 +297,9 @@ impl Data {
         Ok(at)
     }
 
-    fn note_checksums(&mut self, address: u64, checksums: Option<Vec<u8>>) {
-        let Some(new) = checksums else { return };
+    fn note_checksums(&mut self, address: u64, checksums: Option<Vec<u8>>) -> Result<()> {
+        let Some(new) = checksums else { return Ok(()) };
+        self.take_memory(new.len())?;
         let (sector, len) = (SECTOR as u64, self.checksum_len as u64);
         match self.checksums.last_mut() {
             // Runs are bounded, so that growing one does not copy all of them.
@@ -287,14 +310,15 @@ impl Data {
             }
             _ => self.checksums.push(Checksums { address, bytes: new }),
         }
+        Ok(())
     }
 
     /// Adds an extent to its file; plain ones that are neighbours in the file and on disk become one.
-    fn note_extent(&mut self, owner: ContentId, new: Extent) {
+    fn note_extent(&mut self, owner: ContentId, new: Extent) -> Result<()> {
         let stored = &mut self.contents[owner as usize];
         let Stored::Extents(extents) = stored else {
             *stored = Stored::Extents(vec![new]);
-            return;
+            return self.take_memory(EXTENT_COST);
         };
         let in_one_chunk = |a: u64, b: u64| (a - self.start) / CHUNK_LEN == (b - self.start) / CHUNK_LEN;
         match extents.last_mut() {
@@ -308,8 +332,12 @@ impl Data {
             {
                 last.len += new.len;
                 last.stored += new.stored;
+                Ok(())
             }
-            _ => extents.push(new),
+            _ => {
+                extents.push(new);
+                self.take_memory(EXTENT_COST)
+            }
         }
     }
 
@@ -369,15 +397,20 @@ fn runs(size: u64, data: &[Range<u64>]) -> Vec<Range<u64>> {
 }
 
 /// The bytes of a file where it has data.
-struct Bytes<'a> {
+pub struct Bytes<'a> {
     /// The ranges that have not been read yet.
     ranges: std::iter::Peekable<std::vec::IntoIter<Range<u64>>>,
     reader: &'a mut dyn Read,
 }
 
-impl Bytes<'_> {
+impl<'a> Bytes<'a> {
+    /// The bytes that `reader` gives for these ranges.
+    pub fn new(ranges: Vec<Range<u64>>, reader: &'a mut dyn Read) -> Bytes<'a> {
+        Bytes { ranges: ranges.into_iter().peekable(), reader }
+    }
+
     /// Fills `out`, which is zero and lies at `at` in the file, with the data there. Calls ascend.
-    fn fill(&mut self, at: u64, out: &mut [u8]) -> Result<()> {
+    pub fn fill(&mut self, at: u64, out: &mut [u8]) -> Result<()> {
         let end = at + out.len() as u64;
         while let Some(range) = self.ranges.peek_mut().filter(|range| range.start < end) {
             let to = range.end.min(end);
@@ -409,7 +442,7 @@ mod tests {
         assert_eq!(runs(41000, &data), [0..8192, 16384..20480, 36864..41000]);
         let source: Vec<u8> = (0..3101u32).map(|n| n as u8 | 1).collect();
         let mut reader = source.as_slice();
-        let mut bytes = Bytes { ranges: data.clone().into_iter().peekable(), reader: &mut reader };
+        let mut bytes = Bytes::new(data.clone(), &mut reader);
         let mut file = vec![0; 41000];
         for run in runs(41000, &data) {
             for at in run.clone().step_by(4096) {

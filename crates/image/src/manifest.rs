@@ -5,11 +5,13 @@
 //! numbers, places, compression, access and birth times are not in it.
 
 use crate::assembly::Target;
+use crate::data::Bytes;
 use crate::entry::{Attributes, Content, Special};
-use crate::error::{Error, Result, shown};
+use crate::error::{Result, shown};
 use crate::source::Source;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// The lines of a tree, by path.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,7 +29,7 @@ impl Manifest {
 
     /// The lines, sorted by path.
     pub fn lines(&self) -> impl Iterator<Item = String> {
-        self.lines.iter().map(|(path, line)| format!("{} {line}", shown(path)))
+        self.lines.iter().map(|(path, line)| format!("/{} {line}", word(path)))
     }
 
     /// The SHA-256 of all lines, in hexadecimal digits.
@@ -52,7 +54,7 @@ impl Manifest {
 
     /// The differences: a line each, with `-` before lines of this tree, `+` before lines of the other one.
     pub fn differences(&self, other: &Manifest) -> Vec<String> {
-        let line = |sign, path: &[u8], line: Option<&str>| line.map(|line| format!("{sign} {} {line}", shown(path)));
+        let line = |sign, path: &[u8], line: Option<&str>| line.map(|line| format!("{sign} /{} {line}", word(path)));
         let both = |(path, here, there)| [line('-', path, here), line('+', path, there)];
         self.changed(other).flat_map(both).flatten().collect()
     }
@@ -64,23 +66,93 @@ impl Manifest {
         let mut xattrs: Vec<_> = xattrs.iter().collect();
         xattrs.sort();
         for (name, value) in xattrs {
-            line.push_str(&format!(" {}={}", name.escape_ascii(), hex(value)));
+            line.push_str(&format!(" {}={}", word(name), hex(value)));
         }
         self.lines.insert(path.to_vec(), line);
     }
+}
+
+/// Bytes in a line, whose fields blanks separate, and `=` names from values.
+fn word(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string().replace(' ', "\\x20").replace('=', "\\x3d")
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hashes so many zeros.
-fn zeros(hasher: &mut Sha256, mut count: u64) {
-    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-    while count > 0 {
-        let part = count.min(ZEROS.len() as u64);
-        hasher.update(&ZEROS[..part as usize]);
-        count -= part;
+/// Bytes of a block of zeros that is noted instead of hashed, if it begins at a multiple of this.
+const BLOCK: u64 = 1 << 20;
+
+/// The digest of a content: its bytes, without blocks of zeros, which are hashed by their places. A content without
+/// such a block has its SHA-256. Holes, and zeros that are stored, are the same.
+#[derive(Default)]
+struct ContentDigest {
+    bytes: Sha256,
+    zeros: Sha256,
+    /// The blocks of zeros that have come last.
+    run: Range<u64>,
+}
+
+impl ContentDigest {
+    fn of(path: &[u8], content: Content<'_>) -> Result<String> {
+        let Content { size, data, reader, .. } = content;
+        let mut digest = ContentDigest::default();
+        let mut block = vec![0; BLOCK.min(size) as usize];
+        let (mut at, mut next) = (0, 0);
+        let starts: Vec<Range<u64>> = data.clone();
+        let mut bytes = Bytes::new(data, reader);
+        while at < size {
+            while starts.get(next).is_some_and(|range| range.end <= at) {
+                next += 1;
+            }
+            // Whole blocks in a hole.
+            let start = starts.get(next).map_or(size, |range| range.start.max(at)) / BLOCK * BLOCK;
+            if start > at {
+                digest.add_zeros(at..start);
+                at = start;
+                continue;
+            }
+            let block = &mut block[..BLOCK.min(size - at) as usize];
+            block.fill(0);
+            bytes.fill(at, block).map_err(|error| error.of(&shown(path)))?;
+            digest.add_block(at, block);
+            at += block.len() as u64;
+        }
+        Ok(digest.finish())
+    }
+
+    fn add_block(&mut self, at: u64, block: &[u8]) {
+        if block.len() as u64 == BLOCK && block.iter().all(|byte| *byte == 0) {
+            self.add_zeros(at..at + BLOCK);
+        } else {
+            self.bytes.update(block);
+        }
+    }
+
+    fn add_zeros(&mut self, blocks: Range<u64>) {
+        if self.run.end == blocks.start && !self.run.is_empty() {
+            self.run.end = blocks.end;
+        } else {
+            self.end_run();
+            self.run = blocks;
+        }
+    }
+
+    fn end_run(&mut self) {
+        if !self.run.is_empty() {
+            self.zeros.update(self.run.start.to_le_bytes());
+            self.zeros.update(self.run.end.to_le_bytes());
+        }
+    }
+
+    fn finish(mut self) -> String {
+        let bytes = format!("sha256={}", hex(&self.bytes.finalize_reset()));
+        if self.run.is_empty() {
+            return bytes;
+        }
+        self.end_run();
+        format!("{bytes} zeros={}", hex(&self.zeros.finalize()))
     }
 }
 
@@ -91,29 +163,15 @@ impl Target for Manifest {
     }
 
     fn file(&mut self, path: &[u8], attributes: Attributes, content: Content<'_>) -> Result<()> {
-        let mut hasher = Sha256::new();
-        let mut buffer = vec![0; 1 << 18];
-        let mut at = 0;
-        for range in &content.data {
-            zeros(&mut hasher, range.start - at);
-            at = range.start;
-            while at < range.end {
-                let wanted = buffer.len().min((range.end - at) as usize);
-                let failed = |error| Error::source(format!("{}: cannot read the content: {error}", shown(path)));
-                content.reader.read_exact(&mut buffer[..wanted]).map_err(failed)?;
-                hasher.update(&buffer[..wanted]);
-                at += wanted as u64;
-            }
-        }
-        zeros(&mut hasher, content.size - at);
-        let rest = format!(" size={} sha256={}", content.size, hex(&hasher.finalize()));
+        let size = content.size;
+        let rest = format!(" size={size} {}", ContentDigest::of(path, content)?);
         self.add(path, "file", &attributes, &rest);
         Ok(())
     }
 
     fn special(&mut self, path: &[u8], attributes: Attributes, special: Special) -> Result<()> {
         let (kind, rest) = match special {
-            Special::Symlink(target) => ("link", format!(" target={}", target.escape_ascii())),
+            Special::Symlink(target) => ("link", format!(" target={}", word(&target))),
             Special::CharacterDevice(major, minor) => ("char", format!(" device={major}:{minor}")),
             Special::BlockDevice(major, minor) => ("block", format!(" device={major}:{minor}")),
             Special::Fifo => ("fifo", String::new()),
@@ -124,7 +182,56 @@ impl Target for Manifest {
     }
 
     fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<()> {
-        self.lines.insert(path.to_vec(), format!("same as {}", shown(original)));
+        self.lines.insert(path.to_vec(), format!("same as /{}", word(original)));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(size: u64, data: &[(u64, &[u8])]) -> String {
+        let ranges = data.iter().map(|(at, bytes)| *at..at + bytes.len() as u64).collect();
+        let bytes: Vec<u8> = data.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        ContentDigest::of(b"x", Content { size, data: ranges, reader: &mut bytes.as_slice(), file: None }).unwrap()
+    }
+
+    #[test]
+    fn holes_are_zeros_and_cost_nothing() {
+        let zeros = vec![0; 3 << 20];
+        assert_eq!(digest(3 << 20, &[(0, &zeros)]), digest(3 << 20, &[]));
+        let one = [7; 5000];
+        let mut whole = vec![0; (5 << 20) + 77];
+        whole[(2 << 20) + 100..][..5000].copy_from_slice(&one);
+        let end = whole.len() as u64;
+        assert_eq!(digest(end, &[(0, &whole)]), digest(end, &[((2 << 20) + 100, &one)]));
+        // The same bytes elsewhere.
+        assert_ne!(digest(end, &[((3 << 20) + 100, &one)]), digest(end, &[((2 << 20) + 100, &one)]));
+        assert_ne!(digest(end, &[((2 << 20) + 100, &one)]), digest(end + 1, &[((2 << 20) + 100, &one)]));
+        // The largest file there can be, twice.
+        let most = i64::MAX as u64;
+        assert_eq!(digest(most, &[]), digest(most, &[(1 << 40, &[0])]));
+    }
+
+    #[test]
+    fn lines_of_different_trees_differ() {
+        let link = |target: &[u8], xattrs: &[(&[u8], &[u8])]| {
+            let xattrs = xattrs.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+            let mut manifest = Manifest::default();
+            let attributes = Attributes { xattrs, ..Attributes::default() };
+            manifest.special(b"l", attributes, Special::Symlink(target.to_vec())).unwrap();
+            manifest.digest()
+        };
+        assert_ne!(link(b"x security.selinux=6161", &[]), link(b"x", &[(b"security.selinux", b"aa")]));
+        assert_ne!(link(b"x", &[(b"user.a= user.b", b"B")]), link(b"x", &[(b"user.a", b""), (b"user.b", b"B")]));
+    }
+
+    #[test]
+    fn a_content_without_blocks_of_zeros_has_its_sha256() {
+        for content in [&b""[..], b"abc", &[0; 100_000]] {
+            let want = format!("sha256={}", hex(&Sha256::digest(content)));
+            assert_eq!(digest(content.len() as u64, &[(0, content)][..usize::from(!content.is_empty())]), want);
+        }
     }
 }

@@ -28,16 +28,17 @@ pub struct ImageFile {
 
 impl ImageFile {
     /// A file that is going to be at `path`, of at most `limit` bytes.
+    ///
+    /// A symbolic link stays, and what it leads to is replaced; only regular files are.
     pub fn create(path: &Path, limit: u64) -> Result<ImageFile> {
+        let path = &replaced(path)?;
         let failed = |error: io::Error| cannot_create(path, &error);
-        if path.is_dir() {
-            return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
-        }
         let mode = Mode::from_raw_mode(0o666);
         let nameless = rustix::fs::open(folder_of(path), OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode);
         let (file, temporary) = match nameless {
-            Ok(file) => (file.into(), None),
-            Err(_) => {
+            // Without /proc it could not get its name.
+            Ok(file) if Path::new("/proc/self/fd").exists() => (file.into(), None),
+            _ => {
                 let temporary = temporary_name(path);
                 let file = File::options().read(true).write(true).create_new(true).open(&temporary).map_err(failed)?;
                 (file, Some(temporary))
@@ -65,6 +66,11 @@ impl ImageFile {
             Ok(at) => at < range.end,
             Err(error) => error != rustix::io::Errno::NXIO,
         }
+    }
+
+    /// The folder that it lies in.
+    pub fn folder(&self) -> &Path {
+        folder_of(&self.path)
     }
 
     /// Gives the file its length; when this returns that is durable.
@@ -104,6 +110,27 @@ impl Drop for ImageFile {
     }
 }
 
+/// The path at which a file is replaced, or made.
+fn replaced(path: &Path) -> Result<PathBuf> {
+    let refused = |why: &str| Err(Error::new(ErrorKind::Output, format!("cannot create {}: {why}", path.display())));
+    let metadata = match path.symlink_metadata() {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(path.to_owned()),
+        Err(error) => return Err(cannot_create(path, &error)),
+    };
+    if !metadata.is_symlink() {
+        return match metadata.file_type() {
+            kind if kind.is_file() => Ok(path.to_owned()),
+            kind if kind.is_dir() => refused("it is a folder"),
+            _ => refused("it is there and no regular file; 'mkfs --rootdir' fills a device"),
+        };
+    }
+    match path.canonicalize() {
+        Ok(target) => replaced(&target),
+        Err(error) => Err(cannot_create(path, &error)),
+    }
+}
+
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -112,8 +139,7 @@ fn folder_of(path: &Path) -> &Path {
 fn temporary_name(path: &Path) -> PathBuf {
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("the system has a source of randomness");
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    folder_of(path).join(format!(".{name}.{:016x}", u64::from_le_bytes(random)))
+    folder_of(path).join(format!(".butterfs-image-{:016x}", u64::from_le_bytes(random)))
 }
 
 fn cannot_create(path: &Path, error: &io::Error) -> Error {

@@ -4,15 +4,13 @@ use crate::error::{Error, Result, shown};
 
 /// Longest name.
 pub const MAX_NAME_LEN: usize = 255;
-/// Longest path that a source may give.
-const MAX_PATH_LEN: usize = 64 << 10;
+/// Longest path that a source may give: four times what the kernel takes in a call.
+const MAX_PATH_LEN: usize = 16 << 10;
 
 /// The components of a path as a source writes it: a leading `/` and `./` are left out; a path that would lead out, or
 /// that has a name which cannot be, is refused.
 pub fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
-    if path.len() > MAX_PATH_LEN {
-        return Err(Error::content(format!("a path has {} bytes, at most {MAX_PATH_LEN} are possible", path.len())));
-    }
+    check_len(path)?;
     let mut out = Vec::new();
     for name in path.split(|byte| *byte == b'/') {
         match name {
@@ -32,6 +30,16 @@ pub fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
         }
     }
     Ok(out)
+}
+
+/// Refuses a path that is too long.
+pub fn check_len(path: &[u8]) -> Result<()> {
+    match path.len() {
+        len if len > MAX_PATH_LEN => {
+            Err(Error::content(format!("a path has {len} bytes, at most {MAX_PATH_LEN} are possible")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The path of these components.

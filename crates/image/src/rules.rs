@@ -19,18 +19,37 @@ pub enum Rule {
 /// Rules by path, where `*` stands for any bytes of a name and `?` for one; the last one that fits counts.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    rules: Vec<(Vec<u8>, Rule)>,
+    rules: Vec<(Pattern, Rule)>,
+}
+
+/// The paths for which a rule is.
+#[derive(Clone, Debug)]
+enum Pattern {
+    /// One, as it is.
+    Path(Vec<u8>),
+    /// Those that fit.
+    Fitting(Vec<u8>),
 }
 
 impl Rules {
     /// Adds a rule for `path` and everything below it.
     pub fn add(&mut self, path: &[u8], rule: Rule) -> crate::Result<()> {
-        self.rules.push((joined(&components(path)?), rule));
+        self.rules.push((Pattern::Fitting(joined(&components(path)?)), rule));
+        Ok(())
+    }
+
+    /// Adds a rule for `path`, in which `*` and `?` stand for themselves, and everything below it.
+    pub fn add_path(&mut self, path: &[u8], rule: Rule) -> crate::Result<()> {
+        self.rules.push((Pattern::Path(joined(&components(path)?)), rule));
         Ok(())
     }
 
     fn of<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = Rule> + 'a {
-        self.rules.iter().filter(|(pattern, _)| covers(pattern, path)).map(|(_, rule)| *rule)
+        let is_covered = |pattern: &Pattern| match pattern {
+            Pattern::Path(top) => is_within(path, top),
+            Pattern::Fitting(pattern) => covers(pattern, path),
+        };
+        self.rules.iter().filter(move |(pattern, _)| is_covered(pattern)).map(|(_, rule)| *rule)
     }
 
     /// How a file's content is stored.
@@ -122,5 +141,7 @@ mod tests {
         assert_eq!(rules.storage(b"usr/x").method, zstd);
         assert_eq!(rules.storage(b"usr/boot/x").method, None);
         assert_eq!(rules.storage(b"etc").method, Some(Algorithm::Zlib.into()));
+        rules.add_path(b"x*", Rule::InPlace).unwrap();
+        assert!(rules.storage(b"x*/below").in_place && !rules.storage(b"xyz").in_place);
     }
 }

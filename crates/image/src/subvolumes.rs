@@ -13,6 +13,7 @@ use butterfs_ondisk::items::*;
 use butterfs_ondisk::key::DiskKey;
 use butterfs_ondisk::{Ino, Key, KeyType, TreeId};
 use rustc_hash::FxHashMap;
+use sha2::{Digest, Sha256};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Index of a folder's first entry.
@@ -47,7 +48,9 @@ pub struct Numbered<'t> {
     /// The tree of its items.
     pub id: TreeId,
     /// The inodes in the order of their numbers, with their first names.
-    inodes: Vec<(Id, Name<'t>)>,
+    inodes: Vec<(u64, Id, Name<'t>)>,
+    /// Whether the numbers are those of the tree.
+    keeps: bool,
     /// The other names of those that have several.
     more_names: FxHashMap<Id, Vec<Name<'t>>>,
     /// The numbers of inodes that have several names in the whole tree, and of folders.
@@ -91,12 +94,16 @@ pub struct Context<'a> {
 impl<'t> Numbered<'t> {
     /// Numbers the inodes from `top` down: the children of a folder follow each other, then come those of the first
     /// folder among them.
-    pub fn new(tree: &'t Tree, id: TreeId, top: Id) -> Result<Numbered<'t>> {
+    ///
+    /// With `keeps`, the numbers are those of the tree, so that an inode has the same number in all snapshots, and no
+    /// other one has it: what differs between two of them can be sent.
+    pub fn new(tree: &'t Tree, id: TreeId, top: Id, keeps: bool) -> Result<Numbered<'t>> {
         let dots = Name { parent: Ino::ROOT_DIR.0, index: 0, name: b".." };
         let mut it = Numbered {
             tree,
             id,
-            inodes: vec![(top, dots)],
+            inodes: vec![(Ino::ROOT_DIR.0, top, dots)],
+            keeps,
             more_names: FxHashMap::default(),
             numbers: FxHashMap::default(),
             first_children: FxHashMap::default(),
@@ -109,6 +116,7 @@ impl<'t> Numbered<'t> {
             it.number_children(folder, &mut waiting)?;
             waiting[from..].reverse();
         }
+        it.inodes.sort_by_key(|(number, ..)| *number);
         Ok(it)
     }
 
@@ -134,9 +142,12 @@ impl<'t> Numbered<'t> {
                 }
                 continue;
             }
-            let number = Ino::ROOT_DIR.0 + self.inodes.len() as u64;
-            self.inodes.push((id, name));
-            if inode.names > 1 || inode.folder().is_some() {
+            let number = match self.keeps {
+                true => Ino::ROOT_DIR.0 + u64::from(self.tree.origin(id)),
+                false => Ino::ROOT_DIR.0 + self.inodes.len() as u64,
+            };
+            self.inodes.push((number, id, name));
+            if self.keeps || inode.names > 1 || inode.folder().is_some() {
                 self.numbers.insert(id, number);
             }
             if inode.folder().is_some() {
@@ -153,11 +164,12 @@ impl<'t> Numbered<'t> {
 
     /// Hands over all items.
     pub fn items(&self, context: Context<'_>, out: &mut dyn Items) -> Result<()> {
-        for (number, (id, name)) in (Ino::ROOT_DIR.0..).zip(&self.inodes) {
-            let inode = self.tree.get(*id);
+        for (number, id, name) in &self.inodes {
+            let (number, inode) = (*number, self.tree.get(*id));
             let more = self.more_names.get(id).map_or(&[][..], Vec::as_slice);
             let writer = InodeItems { number, inode, context };
-            writer.inode_item(1 + more.len() as u32, out)?;
+            let sequence = if self.keeps { trace(inode, *name, more) } else { 0 };
+            writer.inode_item(1 + more.len() as u32, sequence, out)?;
             writer.names(*name, more, out)?;
             writer.xattrs(out)?;
             if let Some(folder) = inode.folder() {
@@ -172,7 +184,8 @@ impl<'t> Numbered<'t> {
 
     /// Hands over all references to extents.
     pub fn references(&self, data: &Data, out: &mut Vec<Reference>) {
-        for (inode, (id, _)) in (Ino::ROOT_DIR.0..).zip(&self.inodes) {
+        for (inode, id, _) in &self.inodes {
+            let inode = *inode;
             let Body::File(_, content) = self.tree.get(*id).body else { continue };
             if let Stored::Extents(extents) = data.stored(content) {
                 out.extend(extents.iter().map(|extent| {
@@ -183,7 +196,7 @@ impl<'t> Numbered<'t> {
         }
     }
 
-    /// The entries of a folder. Children that are numbered with it have numbers that follow each other.
+    /// The entries of a folder. Without kept numbers, those of children that are numbered with it follow each other.
     fn entries<'a>(
         &'a self,
         folder: Id,
@@ -207,6 +220,26 @@ impl<'t> Numbered<'t> {
             Entry { index, name, location, kind: entry_type(inode.mode) }
         })
     }
+}
+
+/// A number that differs where an inode has other names or attributes: Linux sends an inode whose names have changed
+/// only if its inode item has changed too.
+fn trace(inode: &Inode, name: Name<'_>, more: &[Name<'_>]) -> u64 {
+    let mut hasher = Sha256::new();
+    let mut add = |bytes: &[u8]| {
+        hasher.update((bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    for Name { parent, index, name } in std::iter::once(&name).chain(more) {
+        add(&parent.to_le_bytes());
+        add(&index.to_le_bytes());
+        add(name);
+    }
+    for (name, value) in &inode.xattrs {
+        add(name);
+        add(value);
+    }
+    u64::from_le_bytes(hasher.finalize()[..8].try_into().expect("8 bytes"))
 }
 
 struct Entry<'a> {
@@ -244,7 +277,7 @@ impl InodeItems<'_> {
         Timespec::from(if time == crate::tree::IMPLIED { self.context.epoch } else { time })
     }
 
-    fn inode_item(&self, links: u32, out: &mut dyn Items) -> Result<()> {
+    fn inode_item(&self, links: u32, sequence: u64, out: &mut dyn Items) -> Result<()> {
         let inode = self.inode;
         let (size, nbytes) = self.sizes();
         let rdev = match inode.body {
@@ -263,6 +296,7 @@ impl InodeItems<'_> {
             mode: inode.mode.into(),
             rdev: rdev.into(),
             flags: u64::from(inode.flags).into(),
+            sequence: sequence.into(),
             atime,
             ctime,
             mtime: self.time(inode.mtime),

@@ -9,6 +9,7 @@
 use crate::data::ContentId;
 use crate::entry::Time;
 use crate::error::{Error, ErrorKind, Result, shown};
+use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 
 /// An inode of the tree.
@@ -90,6 +91,8 @@ pub struct Folder {
     pub children: BTreeMap<Box<[u8]>, Id>,
     /// Which of the image's subvolumes it is the root of.
     pub subvolume: Option<u32>,
+    /// The folder that it is a copy of.
+    pub origin: Option<Id>,
 }
 
 impl Inode {
@@ -139,6 +142,8 @@ pub struct Tree {
     inodes: Vec<Inode>,
     memory: u64,
     limit: u64,
+    /// The last layer that has given names to inodes of earlier ones, and these names with their folders.
+    new_names: (u32, FxHashSet<(Id, Box<[u8]>)>),
 }
 
 /// Bytes of memory that an inode and its name take, apart from the name.
@@ -147,7 +152,7 @@ const INODE_COST: u64 = size_of::<Inode>() as u64 + 64;
 impl Tree {
     /// A tree with nothing but its root, which may take about `limit` bytes of memory.
     pub fn new(limit: u64) -> Tree {
-        Tree { inodes: vec![Inode::implied_folder(0)], memory: 0, limit }
+        Tree { inodes: vec![Inode::implied_folder(0)], memory: 0, limit, new_names: Default::default() }
     }
 
     /// The inode.
@@ -203,7 +208,9 @@ impl Tree {
     /// Adds an inode with its first name, which does not exist yet.
     fn add(&mut self, parent: Id, name: &[u8], inode: Inode) -> Result<Id> {
         let xattrs: usize = inode.xattrs.iter().map(|(name, value)| name.len() + value.len() + 64).sum();
-        self.take_memory(INODE_COST + (name.len() + xattrs) as u64)?;
+        let target = if let Body::Symlink(target) = &inode.body { target.len() } else { 0 };
+        let times = inode.other_times.as_ref().map_or(0, |times| size_of_val(&**times));
+        self.take_memory(INODE_COST + (name.len() + xattrs + target + times) as u64)?;
         let id = Id::try_from(self.inodes.len()).map_err(|_| Error::new(ErrorKind::Limit, "too many files"))?;
         self.inodes.push(inode);
         self.children_mut(parent).insert(name.into(), id);
@@ -269,7 +276,7 @@ impl Tree {
         };
         let parent = self.make_folders(parents, layer)?;
         match self.get(parent).folder().and_then(|folder| folder.children.get(*name).copied()) {
-            Some(old) if old == original => return Ok(()),
+            Some(old) if old == original => return self.note_name(parent, name, original, layer),
             Some(old) => {
                 self.refuse_loss(old, components, replace)?;
                 self.unlink(parent, name);
@@ -279,7 +286,26 @@ impl Tree {
         self.take_memory(64 + name.len() as u64)?;
         self.get_mut(original).names += 1;
         self.children_mut(parent).insert((*name).into(), original);
+        self.note_name(parent, name, original, layer)
+    }
+
+    /// Notes that `layer` has given an inode this name; the inode can be older.
+    fn note_name(&mut self, parent: Id, name: &[u8], id: Id, layer: u32) -> Result<()> {
+        if self.get(id).layer == layer {
+            return Ok(());
+        }
+        if self.new_names.0 != layer {
+            self.new_names = (layer, FxHashSet::default());
+        }
+        self.take_memory(64 + name.len() as u64)?;
+        self.new_names.1.insert((parent, name.into()));
         Ok(())
+    }
+
+    /// Whether a name of an inode is older than `layer`, the last one.
+    pub fn is_old(&self, parent: Id, name: &[u8], id: Id, layer: u32) -> bool {
+        let (noted, names) = &self.new_names;
+        self.get(id).layer < layer && !(*noted == layer && names.contains(&(parent, name.into())))
     }
 
     /// Takes a name away, with everything below it.
@@ -317,8 +343,8 @@ impl Tree {
         }
         while let Some((name, at)) = folders.pop() {
             let old: Vec<Box<[u8]>> = self.get(at).folder().map_or_else(Vec::new, |folder| {
-                let is_old = |id: Id| self.get(id).layer < layer && self.get(id).folder().is_none();
-                folder.children.iter().filter(|(_, id)| is_old(**id)).map(|(name, _)| name.clone()).collect()
+                let is_old = |name: &[u8], id: Id| self.get(id).folder().is_none() && self.is_old(at, name, id, layer);
+                folder.children.iter().filter(|(name, id)| is_old(name, **id)).map(|(name, _)| name.clone()).collect()
             });
             old.iter().for_each(|name| self.unlink(at, name));
             let is_gone = self.get(at).layer < layer && self.get(at).folder().is_some_and(|it| it.children.is_empty());
@@ -354,6 +380,12 @@ impl Tree {
 
     /// The attributes of a folder. A nested subvolume is an empty folder in a snapshot.
     fn without_children(&self, folder: Id) -> Inode {
-        Inode { body: Body::Folder(Folder::default()), ..self.get(folder).clone() }
+        let body = Body::Folder(Folder { origin: Some(self.origin(folder)), ..Folder::default() });
+        Inode { body, ..self.get(folder).clone() }
+    }
+
+    /// The inode of which this one is a copy, in the end, or itself. Only folders are copied.
+    pub fn origin(&self, id: Id) -> Id {
+        self.get(id).folder().and_then(|folder| folder.origin).unwrap_or(id)
     }
 }

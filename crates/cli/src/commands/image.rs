@@ -32,7 +32,7 @@ subcommands! {
         TarIn(On<verbs::TarIn>),
         TarOut(On<verbs::TarOut>),
         Mkdir(On<verbs::Mkdir>),
-        Rm(On<verbs::Rm>),
+        Rm(verbs::RmArgs),
         Mv(On<verbs::Mv>),
         Ln(On<verbs::Ln>),
         Chmod(On<verbs::Chmod>),

@@ -14,6 +14,7 @@ use crate::report;
 use butterfs_device::{BlockDevice, FileDevice, OpenErrorKind, WindowDevice};
 use butterfs_fs::mkfs::{FEATURES, MkfsOptions, MkfsReport, mkfs};
 use butterfs_fs::{Env, Errno, Error};
+use butterfs_image::Partitions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,7 +48,8 @@ pub struct Args {
     /// UUID of the device, if it is the only one
     #[arg(long, value_parser = parse_uuid)]
     device_uuid: Option<[u8; 16]>,
-    /// The filesystem begins at this byte of the device or file
+    /// The filesystem begins at this byte of the device or file, and ends with the partition that begins there, or
+    /// after --byte-count
     #[arg(long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     offset: u64,
     /// Overwrite what is recognised on the device
@@ -126,18 +128,40 @@ impl Args {
         })
     }
 
-    /// The device from `--offset` on.
+    /// The part of the device that `--offset` and `--byte-count` mean: nothing else may change.
     fn part(&self, device: FileDevice) -> Result<Arc<dyn BlockDevice>, CliError> {
         if self.offset == 0 {
             return Ok(Arc::new(device));
         }
-        let (name, end) = (device.name(), device.len());
-        if !self.offset.is_multiple_of(4096) || self.offset >= end {
-            let offset = self.offset;
+        let (name, len, offset) = (device.name(), device.len(), self.offset);
+        if !offset.is_multiple_of(4096) || offset >= len {
             return Err(CliError::usage(format!("the offset {offset} is no multiple of 4096 inside of {name}")));
         }
-        let part = WindowDevice::new(Arc::new(device), self.offset..end);
+        let range = offset..self.end(&device)?;
+        let part = WindowDevice::new(Arc::new(device), range);
         Ok(Arc::new(part.map_err(|error| CliError::failed(format!("cannot open {name}: {error}")))?))
+    }
+
+    /// The end of that part: where the size ends, or the partition that begins at the offset, or a device without
+    /// partitions. Other partitions, and the table of them, are left alone unless that is forced.
+    fn end(&self, device: &FileDevice) -> Result<u64, CliError> {
+        let (name, len, offset) = (device.name(), device.len(), self.offset);
+        let asked = self.byte_count.map(|bytes| offset.saturating_add(bytes));
+        if asked.is_some_and(|end| end > len) {
+            let sentence = format!("{name} has {len} bytes, which is less than the offset and the size together");
+            return Err(CliError::failed(sentence));
+        }
+        let Some(partitions) = Partitions::of(device)? else { return Ok(asked.unwrap_or(len)) };
+        match (asked, partitions.beginning_at(offset)) {
+            (Some(end), _) if self.force || partitions.are_of_one(&(offset..end)) => Ok(end),
+            (Some(end), _) => {
+                let sentence = format!("bytes {offset} to {end} of {name} do not lie in one partition");
+                Err(CliError::failed(sentence).hint("use --force to overwrite what is there"))
+            }
+            (None, Some(partition)) => Ok(partition.end),
+            (None, None) => Err(CliError::failed(format!("no partition of {name} begins at byte {offset}"))
+                .hint("with --byte-count SIZE a part of it is used")),
+        }
     }
 
     /// The device, and whether it is a file that did not exist.
@@ -147,7 +171,7 @@ impl Args {
             Err(error) => error,
         };
         match (&error.kind, self.byte_count) {
-            (OpenErrorKind::NotFound, Some(bytes)) => Ok((create(path, bytes)?, true)),
+            (OpenErrorKind::NotFound, Some(bytes)) => Ok((create(path, bytes.saturating_add(self.offset))?, true)),
             (OpenErrorKind::NotFound, None) => {
                 Err(CliError::from(error).hint("with --byte-count SIZE the file is created"))
             }

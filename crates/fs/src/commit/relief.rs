@@ -133,7 +133,9 @@ impl Engine {
         write_back: Option<WriteBack<'_>>,
     ) -> Result<Option<MetadataReservation>> {
         self.in_turn.fetch_add(1, Ordering::Relaxed);
-        // Write-back may work for the caller that has the turn, so it does not wait for it.
+        // Write-back may work for the caller that has the turn, so it does not wait for it. In the order of locks, this
+        // one comes first.
+        let _shortage = write_back.map(|_| self.shortage.lock());
         let turn = if write_back.is_some() { Some(self.scarcity.lock()) } else { self.scarcity.try_lock() };
         let reservation = turn.map_or(Ok(None), |_turn| self.reserve_alone(reserve, write_back));
         self.in_turn.fetch_sub(1, Ordering::Relaxed);
@@ -152,7 +154,7 @@ impl Engine {
                 break;
             }
             // More space is reserved for buffered data than it takes.
-            self.write_back_for_space(write_back);
+            write_back.map(|write_back| write_back());
             if self.is_together() {
                 break;
             }

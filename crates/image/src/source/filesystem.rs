@@ -1,8 +1,9 @@
 //! A folder of a btrfs filesystem that is open in this program, as a source: another image, or the same one.
 
-use super::Source;
 use super::ranges::RangeReader;
+use super::{Names, Source, child, in_order};
 use crate::assembly::Target;
+use crate::descent::Descent;
 use crate::entry::{Attributes, Content, Special, Time};
 use crate::error::{Error, Result, shown};
 use butterfs::{Dir, File, FileType, Follow, Metadata, Node, Timestamp};
@@ -18,6 +19,7 @@ use std::sync::Arc;
 pub struct FilesystemSource {
     name: String,
     top: Dir,
+    way: Descent<Dir>,
     /// The first path of each file that has several names, by subvolume and inode.
     links: FxHashMap<(u64, u64), Vec<u8>>,
     /// The folder of the target below which everything goes, with a slash behind it, or nothing.
@@ -44,8 +46,8 @@ const MIN_SHARED: u64 = 2048;
 impl FilesystemSource {
     /// Everything in `top`, which messages call `name`. Subvolumes below it are folders.
     pub fn new(name: impl Into<String>, top: Dir) -> FilesystemSource {
-        let (name, links) = (name.into(), FxHashMap::default());
-        FilesystemSource { name, top, links, at: Vec::new(), is_new: false, parent: None, files: None }
+        let (name, links, way) = (name.into(), FxHashMap::default(), Descent::new(top.clone()));
+        FilesystemSource { name, top, way, links, at: Vec::new(), is_new: false, parent: None, files: None }
     }
 
     /// A subvolume that was received just now; everything goes below the folder `at` of the target.
@@ -88,34 +90,24 @@ impl FilesystemSource {
 
     /// Puts one file, link or device below `top` at `to` of a target.
     pub fn read_one(&mut self, path: &Path, to: &[u8], into: &mut dyn Target) -> Result<()> {
-        self.read_entry_as(path.as_os_str().as_bytes(), to, into).map(drop)
+        let top = self.top.clone();
+        self.read_entry(&top, path, path.as_os_str().as_bytes(), to, into).map(drop)
     }
 
-    fn read_folder(&mut self, folder: &[u8], into: &mut dyn Target) -> Result<Vec<Vec<u8>>> {
-        let failed = |error: butterfs::Error| cannot_read(folder, &error);
-        let mut names = Vec::new();
-        for entry in self.top.read_dir(as_path(folder)).map_err(failed)? {
-            names.push(entry.map_err(failed)?.file_name().as_bytes().to_vec());
-        }
-        names.sort_unstable();
-        let mut folders = Vec::new();
-        for name in names {
-            let path = if folder.is_empty() { name } else { [folder, b"/", &name].concat() };
-            let is_folder = self.read_entry(&path, into)?;
-            folders.extend(is_folder.then_some(path));
-        }
-        Ok(folders)
+    /// Hands over what a folder has under a name; the names in it, if it is a folder.
+    fn visit(&mut self, folder: &[u8], name: &[u8], into: &mut dyn Target) -> Result<Option<Names<()>>> {
+        let path = child(folder, name)?;
+        let to = [self.at.as_slice(), &path].concat();
+        let open = |above: &Dir, _: &[u8], name: &[u8]| above.open_dir(as_path(name));
+        let here = self.way.enter(folder, open).map_err(|error| cannot_read(folder, &error))?.clone();
+        let is_folder = self.read_entry(&here, as_path(name), &path, &to, into)?;
+        is_folder.then(|| names(&path, self.way.enter(&path, open))).transpose()
     }
 
-    /// Hands over one entry; true for a folder.
-    fn read_entry(&mut self, path: &[u8], into: &mut dyn Target) -> Result<bool> {
-        let to = [self.at.as_slice(), path].concat();
-        self.read_entry_as(path, &to, into)
-    }
-
-    fn read_entry_as(&mut self, path: &[u8], to: &[u8], into: &mut dyn Target) -> Result<bool> {
+    /// Hands over one entry of a folder, whose path is `path`, as `to`; true for a folder.
+    fn read_entry(&mut self, folder: &Dir, name: &Path, path: &[u8], to: &[u8], into: &mut dyn Target) -> Result<bool> {
         let failed = |error: butterfs::Error| cannot_read(path, &error);
-        let node = self.top.node(as_path(path), Follow::Nothing).map_err(failed)?;
+        let node = folder.node(name, Follow::Nothing).map_err(failed)?;
         let metadata = node.metadata().map_err(failed)?;
         let attributes = self.attributes(&node, &metadata).map_err(failed)?;
         if metadata.is_dir() {
@@ -131,7 +123,7 @@ impl FilesystemSource {
             self.links.insert(key, to.to_vec());
         }
         if metadata.is_file() {
-            let file = self.top.open_file(as_path(path)).map_err(failed)?;
+            let file = folder.open_file(name).map_err(failed)?;
             let data = data_ranges(&file, metadata.len()).map_err(failed)?;
             if let Some(files) = self.files.as_mut().filter(|_| metadata.len() > MIN_SHARED) {
                 files.insert(metadata.id().number, path.to_vec());
@@ -161,13 +153,16 @@ impl Source for FilesystemSource {
         let metadata = node.metadata().map_err(failed)?;
         let top = self.at.strip_suffix(b"/").unwrap_or_default().to_vec();
         into.folder(&top, self.attributes(node, &metadata).map_err(failed)?)?;
-        let mut waiting = vec![Vec::new()];
-        while let Some(folder) = waiting.pop() {
-            let folders = self.read_folder(&folder, into)?;
-            waiting.extend(folders.into_iter().rev());
-        }
-        Ok(())
+        in_order(names(b"", Ok(&self.top))?, |folder, name, ()| self.visit(folder, name, into))
     }
+}
+
+/// The names in a folder.
+fn names(path: &[u8], folder: butterfs::Result<&Dir>) -> Result<Names<()>> {
+    let read = |folder: &Dir| {
+        folder.read_dir(".")?.map(|entry| entry.map(|entry| (entry.file_name().as_bytes().to_vec(), ()))).collect()
+    };
+    folder.and_then(read).map_err(|error| cannot_read(path, &error))
 }
 
 /// A path of an image as the library takes it.

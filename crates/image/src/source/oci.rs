@@ -6,7 +6,7 @@
 //! 3. Names of blobs come from digests and from the manifest, and lead nowhere outside of the layout.
 
 use super::Source;
-use super::tar::{Archive, Entry, decoded, put};
+use super::tar::{Archive, Entry, EntryKind, decoded, put};
 use crate::assembly::Target;
 use crate::entry::Attributes;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -68,8 +68,35 @@ impl OciSource {
     }
 
     /// Whether there is an image of a container at `path`.
+    ///
+    /// Files of these names are common, so what is in them counts.
     pub fn is_at(path: &Path) -> bool {
-        Layout::open(path).is_ok_and(|layout| layout.has("index.json") || layout.has("manifest.json"))
+        let Ok(layout) = Layout::open(path) else { return false };
+        let document = |name: &str| {
+            let blob = Blob { name: name.to_owned(), digest: None, size: None };
+            layout.has(name).then(|| layout.document(&blob).ok()).flatten()
+        };
+        let is_index = |document: Value| document.get("manifests").is_some_and(Value::is_array);
+        let is_docker = |document: Value| document.pointer("/0/Layers").is_some_and(Value::is_array);
+        layout.has("oci-layout") && document("index.json").is_some_and(is_index)
+            || document("manifest.json").is_some_and(is_docker)
+    }
+
+    /// Whether the first names in a compressed archive at `path` are those of an image of a container.
+    pub fn is_compressed_at(path: &Path) -> bool {
+        /// Folders come before the first name that says something.
+        const NAMES: usize = 4;
+        let is_compressed = File::open(path).is_ok_and(|file| is_compressed(&file).unwrap_or(false));
+        let file = File::open(path).ok().filter(|_| is_compressed);
+        let Some(Ok(reader)) = file.map(|file| decoded(Box::new(BufReader::new(file)))) else { return false };
+        let mut archive = Archive::new(reader);
+        let mut names = std::iter::from_fn(|| archive.next().ok().flatten()).take(NAMES);
+        names.any(|entry| {
+            let path = entry.path.strip_prefix(b"./").unwrap_or(&entry.path);
+            let first = path.split(|byte| *byte == b'/').next().unwrap_or_default();
+            let is_digest = first.len() == 64 && first.iter().all(u8::is_ascii_hexdigit);
+            path == b"oci-layout" || path.starts_with(b"blobs/sha256/") || is_digest
+        })
     }
 }
 
@@ -182,15 +209,19 @@ fn image(layers: Vec<Blob>, config: Value) -> Result<Image> {
     Ok(Image { layers, diffs })
 }
 
+/// The digits of a digest, which must be one of sha256.
+fn sha256_of(digest: &str) -> Result<&str> {
+    let hex = digest.strip_prefix("sha256:");
+    let hex = hex.filter(|hex| hex.len() == 64 && hex.bytes().all(|it| it.is_ascii_hexdigit()));
+    hex.ok_or_else(|| Error::content(format!("the digest '{digest}' is none of sha256")))
+}
+
 /// The blob that a descriptor names.
 fn blob_of(descriptor: &Value) -> Result<Blob> {
     let digest = descriptor.get("digest").and_then(Value::as_str);
     let digest = digest.ok_or_else(|| Error::content("a descriptor has no digest"))?;
-    let hex =
-        digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.bytes().all(|it| it.is_ascii_hexdigit()));
-    let hex = hex.ok_or_else(|| Error::content(format!("the digest '{digest}' is none of sha256")))?;
     Ok(Blob {
-        name: format!("blobs/sha256/{hex}"),
+        name: format!("blobs/sha256/{}", sha256_of(digest)?),
         digest: Some(digest.to_owned()),
         size: descriptor.get("size").and_then(Value::as_u64),
     })
@@ -222,14 +253,14 @@ fn put_entry(mut entry: Entry, top: &[u8], archive: &mut Archive<'_>, into: &mut
     }
     if let Some(hidden) = name.strip_prefix(WHITEOUT) {
         // Other names of this kind are notes of one storage driver.
-        return if hidden.starts_with(WHITEOUT) {
-            Ok(())
-        } else {
-            into.white_out(&below(&[folder, b"/", hidden].concat()))
+        return match hidden {
+            _ if hidden.starts_with(WHITEOUT) => Ok(()),
+            b"" | b"." | b".." => Err(Error::content(format!("'{}' hides no name", path.escape_ascii()))),
+            hidden => into.white_out(&below(&[folder, b"/", hidden].concat())),
         };
     }
     entry.path = below(&path);
-    if let super::tar::EntryKind::HardLink(original) = &mut entry.kind {
+    if let EntryKind::HardLink(original) = &mut entry.kind {
         *original = below(original);
     }
     put(entry, archive, into)
@@ -263,15 +294,20 @@ impl<R: Read> Read for Hashing<R> {
 fn check_sum(sum: &Sum, digest: Option<&str>, size: Option<u64>) -> Result<()> {
     let (hasher, read) = sum.0.borrow().clone();
     let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    if let Some(wanted) =
-        digest.and_then(|digest| digest.strip_prefix("sha256:")).filter(|it| !it.eq_ignore_ascii_case(&found))
-    {
+    let wanted = digest.map(sha256_of).transpose()?;
+    if let Some(wanted) = wanted.filter(|it| !it.eq_ignore_ascii_case(&found)) {
         return Err(Error::content(format!("the digest is {found}, but should be {wanted}")));
     }
     match size.filter(|size| *size != read) {
         Some(size) => Err(Error::content(format!("there are {read} bytes, but should be {size}"))),
         None => Ok(()),
     }
+}
+
+fn is_compressed(file: &File) -> io::Result<bool> {
+    let mut magic = [0; 6];
+    let is_long = file.metadata()?.is_file() && file.read_at(&mut magic, 0)? > 4;
+    Ok(is_long && [&b"\x1f\x8b"[..], b"\x28\xb5\x2f\xfd", b"\xfd7zXZ"].iter().any(|it| magic.starts_with(it)))
 }
 
 /// The files of a layout.
@@ -288,12 +324,7 @@ impl Layout {
         }
         let failed = |error: io::Error| Error::source(format!("cannot open {}: {error}", path.display()));
         let file = File::open(path).map_err(failed)?;
-        let mut magic = [0; 6];
-        if file.read_at(&mut magic, 0).map_err(failed)? > 4
-            && (magic.starts_with(&[0x1f, 0x8b])
-                || magic.starts_with(b"\x28\xb5\x2f\xfd")
-                || magic.starts_with(b"\xfd7zXZ"))
-        {
+        if is_compressed(&file).map_err(failed)? {
             return Err(Error::source("the archive of an image must not be compressed as a whole"));
         }
         let files = index(&file)?;
@@ -314,8 +345,13 @@ impl Layout {
                 // Names of docker's manifest are any text.
                 crate::path::components(name.as_bytes())?;
                 let path = folder.join(name.trim_start_matches('/'));
-                let file = File::open(&path).map_err(|_| missing())?;
-                Ok(Box::new(file))
+                // A FIFO would wait for somebody, and a device has no end.
+                let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+                let file = File::options().read(true).custom_flags(flags).open(&path).map_err(|_| missing())?;
+                match file.metadata() {
+                    Ok(metadata) if metadata.is_file() => Ok(Box::new(file)),
+                    _ => Err(Error::source("it is no regular file")),
+                }
             }
             Layout::Archive(file, files) => {
                 let (at, len) = *files.get(name.trim_start_matches("./")).ok_or_else(missing)?;
@@ -360,14 +396,40 @@ fn index(file: &File) -> Result<BTreeMap<String, (u64, u64)>> {
     let len = file.metadata().map_or(0, |metadata| metadata.len());
     let mut archive = Archive::seekable(file, len);
     let mut files = BTreeMap::new();
+    let mut links = Vec::new();
     while let Some(entry) = archive.next()? {
-        if let super::tar::EntryKind::File { size, .. } = entry.kind {
-            let name = String::from_utf8_lossy(&entry.path).trim_start_matches("./").to_owned();
-            files.insert(name, (archive.position(), size));
+        let name = String::from_utf8_lossy(&entry.path).trim_start_matches("./").to_owned();
+        match entry.kind {
+            EntryKind::File { size, .. } => drop(files.insert(name, (archive.position(), size))),
+            EntryKind::HardLink(target) => links.push((name, String::from_utf8_lossy(&target).into_owned())),
+            EntryKind::Symlink(target) => {
+                let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+                let target = format!("{folder}/{}", String::from_utf8_lossy(&target));
+                links.push((name, target));
+            }
+            _ => {}
         }
-        if files.len() > MAX_FILES {
+        if files.len() + links.len() > MAX_FILES {
             return Err(Error::content(format!("the archive has more than {MAX_FILES} files")));
         }
     }
+    // Equal layers are links to one file in archives of older versions of docker.
+    for (name, target) in links {
+        if let Some(place) = lexical(&target).and_then(|target| files.get(&target)).copied() {
+            files.insert(name, place);
+        }
+    }
     Ok(files)
+}
+
+/// The path without `.` and `..`; `None` if it leads out.
+fn lexical(path: &str) -> Option<String> {
+    let mut names = Vec::new();
+    for name in path.split('/').filter(|name| !matches!(*name, "" | ".")) {
+        match name {
+            ".." => drop(names.pop()?),
+            name => names.push(name),
+        }
+    }
+    Some(names.join("/"))
 }

@@ -3,7 +3,8 @@
 
 use crate::assembly::Target;
 use crate::entry::{Attributes, Content, Special, Time};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, shown};
+use crate::source::tar::{MAX_LEN, RECORD_COST, encoded_name};
 use std::io::{self, Read, Write};
 
 const BLOCK: usize = 512;
@@ -29,6 +30,11 @@ impl<W: Write> TarTarget<W> {
 
     fn entry(&mut self, entry: &Header<'_>) -> Result<()> {
         let records = entry.records();
+        let memory = records.len() as u64 + RECORD_COST * (entry.xattrs.len() as u64 + 16);
+        if memory > MAX_LEN {
+            let sentence = format!("{} has more attributes than the {MAX_LEN} bytes that are read", shown(&entry.path));
+            return Err(Error::new(ErrorKind::Output, sentence));
+        }
         if !records.is_empty() {
             let mut head =
                 Header { path: b"PaxHeaders/x".to_vec(), kind: b'x', size: records.len() as u64, ..Header::default() };
@@ -116,7 +122,7 @@ impl<'a> Header<'a> {
             add(b"mtime", decimal(self.mtime).as_bytes());
         }
         for (name, value) in self.xattrs {
-            add(&[b"SCHILY.xattr.", name.as_slice()].concat(), value);
+            add(&[b"SCHILY.xattr.", encoded_name(name).as_slice()].concat(), value);
         }
         out
     }

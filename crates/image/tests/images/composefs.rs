@@ -52,10 +52,10 @@ fn a_dump_becomes_an_image() {
     let found = lines(&image);
     for part in [
         "/ dir mode=0755 uid=0 gid=0 mtime=1695372970.944925700 security.selinux=73797374656d5f753a",
-        "/a dir dir mode=0710 uid=1000 gid=1001 mtime=5.000000007 user.x=003d",
-        "/hard file mode=4755 uid=1 gid=2 mtime=1.000000001 size=4097 sha256=",
+        "/a\\x20dir dir mode=0710 uid=1000 gid=1001 mtime=5.000000007 user.x=003d",
+        "/a\\x20dir/file file mode=4755 uid=1 gid=2 mtime=1.000000001 size=4097 sha256=",
         "user.empty=",
-        "/a dir/file same as /hard",
+        "/hard same as /a\\x20dir/file",
         "/inline file mode=0644 uid=0 gid=0 mtime=-3.000000005 size=10 sha256=",
         "/empty file mode=0600 uid=0 gid=0 mtime=0.000000000 size=0",
         "/link link mode=0777 uid=0 gid=0 mtime=0.000000000 target=../a\\nb",

@@ -36,6 +36,17 @@ fn extended(records: &[(&str, &str)], content: &[u8]) -> Vec<u8> {
     [entry("x", b'x', "", &bytes), entry("file", b'0', "", content)].concat()
 }
 
+/// Many extended headers before one file, each with an attribute of so many bytes.
+fn many_extended(count: usize, len: usize) -> Vec<u8> {
+    let header = |number: usize| {
+        let mut both = extended(&[(&format!("SCHILY.xattr.user.{number}"), &"x".repeat(len))], b"");
+        // Without the file.
+        both.truncate(both.len() - 512);
+        both
+    };
+    [(0..count).flat_map(header).collect(), entry("file", b'0', "", b"")].concat()
+}
+
 #[test]
 fn hostile_archives_end_in_a_sentence() {
     let scratch = Scratch::new("image-hostile");
@@ -54,7 +65,7 @@ fn hostile_archives_end_in_a_sentence() {
         ("link to a folder", [entry("a", b'5', "", b""), entry("b", b'1', "a", b"")].concat(), "second name"),
         ("link that leads out", entry("a", b'1', "../../etc/passwd", b""), "leads out"),
         ("file over a full folder", [entry("a/b", b'0', "", b""), entry("a", b'0', "", b"")].concat(), "not empty"),
-        ("the root as a file", entry("./", b'0', "", b""), "the root of an image is a folder"),
+        ("the root as a file", entry(".", b'0', "", b""), "the root of an image is a folder"),
         (
             "absurd size",
             with_size(entry("a", b'0', "", b""), b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff"),
@@ -67,6 +78,15 @@ fn hostile_archives_end_in_a_sentence() {
         ),
         ("absurd name", with_size(entry("a", b'L', "", b""), b"77777777777\0"), "a name has"),
         ("absurd extended header", with_size(entry("a", b'x', "", b""), b"77777777777\0"), "an extended header has"),
+        ("absurd global header", entry("a", b'g', "", &vec![b'x'; 300 << 10]), "a global header has"),
+        ("extended headers without end", many_extended(20, 1 << 20), "extended headers have more than"),
+        ("much that means nothing", extended(&[("unknown", &"x".repeat(3 << 20))], b""), ""),
+        ("attribute of no kind", extended(&[("SCHILY.xattr.foo", "x")], b""), "of no kind that Linux has"),
+        ("broken ACL", extended(&[("SCHILY.xattr.system.posix_acl_access", "zz")], b""), "is no ACL"),
+        ("no compression", extended(&[("SCHILY.xattr.btrfs.compression", "garbage")], b""), "is 'garbage'"),
+        ("compression", extended(&[("SCHILY.xattr.btrfs.compression", "zstd")], b""), ""),
+        ("notes of an overlay", extended(&[("SCHILY.xattr.trusted.overlay.opaque", "y")], b""), ""),
+        ("deeper than can be", extended(&[("path", &"d/".repeat(9000))], b""), "at most 16384 are possible"),
         ("type that nobody knows", entry("a", b'?', "", b""), "is not known"),
         ("absurd device", entry("a", b'3', "", b""), ""),
         (
@@ -130,6 +150,21 @@ fn bombs_meet_a_limit() {
         rest: Cursor::default(),
     };
     let said = built(names, &scratch);
+    assert!(said.as_ref().is_err_and(|said| said.contains("which is the limit")), "{said:?}");
+    // Targets of links without end.
+    let mut number = 0u64;
+    let links = Endless {
+        next: Box::new(move || {
+            number += 1;
+            let target = format!("{number}{}", "x".repeat(4000));
+            let mut both = extended(&[("path", &number.to_string()), ("linkpath", &target)], b"");
+            let at = both.len() - 512;
+            both.truncate(at);
+            [both, entry("x", b'2', "", b"")].concat()
+        }),
+        rest: Cursor::default(),
+    };
+    let said = built(links, &scratch);
     assert!(said.as_ref().is_err_and(|said| said.contains("which is the limit")), "{said:?}");
     assert!(peak_kib() - before < 300 << 10, "{} KiB", peak_kib() - before);
 }

@@ -1,9 +1,11 @@
 //! Images beside their sources: the kernel mounts them, `btrfs check` and our checker find nothing, and the fingerprint
 //! of the mounted content is that of the source. The same input gives the same bytes.
 
+mod attacks;
 mod composefs;
 mod containers;
 mod hostile;
+mod layers;
 mod oci;
 mod same;
 mod sharing;

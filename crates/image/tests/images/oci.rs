@@ -2,6 +2,7 @@
 
 use butterfs::{Access, Device, SubvolumeId};
 use butterfs_image::{Builder, FilesystemSource, FolderSource, Layers, Manifest, OciSource};
+use butterfs_testkit::kernel::{KernelMount, run_ok};
 use butterfs_testkit::scratch::Scratch;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -147,6 +148,42 @@ fn shown(image: &Path, subvolume: Option<&str>) -> Manifest {
     Manifest::of(&mut FilesystemSource::new("image", top)).unwrap()
 }
 
+/// Panics unless an inode's number means the same inode in all of these subvolumes: what has a name and its number in
+/// two of them has the same content there.
+fn assert_numbers_are_kept(image: &Path, subvolumes: &[String]) {
+    fn read(folder: &butterfs::Dir, at: &str, into: &mut std::collections::BTreeMap<u64, (Vec<String>, Vec<u8>)>) {
+        for found in folder.read_dir(".").unwrap() {
+            let found = found.unwrap();
+            let path = format!("{at}/{}", found.file_name().to_str().unwrap());
+            let metadata = folder.symlink_metadata(found.file_name()).unwrap();
+            let kind = format!("{:?}", metadata.file_type());
+            let content = if metadata.is_file() { folder.read(found.file_name()).unwrap() } else { kind.into_bytes() };
+            let entry = into.entry(metadata.id().number).or_insert((Vec::new(), content));
+            entry.0.push(path.clone());
+            if metadata.is_dir() {
+                read(&folder.open_dir(found.file_name()).unwrap(), &path, into);
+            }
+        }
+    }
+    let filesystem = butterfs::Builder::new().device(Device::path(image)).access(Access::ReadOnly).open().unwrap();
+    let top = filesystem.subvolume_root(SubvolumeId::TOP_LEVEL).unwrap();
+    let mut all = Vec::new();
+    for subvolume in subvolumes {
+        let mut inodes = Default::default();
+        read(&top.open_dir(subvolume).unwrap(), "", &mut inodes);
+        all.push(inodes);
+    }
+    for pair in all.windows(2) {
+        let both: Vec<u64> = pair[0].keys().filter(|number| pair[1].contains_key(number)).copied().collect();
+        assert!(both.len() > 3, "{pair:?}");
+        both.iter().for_each(|number| assert_eq!(pair[0][number].1, pair[1][number].1, "inode {number}"));
+        // And the other way. A folder that a layer deletes and makes again is another one.
+        let is_same = |old: &(Vec<String>, Vec<u8>)| old.1 != b"Directory" && pair[1].values().any(|new| new == old);
+        let kept = pair[0].iter().filter(|(_, old)| is_same(old));
+        kept.for_each(|(number, old)| assert_eq!(Some(old), pair[1].get(number)));
+    }
+}
+
 #[test]
 fn layers_become_one_tree_or_snapshots() {
     let scratch = Scratch::new("image-oci");
@@ -156,7 +193,7 @@ fn layers_become_one_tree_or_snapshots() {
     let folder = layout(&scratch.folder("layout"), &layers());
     let archive = scratch.join("layout.tar");
     let arguments = ["-C", folder.to_str().unwrap(), "-cf", archive.to_str().unwrap(), "."];
-    butterfs_testkit::kernel::run_ok(20, "tar", &arguments);
+    run_ok(20, "tar", &arguments);
     for source in [&folder, &archive] {
         assert!(OciSource::is_at(source));
         let builder = Builder::new().source("/", OciSource::new(source, Layers::Flat)).unwrap();
@@ -172,6 +209,16 @@ fn layers_become_one_tree_or_snapshots() {
     assert_eq!(plain(&shown(&image, Some(&names[3]))), want);
     let first = plain(&shown(&image, Some(&names[1])));
     assert!(first.iter().any(|line| line.starts_with("/etc/deleted file")), "{first:?}");
+    assert_numbers_are_kept(&image, &names[1..]);
+    if butterfs_testkit::requirement::kernel_btrfs("layers_become_one_tree_or_snapshots") {
+        let mount = KernelMount::new(&image, "subvolid=5,ro");
+        for pair in names[1..].windows(2) {
+            let [old, new] = [&pair[0], &pair[1]].map(|name| mount.path().join(name).to_str().unwrap().to_owned());
+            let stream = scratch.join("stream");
+            run_ok(20, "btrfs", &["send", "-q", "-p", &old, &new, "-f", stream.to_str().unwrap()]);
+        }
+        assert_eq!(mount.finish(), Vec::<String>::new());
+    }
 }
 
 #[test]
@@ -203,4 +250,86 @@ fn what_does_not_fit_its_digest_is_refused() {
     std::fs::remove_file(folder.join("index.json")).unwrap();
     std::fs::write(folder.join("manifest.json"), r#"[{"Config":"../../etc/passwd","Layers":[]}]"#).unwrap();
     refused("leads out");
+}
+
+#[test]
+fn markers_and_digests_that_mean_nothing_are_refused() {
+    let scratch = Scratch::new("image-oci-markers");
+    for (number, marker) in ["d/.wh.", "d/.wh..", "d/.wh..."].into_iter().enumerate() {
+        let lower = archive(&[("d/", b'5', ""), ("d/file", b'0', "x")]);
+        let folder = layout(&scratch.folder(&number.to_string()), &[lower, archive(&[(marker, b'0', "")])]);
+        let error = Builder::new().source("/", OciSource::new(&folder, Layers::Flat)).unwrap();
+        let error = error.build(scratch.join("image")).unwrap_err().to_string();
+        assert!(error.contains("hides no name"), "{marker}: {error}");
+    }
+    // docker's form, because nothing else says there what a layer decodes to.
+    let top = scratch.folder("docker");
+    let layer = archive(&[("file", b'0', "x")]);
+    std::fs::write(top.join("layer.tar"), &layer).unwrap();
+    std::fs::write(top.join("manifest.json"), r#"[{"Config":"config","Layers":["layer.tar"]}]"#).unwrap();
+    for (digest, is_good) in [(format!("sha256:{}", sum(&layer)), true), (format!("sha512:{}", sum(&layer)), false)] {
+        std::fs::write(top.join("config"), format!(r#"{{"rootfs":{{"diff_ids":["{digest}"]}}}}"#)).unwrap();
+        let built =
+            Builder::new().source("/", OciSource::new(&top, Layers::Flat)).unwrap().build(scratch.join("image"));
+        assert_eq!(built.is_ok(), is_good, "{digest}");
+    }
+}
+
+#[test]
+fn an_image_of_a_container_is_known_by_its_documents() {
+    let scratch = Scratch::new("image-oci-known");
+    let web = scratch.folder("web");
+    std::fs::write(web.join("manifest.json"), r#"{"name":"app","start_url":"/"}"#).unwrap();
+    std::fs::write(web.join("index.json"), r#"{"manifests":[]}"#).unwrap();
+    assert!(!OciSource::is_at(&web));
+    let folder = layout(&scratch.folder("layout"), &layers());
+    let packed = |name: &str, folder: &Path, options: &str| {
+        let archive = scratch.join(name);
+        let arguments = ["-C", folder.to_str().unwrap(), options, archive.to_str().unwrap(), "."];
+        run_ok(20, "tar", &arguments);
+        archive
+    };
+    let compressed = packed("layout.tgz", &folder, "-czf");
+    assert!(!OciSource::is_at(&compressed) && OciSource::is_compressed_at(&compressed));
+    assert!(!OciSource::is_compressed_at(&packed("web.tgz", &web, "-czf")));
+    assert!(!OciSource::is_compressed_at(&packed("layout.tar", &folder, "-cf")));
+    // A layer that waits for ever, or has no end.
+    let layer = folder.join("blobs/sha256").join(sum(&layers()[2]));
+    let made: [&dyn Fn(); 2] = [
+        &|| {
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mknodat(rustix::fs::CWD, &layer, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        },
+        &|| std::os::unix::fs::symlink("/dev/zero", &layer).unwrap(),
+    ];
+    for make in made {
+        std::fs::remove_file(&layer).unwrap();
+        make();
+        let built = Builder::new().source("/", OciSource::new(&folder, Layers::Flat)).unwrap();
+        let error = built.build(scratch.join("image")).unwrap_err().to_string();
+        assert!(error.contains("it is no regular file"), "{error}");
+    }
+}
+
+#[test]
+fn equal_layers_of_docker_are_links() {
+    let scratch = Scratch::new("image-oci-linked");
+    let top = scratch.folder("docker");
+    let layer = archive(&[("file", b'0', "x")]);
+    std::fs::create_dir(top.join("1")).unwrap();
+    std::fs::create_dir(top.join("2")).unwrap();
+    std::fs::write(top.join("1/layer.tar"), &layer).unwrap();
+    std::os::unix::fs::symlink("../1/layer.tar", top.join("2/layer.tar")).unwrap();
+    std::fs::write(top.join("manifest.json"), r#"[{"Config":"config","Layers":["1/layer.tar","2/layer.tar"]}]"#)
+        .unwrap();
+    let digest = sum(&layer);
+    let config = format!(r#"{{"rootfs":{{"diff_ids":["sha256:{digest}","sha256:{digest}"]}}}}"#);
+    std::fs::write(top.join("config"), config).unwrap();
+    let packed = scratch.join("docker.tar");
+    run_ok(20, "tar", &["-C", top.to_str().unwrap(), "-cf", packed.to_str().unwrap(), "."]);
+    for source in [&top, &packed] {
+        assert!(OciSource::is_at(source));
+        let builder = Builder::new().source("/", OciSource::new(source, Layers::Flat)).unwrap();
+        assert_eq!(builder.build(scratch.join("image")).unwrap().inodes, 2, "{}", source.display());
+    }
 }

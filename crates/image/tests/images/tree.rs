@@ -70,6 +70,9 @@ fn sparse(top: &Path) {
     file.write_all_at(b"in the middle", (10 << 20) + 100).unwrap();
     file.seek(SeekFrom::Start(30 << 20)).unwrap();
     file.write_all(&noise(9, 300_000)).unwrap();
+    // Blocks of attributes count like blocks of data on some filesystems.
+    let half = File::create(top.join("half a hole")).unwrap();
+    half.write_all_at(&noise(10, 4096), 4096).unwrap();
     File::create(top.join("hole")).unwrap().set_len(5 << 20).unwrap();
     File::create(top.join("small hole")).unwrap().set_len(100).unwrap();
 }
@@ -81,6 +84,10 @@ fn attributes(top: &Path, is_root: bool) {
     };
     set("etc/motd", "user.comment", b"a value");
     set("etc/motd", "user.empty", b"");
+    set("etc/motd", "user.a=b", b"hello=");
+    set("etc/motd", "user.100%", b"x");
+    set("etc/motd", "user.%3D b", b"y");
+    set("half a hole", "user.large", &noise(6, 3000));
     set("etc", "user.large", &noise(5, 2500));
     fs::set_permissions(top.join("text"), fs::Permissions::from_mode(0o4751)).unwrap();
     fs::set_permissions(top.join("empty"), fs::Permissions::from_mode(0o1777)).unwrap();

@@ -1,11 +1,11 @@
 //! `butterfs image verify`, `diff` and `df`: what is in images, and how full they are.
 
-use super::place::Place;
+use super::place::{Place, said};
 use crate::args::pretty_size;
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::output::{self, Format};
-use butterfs::{Access, Usage};
+use butterfs::{Access, SubvolumeId, Usage};
 use butterfs_image::{FilesystemSource, Manifest};
 use serde::Serialize;
 use std::io::Write;
@@ -118,7 +118,9 @@ impl<'a> DifferenceJson<'a> {
 fn manifest_of(image: &str) -> Result<Manifest, CliError> {
     let place = Place::parse(image);
     let filesystem = place.open(Access::ReadOnly)?;
-    Ok(Manifest::of(&mut FilesystemSource::new(place.to_string(), filesystem.root()))?)
+    // A default subvolume would hide the rest.
+    let top = filesystem.subvolume_root(SubvolumeId::TOP_LEVEL).map_err(said)?;
+    Ok(Manifest::of(&mut FilesystemSource::new(place.to_string(), top))?)
 }
 
 /// Show how full an image is

@@ -1,7 +1,7 @@
 //! The sources of `butterfs image build`: what `[PATH=]SOURCE` stands for.
 
 use super::build::split;
-use super::place::Place;
+use super::place::{Place, said};
 use crate::error::CliError;
 use butterfs_device::BlockDevice;
 use butterfs_image::{
@@ -21,6 +21,8 @@ enum Kind {
     Tar,
     Oci,
     OciLayers,
+    /// One that is compressed as a whole, which cannot be read.
+    CompressedOci,
     Btrfs,
     Send,
     Composefs,
@@ -63,10 +65,17 @@ fn add_group(builder: Builder, group: &[Given], objects: Option<&Path>) -> Resul
         Kind::Tar => builder.source(at, TarSource::open(path)?)?,
         Kind::Oci => builder.source(at, OciSource::new(path, Layers::Flat))?,
         Kind::OciLayers => builder.source(at, OciSource::new(path, Layers::Snapshots))?,
+        Kind::CompressedOci => {
+            let sentence = format!("{} is an image of a container that is compressed as a whole", path.display());
+            let hint = "decompress it first, or say with 'tar:' that it is an archive";
+            return Err(CliError::failed(sentence).hint(hint));
+        }
         Kind::Btrfs => {
             let place = Place::parse(place);
             let filesystem = place.open(butterfs::Access::ReadOnly)?;
-            builder.source(at, FilesystemSource::new(place.to_string(), filesystem.root()))?
+            // A default subvolume would hide the rest.
+            let top = filesystem.subvolume_root(butterfs::SubvolumeId::TOP_LEVEL).map_err(said)?;
+            builder.source(at, FilesystemSource::new(place.to_string(), top))?
         }
         Kind::Send => builder.source(at, StreamSource::new(group.iter().map(|given| &given.path)))?,
         Kind::Composefs => builder.source(at, ComposefsSource::open(path, objects)?)?,
@@ -110,6 +119,7 @@ fn recognised(path: &Path) -> Kind {
         Some(head) if StreamSource::begins(&head) => Kind::Send,
         Some(head) if ComposefsSource::begins(&head) => Kind::Composefs,
         _ if is_image(path) => Kind::Btrfs,
+        _ if OciSource::is_compressed_at(path) => Kind::CompressedOci,
         _ => Kind::Tar,
     }
 }

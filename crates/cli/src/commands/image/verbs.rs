@@ -5,7 +5,8 @@ use super::records;
 use crate::commands::Run;
 use crate::error::CliError;
 use crate::output::{self, Format};
-use butterfs::{Access, Dir, FileType, Follow, Mode, Owner, Rename};
+use butterfs::{Access, Dir, FileType, Filesystem, Follow, Mode, Owner, Rename, SubvolumeId};
+use butterfs_image::descent::Descent;
 use butterfs_image::{
     FilesystemSource, FilesystemTarget, FolderSource, HostTarget, Owners, Source, TarSource, TarTarget,
 };
@@ -33,18 +34,47 @@ pub trait Act: Sized {
 // A verb and the image that it works in; without a doc comment, so that the help is that of the verb.
 #[derive(clap::Args, Debug)]
 pub struct On<A: clap::Args> {
+    #[command(flatten)]
+    place: Root,
+    #[command(flatten)]
+    verb: A,
+}
+
+/// The image, and the folder in it at which paths begin.
+#[derive(clap::Args, Debug)]
+pub struct Root {
+    /// Paths begin at the top level, and not at the default subvolume
+    #[arg(long)]
+    top: bool,
     /// The image, or a device; '@' and a number behind it mean a partition in it
     #[arg(value_name = "IMAGE[@NUMBER]")]
     image: String,
-    #[command(flatten)]
-    verb: A,
+}
+
+impl Root {
+    fn open(&self, access: Access) -> Result<Filesystem, CliError> {
+        Place::parse(&self.image).open(access)
+    }
+
+    fn root(&self, filesystem: &Filesystem) -> Result<Dir, CliError> {
+        match self.top {
+            true => filesystem.subvolume_root(SubvolumeId::TOP_LEVEL).map_err(said),
+            false => Ok(filesystem.root()),
+        }
+    }
 }
 
 impl<A: clap::Args + Act> Run for On<A> {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let access = if A::WRITES { Access::ReadWrite } else { Access::ReadOnly };
-        let filesystem = Place::parse(&self.image).open(access)?;
-        self.verb.act(&filesystem.root(), out)?;
+        let filesystem = self.place.open(access)?;
+        let root = self.place.root(&filesystem)?;
+        if A::WRITES {
+            // What fails in the middle has done nothing.
+            filesystem.transaction(|_| self.verb.act(&root, out).map_err(Failed))?;
+        } else {
+            self.verb.act(&root, out)?;
+        }
         filesystem.close().map_err(said)
     }
 
@@ -53,8 +83,9 @@ impl<A: clap::Args + Act> Run for On<A> {
             output::must_be_text(format)?;
             return self.run(out);
         };
-        let filesystem = Place::parse(&self.image).open(Access::ReadOnly)?;
-        list(self.verb, &filesystem.root(), out)?;
+        let filesystem = self.place.open(Access::ReadOnly)?;
+        let root = self.place.root(&filesystem)?;
+        list(self.verb, &root, out)?;
         filesystem.close().map_err(said)
     }
 }
@@ -223,9 +254,8 @@ verbs! {
 /// Run verbs from the standard input, one on a line, in one transaction: all of them, or after an error none
 #[derive(clap::Args, Debug)]
 pub struct RunArgs {
-    /// The image, or a device; '@' and a number behind it mean a partition in it
-    #[arg(value_name = "IMAGE[@NUMBER]")]
-    image: String,
+    #[command(flatten)]
+    place: Root,
 }
 
 impl Run for RunArgs {
@@ -239,11 +269,12 @@ impl Run for RunArgs {
                 lines.push((number, Line::try_parse_from(words).map_err(|error| at(number, CliError::from(error)))?));
             }
         }
-        let filesystem = Place::parse(&self.image).open(Access::ReadWrite)?;
-        filesystem.transaction(|tx| {
+        let filesystem = self.place.open(Access::ReadWrite)?;
+        let root = self.place.root(&filesystem)?;
+        filesystem.transaction(|_| {
             lines
                 .into_iter()
-                .try_for_each(|(number, line)| line.act(&tx.root(), out).map_err(|error| Failed(at(number, error))))
+                .try_for_each(|(number, line)| line.act(&root, out).map_err(|error| Failed(at(number, error))))
         })?;
         filesystem.close().map_err(said)
     }
@@ -400,12 +431,30 @@ fn stat(Stat { path }: Stat, root: &Dir, out: &mut dyn Write) -> Result<(), CliE
 }
 
 fn tree(Tree { path }: Tree, root: &Dir, out: &mut dyn Write) -> Result<(), CliError> {
-    let mut waiting = vec![path];
-    while let Some(path) = waiting.pop() {
-        writeln!(out, "{}", shown(path.as_os_str()))?;
-        if root.symlink_metadata(&path).map_err(said)?.is_dir() {
-            waiting.extend(names(root, &path)?.into_iter().rev().map(|name| path.join(name)));
+    writeln!(out, "{}", shown(path.as_os_str()))?;
+    if !root.symlink_metadata(&path).map_err(said)?.is_dir() {
+        return Ok(());
+    }
+    let mut way = Descent::new(root.open_dir(&path).map_err(said)?);
+    let mut waiting = vec![(Vec::new(), true)];
+    while let Some((below, is_folder)) = waiting.pop() {
+        if !below.is_empty() {
+            writeln!(out, "{}", shown(path.join(OsStr::from_bytes(&below)).as_os_str()))?;
         }
+        if !is_folder {
+            continue;
+        }
+        let open = |above: &Dir, _: &[u8], name: &[u8]| above.open_dir(OsStr::from_bytes(name));
+        let mut entries: Vec<(OsString, FileType)> = way
+            .enter(&below, open)
+            .and_then(|folder| {
+                folder.read_dir(".")?.map(|entry| entry.map(|it| (it.file_name().to_owned(), it.file_type()))).collect()
+            })
+            .map_err(said)?;
+        entries.sort_by(|one, other| other.0.cmp(&one.0));
+        waiting.extend(entries.into_iter().map(|(name, kind)| {
+            (Path::new(OsStr::from_bytes(&below)).join(name).into_os_string().into_vec(), kind == FileType::Directory)
+        }));
     }
     Ok(())
 }
@@ -434,13 +483,20 @@ fn cp_out(CpOut { path, target }: CpOut, root: &Dir, _: &mut dyn Write) -> Resul
     if is_folder {
         let mut host = HostTarget::new(target);
         FilesystemSource::new("the image", root.open_dir(&path).map_err(said)?).read(&mut host)?;
-        return Ok(host.finish()?);
+        return finish(host);
     }
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = target.file_name().ok_or_else(|| CliError::usage("the target has no name"))?;
     let mut host = HostTarget::new(folder);
     FilesystemSource::new("the image", root.clone()).read_one(&path, name.as_bytes(), &mut host)?;
-    Ok(host.finish()?)
+    finish(host)
+}
+
+fn finish(host: HostTarget) -> Result<(), CliError> {
+    for device in host.finish()? {
+        crate::report::warn(&format!("the device {} is left out: only root can make it", device.escape_ascii()));
+    }
+    Ok(())
 }
 
 fn tar_in(TarIn { all_root, path, archive }: TarIn, root: &Dir, _: &mut dyn Write) -> Result<(), CliError> {
@@ -475,12 +531,37 @@ fn mkdir(Mkdir { parents, mode, path }: Mkdir, root: &Dir, _: &mut dyn Write) ->
     }
 }
 
-fn rm(Rm { recursive, paths }: Rm, root: &Dir, _: &mut dyn Write) -> Result<(), CliError> {
+fn rm(verb: Rm, root: &Dir, _: &mut dyn Write) -> Result<(), CliError> {
+    remove(&verb, root).map_err(said)
+}
+
+fn remove(Rm { recursive, paths }: &Rm, root: &Dir) -> butterfs::Result<()> {
     paths.iter().try_for_each(|path| {
-        let is_folder = root.symlink_metadata(path).map_err(said)?.is_dir();
-        let removed = if is_folder && recursive { root.remove_dir_all(path) } else { root.remove_file(path) };
-        removed.map_err(said)
+        let is_folder = root.symlink_metadata(path)?.is_dir();
+        if is_folder && *recursive { root.remove_dir_all(path) } else { root.remove_file(path) }
     })
+}
+
+// The verb, with a way for images that have no room to do it at once.
+#[derive(clap::Args, Debug)]
+pub struct RmArgs {
+    #[command(flatten)]
+    place: Root,
+    #[command(flatten)]
+    verb: Rm,
+}
+
+impl Run for RmArgs {
+    fn run(self, _: &mut dyn Write) -> Result<(), CliError> {
+        let filesystem = self.place.open(Access::ReadWrite)?;
+        let root = self.place.root(&filesystem)?;
+        match filesystem.transaction(|_| remove(&self.verb, &root)) {
+            // Piece by piece, it gives back room as it goes on.
+            Err(error) if error.kind() == butterfs::ErrorKind::NoSpace => remove(&self.verb, &root).map_err(said)?,
+            done => done.map_err(said)?,
+        }
+        filesystem.close().map_err(said)
+    }
 }
 
 fn mv(Mv { from, to }: Mv, root: &Dir, _: &mut dyn Write) -> Result<(), CliError> {

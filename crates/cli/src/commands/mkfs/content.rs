@@ -3,7 +3,7 @@
 use super::{Args, caller, create};
 use crate::commands::image::{add_subvolume, parse_method, source_date_epoch};
 use crate::error::CliError;
-use butterfs_device::{BlockDevice, FileDevice, OpenErrorKind};
+use butterfs_device::{FileDevice, OpenErrorKind};
 use butterfs_fs::mkfs::{MkfsOptions, MkfsReport, prepare};
 use butterfs_image::{Builder, FolderSource, Rule, Size};
 use std::ffi::OsString;
@@ -87,8 +87,8 @@ fn add_flags(builder: Builder, text: &OsString, folder: &Path) -> Result<Builder
         return Err(CliError::failed(format!("there is no '{}' in {}", path.escape_ascii(), folder.display())));
     }
     flags.split(|byte| *byte == b',').try_fold(builder, |builder, flag| match flag {
-        b"nodatacow" => Ok(builder.rule(path, Rule::InPlace)?),
-        b"nodatasum" => Ok(builder.rule(path, Rule::WithoutChecksums)?),
+        b"nodatacow" => Ok(builder.path_rule(path, Rule::InPlace)?),
+        b"nodatasum" => Ok(builder.path_rule(path, Rule::WithoutChecksums)?),
         _ => Err(CliError::usage(format!("unknown flag: {}", flag.escape_ascii()))),
     })
 }
@@ -115,7 +115,8 @@ impl Args {
     fn open_to_fill(&self, path: &Path) -> Result<(FileDevice, bool), CliError> {
         match caller::open(path) {
             Err(error) if matches!(error.kind, OpenErrorKind::NotFound) => {
-                Ok((create(path, self.byte_count.unwrap_or(0).max(self.offset + 4096))?, true))
+                let len = self.byte_count.unwrap_or(0).max(4096).saturating_add(self.offset);
+                Ok((create(path, len)?, true))
             }
             opened => Ok((opened?, false)),
         }
@@ -129,10 +130,9 @@ impl Args {
         path: &Path,
     ) -> Result<MkfsReport, CliError> {
         let in_file = !device.is_block_device() && self.offset == 0;
-        let len = device.len();
-        let wanted = self.byte_count.unwrap_or(len.saturating_sub(self.offset));
         // The descriptor stays open, so that the file stays locked.
         let part = self.part(device)?;
+        let wanted = self.byte_count.unwrap_or(part.len());
         prepare(&*part, part.len().min(wanted.max(1)), options)?;
         Ok(match (self.content.shrink, in_file) {
             (true, true) => builder.size(Size::Usable).build_in_place(path)?,

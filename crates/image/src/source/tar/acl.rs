@@ -3,14 +3,18 @@
 use crate::error::{Error, Result};
 
 const VERSION: u32 = 2;
+/// Bytes of an ACL that says no more than a mode.
+pub const MINIMAL_LEN: usize = 4 + 3 * 8;
 /// The number of entries that are not about a user or a group by number.
 const NOBODY: u32 = u32::MAX;
 
 /// The value of `system.posix_acl_access` (or `_default`): entries are separated by commas or line ends, and name users
 /// by numbers, or with a number at the end as star writes it.
 pub fn from_text(text: &[u8]) -> Result<Vec<u8>> {
-    let wrong =
-        |entry: &str| Error::content(format!("'{entry}' is no entry of an ACL with numbers for users and groups"));
+    let wrong = |entry: &str| {
+        let advice = "tar writes numbers too with --xattrs --xattrs-include='*'";
+        Error::content(format!("'{entry}' is no entry of an ACL with numbers for users and groups; {advice}"))
+    };
     let text = std::str::from_utf8(text).map_err(|_| wrong("…"))?;
     let lines = text.split([',', '\n']).map(|line| line.split('#').next().unwrap_or_default().trim());
     let mut entries: Vec<(u16, u16, u32)> = Vec::new();

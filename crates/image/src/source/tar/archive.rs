@@ -1,6 +1,6 @@
 //! Entries of an archive, one after the other.
 
-use super::header::{BLOCK, Form, Header};
+use super::header::{BLOCK, Header};
 use super::pax::{self, Records};
 use super::sparse::{self, Map};
 use crate::entry::{Attributes, Time};
@@ -12,6 +12,8 @@ use std::os::unix::fs::FileExt;
 
 /// Longest name in an entry of its own, as GNU writes them.
 const MAX_NAME: u64 = 64 << 10;
+/// Most bytes behind the end of an archive.
+const MAX_BEHIND: u64 = 1 << 30;
 
 /// An entry.
 pub struct Entry {
@@ -98,10 +100,14 @@ impl<'a> Archive<'a> {
         self.seekable.as_ref().map_or(0, |seekable| seekable.at)
     }
 
-    /// Reads what follows the archive, to the end.
+    /// Reads what follows the archive, to the end of the file. Programs fill the last record, not more.
     pub fn drain(&mut self) -> Result<()> {
         self.skip()?;
-        io::copy(self.source(), &mut io::sink()).map(drop).map_err(ends_early)
+        let read = io::copy(&mut self.source().take(MAX_BEHIND), &mut io::sink()).map_err(ends_early)?;
+        match read {
+            MAX_BEHIND => Err(Error::content(format!("more than {MAX_BEHIND} bytes follow the end of the archive"))),
+            _ => Ok(()),
+        }
     }
 
     fn source(&mut self) -> &mut dyn Read {
@@ -131,11 +137,11 @@ impl<'a> Archive<'a> {
             match header.kind() {
                 b'x' | b'X' => {
                     let bytes = self.small(size, pax::MAX_LEN, "an extended header")?;
-                    before.records.get_or_insert_with(|| self.globals.clone()).add(&bytes)?;
+                    before.records.get_or_insert_with(|| self.globals.clone()).add(&bytes, pax::MAX_LEN)?;
                 }
                 b'g' => {
-                    let bytes = self.small(size, pax::MAX_LEN, "a global header")?;
-                    self.globals.add(&bytes)?;
+                    let bytes = self.small(size, pax::MAX_GLOBAL_LEN, "a global header")?;
+                    self.globals.add(&bytes, pax::MAX_GLOBAL_LEN)?;
                 }
                 b'L' => before.path = Some(until_nul(self.small(size, MAX_NAME, "a name")?)),
                 b'K' => before.target = Some(until_nul(self.small(size, MAX_NAME, "a link's target")?)),
@@ -171,13 +177,14 @@ impl<'a> Archive<'a> {
     ) -> Result<EntryKind> {
         let numbers = || Ok((number(header, 329, "major number")?, number(header, 337, "minor number")?));
         let kind = match header.kind() {
-            // The old form has no type for folders; their names end with a slash.
-            b'0' | 0 | b'7' if path.ends_with(b"/") && header.form() == Form::Old => EntryKind::Folder,
-            b'0' | 0 | b'7' | b'S' => return self.file(header, records, size),
-            b'1' => {
+            // The old form has no type for folders; their names end with a slash, and other programs do likewise.
+            b'0' | 0 | b'7' if path.ends_with(b"/") => {
                 self.begin(size);
-                return Ok(EntryKind::HardLink(target));
+                return Ok(EntryKind::Folder);
             }
+            b'0' | 0 | b'7' | b'S' => return self.file(header, records, size),
+            // Some programs write the size of the file, but no data.
+            b'1' => EntryKind::HardLink(target),
             b'2' => EntryKind::Symlink(target),
             b'3' => numbers().map(|(major, minor)| EntryKind::CharacterDevice(major, minor))?,
             b'4' => numbers().map(|(major, minor)| EntryKind::BlockDevice(major, minor))?,

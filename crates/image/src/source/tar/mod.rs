@@ -5,6 +5,7 @@
 //! 1. Memory is bounded whatever the archive says: extended headers, maps of sparse files and decoders have limits.
 //! 2. Owners are numbers; names of users in an archive mean nothing here.
 //! 3. An archive that breaks a rule ends in an error that names the entry.
+//! 4. An archive is read to the end of its file, so that what its compression says about damage is heard.
 
 mod acl;
 mod archive;
@@ -15,6 +16,7 @@ mod sparse;
 
 pub(crate) use archive::{Archive, Entry, EntryKind};
 pub(crate) use compression::decoded;
+pub(crate) use pax::{MAX_LEN, RECORD_COST, encoded_name};
 
 use super::Source;
 use crate::assembly::Target;
@@ -59,7 +61,8 @@ impl Source for TarSource {
         while let Some(entry) = archive.next()? {
             put(entry, &mut archive, into)?;
         }
-        Ok(())
+        // The checksums of compressed archives stand at their end.
+        archive.drain()
     }
 }
 

@@ -5,8 +5,40 @@ use crate::entry::Time;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Most bytes of the records before an entry.
-pub const MAX_LEN: u64 = 4 << 20;
+/// Most bytes of the records before an entry, and of memory that they take.
+pub const MAX_LEN: u64 = 16 << 20;
+/// Most bytes of the records that hold for all entries, and are copied for each.
+pub const MAX_GLOBAL_LEN: u64 = 256 << 10;
+/// Bytes of memory that a record takes apart from its key and value.
+pub const RECORD_COST: u64 = 64;
+
+/// The keys that mean something here. Others take no memory.
+const KNOWN: [&str; 18] = [
+    "path",
+    "linkpath",
+    "size",
+    "uid",
+    "gid",
+    "mtime",
+    "atime",
+    "ctime",
+    "LIBARCHIVE.creationtime",
+    "SCHILY.acl.access",
+    "SCHILY.acl.default",
+    "RHT.security.selinux",
+    "GNU.sparse.major",
+    "GNU.sparse.name",
+    "GNU.sparse.map",
+    "GNU.sparse.size",
+    "GNU.sparse.realsize",
+    "GNU.sparse.minor",
+];
+/// The beginnings of keys that have the name of an attribute behind them.
+const ATTRIBUTES: [&[u8]; 2] = [b"SCHILY.xattr.", b"LIBARCHIVE.xattr."];
+
+fn is_known(key: &[u8]) -> bool {
+    KNOWN.iter().any(|known| known.as_bytes() == key) || ATTRIBUTES.iter().any(|prefix| key.starts_with(prefix))
+}
 
 /// Values by key. An empty value takes the key away, unless the key is an attribute: those can be empty.
 #[derive(Clone, Debug, Default)]
@@ -14,19 +46,35 @@ pub struct Records {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The map of a sparse file in version 0.0, whose keys repeat.
     pub sparse_map: Vec<u64>,
+    /// Bytes of memory, about.
+    memory: u64,
 }
 
 impl Records {
-    /// Takes in the records of an extended header.
-    pub fn add(&mut self, mut bytes: &[u8]) -> Result<()> {
+    /// Takes in the records of an extended header; all that are here may take `most` bytes of memory.
+    pub fn add(&mut self, mut bytes: &[u8], most: u64) -> Result<()> {
         while !bytes.is_empty() && bytes[0] != 0 {
             let (key, value, rest) =
                 record(bytes).ok_or_else(|| Error::content("a record of an extended header is damaged"))?;
             bytes = rest;
             match key {
-                b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => self.sparse_map.push(decimal(value)?),
-                _ if value.is_empty() && !key.starts_with(b"SCHILY.xattr.") => drop(self.values.remove(key)),
-                _ => drop(self.values.insert(key.to_vec(), value.to_vec())),
+                b"GNU.sparse.offset" | b"GNU.sparse.numbytes" => {
+                    self.sparse_map.push(decimal(value)?);
+                    self.memory += size_of::<u64>() as u64;
+                }
+                _ if value.is_empty() && !key.starts_with(b"SCHILY.xattr.") => {
+                    let old = self.values.remove(key);
+                    self.memory -= old.map_or(0, |old| cost(key, &old));
+                }
+                _ if !is_known(key) => {}
+                _ => {
+                    let old = self.values.insert(key.to_vec(), value.to_vec());
+                    self.memory += cost(key, value);
+                    self.memory -= old.map_or(0, |old| cost(key, &old));
+                }
+            }
+            if self.memory > most {
+                return Err(Error::content(format!("extended headers have more than {most} bytes for one entry")));
             }
         }
         Ok(())
@@ -56,8 +104,13 @@ impl Records {
         for (key, name) in
             [("SCHILY.acl.access", "system.posix_acl_access"), ("SCHILY.acl.default", "system.posix_acl_default")]
         {
-            if let Some(text) = self.get(key) {
-                found.insert(name.as_bytes().to_vec(), acl::from_text(text)?);
+            let has_numbers = self.get(&format!("SCHILY.xattr.{name}")).is_some();
+            if let Some(text) = self.get(key).filter(|_| !has_numbers) {
+                let value = acl::from_text(text)?;
+                // The mode says what an ACL of three entries says.
+                if key != "SCHILY.acl.access" || value.len() > acl::MINIMAL_LEN {
+                    found.insert(name.as_bytes().to_vec(), value);
+                }
             }
         }
         if let Some(label) = self.get("RHT.security.selinux") {
@@ -65,7 +118,7 @@ impl Records {
         }
         for (key, value) in &self.values {
             if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                found.insert(name.to_vec(), value.clone());
+                found.insert(plain_name(name), value.clone());
             } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
                 let wrong = || Error::content(format!("'{}' is not encoded as it should be", key.escape_ascii()));
                 found.entry(unescaped(name).ok_or_else(wrong)?).or_insert(base64(value).ok_or_else(wrong)?);
@@ -73,6 +126,30 @@ impl Records {
         }
         Ok(found.into_iter().collect())
     }
+}
+
+fn cost(key: &[u8], value: &[u8]) -> u64 {
+    (key.len() + value.len()) as u64 + RECORD_COST
+}
+
+/// The bytes that GNU tar writes otherwise in the names of attributes, because a key ends with `=`.
+const ENCODED: [(u8, &[u8]); 2] = [(b'%', b"%25"), (b'=', b"%3D")];
+
+/// The name of an attribute as a key has it.
+pub fn encoded_name(name: &[u8]) -> Vec<u8> {
+    let encoded = |byte: u8| ENCODED.iter().find(|(plain, _)| *plain == byte).map(|(_, text)| text.to_vec());
+    name.iter().flat_map(|byte| encoded(*byte).unwrap_or_else(|| vec![*byte])).collect()
+}
+
+/// The name of an attribute that a key has. Other programs write `%` as it is.
+fn plain_name(key: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::new(), key);
+    while let Some((first, after)) = rest.split_first() {
+        let found = ENCODED.iter().find(|(_, text)| rest.starts_with(text));
+        out.push(found.map_or(*first, |(plain, _)| *plain));
+        rest = found.map_or(after, |(_, text)| &rest[text.len()..]);
+    }
+    out
 }
 
 /// The first of some records, `LENGTH KEY=VALUE\n`, and what follows.
@@ -155,18 +232,24 @@ mod tests {
             while len != rest.len() + len.to_string().len() {
                 len = rest.len() + len.to_string().len();
             }
-            records.add(&[len.to_string().as_bytes(), &rest].concat()).unwrap();
+            records.add(&[len.to_string().as_bytes(), &rest].concat(), MAX_LEN).unwrap();
         }
         records
     }
 
     #[test]
     fn records_are_taken_apart() {
-        let it = records(&[("mtime", b"-315619199.500000000"), ("path", b"a\nb=\xff"), ("x", b"1"), ("x", b"")]);
+        let it = records(&[
+            ("mtime", b"-315619199.500000000"),
+            ("path", b"a\nb=\xff"),
+            ("uid", b"1"),
+            ("uid", b""),
+            ("x", b"1"),
+        ]);
         assert_eq!(it.time("mtime").unwrap(), Some(Time { sec: -315619200, nsec: 500_000_000 }));
-        assert_eq!((it.get("path"), it.get("x")), (Some(&b"a\nb=\xff"[..]), None));
+        assert_eq!((it.get("path"), it.get("uid"), it.get("x")), (Some(&b"a\nb=\xff"[..]), None, None));
         for bad in [&b"30 a=b\n"[..], b"x", b"5 ab\n", b"99999999999999999999 a=b\n", b"1 a=b\n", b"0 a=b\n"] {
-            assert!(Records::default().add(bad).is_err(), "{bad:?}");
+            assert!(Records::default().add(bad, MAX_LEN).is_err(), "{bad:?}");
         }
     }
 
@@ -175,6 +258,28 @@ mod tests {
         let it = records(&[("SCHILY.xattr.user.a", &[0, 1, 10, 4]), ("LIBARCHIVE.xattr.user.%c3%b6", b"aGVsbG8")]);
         let want = vec![(b"user.a".to_vec(), vec![0, 1, 10, 4]), ("user.ö".as_bytes().to_vec(), b"hello".to_vec())];
         assert_eq!(it.xattrs().unwrap(), want);
+    }
+
+    #[test]
+    fn an_acl_in_numbers_counts_for_more_than_its_text() {
+        let text = ("SCHILY.acl.access", &b"user::rw-,user:daemon:rwx,group::r--,mask::rwx,other::r--"[..]);
+        let numbers = ("SCHILY.xattr.system.posix_acl_access", &b"\x02\0\0\0"[..]);
+        let want = vec![(b"system.posix_acl_access".to_vec(), numbers.1.to_vec())];
+        assert_eq!(records(&[text, numbers]).xattrs().unwrap(), want);
+        assert!(records(&[text]).xattrs().unwrap_err().to_string().contains("--xattrs"));
+        let minimal = &b"user::rw-,group::r--,other::r--"[..];
+        let found = records(&[("SCHILY.acl.access", minimal), ("SCHILY.acl.default", minimal)]).xattrs().unwrap();
+        assert_eq!(found.iter().map(|(name, _)| name.as_slice()).collect::<Vec<_>>(), [b"system.posix_acl_default"]);
+    }
+
+    #[test]
+    fn names_of_attributes_go_into_keys_and_back() {
+        for (name, key) in [(&b"user.a=b"[..], &b"user.a%3Db"[..]), (b"user.100%", b"user.100%25"), (b"%3D", b"%253D")]
+        {
+            assert_eq!(encoded_name(name), key);
+            assert_eq!(plain_name(key), name);
+        }
+        assert_eq!(plain_name(b"user.%c3%3"), b"user.%c3%3");
     }
 
     #[test]
