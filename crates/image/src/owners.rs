@@ -49,8 +49,10 @@ pub struct Owners {
     pub only_group: Option<u32>,
 }
 
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+/// The attribute of an ACL.
+pub(crate) const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+/// The attribute of the ACL that what is made in a folder inherits.
+pub(crate) const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Owners {

@@ -280,7 +280,8 @@ fn special(host: &Path, metadata: &Metadata) -> io::Result<Special> {
     })
 }
 
-/// Where a file has data.
+/// Where a file has data. Most files have no hole, which one call says. The blocks that a file takes do not: attributes
+/// and space that is set aside count there too.
 fn data_ranges(file: &File, size: u64) -> io::Result<Vec<Range<u64>>> {
     if size == 0 {
         return Ok(Vec::new());

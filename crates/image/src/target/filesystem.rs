@@ -4,7 +4,7 @@ use crate::assembly::Target;
 use crate::descent::Descent;
 use crate::entry::{Attributes, Content, Special, Time};
 use crate::error::{Error, ErrorKind, Result, shown};
-use crate::owners::Owners;
+use crate::owners::{ACCESS_ACL, DEFAULT_ACL, Owners};
 use crate::path::{components, joined};
 use crate::source::as_path;
 use butterfs::{Create, Dir, FileType, Follow, Mode, Node, OpenOptions, Owner, Times, Timestamp};
@@ -99,6 +99,7 @@ impl<'a> FilesystemTarget<'a> {
         let report = |error: butterfs::Error| failed(path, &error);
         node.set_owner(Owner::new(attributes.uid, attributes.gid)).map_err(report)?;
         if kind != Kind::Symlink {
+            drop_acls(&node, &attributes).map_err(report)?;
             node.set_mode(Mode::new(attributes.mode & 0o7777)).map_err(report)?;
         }
         for (name, value) in &attributes.xattrs {
@@ -106,6 +107,17 @@ impl<'a> FilesystemTarget<'a> {
         }
         node.set_times(times(attributes.mtime)).map_err(report)
     }
+}
+
+/// Takes away ACLs that a source does not have: a new file inherits those of its folder.
+fn drop_acls(node: &Node, attributes: &Attributes) -> butterfs::Result<()> {
+    for name in [ACCESS_ACL, DEFAULT_ACL].into_iter().filter(|name| attributes.xattrs.iter().all(|it| it.0 != *name)) {
+        match node.remove_xattr(OsStr::from_bytes(name)) {
+            Err(error) if error.kind() != butterfs::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
