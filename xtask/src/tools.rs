@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A program and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 29] = [
+const PROGRAMS: [(&str, &str); 30] = [
     ("mkfs.btrfs", "btrfs-progs"),
     ("fio", "fio"),
     ("dbench", "dbench"),
@@ -39,6 +39,22 @@ const PROGRAMS: [(&str, &str); 29] = [
     ("img2simg", "android-sdk-libsparse-utils"),
     ("fsverity", "fsverity"),
     ("filefrag", "e2fsprogs"),
+    ("systemd-nspawn", "systemd-container"),
+];
+
+/// A shell and what it needs, to be unpacked as the root of a container.
+const CONTAINER_PACKAGES: [&str; 11] = [
+    "base-files",
+    "coreutils",
+    "dash",
+    "libacl1",
+    "libattr1",
+    "libc6",
+    "libgcc-s1",
+    "libgmp10",
+    "libpcre2-8-0",
+    "libselinux1",
+    "tzdata",
 ];
 
 /// Programs from crates.io, with the versions that the lists of expected results were made with.
@@ -54,8 +70,8 @@ pub fn environment() -> Vec<(String, String)> {
 
 /// Gets everything that is missing. Returns one sentence for each tool that cannot be had.
 pub fn ensure() -> Vec<String> {
-    let steps: [fn() -> Result<(), String>; 5] =
-        [debian_packages, crate_programs, newer_btrfs_progs, kernel_source, wheel_builder];
+    let steps: [fn() -> Result<(), String>; 6] =
+        [debian_packages, crate_programs, newer_btrfs_progs, kernel_source, wheel_builder, container_packages];
     steps.iter().filter_map(|step| step().err()).collect()
 }
 
@@ -109,6 +125,20 @@ fn wheel_builder() -> Result<(), String> {
     limited(Command::new(folder.join("bin/python")).args(install), "pip-install", 300)
 }
 
+/// Packages that tests unpack as the root of a container.
+fn container_packages() -> Result<(), String> {
+    let folder = workspace::tools().join("debian-packages");
+    let found = workspace::files_below(&folder, ".deb");
+    let is_there = |name: &str| found.iter().any(|path| path.to_string_lossy().contains(&format!("/{name}_")));
+    let missing: Vec<&str> = CONTAINER_PACKAGES.into_iter().filter(|name| !is_there(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    println!("fetching {}", missing.join(" "));
+    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+    limited(Command::new("apt-get").arg("download").args(missing).current_dir(&folder), "container-packages", 300)
+}
+
 /// The btrfs-progs of bookworm cannot make the block group tree, which is today's default. Debian's backports have one
 /// that can; it is unpacked beside the build output, and the system's own stays as it is.
 fn newer_btrfs_progs() -> Result<(), String> {
@@ -127,6 +157,43 @@ fn newer_btrfs_progs() -> Result<(), String> {
     let apt = Apt::new(&folder.join("apt"), "deb", &format!("{codename}-backports"))?;
     limited(apt.get().args(["download", "btrfs-progs"]).current_dir(apt.download()), "backports-download", 300)?;
     unpack(&package_in(&apt.download())?, &folder)
+}
+
+/// The newest mkfs.btrfs and mkfs.erofs that Debian has, with the libraries they need, for the benchmark of images.
+pub fn image_makers() -> Result<(), String> {
+    let (folder, root) = (workspace::tools().join("image-makers"), workspace::tools().join("image-makers/root"));
+    let programs = [("mkfs.btrfs", "sbin"), ("mkfs.erofs", "bin")];
+    if programs.iter().all(|(name, _)| folder.join("bin").join(name).is_file()) {
+        return Ok(());
+    }
+    println!("fetching the newest btrfs-progs and erofs-utils");
+    let apt = Apt::new(&folder.join("apt"), "deb", "sid")?;
+    let failed = |path: &Path, error| format!("cannot create {}: {error}", path.display());
+    for path in [&root, &folder.join("bin")] {
+        std::fs::create_dir_all(path).map_err(|error| failed(path, error))?;
+    }
+    // As if nothing were installed, so that all libraries come.
+    let mut install = apt.get();
+    install.args(["-o", "Dir::State::status=/dev/null", "install", "--download-only", "-y", "--no-install-recommends"]);
+    limited(install.args(["btrfs-progs", "erofs-utils"]), "image-makers", 300)?;
+    for package in workspace::files_below(&folder.join("apt/cache/archives"), ".deb") {
+        unpack(&package, &root)?;
+    }
+    for (name, place) in programs {
+        let (path, root) = (folder.join("bin").join(name), root.display());
+        let script = format!(
+            "#!/bin/sh\nexec {root}/usr/lib64/ld-linux-*.so.* --library-path \"$(echo {root}/usr/lib/*-linux-gnu)\" \
+             {root}/usr/{place}/{name} \"$@\"\n"
+        );
+        std::fs::write(&path, script).map_err(|error| failed(&path, error))?;
+        make_executable(&path).map_err(|error| failed(&path, error))?;
+    }
+    Ok(())
+}
+
+fn make_executable(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
 }
 
 /// apt-get with a folder and one source of its own; the system's lists stay as they are.

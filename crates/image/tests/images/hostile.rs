@@ -232,3 +232,48 @@ fn damaged_archives_never_panic() {
     println!("{good} {bad}");
     assert!(good > 10 && bad > 10);
 }
+
+/// A header without content.
+fn header(path: &str, kind: u8, target: &str) -> Vec<u8> {
+    entry(path, kind, target, b"")
+}
+
+#[test]
+#[ignore = "long: cargo xtask soak images"]
+fn ten_million_entries_take_bounded_memory() {
+    const COUNT: u64 = 10_000_000;
+    const LIMIT: u64 = 256 << 20;
+    let scratch = Scratch::new("image-entries");
+    type Make = fn(u64) -> Vec<u8>;
+    let kinds: [(&str, Make); 6] = [
+        ("files", |number| header(&format!("{}/{number}", number / 1000), b'0', "")),
+        ("one name", |number| entry("file", b'0', "", &number.to_le_bytes())),
+        ("folders", |number| header(&format!("{}/{number}/", number / 1000), b'5', "")),
+        ("links", |number| match number {
+            1 => header("file", b'0', ""),
+            number => header(&format!("{}/{number}", number / 1000), b'1', "file"),
+        }),
+        ("symbolic links", |number| header(&format!("{}/{number}", number / 1000), b'2', &"t".repeat(99))),
+        ("attributes", |number| {
+            extended(&[("path", &format!("f/{number}")), ("SCHILY.xattr.user.a", &"x".repeat(3000))], b"")
+        }),
+    ];
+    for (what, make) in kinds {
+        let mut number = 0u64;
+        let next = move || {
+            number += 1;
+            if number > COUNT { Vec::new() } else { make(number) }
+        };
+        let measured = butterfs_testkit::memory::start_measuring();
+        let started = std::time::Instant::now();
+        let archive = Endless { next: Box::new(next), rest: Cursor::default() };
+        let builder = Builder::new().source("/", TarSource::new("archive", archive)).unwrap();
+        let limits = Limits { memory: LIMIT, size: 1 << 40 };
+        let said = builder.limits(limits).build(scratch.join("image")).map(|report| report.inodes);
+        let taken = measured.taken_kib() >> 10;
+        println!("{what}: {taken} MiB, {:.0} s: {said:?}", started.elapsed().as_secs_f64());
+        assert!(said.is_err_and(|error| error.to_string().contains("which is the limit")), "{what}");
+        // The decoder, what waits for threads, and vectors that double.
+        assert!(taken < ((2 * LIMIT) >> 20) + 64, "{what}: {taken} MiB");
+    }
+}
