@@ -2,9 +2,11 @@
 
 mod common;
 
+use butterfs_testkit::kernel::run_ok;
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use common::{butterfs, butterfs_ok, ran};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -738,4 +740,197 @@ fn mkfs_in_a_partition_leaves_the_others_alone() {
     // Where no partition begins, a size is needed.
     let said = butterfs(&["mkfs", "-q", "--offset", "2M", text(&disk)]);
     assert!(said.stderr.contains("no partition") && said.stderr.contains("--byte-count"), "{said:?}");
+}
+
+/// The file before `mkfs.btrfs` is called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Before {
+    Missing,
+    Empty,
+    Mebibytes(u64),
+}
+
+/// The calls of image builders, word for word; `DIR`, `IMG` and `UUID` stand for ours. Those of systemd-repart and
+/// mkosi were recorded, the others are what their sources say.
+const CALLS: &[(&str, Before, &str)] = &[
+    ("systemd-repart 252, loop device", Before::Mebibytes(300), "-q -L root -U UUID IMG"),
+    (
+        "systemd-repart 262 --offline, Minimize=guess, Subvolumes=, Compression=",
+        Before::Mebibytes(1024),
+        "-L root -U UUID -r DIR --compress zstd:5 --sectorsize=4096 IMG --subvol default:/home --shrink",
+    ),
+    (
+        "systemd-repart 262 --offline",
+        Before::Mebibytes(300),
+        "-L root -U UUID -r DIR --compress zstd:5 --sectorsize=4096 IMG --subvol /home",
+    ),
+    ("mkosi 14, loop device", Before::Mebibytes(300), "-L root -d single -m single IMG"),
+    ("nixpkgs make-btrfs-fs", Before::Empty, "-L root -U UUID -r DIR --shrink IMG"),
+    ("mobile-nixos", Before::Mebibytes(200), "-r DIR -L root -U UUID --shrink IMG"),
+    ("kiwi", Before::Mebibytes(300), "-L root -U UUID --byte-count 268435456 IMG"),
+    (
+        "buildroot",
+        Before::Missing,
+        "-f -r DIR -L root --byte-count 200m --nodesize 16k --sectorsize 4k --features extref,skinny-metadata IMG",
+    ),
+    ("yocto", Before::Mebibytes(200), "-r DIR IMG"),
+    ("osbuild", Before::Mebibytes(300), "--uuid UUID --label root --metadata dup IMG"),
+];
+
+#[test]
+fn the_calls_of_image_builders_are_understood() {
+    let scratch = Scratch::new("cli-image-calls");
+    let (source, image, program) = (scratch.folder("source"), scratch.join("disk.img"), scratch.join("mkfs.btrfs"));
+    tree(&source);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_butterfs"), &program).unwrap();
+    let uuid = "12345678-1234-1234-1234-123456789abc";
+    for (who, before, call) in CALLS {
+        let _ = std::fs::remove_file(&image);
+        if *before != Before::Missing {
+            let len = if let Before::Mebibytes(count) = before { count << 20 } else { 0 };
+            std::fs::File::create(&image).unwrap().set_len(len).unwrap();
+        }
+        let word = |word: &str| match word {
+            "DIR" => text(&source).to_owned(),
+            "IMG" => text(&image).to_owned(),
+            word => word.replace("UUID", uuid),
+        };
+        let said = ran(Command::new(&program).args(call.split(' ').map(word)).output().unwrap());
+        assert_eq!(said.code, Some(0), "{who}: {said:?}");
+        butterfs_ok(&["check", text(&image)]);
+        let mut superblock = [0; 4096];
+        FileExt::read_exact_at(&std::fs::File::open(&image).unwrap(), &mut superblock, 64 << 10).unwrap();
+        if call.contains("UUID") {
+            assert_eq!(
+                superblock[32..48],
+                [0x12, 0x34, 0x56, 0x78, 0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc],
+                "{who}"
+            );
+        }
+        if call.contains("root") {
+            assert_eq!(&superblock[299..304], b"root\0", "{who}");
+        }
+        if call.contains("DIR") && !call.contains("default:") {
+            assert_eq!(butterfs_ok(&["image", "cat", text(&image), "/etc/motd"]), "hello\n", "{who}");
+        }
+    }
+}
+
+/// The files of the example, which users copy.
+fn example(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/image-without-root").join(name)
+}
+
+/// The command without what only debuggers need, at `to`.
+fn stripped(to: &Path) {
+    run_ok(60, "strip", &["-o", text(to), env!("CARGO_BIN_EXE_butterfs")]);
+}
+
+fn example_tree(folder: &Path) {
+    tree(&folder.join("rootfs"));
+    std::fs::create_dir(folder.join("out")).unwrap();
+    std::os::unix::fs::chown(folder.join("out"), Some(65534), Some(65534)).unwrap();
+}
+
+fn assert_example(folder: &Path, said: &str) {
+    let image = folder.join("out/disk.img");
+    let digest = std::fs::read_to_string(folder.join("out/disk.img.digest")).unwrap();
+    assert!(said.ends_with(&digest), "{said}");
+    butterfs_ok(&["image", "verify", text(&image), digest.trim()]);
+    assert_eq!(butterfs_ok(&["image", "cat", text(&image), "/etc/motd"]), "hello\n");
+}
+
+/// As a user without capabilities, in namespaces in which /dev has next to nothing.
+#[test]
+fn the_example_needs_no_privilege() {
+    const TEST: &str = "the_example_needs_no_privilege";
+    if !rustix::process::geteuid().is_root() || !requirement::programs(TEST, &["unshare", "setpriv", "strip"]) {
+        return;
+    }
+    // A folder that every user can reach.
+    let open = std::env::temp_dir().join(format!("butterfs-example-{}", std::process::id()));
+    example_tree(&open);
+    stripped(&open.join("butterfs"));
+    std::fs::copy(example("build.sh"), open.join("build.sh")).unwrap();
+    let script = "mount --make-rprivate / && mount -t tmpfs tmpfs /dev && touch /dev/null && chmod 666 /dev/null && \
+        cd \"$1\" && exec setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all \
+        --no-new-privs env PATH=\"$1:/usr/bin:/bin\" SOURCE_DATE_EPOCH=1700000000 sh build.sh rootfs out/disk.img";
+    let said = run_ok(120, "unshare", &["--mount", "--net", "--ipc", "sh", "-c", script, "sh", text(&open)]);
+    assert_example(&open, &said);
+    std::fs::remove_dir_all(open).unwrap();
+}
+
+/// The container file, built and run by podman on a base of a few packages of Debian.
+#[test]
+#[ignore = "long: cargo xtask soak images"]
+fn the_example_runs_in_a_container() {
+    const TEST: &str = "the_example_runs_in_a_container";
+    if !rustix::process::geteuid().is_root() || !requirement::programs(TEST, &["unshare", "podman", "strip"]) {
+        return;
+    }
+    let scratch = Scratch::new("cli-image-container");
+    let (base, build, work) = (scratch.folder("base"), scratch.folder("build"), scratch.folder("work"));
+    let packages = butterfs_testkit::scratch::tools().join("debian-packages");
+    let Ok(packages) = std::fs::read_dir(packages) else {
+        return requirement::skip(TEST, "needs some packages of Debian (cargo xtask test fetches them)");
+    };
+    for package in
+        packages.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|it| it == "deb"))
+    {
+        run_ok(60, "dpkg-deb", &["-x", text(&package), text(&base)]);
+    }
+    stripped(&build.join("butterfs"));
+    for name in ["Containerfile", "build.sh"] {
+        std::fs::copy(example(name), build.join(name)).unwrap();
+    }
+    example_tree(&work);
+    let archive = scratch.join("base.tar");
+    run_ok(60, "tar", &["-C", text(&base), "-cf", text(&archive), "."]);
+    // crun cannot work where version 2 of cgroups is mounted beside version 1.
+    let script = "mount --make-rprivate /; umount /sys/fs/cgroup/unified 2> /dev/null
+        cd \"$1\"; run=/tmp/example-$$
+        pod() {
+            podman --root \"$PWD/store\" --runroot \"$run\" --storage-driver vfs --events-backend=none \
+                --cgroup-manager=cgroupfs \"$@\"
+        }
+        pod import -q base.tar base:1 > /dev/null &&
+            pod build -q --isolation=chroot --build-arg BASE=localhost/base:1 -t butterfs build > /dev/null &&
+            pod run --rm --cgroups=disabled --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --user 65534 \
+                --cap-drop all --security-opt no-new-privileges --network none --read-only \
+                --env SOURCE_DATE_EPOCH=1700000000 \
+                --volume \"$PWD/work:/work\" butterfs rootfs out/disk.img
+        code=$?; pod rmi -a -f > /dev/null 2>&1; rm -rf \"$run\"; exit $code";
+    let said = run_ok(300, "unshare", &["--mount", "sh", "-c", script, "sh", text(scratch.path())]);
+    assert_example(&work, &said);
+}
+
+/// mkosi of the distribution with our `mkfs.btrfs` before theirs: a Debian from its mirror in a partition.
+#[test]
+#[ignore = "long: cargo xtask soak images"]
+fn mkosi_builds_with_our_mkfs() {
+    const TEST: &str = "mkosi_builds_with_our_mkfs";
+    let needed = ["mkosi", "debootstrap", "systemd-nspawn", "unshare"];
+    if !requirement::kernel_btrfs(TEST) || !requirement::programs(TEST, &needed) {
+        return;
+    }
+    let scratch = Scratch::new("cli-image-mkosi");
+    let (programs, calls) = (scratch.folder("bin"), scratch.join("calls"));
+    let program = |name: &str, script: String| {
+        std::fs::write(programs.join(name), script).unwrap();
+        std::fs::set_permissions(programs.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    let ours = scratch.join("mkfs.btrfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_butterfs"), &ours).unwrap();
+    program("mkfs.btrfs", format!("#!/bin/sh\necho \"$@\" >> {}\nexec {} \"$@\"\n", calls.display(), ours.display()));
+    // Where no systemd runs, nobody can be asked for a scope.
+    program("systemd-nspawn", "#!/bin/sh\nexec /usr/bin/systemd-nspawn --keep-unit \"$@\"\n".to_owned());
+    let release = std::fs::read_to_string("/etc/os-release").unwrap();
+    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or("stable");
+    let script = "mount --make-rprivate / && mount -t tmpfs tmpfs /run && cd \"$1\" && PATH=\"$1/bin:$PATH\" \
+        exec mkosi -d debian -r \"$2\" -t gpt_btrfs --bootable no --output disk.img --force build 2>&1";
+    run_ok(1800, "unshare", &["--mount", "sh", "-c", script, "sh", text(scratch.path()), codename]);
+    let call = std::fs::read_to_string(calls).unwrap();
+    assert!(call.starts_with("-L root -d single -m single /dev/loop"), "{call}");
+    let place = format!("{}@1", text(&scratch.join("disk.img")));
+    assert!(butterfs_ok(&["image", "cat", &place, "/etc/os-release"]).contains("ID=debian"));
 }
