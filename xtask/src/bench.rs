@@ -20,6 +20,12 @@ pub const BUILD: &[&str] = &[
 
 /// Passes `arguments` on to the benchmark.
 pub fn run(arguments: &[&str]) -> Result<bool, String> {
+    if !arguments.contains(&"--only") || arguments.contains(&"images") {
+        // Without them the system's programs are compared.
+        if let Err(why) = tools::image_makers() {
+            println!("{why}");
+        }
+    }
     let start = |command: &mut Command| command.status().map_err(|error| format!("cannot start cargo: {error}"));
     if !start(Command::new("cargo").args(BUILD).current_dir(workspace::root()))?.success() {
         return Ok(false);

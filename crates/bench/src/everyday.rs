@@ -228,7 +228,7 @@ fn resident(process: u32) -> String {
 }
 
 /// The source tree, or the part of it that is asked for, as an archive that costs nothing to read.
-fn tree_archive(scale: Scale, folder: &Path) -> Option<PathBuf> {
+pub fn tree_archive(scale: Scale, folder: &Path) -> Option<PathBuf> {
     let source = butterfs_testkit::source_tree::tarball("bench: the source tree")?;
     let archive = folder.join("tree.tar");
     let script = match scale.tree {

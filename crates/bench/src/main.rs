@@ -14,6 +14,7 @@ mod device_work;
 mod devices;
 mod everyday;
 mod fsync;
+mod images;
 mod library;
 mod operations;
 mod page;
@@ -158,6 +159,12 @@ const SECTIONS: &[Section] = &[
         about: "Receiving streams through the library, durably: small files, what changed between two snapshots, a \
                 large file.",
         run: receive::run,
+    },
+    Section {
+        name: "images",
+        about: "Building images of folders beside mkfs.btrfs and mkfs.erofs (in the column of the kernel), with warm \
+                caches; the size beside a filesystem to which the kernel has copied the same tree.",
+        run: images::run,
     },
     Section {
         name: "check",
