@@ -242,7 +242,7 @@ fn header(path: &str, kind: u8, target: &str) -> Vec<u8> {
 #[ignore = "long: cargo xtask soak images"]
 fn ten_million_entries_take_bounded_memory() {
     const COUNT: u64 = 10_000_000;
-    const LIMIT: u64 = 256 << 20;
+    const LIMIT: u64 = 64 << 20;
     let scratch = Scratch::new("image-entries");
     type Make = fn(u64) -> Vec<u8>;
     let kinds: [(&str, Make); 6] = [
