@@ -99,7 +99,7 @@ impl<'a> FilesystemTarget<'a> {
         let report = |error: butterfs::Error| failed(path, &error);
         node.set_owner(Owner::new(attributes.uid, attributes.gid)).map_err(report)?;
         if kind != Kind::Symlink {
-            drop_acls(&node, &attributes).map_err(report)?;
+            drop_acls(node, &attributes).map_err(report)?;
             node.set_mode(Mode::new(attributes.mode & 0o7777)).map_err(report)?;
         }
         for (name, value) in &attributes.xattrs {
