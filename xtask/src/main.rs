@@ -35,10 +35,10 @@ usage: cargo xtask <command>
                                       into docs/performance.md
   sim [--seed S | --explore 1|2] [--runs N] [--hours H] [--kernel-every N]
                                       simulated crashes and faults, by seed (docs/testing.md)
-  soak [NAME]...                      the names: stress-ng, fsx, random, kernel-left, mutants, full-disk, costs, \
-  waits, fio, rsync, git, sqlite,
-                                      overlay, server, pjdfstest, btrbk;
-                                      long runs on the mount and in the library (docs/testing.md)";
+  soak [NAME]...                      long runs (docs/testing.md); the names: stress-ng fsx random kernel-left mutants
+                                      full-disk costs waits growth fio rsync git sqlite overlay server pjdfstest
+                                      containers intruders receives btrbk repairs repair-kills lost-blocks rescue
+                                      rescue-repairs rescue-profiles rescue-mutants images";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -533,10 +533,11 @@ fn a_rescue_mount_stays_read_only() {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
     let before = fs::metadata(&two.bed.image).unwrap().modified().unwrap();
-    for (options, shown) in [
-        ("ro,rescue=all", "rescue=ignorebadroots:ignoredatacsums:ignoremetacsums:ignoresuperflags"),
-        ("ro,usebackuproot", "rescue=usebackuproot"),
-        (&format!("ro,at={generation}"), &format!("at={generation}")),
+    let (ro_only, other_commit) = ("only possible with ro", "is served already and shows an older commit");
+    for (options, shown, refusal) in [
+        ("ro,rescue=all", "rescue=ignorebadroots:ignoredatacsums:ignoremetacsums:ignoresuperflags", ro_only),
+        ("ro,usebackuproot", "rescue=usebackuproot", ro_only),
+        (&format!("ro,at={generation}"), &format!("at={generation}"), other_commit),
     ] {
         let ran = two.mount(&format!("subvol=@,{options}"), &two.root);
         assert_eq!(ran.code, Some(0), "{options}: {ran:?}");
@@ -545,7 +546,7 @@ fn a_rescue_mount_stays_read_only() {
         let refused = butterfs(&["mount", "-o", "remount,rw", text(&two.bed.image), text(&two.root)]);
         assert!(refused.code == Some(1) && refused.stderr.contains("only possible with ro"), "{refused:?}");
         let refused = two.mount("subvol=@home", &two.home);
-        assert!(refused.code == Some(1) && refused.stderr.contains("only possible with ro"), "{refused:?}");
+        assert!(refused.code == Some(1) && refused.stderr.contains(refusal), "{refused:?}");
         assert_eq!(fs::write(two.root.join("no"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
         butterfs_ok(&["umount", text(&two.root)]);
     }

@@ -147,11 +147,12 @@ impl Filesystem {
     /// where there is none.
     pub fn cancel_replace(&self) -> Result<bool> {
         let _alarm = self.0.engine.alarm();
-        if self.cancel_exclusive(ExclusiveOperation::DeviceReplace) {
-            return Ok(true);
-        }
+        // One that has ended may still be leaving.
         if !self.0.engine.devices.replacement.lock().is_active() {
             return Ok(false);
+        }
+        if self.cancel_exclusive(ExclusiveOperation::DeviceReplace) {
+            return Ok(true);
         }
         let _running = self.begin_exclusive(ExclusiveOperation::DeviceReplace)?;
         self.forget_replacement(DevReplaceItem::CANCELED)?;
