@@ -147,9 +147,10 @@ fn containers_that_need_other_files_are_refused() {
     let raw = scratch.join("base.raw");
     disk(&raw);
     let out = scratch.join("disk");
+    let data_file = format!("data_file={}", text(&scratch.join("other")));
     for (arguments, part) in [
         (&["-f", "qcow2", "-F", "raw", "-b", text(&raw), text(&out)][..], "base.raw', and no file is read"),
-        (&["-f", "qcow2", "-o", "data_file=other", text(&out), "1M"], "its data is in another file"),
+        (&["-f", "qcow2", "-o", &data_file, text(&out), "1M"], "its data is in another file"),
         (&["-f", "vmdk", "-o", "subformat=monolithicFlat", text(&out), "1M"], "describes a disk in other files"),
     ] {
         run("qemu-img", &[&["create", "-q"], arguments].concat());
