@@ -136,7 +136,14 @@ fn container_packages() -> Result<(), String> {
     }
     println!("fetching {}", missing.join(" "));
     std::fs::create_dir_all(&folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
-    limited(Command::new("apt-get").arg("download").args(missing).current_dir(&folder), "container-packages", 300)
+    let download = || {
+        let mut command = Command::new("apt-get");
+        limited(command.arg("download").args(&missing).current_dir(&folder), "container-packages", 300)
+    };
+    download().or_else(|_| {
+        limited(Command::new("apt-get").arg("update"), "apt-update", 300)?;
+        download()
+    })
 }
 
 /// The btrfs-progs of bookworm cannot make the block group tree, which is today's default. Debian's backports have one
