@@ -5,7 +5,7 @@ use crate::claims::{Kind, false_claims};
 use crate::opened::{plain, scanned};
 use crate::saved::{Hashing, below, by_btrfs_restore, by_kernel, by_us};
 use crate::{LEN, in_memory, made_by_kernel};
-use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
 use butterfs_ondisk::{KeyType, Logical, TreeId};
 use butterfs_rescue::Wreck;
 use butterfs_testkit::editor::Editor;
@@ -17,7 +17,7 @@ use butterfs_tree::Node;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Places of the image that are overwritten: offset and bytes.
@@ -198,6 +198,33 @@ impl Ground {
         }
         damage
     }
+
+    /// A file with the sound image.
+    pub fn file(&self, scratch: &Scratch) -> PathBuf {
+        let file = scratch.sparse_file("damaged.img", LEN);
+        self.base.copy_to(&FileDevice::open(&file, &FileOptions::read_write()).unwrap()).unwrap();
+        file
+    }
+
+    /// Damages the file; returns the same image in memory.
+    pub fn strike(&self, damage: &[(u64, Vec<u8>)], file: &Path) -> MemoryDevice {
+        let (copy, file) = (self.base.snapshot(), fs::OpenOptions::new().write(true).open(file).unwrap());
+        for (at, bytes) in damage {
+            copy.write_at(*at, bytes).unwrap();
+            file.write_all_at(bytes, *at).unwrap();
+        }
+        copy
+    }
+
+    /// Takes the damage back.
+    pub fn mend(&self, damage: &[(u64, Vec<u8>)], file: &Path) {
+        let file = fs::OpenOptions::new().write(true).open(file).unwrap();
+        for (at, bytes) in damage {
+            let mut good = vec![0; bytes.len()];
+            self.base.read_at(*at, &mut good).unwrap();
+            file.write_all_at(&good, *at).unwrap();
+        }
+    }
 }
 
 /// Whether an item is an entry of a subvolume, or one of its references.
@@ -237,19 +264,13 @@ fn table(images: u64, first: u64) {
     let sound = plain(&[Arc::new(ground.base.snapshot()) as Arc<dyn BlockDevice>]).unwrap();
     let (truth, summary) = by_us(&sound);
     assert!(truth.contents == all && summary.unwrap().complete);
-    let damaged = scratch.sparse_file("damaged.img", LEN);
-    ground.base.copy_to(&*writable(&damaged)).unwrap();
+    let damaged = ground.file(&scratch);
     let mut sums: BTreeMap<usize, [u64; 4]> = BTreeMap::new();
     for number in first..first + images {
         let class = (number % CLASSES.len() as u64) as usize;
         let mut rng = Rng::new(number);
         let damage = ground.damage(class, &mut rng);
-        let copy = Arc::new(ground.base.snapshot());
-        let handle = fs::OpenOptions::new().read(true).write(true).open(&damaged).unwrap();
-        for (at, bytes) in &damage {
-            copy.write_at(*at, bytes).unwrap();
-            handle.write_all_at(bytes, *at).unwrap();
-        }
+        let copy = Arc::new(ground.strike(&damage, &damaged));
         let devices: Vec<Arc<dyn BlockDevice>> = vec![copy.clone()];
         let scanned = scanned(&devices, &scratch).ok();
         let saved = |wreck: &Wreck| by_us(wreck).0.contents.intersection(&all).count() as u64;
@@ -280,11 +301,7 @@ fn table(images: u64, first: u64) {
         if ours < theirs.max(kernel) {
             println!("seed {number}, {}: ours {ours}, btrfs restore {theirs}, kernel {kernel}", CLASSES[class]);
         }
-        for (at, bytes) in &damage {
-            let mut good = vec![0; bytes.len()];
-            ground.base.read_at(*at, &mut good).unwrap();
-            handle.write_all_at(&good, *at).unwrap();
-        }
+        ground.mend(&damage, &damaged);
     }
     println!("{:<30} {:>8} {:>14} {:>8} {:>8}", "class", "ours", "btrfs restore", "kernel", "of");
     for (class, [ours, theirs, kernel, of]) in &sums {
@@ -296,11 +313,6 @@ fn table(images: u64, first: u64) {
             assert_eq!(ours, of, "{}: everything is there", CLASSES[class]);
         }
     }
-}
-
-fn writable(path: &Path) -> Arc<dyn BlockDevice> {
-    use butterfs_device::{FileDevice, FileOptions};
-    Arc::new(FileDevice::open(path, &FileOptions::read_write()).unwrap())
 }
 
 #[test]

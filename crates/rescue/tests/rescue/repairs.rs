@@ -2,17 +2,16 @@
 //! number of files that each has from the same damaged images.
 
 use crate::damage::{CLASSES, Ground};
+use crate::made_by_kernel;
 use crate::opened::scanned;
 use crate::saved::{Contents, below, by_btrfs_restore, by_kernel, by_us};
-use crate::{LEN, made_by_kernel};
-use butterfs_device::{BlockDevice, FileDevice, FileOptions};
+use butterfs_device::BlockDevice;
 use butterfs_testkit::kernel::{KernelMount, run, run_ok};
 use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::{requirement, serve};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -55,19 +54,12 @@ fn table(images: u64, first: u64) {
     let all = below(mount.path());
     mount.finish();
     let ground = Ground::of(&image, &earlier);
-    let damaged = scratch.sparse_file("damaged.img", LEN);
-    let writable = || FileDevice::open(&damaged, &FileOptions::read_write()).unwrap();
-    ground.base.copy_to(&writable()).unwrap();
+    let damaged = ground.file(&scratch);
     let mut sums: BTreeMap<usize, (u64, [u64; 5])> = BTreeMap::new();
     for number in first..first + images {
         let class = (number % CLASSES.len() as u64) as usize;
         let damage = ground.damage(class, &mut Rng::new(number));
-        let copy = Arc::new(ground.base.snapshot());
-        let handle = fs::OpenOptions::new().write(true).open(&damaged).unwrap();
-        for (at, bytes) in &damage {
-            copy.write_at(*at, bytes).unwrap();
-            handle.write_all_at(bytes, *at).unwrap();
-        }
+        let copy = Arc::new(ground.strike(&damage, &damaged));
         let wreck = scanned(&[copy as Arc<dyn BlockDevice>], &scratch);
         let found = [
             wreck.map(|wreck| by_us(&wreck).0.contents).unwrap_or_default(),
@@ -83,11 +75,7 @@ fn table(images: u64, first: u64) {
         if kept[1] < kept[4] || kept[0] < kept[2..].iter().copied().max().unwrap_or(0) {
             println!("seed {number}, {}: {WAYS:?} {kept:?}", CLASSES[class]);
         }
-        for (at, bytes) in &damage {
-            let mut good = vec![0; bytes.len()];
-            ground.base.read_at(*at, &mut good).unwrap();
-            handle.write_all_at(&good, *at).unwrap();
-        }
+        ground.mend(&damage, &damaged);
         if (number + 1 - first).is_multiple_of(130) {
             show(&sums, number + 1 - first);
         }
