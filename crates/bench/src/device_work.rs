@@ -170,7 +170,7 @@ impl Scene<'_> {
             let filler = at.join("filler");
             let len = (3 * self.bytes + (2 << 30)) / 2;
             self.fill(at, self.bytes / 2);
-            // What is written next has its place behind it, in another chunk.
+            // The filler reaches beyond the new end, so the rest of the data lies behind it, in another chunk.
             run_ok(60, "fallocate", &["-l", &(len + (300 << 20)).to_string(), text(&filler)]);
             let late = at.join("late");
             std::fs::create_dir(&late).expect("a new name");

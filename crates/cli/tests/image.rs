@@ -737,7 +737,7 @@ fn mkfs_in_a_partition_leaves_the_others_alone() {
         let listed = butterfs(&["image", "ls", &format!("{}@1", text(&disk))]);
         assert_eq!(listed.code == Some(0), is_good, "{options:?}: {listed:?}");
     }
-    // Where no partition begins, a size is needed.
+    // An offset at which no partition begins needs a size.
     let said = butterfs(&["mkfs", "-q", "--offset", "2M", text(&disk)]);
     assert!(said.stderr.contains("no partition") && said.stderr.contains("--byte-count"), "{said:?}");
 }
@@ -922,7 +922,7 @@ fn mkosi_builds_with_our_mkfs() {
     let ours = scratch.join("mkfs.btrfs");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_butterfs"), &ours).unwrap();
     program("mkfs.btrfs", format!("#!/bin/sh\necho \"$@\" >> {}\nexec {} \"$@\"\n", calls.display(), ours.display()));
-    // Where no systemd runs, nobody can be asked for a scope.
+    // Without a running systemd there is nobody to ask for a scope.
     program("systemd-nspawn", "#!/bin/sh\nexec /usr/bin/systemd-nspawn --keep-unit \"$@\"\n".to_owned());
     let release = std::fs::read_to_string("/etc/os-release").unwrap();
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or("stable");

@@ -84,7 +84,7 @@ pub fn remount(path: &Path, flags: &Flags, data: &[String]) -> Result<(), String
     if flags.read_only {
         order(&mount, Order::Sync)?;
         change(&mount, flags)?;
-        // Where work on the devices goes on, the filesystem stays writable, and so does the mount.
+        // The server refuses while it works on the devices; then the mount becomes writable again.
         order(&mount, Order::MakeReadOnly).inspect_err(|_| change_back(&mount))?;
     } else {
         order(&mount, Order::MakeWritable)?;
@@ -128,7 +128,7 @@ fn change_back(mount: &Mount) {
     let had = format!("{},{}", mount.options.to_string_lossy(), mount.super_options.to_string_lossy());
     let known = had.split(',').filter(|item| MountOptions::parse([*item]).is_ok());
     if let Ok(had) = MountOptions::parse(known) {
-        // What counts is the refusal.
+        // The caller returns the refusal; an error of this adds nothing to it.
         let _ = change(mount, &had.flags);
     }
 }

@@ -132,7 +132,7 @@ pub fn show_first(root: OwnedFd, path: &[u8], request: &mount::Request) -> io::R
 
 /// Refuses to show another commit than the one that is asked for.
 fn must_show_the_same(shown: Commit, asked: Commit) -> Result<(), Refusal> {
-    // Where the last commit could not be read, what is shown is a generation.
+    // `LastReadable` stands for the last commit: a server that fell back to an older one names its generation.
     let shown = if shown == Commit::LastReadable { Commit::Last } else { shown };
     if shown == asked || asked == Commit::LastReadable {
         return Ok(());

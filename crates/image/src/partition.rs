@@ -27,7 +27,7 @@ pub fn partition(device: &dyn BlockDevice, number: u32) -> Result<Range<u64>> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Partitions {
     ranges: Vec<Range<u64>>,
-    /// Where the table ends and where its copy begins.
+    /// The space for partitions: from the end of the table to its copy at the end of the device.
     usable: Range<u64>,
 }
 

@@ -95,7 +95,7 @@ pub struct Family {
 }
 
 /// Bytes of a key.
-const KEY_LEN: usize = 17;
+const KEY_LEN: usize = size_of::<DiskKey>();
 
 impl Family {
     /// Of the filesystem of this superblock.

@@ -16,7 +16,7 @@ const KEPT_NODE_BYTES: usize = 32 << 20;
 /// An inode in memory with its places in tables, about.
 const INODE_BYTES: u64 = 900;
 /// The place of an inode that is in memory or that somebody outside remembers, about.
-const USER_BYTES: u64 = 50;
+const SLOT_BYTES: u64 = 50;
 
 /// See [`Filesystem::memory_held`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct MemoryHeld {
     /// Inodes in memory.
     pub inodes: u64,
     /// Inodes in memory or remembered outside that there is room for.
-    pub users: u64,
+    pub inode_slots: u64,
     /// Places in the order of eviction of inodes that there is room for.
     pub queue_slots: u64,
 }
@@ -36,7 +36,7 @@ pub struct MemoryHeld {
 impl MemoryHeld {
     /// All of it in bytes, about.
     pub fn bytes(&self) -> u64 {
-        self.nodes + self.data + self.inodes * INODE_BYTES + self.users * USER_BYTES + self.queue_slots * 16
+        self.nodes + self.data + self.inodes * INODE_BYTES + self.inode_slots * SLOT_BYTES + self.queue_slots * 16
     }
 }
 
@@ -44,13 +44,13 @@ impl Filesystem {
     /// The memory that the tables and caches hold now.
     pub fn memory_held(&self) -> MemoryHeld {
         let _operation = self.begin();
-        let (users, queue_slots) = self.0.inodes.room();
+        let (inode_slots, queue_slots) = self.0.inodes.room();
         let nodes = &self.0.engine.nodes;
         MemoryHeld {
             nodes: nodes.count() as u64 * u64::from(nodes.nodesize()),
             data: self.0.files.buffered(),
             inodes: self.0.inodes.len() as u64,
-            users: users as u64,
+            inode_slots: inode_slots as u64,
             queue_slots: queue_slots as u64,
         }
     }
@@ -86,7 +86,7 @@ mod tests {
             let made: Vec<_> =
                 (0..30_000).map(|number| fs.create(&caller, fs.root(), &name(number), 0o644).unwrap().id).collect();
             fs.sync().unwrap();
-            assert!(fs.memory_held().users >= 30_000);
+            assert!(fs.memory_held().inode_slots >= 30_000);
             for (number, id) in made.into_iter().enumerate() {
                 fs.unlink(fs.root(), &name(number as u32)).unwrap();
                 fs.forget(id, 1);
@@ -95,7 +95,7 @@ mod tests {
             // The tree blocks of the commit before are gone with this one.
             let held = fs.memory_held();
             assert!(held.nodes < before.nodes + (1 << 20), "{held:?}, {before:?} before");
-            assert!(held.users < 16_384 && held.inodes < 100, "{held:?}");
+            assert!(held.inode_slots < 16_384 && held.inodes < 100, "{held:?}");
         }
         // One file after another: what remembers their order does not grow with their number.
         for number in 0..100_000 {

@@ -249,7 +249,8 @@ impl Replacement {
             self.progress().add_done(end - from);
             from = end;
         }
-        // What lies in front of the cursor, and is new or was copied by somebody who left out what was free.
+        // The chunks with parity in front of the cursor that were not copied above: they are new, or another
+        // implementation copied them without their free space.
         while let Some((at, chunk)) = self.chunk_with_parity(&copied) {
             self.copy_rows(&chunk)?;
             copied.push((chunk.start, at));

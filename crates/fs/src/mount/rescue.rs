@@ -18,7 +18,7 @@ use butterfs_volume::Volume;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Where the filesystem that is shown begins.
+/// The beginning of the filesystem that is shown.
 pub(super) struct Shown {
     /// The superblock as that commit left it.
     pub superblock: Superblock,

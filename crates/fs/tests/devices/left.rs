@@ -111,7 +111,7 @@ impl Host {
             copies.push((0..=work.devices).map(|number| copy.join(format!("disk{number}"))).collect());
         }
         running.join().unwrap();
-        // Where the kernel itself has run out of space and given up, the writer has ended.
+        // If the kernel has run out of space and stopped writing, the writer has ended already.
         let _ = std::fs::write(format!("{at}/busy/stop"), b"");
         writer.join().unwrap();
         mount.finish();
@@ -248,7 +248,7 @@ fn work_of_the_kernel_is_finished() {
 
 /// `cargo xtask soak kernel-left`.
 #[test]
-#[ignore = "takes an hour"]
+#[ignore = "long: cargo xtask soak kernel-left"]
 fn work_of_the_kernel_is_finished_at_many_moments() {
     const TEST: &str = "work_of_the_kernel_at_many_moments";
     if requirement::kernel_btrfs(TEST) {

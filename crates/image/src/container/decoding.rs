@@ -27,7 +27,7 @@ pub enum Codec {
 /// A compressed piece, and the byte of it that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
-    /// Where it is in the file.
+    /// Its position in the file.
     pub at: u64,
     /// Bytes there, or more: the decoder stops when it has enough.
     pub len: u64,

@@ -30,7 +30,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where a part of the disk is.
+/// The source of the bytes of a part of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Nowhere: zeros.

@@ -25,7 +25,7 @@ const HAS_CHECKSUMS: u8 = 0x80;
 /// Entries that are read at once.
 const AT_ONCE: usize = 8192;
 
-/// Where each frame begins on the disk and in the file; the last pair is the end of both.
+/// The first byte of each frame, on the disk and in the file; the last pair is the end of both.
 #[derive(Debug)]
 struct Seekable {
     frames: Vec<(u64, u64)>,

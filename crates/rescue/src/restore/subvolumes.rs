@@ -26,11 +26,11 @@ impl Restorer<'_> {
                 self.give_up(path, "the references of the subvolume contradict this name");
                 return Ok(());
             }
-            return self.stub(path);
+            return self.empty_directory(path);
         }
         let Some(root) = self.roots.trees.get(&id) else {
             if self.roots.losses.is_none() && !self.roots.names.contains_key(&id) {
-                return self.stub(path);
+                return self.empty_directory(path);
             }
             self.give_up(path, "the root of this subvolume is lost");
             return Ok(());
@@ -50,7 +50,8 @@ impl Restorer<'_> {
         homes.is_none_or(|homes| homes.iter().any(|home| (home.parent, home.directory) == parent && home.name == name))
     }
 
-    fn stub(&mut self, path: &Path) -> io::Result<()> {
+    /// The empty directory that a mount shows for a subvolume that is not here.
+    fn empty_directory(&mut self, path: &Path) -> io::Result<()> {
         let attributes = Attributes { mode: DIRECTORY | 0o755, ..Attributes::default() };
         if !self.wanted.dry_run {
             let made = self.sink.directory(path, &attributes).and_then(|()| self.sink.leave(path, &attributes));

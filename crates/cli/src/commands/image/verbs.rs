@@ -70,7 +70,7 @@ impl<A: clap::Args + Act> Run for On<A> {
         let filesystem = self.place.open(access)?;
         let root = self.place.root(&filesystem)?;
         if A::WRITES {
-            // What fails in the middle has done nothing.
+            // A verb that fails in the middle changes nothing.
             filesystem.transaction(|_| self.verb.act(&root, out).map_err(Failed))?;
         } else {
             self.verb.act(&root, out)?;

@@ -13,7 +13,7 @@ const FIELDS: [&str; 11] =
 pub struct Line {
     /// Begins with a slash.
     pub path: Vec<u8>,
-    /// Whose it is, and so on.
+    /// Owner, mode, times and extended attributes.
     pub attributes: Attributes,
     /// The thing itself.
     pub kind: Kind,
