@@ -159,6 +159,9 @@ impl Files {
 
     /// Reads `parts`, which lie in `span`, to their places in `out`.
     fn read_parts(&self, parts: &Parts, span: &Range<u64>, out: &mut [u8]) -> Result<()> {
+        if parts.extents.is_empty() {
+            return Ok(());
+        }
         let verified = parts.verified;
         let adjoins = |a: &FileExtent, b: &FileExtent| {
             a.compression == 0 && b.compression == 0 && a.end() == b.start && disk_end(a) == disk_start(b)

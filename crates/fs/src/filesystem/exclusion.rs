@@ -20,11 +20,35 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// Filesystems that a thread is inside at the same time, at most: callbacks of one may ask another.
 const AT_ONCE: usize = 4;
 
+/// Where a thread is.
+struct Whereabouts {
+    /// The filesystems that it is inside, 0 for none.
+    inside: [Cell<usize>; AT_ONCE],
+    /// Its door, counted from 1; 0 until it takes one.
+    door: Cell<usize>,
+}
+
 thread_local! {
-    /// Of which filesystems this thread is inside, 0 for none.
-    static INSIDE: Cell<[usize; AT_ONCE]> = const { Cell::new([0; AT_ONCE]) };
-    /// The thread's door.
-    static DOOR: usize = THREADS.fetch_add(1, Ordering::Relaxed) % DOORS;
+    static THREAD: Whereabouts = const { Whereabouts { inside: [const { Cell::new(0) }; AT_ONCE], door: Cell::new(0) } };
+}
+
+impl Whereabouts {
+    fn is_inside(&self, filesystem: usize) -> bool {
+        self.inside.iter().any(|slot| slot.get() == filesystem)
+    }
+
+    fn door(&self) -> usize {
+        if self.door.get() == 0 {
+            self.door.set(THREADS.fetch_add(1, Ordering::Relaxed) % DOORS + 1);
+        }
+        self.door.get() - 1
+    }
+
+    fn enter(&self, filesystem: usize) -> Inside {
+        let slot = self.inside.iter().position(|slot| slot.get() == 0).expect("a thread is inside few filesystems");
+        self.inside[slot].set(filesystem);
+        Inside { slot }
+    }
 }
 
 /// See the [module](self).
@@ -38,25 +62,13 @@ struct Door(RwLock<(), { order::OPERATIONS }>);
 
 /// One thread is inside until this is dropped.
 struct Inside {
-    /// Its index in [`INSIDE`].
+    /// Its index in [`Whereabouts::inside`].
     slot: usize,
-}
-
-impl Inside {
-    fn enter(filesystem: usize) -> Inside {
-        let mut inside = INSIDE.get();
-        let slot = inside.iter().position(|filesystem| *filesystem == 0).expect("a thread is inside few filesystems");
-        inside[slot] = filesystem;
-        INSIDE.set(inside);
-        Inside { slot }
-    }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let mut inside = INSIDE.get();
-        inside[self.slot] = 0;
-        INSIDE.set(inside);
+        THREAD.with(|thread| thread.inside[self.slot].set(0));
     }
 }
 
@@ -87,21 +99,24 @@ impl Exclusion {
 
     /// Whether this thread is inside.
     pub(super) fn is_inside(&self) -> bool {
-        INSIDE.get().contains(&self.address())
+        THREAD.with(|thread| thread.is_inside(self.address()))
     }
 
     /// Begins an operation; waits while somebody is alone inside, unless that is this thread.
+    #[inline]
     pub(super) fn begin<'a>(&'a self, core: &'a Core) -> Operation<'a> {
-        let enter = || {
-            let door = self.doors[DOOR.with(|door| *door)].0.read();
-            (Inside::enter(self.address()), door)
-        };
-        Operation { _alarm: core.alarm(), _inside: (!self.is_inside()).then(enter) }
+        let inside = THREAD.with(|thread| {
+            (!thread.is_inside(self.address())).then(|| {
+                let door = self.doors[thread.door()].0.read();
+                (thread.enter(self.address()), door)
+            })
+        });
+        Operation { _alarm: core.alarm(), _inside: inside }
     }
 
     /// Waits until nobody is inside, and lets nobody else in.
     pub(super) fn alone(&self) -> Alone<'_> {
         let doors = self.doors.iter().map(|door| door.0.write()).collect();
-        Alone { _inside: Inside::enter(self.address()), _doors: doors }
+        Alone { _inside: THREAD.with(|thread| thread.enter(self.address())), _doors: doors }
     }
 }

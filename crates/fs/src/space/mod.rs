@@ -127,6 +127,10 @@ pub struct ClassTotals {
     pub free: u64,
     /// Bytes reserved.
     pub reserved: u64,
+    /// Whether it has groups with parity.
+    pub has_rows: bool,
+    /// Whether it holds data and trees.
+    pub is_mixed: bool,
 }
 
 /// Totals over the groups of a class.
@@ -686,7 +690,7 @@ impl Space {
         let class = state.resolve(class);
         let Sum { length, used, .. } = state.sums[class as usize];
         let (free, reserved) = (state.free[class as usize], state.reserved[class as usize]);
-        ClassTotals { length, used, free, reserved }
+        ClassTotals { length, used, free, reserved, has_rows: state.has_rows(class), is_mixed: state.mixed }
     }
 
     /// Bytes free and not reserved in the class that serves `class`.

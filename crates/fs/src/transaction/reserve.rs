@@ -9,7 +9,7 @@
 use super::Core;
 use crate::error::{Errno, Error, Result};
 use crate::options::Canary;
-use crate::space::{Class, Found, Sharing, Stream};
+use crate::space::{Class, ClassTotals, Found, Sharing, Stream};
 use butterfs_ondisk::Logical;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,6 +62,11 @@ impl Drop for MetadataReservation {
 impl Core {
     /// Bytes of tree blocks that committing now might allocate.
     pub(crate) fn commit_cost(&self) -> u64 {
+        self.commit_cost_beside(&self.space.totals(Class::Metadata))
+    }
+
+    /// The same, where the totals of the trees' class are known already.
+    fn commit_cost_beside(&self, totals: &ClassTotals) -> u64 {
         let nodesize = u64::from(self.nodesize());
         let running = self.gate.running();
         let (heads, weight) = (running.refs.len() as u64, running.refs.weight() as u64);
@@ -73,23 +78,28 @@ impl Core {
         // extent tree; a leaf is copied once. New items of up to 100 bytes, or 53, fill new leaves, half full. The
         // tail is the paths of the small trees.
         let new_leaves = (heads * 256 + weight.saturating_sub(heads) * 128) / nodesize;
-        let nodes = (heads + weight).min(present) + new_leaves + self.inode_leaves() + 64;
+        let nodes = (heads + weight).min(present) + new_leaves + self.inode_leaves(totals) + 64;
         nodes * nodesize
     }
 
     /// Leaves that writing the dirty inodes may copy or add. Many inodes share a leaf; where a snapshot shares it too,
-    /// its references take as much again.
-    fn inode_leaves(&self) -> u64 {
+    /// its references take as much again. There are no more leaves than what is in use holds; where that includes data,
+    /// the open trees are counted.
+    fn inode_leaves(&self, totals: &ClassTotals) -> u64 {
         let dirty = self.dirty_inodes.len() as u64;
         if dirty <= MANY_INODES {
             return dirty;
         }
-        let bytes = self.trees.bytes_used(self.nodesize());
+        let bytes = if totals.is_mixed { self.trees.bytes_used(self.nodesize()) } else { totals.used };
         dirty.min(2 * bytes / u64::from(self.nodesize()) + dirty / 8)
     }
 
     /// Bytes that only the commit, and operations that free space, may use.
     pub(crate) fn global_reserve(&self) -> u64 {
+        self.global_reserve_beside(&self.space.totals(Class::Metadata))
+    }
+
+    fn global_reserve_beside(&self, totals: &ClassTotals) -> u64 {
         let nodesize = u64::from(self.nodesize());
         let globals = self.globals();
         let books = [
@@ -107,7 +117,7 @@ impl Core {
         // As the kernel's, to which `statfs` owes it.
         let least = 16 * nodesize * (trees + if globals.free_space.is_some() { 18 } else { 12 });
         // Leaves that deletion has left half empty are no reason to refuse new names for ever.
-        let most = (self.space.totals(Class::Metadata).length / 4).max(least);
+        let most = (totals.length / 4).max(least);
         bytes.max(least).min(most).min(512 << 20)
     }
 
@@ -157,12 +167,10 @@ impl Core {
 
     /// Half of the global reserve is the commit's alone: what an operation does adds to the commit's cost.
     fn reserve_metadata(&self, bytes: u64, frees: bool) -> bool {
-        let reserve = self.global_reserve();
-        let floor = self.commit_cost() + if frees { reserve / 2 } else { reserve };
-        if self.space.has_rows(Class::Metadata)
-            && self.space.fresh(Class::Metadata) < bytes + floor
-            && self.may_spread(Class::Metadata)
-        {
+        let totals = self.space.totals(Class::Metadata);
+        let reserve = self.global_reserve_beside(&totals);
+        let floor = self.commit_cost_beside(&totals) + if frees { reserve / 2 } else { reserve };
+        if totals.has_rows && self.space.fresh(Class::Metadata) < bytes + floor && self.may_spread(Class::Metadata) {
             // Without one, blocks share parity with what is in use.
             let _ = self.allocate_chunk(Class::Metadata);
         }

@@ -82,6 +82,9 @@ pub struct Tree {
     recorded: Mutex<(NodePtr, bool), { order::RECORDED_ROOT }>,
     /// Whether the commit knows that there may be something to record.
     noted: AtomicBool,
+    /// The size that the root item states, here because each reservation asks for it.
+    recorded_bytes: AtomicU64,
+    /// Blocks added since then.
     nodes_added: AtomicI64,
     last_snapshot: AtomicU64,
     /// In this generation every block is copied again, even one of this generation: a snapshot shares it.
@@ -124,6 +127,7 @@ impl Tree {
             root: RwLock::new(ptr).with_rank(rank_of(id)),
             recorded: Mutex::new((ptr, false)),
             last_snapshot: AtomicU64::new(item.last_snapshot.get()),
+            recorded_bytes: AtomicU64::new(item.bytes_used.get()),
             item: Mutex::new(item),
             noted: AtomicBool::new(false),
             nodes_added: AtomicI64::new(0),
@@ -173,8 +177,14 @@ impl Tree {
         self.note(handle);
         let mut item = self.item.lock();
         change(&mut item);
-        self.last_snapshot.store(item.last_snapshot.get(), Ordering::Relaxed);
+        self.follow(&item);
         self.recorded.lock().1 = true;
+    }
+
+    /// Takes over the fields that are read without the lock of the root item.
+    fn follow(&self, item: &RootItem) {
+        self.last_snapshot.store(item.last_snapshot.get(), Ordering::Relaxed);
+        self.recorded_bytes.store(item.bytes_used.get(), Ordering::Relaxed);
     }
 
     /// Becomes what `stored` is again: nothing of the running transaction is left of it. No handle is open.
@@ -185,7 +195,7 @@ impl Tree {
         *self.recorded.lock() = (root, false);
         self.noted.store(false, Ordering::Relaxed);
         self.nodes_added.store(0, Ordering::Relaxed);
-        self.last_snapshot.store(item.last_snapshot.get(), Ordering::Relaxed);
+        self.follow(&item);
         self.forced_cow.store(0, Ordering::Relaxed);
         self.watch.end();
     }
@@ -240,6 +250,7 @@ impl Tree {
         *recorded = (root, false);
         let added = self.nodes_added.swap(0, Ordering::Relaxed) * i64::from(nodesize);
         item.bytes_used = item.bytes_used.get().saturating_add_signed(added).into();
+        self.follow(&item);
         item.bytenr = root.at.0.into();
         item.level = root.level.0;
         item.generation = root.generation.0.into();
@@ -271,10 +282,10 @@ impl Tree {
         (root.at.0 != 0 && root.generation < running).then_some(root)
     }
 
-    /// Approximate bytes of the tree's blocks.
+    /// Approximate bytes of the tree's blocks, without any lock.
     pub(crate) fn bytes_used(&self, nodesize: u32) -> u64 {
         let added = self.nodes_added.load(Ordering::Relaxed) * i64::from(nodesize);
-        self.item.lock().bytes_used.get().saturating_add_signed(added)
+        self.recorded_bytes.load(Ordering::Relaxed).saturating_add_signed(added)
     }
 
     /// Looks at the tree from its root; it does not change meanwhile. Nothing is read from a device in there.
