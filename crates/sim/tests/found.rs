@@ -363,6 +363,31 @@ fn a_label_outlives_a_commit_without_a_superblock() {
     assert_eq!(&filesystem.superblock().label[..6], b"label\0");
 }
 
+/// The first look into a subvolume deletes what a crash left in it without a name. After an error in a commit nothing is
+/// deleted any more, and the subvolume could not be entered.
+#[test]
+fn a_subvolume_with_orphans_is_read_after_writing_has_stopped() {
+    let disk = made();
+    let filesystem = open(&disk);
+    let top = InodeId::root_of(filesystem.create_subvolume(&ROOT, filesystem.root(), b"volume").expect("room"));
+    let file = filesystem.create(&ROOT, top, b"open", 0o644).expect("room").id;
+    filesystem.create(&ROOT, top, b"stays", 0o644).expect("room");
+    filesystem.write(file, 0, &[7; 8192], false).expect("room");
+    filesystem.unlink(top, b"open").expect("it is there");
+    filesystem.sync().expect("a good disk");
+
+    let device = Arc::new(FaultyDevice::new(Arc::new(disk.snapshot())));
+    let given: Vec<Arc<dyn BlockDevice>> = vec![device.clone()];
+    let crashed = Filesystem::open(given, Plan::of(1).options(), environment(3)).expect("a good disk");
+    device.add_rule(FaultRule::always(Operation::Write, Fault::Fail));
+    crashed.create(&ROOT, crashed.root(), b"new", 0o644).expect("room");
+    crashed.sync().expect_err("the device fails");
+    crashed.create(&ROOT, crashed.root(), b"newer", 0o644).expect_err("nothing is written any more");
+    let volume = crashed.lookup(crashed.root(), b"volume").expect("reading goes on").id;
+    crashed.lookup(volume, b"stays").expect("reading goes on");
+    crashed.lookup(volume, b"open").expect_err("it has no name");
+}
+
 /// The errors after a power cut that has kept one new superblock, of a commit in which the flush of a device has
 /// failed.
 fn shown_after_a_failed_flush(failing: usize, leader: usize, canary: Option<Canary>) -> Result<(), String> {

@@ -93,15 +93,23 @@ impl Namespace {
     }
 
     /// Deletes what earlier mounts, or the source of a snapshot, left without a name in a subvolume, once. A read-only
-    /// one too, unless it is being sent: then a later call does it. No lock and no handle is held.
+    /// one too, unless it is being sent: then a later call does it, and so where there is no room for it now. Reading
+    /// goes on where nothing is written any more. No lock and no handle is held.
     pub fn enter_subvolume(&self, tree: TreeId) -> Result<()> {
         if self.core().is_read_only() || self.cleaned.lock().contains(&tree) {
             return Ok(());
         }
-        if crate::inode::orphan::clean_up(&self.inodes, &self.core().tree(tree)?)? {
-            self.cleaned.lock().insert(tree);
+        match crate::inode::orphan::clean_up(&self.inodes, &self.core().tree(tree)?) {
+            Ok(done) => {
+                if done {
+                    self.cleaned.lock().insert(tree);
+                }
+                Ok(())
+            }
+            Err(Error::Aborted(_)) => Ok(()),
+            Err(error) if error.is(Errno::ENOSPC) => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 }
 
