@@ -139,11 +139,12 @@ impl<'a> SendRequest<'a> {
         self
     }
 
-    /// Writes the stream. `out` gets large pieces and needs no buffer of its own; it is written from another thread.
-    pub fn write_to(mut self, out: &mut (impl Write + Send)) -> Result<SendProgress, SendError> {
+    /// Writes the stream to a file, a pipe, or by reference to something that is used afterwards. `out` gets large
+    /// pieces and needs no buffer of its own; it is written from another thread.
+    pub fn write_to(mut self, mut out: impl Write + Send) -> Result<SendProgress, SendError> {
         let mut told = |progress: &generate::Progress| (self.watch)(&SendProgress::of(progress)).is_continue();
         let engine = &self.filesystem.shared.engine;
-        match generate::run(engine, &self.job, out, &mut told, &mut |_| {}) {
+        match generate::run(engine, &self.job, &mut out, &mut told, &mut |_| {}) {
             Ok(progress) => Ok(SendProgress::of(&progress)),
             Err(error) => Err(SendError::of(error)),
         }

@@ -68,7 +68,7 @@ fn streams(scratch: &Scratch) -> (Filesystem, Vec<PathBuf>) {
             Some(parent) => request.parent(*parent),
             None => request,
         };
-        request.write_to(&mut std::fs::File::create(&path).unwrap()).unwrap();
+        request.write_to(std::fs::File::create(&path).unwrap()).unwrap();
         snapshots.push(id);
         streams.push(path);
     }
