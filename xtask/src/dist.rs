@@ -45,7 +45,7 @@ pub fn run(words: &[&str]) -> Result<bool, String> {
     Ok(summary::print(&results, std::env::var("CI").is_ok_and(|value| value == "true")))
 }
 
-/// All but the static archives, which take minutes and need the compiler's sources.
+/// All but the static archives, which take minutes.
 pub fn packages() -> Result<Vec<StepResult>, String> {
     make(&[&PACKAGES[..], &[CHECKSUMS]].concat())
 }

@@ -1,12 +1,13 @@
 //! Static programs for machines of any distribution: one archive for each target.
 //!
-//! The compiler's own musl standard library cannot be had everywhere, so it is built from the compiler's sources (`-Z
-//! build-std`), which Debian packages for each version, and linked by zig's C compiler, which brings a musl for each
-//! processor. Both are fetched into the build output.
+//! rustup installs the standard library for musl. Where it cannot, the library is built from the compiler's sources
+//! (`-Z build-std`), which Debian packages for each version. zig's C compiler, which brings a musl for each processor,
+//! builds the C libraries and links; it is fetched into the build output. Each program makes an image and checks it,
+//! those for other processors under qemu's user mode.
 
 use super::{Dist, Failure, create};
 use crate::tools::{self, Apt};
-use crate::workspace;
+use crate::{process, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,14 +17,51 @@ const SUITES: [&str; 4] = ["trixie-backports", "sid", "forky", "trixie"];
 /// Python packages with programs in them.
 const ZIG: [&str; 2] = ["ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
 
+/// The standard library for the targets.
+enum Library {
+    /// The compiler has it.
+    Installed,
+    /// It is built from these sources.
+    Sources(PathBuf),
+}
+
 /// Builds one archive for each target.
 pub fn build(dist: &Dist) -> Result<(), Failure> {
-    let library = standard_library(dist).map_err(Failure::Unavailable)?;
+    let library = match dist.run("rustup", Command::new("rustup").args(["target", "add"]).args(TARGETS)) {
+        Ok(_) => Library::Installed,
+        Err(_) => Library::Sources(standard_library(dist).map_err(Failure::Unavailable)?),
+    };
     let zig = zig(dist).map_err(Failure::Unavailable)?;
     for target in TARGETS {
         let program = compile(dist, target, &library, &zig)?;
+        try_out(dist, target, &program)?;
         archive(dist, target, &program)?;
     }
+    Ok(())
+}
+
+/// The program makes an image of a folder and checks it.
+fn try_out(dist: &Dist, target: &str, program: &Path) -> Result<(), Failure> {
+    let processor = target.split('-').next().unwrap_or_default();
+    let runner = format!("qemu-{processor}-static");
+    if processor != std::env::consts::ARCH && !process::exists(&runner) {
+        return Err(Failure::Unavailable(format!(
+            "{target}: built, not tried: {runner} is missing (apt-get install qemu-user-static)"
+        )));
+    }
+    let image = dist.folder.join(format!("tried-{target}.img"));
+    let command = || match processor == std::env::consts::ARCH {
+        true => Command::new(program),
+        false => {
+            let mut command = Command::new(&runner);
+            command.arg(program);
+            command
+        }
+    };
+    let sources = workspace::root().join("xtask/src");
+    dist.run("try-image", command().args(["image", "build", "--from"]).arg(&sources).arg(&image))?;
+    dist.run("try-check", command().args(["check", "--check-data-csum"]).arg(&image))?;
+    std::fs::remove_file(&image).map_err(|error| format!("cannot remove {}: {error}", image.display()))?;
     Ok(())
 }
 
@@ -79,20 +117,20 @@ fn zig(dist: &Dist) -> Result<PathBuf, String> {
     Ok(bin)
 }
 
-fn compile(dist: &Dist, target: &str, library: &Path, zig: &Path) -> Result<PathBuf, String> {
+fn compile(dist: &Dist, target: &str, library: &Library, zig: &Path) -> Result<PathBuf, String> {
     let path = format!("{}:{}", zig.display(), std::env::var("PATH").unwrap_or_default());
-    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", target.to_uppercase().replace('-', "_"));
     let folder = workspace::target().join("musl");
     let mut build = Command::new(zig.join("cargo-zigbuild"));
-    build.args(["build", "--release", "-p", "butterfs-cli", "-Z", "build-std=std,panic_unwind", "--target", target]);
-    build.env("PATH", path).env("RUSTC_BOOTSTRAP", "1").env("__CARGO_TESTS_ONLY_SRC_ROOT", library);
-    // zig brings the start files and the C library; the compiler's own would come with the target that is not
-    // installed.
-    build
-        .env(flags, "-C link-self-contained=no")
-        .env("CARGO_TARGET_DIR", &folder)
-        .env("CARGO_PROFILE_RELEASE_STRIP", "true");
+    build.args(["build", "--release", "-p", "butterfs-cli", "--target", target]).env("PATH", path);
+    build.env("CARGO_TARGET_DIR", &folder).env("CARGO_PROFILE_RELEASE_STRIP", "true");
     build.env_remove("COMPILER_PATH").current_dir(workspace::root());
+    if let Library::Sources(sources) = library {
+        // zig brings the start files and the C library; the compiler's own would come with the target that is not
+        // installed.
+        let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", target.to_uppercase().replace('-', "_"));
+        build.args(["-Z", "build-std=std,panic_unwind"]).env(flags, "-C link-self-contained=no");
+        build.env("RUSTC_BOOTSTRAP", "1").env("__CARGO_TESTS_ONLY_SRC_ROOT", sources);
+    }
     dist.run(&format!("build-{target}"), &mut build)?;
     Ok(folder.join(target).join("release/butterfs"))
 }
