@@ -57,8 +57,15 @@ impl Links {
         Some(path)
     }
 
-    /// Notes the first of `count` names; `way` are the names that lead to the folder that it is in.
-    pub fn note<'w>(&mut self, inode: Identity, count: u64, name: &[u8], way: impl ExactSizeIterator<Item = &'w [u8]>) {
+    /// Notes the first of `count` names, a number whose size depends on the processor; `way` are the names that lead to
+    /// the folder that it is in.
+    pub fn note<'w>(
+        &mut self,
+        inode: Identity,
+        count: impl Into<u64>,
+        name: &[u8],
+        way: impl ExactSizeIterator<Item = &'w [u8]>,
+    ) {
         let known = self.here.iter().rposition(Option::is_some).unwrap_or(0);
         let mut number = self.here[known].unwrap_or(0);
         for (depth, folder) in way.enumerate().skip(known) {
@@ -66,7 +73,7 @@ impl Links {
             number = self.folders.len() as u32 - 1;
             self.here[depth + 1] = Some(number);
         }
-        let left = count.saturating_sub(1);
+        let left = count.into().saturating_sub(1);
         self.firsts.insert(inode, First { folder: number, name: name.into(), left });
     }
 }
@@ -79,17 +86,17 @@ mod tests {
     fn first_names_are_found_again() {
         let mut links = Links::new();
         let way = |names: &'static [&'static [u8]]| names.iter().copied();
-        links.note((1, 1), 3, b"top", way(&[]));
+        links.note((1, 1), 3u64, b"top", way(&[]));
         links.down();
         links.down();
-        links.note((1, 2), 2, b"deep", way(&[b"a", b"b"]));
+        links.note((1, 2), 2u64, b"deep", way(&[b"a", b"b"]));
         assert_eq!(links.path((1, 2)), Some(b"a/b/deep".to_vec()));
         assert_eq!(links.path((1, 2)), None, "all its names were seen");
         links.up();
-        links.note((1, 3), 2, b"middle", way(&[b"a"]));
+        links.note((1, 3), 2u64, b"middle", way(&[b"a"]));
         links.up();
         links.down();
-        links.note((1, 4), 2, b"other", way(&[b"c"]));
+        links.note((1, 4), 2u64, b"other", way(&[b"c"]));
         assert_eq!(links.path((1, 3)), Some(b"a/middle".to_vec()));
         assert_eq!(links.path((1, 4)), Some(b"c/other".to_vec()));
         assert_eq!((links.path((1, 1)), links.path((1, 1))), (Some(b"top".to_vec()), Some(b"top".to_vec())));
