@@ -1,9 +1,7 @@
 //! The licences and the sources of all dependencies, checked: each is permissive, and comes from crates.io.
 //!
-//! It reads the text of `cargo metadata`. cargo-deny checks the same, and advisories; but it has 210 dependencies of
-//! its own, which a new machine would compile before the first test, and the advisories are a git repository that CI
-//! cannot reach. cargo-semver-checks needs a published version to compare with, and none exists yet;
-//! [`api`](crate::api) keeps a list of the public interface instead.
+//! It reads the text of `cargo metadata`. cargo-deny checks the same; but it has 210 dependencies of its own, which a
+//! new machine would compile before the first test, so it is a part of [`release`](crate::release).
 
 use crate::workspace;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test`, `dist`, `api`, `layering`, `bench`, `sim`, `soak`.
+//! The project's own commands: `cargo xtask test`, `dist`, `release`, `api`, `layering`, `bench`, `sim`, `soak`.
 //!
 //! Invariants: (1) a step that fails makes the exit code non-zero; (2) what was not run is printed with its reason, and
 //! counts as a failure where the environment says `CI=true`; (3) no step runs without a time limit.
@@ -12,6 +12,7 @@ mod licences;
 mod minimum_rust;
 mod process;
 mod prose;
+mod release;
 mod sim;
 mod soak;
 mod suites;
@@ -27,6 +28,7 @@ usage: cargo xtask <command>
 
   test [--only TEXT] [--no-install]   everything that must hold; what it needs is installed first
   dist [--packages | --archives]      the packages, archives, checksums and the list of contents, below target/dist
+  release [REVISION]                  cargo-deny, and cargo-semver-checks against the last release
   documents                           width and wording of documents and sources, and links
   api [--write]                       the public interface of the library against crates/butterfs/api.txt
   layering                            the edges between crates and between the modules of `fs`
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Some((&"documents", [])) => prose::run(),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"dist", rest)) => dist::run(rest),
+        Some((&"release", rest)) => release::run(rest),
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"soak", rest)) => soak::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
