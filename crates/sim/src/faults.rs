@@ -205,12 +205,22 @@ impl Struck {
     }
 }
 
+/// The devices beside the one that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// There are none.
+    None,
+    /// All have what the last commit wrote.
+    Whole,
+    /// A crash between superblocks left one of them behind: a device that fails beside it is one too many.
+    Behind,
+}
+
 /// A device that goes wrong as the model says.
 #[derive(Debug)]
 pub struct FaultyLife {
     device: FaultyDevice,
-    /// There are no other devices.
-    alone: bool,
+    others: Others,
     /// There may be blocks of a commit that a crash has cut off.
     after_crash: bool,
     faults: Faults,
@@ -228,7 +238,13 @@ struct FaultyLifeState {
 
 impl FaultyLife {
     /// Faults over the device that they strike, where the chunks are `chunks`.
-    pub fn new(inner: Arc<dyn BlockDevice>, faults: Faults, chunks: &ChunkMap, plan: &Plan, life: u64) -> FaultyLife {
+    pub fn new(
+        inner: Arc<dyn BlockDevice>,
+        faults: Faults,
+        (chunks, others): (&ChunkMap, Others),
+        plan: &Plan,
+        life: u64,
+    ) -> FaultyLife {
         let device = DeviceId(faults.device as u64 + 1);
         let state = FaultyLifeState {
             rng: Rng::new(plan.seed.rotate_left(23) ^ life ^ 0xfa17),
@@ -237,8 +253,8 @@ impl FaultyLife {
             damaged: Damaged { device, ..Damaged::default() },
         };
         let zones = chunks.iter().filter_map(|chunk| zone(chunk, device, plan.seed)).collect();
-        let (device, alone) = (FaultyDevice::new(inner), plan.devices == 1);
-        FaultyLife { device, alone, after_crash: life > 0, faults, zones, state: Mutex::new(state) }
+        let device = FaultyDevice::new(inner);
+        FaultyLife { device, others, after_crash: life > 0, faults, zones, state: Mutex::new(state) }
     }
 
     /// The number of faults that struck so far.
@@ -271,12 +287,13 @@ impl FaultyLife {
             fails.is_some_and(|failing| number == failing.after || failing.for_ever && number > failing.after);
         if strikes {
             // Of mirrors on several devices, and superblocks of several, one may fail.
-            match self.zone(range) == Some(Kind::Mirror) || !self.alone && touches_superblock(range) {
+            let has_mirrors = self.zone(range) == Some(Kind::Mirror) || touches_superblock(range);
+            match has_mirrors && self.others == Others::Whole {
                 true => state.struck.mirrors += 1,
                 false => state.struck.told += 1,
             }
             state.damaged.add_bytes(range.start, range.end - range.start);
-            if !self.alone {
+            if self.others != Others::None {
                 let device = state.damaged.device;
                 state.damaged.stale.insert(device);
             }

@@ -1,7 +1,7 @@
 //! One life of a filesystem: opened, worked in, and ended by a power cut; every write and flush is recorded.
 
 use crate::choice::Choose;
-use crate::faults::{Damaged, FaultyLife, Struck};
+use crate::faults::{Damaged, FaultyLife, Others, Struck};
 use crate::left::lagging;
 use crate::maintenance::{self, Maintenance};
 use crate::meanwhile::{during_commits, hide_planted_panics, is_planted, panicking};
@@ -120,7 +120,7 @@ impl Life {
         let given = &attendance.given;
         // A crash between superblocks left some devices without the last one: until a resync has compared them nothing
         // tells them from devices that were away, or that others went on with meanwhile.
-        let lagging = if plan.members { lagging(plan, &base, given) } else { Devices::new() };
+        let lagging = if plan.devices > 1 { lagging(plan, &base, given) } else { Devices::new() };
         let watch = Watch::new(plan, &recorder, given, &behind.union(&lagging).copied().collect());
         if plan.members {
             let chunks = state::chunks(plan, &base, given).unwrap_or_default();
@@ -131,8 +131,15 @@ impl Life {
         }
         let faults = plan.faults.filter(|_| given.away.is_empty()).map(|faults| {
             let chunks = state::chunks(plan, &base, given).unwrap_or_default();
+            // Beside a device that the crash left behind no failure is survived.
+            let lags = lagging.iter().any(|device| *device != faults.device);
+            let others = match plan.devices {
+                1 => Others::None,
+                _ if lags => Others::Behind,
+                _ => Others::Whole,
+            };
             let device = &mut devices[faults.device];
-            let faulty = Arc::new(FaultyLife::new(Arc::clone(device), faults, &chunks, plan, life as u64));
+            let faulty = Arc::new(FaultyLife::new(Arc::clone(device), faults, (&chunks, others), plan, life as u64));
             *device = Arc::clone(&faulty) as Arc<dyn BlockDevice>;
             faulty
         });
