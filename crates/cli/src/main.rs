@@ -13,6 +13,7 @@
 mod args;
 mod commands;
 mod error;
+mod moments;
 mod names;
 mod open_filesystem;
 mod output;

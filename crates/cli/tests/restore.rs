@@ -46,6 +46,54 @@ fn below(folder: &Path) -> Vec<(String, Option<Vec<u8>>)> {
     found
 }
 
+/// The kernel's commits carry the time of the last change of each subvolume.
+#[test]
+fn a_time_leads_to_the_state_that_users_saw_then() {
+    const TEST: &str = "restore_at_a_time";
+    if !requirement::kernel_btrfs(TEST) {
+        return;
+    }
+    let scratch = Scratch::new(TEST);
+    let image = scratch.sparse_file("image", 200 << 20);
+    mkfs(&image, &[]);
+    let mount = KernelMount::new(&image, "noatime");
+    let wait = || std::thread::sleep(std::time::Duration::from_millis(1100));
+    fs::write(mount.path().join("first"), "1").unwrap();
+    run_ok(20, "sync", &["-f", text(mount.path())]);
+    wait();
+    let then = run_ok(20, "date", &["+%Y-%m-%d %H:%M:%S"]);
+    let then_in_utc = run_ok(20, "date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]);
+    wait();
+    fs::write(mount.path().join("second"), "2").unwrap();
+    run_ok(20, "sync", &["-f", text(mount.path())]);
+    mount.finish();
+    let before = fs::read(&image).unwrap();
+
+    for (time, names) in [(then.trim(), "first"), (then_in_utc.trim(), "first"), ("2100-01-01", "first second")] {
+        let folder = scratch.folder(&format!("restored at {time}"));
+        butterfs_ok(&["restore", "--time", time, text(&image), text(&folder)]);
+        let restored: Vec<String> = below(&folder).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(restored.join(" "), names, "{time}");
+    }
+    let said = butterfs(&["restore", "--time", "1980-01-01", text(&image), text(&scratch.folder("none"))]);
+    assert!(said.stderr.contains("of that time or before is left"), "{said:?}");
+    let said = butterfs(&["restore", "--time", "yesterday", text(&image), text(&scratch.folder("none"))]);
+    assert!(said.code == Some(2) && said.stderr.contains("2026-11-27 10:00"), "{said:?}");
+
+    if requirement::fuse(TEST) {
+        let at = scratch.folder("mounted");
+        for (time, names) in [(then.trim(), "first"), ("2100-01-01", "first second")] {
+            butterfs_ok(&["mount", "-o", &format!("ro,at={time}"), text(&image), text(&at)]);
+            let shown: Vec<String> = below(&at).into_iter().map(|(name, _)| name).collect();
+            butterfs_ok(&["umount", text(&at)]);
+            assert_eq!(shown.join(" "), names, "{time}");
+        }
+        let said = butterfs(&["mount", "-o", "ro,at=1980-01-01", text(&image), text(&at)]);
+        assert!(said.stderr.contains("remembers no commit of that time"), "{said:?}");
+    }
+    assert!(fs::read(&image).unwrap() == before, "nothing is written");
+}
+
 #[test]
 fn options_restore_what_those_of_btrfs_restore_do() {
     const TEST: &str = "options_of_restore";

@@ -92,6 +92,20 @@ const MOST_HOMES: usize = 8;
 /// Root trees that are looked at for a tree whose own root is lost.
 const MOST_OLDER: usize = 64;
 
+/// The time of the last change of any subvolume in the state that a root tree belongs to, in seconds since 1970; `None`
+/// where it names no subvolume.
+pub fn last_change(wreck: &Wreck, root: Root) -> Option<i64> {
+    let mut last = None;
+    Tree::new(wreck, root).scan(Key::MIN, Key::MAX, &mut |key, item, _| {
+        let is_subvolume = key.kind == KeyType::ROOT_ITEM && TreeId(key.objectid).is_subvolume();
+        if let Some(item) = is_subvolume.then(|| RootItem::parse(item)).flatten() {
+            last = last.max(Some(item.ctime.sec.get()));
+        }
+        ControlFlow::Continue(())
+    });
+    last
+}
+
 /// The root trees that are known, the current one first, then the newest.
 pub fn root_trees(wreck: &Wreck) -> Vec<(Root, Source)> {
     let sb = wreck.superblock();

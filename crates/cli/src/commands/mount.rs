@@ -19,6 +19,7 @@ pub use helper::Helper;
 use super::Run;
 use crate::args;
 use crate::error::{CliError, os_message};
+use crate::moments;
 use crate::names::PROXY;
 use crate::output::{self, Format};
 use crate::report;
@@ -76,7 +77,8 @@ impl Run for Args {
         self.run_as(Format::Text, out)
     }
 
-    fn run_as(self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+    fn run_as(mut self, format: Format, out: &mut dyn Write) -> Result<(), CliError> {
+        self.options.iter_mut().for_each(|list| *list = moments::options_in_utc(list));
         match (self.show, self.paths.len()) {
             (true, 1) => return show::show(&self.paths[0], format, out),
             (true, _) => return Err(CliError::usage("--show takes a mount point and nothing else".to_owned())),

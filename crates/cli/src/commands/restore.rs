@@ -10,11 +10,12 @@ pub use opening::{Source, ddrescue};
 use super::Run;
 use super::inspect_internal::number;
 use crate::error::{CliError, FAILED};
+use crate::moments;
 use crate::output::{Format, json};
 use crate::report;
 use butterfs_ondisk::TreeId;
 use butterfs_rescue::restore::{Event, Restorer, Selection, Summary, Wanted};
-use butterfs_rescue::roots::{Roots, Source as RootSource, root_trees};
+use butterfs_rescue::roots::{Roots, Source as RootSource, last_change, root_trees};
 use butterfs_rescue::sink::{Directory, Image, Shared, Sink, Tar};
 use butterfs_rescue::tree::{Root, Tree};
 use butterfs_rescue::undelete::{self, Deleted};
@@ -89,6 +90,10 @@ pub struct Args {
     /// Restore the state of this generation, or the newest before it that is left
     #[arg(long, value_name = "GENERATION")]
     generation: Option<u64>,
+    /// Restore the state of this time, such as '2026-11-27 10:00', or the newest before it that is left
+    #[arg(long, value_name = "TIME", value_parser = moments::seconds, allow_negative_numbers = true,
+          conflicts_with = "generation")]
+    time: Option<i64>,
     /// Believe this copy of the superblock: 0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB
     #[arg(short = 'u', long = "super", value_name = "MIRROR", value_parser = number)]
     super_copy: Option<u64>,
@@ -170,12 +175,21 @@ impl Args {
             let root = Root { tree: TreeId::ROOT, at, level: None, generation: None };
             return Ok(Some((root, RootSource::Asked)));
         }
-        let Some(generation) = self.generation else { return Ok(None) };
+        let (is_old_enough, what): (Box<dyn Fn(&Root) -> bool>, _) = match (self.generation, self.time) {
+            (Some(wanted), _) => {
+                let is_older = move |root: &Root| root.generation.is_some_and(|own| own <= wanted);
+                (Box::new(is_older), format!("generation {wanted}"))
+            }
+            (_, Some(wanted)) => {
+                let is_older = move |root: &Root| last_change(wreck, *root).is_some_and(|own| own <= wanted);
+                (Box::new(is_older), "that time".to_owned())
+            }
+            _ => return Ok(None),
+        };
         let known = root_trees(wreck);
-        let older = known.iter().filter(|(root, _)| root.generation.is_some_and(|own| own <= generation));
-        let newest =
-            older.filter(|(root, _)| Tree::new(wreck, *root).has_root()).max_by_key(|(root, _)| root.generation);
-        let none = || CliError::failed(format!("no root tree of generation {generation} or before is left"));
+        let readable = known.iter().filter(|(root, _)| Tree::new(wreck, *root).has_root());
+        let newest = readable.filter(|(root, _)| is_old_enough(root)).max_by_key(|(root, _)| root.generation);
+        let none = || CliError::failed(format!("no root tree of {what} or before is left"));
         newest.copied().map(Some).ok_or_else(none)
     }
 
@@ -196,7 +210,7 @@ impl Args {
         if !Tree::new(wreck, root).has_root() {
             return Err(CliError::failed(format!("there is no root tree at {}", root.at)));
         }
-        if let Some(generation) = root.generation.filter(|_| self.generation.is_some()) {
+        if let Some(generation) = root.generation.filter(|_| self.generation.is_some() || self.time.is_some()) {
             report::warn(&format!("restoring generation {generation}"));
         }
         // The state that is asked for is no older one than is wanted.

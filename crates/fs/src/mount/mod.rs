@@ -98,6 +98,7 @@ fn open_knowing(
     // No block is newer than the superblock on disk, whatever is shown.
     let shown = match options.rescue.commit {
         Commit::Root(at) => rescue::asked_root(at, &newest, &given, &options, &env)?,
+        Commit::Moment(moment) => rescue::as_of_moment(moment, &newest, &given, &options, &env)?.into(),
         commit => rescue::as_of(&newest, commit)?.into(),
     };
     let superblock = shown.superblock;

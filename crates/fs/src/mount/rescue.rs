@@ -11,10 +11,12 @@ use crate::transaction::{Core, Tree};
 use butterfs_device::BlockDevice;
 use butterfs_ondisk::chunk::Chunk;
 use butterfs_ondisk::header::Header;
+use butterfs_ondisk::items::RootItem;
 use butterfs_ondisk::superblock::{RootBackup, Superblock, super_flags};
-use butterfs_ondisk::{Generation, Level, Logical, TreeId};
+use butterfs_ondisk::{Generation, Key, KeyType, Level, Logical, TreeId};
 use butterfs_tree::{BlockIdentity, NodePtr};
 use butterfs_volume::Volume;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -59,7 +61,7 @@ pub(super) fn without_flags(mut superblock: Superblock, options: &Options) -> Su
 pub(super) fn as_of(superblock: &Superblock, commit: Commit) -> Result<Superblock> {
     let slots = &superblock.super_roots;
     let slot = match commit {
-        Commit::Last | Commit::LastReadable | Commit::Root(_) => return Ok(*superblock),
+        Commit::Last | Commit::LastReadable | Commit::Root(_) | Commit::Moment(_) => return Ok(*superblock),
         Commit::Generation(generation) if generation == superblock.generation.get() => return Ok(*superblock),
         Commit::Slot(slot) => slots.get(slot).filter(|slot| slot.tree_root.get() != 0),
         Commit::Generation(generation) => slots.iter().find(|slot| slot.tree_root_gen.get() == generation),
@@ -92,11 +94,7 @@ pub(super) fn asked_root(
     options: &Options,
     env: &Env,
 ) -> Result<Shown> {
-    let (volume, ..) = Volume::open_without(devices.to_vec(), options.degraded, &options.stale)?;
-    volume.hold_repairs(true);
-    let mut identity = BlockIdentity::of(newest, false);
-    identity.ignores_checksums = options.rescue.ignore_metadata_checksums;
-    let (core, _) = open_chunks(volume, newest, identity, options.clone(), env.clone())?;
+    let core = chunks(newest, devices, options, env)?;
     let root = root_at(&core, at)?;
     if root.tree == TreeId::ROOT {
         let (level, generation) = (root.level.get(), root.generation.0.into());
@@ -107,9 +105,7 @@ pub(super) fn asked_root(
         let what = format!("the block at {at} belongs to tree {}: only roots of subvolumes and root trees", root.tree);
         return Err(Error::refused_at(Errno::EINVAL, format!("{what} are shown")));
     }
-    let slots = newest.super_roots.iter().filter(|slot| slot.tree_root.get() != 0);
-    let commits: Vec<Superblock> =
-        [without_log(newest)].into_iter().chain(slots.map(|slot| of_backup(newest, slot))).collect();
+    let commits = commits(newest);
     let stored = |superblock: &Superblock| {
         let tree = Tree::from_superblock(TreeId::ROOT, superblock.tree_root());
         core.stored_tree(&tree, root.tree).ok().flatten().filter(|tree| !tree.is_deleted())
@@ -125,6 +121,59 @@ pub(super) fn asked_root(
         note.push_str("; checksums are those of another commit, so data may need rescue=ignoredatacsums");
     }
     Ok(Shown { superblock: *commit, top: Some(root), note: Some(note) })
+}
+
+/// The newest commit of which no subvolume was changed after `moment`. A commit that cannot be read is passed over.
+pub(super) fn as_of_moment(
+    moment: i64,
+    newest: &Superblock,
+    devices: &[Arc<dyn BlockDevice>],
+    options: &Options,
+    env: &Env,
+) -> Result<Superblock> {
+    let core = chunks(newest, devices, options, env)?;
+    let mut commits = commits(newest);
+    commits.sort_unstable_by_key(|commit| std::cmp::Reverse(commit.generation()));
+    let known: Vec<(Superblock, i64)> =
+        commits.into_iter().filter_map(|commit| Some((commit, last_change(&core, &commit).ok()?))).collect();
+    let asked = known.iter().find(|(_, changed)| *changed <= moment);
+    asked.map(|(commit, _)| *commit).ok_or_else(|| {
+        let oldest = known.last().map_or("none can be read".to_owned(), |(commit, changed)| {
+            let time = jiff::Timestamp::from_second(*changed).map(|time| time.to_string()).unwrap_or_default();
+            format!("the oldest one is generation {} of {time}", commit.generation())
+        });
+        Error::refused_at(Errno::EINVAL, format!("the superblock remembers no commit of that time: {oldest}"))
+    })
+}
+
+/// The time of the last change of any subvolume, in seconds since 1970.
+fn last_change(core: &Core, commit: &Superblock) -> Result<i64> {
+    let mut last = 0i64;
+    let tree = Tree::from_superblock(TreeId::ROOT, commit.tree_root());
+    tree.scan(core, Key::MIN, Key::MAX, &mut |key, item| {
+        let is_subvolume = key.kind == KeyType::ROOT_ITEM && TreeId(key.objectid).is_subvolume();
+        if let Some(item) = is_subvolume.then(|| RootItem::parse(item)).flatten() {
+            last = last.max(item.ctime.sec.get());
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(last)
+}
+
+/// The commits that the superblock remembers, the last one first.
+fn commits(newest: &Superblock) -> Vec<Superblock> {
+    let slots = newest.super_roots.iter().filter(|slot| slot.tree_root.get() != 0);
+    [without_log(newest)].into_iter().chain(slots.map(|slot| of_backup(newest, slot))).collect()
+}
+
+/// The tree of chunks, by which all others are found.
+fn chunks(newest: &Superblock, devices: &[Arc<dyn BlockDevice>], options: &Options, env: &Env) -> Result<Core> {
+    let (volume, ..) = Volume::open_without(devices.to_vec(), options.degraded, &options.stale)?;
+    volume.hold_repairs(true);
+    let mut identity = BlockIdentity::of(newest, false);
+    identity.ignores_checksums = options.rescue.ignore_metadata_checksums;
+    let (core, _) = open_chunks(volume, newest, identity, options.clone(), env.clone())?;
+    Ok(core)
 }
 
 fn without_log(superblock: &Superblock) -> Superblock {

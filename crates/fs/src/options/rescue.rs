@@ -15,6 +15,9 @@ pub enum Commit {
     Slot(usize),
     /// The one with this generation, if the superblock remembers it (`at=GENERATION`).
     Generation(u64),
+    /// The newest one that the superblock remembers of which no subvolume was changed after this moment, in seconds since
+    /// 1970 (`at=TIME`).
+    Moment(i64),
     /// The one whose root tree begins here; or the one that has this root of a subvolume, which is shown (`at=@BYTENR`,
     /// as `rescue scan` lists them).
     Root(Logical),
@@ -64,13 +67,15 @@ impl Rescue {
     pub fn parse_commit(value: &str) -> Result<Commit, String> {
         let slot = value.strip_prefix("backup").and_then(|slot| slot.parse().ok());
         let root = value.strip_prefix('@').and_then(|at| at.parse().ok());
-        match (slot, root, value.parse()) {
+        let moment = value.parse().ok().map(jiff::Timestamp::as_second);
+        match (slot, root, value.parse(), moment) {
             (Some(slot @ 0..=3), ..) => Ok(Commit::Slot(slot)),
-            (_, Some(at), _) => Ok(Commit::Root(Logical(at))),
-            (_, _, Ok(generation)) => Ok(Commit::Generation(generation)),
+            (_, Some(at), ..) => Ok(Commit::Root(Logical(at))),
+            (_, _, Ok(generation), _) => Ok(Commit::Generation(generation)),
+            (.., Some(moment)) => Ok(Commit::Moment(moment)),
             _ => {
-                Err("it takes a generation, backup0 to backup3 (see 'inspect-internal dump-super -f'), or @ with the \
-                      address of a root (see 'rescue scan')"
+                Err("it takes a generation, backup0 to backup3 (see 'inspect-internal dump-super -f'), a time such as \
+                      2026-11-27T10:00:00Z, or @ with the address of a root (see 'rescue scan')"
                     .to_owned())
             }
         }
@@ -96,6 +101,10 @@ impl Rescue {
             Commit::Last | Commit::LastReadable => None,
             Commit::Slot(slot) => Some(format!("at=backup{slot}")),
             Commit::Generation(generation) => Some(format!("at={generation}")),
+            Commit::Moment(seconds) => {
+                let time = jiff::Timestamp::from_second(seconds).map(|time| time.to_string());
+                Some(format!("at={}", time.unwrap_or_else(|_| seconds.to_string())))
+            }
             Commit::Root(at) => Some(format!("at=@{at}")),
         };
         rescue.into_iter().chain(at).collect()
@@ -120,6 +129,9 @@ mod tests {
         assert_eq!(Rescue::parse_commit("backup3"), Ok(Commit::Slot(3)));
         assert_eq!(Rescue::parse_commit("4711"), Ok(Commit::Generation(4711)));
         assert_eq!(Rescue::parse_commit("@30490624"), Ok(Commit::Root(Logical(30_490_624))));
+        assert_eq!(Rescue::parse_commit("1970-01-02T01:00:00+01:00"), Ok(Commit::Moment(86_400)));
+        rescue.commit = Commit::Moment(86_400);
+        assert_eq!(rescue.shown().last().unwrap(), "at=1970-01-02T00:00:00Z");
         assert!(Rescue::parse_commit("@").is_err() && Rescue::parse_commit("@-1").is_err());
         assert!(Rescue::parse_commit("backup4").is_err() && Rescue::parse_commit("yesterday").is_err());
     }

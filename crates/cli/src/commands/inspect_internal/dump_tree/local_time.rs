@@ -9,7 +9,7 @@ pub struct Zone(TimeZone);
 impl Zone {
     /// The zone of `TZ` or `/etc/localtime`; UTC where neither can be understood.
     pub fn of_system() -> Zone {
-        Zone(TimeZone::try_system().unwrap_or(TimeZone::UTC))
+        Zone(crate::moments::zone())
     }
 
     /// Seconds that local time is ahead of UTC at `seconds` since 1970; 0 for a time that no calendar has.
