@@ -1,7 +1,8 @@
 //! The public interface of the library as a list in `crates/butterfs/api.txt`: a change of it shows in review.
 //!
 //! The list is read from the sources: every `pub` item of a file, its signature on one line, below the block it is in.
-//! `cargo xtask api --write` writes it. [`release`](crate::release) has cargo-semver-checks compare with the last release.
+//! `cargo xtask api --write` writes it. [`release`](crate::release) has cargo-semver-checks compare with the last
+//! release.
 
 use crate::workspace;
 use std::path::{Path, PathBuf};

@@ -363,8 +363,8 @@ fn a_label_outlives_a_commit_without_a_superblock() {
     assert_eq!(&filesystem.superblock().label[..6], b"label\0");
 }
 
-/// The first look into a subvolume deletes what a crash left in it without a name. After an error in a commit nothing is
-/// deleted any more, and the subvolume could not be entered.
+/// The first look into a subvolume deletes what a crash left in it without a name. After an error in a commit nothing
+/// is deleted any more, and the subvolume could not be entered.
 #[test]
 fn a_subvolume_with_orphans_is_read_after_writing_has_stopped() {
     let disk = made();

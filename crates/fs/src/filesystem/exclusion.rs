@@ -29,7 +29,8 @@ struct Whereabouts {
 }
 
 thread_local! {
-    static THREAD: Whereabouts = const { Whereabouts { inside: [const { Cell::new(0) }; AT_ONCE], door: Cell::new(0) } };
+    static THREAD: Whereabouts =
+        const { Whereabouts { inside: [const { Cell::new(0) }; AT_ONCE], door: Cell::new(0) } };
 }
 
 impl Whereabouts {

@@ -15,8 +15,8 @@ pub enum Commit {
     Slot(usize),
     /// The one with this generation, if the superblock remembers it (`at=GENERATION`).
     Generation(u64),
-    /// The newest one that the superblock remembers of which no subvolume was changed after this moment, in seconds since
-    /// 1970 (`at=TIME`).
+    /// The newest one that the superblock remembers of which no subvolume was changed after this moment, in seconds
+    /// since 1970 (`at=TIME`).
     Moment(i64),
     /// The one whose root tree begins here; or the one that has this root of a subvolume, which is shown (`at=@BYTENR`,
     /// as `rescue scan` lists them).
