@@ -1,9 +1,9 @@
 //! Times that users give: with an offset from UTC ("2026-11-27T10:00:00Z"), or local ("2026-11-27 10:00",
 //! "2026-11-27").
 
+use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, Zoned};
 
 /// A time as seconds since 1970; for the command line.
 pub fn seconds(text: &str) -> Result<i64, String> {
@@ -27,8 +27,7 @@ pub fn zone() -> TimeZone {
 }
 
 fn parsed(text: &str, zone: &TimeZone) -> Option<Timestamp> {
-    let local = |time: DateTime| time.to_zoned(zone.clone()).ok().as_ref().map(Zoned::timestamp);
-    text.parse().ok().or_else(|| local(text.parse().ok()?))
+    text.parse().ok().or_else(|| zone.to_timestamp(text.parse::<DateTime>().ok()?).ok())
 }
 
 #[cfg(test)]
