@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_sentence_without_a_subject_is_found() {
-        let text = "## What works\n\nIt ends. What was\nsynced stays. What now?\n\n- Who owns it may.\n| a | Whatever is |";
+        let text =
+            "## What works\n\nIt ends. What was\nsynced stays. What now?\n\n- Who owns it may.\n| a | Whatever is |";
         let found = headless_sentences(text);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].starts_with("'What was synced stays.'"), "{found:?}");
