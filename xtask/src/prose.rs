@@ -32,7 +32,8 @@ pub fn violations() -> Vec<String> {
         };
         found.extend(long_lines(&text).map(|line| format!("{shown}:{line}: more than {WIDTH} columns")));
         found.extend(broken_links(document, &text).map(|link| format!("{shown}: the link '{link}' leads nowhere")));
-        found.extend(words::complaints(&text).into_iter().map(|complaint| format!("{shown}: {complaint}")));
+        let complaints = words::complaints(&text).into_iter().chain(words::headless_sentences(&text));
+        found.extend(complaints.map(|complaint| format!("{shown}: {complaint}")));
     }
     found
 }

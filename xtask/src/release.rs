@@ -23,12 +23,14 @@ pub fn run(words: &[&str]) -> Result<bool, String> {
         [revision] => Some((*revision).to_owned()),
         _ => return Err("release takes one git revision at most".to_owned()),
     };
-    let steps = [step("cargo-deny", deny()), step("cargo-semver-checks", compare(baseline.as_deref()))];
+    let compare = || compare(baseline.as_deref());
+    let steps = [step("cargo-deny", deny), step("cargo-semver-checks", compare)];
     Ok(summary::print(&steps, false))
 }
 
-fn step(name: &str, outcome: Result<Option<String>, String>) -> StepResult {
+fn step(name: &str, check: impl FnOnce() -> Result<Option<String>, String>) -> StepResult {
     let started = Instant::now();
+    let outcome = check();
     match outcome {
         Ok(skip) => {
             let mut step = StepResult::single(name, started.elapsed(), None);

@@ -211,7 +211,7 @@ impl Builder {
     }
 }
 
-/// Whether opening the filesystem would replay a log. What cannot be read is for opening it to report.
+/// Whether opening the filesystem would replay a log. Opening reports the structures that cannot be read.
 fn has_log(devices: &[Device]) -> Result<bool> {
     let devices = open_all(devices, Access::ReadOnly)?;
     Ok(butterfs_fs::Filesystem::has_log(devices).unwrap_or(false))

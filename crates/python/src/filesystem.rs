@@ -51,7 +51,10 @@ fn compression(text: &str) -> PyResult<Compression> {
     }
 }
 
-/// Opens the filesystem on one or several devices.
+/// Opens the filesystem on one or several devices. `subvolume` is the path of the one that becomes the root.
+/// `ignore_log` changes no byte and shows nothing that only a log has; `allow_missing` opens a filesystem that has lost
+/// devices. New files belong to `uid` and `gid` and are compressed by `compression`: "none", "zstd", "zlib" or "lzo",
+/// perhaps with ":LEVEL".
 #[pyfunction]
 #[pyo3(signature = (devices_or_paths, *, read_only=false, subvolume=None, ignore_log=false, allow_missing=false,
     compression="none", uid=0, gid=0))]

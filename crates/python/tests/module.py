@@ -1,5 +1,6 @@
 """What the examples do not show: errors, types, threads, exceptions in callbacks. Run with the wheel installed."""
 
+import ast
 import errno
 import inspect
 import io
@@ -139,16 +140,31 @@ def threads_do_not_block_each_other():
         assert sum(1 for entry in root.scandir()) == 101
 
 
+def described(text):
+    return " ".join((text or "").split())
+
+
 def the_types_are_those_of_the_module():
     path = os.path.join(os.path.dirname(butterfs.__file__), "__init__.pyi")
     assert os.path.exists(os.path.join(os.path.dirname(path), "py.typed"))
     with open(path) as file:
         text = file.read()
     classes = dict(re.findall(r"^class (\w+)[^\n]*:\n(.*?)(?=^\S|\Z)", text, re.M | re.S))
+    descriptions = {
+        (kind.name, member.name): ast.get_docstring(member)
+        for kind in ast.parse(text).body
+        if isinstance(kind, ast.ClassDef)
+        for member in kind.body
+        if isinstance(member, ast.FunctionDef)
+    }
+    descriptions |= {
+        kind.name: ast.get_docstring(kind) for kind in ast.parse(text).body if isinstance(kind, ast.FunctionDef)
+    }
     for name in butterfs.__all__:
         thing = getattr(butterfs, name)
         if not inspect.isclass(thing):
             assert name == "__version__" or re.search(rf"^def {name}\(", text, re.M), name
+            assert name == "__version__" or described(thing.__doc__) == described(descriptions[name]), name
             continue
         declared = set(re.findall(r"^    def (\w+)|^    (?=kind|device)", classes[name], re.M)) - {""}
         if issubclass(thing, OSError):
@@ -165,6 +181,7 @@ def the_types_are_those_of_the_module():
             got = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
             assert got == wanted, (name, member, got, wanted)
             assert function.__doc__, f"{name}.{member} has no description"
+            assert described(function.__doc__) == described(descriptions[name, member]), (name, member)
 
 
 for test in [

@@ -67,6 +67,17 @@ pub fn is_headless(doc: &str) -> bool {
     HEADLESS.iter().any(|word| doc.trim_start().starts_with(word))
 }
 
+/// The complaints about sentences of a document that begin with a clause instead of a subject. Questions and headings
+/// may.
+pub fn headless_sentences(text: &str) -> Vec<String> {
+    let plain = without_code(text);
+    let blocks = plain.split("\n\n").flat_map(|block| block.split("\n- ")).flat_map(|block| block.split('|'));
+    let sentences = blocks.flat_map(|block| block.trim_start_matches(['-', ' ']).split_inclusive(['.', '?', '!']));
+    let sentences = sentences.map(|sentence| sentence.split_whitespace().collect::<Vec<_>>().join(" "));
+    let headless = sentences.filter(|sentence| is_headless(sentence) && !sentence.ends_with('?'));
+    headless.map(|sentence| format!("'{sentence}' does not begin with its subject")).collect()
+}
+
 /// Replaces everything between backticks.
 fn without_code(text: &str) -> String {
     let pieces = text.split('`').enumerate();
@@ -91,6 +102,15 @@ mod tests {
         assert_eq!(complaints("What no\nlog can say is committed.").len(), 1);
         assert_eq!(complaints("The judge finds a tree of tree roots.").len(), 2);
         assert_eq!(complaints("`judge` amends a judgement, an image is repaired"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_sentence_without_a_subject_is_found() {
+        let text =
+            "## What works\n\nIt ends. What was\nsynced stays. What now?\n\n- Who owns it may.\n| a | Whatever is |";
+        let found = headless_sentences(text);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].starts_with("'What was synced stays.'"), "{found:?}");
     }
 
     #[test]

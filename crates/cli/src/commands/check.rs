@@ -32,8 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Check whether an unmounted filesystem is consistent, and repair it when asked to.
 ///
 /// Nothing is changed without --repair. A repair is planned in full first: every finding with its repair and what is
-/// lost by it. What is overwritten is saved in an undo file before, by which --undo takes the repair back. A repair
-/// that was interrupted is finished by the same command with the same --undo-file.
+/// lost by it. An undo file saves everything that the repair overwrites, and --undo takes the repair back with it. The
+/// same command with the same --undo-file finishes an interrupted repair.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Change nothing; so without --repair, kept for scripts

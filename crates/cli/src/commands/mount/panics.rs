@@ -1,5 +1,6 @@
 //! A panic anywhere in the process that serves a mount: nothing more is written from that moment, and the log says
-//! where it was. What it means for requests and for those who wait is the engine's business.
+//! where it was. The engine answers requests and wakes
+//! waiting threads.
 
 use butterfs_fs::Filesystem;
 use butterfs_fuse::Log;

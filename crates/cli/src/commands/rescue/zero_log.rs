@@ -11,7 +11,8 @@ use butterfs_rescue::wreck::Opening;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Clear the log, for a filesystem that cannot be mounted because of it. What was synced since the last commit is lost.
+/// Clear the log, for a filesystem that cannot be mounted because of it. Everything that fsync wrote since the last
+/// commit is lost.
 ///
 /// The files that the log would have brought are listed first. Only the superblocks are written.
 #[derive(clap::Args, Debug)]

@@ -85,8 +85,8 @@ pub struct Start {
     /// Only this file or subvolume; can be given more than once
     #[arg(long, value_name = "PATH")]
     only: Vec<PathBuf>,
-    /// Only where the LAST scrub found damage
-    #[arg(long, value_name = "LAST", value_parser = ["last", "LAST"])]
+    /// Only where the last scrub found damage; the value is "last"
+    #[arg(long, value_name = "SCRUB", value_parser = ["last"], ignore_case = true)]
     errors_of: Option<String>,
     #[command(flatten)]
     common: Common,

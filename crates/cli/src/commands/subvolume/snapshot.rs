@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 /// Create a snapshot of a subvolume
 ///
-/// It shows everything that was written before, and is on the disk when the command returns. Whoever owns a subvolume
-/// may make snapshots of it where they may write.
+/// It shows everything that was written before, and is on the disk when the command returns. The owner of a
+/// subvolume may make snapshots of it in every directory that the owner may write.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Make the new snapshot readonly
