@@ -34,6 +34,7 @@ fn step(name: &str, check: impl FnOnce() -> Result<Option<String>, String>) -> S
     match outcome {
         Ok(skip) => {
             let mut step = StepResult::single(name, started.elapsed(), None);
+            step.passed = usize::from(skip.is_none());
             step.skips = skip.into_iter().map(|why| format!("{name}: {why}")).collect();
             step
         }
