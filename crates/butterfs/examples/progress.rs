@@ -33,7 +33,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         0..4_000_000 => ControlFlow::Continue(()),
         _ => ControlFlow::Break(()),
     };
-    let error = filesystem.send(snapshot).on_progress(stop).write_to(&mut std::io::sink()).unwrap_err();
+    let error = filesystem.send(snapshot).on_progress(stop).write_to(std::io::sink()).unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::Stopped);
 
     root.create_dir("received")?;

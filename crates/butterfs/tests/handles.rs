@@ -256,7 +256,7 @@ fn a_transaction_refuses_what_it_could_not_take_back() {
     let tried = filesystem.transaction(|tx| {
         assert_eq!(tx.sync().unwrap_err().kind(), ErrorKind::Busy);
         assert_eq!(tx.transaction(|_| Ok::<(), Error>(())).unwrap_err().kind(), ErrorKind::Busy);
-        let error = tx.send(snapshot).write_to(&mut std::io::sink()).unwrap_err();
+        let error = tx.send(snapshot).write_to(std::io::sink()).unwrap_err();
         assert_eq!(error.filesystem().unwrap().kind(), ErrorKind::Busy);
         tx.root().write("file", "x")
     });

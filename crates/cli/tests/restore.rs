@@ -71,7 +71,8 @@ fn a_time_leads_to_the_state_that_users_saw_then() {
 
     for (time, names) in [(then.trim(), "first"), (then_in_utc.trim(), "first"), ("2100-01-01", "first second")] {
         let folder = scratch.folder(&format!("restored at {time}"));
-        butterfs_ok(&["restore", "--time", time, text(&image), text(&folder)]);
+        let said = butterfs(&["restore", "--time", time, text(&image), text(&folder)]);
+        assert!(said.code == Some(0) && said.stderr.contains("restoring generation"), "{time}: {said:?}");
         let restored: Vec<String> = below(&folder).into_iter().map(|(name, _)| name).collect();
         assert_eq!(restored.join(" "), names, "{time}");
     }

@@ -124,7 +124,7 @@ pub fn send(
             send = send.compressed();
         }
         let told = |now: &SendProgress| tell(&progress, &raised, now.bytes);
-        send.on_progress(told).write_to(&mut Output(&stream))
+        send.on_progress(told).write_to(Output(&stream))
     });
     match (kept(&raised), sent) {
         (Some(exception), _) => Err(exception),
