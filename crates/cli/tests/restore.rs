@@ -84,7 +84,8 @@ fn a_time_leads_to_the_state_that_users_saw_then() {
     if requirement::fuse(TEST) {
         let at = scratch.folder("mounted");
         for (time, names) in [(then.trim(), "first"), ("2100-01-01", "first second")] {
-            butterfs_ok(&["mount", "-o", &format!("ro,at={time}"), text(&image), text(&at)]);
+            let said = butterfs(&["mount", "-o", &format!("ro,at={time}"), text(&image), text(&at)]);
+            assert!(said.code == Some(0), "{time}: {said:?}");
             let shown: Vec<String> = below(&at).into_iter().map(|(name, _)| name).collect();
             butterfs_ok(&["umount", text(&at)]);
             assert_eq!(shown.join(" "), names, "{time}");
