@@ -252,9 +252,11 @@ fn doc_tests() -> Result<StepResult, String> {
 
 /// The whole benchmark at its least size: it fails when something breaks, never for a time.
 fn least_benchmark() -> Result<StepResult, String> {
-    let build = cargo("benchmark build", bench::BUILD)?;
-    if !build.failures.is_empty() {
-        return Ok(build);
+    for words in bench::BUILDS {
+        let build = cargo("benchmark build", words)?;
+        if !build.failures.is_empty() {
+            return Ok(build);
+        }
     }
     let mut command = Command::new(workspace::target().join("release/butterfs-bench"));
     command.arg("--least").current_dir(workspace::root()).envs(tools::environment());
