@@ -26,6 +26,7 @@ pub mod mount;
 pub mod namespace;
 pub mod node_io;
 pub mod options;
+mod parallel;
 pub mod relocation;
 mod replay;
 pub mod scrub;
