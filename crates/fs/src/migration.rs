@@ -26,7 +26,7 @@ pub use crate::transaction::Keep;
 use crate::transaction::{Core, DeviceSpace, MovedChunk, Reserve, system_array_len};
 use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::header::Header;
-use butterfs_ondisk::items::{ExtentItem, block_group_flags as bits};
+use butterfs_ondisk::items::{ExtentItem, block_group_flags as bits, extent_flags};
 use butterfs_ondisk::profile::Profile;
 use butterfs_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical};
@@ -310,7 +310,10 @@ fn block_generations(core: &Core, at: Logical, len: u64) -> Result<Vec<(Logical,
         if matches!(key.kind, KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM) {
             let (item, _) =
                 ExtentItem::read_from_prefix(data).map_err(|_| Error::corrupt("an extent item is too short"))?;
-            found.push((Logical(key.objectid), item.generation.get()));
+            // Data without checksums lies beside blocks in mixed groups.
+            if item.flags.get() & extent_flags::TREE_BLOCK != 0 {
+                found.push((Logical(key.objectid), item.generation.get()));
+            }
         }
         Ok(ControlFlow::Continue(()))
     })?;

@@ -46,7 +46,7 @@ fn everything_moves_and_stays_what_it_was() {
         let fs = open(&image);
         let chunks = fs.chunks().iter().count() as u64;
         let moved = BalanceProgress { expected: chunks, considered: chunks, completed: chunks };
-        let end = fs.balance_start(everything()).unwrap();
+        let end = fs.balance_start(everything()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(end, BalanceEnd::Completed { progress: moved, no_space: 0 }, "{name}");
         fs.shutdown().unwrap();
         drop(fs);
