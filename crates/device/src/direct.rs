@@ -2,8 +2,8 @@
 //! copied once less, no cached page is taken for them, and they are on their way when the write returns.
 //!
 //! Direct I/O wants memory, offset and length aligned. Data that is not is copied into aligned buffers, which are kept
-//! for the next write. The kernel keeps its page cache coherent: cached pages of the range are written out before, and dropped
-//! after.
+//! for the next write. The kernel keeps its page cache coherent: cached pages of the range are written out before, and
+//! dropped after.
 //!
 //! A direct read shows what the storage holds: the kernel writes cached changes of the range out before.
 //!
