@@ -556,12 +556,18 @@ impl Filesystem {
                 return refused("mixed groups data and metadata options must be the same".to_owned());
             }
         }
-        for (kind, name) in [(bits::DATA, "data"), (bits::METADATA, "metadata"), (bits::SYSTEM, "system")] {
-            let Some(args) = control.args_of(kind) else { continue };
-            if args.flags.get() & !args_flags::KNOWN != 0 {
+        let all = [
+            (bits::DATA, "data", &control.data),
+            (bits::METADATA, "metadata", &control.metadata),
+            (bits::SYSTEM, "system", &control.system),
+        ];
+        for (kind, name, args) in all {
+            let is_asked_for = control.args_of(kind).is_some();
+            if is_asked_for && args.flags.get() & !args_flags::KNOWN != 0 {
                 return refused(format!("the {name} filters have flags that are not known"));
             }
-            self.check_target(args, kind, name, flags & balance_flags::FORCE != 0)?;
+            // The kernel refuses a profile also where the balance is not of this type, and would not resume it.
+            self.check_target(args, kind, name, !is_asked_for || flags & balance_flags::FORCE != 0)?;
         }
         Ok(())
     }
