@@ -47,7 +47,7 @@ const FOR_TESTS: &[&str] = &["ondisk", "device", "testkit"];
 /// The modules of `fs`, lowest first; those of one rank do not know each other.
 const FS_MODULES: &[&[&str]] = &[
     &["error", "env", "options", "sync_primitives"],
-    &["node_io", "mkfs", "superblock_order"],
+    &["node_io", "mkfs", "parallel", "superblock_order"],
     &["space"],
     &["transaction"],
     &["file_extent", "extent"],

@@ -1,9 +1,9 @@
 //! Writing and reading past the page cache (`O_DIRECT`): storage reads straight from our memory, so the bytes are
 //! copied once less, no cached page is taken for them, and they are on their way when the write returns.
 //!
-//! Direct I/O wants memory, offset and length aligned. Data is copied into aligned buffers, which are kept for the next
-//! write. The kernel keeps its page cache coherent: cached pages of the range are written out before, and dropped
-//! after.
+//! Direct I/O wants memory, offset and length aligned. Data that is not is copied into aligned buffers, which are kept
+//! for the next write. The kernel keeps its page cache coherent: cached pages of the range are written out before, and
+//! dropped after.
 //!
 //! A direct read shows what the storage holds: the kernel writes cached changes of the range out before.
 //!
@@ -93,6 +93,9 @@ impl Direct {
     /// Writes `data`, which [`takes`](Self::takes) has accepted. `false` when the storage refuses direct I/O after all:
     /// what has been written by then may be written again.
     pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<bool> {
+        if (data.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
+            return self.taken(self.file.write_all_at(data, offset));
+        }
         let mut buffer = self.buffers.lock().pop().unwrap_or_default();
         let parts = data.chunks(LONGEST).zip((offset..).step_by(LONGEST));
         let result = parts.into_iter().try_for_each(|(part, at)| {
@@ -105,6 +108,10 @@ impl Direct {
             self.file.write_all_at(aligned.as_bytes(), at)
         });
         self.keep(buffer);
+        self.taken(result)
+    }
+
+    fn taken(&self, result: io::Result<()>) -> io::Result<bool> {
         match result {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.is_refused.store(true, Ordering::Relaxed);

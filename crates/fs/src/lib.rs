@@ -4,9 +4,9 @@
 //!
 //! Modules stand in a fixed order, each using only those of earlier ranks (checked by `cargo xtask layering`):
 //!
-//! `error env options sync_primitives | node_io mkfs superblock_order | space | transaction | file_extent extent |
-//! backref | commit | migration relocation | tree_log | file_buffer | inode | file | namespace | subvolume | scrub |
-//! replay | mount | filesystem`
+//! `error env options sync_primitives | node_io mkfs parallel superblock_order | space | transaction | file_extent
+//! extent | backref | commit | migration relocation | tree_log | file_buffer | inode | file | namespace | subvolume |
+//! scrub | replay | mount | filesystem`
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ pub mod mount;
 pub mod namespace;
 pub mod node_io;
 pub mod options;
+mod parallel;
 pub mod relocation;
 mod replay;
 pub mod scrub;

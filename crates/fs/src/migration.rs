@@ -12,7 +12,7 @@
 //!    nor excluded. So no tree is walked.
 //! 3. What has a checksum is compared with it before it is copied. What no copy has is an error, and the chunk stays; a
 //!    replacement counts it and goes on, because the checksum tells afterwards, too.
-//! 4. Nobody waits for more than one write of a piece of [`PIECE`] bytes.
+//! 4. Nobody waits for more than one write of a piece of [`PIECE`] bytes, and only who writes to it.
 //!
 //! Not here: what is to be moved, and where nothing new may lie (`filesystem::devices`).
 
@@ -21,10 +21,12 @@ use crate::error::{Errno, Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums, Layout};
 use crate::options::Canary;
+use crate::parallel::map_waiting;
+pub use crate::transaction::Keep;
 use crate::transaction::{Core, DeviceSpace, MovedChunk, Reserve, system_array_len};
 use butterfs_ondisk::features::incompat;
 use butterfs_ondisk::header::Header;
-use butterfs_ondisk::items::{ExtentItem, block_group_flags as bits};
+use butterfs_ondisk::items::{ExtentItem, block_group_flags as bits, extent_flags};
 use butterfs_ondisk::profile::Profile;
 use butterfs_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
 use butterfs_ondisk::{ChecksumKind, DeviceId, Key, KeyType, Logical};
@@ -37,6 +39,9 @@ use zerocopy::FromBytes;
 /// Bytes that are copied at once.
 pub const PIECE: u64 = 512 << 10;
 
+/// Pieces that several threads copy between two looks at whether to go on.
+const PIECES_TOGETHER: usize = 32;
+
 /// The new place of a chunk.
 #[derive(Clone, Debug, Default)]
 pub struct MigrationTarget {
@@ -44,6 +49,8 @@ pub struct MigrationTarget {
     pub profile: Option<&'static Profile>,
     /// Devices that none of its stripes may lie on, beside those that are about to leave.
     pub avoid: Vec<DeviceId>,
+    /// Whether stripes that could stay where they are do.
+    pub keep: Keep,
 }
 
 /// A chunk that is moving. Dropping it leaves the chunk where it is.
@@ -72,22 +79,41 @@ impl Migration {
 
     /// Copies the next piece; says how many bytes of the chunk are done with it. `None` when everything is copied.
     pub fn step(&mut self) -> Result<Option<u64>> {
-        let Some((at, len)) = self.left.pop_front() else { return Ok(None) };
-        let piece = len.min(PIECE);
-        if len > piece {
-            self.left.push_front((at.plus(piece), len - piece));
+        let mut pieces = self.next_pieces();
+        if pieces.is_empty() {
+            return Ok(None);
         }
+        let bytes = pieces.iter().map(|(_, len)| len).sum();
         if self.left.is_empty() && self.engine.has_canary(Canary::StripesSwappedEarly) {
-            let mut bytes = vec![0; piece as usize];
+            let (at, len) = pieces.pop().expect("there is one");
+            let mut bytes = vec![0; len as usize];
             self.engine.volume.read_unverified(at, &mut bytes)?;
             self.late = Some((at, bytes));
-            return Ok(Some(piece));
         }
-        if copy_piece(&self.engine, CopyTo::Stripes, self.from.kind, at, piece)? > 0 {
-            return Err(Error::Device(format!("checksum error at logical {at} or behind it, in every copy").into()));
+        let lost = copy_pieces(&self.engine, CopyTo::Stripes, self.from.kind, &pieces);
+        for ((at, _), lost) in pieces.iter().zip(lost) {
+            if lost? > 0 {
+                return Err(Error::Device(
+                    format!("checksum error at logical {at} or behind it, in every copy").into(),
+                ));
+            }
         }
         self.must_not_have_failed()?;
-        Ok(Some(piece))
+        Ok(Some(bytes))
+    }
+
+    fn next_pieces(&mut self) -> Vec<(Logical, u64)> {
+        let mut pieces = Vec::new();
+        while pieces.len() < pieces_together(&self.engine)
+            && let Some((at, len)) = self.left.pop_front()
+        {
+            let piece = len.min(PIECE);
+            if len > piece {
+                self.left.push_front((at.plus(piece), len - piece));
+            }
+            pieces.push((at, piece));
+        }
+        pieces
     }
 
     /// Commits the new place. Everything is copied.
@@ -144,7 +170,8 @@ fn place(core: &Core, start: Logical, target: &MigrationTarget) -> Result<Option
     let map = core.volume.chunk_map();
     let Some(from) = map.get(start).filter(|chunk| chunk.start == start) else { return Ok(None) };
     let profile = target.profile.unwrap_or_else(|| from.profile());
-    let to = devices.plan_move(from, profile, &target.avoid).ok_or_else(|| no_room(from, profile, &devices))?;
+    let to =
+        devices.plan_move(from, profile, &target.avoid, target.keep).ok_or_else(|| no_room(from, profile, &devices))?;
     if to.kind == from.kind && (0..to.stripes.len()).all(|stripe| is_kept(from, &to, stripe)) {
         return Ok(None);
     }
@@ -186,9 +213,19 @@ pub(crate) fn occupied(engine: &Engine, start: Logical) -> Result<VecDeque<(Logi
     }
 }
 
+/// The number of pieces that are copied at once.
+pub(crate) fn pieces_together(core: &Core) -> usize {
+    if core.env().background() { PIECES_TOGETHER } else { 1 }
+}
+
+/// Copies pieces of chunks of `kind`, several at a time. See [`copy_piece`].
+pub(crate) fn copy_pieces(core: &Core, to: CopyTo, kind: u64, pieces: &[(Logical, u64)]) -> Vec<Result<u64>> {
+    map_waiting(core.env(), pieces.len(), |index| copy_piece(core, to, kind, pieces[index].0, pieces[index].1))
+}
+
 /// Copies a piece of a chunk of `kind` to where `to` says. Returns how many sectors of data were not, because no copy
 /// of them has their checksum.
-pub(crate) fn copy_piece(core: &Core, to: CopyTo, kind: u64, at: Logical, len: u64) -> Result<u64> {
+fn copy_piece(core: &Core, to: CopyTo, kind: u64, at: Logical, len: u64) -> Result<u64> {
     if core.has_canary(Canary::PieceNotCopied) && (at.0 / PIECE).is_multiple_of(4) {
         return Ok(0);
     }
@@ -198,10 +235,32 @@ pub(crate) fn copy_piece(core: &Core, to: CopyTo, kind: u64, at: Logical, len: u
     }
 }
 
-/// Tree blocks: each from the copy with the highest generation.
+/// Tree blocks: all at once where one copy of each has the generation that the extent tree names, else each from the
+/// copy with the highest one.
 fn copy_blocks(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<()> {
     let nodesize = u64::from(core.nodesize());
+    if copy_known_blocks(core, to, at, len)? {
+        return Ok(());
+    }
     (0..len.div_ceil(nodesize)).try_for_each(|number| copy_block(core, to, at.plus(number * nodesize)))
+}
+
+/// False, and nothing is copied, where a block of the range is not known, or is not good.
+fn copy_known_blocks(core: &Core, to: CopyTo, at: Logical, len: u64) -> Result<bool> {
+    let nodesize = u64::from(core.nodesize());
+    let generations = block_generations(core, at, len)?;
+    if !len.is_multiple_of(nodesize) || generations.len() as u64 != len / nodesize {
+        return Ok(false);
+    }
+    let (kind, fsid) = (core.checksum_kind(), core.superblock().block_fsid());
+    let confirm = &mut |bytes: &[u8]| {
+        let mut blocks = bytes.chunks(nodesize as usize).zip(&generations);
+        let is_known = |(block, (at, generation)): (&[u8], &(Logical, u64))| {
+            confirm_block(kind, &fsid, *at, block) == Confirmed::Yes(*generation)
+        };
+        if blocks.all(is_known) { Confirmed::Best } else { Confirmed::No }
+    };
+    Ok(core.volume.copy_moving(to, (at, len as usize), false, confirm)? == Confirmed::Best)
 }
 
 fn copy_block(core: &Core, to: CopyTo, at: Logical) -> Result<()> {
@@ -239,13 +298,24 @@ fn is_tree_block(core: &Core, at: Logical) -> Result<bool> {
 
 /// The generation of the tree block that the extent tree has there.
 fn block_generation(core: &Core, at: Logical) -> Result<Option<u64>> {
-    let (from, to) = (Key::new(at.0, KeyType::EXTENT_ITEM, 0), Key::new(at.0, KeyType::METADATA_ITEM, u64::MAX));
-    let mut found = None;
-    core.globals().extent.scan(core, from, to, &mut |_, data| {
-        let (item, _) =
-            ExtentItem::read_from_prefix(data).map_err(|_| Error::corrupt("an extent item is too short"))?;
-        found = Some(item.generation.get());
-        Ok(ControlFlow::Break(()))
+    Ok(block_generations(core, at, 1)?.first().map(|(_, generation)| *generation))
+}
+
+/// The tree blocks that begin in a range, and their generations, as the extent tree has them.
+fn block_generations(core: &Core, at: Logical, len: u64) -> Result<Vec<(Logical, u64)>> {
+    let last = at.plus(len - 1);
+    let (from, to) = (Key::new(at.0, KeyType::EXTENT_ITEM, 0), Key::new(last.0, KeyType::METADATA_ITEM, u64::MAX));
+    let mut found = Vec::new();
+    core.globals().extent.scan(core, from, to, &mut |key, data| {
+        if matches!(key.kind, KeyType::EXTENT_ITEM | KeyType::METADATA_ITEM) {
+            let (item, _) =
+                ExtentItem::read_from_prefix(data).map_err(|_| Error::corrupt("an extent item is too short"))?;
+            // Data without checksums lies beside blocks in mixed groups.
+            if item.flags.get() & extent_flags::TREE_BLOCK != 0 {
+                found.push((Logical(key.objectid), item.generation.get()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(found)
 }

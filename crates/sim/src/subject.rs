@@ -51,6 +51,11 @@ impl Subject {
         self.filesystem.balance_status().is_some()
     }
 
+    /// Whether a step can begin without waiting for a commit.
+    pub fn has_room_to_start(&self) -> bool {
+        self.filesystem.has_room_to_start()
+    }
+
     /// How much work on chunks and devices came to its end.
     pub fn maintained(&self) -> usize {
         self.maintained.get()

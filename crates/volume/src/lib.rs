@@ -53,6 +53,7 @@ mod superblocks;
 mod twin_rows;
 mod twins;
 mod volume;
+mod windows;
 
 pub use assembly::{OpenNotes, SPLIT_HINT};
 pub use chunk_map::{ChunkMap, ChunkMapError};

@@ -342,6 +342,11 @@ impl Member {
         self.device.read_at(at.0, buf).inspect_err(|_| count(&self.counters.read))
     }
 
+    /// The same, past the caches of the device where it can.
+    pub fn read_uncached(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        self.device.read_uncached(at.0, buf).inspect_err(|_| count(&self.counters.read))
+    }
+
     /// Writes anything but a superblock.
     pub fn write(&self, at: Physical, data: &[u8], mode: WriteMode) -> io::Result<()> {
         if self.seed().is_some() {

@@ -8,10 +8,12 @@
 //! # Invariants
 //! 1. Between `begin_move` and `end_move` the old stripes have everything, so they count until a commit says otherwise.
 //! 2. Every byte that is in use reaches the new stripes: from a write that began after `begin_move`, or from the
-//!    copier. What the copier has read is not stored when a write to the same bytes has begun since.
+//!    copier. What the copier has read is not stored when a write to the same bytes has begun since ([`windows`]).
 //! 3. After `end_move` and [`cancel_move`](Volume::cancel_move) no request to the places that are given up is on its
 //!    way.
 //! 4. A write that fails on new stripes fails for nobody but the move.
+//!
+//! [`windows`]: crate::windows
 
 use crate::error::VolumeError;
 use crate::layout::{Layout, Piece, StripeAddress};
@@ -20,24 +22,15 @@ use crate::resync::Confirmed;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
 use crate::volume::Volume;
+use crate::windows::Phase;
+use butterfs_device::AlignedBuffer;
 use butterfs_ondisk::chunk::{Chunk, STRIPE_LEN};
 use butterfs_ondisk::{DeviceId, Logical};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The number of times that a piece is read again because somebody has written to it; then writes wait.
 const TRIES: usize = 4;
-
-/// The range that is being copied to another place.
-#[derive(Debug, Default)]
-pub(crate) struct Window {
-    range: Range<u64>,
-    /// A write to it has begun.
-    is_touched: bool,
-    /// Why the move cannot be completed.
-    pub(crate) failure: Option<String>,
-}
 
 /// The destination of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +53,7 @@ pub enum SourceReads {
 impl Volume {
     /// From now on writes to the chunk go to the stripes of `to` as well, which has the same logical range.
     pub fn begin_move(&self, to: Chunk) {
-        self.window.lock().failure = None;
+        self.windows.forget_failure();
         self.moves.lock().push(Arc::new(to));
         self.is_moving.store(true, Ordering::Release);
         self.drain();
@@ -73,7 +66,7 @@ impl Volume {
 
     /// Why the move that runs cannot be completed, if it cannot.
     pub fn move_failure(&self) -> Option<String> {
-        self.window.lock().failure.clone()
+        self.windows.failure()
     }
 
     /// The chunk map has the new stripes since a moment ago. The caller gives the old places back when this returns.
@@ -94,17 +87,6 @@ impl Volume {
         moves.retain(|chunk| chunk.start != start);
         let is_moving = !moves.is_empty() || has_twins;
         self.is_moving.store(is_moving, Ordering::Release);
-    }
-
-    /// A write to these bytes begins; the gate is held.
-    pub(crate) fn note_write(&self, at: Logical, len: usize) {
-        if !self.is_moving.load(Ordering::Acquire) {
-            return;
-        }
-        let mut window = self.window.lock();
-        if at.0 < window.range.end && window.range.start < at.0 + len as u64 {
-            window.is_touched = true;
-        }
     }
 
     /// Stores what was written to a chunk on the new stripes too, if it is moving.
@@ -155,8 +137,7 @@ impl Volume {
     }
 
     pub(crate) fn fail_move(&self, error: &VolumeError) {
-        let sentence = error.to_string();
-        self.window.lock().failure.get_or_insert(sentence);
+        self.windows.fail(error.to_string());
     }
 
     /// Copies `len` bytes at `at`, which lie in one chunk, to where `to` says: of all copies the one that `rank` likes
@@ -172,16 +153,13 @@ impl Volume {
         self.check_writable()?;
         let _request = self.requests.read();
         self.located(at, len, |layout| {
-            let mut best = vec![0; len];
             for attempt in 1.. {
-                // Every write that has begun ends before this goes on; the others tell.
-                let waiting = self.gate.write();
-                self.open_window(at, len);
-                let held = (attempt == TRIES).then_some(waiting);
-                let found = self.best_copy(to, &layout, at, trust_unconfirmed, rank, &mut best);
-                let _waiting = held.unwrap_or_else(|| self.gate.write());
-                let is_touched = self.close_window();
-                if is_touched && attempt < TRIES {
+                let phase = if attempt < TRIES { Phase::Reading } else { Phase::Storing };
+                let window = self.windows.open(at, len, phase);
+                // Every write that has begun ends before this goes on; the others see the window.
+                drop(self.gate.write());
+                let (found, best) = self.best_copy(to, &layout, (at, len), trust_unconfirmed, rank);
+                if !window.begin_to_store() {
                     continue;
                 }
                 if found >= if trust_unconfirmed { Confirmed::Unknown } else { Confirmed::Yes(0) } {
@@ -193,44 +171,35 @@ impl Volume {
         })
     }
 
-    fn open_window(&self, at: Logical, len: usize) {
-        let mut window = self.window.lock();
-        window.range = at.0..at.0 + len as u64;
-        window.is_touched = false;
-    }
-
-    fn close_window(&self) -> bool {
-        let mut window = self.window.lock();
-        window.range = 0..0;
-        window.is_touched
-    }
-
-    /// Fills `best` with the best copy.
+    /// The best copy, and what is known of it.
     fn best_copy(
         &self,
         to: CopyTo,
         layout: &Layout<'_>,
-        at: Logical,
+        (at, len): (Logical, usize),
         is_blind: bool,
         rank: &mut dyn FnMut(&[u8]) -> Confirmed,
-        best: &mut [u8],
-    ) -> Confirmed {
+    ) -> (Confirmed, AlignedBuffer) {
         let trust = if is_blind { Trust::Blind } else { Trust::Verified };
-        let (mut found, mut buf) = (Confirmed::No, vec![0; best.len()]);
-        for copy in self.copying_order(to, layout, at, best.len(), trust) {
-            if self.fetch(layout, at, copy, trust, &mut buf).is_err() {
+        let (mut found, mut best) = (Confirmed::No, AlignedBuffer::default());
+        let mut buf = AlignedBuffer::new(len);
+        for copy in self.copying_order(to, layout, at, len, trust) {
+            if self.fetch_uncached(layout, at, copy, trust, &mut buf).is_err() {
                 continue;
             }
             let confirmed = rank(&buf);
             if confirmed > found {
                 found = confirmed;
-                best.copy_from_slice(&buf);
+                best = std::mem::replace(&mut buf, best);
             }
             if is_blind && found >= Confirmed::Unknown || matches!(found, Confirmed::Yes(0) | Confirmed::Best) {
                 break;
             }
+            if buf.len() != len {
+                buf = AlignedBuffer::new(len);
+            }
         }
-        found
+        (found, best)
     }
 
     /// As for every read. Where the device that is replaced is to be spared, copies that surely do without it come

@@ -55,6 +55,29 @@ impl Volume {
         })
     }
 
+    /// Like [`fetch`](Self::fetch), past the caches of the devices where the copy is stored as it is.
+    pub(crate) fn fetch_uncached(
+        &self,
+        layout: &Layout<'_>,
+        at: Logical,
+        copy: usize,
+        trust: Trust,
+        buf: &mut [u8],
+    ) -> Result<(), CopyFailure> {
+        if layout.parity() > 0 {
+            return self.fetch(layout, at, copy, trust, buf);
+        }
+        layout.pieces(at, buf.len()).try_for_each(|piece| {
+            let address = self.mirror_address(layout, &piece, copy, trust);
+            let part = &mut buf[piece.range.clone()];
+            let read = match self.readable(layout, address, trust) {
+                Ok(member) => member.read_uncached(address.physical, part).map_err(|error| error.to_string()),
+                Err(why) => Err(why.to_owned()),
+            };
+            read.map_err(|error| self.failure_at(layout, copy, address, FailureReason::Unreadable(error)))
+        })
+    }
+
     /// The place of mirror `copy` of a piece. Where that device cannot be used: the next one on a device that can, one
     /// that has missed nothing before one that has.
     fn mirror_address(&self, layout: &Layout<'_>, piece: &Piece, copy: usize, trust: Trust) -> StripeAddress {

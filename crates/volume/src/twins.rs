@@ -47,7 +47,7 @@ impl Volume {
 
     /// The device `device`, which is described by `item`, gets every write that device `id` gets from now on.
     pub fn begin_twin(&self, id: DeviceId, item: DevItem, device: Arc<dyn BlockDevice>) {
-        self.window.lock().failure = None;
+        self.windows.forget_failure();
         let twin = Arc::new(Member::new(item, device));
         twin.set_known(false);
         self.change_devices(|set| set.with_twin(id, Some(Arc::clone(&twin))).with_target(None));

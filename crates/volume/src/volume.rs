@@ -5,12 +5,12 @@ use crate::device_set::DeviceSet;
 use crate::error::{CopyFailure, FailureReason, VolumeError};
 use crate::layout::{Layout, Piece, StripeAddress};
 use crate::member::{DeviceStats, Member, WriteMode};
-use crate::migration::Window;
 use crate::ownership::Look;
 use crate::parity_write::Old;
 use crate::row_locks::RowLocks;
 use crate::staleness::Bug;
 use crate::stripe_read::Trust;
+use crate::windows::Windows;
 use butterfs_device::{BlockDevice, READ_AHEAD_UNIT};
 use butterfs_ondisk::chunk::{Chunk, ChunkStripe};
 use butterfs_ondisk::items::DevItem;
@@ -48,8 +48,8 @@ pub struct Volume {
     pub(crate) moves: Mutex<Vec<Arc<Chunk>>, { order::MOVES }>,
     /// There are some, or a device is being replaced.
     pub(crate) is_moving: AtomicBool,
-    /// The range that is being copied to another place.
-    pub(crate) window: Mutex<Window, { order::COPY_WINDOW }>,
+    /// The ranges that are being copied to another place.
+    pub(crate) windows: Windows,
     pub(crate) rows: RowLocks,
     messages: Mutex<VecDeque<Report>, { order::REPORTS }>,
     /// The number of times that a device has got worse or missed a write.
@@ -67,7 +67,7 @@ impl Volume {
     pub fn of_devices(devices: Vec<(DevItem, Arc<dyn BlockDevice>)>) -> Volume {
         let set = DeviceSet::new(devices.into_iter().map(|(item, device)| Member::new(item, device)).collect());
         let devices = RwLock::new(Arc::new(set));
-        let (map, gate, requests, moves, is_moving, window, rows) = Default::default();
+        let (map, gate, requests, moves, is_moving, windows, rows) = Default::default();
         let (messages, losses, repairs_held, bug, halted) = Default::default();
         Volume {
             devices,
@@ -76,7 +76,7 @@ impl Volume {
             requests,
             moves,
             is_moving,
-            window,
+            windows,
             rows,
             messages,
             losses,
@@ -479,9 +479,8 @@ impl Volume {
         self.check_still_ours(Look::Cached)?;
         let _request = self.requests.read();
         self.located(at, data.len(), |layout| {
-            let _gate = self.gate.read();
+            let _gate = self.enter_gate(&layout, at, data.len());
             if layout.parity() == 0 {
-                self.note_write(at, data.len());
                 self.store_mirrors(&layout, at, data, mode)?;
                 self.store_moved(&layout, at, data, mode);
                 Ok(())
@@ -489,6 +488,19 @@ impl Volume {
                 self.store_with_parity(&layout, at, data, mode, old)
             }
         })
+    }
+
+    /// The gate, for a write that meets no copier of the same bytes which stores them. Rows with parity have locks.
+    fn enter_gate(&self, layout: &Layout<'_>, at: Logical, len: usize) -> impl Sized + '_ {
+        loop {
+            let gate = self.gate.read();
+            let meets_none = layout.parity() > 0 || !self.is_moving.load(Ordering::Acquire);
+            if meets_none || self.windows.admits_write(at, len) {
+                return gate;
+            }
+            drop(gate);
+            self.windows.wait(at, len);
+        }
     }
 
     /// Makes everything durable that was written. A device that fails is not used any more where every chunk survives

@@ -22,7 +22,7 @@
 use super::relocate::{Emptied, Emptying};
 use super::{Exclusive, ExclusiveOperation, Filesystem};
 use crate::error::{Errno, Error, Result};
-use crate::migration::{Migration, MigrationTarget};
+use crate::migration::{Keep, Migration, MigrationTarget};
 use crate::space::Class;
 use crate::transaction::Reserve;
 use butterfs_ondisk::balance::{args_flags, balance_flags};
@@ -35,6 +35,9 @@ use butterfs_sync::{Condvar, Mutex, order};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use zerocopy::{FromBytes, IntoBytes};
+
+/// A chunk of which so much is in use is as it would be after a balance: one that is resumed leaves it alone.
+const PACKED_PERCENT: u64 = 90;
 
 const ITEM_KEY: Key = Key::new(objectid::BALANCE, KeyType::TEMPORARY_ITEM, 0);
 
@@ -447,10 +450,8 @@ impl Filesystem {
 
     /// Moving a chunk beneath its addresses needs no walk over trees, but room for all of it at once.
     fn begin_chunk(&self, control: &BalanceItem, chunk: &Chunk) -> Result<Work> {
-        let profile = control.args_of(chunk.kind).and_then(BalanceArgs::target_profile);
-        if let Some(target) = profile.filter(|target| target.bit != chunk.kind & bits::PROFILE_MASK) {
+        if let Some(target) = self.target_of_whole(control, chunk) {
             let _operation = self.begin();
-            let target = MigrationTarget { profile: Some(target), avoid: Vec::new() };
             match Migration::begin(&self.0.engine, chunk.start, &target) {
                 Ok(Some(migration)) => return Ok(Work::Migrate(Box::new(migration))),
                 Err(error) if self.0.engine.aborted().is_some() => return Err(error),
@@ -459,6 +460,23 @@ impl Filesystem {
             }
         }
         self.begin_emptying(chunk.start).map(Work::Empty)
+    }
+
+    /// Where a chunk moves whole: to another profile, or, with nothing to gain by packing its content, to where a new
+    /// chunk would lie. `None` where its content moves: filters by usage and by address want that.
+    fn target_of_whole(&self, control: &BalanceItem, chunk: &Chunk) -> Option<MigrationTarget> {
+        use args_flags::{USAGE, USAGE_RANGE, VRANGE};
+        let args = control.args_of(chunk.kind)?;
+        if let Some(target) = args.target_profile().filter(|target| target.bit != chunk.kind & bits::PROFILE_MASK) {
+            return Some(MigrationTarget { profile: Some(target), ..MigrationTarget::default() });
+        }
+        let wants_content_moved = [USAGE, USAGE_RANGE, VRANGE].into_iter().any(|filter| args.has(filter));
+        // On more devices than it lies on now, a striped chunk is made anew.
+        let is_plain = chunk.stripe_length() == chunk.length && chunk.profile().parity == 0;
+        let used = self.0.engine.space.group(chunk.start).map_or(0, |group| group.used);
+        let is_packed = used >= chunk.length / 100 * PACKED_PERCENT;
+        (is_plain && is_packed && !wants_content_moved)
+            .then(|| MigrationTarget { keep: Keep::Nothing, ..MigrationTarget::default() })
     }
 
     /// Whether all filters but the limit let a chunk pass now.
@@ -538,12 +556,18 @@ impl Filesystem {
                 return refused("mixed groups data and metadata options must be the same".to_owned());
             }
         }
-        for (kind, name) in [(bits::DATA, "data"), (bits::METADATA, "metadata"), (bits::SYSTEM, "system")] {
-            let Some(args) = control.args_of(kind) else { continue };
-            if args.flags.get() & !args_flags::KNOWN != 0 {
+        let all = [
+            (bits::DATA, "data", &control.data),
+            (bits::METADATA, "metadata", &control.metadata),
+            (bits::SYSTEM, "system", &control.system),
+        ];
+        for (kind, name, args) in all {
+            let is_asked_for = control.args_of(kind).is_some();
+            if is_asked_for && args.flags.get() & !args_flags::KNOWN != 0 {
                 return refused(format!("the {name} filters have flags that are not known"));
             }
-            self.check_target(args, kind, name, flags & balance_flags::FORCE != 0)?;
+            // The kernel refuses a profile also where the balance is not of this type, and would not resume it.
+            self.check_target(args, kind, name, !is_asked_for || flags & balance_flags::FORCE != 0)?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::{Exclusive, ExclusiveOperation, Filesystem, OperationProgress};
 use crate::env::Point;
 use crate::error::{Errno, Error, Result};
 use crate::extent::rows;
-use crate::migration::{copy_piece, occupied};
+use crate::migration::{PIECE, copy_pieces, occupied, pieces_together};
 use crate::mkfs::wipe_superblocks;
 use crate::transaction::DeviceChange;
 use butterfs_device::BlockDevice;
@@ -279,41 +279,31 @@ impl Replacement {
         next.map(|(at, chunk)| (at, chunk.clone()))
     }
 
-    fn copy_range(&self, chunk: &Chunk, source: DeviceId, start: Logical, len: u64) -> Result<()> {
+    /// Copies what is in use of a chunk without parity.
+    fn copy_used(&self, chunk: &Chunk) -> Result<()> {
         let engine = &self.filesystem.0.engine;
-        // Of a striped chunk the device has only some elements.
-        let is_striped = chunk.stripe_length() != chunk.length;
-        let (mut at, end) = (start, start.plus(len));
-        let to = CopyTo::Twin(source, self.source_reads());
-        while at < end {
+        let ranges = {
+            let _operation = self.filesystem.begin();
+            occupied(engine, chunk.start)?
+        };
+        let to = CopyTo::Twin(self.source, self.source_reads());
+        let mut pieces = ranges.into_iter().flat_map(|range| pieces_of(chunk, range));
+        loop {
             engine.env().reached(Point::PieceMoved);
             self.progress().must_go_on()?;
             self.filesystem.must_not_be_stopping()?;
-            let element = (at.0 - chunk.start.0) / STRIPE_LEN;
-            let next = if is_striped {
-                chunk.start.plus((element + 1) * STRIPE_LEN)
-            } else {
-                at.plus(crate::migration::PIECE)
-            };
-            let piece = next.min(end).0 - at.0;
-            if engine.volume.lies_on(at, source) {
-                let _operation = self.filesystem.begin();
-                let lost = copy_piece(engine.core(), to, chunk.kind, at, piece)?;
-                self.count(lost, 0);
+            // Of a striped chunk the device has only some elements.
+            let own = pieces.by_ref().filter(|(at, _)| engine.volume.lies_on(*at, self.source));
+            let some: Vec<(Logical, u64)> = own.take(pieces_together(engine.core())).collect();
+            if some.is_empty() {
+                return Ok(());
+            }
+            let _operation = self.filesystem.begin();
+            for lost in copy_pieces(engine.core(), to, chunk.kind, &some) {
+                self.count(lost?, 0);
             }
             self.must_not_have_failed()?;
-            at = at.plus(piece);
         }
-        Ok(())
-    }
-
-    /// Copies what is in use of a chunk without parity.
-    fn copy_used(&self, chunk: &Chunk) -> Result<()> {
-        let ranges = {
-            let _operation = self.filesystem.begin();
-            occupied(&self.filesystem.0.engine, chunk.start)?
-        };
-        ranges.into_iter().try_for_each(|(start, len)| self.copy_range(chunk, self.source, start, len))
     }
 
     /// Copies what the device has of the rows of a chunk with parity, of all of them: what is written into a row later
@@ -411,4 +401,16 @@ impl Replacement {
         *engine.devices.replacement.lock() = item;
         self.filesystem.change_device(DeviceChange::Replace(item), 1)
     }
+}
+
+/// The pieces in which a range of a chunk is copied: of a striped one, elements.
+fn pieces_of(chunk: &Chunk, (start, len): (Logical, u64)) -> impl Iterator<Item = (Logical, u64)> + use<> {
+    let is_striped = chunk.stripe_length() != chunk.length;
+    let (first, end) = (chunk.start, start.plus(len));
+    let next = move |at: Logical| match is_striped {
+        true => first.plus(((at.0 - first.0) / STRIPE_LEN + 1) * STRIPE_LEN).min(end),
+        false => at.plus(PIECE).min(end),
+    };
+    let starts = std::iter::successors(Some(start), move |at| Some(next(*at)));
+    starts.take_while(move |at| *at < end).map(move |at| (at, next(at).0 - at.0))
 }

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::inode::InodeId;
 use crate::node_io::Work;
 use crate::subvolume;
+use crate::transaction::Reserve;
 use butterfs_ondisk::TreeId;
 use std::sync::atomic::Ordering;
 
@@ -38,6 +39,14 @@ impl Filesystem {
     pub fn work(&self) -> Work {
         let _operation = self.begin();
         self.0.engine.nodes.work()
+    }
+
+    /// Whether an operation of ordinary size can begin without a commit or a new chunk. Who stands inside a commit cannot
+    /// wait for one.
+    pub fn has_room_to_start(&self) -> bool {
+        const ITEMS: u64 = 64;
+        let _operation = self.begin();
+        self.0.engine.reserve_items(Reserve::items(ITEMS)).is_some()
     }
 
     /// Forgets every tree block that is as it is on the device and that nobody uses.

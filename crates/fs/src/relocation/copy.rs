@@ -7,7 +7,10 @@ use crate::error::{Error, Result};
 use crate::extent::TreeItems;
 use crate::extent::checksums::{self, Checksums, Layout};
 use crate::extent::rows::{self, Caching};
+use crate::parallel::map_waiting;
+use crate::relocation::closure::DataMove;
 use crate::transaction::Core;
+use butterfs_device::AlignedBuffer;
 use butterfs_ondisk::Logical;
 use std::sync::Arc;
 
@@ -20,19 +23,48 @@ pub(super) fn checksums_of(core: &Arc<Core>, at: Logical, len: u64) -> Result<Ch
     checksums::lookup(&items, Layout::of(core), at, len)
 }
 
-/// Copies `len` bytes, whole sectors, from `from` to `to`.
-pub(super) fn copy_data(core: &Arc<Core>, from: Logical, to: Logical, len: u64) -> Result<()> {
-    let mut done = 0;
-    let mut buffer = Vec::new();
-    while done < len {
-        let piece = PIECE_BYTES.min(len - done);
-        buffer.resize(piece as usize, 0);
-        read_piece(core, from.plus(done), &mut buffer)?;
-        // Rows with parity in which nothing was written yet may contradict their parity.
-        rows::write(core, to.plus(done), &buffer, Caching::Avoided)?;
-        done += piece;
+/// Copies extents to their new places, several pieces at a time.
+pub(super) fn copy_data(core: &Arc<Core>, extents: &[DataMove]) -> Result<()> {
+    let pieces = pieces(core, extents);
+    let copied = map_waiting(core.env(), pieces.len(), |index| copy_piece(core, &pieces[index]));
+    copied.into_iter().collect()
+}
+
+/// The same bytes in pieces: neighbours that stay neighbours go together.
+fn pieces(core: &Core, extents: &[DataMove]) -> Vec<DataMove> {
+    let chunks = core.volume().chunk_map();
+    let follows = |last: &DataMove, from: Logical, to: Logical| {
+        last.from.plus(last.len) == from
+            && last.to.plus(last.len) == to
+            && chunks.get(last.to).is_some_and(|chunk| to < chunk.end())
+    };
+    let mut pieces: Vec<DataMove> = Vec::new();
+    for extent in extents {
+        let (mut from, mut to, mut left) = (extent.from, extent.to, extent.len);
+        while left > 0 {
+            let len = match pieces.last_mut() {
+                Some(last) if last.len < PIECE_BYTES && follows(last, from, to) => {
+                    let len = left.min(PIECE_BYTES - last.len);
+                    last.len += len;
+                    len
+                }
+                _ => {
+                    let len = left.min(PIECE_BYTES);
+                    pieces.push(DataMove { from, to, len });
+                    len
+                }
+            };
+            (from, to, left) = (from.plus(len), to.plus(len), left - len);
+        }
     }
-    Ok(())
+    pieces
+}
+
+fn copy_piece(core: &Arc<Core>, piece: &DataMove) -> Result<()> {
+    let mut buffer = AlignedBuffer::new(piece.len as usize);
+    read_piece(core, piece.from, &mut buffer)?;
+    // Rows with parity in which nothing was written yet may contradict their parity.
+    rows::write(core, piece.to, &buffer, Caching::Avoided)
 }
 
 fn read_piece(core: &Arc<Core>, at: Logical, out: &mut [u8]) -> Result<()> {

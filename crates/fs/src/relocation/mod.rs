@@ -115,20 +115,60 @@ impl Mover {
     /// Lists extents, and copies those that are data.
     fn list(&mut self, from: Logical) -> Result<()> {
         let (found, next) = scan::contents(&self.engine, &self.group, from, &MOST)?;
+        let mut copied = self.data.len();
         for content in found {
             match content {
                 Content::Block(..) => self.blocks.push_back(content),
-                Content::Data(at, len) => {
-                    let to = self.place(len)?;
-                    self.data.push_back(DataMove { from: at, to, len });
-                    let copied = copy::copy_data(self.engine.core(), at, to, len);
-                    self.engine.space.end_write(to);
-                    copied?;
+                Content::Data(from, len) => {
+                    let to = match self.place_now(len)? {
+                        Some(to) => to,
+                        // Writes end before anybody waits for a commit.
+                        None => {
+                            self.copy_placed(&mut copied)?;
+                            self.place(len)?
+                        }
+                    };
+                    self.data.push_back(DataMove { from, to, len });
                 }
             }
         }
+        self.copy_placed(&mut copied)?;
         self.next = next;
         Ok(())
+    }
+
+    /// Copies the listed data from number `copied` on.
+    fn copy_placed(&self, copied: &mut usize) -> Result<()> {
+        let placed: Vec<DataMove> = self.data.range(*copied..).copied().collect();
+        *copied = self.data.len();
+        let outcome = copy::copy_data(self.engine.core(), &placed);
+        placed.iter().for_each(|data| self.engine.space.end_write(data.to));
+        outcome
+    }
+
+    /// A place in the groups that there are, if they have one.
+    fn place_now(&self, len: u64) -> Result<Option<Logical>> {
+        loop {
+            match self.try_place(len, Sharing::Never) {
+                Found::Extent(at, _) => return Ok(Some(at)),
+                Found::Load(group) => self.engine.core().load_group_at(group)?,
+                Found::Nothing => return Ok(None),
+            }
+        }
+    }
+
+    fn try_place(&self, len: u64, sharing: Sharing) -> Found {
+        let (space, class) = (&self.engine.space, Class::Data);
+        // Space that others have reserved is theirs.
+        if !space.reserve(class, len, self.engine.data_floor()) {
+            return Found::Nothing;
+        }
+        let found = match space.target(class) {
+            Some(profile) => space.allocate_extent_of(class, len, (Stream::Data, sharing), profile),
+            None => space.allocate_extent(class, len, len, (Stream::Data, sharing)),
+        };
+        space.unreserve(class, len);
+        found
     }
 
     /// A place for an extent of data, which is never split.
@@ -137,17 +177,7 @@ impl Mover {
         let class = Class::Data;
         let (mut committed, mut sharing) = (false, Sharing::Never);
         loop {
-            // Space that others have reserved is theirs.
-            let reserved = engine.space.reserve(class, len, engine.data_floor());
-            let found = match engine.space.target(class) {
-                _ if !reserved => Found::Nothing,
-                Some(profile) => engine.space.allocate_extent_of(class, len, (Stream::Data, sharing), profile),
-                None => engine.space.allocate_extent(class, len, len, (Stream::Data, sharing)),
-            };
-            if reserved {
-                engine.space.unreserve(class, len);
-            }
-            match found {
+            match self.try_place(len, sharing) {
                 Found::Extent(at, _) => return Ok(at),
                 Found::Load(group) => engine.core().load_group_at(group)?,
                 Found::Nothing if engine.allocate_chunk(class).is_ok() => {}

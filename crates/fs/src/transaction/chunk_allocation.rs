@@ -21,6 +21,16 @@ use butterfs_ondisk::{DeviceId, Logical, Physical};
 use butterfs_volume::{Volume, is_kept};
 use std::collections::BTreeMap;
 
+/// Whether a chunk that moves keeps stripes where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Those that may stay there.
+    #[default]
+    Possible,
+    /// None: each gets the place that a new chunk would get.
+    Nothing,
+}
+
 /// No chunk starts below this address of a device.
 pub(super) const FIRST_PHYSICAL: u64 = 1 << 20;
 
@@ -159,10 +169,17 @@ impl DeviceSpace {
 
     /// The chunk with `profile`, as many of its stripes as possible where they are, and none where it may not stay or
     /// on the devices `avoid`. `None` where there is no room.
-    pub(crate) fn plan_move(&self, chunk: &Chunk, profile: &'static Profile, avoid: &[DeviceId]) -> Option<Chunk> {
+    pub(crate) fn plan_move(
+        &self,
+        chunk: &Chunk,
+        profile: &'static Profile,
+        avoid: &[DeviceId],
+        keep: Keep,
+    ) -> Option<Chunk> {
         let kind = chunk.kind & !bits::PROFILE_MASK | profile.bit;
-        let stays =
-            |stripe: &ChunkStripe| self.may_stay(stripe, chunk.stripe_length()) && !avoid.contains(&stripe.device);
+        let stays = |stripe: &ChunkStripe| {
+            keep == Keep::Possible && self.may_stay(stripe, chunk.stripe_length()) && !avoid.contains(&stripe.device)
+        };
         let stripes = if is_plain(profile) && is_plain(chunk.profile()) {
             let kept: Vec<ChunkStripe> = chunk.stripes.iter().copied().filter(stays).collect();
             self.plan_copies(&kept, profile, chunk.length, avoid)?

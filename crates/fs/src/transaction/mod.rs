@@ -52,7 +52,7 @@ pub(crate) use abort::Alarm;
 pub(crate) use block_source::without_waiting;
 pub use block_source::{BlockSource, Misses};
 pub(crate) use chunk_allocation::system_array_len;
-pub use chunk_allocation::{DeviceExtents, DeviceSpace};
+pub use chunk_allocation::{DeviceExtents, DeviceSpace, Keep};
 pub(crate) use devices::StaleItem;
 pub(crate) use difference::{Committed, merge_leaves};
 pub use dirty_inodes::{InodeRecord, InodeState, Known, Orphan, item_key, orphan_key};

@@ -5,7 +5,9 @@ mod left;
 mod panics;
 mod scene;
 
-use butterfs_fs::{BalanceEnd, BalanceProgress};
+use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_fs::mkfs::mkfs;
+use butterfs_fs::{BalanceEnd, BalanceProgress, Env, Filesystem, Options};
 use butterfs_ondisk::balance::{SINGLE, args_flags, balance_flags};
 use butterfs_ondisk::items::{BalanceArgs, BalanceItem, block_group_flags as bits};
 use butterfs_testkit::images::{VARIANTS, Variant};
@@ -13,6 +15,7 @@ use butterfs_testkit::kernel::check_all;
 use butterfs_testkit::requirement;
 use butterfs_testkit::scratch::Scratch;
 use scene::*;
+use std::sync::Arc;
 
 /// All chunks, without filters.
 fn everything() -> BalanceItem {
@@ -46,7 +49,7 @@ fn everything_moves_and_stays_what_it_was() {
         let fs = open(&image);
         let chunks = fs.chunks().iter().count() as u64;
         let moved = BalanceProgress { expected: chunks, considered: chunks, completed: chunks };
-        let end = fs.balance_start(everything()).unwrap();
+        let end = fs.balance_start(everything()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(end, BalanceEnd::Completed { progress: moved, no_space: 0 }, "{name}");
         fs.shutdown().unwrap();
         drop(fs);
@@ -90,6 +93,28 @@ fn profiles_are_converted() {
     // Of data alone: nodes move and leaves stay.
     kernel_balances(&image, &["-d"]);
     check_all(&image);
+}
+
+/// The kernel refuses a profile for which there are too few devices whatever types are balanced, at the start and at a
+/// mount that would resume the balance.
+#[test]
+fn a_profile_that_needs_more_devices_is_refused_for_each_type() {
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));
+    mkfs(&[Arc::clone(&device)], &Default::default(), &Env::system()).unwrap();
+    let fs = Filesystem::open(vec![device], Options::default(), Env::system()).unwrap();
+    for types in [balance_flags::DATA, balance_flags::SYSTEM, balance_flags::METADATA, balance_flags::TYPES] {
+        let flags = (types | balance_flags::FORCE).into();
+        let asked = converting(bits::RAID1C3, bits::RAID1C3);
+        let none = BalanceItem { flags, ..BalanceItem::default() };
+        for (name, control) in [
+            ("data", BalanceItem { data: asked.data, ..none }),
+            ("metadata", BalanceItem { metadata: asked.metadata, ..none }),
+            ("system", BalanceItem { system: asked.system, ..none }),
+        ] {
+            let refused = fs.balance_start(control).unwrap_err().to_string();
+            assert!(refused.contains(&format!("invalid convert {name} profile raid1c3")), "{types}: {refused}");
+        }
+    }
 }
 
 #[test]

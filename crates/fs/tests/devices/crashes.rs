@@ -170,7 +170,7 @@ fn moved(canary: Option<Canary>) -> Recorded {
     make(&devices, "single", "single");
     record(&devices, 2, canary, |fs, _| {
         for avoid in [DeviceId(1), DeviceId(2), DeviceId(1)] {
-            move_everything(fs, &MigrationTarget { profile: None, avoid: vec![avoid] });
+            move_everything(fs, &MigrationTarget { profile: None, avoid: vec![avoid], ..MigrationTarget::default() });
         }
     })
 }
@@ -187,7 +187,7 @@ fn a_conversion_survives_power_cuts() {
     make(&devices, "single", "DUP");
     let recorded = record(&devices, 2, None, |fs, _| {
         for profile in ["RAID1", "single"] {
-            move_everything(fs, &MigrationTarget { profile: Profile::named(profile), avoid: Vec::new() });
+            move_everything(fs, &MigrationTarget { profile: Profile::named(profile), ..MigrationTarget::default() });
         }
     });
     look(&recorded, &[vec![0, 1]]).unwrap();

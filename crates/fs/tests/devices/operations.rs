@@ -69,7 +69,7 @@ fn chunks_become_all_profiles() {
     let before = seen(&fs);
     let progress = OperationProgress::default();
     for name in ["DUP", "RAID1", "RAID1C3", "RAID1C4", "RAID10", "RAID0", "RAID1", "single", "RAID1"] {
-        let target = MigrationTarget { profile: Profile::named(name), avoid: Vec::new() };
+        let target = MigrationTarget { profile: Profile::named(name), ..MigrationTarget::default() };
         for start in chunks_of(&fs, bits::DATA | bits::METADATA | bits::SYSTEM) {
             let moved = fs.migrate_chunk(start, &target, &progress);
             moved.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -84,6 +84,44 @@ fn chunks_become_all_profiles() {
     }
     fs.shutdown().unwrap();
     assert_clean(&devices, "chunks_become_all_profiles");
+    let fs = open(dynamic(&devices), Options::default());
+    assert_same(&before, &seen(&fs), "what it holds");
+}
+
+/// A chunk of which nearly everything is in use moves beneath its addresses; one with room is emptied, and so is each
+/// when addresses or usage are asked for.
+#[test]
+fn a_balance_moves_full_chunks_whole() {
+    use butterfs_fs::filesystem::BalanceEnd;
+    use butterfs_ondisk::balance::{args_flags, balance_flags};
+    use butterfs_ondisk::items::{BalanceArgs, BalanceItem};
+    let devices = memory(&[400 << 20]);
+    make(&devices, "single", "DUP");
+    let fs = open(dynamic(&devices), Options::default());
+    let data = chunks_of(&fs, bits::DATA)[0];
+    let group = fs.chunks().get(data).unwrap().length;
+    let full = fs.create(&ROOT, fs.root(), b"full", 0o600).unwrap().id;
+    for piece in (0..group / 100 * 95).step_by(1 << 20) {
+        fs.write(full, piece, &noise(piece, 1 << 20), false).unwrap();
+    }
+    fs.sync().unwrap();
+    let before = seen(&fs);
+    let place = |fs: &Filesystem| fs.chunks().get(data).map(|chunk| chunk.stripes[0].physical);
+    let old = place(&fs).unwrap();
+    let balance = |flags: u64| {
+        let args = BalanceArgs { flags: flags.into(), vend: u64::MAX.into(), ..Default::default() };
+        let control = BalanceItem { flags: balance_flags::DATA.into(), data: args, ..Default::default() };
+        let end = fs.balance_start(control).unwrap();
+        assert!(matches!(end, BalanceEnd::Completed { no_space: 0, .. }), "{end:?}");
+        assert_same(&before, &seen(&fs), "what it holds");
+    };
+    balance(0);
+    let whole = place(&fs).expect("its addresses stay");
+    assert_ne!(whole, old, "it lies elsewhere");
+    balance(args_flags::VRANGE);
+    assert_eq!(place(&fs), None, "addresses were asked for");
+    fs.shutdown().unwrap();
+    assert_clean(&devices, "a_balance_moves_full_chunks_whole");
     let fs = open(dynamic(&devices), Options::default());
     assert_same(&before, &seen(&fs), "what it holds");
 }
@@ -151,7 +189,8 @@ fn bad_copies_do_not_move() {
         }
     }
     let progress = OperationProgress::default();
-    let target = MigrationTarget { profile: Profile::named("single"), avoid: vec![DeviceId(2)] };
+    let target =
+        MigrationTarget { profile: Profile::named("single"), avoid: vec![DeviceId(2)], ..MigrationTarget::default() };
     let moves: Vec<_> = chunks_of(&fs, bits::DATA).iter().map(|at| fs.migrate_chunk(*at, &target, &progress)).collect();
     // What has no checksum cannot be told from what is right.
     assert!(moves.iter().all(Result::is_ok), "{moves:?}");
@@ -196,6 +235,12 @@ fn reads_of_source(reads: SourceReads) -> u64 {
     counted.add_rule(FaultRule::always(Operation::Read, Fault::Misdirect { distance: 0 }));
     let fs = open(vec![counted.clone(), devices[1].clone()], Options::default());
     fill(&fs);
+    // Copying it takes many requests, beside which those of the commits count for little.
+    let large = fs.create(&ROOT, fs.root(), b"large", 0o600).unwrap().id;
+    for piece in (0..64 << 20).step_by(1 << 20) {
+        fs.write(large, piece, &noise(piece, 1 << 20), false).unwrap();
+    }
+    fs.sync().unwrap();
     let before = seen(&fs);
     let count = counted.counts().reads;
     fs.begin_replace(devices[2].clone(), &ReplaceRequest { reads, ..replaced(1) }).unwrap().run().unwrap();

@@ -267,8 +267,8 @@ fn run(world: &Shared, filesystem: &Filesystem, slots: Vec<Arc<dyn BlockDevice>>
     let beside = (Rc::clone(world), subject.clone());
     let _meanwhile = during_commits(move |point| {
         let (world, subject) = &beside;
-        // Where a group is closed, what runs inside a commit may find so little room that it waits for that commit.
-        if point.is_in_commit() && subject.is_balancing() {
+        // Where a group is closed or space is short, what runs inside a commit would wait for that commit.
+        if point.is_in_commit() && (subject.is_balancing() || !subject.has_room_to_start()) {
             return;
         }
         // One or two at each of the points that a commit reaches.

@@ -1,7 +1,8 @@
 //! Doing such work.
 
+use super::target::Target;
 use super::{Failing, Filters, Maintenance};
-use butterfs_device::{BlockDevice, Fault, FaultRule, FaultyDevice, Operation};
+use butterfs_device::{BlockDevice, Operation};
 use butterfs_fs::filesystem::{
     BalanceRun, BalanceState, ExclusiveOperation, NewSize, OldContent, RemovedDevice, ReplaceRequest, SourceReads,
     Storage,
@@ -131,17 +132,14 @@ impl Slots {
         };
         let reads = if spares_source { SourceReads::Avoided } else { SourceReads::Allowed };
         let request = ReplaceRequest { source, reads, force: true, old: OldContent::Keep };
-        let target = Arc::new(FaultyDevice::new(Arc::clone(&self.devices[target])));
-        if let Some(failing) = fails {
-            let (on, after) = match failing {
-                Failing::Write(after) => (Operation::Write, after),
-                Failing::Flush(after) => (Operation::Flush, after),
-            };
-            target.add_rule(FaultRule::always(on, Fault::Fail).after(after, 1));
+        let target = Arc::new(Target::new(Arc::clone(&self.devices[target])));
+        match fails {
+            Some(Failing::Write(after)) => target.fail(Operation::Write, after),
+            Some(Failing::Flush(after)) => target.fail(Operation::Flush, after),
+            None => (),
         }
         let replaced = fs.begin_replace(target.clone(), &request).and_then(|replacement| replacement.run());
-        let has_failed = target.counts() != Default::default();
-        target.clear();
+        let has_failed = target.recover();
         match replaced {
             Err(_) if has_failed && fs.stopped().is_none() => Ok(()),
             replaced => replaced,

@@ -45,6 +45,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("forget", "each thread ends with it"),
     ("booking_cost", "a count for tests"),
     ("work", "a count for tests"),
+    ("has_room_to_start", "it changes nothing; the simulator asks it"),
     ("take_longest_stop", "a count for tests"),
     ("snapshot_recorded", "a snapshot without its commit, for tests"),
     ("is_in_place_stopped", "for tests"),

@@ -97,6 +97,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("take_messages", |w| quiet(w.filesystem.take_messages())),
     ("booking_cost", |w| quiet(w.filesystem.booking_cost())),
     ("work", |w| quiet(w.filesystem.work())),
+    ("has_room_to_start", |w| quiet(w.filesystem.has_room_to_start())),
     ("take_longest_stop", |w| quiet(w.filesystem.take_longest_stop())),
     ("block_groups", |w| quiet(w.filesystem.block_groups())),
     ("device_stats", |w| quiet(w.filesystem.device_stats())),
