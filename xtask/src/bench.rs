@@ -3,9 +3,9 @@
 use crate::{tools, workspace};
 use std::process::Command;
 
-/// Build the benchmark and what it measures: the command, and the filesystem in memory. The latter is an example and has
-/// a build of its own, because examples bring the features of development dependencies, with which the command would be
-/// compiled once more.
+/// Builds of the benchmark and of what it measures: the command, and the filesystem in memory. The latter is an example
+/// and has a build of its own, because examples bring the features of development dependencies, with which the command
+/// would be compiled once more.
 pub const BUILDS: [&[&str]; 2] = [
     &["build", "--release", "-p", "butterfs-cli", "-p", "butterfs-bench"],
     &["build", "--release", "-p", "butterfs-fuse", "--example", "memory"],

@@ -10,20 +10,19 @@
 #[cfg(debug_assertions)]
 use std::cell::RefCell;
 
-/// Not in the order.
-pub const UNRANKED: u8 = 0;
-
 macro_rules! order {
     ($($(#[doc = $doc:literal])* $name:ident $($several:ident)?,)*) => {
         #[expect(non_camel_case_types, clippy::upper_case_acronyms, reason = "the names of constants")]
         enum Rank { Unranked, $($name),* }
 
+        /// Not in the order.
+        pub const UNRANKED: u8 = Rank::Unranked as u8;
         $($(#[doc = $doc])* pub const $name: u8 = Rank::$name as u8;)*
 
         /// Name, and whether a thread may hold several locks of the rank; their order is said where they are taken.
         #[cfg(debug_assertions)]
         const RANKS: &[(&str, bool)] = &[
-            (if Rank::Unranked as u8 == UNRANKED { "UNRANKED" } else { "" }, true),
+            ("UNRANKED", true),
             $((stringify!($name), false $(|| !stringify!($several).is_empty())?)),*
         ];
     };

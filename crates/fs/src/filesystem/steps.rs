@@ -41,7 +41,7 @@ impl Filesystem {
         self.0.engine.nodes.work()
     }
 
-    /// Whether an operation of ordinary size can begin without a commit or a new chunk. Who stands inside a commit cannot
+    /// Whether an operation of ordinary size can begin without a commit or a new chunk. A step inside a commit cannot
     /// wait for one.
     pub fn has_room_to_start(&self) -> bool {
         const ITEMS: u64 = 64;

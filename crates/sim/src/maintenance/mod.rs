@@ -7,7 +7,8 @@
 //! 2. Other steps run between the pieces that move ([`Point::PieceMoved`](butterfs_fs::env::Point)), `fsync` and `sync`
 //!    among them, and between the steps of a balance.
 //! 3. Work that is refused changes nothing. Its content is never another one: to the model it does nothing at all.
-//! 4. A device that takes over may fail once before it has. Then the replacement ends with `EIO`, and nobody else notices.
+//! 4. A device that takes over may fail once before it has. Then the replacement ends with `EIO`, and nobody else
+//!    notices.
 //! 5. Between two lives a device may be lost for ever, where the profiles survive it; its slot is spare then. From then
 //!    on the filesystem may be opened without all devices.
 //! 6. Of some states one more device is taken away, which must not be noticed where the profiles survive it and all
