@@ -24,7 +24,7 @@ const DOCUMENTS: &str = "usr/share/doc/butterfs";
 pub fn lay_out(dist: &Dist) -> Result<(), Failure> {
     let mut build = Command::new("cargo");
     build.args(["build", "--release", "-p", "butterfs-cli"]).current_dir(workspace::root());
-    dist.run("build", &mut build)?;
+    dist.run_as_is("build", &mut build)?;
     let root = dist.root();
     let program = root.join("usr/bin/butterfs");
     install(&workspace::target().join("release/butterfs"), &program, 0o755)?;

@@ -10,6 +10,9 @@ use crate::transaction::Reserve;
 use butterfs_ondisk::TreeId;
 use std::sync::atomic::Ordering;
 
+/// Items that an operation of ordinary size changes at most.
+const ORDINARY_ITEMS: u64 = 64;
+
 #[doc(hidden)]
 impl Filesystem {
     /// Writes back what is buffered of an inode, as memory pressure does.
@@ -44,9 +47,8 @@ impl Filesystem {
     /// Whether an operation of ordinary size can begin without a commit or a new chunk. A step inside a commit cannot
     /// wait for one.
     pub fn has_room_to_start(&self) -> bool {
-        const ITEMS: u64 = 64;
         let _operation = self.begin();
-        self.0.engine.reserve_items(Reserve::items(ITEMS)).is_some()
+        self.0.engine.reserve_items(Reserve::items(ORDINARY_ITEMS)).is_some()
     }
 
     /// Forgets every tree block that is as it is on the device and that nobody uses.
