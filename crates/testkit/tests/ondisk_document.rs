@@ -227,7 +227,7 @@ fn every_table_has_no_gap() {
     }
 }
 
-/// What the document calls a structure, where it is not the same name in another case.
+/// Names of structures in the document and in the code, where they differ in more than case.
 const NAMES: [(&str, &str); 6] = [
     ("chunk", "ChunkHead"),
     ("key_ptr", "KeyPointer"),
@@ -237,7 +237,7 @@ const NAMES: [(&str, &str); 6] = [
     ("key", "DiskKey"),
 ];
 
-/// What the document calls a field, where it is not the same.
+/// Names of fields in the code and in the document, where they differ.
 const FIELDS: [(&str, &str); 3] = [("kind", "type"), ("blocknr", "blockptr"), ("num_items", "nritems")];
 
 /// Bytes of the superblock that stand in no row.

@@ -126,9 +126,9 @@ done
 
 /// Every durable commit is there with all that it refers to, each branch has one or a later commit, and from there on
 /// nothing in the repository is damaged. A killed git leaves locks. What was not durable may lack objects: git syncs an
-/// object before it gets its name and never the name, and on btrfs a name may reach the disk after a reference to it. So
-/// an index of several packs may name a pack that still has its temporary name, on the kernel's btrfs too: a rename
-/// enters the log only if the file was synced since the last commit. Such an index goes.
+/// object before it gets its name and never the name, and on btrfs a name may reach the disk after a reference to it.
+/// So an index of several packs may name a pack that still has its temporary name, on the kernel's btrfs too: a rename
+/// enters the log only if the file was synced since the last commit. The script deletes such an index.
 const LOOK: &str = r#"
 set -euo pipefail
 export HOME="$2"; cd "$1/all"
