@@ -48,7 +48,7 @@ pub struct ReplaceRequest {
 /// The last replacement.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplaceStatus {
-    /// As the device tree has it, or will.
+    /// As the device tree has it, or will. It has not ended before the commit that ends it is durable.
     pub item: DevReplaceItem,
     /// Bytes of the device that is replaced; 0 where none is.
     pub total_bytes: u64,
@@ -65,10 +65,18 @@ impl Filesystem {
     /// The last replacement.
     pub fn replace_status(&self) -> ReplaceStatus {
         let _alarm = self.0.engine.alarm();
-        let item = *self.0.engine.devices.replacement.lock();
+        let is_running = self.while_none_is_replaced(|| Ok(())).is_err();
+        let mut item = *self.0.engine.devices.replacement.lock();
         let space = self.0.engine.devices.space.lock();
         let source = space.devices.get(&DeviceId(item.src_devid.get()));
-        ReplaceStatus { item, total_bytes: source.map_or(0, |device| device.total_bytes) }
+        let mut total_bytes = source.map_or(0, |device| device.total_bytes);
+        // The end is noted before the commit that makes it durable, and the old device belongs to the filesystem until
+        // then.
+        if is_running && !item.is_active() {
+            item.state = DevReplaceItem::STARTED.into();
+            total_bytes = item.cursor_left.get();
+        }
+        ReplaceStatus { item, total_bytes }
     }
 
     /// Begins to replace a device with the one at a path, which is opened and claimed.

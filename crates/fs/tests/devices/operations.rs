@@ -226,6 +226,57 @@ fn a_device_is_replaced() {
     fs.shutdown().unwrap();
 }
 
+/// A device that takes its time to make anything durable.
+#[derive(Debug)]
+struct SlowToFlush(Arc<MemoryDevice>);
+
+impl BlockDevice for SlowToFlush {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write_at(offset, data)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        self.0.flush()
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+}
+
+/// Whoever waits for the end unplugs the old device then, or begins other work.
+#[test]
+fn a_replacement_has_ended_when_that_is_durable() {
+    let devices = memory(&[512 << 20, 512 << 20, 512 << 20]);
+    make(&devices[..2], "RAID1", "RAID1");
+    let slow: Vec<Arc<dyn BlockDevice>> =
+        devices.iter().map(|device| Arc::new(SlowToFlush(device.clone())) as Arc<dyn BlockDevice>).collect();
+    let fs = open(slow[..2].to_vec(), Options::default());
+    fill(&fs);
+    let replacement = fs.begin_replace(slow[2].clone(), &replaced(1)).unwrap();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| replacement.run());
+        while fs.replace_status().item.state.get() == DevReplaceItem::STARTED {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(fs.exclusive_operation().is_none(), "other work may begin");
+        assert!(butterfs_fs::mkfs::recognise(&*devices[0]).unwrap().is_none(), "the old one is wiped");
+        running.join().unwrap().unwrap();
+    });
+    assert_eq!(fs.replace_status().item.state.get(), DevReplaceItem::FINISHED);
+    fs.shutdown().unwrap();
+    assert_clean(&[devices[2].clone(), devices[1].clone()], "a_replacement_has_ended_when_that_is_durable");
+}
+
 /// The number of reads of the replaced device meanwhile.
 fn reads_of_source(reads: SourceReads) -> u64 {
     let devices = memory(&[512 << 20, 512 << 20, 512 << 20]);
