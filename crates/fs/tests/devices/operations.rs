@@ -253,7 +253,7 @@ impl BlockDevice for SlowToFlush {
     }
 }
 
-/// Whoever waits for the end unplugs the old device then, or begins other work.
+/// Users unplug the old device, or begin other work, when the replacement has ended.
 #[test]
 fn a_replacement_has_ended_when_that_is_durable() {
     let devices = memory(&[512 << 20, 512 << 20, 512 << 20]);
