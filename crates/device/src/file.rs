@@ -77,7 +77,17 @@ pub struct FileDevice {
     /// A discard was refused, because the device or the filesystem of the file has none.
     has_no_discard: AtomicBool,
     /// The locked file beneath a loop device.
-    _beneath: Option<File>,
+    beneath: Option<File>,
+}
+
+impl Drop for FileDevice {
+    /// Releases the locks by name. Closing is not enough: a child of another thread, between fork and exec, has the
+    /// descriptors too, and would hold the locks until it runs its program.
+    fn drop(&mut self) {
+        for file in self.locked() {
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
+    }
 }
 
 impl FileDevice {
@@ -158,7 +168,7 @@ impl FileDevice {
             has_failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             has_no_discard: AtomicBool::new(false),
-            _beneath: beneath,
+            beneath,
         }
     }
 
@@ -167,14 +177,18 @@ impl FileDevice {
         self.is_block_device
     }
 
+    /// The files that carry this device's locks.
+    fn locked(&self) -> impl Iterator<Item = &File> {
+        std::iter::once(&self.file).chain(&self.beneath)
+    }
+
     /// The same file or device once more, for writing. The locks stay with this one, which must be kept as long, and
     /// become exclusive: refused while others read.
     pub fn open_for_writing(&self) -> Result<FileDevice, OpenError> {
         let path = Path::new(&self.name);
-        let locked = || std::iter::once(&self.file).chain(&self._beneath);
-        if let Some(error) = locked().find_map(|file| lock(file, path, true).err()) {
+        if let Some(error) = self.locked().find_map(|file| lock(file, path, true).err()) {
             // A lock that could not be changed may be gone.
-            locked().try_for_each(|file| lock(file, path, false))?;
+            self.locked().try_for_each(|file| lock(file, path, false))?;
             return Err(error);
         }
         let opened = OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()));

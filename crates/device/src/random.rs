@@ -1,22 +1,21 @@
-//! A small generator for chosen-by-seed faults; the same seed gives the same sequence for ever.
+//! A small generator for faults that a seed chooses; the same seed gives the same sequence for ever.
 
-/// SplitMix64.
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+
+/// SplitMix64 of the crate `rand_xoshiro`, as in the tests.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(SplitMix64);
 
 impl Random {
     /// The sequence of `seed`.
     pub fn new(seed: u64) -> Random {
-        Random(seed)
+        Random(SplitMix64::from_seed(seed.to_le_bytes()))
     }
 
     /// The next 64 bits.
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `bound`, which is not 0.

@@ -3,6 +3,7 @@
 //! The store is a plain hash map without locks, so this is the cost of the tree code itself.
 
 use butterfs_ondisk::{ChecksumKind, Generation, Key, KeyType, Level, Logical, TreeId};
+use butterfs_testkit::rng::Rng;
 use butterfs_tree::{self as tree, BlockIdentity, Corrupt, Node, NodeEditor, NodePtr, NodeSource};
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, RefCell};
@@ -117,12 +118,9 @@ fn key(n: u64) -> Key {
 /// A fixed shuffle of 0..count.
 fn shuffled(count: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..count).collect();
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut rng = Rng::new(1);
     for last in (1..order.len()).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        order.swap(last, (state % (last as u64 + 1)) as usize);
+        order.swap(last, rng.index(last + 1));
     }
     order
 }

@@ -6,6 +6,7 @@ use super::factor;
 use super::mounted::{Bed, eventually, text};
 use butterfs_testkit::kernel::{KernelMount, check_several, run_ok, unmount};
 use butterfs_testkit::requirement;
+use butterfs_testkit::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -178,12 +179,12 @@ fn work_on_devices_survives_kills_of_the_server() {
     if !requirement::kernel_btrfs(TEST) {
         return;
     }
-    let mut random = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
+    let mut rng = Rng::new(u64::from(seed));
     for work in &WORKS {
         let mut struck = 0;
         for _ in 0..2 * factor() {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let after = Duration::from_millis(u64::from(random >> 16) % 400);
+            let after = Duration::from_millis(rng.below(400));
             eprintln!("{}: killed after {after:?}", work.name);
             struck += u64::from(must_survive(&scene, work, after));
         }

@@ -150,6 +150,20 @@ fn locks() {
     }
 }
 
+/// A child of another thread has copies of all descriptors until it runs its program.
+#[test]
+fn a_copy_of_the_descriptor_does_not_keep_the_lock() {
+    let scratch = Scratch::new();
+    for options in [FileOptions::read_write(), FileOptions::read_only()] {
+        let path = scratch.path("image");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let device = FileDevice::open(&path, &options).unwrap();
+        let _copy = device.file.try_clone().unwrap();
+        drop(device);
+        FileDevice::open(&path, &FileOptions::read_write()).unwrap();
+    }
+}
+
 #[test]
 fn a_created_file_is_locked_at_once() {
     let scratch = Scratch::new();
@@ -463,9 +477,9 @@ fn check_mixed_writes(device: &FileDevice) {
 #[test]
 fn direct_writes_are_read_back() {
     let scratch = Scratch::new();
-    let device = FileDevice::create(scratch.path("mixed"), 8 << 20).unwrap();
+    let mut device = FileDevice::create(scratch.path("mixed"), 8 << 20).unwrap();
     check_mixed_writes(&device);
-    let device = FileDevice { direct: None, ..device };
+    device.direct = None;
     check_mixed_writes(&device);
     let node = match kernel_filesystem(&scratch) {
         Ok((_, node)) => node,

@@ -191,10 +191,9 @@ mod tests {
 
     #[test]
     fn reads_at_random_ask_for_little() {
-        let (mut streams, mut at, mut asked) = (Streams::default(), 1u64, 0);
+        let (mut streams, mut rng, mut asked) = (Streams::default(), butterfs_testkit::rng::Rng::new(1), 0);
         for _ in 0..10_000 {
-            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let range = streams.note((at >> 33) % (64 << 20) / 4096 * 4096, 4096);
+            let range = streams.note(rng.below(64 << 20) / 4096 * 4096, 4096);
             asked += range.map_or(0, |range| range.end - range.start);
         }
         assert!(asked < 10_000 * 4096, "{asked}");

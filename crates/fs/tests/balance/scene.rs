@@ -87,7 +87,7 @@ pub fn kernel_balances(image: &Path, arguments: &[&str]) {
 pub struct Worker {
     fs: Filesystem,
     directory: butterfs_fs::InodeId,
-    random: u64,
+    random: butterfs_testkit::rng::Rng,
     known: std::collections::BTreeMap<String, Vec<u8>>,
 }
 
@@ -99,12 +99,11 @@ impl Worker {
         let name = format!("worker{number}");
         fs.create_subvolume(&CALLER, root, name.as_bytes()).unwrap();
         let directory = fs.lookup(root, name.as_bytes()).unwrap().id;
-        Worker { fs: fs.clone(), directory, random: number * 7919 + 1, known: Default::default() }
+        Worker { fs: fs.clone(), directory, random: butterfs_testkit::rng::Rng::new(number), known: Default::default() }
     }
 
     fn next(&mut self, below: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % below
+        self.random.below(below)
     }
 
     /// Writes, syncs, removes and takes snapshots until somebody says to stop.

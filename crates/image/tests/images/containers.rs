@@ -4,6 +4,7 @@
 use butterfs_device::BlockDevice;
 use butterfs_image::{Builder, FolderSource, Form, open_container};
 use butterfs_testkit::requirement;
+use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -21,12 +22,11 @@ fn text(path: &Path) -> &str {
 /// An image of 16 MiB and a part of a cluster: noise, words, one byte again and again, holes.
 fn disk(path: &Path) -> Vec<u8> {
     let mut bytes = vec![0; (16 << 20) + 4096];
-    let mut state = 1u32;
+    let mut rng = Rng::new(1);
     for (at, byte) in bytes.iter_mut().enumerate() {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         *byte = match at >> 16 {
             0 => 0,
-            1..=9 => (state >> 24) as u8,
+            1..=9 => rng.bits() as u8,
             20..=40 => b"all work and no play "[at % 21],
             50..=60 => 0xa5,
             127 if at % 8192 > 4096 => 7,
@@ -212,22 +212,17 @@ fn damaged_containers_end_in_a_sentence_or_bytes() {
         let sound = std::fs::read(&out).unwrap();
         for round in 0..rounds {
             let mut damaged = sound.clone();
-            let mut state = (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) + index as u64;
-            let mut next = || {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                state
-            };
-            for _ in 0..=next() % 4 {
-                let from_end = next() % 4 == 0;
-                let range = [128, 1024, 400 << 10, sound.len() as u64][next() as usize % 4].min(sound.len() as u64);
-                let at = next() % range;
-                let at = if from_end { sound.len() as u64 - 1 - at } else { at };
-                damaged[at as usize] = [0, 0xff, 0x80, 1, next() as u8][next() as usize % 5];
+            let mut rng = Rng::new((round << 8) + index as u64);
+            for _ in 0..=rng.below(4) {
+                let from_end = rng.below(4) == 0;
+                let range: usize = *rng.pick(&[128, 1024, 400 << 10, sound.len()]);
+                let at = rng.index(range.min(sound.len()));
+                let at = if from_end { sound.len() - 1 - at } else { at };
+                let byte = rng.bits() as u8;
+                damaged[at] = *rng.pick(&[0, 0xff, 0x80, 1, byte]);
             }
-            if next() % 8 == 0 {
-                damaged.truncate((next() % sound.len() as u64) as usize);
+            if rng.below(8) == 0 {
+                damaged.truncate(rng.index(sound.len()));
             }
             std::fs::write(&out, &damaged).unwrap();
             refused += u64::from(look(&out).is_err());

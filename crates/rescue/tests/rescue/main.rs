@@ -13,6 +13,7 @@ mod trust;
 use butterfs_device::{BlockDevice, FileDevice, FileOptions, MemoryDevice};
 use butterfs_rescue::index::Limit;
 use butterfs_testkit::kernel::{KernelMount, mkfs, run_ok};
+use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,14 +45,9 @@ fn content(number: usize, len: usize) -> Vec<u8> {
 }
 
 fn noise(number: usize, len: usize) -> Vec<u8> {
-    let mut state = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 24) as u8
-    };
-    (0..len).map(|_| next()).collect()
+    let mut bytes = vec![0; len];
+    Rng::new(number as u64).fill(&mut bytes);
+    bytes
 }
 
 fn fill(at: &Path, round: usize) {

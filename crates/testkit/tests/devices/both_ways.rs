@@ -7,6 +7,7 @@ use butterfs_testkit::engine::device;
 use butterfs_testkit::fingerprint::{Compare, Fingerprint};
 use butterfs_testkit::kernel::{KernelMount, check_several, run_ok};
 use butterfs_testkit::requirement;
+use butterfs_testkit::rng::Rng;
 use butterfs_testkit::scratch::Scratch;
 use butterfs_testkit::watchdog::Watchdog;
 use std::path::{Path, PathBuf};
@@ -21,12 +22,9 @@ fn devices(images: &[PathBuf]) -> Vec<Arc<dyn BlockDevice>> {
 }
 
 fn write_large(path: &Path, seed: u64) {
-    let mut state = seed | 1;
-    let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    std::fs::write(path, std::iter::repeat_with(next).take(LARGE).collect::<Vec<u8>>()).unwrap();
+    let mut bytes = vec![0; LARGE];
+    Rng::new(seed).fill(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
 }
 
 fn there_and_back(layout: Layout, seed: u64) {

@@ -24,6 +24,7 @@ fn text(len: usize) -> Vec<u8> {
     out
 }
 
+/// The generator that the content of the stored streams was made with.
 struct Noise(u32);
 
 impl Noise {
