@@ -158,17 +158,17 @@ impl Filesystem {
 
     /// Pauses the balance that another thread runs, and waits until it has stopped.
     pub fn pause_balance(&self) -> Result<()> {
-        Ok(self.shared.engine.balance_pause()?)
+        Ok(self.shared.engine()?.balance_pause()?)
     }
 
     /// Ends the balance that another thread runs, or a paused one.
     pub fn cancel_balance(&self) -> Result<()> {
-        Ok(self.shared.engine.balance_cancel()?)
+        Ok(self.shared.engine()?.balance_cancel()?)
     }
 
     /// The state and the progress of a balance that runs or is paused.
     pub fn balance_status(&self) -> Option<(BalanceState, BalanceProgress)> {
-        let status = self.shared.engine.balance_status()?;
+        let status = self.shared.memory().balance_status()?;
         let state = match status.state {
             butterfs_fs::BalanceState::Paused => BalanceState::Paused,
             _ => BalanceState::Running,
@@ -214,7 +214,7 @@ impl<'a> BalanceRequest<'a> {
 
     /// Balances on the calling thread. Other threads may use the filesystem meanwhile.
     pub fn run(mut self) -> Result<BalanceOutcome> {
-        let engine = self.filesystem.shared.engine.clone();
+        let engine = self.filesystem.shared.engine()?.clone();
         let mut run = match &self.work {
             Work::Start(start) => engine.balance_begin(control(start))?,
             Work::Resume => engine.balance_begin_again()?,

@@ -1,6 +1,6 @@
 //! [`Builder`]: opens a filesystem with options.
 
-use crate::device::{Device, open_all};
+use crate::device::{Device, of_engine, open_all};
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::types::{Access, Owner, SubvolumeId};
@@ -204,15 +204,16 @@ impl Builder {
         // Replaying a log writes, as a read-only mount of the kernel does.
         let access = Access::of_read_only(options.no_log_replay || options.read_only && !has_log(&devices)?);
         let devices = open_all(&devices, access)?;
-        let name = devices[0].name();
-        let engine = butterfs_fs::Filesystem::open(devices, options, Env::system())
+        let devices_of_engine = of_engine(&devices);
+        let name = devices_of_engine[0].name();
+        let engine = butterfs_fs::Filesystem::open(devices_of_engine, options, Env::system())
             .map_err(|error| Error::from(error).on_device(name))?;
-        Ok(Filesystem::new(engine, owner))
+        Ok(Filesystem::new(engine, owner, &devices))
     }
 }
 
 /// Whether opening the filesystem would replay a log. Opening reports the structures that cannot be read.
 fn has_log(devices: &[Device]) -> Result<bool> {
     let devices = open_all(devices, Access::ReadOnly)?;
-    Ok(butterfs_fs::Filesystem::has_log(devices).unwrap_or(false))
+    Ok(butterfs_fs::Filesystem::has_log(of_engine(&devices)).unwrap_or(false))
 }

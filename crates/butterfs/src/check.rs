@@ -1,6 +1,6 @@
 //! Verifying a filesystem that is not open.
 
-use crate::device::{Device, open_all};
+use crate::device::{Device, of_engine, open_all};
 use crate::error::Result;
 use crate::types::{Access, Uuid};
 use butterfs_check as checker;
@@ -119,7 +119,7 @@ impl<'a> Check<'a> {
 
     /// Checks. Problems of the filesystem are findings of the report; an error means that a device cannot be opened.
     pub fn run(self) -> Result<CheckReport> {
-        let devices = open_all(&self.devices, Access::ReadOnly)?;
+        let devices = of_engine(&open_all(&self.devices, Access::ReadOnly)?);
         let report = checker::check(devices, &self.options, &|progress| (self.watch)(&CheckProgress::of(progress)));
         let findings = report.findings.iter().cloned().map(Finding).collect();
         Ok(CheckReport { findings, report })

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::mkfs::Existing;
-use crate::types::{Access, DeviceId, Uuid};
+use crate::types::{DeviceId, Uuid};
 use butterfs_fs::ExclusiveOperation;
 use butterfs_fs::filesystem::SourceReads;
 use butterfs_fs::filesystem::{self as engine, watched};
@@ -138,7 +138,7 @@ impl Filesystem {
     /// # }
     /// ```
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        let engine = &self.shared.engine;
+        let engine = self.shared.memory();
         let errors = engine.device_stats();
         let describe = |device: butterfs_fs::DeviceUsage| {
             let of_device = errors.iter().find(|(id, ..)| *id == device.id);
@@ -173,9 +173,10 @@ impl Filesystem {
     /// # }
     /// ```
     pub fn add_device(&self, device: impl Into<Device>, existing: Existing) -> Result<DeviceId> {
-        let device = device.into().open(Access::ReadWrite)?;
+        let engine = self.shared.engine()?;
+        let device = self.shared.lease(device.into())?;
         let force = existing == Existing::Overwrite;
-        Ok(DeviceId::of(self.shared.engine.add_device(device, force, engine::OldContent::Discard)?))
+        Ok(DeviceId::of(engine.add_device(device, force, engine::OldContent::Discard)?))
     }
 
     /// Removes a device: its data moves to the other devices first.
@@ -263,7 +264,7 @@ impl<'a> ResizeRequest<'a> {
     /// Resizes the device; durable when this returns `Ok`.
     pub fn run(self) -> Result<()> {
         let ResizeRequest { filesystem, id, size, storage, watch } = self;
-        let engine = &filesystem.shared.engine;
+        let engine = filesystem.shared.engine()?;
         let work = || engine.resize_device(id.engine(), size.engine(), storage.engine()).map(drop);
         run(&filesystem, ExclusiveOperation::Resize, work, watch)
     }
@@ -280,7 +281,8 @@ impl<'a> RemoveRequest<'a> {
     /// Removes the device; durable when this returns `Ok`.
     pub fn run(self) -> Result<()> {
         let RemoveRequest { filesystem, device, watch } = self;
-        let work = || filesystem.shared.engine.remove_device(device.engine());
+        let engine = filesystem.shared.engine()?;
+        let work = || engine.remove_device(device.engine());
         run(&filesystem, ExclusiveOperation::DeviceRemove, work, watch)
     }
 }
@@ -310,7 +312,7 @@ impl<'a> ReplaceRequest<'a> {
         let ReplaceRequest { filesystem, old, new, existing, reads, watch } = self;
         let (source, reads, force) = (old.engine(), reads.engine(), existing == Existing::Overwrite);
         let request = engine::ReplaceRequest { source, reads, force, old: engine::OldContent::Discard };
-        let replacement = filesystem.shared.engine.begin_replace(new.open(Access::ReadWrite)?, &request)?;
+        let replacement = filesystem.shared.engine()?.begin_replace(filesystem.shared.lease(new)?, &request)?;
         run(&filesystem, ExclusiveOperation::DeviceReplace, || replacement.run(), watch)
     }
 }
@@ -327,7 +329,7 @@ fn run(
         total = total_bytes;
         watch(&WorkProgress { done_bytes, total_bytes }).is_continue()
     };
-    watched(&filesystem.shared.engine, operation, work, &mut report)?;
+    watched(filesystem.shared.engine()?, operation, work, &mut report)?;
     // The last report: there is nothing left to cancel.
     let _ = watch(&WorkProgress { done_bytes: total, total_bytes: total });
     Ok(())

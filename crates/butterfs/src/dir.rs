@@ -155,7 +155,7 @@ impl Dir {
 
     fn make_file(&self, directory: &Node, name: &[u8], options: &OpenOptions) -> Result<File> {
         let caller = directory.shared().caller();
-        let attr = directory.engine().create(&caller, directory.id(), name, options.mode.bits())?;
+        let attr = directory.engine()?.create(&caller, directory.id(), name, options.mode.bits())?;
         File::open(Node::counted(directory.shared(), &attr), &attr, options)
     }
 
@@ -180,7 +180,7 @@ impl Dir {
     pub fn create_dir_with(&self, path: impl AsRef<Path>, mode: Mode) -> Result<()> {
         let path = path.as_ref();
         let (directory, name) = self.place(path)?;
-        let made = directory.engine().mkdir(&directory.shared().caller(), directory.id(), &name, mode.bits());
+        let made = directory.engine()?.mkdir(&directory.shared().caller(), directory.id(), &name, mode.bits());
         let made = made.map(|attr| Node::counted(directory.shared(), &attr));
         made.map(drop).at(path)
     }
@@ -213,7 +213,7 @@ impl Dir {
         let path = path.as_ref();
         let (directory, name) = self.place(path)?;
         let (caller, target) = (directory.shared().caller(), target.as_ref().as_os_str().as_bytes());
-        let made = directory.engine().symlink(&caller, directory.id(), &name, target);
+        let made = directory.engine()?.symlink(&caller, directory.id(), &name, target);
         made.map(|attr| drop(Node::counted(directory.shared(), &attr))).at(path)
     }
 
@@ -235,7 +235,7 @@ impl Dir {
         if !std::sync::Arc::ptr_eq(directory.shared(), node.shared()) {
             return Err(Error::refused(Errno::EXDEV, "the node belongs to another filesystem")).at(path);
         }
-        let made = directory.engine().link(node.id(), directory.id(), &name);
+        let made = directory.engine()?.link(node.id(), directory.id(), &name);
         made.map(|attr| drop(Node::counted(directory.shared(), &attr))).at(path)
     }
 
@@ -258,7 +258,7 @@ impl Dir {
         };
         let (directory, name) = self.place(path)?;
         let caller = directory.shared().caller();
-        let made = directory.engine().mknod(&caller, directory.id(), &name, kind | mode.bits(), numbers);
+        let made = directory.engine()?.mknod(&caller, directory.id(), &name, kind | mode.bits(), numbers);
         made.map(|attr| drop(Node::counted(directory.shared(), &attr))).at(path)
     }
 
@@ -272,21 +272,21 @@ impl Dir {
             Rename::KeepExisting => RenameMode::NoReplace,
             Rename::Exchange => RenameMode::Exchange,
         };
-        old.engine().rename(old.id(), &old_name, new.id(), &new_name, how).at(from)
+        old.engine()?.rename(old.id(), &old_name, new.id(), &new_name, how).at(from)
     }
 
     /// Removes the name of something that is not a directory.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (directory, name) = self.place(path)?;
-        directory.engine().unlink(directory.id(), &name).at(path)
+        directory.engine()?.unlink(directory.id(), &name).at(path)
     }
 
     /// Removes an empty directory, or deletes an empty subvolume.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (directory, name) = self.place(path)?;
-        directory.engine().rmdir(directory.id(), &name).at(path)
+        directory.engine()?.rmdir(directory.id(), &name).at(path)
     }
 
     /// Removes a directory and everything in it. Symbolic links are removed, not followed; subvolumes in it are
@@ -314,7 +314,7 @@ impl Dir {
 
     /// The access that the filesystem allows now.
     pub fn access(&self) -> Access {
-        Access::of_read_only(self.node.engine().is_read_only())
+        Access::of_read_only(self.node.shared().memory().is_read_only())
     }
 }
 

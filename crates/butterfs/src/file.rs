@@ -53,7 +53,7 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.node.engine().release(self.node.id());
+        self.node.shared().memory().release(self.node.id());
     }
 }
 
@@ -94,9 +94,9 @@ impl File {
             _ => return Err(Error::refused(Errno::EOPNOTSUPP, "a special file has no content in the filesystem")),
         }
         if !options.access.is_read_only() {
-            node.engine().check_writable(node.id(), options.start == Start::Append)?;
+            node.engine()?.check_writable(node.id(), options.start == Start::Append)?;
         }
-        node.engine().acquire(node.id());
+        node.engine()?.acquire(node.id());
         let handle = Arc::new(Handle { node, access: options.access, start: options.start });
         Ok(File { handle, position: 0 })
     }
@@ -124,7 +124,7 @@ impl File {
         while done < buf.len() {
             let want = (buf.len() - done).min(READ_BYTES);
             let Some(at) = offset.checked_add(done as u64) else { break };
-            let count = self.engine().read(self.handle.node.id(), at, want, &mut read)?;
+            let count = self.engine()?.read(self.handle.node.id(), at, want, &mut read)?;
             buf[done..done + count].copy_from_slice(&read);
             done += count;
             if count < want {
@@ -137,7 +137,7 @@ impl File {
     /// The whole content.
     pub fn read_all(&self) -> Result<Vec<u8>> {
         let (mut content, mut part) = (Vec::new(), Vec::new());
-        while self.engine().read(self.handle.node.id(), content.len() as u64, READ_BYTES, &mut part)? > 0 {
+        while self.engine()?.read(self.handle.node.id(), content.len() as u64, READ_BYTES, &mut part)? > 0 {
             content.extend_from_slice(&part);
         }
         Ok(content)
@@ -159,11 +159,11 @@ impl File {
         self.must_be_open_for_writing()?;
         let id = self.handle.node.id();
         if self.handle.start == Start::Append {
-            return Ok(self.engine().append(id, data, false)?);
+            return Ok(self.engine()?.append(id, data, false)?);
         }
         let mut left = data;
         while !left.is_empty() {
-            let written = self.engine().write(id, offset, left, false)?;
+            let written = self.engine()?.write(id, offset, left, false)?;
             left = &left[written..];
             offset += written as u64;
         }
@@ -180,7 +180,7 @@ impl File {
     pub fn allocate(&self, range: Range<u64>, how: Allocate) -> Result<()> {
         self.must_be_open_for_writing()?;
         let len = range.end.saturating_sub(range.start);
-        Ok(self.engine().fallocate(self.handle.node.id(), how.bits(), range.start, len, false)?)
+        Ok(self.engine()?.fallocate(self.handle.node.id(), how.bits(), range.start, len, false)?)
     }
 
     /// The offset of the next data at or after `offset`; none if only a hole follows.
@@ -195,7 +195,7 @@ impl File {
     }
 
     fn seek_to(&self, offset: u64, whence: u32) -> Result<Option<u64>> {
-        match self.engine().lseek(self.handle.node.id(), offset, whence) {
+        match self.engine()?.lseek(self.handle.node.id(), offset, whence) {
             Err(error) if error.is(Errno::ENXIO) => Ok(None),
             found => Ok(Some(found?)),
         }
@@ -217,7 +217,7 @@ impl File {
         }
         let from = (source.handle.node.id(), range.start);
         let to = (self.handle.node.id(), offset);
-        Ok(self.engine().clone_range(from, to, range.end - range.start)?)
+        Ok(self.engine()?.clone_range(from, to, range.end - range.start)?)
     }
 
     /// Copies the bytes `range` of `source` to `offset` and shares those that can be shared. Returns how many; fewer
@@ -226,7 +226,7 @@ impl File {
         self.must_be_on_the_same_filesystem(source)?;
         let from = (source.handle.node.id(), range.start);
         let to = (self.handle.node.id(), offset);
-        Ok(self.engine().copy_range(from, to, range.end.saturating_sub(range.start))?)
+        Ok(self.engine()?.copy_range(from, to, range.end.saturating_sub(range.start))?)
     }
 
     /// Makes content, attributes and names durable.
@@ -234,7 +234,7 @@ impl File {
         self.handle.node.sync()
     }
 
-    fn engine(&self) -> &butterfs_fs::Filesystem {
+    fn engine(&self) -> Result<&butterfs_fs::Filesystem> {
         self.handle.node.engine()
     }
 

@@ -78,6 +78,7 @@ mod dir;
 mod error;
 mod file;
 mod filesystem;
+mod lease;
 mod metadata;
 mod mkfs;
 mod node;

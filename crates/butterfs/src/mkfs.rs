@@ -1,6 +1,6 @@
 //! Making a filesystem.
 
-use crate::device::{Device, open_all};
+use crate::device::{Device, of_engine, open_all};
 use crate::error::{Error, Result};
 use crate::types::{Access, Uuid};
 use butterfs_fs::Env;
@@ -199,7 +199,7 @@ impl Mkfs {
     /// minimum), [`ErrorKind::AlreadyExists`](crate::ErrorKind::AlreadyExists) for one that holds something, and
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options that contradict each other.
     pub fn run(self) -> Result<Made> {
-        let devices = open_all(&self.devices, Access::ReadWrite)?;
+        let devices = of_engine(&open_all(&self.devices, Access::ReadWrite)?);
         let name = devices[0].name();
         let made = butterfs_fs::mkfs::mkfs(&devices, &self.options, &Env::system());
         let made = made.map_err(|error| Error::from(error).on_device(name))?;

@@ -57,7 +57,7 @@ pub(crate) struct Reference {
 impl Drop for Reference {
     fn drop(&mut self) {
         if self.is_counted {
-            self.shared.engine.forget(self.id, 1);
+            self.shared.memory().forget(self.id, 1);
         }
     }
 }
@@ -75,8 +75,8 @@ impl Node {
         Node { reference: Arc::new(reference) }
     }
 
-    pub(crate) fn engine(&self) -> &butterfs_fs::Filesystem {
-        &self.reference.shared.engine
+    pub(crate) fn engine(&self) -> Result<&butterfs_fs::Filesystem> {
+        self.reference.shared.engine()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -88,7 +88,7 @@ impl Node {
     }
 
     pub(crate) fn attr(&self) -> Result<Attr> {
-        Ok(self.engine().getattr(self.id())?)
+        Ok(self.engine()?.getattr(self.id())?)
     }
 
     /// Type, size, permissions, owner and times.
@@ -116,28 +116,28 @@ impl Node {
 
     pub(crate) fn set(&self, set: SetAttr) -> Result<()> {
         let caller = self.shared().caller();
-        self.engine().setattr(&caller, self.id(), &set)?;
+        self.engine()?.setattr(&caller, self.id(), &set)?;
         Ok(())
     }
 
     /// Sets those of the flags in `scope` that are in `flags` and clears the others, as `chattr` does.
     pub fn set_flags(&self, flags: InodeFlags, scope: InodeFlags) -> Result<()> {
-        Ok(self.engine().set_flags(self.id(), flags.bits(), scope.bits())?)
+        Ok(self.engine()?.set_flags(self.id(), flags.bits(), scope.bits())?)
     }
 
     /// The target of a symbolic link, as it is stored.
     pub fn read_link(&self) -> Result<PathBuf> {
-        Ok(path_of(self.engine().readlink(self.id())?))
+        Ok(path_of(self.engine()?.readlink(self.id())?))
     }
 
     /// Makes the inode durable: content, attributes and names; of a directory also its entries.
     pub fn sync(&self) -> Result<()> {
-        Ok(self.engine().fsync(self.id(), false)?)
+        Ok(self.engine()?.fsync(self.id(), false)?)
     }
 
     /// Returns true if the filesystem may be written now.
     pub(crate) fn must_be_writable(&self) -> Result<()> {
-        match Access::of_read_only(self.engine().is_read_only()) {
+        match Access::of_read_only(self.engine()?.is_read_only()) {
             Access::ReadWrite => Ok(()),
             Access::ReadOnly => {
                 Err(Error::refused(butterfs_fs::Errno::EROFS, "the filesystem is open read-only or was closed"))

@@ -40,7 +40,7 @@ pub struct DirEntry {
 impl ReadDir {
     pub(crate) fn new(directory: Dir) -> Result<ReadDir> {
         let node = directory.as_node();
-        let last = node.engine().last_offset(node.id())?;
+        let last = node.engine()?.last_offset(node.id())?;
         // 0 and 1 are "." and "..".
         Ok(ReadDir { directory, next: Some(2), last, batch: VecDeque::new() })
     }
@@ -50,7 +50,7 @@ impl ReadDir {
         let (directory, batch) = (&self.directory, &mut self.batch);
         let mut next = None;
         let node = directory.as_node();
-        node.engine().readdir_until(node.id(), offset, self.last, &mut |entry| {
+        node.engine()?.readdir_until(node.id(), offset, self.last, &mut |entry| {
             if batch.len() == BATCH {
                 return false;
             }

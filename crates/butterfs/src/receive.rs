@@ -125,7 +125,8 @@ impl<'a> ReceiveRequest<'a> {
         let node = self.directory.as_node().clone();
         let mut input = Watched { input, watch: &mut self.watch, read: 0, told: 0, stopped: false };
         let mut events = Events::default();
-        let mut target = Engine::new(node.engine().clone(), node.id());
+        let engine = node.engine().map_err(ReceiveError::of_filesystem)?.clone();
+        let mut target = Engine::new(engine, node.id());
         let summary = apply::receive(&mut input, &mut target, &Options::default(), &mut events);
         drop(target);
         if let Some(error) = events.error {
@@ -133,7 +134,7 @@ impl<'a> ReceiveRequest<'a> {
         }
         let mut subvolumes = Vec::new();
         for (name, uuid, generation) in events.finished {
-            let id = self.directory.subvolume_at(&name).map_err(ReceiveError::after)?;
+            let id = self.directory.subvolume_at(&name).map_err(ReceiveError::of_filesystem)?;
             subvolumes.push(ReceivedSubvolume { name, id, uuid, generation });
         }
         Ok(Received { subvolumes, bytes: summary.bytes, notices: events.notices })
@@ -216,8 +217,8 @@ impl ReceiveError {
         ReceiveError(Box::new(Inner { kind, errno, sentence, offset: None, source: None }))
     }
 
-    /// The received subvolume cannot be read any more.
-    fn after(error: crate::Error) -> ReceiveError {
+    /// The filesystem is closed, or the received subvolume cannot be read any more.
+    fn of_filesystem(error: crate::Error) -> ReceiveError {
         let (errno, sentence) = (error.errno(), error.to_string());
         let source = Some(io::Error::from(error));
         ReceiveError(Box::new(Inner { kind: ReceiveErrorKind::Command, errno, sentence, offset: None, source }))

@@ -102,7 +102,7 @@ impl Walk {
             b".." if self.passed.len() > 1 => drop(self.passed.pop()),
             b".." => {}
             _ => {
-                let found = match here.engine().lookup(here.id(), &name) {
+                let found = match here.engine()?.lookup(here.id(), &name) {
                     Err(error) if error.is(Errno::ENOENT) && self.coming.is_empty() => return Ok(Some(name)),
                     found => found?,
                 };
@@ -123,7 +123,7 @@ impl Walk {
         if self.links > MOST_LINKS {
             return Err(Error::refused(Errno::ELOOP, format!("more than {MOST_LINKS} symbolic links")));
         }
-        let target = link.engine().readlink(link.id())?;
+        let target = link.engine()?.readlink(link.id())?;
         if target.first() == Some(&b'/') {
             self.passed.truncate(1);
         }

@@ -139,7 +139,7 @@ impl<'a> ScrubRequest<'a> {
 
     /// Verifies, with threads on all processors, and returns when everything is done.
     pub fn run(mut self) -> Result<ScrubReport> {
-        let engine = &self.filesystem.shared.engine;
+        let engine = self.filesystem.shared.engine()?;
         let total_bytes = engine.scrub_totals().iter().map(|(_, bytes)| bytes).sum();
         let env = Env::system();
         let scrub = engine.start_scrub(self.settings, Vec::new())?;

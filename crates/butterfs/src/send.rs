@@ -143,7 +143,7 @@ impl<'a> SendRequest<'a> {
     /// pieces and needs no buffer of its own; it is written from another thread.
     pub fn write_to(mut self, mut out: impl Write + Send) -> Result<SendProgress, SendError> {
         let mut told = |progress: &generate::Progress| (self.watch)(&SendProgress::of(progress)).is_continue();
-        let engine = &self.filesystem.shared.engine;
+        let engine = self.filesystem.shared.engine().map_err(SendError::of_filesystem)?;
         match generate::run(engine, &self.job, &mut out, &mut told, &mut |_| {}) {
             Ok(progress) => Ok(SendProgress::of(&progress)),
             Err(error) => Err(SendError::of(error)),
@@ -161,14 +161,21 @@ impl SendError {
     fn of(error: generate::Error) -> SendError {
         let sentence = error.to_string();
         let (kind, source) = match error {
-            generate::Error::Filesystem(error) => {
-                (SendErrorKind::Filesystem, Some(Source::Filesystem(Error::from(error))))
-            }
+            generate::Error::Filesystem(error) => return SendError::of_filesystem(Error::from(error)),
             generate::Error::Output(error) => (SendErrorKind::Output, Some(Source::Output(error))),
             generate::Error::Unencodable(_) => (SendErrorKind::Unencodable, None),
             generate::Error::Stopped => (SendErrorKind::Stopped, None),
         };
         SendError(Box::new(Inner { kind, sentence, source }))
+    }
+
+    fn of_filesystem(error: Error) -> SendError {
+        let sentence = error.to_string();
+        SendError(Box::new(Inner {
+            kind: SendErrorKind::Filesystem,
+            sentence,
+            source: Some(Source::Filesystem(error)),
+        }))
     }
 
     /// The kind, for programs.

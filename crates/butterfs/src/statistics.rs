@@ -47,7 +47,7 @@ pub struct FilesystemInfo {
 impl Filesystem {
     /// The space of the filesystem.
     pub fn usage(&self) -> Usage {
-        let engine = &self.shared.engine;
+        let engine = self.shared.memory();
         let totals = engine.statfs();
         let groups = engine.block_groups();
         let sum = |kind: u64| {
@@ -66,7 +66,7 @@ impl Filesystem {
 
     /// UUID, label, sizes and checksum.
     pub fn info(&self) -> FilesystemInfo {
-        let superblock = self.shared.engine.superblock();
+        let superblock = self.shared.memory().superblock();
         let label = superblock.label.iter().copied().take_while(|&byte| byte != 0).collect();
         let checksum = ChecksumKind::from_raw(superblock.csum_type.get()).unwrap_or_default();
         FilesystemInfo {
@@ -81,7 +81,7 @@ impl Filesystem {
 
     /// Changes the label; durable when this returns.
     pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
-        Ok(self.shared.engine.set_label(label.as_ref())?)
+        Ok(self.shared.engine()?.set_label(label.as_ref())?)
     }
 
     /// Tells the devices which space is free (`fstrim`), in runs of at least `least` bytes, so that image files shrink
@@ -91,6 +91,6 @@ impl Filesystem {
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no device supports it.
     pub fn discard_free_space(&self, least: u64) -> Result<u64> {
-        Ok(self.shared.engine.trim(&Trim { least, ..Trim::ALL }, &|| false)?)
+        Ok(self.shared.engine()?.trim(&Trim { least, ..Trim::ALL }, &|| false)?)
     }
 }

@@ -36,18 +36,18 @@ pub struct SubvolumeInfo {
 impl Filesystem {
     /// All subvolumes by id, the top level included.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
-        let all = self.shared.engine.subvolumes()?;
+        let all = self.shared.engine()?.subvolumes()?;
         all.into_iter().map(|info| self.described(info)).collect()
     }
 
     /// One subvolume.
     pub fn subvolume(&self, id: SubvolumeId) -> Result<SubvolumeInfo> {
-        self.described(self.shared.engine.subvolume_info(id.tree())?)
+        self.described(self.shared.engine()?.subvolume_info(id.tree())?)
     }
 
     fn described(&self, info: butterfs_fs::subvolume::SubvolumeInfo) -> Result<SubvolumeInfo> {
         let path = match info.backref {
-            Some(_) => path_of(self.shared.engine.subvolume_path(info.id)?),
+            Some(_) => path_of(self.shared.engine()?.subvolume_path(info.id)?),
             None => PathBuf::new(),
         };
         Ok(SubvolumeInfo {
@@ -64,17 +64,17 @@ impl Filesystem {
 
     /// Makes a subvolume read-only or writable. When this returns, nothing changes in a read-only one any more.
     pub fn set_subvolume_access(&self, id: SubvolumeId, access: Access) -> Result<()> {
-        Ok(self.shared.engine.set_subvolume_readonly(id.tree(), access.is_read_only())?)
+        Ok(self.shared.engine()?.set_subvolume_readonly(id.tree(), access.is_read_only())?)
     }
 
     /// The subvolume that is opened and mounted if none is named.
     pub fn default_subvolume(&self) -> Result<SubvolumeId> {
-        Ok(SubvolumeId(self.shared.engine.default_subvolume_id()?.get()))
+        Ok(SubvolumeId(self.shared.engine()?.default_subvolume_id()?.get()))
     }
 
     /// Chooses that subvolume.
     pub fn set_default_subvolume(&self, id: SubvolumeId) -> Result<()> {
-        Ok(self.shared.engine.set_default_subvolume(id.tree())?)
+        Ok(self.shared.engine()?.set_default_subvolume(id.tree())?)
     }
 }
 
@@ -83,7 +83,7 @@ impl Dir {
     pub fn create_subvolume(&self, path: impl AsRef<Path>) -> Result<SubvolumeId> {
         let path = path.as_ref();
         let (directory, name) = self.place(path)?;
-        let made = directory.engine().create_subvolume(&directory.shared().caller(), directory.id(), &name);
+        let made = directory.engine()?.create_subvolume(&directory.shared().caller(), directory.id(), &name);
         made.map(|id| SubvolumeId(id.get())).at(path)
     }
 
@@ -109,7 +109,7 @@ impl Dir {
         let (source, path) = (self.subvolume_at(source)?, path.as_ref());
         let (directory, name) = self.place(path)?;
         let read_only = access.is_read_only();
-        let made = directory.engine().snapshot(source.tree(), directory.id(), &name, read_only);
+        let made = directory.engine()?.snapshot(source.tree(), directory.id(), &name, read_only);
         made.map(|id| SubvolumeId(id.get())).at(path)
     }
 
@@ -129,7 +129,7 @@ impl Dir {
     pub fn delete_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let (directory, name) = self.place(path)?;
-        directory.engine().delete_subvolume(directory.id(), &name).map(drop).at(path)
+        directory.engine()?.delete_subvolume(directory.id(), &name).map(drop).at(path)
     }
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn remove_tree(parent: &Node, name: &[u8]) -> Result<()> {
             open.push(enter(&below, &below_name)?);
             continue;
         }
-        match parent.engine().rmdir(parent.id(), name) {
+        match parent.engine()?.rmdir(parent.id(), name) {
             // Another thread made something in it.
             Err(error) if error.is(Errno::ENOTEMPTY) => continue,
             removed => removed?,
@@ -160,7 +160,7 @@ pub(crate) fn remove_tree(parent: &Node, name: &[u8]) -> Result<()> {
 }
 
 fn enter(parent: &Node, name: &[u8]) -> Result<Emptied> {
-    let attr = parent.engine().lookup(parent.id(), name)?;
+    let attr = parent.engine()?.lookup(parent.id(), name)?;
     let directory = Node::counted(parent.shared(), &attr);
     if attr.kind() != mode::S_IFDIR {
         return Err(Error::refused(Errno::ENOTDIR, "not a directory"));
@@ -177,7 +177,7 @@ fn remove_files(directory: &Node) -> Result<Option<(Node, Vec<u8>)>> {
         if entry.file_type() == FileType::Directory {
             return Ok(Some((directory.clone(), name.to_vec())));
         }
-        directory.engine().unlink(directory.id(), name)?;
+        directory.engine()?.unlink(directory.id(), name)?;
     }
     Ok(None)
 }

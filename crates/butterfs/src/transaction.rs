@@ -58,7 +58,7 @@ impl Filesystem {
     /// ```
     pub fn transaction<R, E: From<Error>>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<R, E>) -> Result<R, E> {
         let mut failure = None;
-        let together = self.shared.engine.transaction(|_| {
+        let together = self.shared.engine()?.transaction(|_| {
             let transaction = Transaction { filesystem: self, of_one_thread: PhantomData };
             work(&transaction).map_err(|error| {
                 failure = Some(error);

@@ -54,18 +54,77 @@ fn a_panic_of_the_caller_loses_nothing() {
 }
 
 #[test]
-fn after_closing_reading_works_and_writing_is_refused() {
+fn closing_gives_the_device_back_and_ends_all_handles() {
     let disk = disk();
     let filesystem = Filesystem::open(disk.clone()).unwrap();
     let (root, clone) = (filesystem.root(), filesystem.clone());
     root.write("file", "content").unwrap();
     let file = root.open_with("file", &OpenOptions::read_write()).unwrap();
+    let mut entries = root.read_dir(".").unwrap();
     filesystem.close().unwrap();
-    assert_eq!(root.read("file").unwrap(), b"content");
-    assert_eq!(file.write_all_at(b"x", 0).unwrap_err().kind(), ErrorKind::ReadOnly);
-    assert_eq!(root.create_dir("new").unwrap_err().kind(), ErrorKind::ReadOnly);
-    clone.close().unwrap();
+    let closed = |error: Error| assert_eq!((error.kind(), error.errno().name()), (ErrorKind::Closed, "EBADF"));
+    closed(root.read("file").unwrap_err());
+    closed(file.write_all_at(b"x", 0).unwrap_err());
+    closed(file.metadata().unwrap_err());
+    closed(root.create_dir("new").unwrap_err());
+    closed(entries.next().unwrap().unwrap_err());
+    closed(clone.sync().unwrap_err());
+    closed(clone.transaction(|_| Ok::<_, Error>(())).unwrap_err());
+    assert!(clone.send(butterfs::SubvolumeId::new(5)).write_to(std::io::sink()).is_err());
     assert!(is_clean(&disk));
+    // The old handles do not show what the next one does.
+    let next = Filesystem::open(disk.clone()).unwrap();
+    next.root().write("file", "other").unwrap();
+    closed(root.read("file").unwrap_err());
+    drop((root, file, entries));
+    clone.close().unwrap();
+    next.close().unwrap();
+    assert!(is_clean(&disk));
+}
+
+#[test]
+fn closing_ends_the_lock_of_a_file() {
+    let image = std::env::temp_dir().join(format!("butterfs-handles-{}", std::process::id()));
+    Mkfs::new().device(Device::create(&image, 256 << 20).unwrap()).run().unwrap();
+    let filesystem = Filesystem::open(&image).unwrap();
+    let root = filesystem.root();
+    assert_eq!(Filesystem::open(&image).unwrap_err().kind(), ErrorKind::Busy);
+    filesystem.close().unwrap();
+    Filesystem::open(&image).unwrap().close().unwrap();
+    assert_eq!(root.exists("x").unwrap_err().kind(), ErrorKind::Closed);
+    std::fs::remove_file(&image).unwrap();
+}
+
+#[test]
+fn a_device_has_one_writer_or_any_number_of_readers() {
+    let disk = disk();
+    let read_only = || Builder::new().device(disk.clone()).access(Access::ReadOnly).open();
+    let writer = Filesystem::open(disk.clone()).unwrap();
+    assert_eq!(Filesystem::open(disk.clone()).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(read_only().unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(Check::new().device(disk.clone()).run().unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(Mkfs::new().device(disk.clone()).run().unwrap_err().kind(), ErrorKind::Busy);
+    let added = writer.add_device(disk.clone(), butterfs::Existing::Overwrite);
+    assert_eq!(added.unwrap_err().kind(), ErrorKind::Busy);
+    drop(writer);
+    let (first, second) = (read_only().unwrap(), read_only().unwrap());
+    assert_eq!(Filesystem::open(disk.clone()).unwrap_err().kind(), ErrorKind::Busy);
+    drop((first, second));
+    Filesystem::open(disk).unwrap();
+}
+
+#[test]
+fn closing_within_a_transaction_is_refused_and_changes_nothing() {
+    let filesystem = Filesystem::open(disk()).unwrap();
+    filesystem
+        .transaction(|tx| {
+            tx.root().write("file", "content")?;
+            assert_eq!(Filesystem::clone(tx).close().unwrap_err().kind(), ErrorKind::Busy);
+            tx.root().write("other", "content")
+        })
+        .unwrap();
+    assert!(filesystem.root().exists("other").unwrap());
+    filesystem.close().unwrap();
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn devices_are_added_replaced_and_removed() {
     let (second, third) = (Device::memory(1024 * MIB), Device::memory(1024 * MIB));
     assert_eq!(filesystem.add_device(second.clone(), Existing::Keep).unwrap(), DeviceId::new(2));
     let refused = filesystem.add_device(second, Existing::Overwrite).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::AlreadyExists, "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
 
     let mut reports = 0;
     filesystem.remove_device(RemovedDevice::Id(DeviceId::new(1))).run().unwrap();

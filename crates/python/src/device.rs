@@ -1,5 +1,6 @@
 //! Devices: paths, memory, windows, and Python objects that read and write bytes at offsets.
 
+use crate::arguments::{BytesArgument, PathArgument};
 use crate::detached::Detached;
 use crate::error::{carried, raised};
 use butterfs::BlockDevice;
@@ -7,7 +8,6 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::io;
-use std::path::PathBuf;
 
 /// Storage that holds a filesystem: Device.path, Device.create, Device.memory or Device.custom.
 #[pyclass(frozen, module = "butterfs")]
@@ -23,13 +23,13 @@ impl Device {
 impl Device {
     /// A file or block device; it is opened, and locked, when it is used.
     #[staticmethod]
-    fn path(path: PathBuf) -> Device {
-        Device::of(butterfs::Device::path(path))
+    fn path(path: PathArgument) -> Device {
+        Device::of(butterfs::Device::path(path.0))
     }
 
     /// A new, sparse file of `size` bytes.
     #[staticmethod]
-    fn create(path: PathBuf, size: u64) -> PyResult<Device> {
+    fn create(path: PathArgument, size: u64) -> PyResult<Device> {
         Ok(Device::of(butterfs::Device::create(path, size).map_err(raised)?))
     }
 
@@ -69,7 +69,7 @@ fn device(argument: &Bound<'_, PyAny>) -> PyResult<butterfs::Device> {
     if let Ok(device) = argument.cast::<Device>() {
         return Ok(butterfs::Device::clone(&device.get().0));
     }
-    let path: PathBuf = argument.extract().map_err(|_| PyTypeError::new_err("a device is a Device or a path"))?;
+    let PathArgument(path) = argument.extract().map_err(|_| PyTypeError::new_err("a device is a Device or a path"))?;
     Ok(butterfs::Device::path(path))
 }
 
@@ -97,12 +97,12 @@ impl BlockDevice for PythonDevice {
         }
         Python::attach(|py| {
             let read = self.object.call_method1(py, "read", (offset, buf.len())).map_err(carried)?;
-            let bytes = read.bind(py).cast::<PyBytes>().map_err(|error| carried(error.into()))?.as_bytes();
+            let BytesArgument(bytes) = read.bind(py).extract().map_err(carried)?;
             if bytes.len() != buf.len() {
                 let sentence = format!("read() returned {} of {} bytes", bytes.len(), buf.len());
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, sentence));
             }
-            buf.copy_from_slice(bytes);
+            buf.copy_from_slice(&bytes);
             Ok(())
         })
     }

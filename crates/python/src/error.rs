@@ -1,7 +1,7 @@
 //! Errors as Python exceptions.
 
 use pyo3::create_exception;
-use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use std::error::Error as _;
 use std::io;
@@ -40,6 +40,10 @@ pub fn raised(error: butterfs::Error) -> PyErr {
     Python::attach(|py| {
         if let Some(exception) = exception_in(&error, py) {
             return exception;
+        }
+        if error.kind() == butterfs::ErrorKind::Closed {
+            // As Python's own files do.
+            return PyValueError::new_err(error.to_string());
         }
         let (errno, kind) = (error.errno().raw(), format!("{:?}", error.kind()));
         let exception = made::<FilesystemError>(py, errno, kind, error.to_string());

@@ -1,5 +1,6 @@
 //! An open file.
 
+use crate::arguments::BytesArgument;
 use crate::detached::Detached;
 use crate::error::raised;
 use crate::node::Node;
@@ -46,8 +47,8 @@ impl File {
     }
 
     /// Writes all bytes at an offset, or at the end if the file was opened for appending.
-    fn write(&self, py: Python<'_>, data: &[u8], offset: u64) -> PyResult<usize> {
-        self.work(py, |file| file.write_at(data, offset))
+    fn write(&self, py: Python<'_>, data: BytesArgument<'_>, offset: u64) -> PyResult<usize> {
+        self.work(py, |file| file.write_at(&data.0, offset))
     }
 
     /// Sets the size.

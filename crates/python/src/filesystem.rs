@@ -1,5 +1,6 @@
 //! Making, opening and closing; subvolumes; transactions.
 
+use crate::arguments::PathArgument;
 use crate::detached::Detached;
 use crate::device::devices;
 use crate::directory::Dir;
@@ -7,13 +8,12 @@ use crate::error::raised;
 use crate::streams::{self, Sending};
 use crate::values::{Subvolume, Usage};
 use butterfs::{
-    Access, Builder, Compression, DeviceId, DeviceSize, Existing, Log, MissingDevices, Mkfs, Owner, Repair,
+    Access, Builder, Compression, DeviceId, DeviceSize, ErrorKind, Existing, Log, MissingDevices, Mkfs, Owner, Repair,
     SubvolumeChoice, SubvolumeId,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
 /// An open filesystem. Use it in a `with` block, or call close(), which reports errors.
@@ -63,7 +63,7 @@ pub fn open(
     py: Python<'_>,
     devices_or_paths: &Bound<'_, PyAny>,
     read_only: bool,
-    subvolume: Option<PathBuf>,
+    subvolume: Option<PathArgument>,
     ignore_log: bool,
     allow_missing: bool,
     compression: &str,
@@ -75,7 +75,7 @@ pub fn open(
     if read_only {
         builder = builder.access(Access::ReadOnly);
     }
-    if let Some(path) = subvolume {
+    if let Some(PathArgument(path)) = subvolume {
         builder = builder.subvolume(SubvolumeChoice::Path(path));
     }
     if ignore_log {
@@ -224,10 +224,18 @@ impl Filesystem {
         self.work(py, |filesystem| filesystem.sync())
     }
 
-    /// Makes everything durable and closes it. Files and directories that are still open can only be read.
+    /// Makes everything durable and closes it, with all files and directories that are still open. Within a transaction
+    /// it is refused.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let filesystem = self.0.write().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| filesystem.map_or(Ok(()), butterfs::Filesystem::close)).map_err(raised)
+        let Ok(filesystem) = self.opened() else { return Ok(()) };
+        py.detach(|| {
+            let closed = filesystem.close();
+            if !closed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy) {
+                self.0.write().unwrap_or_else(PoisonError::into_inner).take();
+            }
+            closed
+        })
+        .map_err(raised)
     }
 
     fn __enter__(this: Py<Filesystem>) -> Py<Filesystem> {

@@ -7,6 +7,7 @@
 //!
 //! The crate promises the stability of the Python module, not of its Rust items.
 
+mod arguments;
 mod checker;
 mod detached;
 mod device;

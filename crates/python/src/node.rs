@@ -1,5 +1,6 @@
 //! A handle on any inode, for its attributes.
 
+use crate::arguments::BytesArgument;
 use crate::detached::Detached;
 use crate::error::raised;
 use crate::values::Stat;
@@ -61,8 +62,8 @@ impl Node {
     }
 
     /// Sets an extended attribute.
-    fn setxattr(&self, py: Python<'_>, name: OsString, value: &[u8]) -> PyResult<()> {
-        py.detach(|| self.0.set_xattr(name, value)).map_err(raised)
+    fn setxattr(&self, py: Python<'_>, name: OsString, value: BytesArgument<'_>) -> PyResult<()> {
+        py.detach(|| self.0.set_xattr(name, &value.0)).map_err(raised)
     }
 
     /// Removes an extended attribute.

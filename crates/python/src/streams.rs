@@ -1,5 +1,6 @@
 //! Streams from and to Python's file objects.
 
+use crate::arguments::BytesArgument;
 use crate::error::{carried, raised_by_receive, raised_by_send};
 use butterfs::{SendProgress, StreamVersion, SubvolumeId};
 use pyo3::exceptions::PyValueError;
@@ -53,11 +54,11 @@ impl Read for Input<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         Python::attach(|py| {
             let read = self.0.call_method1(py, "read", (buf.len(),)).map_err(|error| keep(self.1, error))?;
-            let bytes = read.bind(py).cast::<PyBytes>().map_err(|error| keep(self.1, error.into()))?.as_bytes();
+            let BytesArgument(bytes) = read.bind(py).extract().map_err(|error| keep(self.1, error))?;
             let Some(part) = buf.get_mut(..bytes.len()) else {
                 return Err(io::Error::other("read() returned more than it was asked for"));
             };
-            part.copy_from_slice(bytes);
+            part.copy_from_slice(&bytes);
             Ok(bytes.len())
         })
     }

@@ -5,6 +5,7 @@ import errno
 import inspect
 import io
 import os
+import pathlib
 import re
 import threading
 
@@ -41,6 +42,61 @@ def names_are_bytes():
         filesystem.root.write(name, b"x")
         assert [entry.name for entry in filesystem.root.scandir()] == [name]
         assert filesystem.root.read(name) == b"x"
+
+
+def paths_and_contents_have_several_types():
+    with butterfs.make(disk()) as filesystem:
+        root = filesystem.root
+        root.write(b"\xff", bytearray(b"1"))
+        root.write(pathlib.PurePath("b"), memoryview(b"abcdef")[1:5:2])
+        assert [root.read(os.fsdecode(b"\xff")), root.read(b"b")] == [b"1", b"bd"]
+        root.node(b"b").setxattr("user.x", bytearray(b"y"))
+        root.create_subvolume(b"a")
+        stream = io.BytesIO()
+        filesystem.send(root.snapshot(b"a", b"c", read_only=True), stream)
+        stream.seek(0)
+        reader = type("Reader", (), {"read": lambda self, size: bytearray(stream.read(size))})()
+        root.mkdir(b"received")
+        assert root.open_dir(b"received").receive(reader) == ["c"]
+        assert "str" in str(raises(TypeError, lambda: root.write("x", "text")))
+        raises(TypeError, lambda: root.write("x", 5))
+        raises(TypeError, lambda: root.write(5, b""))
+
+
+def a_device_has_one_user_and_closing_ends_the_use():
+    device = disk()
+    filesystem = butterfs.make(device)
+    root = filesystem.root
+    root.write("x", b"1")
+    file, entries = root.open("x", "r+"), root.scandir()
+    for work in [lambda: butterfs.open(device), lambda: butterfs.check(device), lambda: butterfs.mkfs(device)]:
+        assert raises(butterfs.Error, work).kind == "Busy"
+    within = raises(butterfs.Error, lambda: filesystem.transaction(lambda tx: tx.close()))
+    assert within.errno == errno.EBUSY
+    root.write("y", b"1")
+    filesystem.close()
+    filesystem.close()
+    for work in [
+        lambda: root.read("x"),
+        lambda: root.write("z", b""),
+        lambda: file.write(b"2", 0),
+        lambda: next(entries),
+        lambda: filesystem.usage(),
+    ]:
+        assert "closed" in str(raises(ValueError, work))
+    assert butterfs.check(device).is_clean
+    with butterfs.open(device) as filesystem:
+        assert filesystem.root.read("y") == b"1"
+
+    class ReadOnly:
+        def size(self):
+            return 256 << 20
+
+        def read(self, offset, length):
+            return bytes(length)
+
+    read_only = butterfs.Device.custom(ReadOnly())
+    assert raises(butterfs.Error, lambda: butterfs.mkfs(read_only)).errno == errno.EROFS
 
 
 def attributes():
@@ -187,6 +243,8 @@ def the_types_are_those_of_the_module():
 for test in [
     errors_are_os_errors,
     names_are_bytes,
+    paths_and_contents_have_several_types,
+    a_device_has_one_user_and_closing_ends_the_use,
     attributes,
     an_open_filesystem_is_maintained,
     exceptions_in_callbacks_arrive,

@@ -2,6 +2,7 @@ import os
 from typing import Any, Callable, Iterator, Literal, Optional, Protocol, Sequence, Tuple, TypeVar, Union, final
 
 _Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+_Bytes = Union[bytes, bytearray, memoryview]
 _T = TypeVar("_T")
 _Kind = Literal["file", "directory", "symlink", "block", "char", "fifo", "socket", "unknown"]
 
@@ -20,10 +21,10 @@ class _Storage(Protocol):
     """A device of your own. It may also have write(offset, data) and flush()."""
 
     def size(self) -> int: ...
-    def read(self, offset: int, length: int) -> bytes: ...
+    def read(self, offset: int, length: int) -> _Bytes: ...
 
 class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> _Bytes: ...
 
 class _Writable(Protocol):
     def write(self, data: bytes, /) -> Any: ...
@@ -172,7 +173,7 @@ class Node:
         """The target of a symbolic link."""
     def getxattr(self, name: str) -> Optional[bytes]:
         """The value of an extended attribute; None if there is none."""
-    def setxattr(self, name: str, value: bytes) -> None:
+    def setxattr(self, name: str, value: _Bytes) -> None:
         """Sets an extended attribute."""
     def removexattr(self, name: str) -> None:
         """Removes an extended attribute."""
@@ -186,7 +187,7 @@ class File:
     """An open file, read and written at offsets. Use it in a `with` block, or call close()."""
     def read(self, size: int, offset: int) -> bytes:
         """Reads `size` bytes at an offset, fewer only at the end of the file."""
-    def write(self, data: bytes, offset: int) -> int:
+    def write(self, data: _Bytes, offset: int) -> int:
         """Writes all bytes at an offset, or at the end if the file was opened for appending."""
     def truncate(self, size: int) -> None:
         """Sets the size."""
@@ -214,7 +215,7 @@ class Dir:
         """Opens a file: 'r' reads, 'r+' reads and writes, 'w' makes or empties, 'a' appends, 'x' makes a new one."""
     def read(self, path: _Path) -> bytes:
         """The content of a file."""
-    def write(self, path: _Path, data: bytes) -> None:
+    def write(self, path: _Path, data: _Bytes) -> None:
         """Makes a file with this content, or replaces the content of one that exists."""
     def mkdir(self, path: _Path, mode: int = 0o755, *, parents: bool = False) -> None:
         """Makes a directory; with `parents` also those above it, and it may exist."""
@@ -310,7 +311,8 @@ class Filesystem:
     def sync(self) -> None:
         """Makes everything durable that was done before."""
     def close(self) -> None:
-        """Makes everything durable and closes it. Files and directories that are still open can only be read."""
+        """Makes everything durable and closes it, with all files and directories that are still open. Within a
+        transaction it is refused."""
     def __enter__(self) -> Filesystem: ...
     def __exit__(self, *details: object) -> None: ...
 
