@@ -1,6 +1,6 @@
 //! Devices in use: one writer, or any number of readers, until the filesystem is closed.
 //!
-//! Files and block devices have locks for that; [`Storage`] counts the users of everything that is open already. An open
+//! Files and block devices have locks for that; [`Storage`] counts the users of everything that is open already. A
 //! filesystem gives its devices back when it is closed, whatever was opened from it.
 
 use butterfs_device::BlockDevice;

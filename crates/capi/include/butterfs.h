@@ -381,8 +381,8 @@ int butterfs_open(const butterfs_device *const *devices,
 int butterfs_sync(const butterfs_fs *fs);
 
 /*
- Makes everything durable, closes the filesystem and frees it, also if it returns an error. Close files and
- directories first: one that is still open keeps the devices locked and can only be read. NULL is allowed.
+ Makes everything durable, gives the devices back and frees the filesystem, also if it returns an error. Files and
+ directories that are still open fail with EBADF from then on; close them too. NULL is allowed.
  */
 int butterfs_close(butterfs_fs *fs);
 

@@ -118,8 +118,8 @@ pub extern "C" fn butterfs_sync(fs: *const FilesystemHandle) -> c_int {
     code(|| Ok(object(fs)?.sync()?))
 }
 
-/// Makes everything durable, closes the filesystem and frees it, also if it returns an error. Close files and
-/// directories first: one that is still open keeps the devices locked and can only be read. NULL is allowed.
+/// Makes everything durable, gives the devices back and frees the filesystem, also if it returns an error. Files and
+/// directories that are still open fail with EBADF from then on; close them too. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn butterfs_close(fs: *mut FilesystemHandle) -> c_int {
     if fs.is_null() {
