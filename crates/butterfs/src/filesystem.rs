@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// [`close`](Filesystem::close) makes everything durable and reports errors. When the last clone, directory and file of
 /// a filesystem that was not closed is dropped, the same happens, but an error is lost: call `close`, or
 /// [`sync`](Filesystem::sync), if the result matters. `close` gives the devices back: other clones, and the directories
-/// and files that are still open, fail with [`ErrorKind::Closed`] from then on. If the process is killed, the next open
-/// finds the last commit.
+/// and files that are still open, fail with [`ErrorKind::Closed`] from then on; what another thread is doing at that
+/// moment can fail with another error. If the process is killed, the next open finds the last commit.
 #[derive(Clone)]
 pub struct Filesystem {
     pub(crate) shared: Arc<Shared>,

@@ -83,6 +83,42 @@ fn closing_gives_the_device_back_and_ends_all_handles() {
 }
 
 #[test]
+fn closing_while_threads_work_keeps_all_that_they_made_durable() {
+    for round in 0..8 {
+        let disk = disk();
+        let filesystem = Filesystem::open(disk.clone()).unwrap();
+        filesystem.root().create_subvolume("source").unwrap();
+        let work = |thread: u32| {
+            let (root, mut durable) = (filesystem.root(), Vec::new());
+            for number in 0.. {
+                let name = format!("{thread}-{number}");
+                let made = match number % 3 {
+                    0 => root.write(&name, &name).and_then(|()| filesystem.sync()),
+                    1 => root.snapshot("source", &name, Access::ReadOnly).map(drop),
+                    _ => filesystem.transaction(|tx| tx.root().write(&name, &name)),
+                };
+                match made {
+                    Ok(()) => durable.push(name),
+                    Err(_) => break,
+                }
+            }
+            durable
+        };
+        let durable = std::thread::scope(|scope| {
+            let threads = [0, 1, 2].map(|thread| scope.spawn(move || work(thread)));
+            std::thread::sleep(std::time::Duration::from_millis(5 * round));
+            filesystem.clone().close().unwrap();
+            threads.map(|thread| thread.join().unwrap())
+        });
+        assert!(is_clean(&disk));
+        let again = Filesystem::open(disk).unwrap();
+        for name in durable.iter().flatten() {
+            assert!(again.root().exists(name).unwrap(), "{name}");
+        }
+    }
+}
+
+#[test]
 fn closing_ends_the_lock_of_a_file() {
     let image = std::env::temp_dir().join(format!("butterfs-handles-{}", std::process::id()));
     Mkfs::new().device(Device::create(&image, 256 << 20).unwrap()).run().unwrap();
