@@ -78,8 +78,6 @@ pub enum ErrorKind {
     TooLarge,
     /// The file handle was not opened for this.
     BadHandle,
-    /// The filesystem was closed.
-    Closed,
     /// Something on disk breaks a rule of the format.
     Corrupt,
     /// A device failed, or no copy of the data is good.
@@ -92,6 +90,8 @@ pub enum ErrorKind {
     Cancelled,
     /// Another reason; see the errno.
     Other,
+    /// The filesystem was closed.
+    Closed,
 }
 
 /// A Linux error number.
