@@ -24,8 +24,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _butterfs(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("Error", module.py().get_type::<error::FilesystemError>())?;
-    module.add("StreamError", module.py().get_type::<error::StreamError>())?;
+    error::add_to(module)?;
     module.add_class::<device::Device>()?;
     module.add_class::<directory::Dir>()?;
     module.add_class::<directory::Entries>()?;

@@ -6,6 +6,7 @@ import inspect
 import io
 import os
 import pathlib
+import pickle
 import re
 import threading
 
@@ -82,6 +83,8 @@ def a_device_has_one_user_and_closing_ends_the_use():
         lambda: file.write(b"2", 0),
         lambda: next(entries),
         lambda: filesystem.usage(),
+        lambda: filesystem.send(5, io.BytesIO()),
+        lambda: root.receive(io.BytesIO(b"")),
     ]:
         assert "closed" in str(raises(ValueError, work))
     assert butterfs.check(device).is_clean
@@ -97,6 +100,28 @@ def a_device_has_one_user_and_closing_ends_the_use():
 
     read_only = butterfs.Device.custom(ReadOnly())
     assert raises(butterfs.Error, lambda: butterfs.mkfs(read_only)).errno == errno.EROFS
+
+
+def errors_are_also_of_pythons_classes():
+    with butterfs.make(disk()) as filesystem:
+        root = filesystem.root
+        root.mkdir("dir")
+        root.write("file", b"")
+        for kind, work in [
+            (FileNotFoundError, lambda: root.read("none")),
+            (FileExistsError, lambda: root.mkdir("dir")),
+            (NotADirectoryError, lambda: root.read("file/x")),
+            (IsADirectoryError, lambda: root.read("dir")),
+            (PermissionError, lambda: root.link("dir", "other")),
+        ]:
+            error = raises(kind, work)
+            assert isinstance(error, butterfs.Error) and error.errno in vars(errno).values(), error
+            again = pickle.loads(pickle.dumps(error))
+            assert (type(again), again.errno, again.kind) == (type(error), error.errno, error.kind)
+    for work in [lambda: butterfs.open("/nowhere/disk.img"), lambda: butterfs.check("/nowhere/disk.img")]:
+        raises(FileNotFoundError, work)
+    other = raises(butterfs.Error, lambda: butterfs.open(butterfs.Device.memory(256 << 20)))
+    assert type(other) is butterfs.Error and type(pickle.loads(pickle.dumps(other))) is butterfs.Error
 
 
 def attributes():

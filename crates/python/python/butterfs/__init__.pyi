@@ -9,12 +9,18 @@ _Kind = Literal["file", "directory", "symlink", "block", "char", "fifo", "socket
 __version__: str
 
 class Error(OSError):
+    """A filesystem operation failed.
+
+    Where Python has a class for the errno (FileNotFoundError, FileExistsError, PermissionError, NotADirectoryError,
+    IsADirectoryError), the error is of that class too. Use of a closed filesystem is a ValueError.
+    """
     kind: str
     device: Optional[str]
     physical: Optional[int]
     logical: Optional[int]
 
 class StreamError(OSError):
+    """A stream cannot be made or received."""
     kind: str
 
 class _Storage(Protocol):
