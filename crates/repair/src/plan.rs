@@ -211,7 +211,7 @@ fn left_behind(overlays: &[Arc<Overlay>], originals: &[Superblock]) -> Option<Ac
     let (from, newest) = (start::newest(&entered)?, start::newest(originals)?);
     let (generation, last) = (from.generation.get(), newest.generation.get());
     let what = format!("enters by the root tree of generation {generation}");
-    let log = if newest.log_root.get() != 0 { ", and what was written with fsync since" } else { "" };
+    let log = if newest.log_root.get() != 0 { ", and changes that were fsynced since" } else { "" };
     let lost = format!("everything that was committed after generation {generation}; the last commit is {last}{log}");
     (generation < last).then_some(Action { pass: Pass::Roots, what, lost: Some(lost) })
 }
@@ -224,7 +224,7 @@ fn refuse_log(overlays: &[Arc<Overlay>], before: &Report, options: &Options) -> 
     let is_damaged = |finding: &Finding| finding.id().starts_with("log-") && finding.severity() == Severity::Error;
     let wants = !before.findings.is_empty() || options.demands();
     if has_log && wants && !options.drop_log && !before.findings.iter().any(is_damaged) {
-        let sentence = "there is a log of what was written with fsync since the last commit; mount the filesystem, \
+        let sentence = "there is a log of changes that were fsynced since the last commit; mount the filesystem, \
                         which replays it, or drop it with --drop-log";
         return Err(Trouble::new(sentence));
     }

@@ -146,7 +146,7 @@ fn superblocks(forest: &mut Forest, findings: &[Finding]) {
         }
     }
     if forest.sb.log_root.get() != 0 {
-        forest.lose(Pass::Log, "drops the log", "what was written with fsync since the last commit");
+        forest.lose(Pass::Log, "drops the log", "changes that were fsynced since the last commit");
     }
 }
 

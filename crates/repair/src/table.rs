@@ -41,7 +41,7 @@ macro_rules! repairs {
 
 repairs! {
     "cannot-open", Superblocks, Instead,
-        "give all devices; try -s 1, -s 2 or -b; else copy what can be read out of it", "";
+        "give all devices; try -s 1, -s 2 or -b; else copy the readable files out of it", "";
     "superblock-primary", Superblocks, Automatic,
         "written from the best valid copy",
         "a log, which only the primary one leads to";
@@ -51,7 +51,7 @@ repairs! {
     "tree-block", Blocks, Automatic,
         "a tree that follows from others is made anew; of a lost node the children are found; of a leaf with wrong \
         items the good ones are saved; a lost leaf is taken out",
-        "what a lost leaf had: the plan names the range of items";
+        "the items of a lost leaf: the plan names the range of items";
     "tree-block-copy", Copies, Automatic, "overwritten by the good copy", "";
     "key-order-across-blocks", Blocks, Automatic,
         "items behind the range of their block go, and come back from their other witnesses",
@@ -81,7 +81,8 @@ repairs! {
         "the extent stays that a tree uses; if trees use both, copy the files out",
         "";
     "extent-outside-chunk", Extents, WhereCertain, "removed, if no tree uses it; else its files are lost", "";
-    "extent-in-wrong-group", Extents, WhereCertain, "made what the trees use it for; if that is wrong, balance", "";
+    "extent-in-wrong-group", Extents, WhereCertain,
+        "set to the type that the trees use it for; if that is wrong, balance", "";
     "extent-missing", Extents, Automatic, "made from the references of all trees", "";
     "extent-unused", Extents, Automatic,
         "given back to the root item or the file that lacks it, if it is certain; else removed, once every tree can be \
@@ -113,7 +114,7 @@ repairs! {
     "inode-link-count", Inodes, Automatic, "set to the number of its names", "";
     "inode-without-name", Inodes, Automatic, "named in lost+found of its subvolume", "its name";
     "snapshot-orphans", Inodes, Automatic, "deleted, as the next use of the snapshot would", "";
-    "directory-size", Inodes, Automatic, "set to what its names need", "";
+    "directory-size", Inodes, Automatic, "set to the value that its names need", "";
     "directory-item-index", Names, Automatic,
         "two of both entries and the inode's reference decide",
         "names of which no inode is there";
@@ -130,13 +131,14 @@ repairs! {
         "the older version of the range";
     "file-extent-generation", Files, Automatic, "taken from the extent", "";
     "file-extent-bounds", Files, Automatic,
-        "begins where it can; else what is beyond becomes a hole",
+        "begins where it can; else the range beyond becomes a hole",
         "the range that is named";
-    "file-extent-gap", Files, Automatic, "a hole", "what was there, if it was none";
+    "file-extent-gap", Files, Automatic, "a hole", "the data of the range, if it was no hole";
     "inode-nbytes", Inodes, Automatic,
         "extents that the extent tree has for it come back, if they make up the difference; else set to the sum",
         "content of which no extent is known";
-    "checksum-missing", Checksums, Consent, "computed from what all copies hold alike", "whether the bytes are right";
+    "checksum-missing", Checksums, Consent,
+        "computed from the sectors that all copies hold alike", "whether the bytes are right";
     "checksum-odd", Checksums, Automatic,
         "the inode is verified by them, if all of its data has some; else they go", "checksums that may not fit";
     "checksum-stray", Checksums, Automatic, "removed, once the extents are right", "";
@@ -146,13 +148,13 @@ repairs! {
         it by --init-csum-tree", "";
     "uuid-entry-missing", Uuids, Automatic, "made from the root items", "";
     "uuid-entry-stale", Uuids, Automatic, "made from the root items", "";
-    "log-block", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
-    "log-item", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
-    "log-without-subvolume", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
-    "log-inode-missing", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
-    "log-range", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
-    "log-extent", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
-    "log-checksum-missing", Log, Automatic, "the log is dropped", "what was written with fsync since the last commit";
+    "log-block", Log, Automatic, "the log is dropped", "changes that were fsynced since the last commit";
+    "log-item", Log, Automatic, "the log is dropped", "changes that were fsynced since the last commit";
+    "log-without-subvolume", Log, Automatic, "the log is dropped", "changes that were fsynced since the last commit";
+    "log-inode-missing", Log, Automatic, "the log is dropped", "changes that were fsynced since the last commit";
+    "log-range", Log, Automatic, "the log is dropped", "changes that were fsynced since the last commit";
+    "log-extent", Log, Automatic, "the log is dropped", "changes that were fsynced since the last commit";
+    "log-checksum-missing", Log, Automatic, "the log is dropped", "changes that were fsynced since the last commit";
     "uuid-tree-lags", Uuids, Automatic, "made from the root items", "";
 }
 

@@ -43,7 +43,7 @@ pub struct RepairArgs {
     /// With --repair: compute missing checksums from what the devices hold
     #[arg(long, help_heading = "Repair")]
     accept_data: bool,
-    /// With --repair: drop the log, and what was written with fsync since the last commit
+    /// With --repair: drop the log, and changes that were fsynced since the last commit
     #[arg(long, help_heading = "Repair")]
     drop_log: bool,
     /// Print what each quota group references, counted and stored, and check nothing else

@@ -33,6 +33,6 @@ fn refuse_log(devices: &[Arc<dyn BlockDevice>]) -> Result<(), CliError> {
     if superblocks::ruling(&copies).is_none_or(|(_, sb)| sb.log_root.get() == 0) {
         return Ok(());
     }
-    let error = CliError::failed("there is a log of what was written with fsync since the last commit");
+    let error = CliError::failed("there is a log of changes that were fsynced since the last commit");
     Err(error.hint("mount the filesystem, which replays it, or give it up by 'butterfs rescue zero-log'"))
 }
