@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Let files share equal content.
 ///
 /// TARGET gets the extents of SOURCE where both hold the same bytes, which are compared while nobody can write to
-/// either; what differs stays as it is. The exit code is 0 whether something differs or not.
+/// either; differing extents stay as they are. The exit code is 0 whether something differs or not.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]

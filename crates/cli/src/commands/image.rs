@@ -17,7 +17,7 @@ use std::io::Write;
 use verbs::On;
 
 subcommands! {
-    /// Images that nobody has mounted: made from folders and archives, looked at, changed
+    /// Build images from folders and archives; read and change images that are not mounted
     Group {
         Build(Box<build::Args>),
         Run(verbs::RunArgs),

@@ -52,7 +52,7 @@ pub struct Args {
     /// after --byte-count
     #[arg(long, value_name = "BYTES", value_parser = args::size, default_value = "0")]
     offset: u64,
-    /// Overwrite what is recognised on the device
+    /// Overwrite a filesystem or other content that is recognised on the device
     #[arg(short, long)]
     force: bool,
     /// Do not discard the old content of the device first

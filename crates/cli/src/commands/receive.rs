@@ -55,7 +55,7 @@ pub struct Args {
     /// Write compressed data decompressed
     #[arg(long)]
     force_decompress: bool,
-    /// Accepted for scripts: what an interrupted receive has left is deleted in any case
+    /// Accepted for scripts: the remains of an interrupted receive are deleted in any case
     #[arg(long = "remove-partial", hide = true)]
     _remove_partial: bool,
     /// Print the commands of the stream as text, and do nothing else

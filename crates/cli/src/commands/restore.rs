@@ -42,7 +42,7 @@ pub struct Args {
     /// Go on after errors
     #[arg(short = 'i', long)]
     ignore_errors: bool,
-    /// Replace what is there already
+    /// Replace existing files
     #[arg(short = 'o', long)]
     overwrite: bool,
     /// Restore owner, mode and times
@@ -57,10 +57,10 @@ pub struct Args {
     /// Restore extended attributes
     #[arg(short = 'x', long)]
     xattr: bool,
-    /// Everything: -x -m -S -s -i, hard links as links, devices and FIFOs, and what no directory leads to any more
+    /// Everything: -x -m -S -s -i, hard links as links, devices and FIFOs, and files without a directory
     #[arg(short = 'a', long)]
     all: bool,
-    /// Name what is restored; twice also directories that are done
+    /// Name each restored file; twice also finished directories
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// Restore only paths that match, every level of them: '^/(|home(|/user(|/.*)))$'
@@ -69,7 +69,7 @@ pub struct Args {
     /// Ignore case in --path-regex
     #[arg(short = 'c')]
     ignore_case: bool,
-    /// Restore only what lies at this path and below it
+    /// Restore only this path and everything below it
     #[arg(long, value_name = "PATH", conflicts_with = "path_regex")]
     path: Option<String>,
     /// Begin at the first directory that is found, where the top directory is lost

@@ -40,13 +40,13 @@ pub struct RepairArgs {
     #[arg(long, value_name = "v1|v2", value_parser = ["v1", "v2"])]
     #[arg(conflicts_with = "readonly", help_heading = "Repair")]
     clear_space_cache: Option<String>,
-    /// With --repair: compute missing checksums from what the devices hold
+    /// With --repair: compute missing checksums from the data on the devices
     #[arg(long, help_heading = "Repair")]
     accept_data: bool,
     /// With --repair: drop the log, and changes that were fsynced since the last commit
     #[arg(long, help_heading = "Repair")]
     drop_log: bool,
-    /// Print what each quota group references, counted and stored, and check nothing else
+    /// Print the references of each quota group, counted and stored, and check nothing else
     #[arg(short = 'Q', long, conflicts_with_all = ["repair", "undo"])]
     pub qgroup_report: bool,
     /// Enter by the newest backup root that can be read

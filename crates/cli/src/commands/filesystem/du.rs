@@ -29,7 +29,7 @@ use tree::{Entry, Kind};
 /// Show how much space files take, alone and shared with others
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Show the arguments only, and not what is in them
+    /// Show the arguments only, not their content
     #[arg(short, long)]
     summarize: bool,
     #[command(flatten)]

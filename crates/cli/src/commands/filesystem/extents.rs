@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// List the extents of a file.
 ///
 /// Shows what filefrag(8) cannot ask of a FUSE mount: for each extent its place in the file, its address, its
-/// bytes in the file and on disk, and what is special about it. 'shared' means that other files or snapshots may use
+/// bytes in the file and on disk, and its special properties. 'shared' means that other files or snapshots may use
 /// the data.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {

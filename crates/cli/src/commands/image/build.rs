@@ -36,7 +36,7 @@ pub struct Args {
     /// A folder, an archive of tar (plain, gzip, zstd or xz; '-' for the standard input) or an image of a container
     /// (OCI layout or archive, docker save), a send stream, a dump of composefs or another btrfs image, with the folder
     /// below which its content goes; later ones lie over earlier ones. 'dir:', 'tar:', 'oci:', 'oci-layers:' (a
-    /// snapshot for each layer), 'send:', 'composefs:' or 'btrfs:' before it says what it is
+    /// snapshot for each layer), 'send:', 'composefs:' or 'btrfs:' before it names its type
     #[arg(long, required = true, value_name = "[PATH=]SOURCE")]
     from: Vec<OsString>,
     /// The folder with the contents of files that dumps of composefs name
@@ -48,11 +48,11 @@ pub struct Args {
     /// A snapshot of a subvolume that shares its content, with 'ro:' before it a read-only one
     #[arg(long, value_name = "[ro:]PATH=NEW")]
     snapshot: Vec<OsString>,
-    /// Compress: zlib, lzo or zstd with a level, or none; for everything, or for a path and what is below, in which '*'
+    /// Compress: zlib, lzo or zstd with a level, or none; for everything, or for a path and all below, in which '*'
     /// and '?' stand for parts of names
     #[arg(long, value_name = "[PATH=]METHOD")]
     compress: Vec<OsString>,
-    /// A path whose files are overwritten in place, without checksums (chattr +C), with what is below it
+    /// A path whose files are overwritten in place, without checksums (chattr +C), with everything below it
     #[arg(long, value_name = "PATH")]
     nodatacow: Vec<OsString>,
     /// Everything belongs to user 0 and group 0

@@ -64,9 +64,9 @@ struct VerifyJson {
     lines: Option<Vec<String>>,
 }
 
-/// Compare what two images show, whatever their layout
+/// Compare the contents of two images, independent of their layout
 ///
-/// A line for each path that differs: '-' before what the first image has, '+' before what the second one has. The exit
+/// A line for each path that differs: '-' before entries of the first image, '+' before the second one's. The exit
 /// code is 1 where something differs.
 #[derive(clap::Args, Debug)]
 pub struct DiffArgs {

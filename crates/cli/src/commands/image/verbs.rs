@@ -137,7 +137,7 @@ verbs! {
         /// The file
         path: PathBuf,
     } false, cat;
-    /// Show what is known of a file or folder
+    /// Show the attributes of a file or folder
     Stat {
         /// The file or folder
         path: PathBuf,
@@ -184,7 +184,7 @@ verbs! {
     } false, tar_out;
     /// Make a folder
     Mkdir {
-        /// Make what is missing above it, and say nothing if it exists
+        /// Make missing folders above it too; an existing one is no error
         #[arg(short, long)]
         parents: bool,
         /// Its mode
@@ -206,7 +206,7 @@ verbs! {
     Mv {
         /// The file or folder
         from: PathBuf,
-        /// The new name; what has it is replaced
+        /// The new name; an existing file of that name is replaced
         to: PathBuf,
     } true, mv;
     /// Make a hard link, or with -s a symbolic one

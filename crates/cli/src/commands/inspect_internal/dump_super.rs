@@ -25,7 +25,7 @@ pub struct Args {
     /// The same as --super, kept for scripts
     #[arg(short = 'i', hide = true, value_name = "COPY", value_parser = number)]
     old_copy: Option<u64>,
-    /// Print what lies at this offset
+    /// Print the bytes at this offset as a superblock
     #[arg(long, value_name = "OFFSET", value_parser = number)]
     bytenr: Option<u64>,
     /// Print a superblock with a wrong magic too

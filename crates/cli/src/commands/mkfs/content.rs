@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// The content of the filesystem from the start.
 #[derive(clap::Args, Debug)]
 pub struct ContentArgs {
-    /// Fill the filesystem with what is in this folder
+    /// Fill the filesystem with the content of this folder
     #[arg(short = 'r', long, value_name = "DIR")]
     rootdir: Option<PathBuf>,
     /// A folder in --rootdir that becomes a subvolume: plain, or 'rw:', 'ro:', 'default:' or 'default-ro:' before its
@@ -22,7 +22,7 @@ pub struct ContentArgs {
     /// Compress the files of --rootdir: no, zlib, lzo or zstd, with a level
     #[arg(long, value_name = "METHOD", requires = "rootdir")]
     compress: Option<String>,
-    /// Flags for a path of --rootdir and what is below it: nodatacow, nodatasum
+    /// Flags for a path of --rootdir and everything below it: nodatacow, nodatasum
     #[arg(long, value_name = "FLAGS:PATH", requires = "rootdir")]
     inode_flags: Vec<OsString>,
     /// Make the file as small as possible after filling it; files can still be made in it

@@ -12,7 +12,7 @@ use butterfs_rescue::wreck::Opening;
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Rebuild the chunk tree from what a scan of all devices finds.
+/// Rebuild the chunk tree from a scan of all devices.
 ///
 /// The blocks of the tree are written where the extent tree has them, and nothing is written unless the device tree
 /// confirms every stripe. 'butterfs restore --map FILE' needs no rebuilt tree.

@@ -27,10 +27,10 @@ pub struct Args {
     /// The file that gets the findings
     #[arg(long, value_name = "FILE")]
     map: PathBuf,
-    /// A ddrescue map for each device, in their order: what it calls bad is not touched
+    /// A ddrescue map for each device, in their order: ranges that it marks as bad are not read
     #[arg(long, value_name = "FILE")]
     ddrescue: Vec<PathBuf>,
-    /// Write a ddrescue map of what could not be read, for each device, in their order; a file that is there is
+    /// Write a ddrescue map of the unreadable ranges, for each device, in their order; a file that is there is
     /// replaced only if it is such a map
     #[arg(long, value_name = "FILE")]
     unreadable: Vec<PathBuf>,

@@ -16,7 +16,7 @@ pub struct Source {
     /// The map that 'rescue scan' has written of these devices
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
-    /// A ddrescue map for each device, in their order: what it calls bad is not touched
+    /// A ddrescue map for each device, in their order: ranges that it marks as bad are not read
     #[arg(long, value_name = "FILE")]
     ddrescue: Vec<PathBuf>,
     /// The chunk tree begins at this address

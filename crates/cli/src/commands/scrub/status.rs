@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Show the progress of a scrub, or the end of the last one.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// List the files that the last scrub found damaged, with offset and length, and what became of each
+    /// List the files that the last scrub found damaged, with offset and length, and the outcome for each
     #[arg(long)]
     files: bool,
     /// Print JSON

@@ -58,7 +58,7 @@ pub struct Args {
     /// Print nodes before leaves (default)
     #[arg(long, overrides_with = "dfs")]
     bfs: bool,
-    /// Print each node directly before what is below it
+    /// Print each node directly before its children
     #[arg(long, overrides_with = "bfs")]
     dfs: bool,
     /// Print HIDDEN instead of names

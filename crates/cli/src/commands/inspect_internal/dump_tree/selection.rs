@@ -15,7 +15,7 @@ pub struct Selection {
     pub tree: Option<TreeId>,
     /// Only extents and devices, and of their trees only the leaves.
     pub extents: bool,
-    /// Only what is about devices.
+    /// Only items about devices.
     pub device: bool,
     /// Only the UUID tree.
     pub uuid: bool,
