@@ -18,16 +18,17 @@ pub enum Kind {
 
 struct Claims<'a> {
     truth: &'a Hashing,
-    named: BTreeSet<&'a [u8]>,
-    older: Vec<&'a [u8]>,
+    /// As the summary shows them.
+    named: BTreeSet<&'a str>,
+    older: Vec<&'a str>,
     has_orphans: bool,
     kind: Kind,
 }
 
 /// The claims that are false: a sentence each.
 pub fn false_claims(truth: &Hashing, found: &Hashing, summary: &Summary, kind: Kind) -> Vec<String> {
-    let named = summary.findings.iter().map(|finding| finding.path.trim_start_matches('/').as_bytes()).collect();
-    let older = summary.older_states.iter().map(|state| state.path.trim_matches('/').as_bytes()).collect();
+    let named = summary.findings.iter().map(|finding| finding.path.trim_start_matches('/')).collect();
+    let older = summary.older_states.iter().map(|state| state.path.trim_matches('/')).collect();
     let claims = Claims { truth, named, older, has_orphans: summary.orphans > 0, kind };
     assert_eq!(summary.findings_left_out, 0);
     let mut wrong: Vec<String> = found.paths.iter().filter_map(|(path, what)| claims.file(path, what, found)).collect();
@@ -49,8 +50,11 @@ pub fn false_claims(truth: &Hashing, found: &Hashing, summary: &Summary, kind: K
 impl Claims<'_> {
     /// Whether nothing is claimed of this path: it is named, or of an older state.
     fn is_open(&self, path: &[u8]) -> bool {
-        let is_below = |top: &&[u8]| top.is_empty() || (path.starts_with(top) && path.get(top.len()) == Some(&b'/'));
-        self.named.contains(path) || self.older.iter().any(is_below) || self.older.contains(&path)
+        let shown = text(path);
+        let is_below = |top: &&str| {
+            shown.strip_prefix(top).is_some_and(|rest| top.is_empty() || rest.is_empty() || rest.starts_with('/'))
+        };
+        self.named.contains(&*shown) || self.older.iter().any(is_below)
     }
 
     fn file(&self, path: &[u8], what: &(u64, u64), found: &Hashing) -> Option<String> {
