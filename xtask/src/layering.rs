@@ -17,6 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("device", &[]),
     ("sync", &[]),
     ("control", &[]),
+    ("store", &[]),
     ("tree", &["ondisk"]),
     ("volume", &["ondisk", "device", "sync"]),
     ("fs", &["tree", "volume", "ondisk", "device", "sync"]),

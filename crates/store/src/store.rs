@@ -1,0 +1,271 @@
+//! A store: one bucket and a prefix, and the calls that block.
+
+use crate::attempts::attempts;
+use crate::error::{Error, Kind, Result};
+use crate::folder::Folder;
+use crate::settings::Settings;
+use crate::url;
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Handle, Runtime};
+
+/// The version of an object, by which [`Store::replace`] knows whether it is still the same.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Version(UpdateVersion);
+
+/// An object that was read.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// All bytes.
+    pub bytes: Bytes,
+    /// Its version.
+    pub version: Version,
+}
+
+/// An object in a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The key, without the prefix of the store.
+    pub key: String,
+    /// Bytes of the object.
+    pub len: u64,
+    /// When it was put, by the store's clock, in seconds since 1970.
+    pub modified: i64,
+}
+
+/// See the [module](self). Clones share the client.
+#[derive(Clone)]
+pub struct Store {
+    client: Arc<dyn ObjectStore>,
+    folder: Option<Folder>,
+    prefix: Path,
+    name: String,
+    patience: Duration,
+    runtime: Arc<Runtime>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({})", self.shown(""))
+    }
+}
+
+impl Store {
+    /// The store of a URL.
+    pub fn open(url: &str, settings: &Settings) -> Result<Store> {
+        let opened = url::open(url, settings)?;
+        let store = Store::of(opened.client, opened.prefix, opened.name)?;
+        Ok(Store { folder: opened.folder, patience: settings.give_up_after, ..store })
+    }
+
+    /// A store around a client; `name` stands in messages.
+    pub fn of(client: Arc<dyn ObjectStore>, prefix: Path, name: String) -> Result<Store> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).thread_name("store").enable_all().build();
+        let failed = |error| Error::new(Kind::Unreachable, format!("cannot start threads for the store: {error}"));
+        let runtime = Arc::new(runtime.map_err(failed)?);
+        Ok(Store { client, folder: None, prefix, name, patience: Settings::default().give_up_after, runtime })
+    }
+
+    /// An empty store in memory.
+    ///
+    /// # Panics
+    /// When no thread can be started.
+    pub fn in_memory() -> Store {
+        let client = Arc::new(object_store::memory::InMemory::new());
+        Store::of(client, Path::default(), "memory".to_owned()).expect("threads can be started")
+    }
+
+    /// The same store with another patience.
+    pub fn give_up_after(self, patience: Duration) -> Store {
+        Store { patience, ..self }
+    }
+
+    /// The client, whose locations are [`Store::location`]s.
+    pub fn object_store(&self) -> Arc<dyn ObjectStore> {
+        self.client.clone()
+    }
+
+    /// The runtime that drives the client.
+    pub fn runtime(&self) -> &Handle {
+        self.runtime.handle()
+    }
+
+    /// The location of a key for the client.
+    pub fn location(&self, key: &str) -> Result<Path> {
+        let parsed = Path::parse(key);
+        let parsed = parsed.map_err(|error| Error::new(Kind::Invalid, format!("'{key}' is not a key: {error}")))?;
+        Ok(self.prefix.parts().chain(parsed.parts()).collect())
+    }
+
+    /// A key as it is named in messages.
+    pub fn shown(&self, key: &str) -> String {
+        let parts = [self.name.as_str(), self.prefix.as_ref(), key];
+        parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("/")
+    }
+
+    /// An object, which must not be longer than `limit`.
+    pub fn get(&self, key: &str, limit: u64) -> Result<Object> {
+        let location = self.location(key)?;
+        let done = self.attempt(|| async {
+            let result = self.client.get(&location).await?;
+            let version = version_of(result.meta.e_tag.clone(), result.meta.version.clone());
+            let len = result.meta.size;
+            if len > limit {
+                return Ok(Err(len));
+            }
+            Ok(Ok(Object { bytes: body(result, len).await?, version }))
+        });
+        let too_long = |len| self.error(Kind::Length, "get", key, &format!("it has {len} bytes, at most {limit} fit"));
+        done.map_err(|error| self.failed("get", key, &error))?.map_err(too_long)
+    }
+
+    /// Bytes of an object; all of the range must be there.
+    pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        let location = self.location(key)?;
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        let done = self.attempt(|| async {
+            let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+            let result = self.client.get_opts(&location, options).await?;
+            if result.range != range {
+                return Ok(Err(result.meta.size));
+            }
+            Ok(Ok(body(result, len).await?))
+        });
+        let short = |has: u64| {
+            let rule = format!("it has {has} bytes, those from {} to {} are needed", range.start, range.end);
+            self.error(Kind::Length, "get a part of", key, &rule)
+        };
+        done.map_err(|error| self.failed("get a part of", key, &error))?.map_err(short)
+    }
+
+    /// Length and version of an object.
+    pub fn head(&self, key: &str) -> Result<(u64, Version)> {
+        let location = self.location(key)?;
+        let done = self.attempt(|| self.client.head(&location));
+        let meta = done.map_err(|error| self.failed("look at", key, &error))?;
+        Ok((meta.size, version_of(meta.e_tag, meta.version)))
+    }
+
+    /// Puts an object, whether or not there is one.
+    pub fn put(&self, key: &str, bytes: impl Into<Bytes>) -> Result<Version> {
+        self.put_in_mode("put", key, bytes.into(), PutMode::Overwrite)
+    }
+
+    /// Puts an object that is not there yet. One that is there with the same bytes is as good.
+    pub fn create(&self, key: &str, bytes: impl Into<Bytes>) -> Result<Version> {
+        let bytes = bytes.into();
+        let created = self.put_in_mode("create", key, bytes.clone(), PutMode::Create);
+        self.or_equal(created, key, &bytes)
+    }
+
+    /// Puts an object in the place of the one with this version.
+    pub fn replace(&self, key: &str, bytes: impl Into<Bytes>, version: &Version) -> Result<Version> {
+        let bytes = bytes.into();
+        let replaced = self.put_in_mode("replace", key, bytes.clone(), PutMode::Update(version.0.clone()));
+        self.or_equal(replaced, key, &bytes)
+    }
+
+    /// Removes an object; one that is not there is as good.
+    pub fn delete(&self, key: &str) -> Result<()> {
+        let location = self.location(key)?;
+        match self.attempt(|| self.client.delete(&location)) {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.failed("delete", key, &error)),
+        }
+    }
+
+    /// All objects below a folder of keys, in no order.
+    pub fn list(&self, below: &str) -> Result<Vec<Entry>> {
+        let location = self.location(below)?;
+        let prefix = Some(&location).filter(|location| !location.as_ref().is_empty());
+        let done = self.attempt(|| self.client.list(prefix).try_collect::<Vec<_>>());
+        let entry = |meta: object_store::ObjectMeta| {
+            let key = meta.location.prefix_match(&self.prefix)?.map(|part| part.as_ref().to_owned());
+            let key = key.collect::<Vec<_>>().join("/");
+            Some(Entry { key, len: meta.size, modified: meta.last_modified.timestamp() })
+        };
+        Ok(done.map_err(|error| self.failed("list", below, &error))?.into_iter().filter_map(entry).collect())
+    }
+
+    fn put_in_mode(&self, doing: &str, key: &str, bytes: Bytes, mode: PutMode) -> Result<Version> {
+        let location = self.location(key)?;
+        let done = self.attempt(|| async {
+            match (&self.folder, &mode) {
+                (Some(folder), PutMode::Update(version)) => {
+                    let version = version.e_tag.as_deref().unwrap_or_default();
+                    folder.replace(&location, bytes.clone().into(), version).await
+                }
+                _ => self.client.put_opts(&location, bytes.clone().into(), PutOptions::from(mode.clone())).await,
+            }
+        });
+        let done = done.map_err(|error| self.failed(doing, key, &error))?;
+        match done.e_tag {
+            // Every later replacement needs one.
+            None => Ok(self.head(key)?.1),
+            tag => Ok(version_of(tag, done.version)),
+        }
+    }
+
+    /// An earlier attempt may have succeeded without an answer: then the object has our bytes.
+    fn or_equal(&self, done: Result<Version>, key: &str, bytes: &Bytes) -> Result<Version> {
+        match done {
+            Err(error) if matches!(error.kind(), Kind::Exists | Kind::Conflict) => {
+                match self.get(key, bytes.len() as u64) {
+                    Ok(object) if object.bytes == *bytes => Ok(object.version),
+                    Ok(_) => Err(error),
+                    Err(other) if matches!(other.kind(), Kind::Length | Kind::NotFound) => Err(error),
+                    Err(other) => Err(other),
+                }
+            }
+            done => done,
+        }
+    }
+
+    fn attempt<T, F>(&self, attempt: impl FnMut() -> F) -> std::result::Result<T, object_store::Error>
+    where
+        F: Future<Output = std::result::Result<T, object_store::Error>>,
+    {
+        self.runtime.block_on(attempts(self.patience, attempt))
+    }
+
+    fn failed(&self, doing: &str, key: &str, error: &object_store::Error) -> Error {
+        Error::of(doing, &self.shown(key), error)
+    }
+
+    fn error(&self, kind: Kind, doing: &str, key: &str, rule: &str) -> Error {
+        Error::new(kind, format!("cannot {doing} {}: {rule}", self.shown(key)))
+    }
+}
+
+fn version_of(e_tag: Option<String>, version: Option<String>) -> Version {
+    Version(UpdateVersion { e_tag, version })
+}
+
+/// The body of an answer, which must have exactly this length.
+async fn body(result: GetResult, len: u64) -> std::result::Result<Bytes, object_store::Error> {
+    let mut whole = BytesMut::new();
+    let mut stream = result.into_stream();
+    while let Some(part) = stream.next().await {
+        let part = part?;
+        if (whole.len() + part.len()) as u64 > len {
+            return Err(wrong_length("longer", len));
+        }
+        whole.extend_from_slice(&part);
+    }
+    if (whole.len() as u64) < len { Err(wrong_length("shorter", len)) } else { Ok(whole.freeze()) }
+}
+
+fn wrong_length(what: &str, len: u64) -> object_store::Error {
+    let source = format!("the answer is {what} than the {len} bytes that it announced").into();
+    object_store::Error::Generic { store: "client", source }
+}

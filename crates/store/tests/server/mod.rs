@@ -1,0 +1,190 @@
+//! A small S3 server that misbehaves: it fails, throttles, loses or cuts a share of its answers.
+//!
+//! It speaks what the client asks: whole objects, ranges, conditional puts, deletions, lists. It checks no signature.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The fate of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It is carried out and answered.
+    Served,
+    /// 503, nothing is done.
+    Throttled,
+    /// 500, nothing is done.
+    Failed,
+    /// It is carried out, and the connection closed without an answer.
+    Lost,
+    /// It is carried out, and the connection closed in the middle of the body.
+    Cut,
+}
+
+#[derive(Default)]
+struct State {
+    objects: Mutex<BTreeMap<String, (u64, Vec<u8>)>>,
+    requests: AtomicU64,
+    versions: AtomicU64,
+}
+
+/// A server on a port of its own; its threads end with the process.
+pub struct Server {
+    /// Its URL.
+    pub endpoint: String,
+    state: Arc<State>,
+}
+
+impl Server {
+    /// Starts one; `fates` says what becomes of each request, by its number.
+    pub fn start(fates: fn(u64) -> Fate) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let state = Arc::new(State::default());
+        let served = state.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = served.clone();
+                std::thread::spawn(move || connection(&state, fates, stream));
+            }
+        });
+        Server { endpoint, state }
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.state.requests.load(Ordering::SeqCst)
+    }
+}
+
+struct Request {
+    method: String,
+    path: String,
+    query: String,
+    headers: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+struct Answer {
+    status: &'static str,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+fn connection(state: &State, fates: fn(u64) -> Fate, stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    while let Some(request) = read(&mut reader) {
+        let fate = fates(state.requests.fetch_add(1, Ordering::SeqCst));
+        let answer = match fate {
+            Fate::Throttled => error("503 Slow Down", "SlowDown"),
+            Fate::Failed => error("500 Internal Server Error", "InternalError"),
+            Fate::Served | Fate::Lost | Fate::Cut => carry_out(state, &request),
+        };
+        let is_over = match fate {
+            Fate::Lost => true,
+            _ => send(&stream, &request, &answer, fate == Fate::Cut).is_err() || fate == Fate::Cut,
+        };
+        if is_over {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+            return;
+        }
+    }
+}
+
+fn read(reader: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let mut words = line.split_whitespace();
+    let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim().split_once(':') else { break };
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    let len = headers.get("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; len];
+    reader.read_exact(&mut body).ok()?;
+    Some(Request { method, path: path.to_owned(), query: query.to_owned(), headers, body })
+}
+
+fn send(mut stream: &TcpStream, request: &Request, answer: &Answer, is_cut: bool) -> std::io::Result<()> {
+    let mut out = format!("HTTP/1.1 {}\r\n", answer.status);
+    answer.headers.iter().for_each(|(name, value)| out += &format!("{name}: {value}\r\n"));
+    if !answer.headers.iter().any(|(name, _)| *name == "Content-Length") {
+        out += &format!("Content-Length: {}\r\n", answer.body.len());
+    }
+    stream.write_all((out + "\r\n").as_bytes())?;
+    let len = if is_cut { answer.body.len() / 2 } else { answer.body.len() };
+    if request.method == "HEAD" { Ok(()) } else { stream.write_all(&answer.body[..len]) }
+}
+
+fn error(status: &'static str, code: &str) -> Answer {
+    let body = format!("<Error><Code>{code}</Code></Error>").into_bytes();
+    Answer { status, headers: Vec::new(), body }
+}
+
+fn carry_out(state: &State, request: &Request) -> Answer {
+    let mut objects = state.objects.lock().unwrap();
+    let found = objects.get(&request.path);
+    let tag = |version: u64| ("ETag", format!("\"{version}\""));
+    match request.method.as_str() {
+        "GET" if request.query.contains("list-type=2") => list(&objects, request),
+        "PUT" => {
+            let must_match = request.headers.get("if-match");
+            let is_same =
+                must_match.is_none_or(|tag| found.is_some_and(|(version, _)| *tag == format!("\"{version}\"")));
+            let must_be_new = request.headers.contains_key("if-none-match");
+            if !is_same || (must_be_new && found.is_some()) {
+                return error("412 Precondition Failed", "PreconditionFailed");
+            }
+            let version = state.versions.fetch_add(1, Ordering::SeqCst);
+            objects.insert(request.path.clone(), (version, request.body.clone()));
+            Answer { status: "200 OK", headers: vec![tag(version)], body: Vec::new() }
+        }
+        "DELETE" => {
+            objects.remove(&request.path);
+            Answer { status: "204 No Content", headers: Vec::new(), body: Vec::new() }
+        }
+        _ => found.map_or_else(
+            || error("404 Not Found", "NoSuchKey"),
+            |(version, bytes)| {
+                let date = ("Last-Modified", "Fri, 27 Nov 2026 10:00:00 GMT".to_owned());
+                object(request, bytes, vec![tag(*version), date])
+            },
+        ),
+    }
+}
+
+/// An object or a range of it.
+fn object(request: &Request, bytes: &[u8], mut headers: Vec<(&'static str, String)>) -> Answer {
+    let bounds = request.headers.get("range").and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+    let Some((from, last)) = bounds else {
+        headers.push(("Content-Length", bytes.len().to_string()));
+        return Answer { status: "200 OK", headers, body: bytes.to_vec() };
+    };
+    let (from, end) = (from.parse().unwrap(), (last.parse::<usize>().unwrap() + 1).min(bytes.len()));
+    if from >= end {
+        return error("416 Range Not Satisfiable", "InvalidRange");
+    }
+    headers.push(("Content-Range", format!("bytes {from}-{}/{}", end - 1, bytes.len())));
+    Answer { status: "206 Partial Content", headers, body: bytes[from..end].to_vec() }
+}
+
+/// All objects of the bucket below the prefix that is asked for.
+fn list(objects: &BTreeMap<String, (u64, Vec<u8>)>, request: &Request) -> Answer {
+    let prefix = request.query.split('&').find_map(|part| part.strip_prefix("prefix=")).unwrap_or_default();
+    let below = format!("{}/{}", request.path.trim_end_matches('/'), prefix.replace("%2F", "/"));
+    let bucket = format!("{}/", request.path.trim_end_matches('/'));
+    let mut body = "<ListBucketResult>".to_owned();
+    for (path, (version, bytes)) in objects.iter().filter(|(path, _)| path.starts_with(&below)) {
+        let (key, len) = (&path[bucket.len()..], bytes.len());
+        body += &format!("<Contents><Key>{key}</Key><LastModified>2026-11-27T10:00:00.000Z</LastModified>");
+        body += &format!("<ETag>\"{version}\"</ETag><Size>{len}</Size></Contents>");
+    }
+    Answer { status: "200 OK", headers: Vec::new(), body: (body + "</ListBucketResult>").into_bytes() }
+}
