@@ -24,6 +24,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("check", &["tree", "volume", "ondisk", "device"]),
     ("repair", &["tree", "volume", "ondisk", "device", "check"]),
     ("send", &["fs", "ondisk"]),
+    ("objects", &["store", "send", "fs"]),
     ("rescue", &["fs", "tree", "volume", "ondisk", "device"]),
     ("fuse", &["fs", "control"]),
     ("butterfs", &["ondisk", "device", "fs", "check", "send"]),
@@ -34,7 +35,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "cli",
         &[
             "ondisk", "device", "volume", "tree", "fs", "fuse", "control", "check", "repair", "rescue", "send",
-            "image", "butterfs",
+            "image", "butterfs", "store", "objects",
         ],
     ),
     ("testkit", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send"]),

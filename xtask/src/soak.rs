@@ -11,6 +11,8 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("random", "butterfs-fs", "contents", "random::soak"),
     ("kernel-left", "butterfs-fs", "devices", "left::work_of_the_kernel_is_finished_at_many_moments"),
     ("mutants", "butterfs-testkit", "mutants", "soak"),
+    ("objects", "butterfs-cli", "stream", "puts_and_gets_that_are_killed_continue"),
+    ("objects", "butterfs-objects", "objects", "resumed::a_half_failing_server_is_normal"),
     ("rescue", "butterfs-rescue", "rescue", "damage::at_least_as_many_files_are_saved_from_many"),
     ("rescue-repairs", "butterfs-rescue", "rescue", "repairs::repairs_keep_at_least_as_many_files"),
     ("rescue-profiles", "butterfs-rescue", "rescue", "profiles::stripes_of_all_profiles_are_put_in_order"),
@@ -46,8 +48,13 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("images", "butterfs-cli", "image", "mkosi_builds_with_our_mkfs"),
 ];
 
-/// Kills, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
-const LONGER: [(&str, &str); 3] = [("BUTTERFS_TORTURE", "200"), ("BUTTERFS_COSTS", "4"), ("BUTTERFS_NEIGHBOURS", "5")];
+/// Rounds, kills, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
+const LONGER: [(&str, &str); 4] = [
+    ("BUTTERFS_OBJECT_ROUNDS", "500"),
+    ("BUTTERFS_TORTURE", "200"),
+    ("BUTTERFS_COSTS", "4"),
+    ("BUTTERFS_NEIGHBOURS", "5"),
+];
 
 /// Runs what `words` name, everything without a word.
 pub fn run(words: &[&str]) -> Result<bool, String> {

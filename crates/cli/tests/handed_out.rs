@@ -118,13 +118,15 @@ fn listings_are_json_where_it_is_asked_for() {
     bed.umount_ok();
     let extents = json(&["filesystem", "extents", "--image", image, "/file"]);
     let address = extents["filesystem-extents"][0]["address"].to_string();
+    butterfs_ok(&["stream", "put", "-q", "--image", image, "/snap", text(&bed.scratch.join("store"))]);
+    all("{store}").for_each(|listing| must_be_a_document(listing, &bed, ""));
     all("{image}").for_each(|listing| must_be_a_document(listing, &bed, &address));
 }
 
 /// Exit codes may tell of a state, such as a balance that is not there.
 fn must_be_a_document((command, arguments, key): &(&str, &str, &str), bed: &Bed, address: &str) {
     let arguments = arguments.replace("{image}", text(&bed.image)).replace("{at}", text(&bed.at));
-    let arguments = arguments.replace("{address}", address);
+    let arguments = arguments.replace("{address}", address).replace("{store}", text(&bed.scratch.join("store")));
     let words: Vec<&str> =
         ["--format", "json"].into_iter().chain(command.split(' ')).chain(arguments.split(' ')).collect();
     let ran = butterfs(&words);

@@ -33,8 +33,11 @@ fn may_pass(error: &Error) -> bool {
     matches!(error, Error::Generic { .. } | Error::JoinError { .. }) && !is_final(error)
 }
 
-/// Whether the server understood the request and refused it.
+/// Whether the server understood the request and refused it. Memory and folders do not change their minds.
 fn is_final(error: &Error) -> bool {
+    if matches!(error, Error::Generic { store: "InMemory" | "LocalFileSystem", .. }) {
+        return true;
+    }
     let words = error.to_string();
     ["400 Bad Request", "405 Method", "501 Not Implemented", "411 ", "413 ", "416 "]
         .iter()

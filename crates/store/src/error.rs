@@ -24,6 +24,8 @@ pub enum Kind {
     Length,
     /// The bytes of an object are not those that were put, or break a rule of their format.
     Damaged,
+    /// The reader of what is written is gone.
+    Broken,
     /// The store did not answer, or not well, until the time was up.
     Unreachable,
 }
@@ -40,6 +42,7 @@ impl Kind {
             Kind::Unsupported => Errno::OPNOTSUPP,
             Kind::Invalid => Errno::INVAL,
             Kind::Damaged => Errno::UCLEAN,
+            Kind::Broken => Errno::PIPE,
             Kind::Length | Kind::Unreachable => Errno::IO,
         };
         errno.raw_os_error()

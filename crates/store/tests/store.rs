@@ -1,9 +1,7 @@
 //! Stores in memory, in a folder and on an S3 server obey the same rules, also where the server misbehaves.
 
-mod server;
-
 use butterfs_store::{Kind, Settings, Store};
-use server::{Fate, Server};
+use butterfs_testkit::object_server::{Fate, Server};
 use std::time::Duration;
 
 /// A folder of its own for one test, removed with it.

@@ -19,6 +19,7 @@ pub mod model;
 pub mod mounted;
 pub mod mutants;
 pub mod names;
+pub mod object_server;
 pub mod operation;
 pub mod promise;
 pub mod public_functions;

@@ -21,6 +21,7 @@ pub mod rescue;
 pub mod restore;
 pub mod scrub;
 pub mod send;
+pub mod stream;
 pub mod subvolume;
 pub mod umount;
 
@@ -111,6 +112,7 @@ subcommands! {
         Property(#[command(subcommand)] property::Group),
         Receive(receive::Args),
         Send(send::Args),
+        Stream(#[command(subcommand)] stream::Group),
         Reflink(#[command(subcommand)] reflink::Group),
         Dedupe(dedupe::Args),
         Image(#[command(subcommand)] image::Group),

@@ -99,6 +99,34 @@ impl Run for Args {
 }
 
 impl Args {
+    /// For streams that another command makes.
+    pub fn of_stream(image: Option<PathBuf>, into_directory: bool, path: PathBuf, quiet: bool) -> Args {
+        Args {
+            file: None,
+            first_stream_only: false,
+            max_errors: 1,
+            force_decompress: false,
+            _remove_partial: false,
+            dump: false,
+            verbose: 0,
+            quiet,
+            image,
+            into_directory,
+            root: None,
+            chroot: false,
+            path: Some(path),
+        }
+    }
+
+    /// Receives these streams.
+    pub fn take(&self, input: File, out: &mut dyn Write) -> Result<(), CliError> {
+        let path = self.path.clone().unwrap_or_default();
+        match self.into_directory {
+            true => self.fill_directory(&path, input, None, out),
+            false => self.fill_filesystem(&path, input, None, out),
+        }
+    }
+
     /// The stream, and its length where that is known.
     fn input(&self) -> Result<(File, Option<u64>), CliError> {
         let Some(path) = &self.file else {

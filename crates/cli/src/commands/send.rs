@@ -87,6 +87,27 @@ impl Run for Args {
     }
 }
 
+/// Sends one subvolume, all of what the filesystem's version of streams can say.
+pub fn one(
+    opened: &mut OpenFilesystem,
+    subvolume: &Path,
+    parent: Option<&Path>,
+    sink: OwnedFd,
+    tell: &mut dyn FnMut(SendStatus),
+) -> Result<SendSummary, CliError> {
+    let mut named = Named::default();
+    let question = SendSubvolumes {
+        version: Version::V2.raw(),
+        contents: SentContents::Plain,
+        streams: SentStreams::Separate,
+        parent: parent.map(|parent| self::subvolume(opened, &mut named, parent, "parent subvolume")).transpose()?,
+        clone_sources: Vec::new(),
+        subvolumes: vec![self::subvolume(opened, &mut named, subvolume, "subvolume")?],
+    };
+    let answer = opened.ask_stream(named.asking(question), sink, tell)?;
+    answer.map_err(|refusal| CliError::failed(refusal.sentence))
+}
+
 /// For a stream that this process writes.
 fn through_pipe(
     opened: &mut OpenFilesystem,

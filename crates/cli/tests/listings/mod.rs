@@ -1,7 +1,8 @@
 //! The commands that list something, and the name of their JSON document; and those that do not, with the reason.
 
 /// The command, arguments for a run on the scene of the test, and the key of the document. `{image}` and `{at}` stand
-/// for an image and for a mount, `{address}` for the logical address of `file` in the image.
+/// for an image and for a mount, `{store}` for a store with the snapshot `snap`, `{address}` for the logical address of
+/// `file` in the image.
 pub const LISTINGS: &[(&str, &str, &str)] = &[
     ("balance status", "--image {image}", "balance-status"),
     ("check", "{image}", "check"),
@@ -34,6 +35,10 @@ pub const LISTINGS: &[(&str, &str, &str)] = &[
     ("rescue scan", "{image} --map {image}.map", "rescue-scan"),
     ("scrub limit", "{at}", "scrub-limit"),
     ("scrub status", "{image}", "scrub-status"),
+    ("stream diff", "{store} snap snap", "stream-diff"),
+    ("stream ls", "{store}", "stream-ls"),
+    ("stream prune", "-n {store}", "stream-prune"),
+    ("stream verify", "{store}", "stream-verify"),
     ("subvolume find-new", "--image {image} /sub 0", "subvolume-find-new"),
     ("subvolume get-default", "--image {image} /", "subvolume-get-default"),
     ("subvolume list", "--image {image} /", "subvolume-list"),
@@ -48,7 +53,7 @@ pub const OTHERS: &[(&str, &[&str])] = &[
         &["inspect-internal dump-super", "inspect-internal dump-tree"],
     ),
     ("changes something; docs/json.md has its report", &["rescue fix-data-checksum", "rescue zero-log", "restore"]),
-    ("shows files as cat and tar do", &["image cat", "image cp-out", "image tar-out"]),
+    ("shows files as cat and tar do", &["image cat", "image cp-out", "image tar-out", "stream cat", "stream tar"]),
     ("prints a script", &["completions"]),
     ("answers by its exit code", &["device ready", "device scan"]),
 ];
@@ -94,6 +99,9 @@ const CHANGES: &[&str] = &[
     "scrub resume",
     "scrub start",
     "send",
+    "stream cp",
+    "stream get",
+    "stream put",
     "subvolume create",
     "subvolume delete",
     "subvolume set-default",

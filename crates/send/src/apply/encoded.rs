@@ -32,6 +32,13 @@ pub(super) fn of<'a>(command: &Command<'a>, sectorsize: u32) -> Result<Encoded<'
     Ok(Encoded { algorithm, sectorsize, data, unencoded_len, unencoded_offset, file_len: unencoded_file_len })
 }
 
+/// The bytes that a file gets by an encoded write. Those of a target with other sectors than 4096 bytes are the same.
+pub fn decoded(command: &Command<'_>) -> Result<Vec<u8>, Failure> {
+    let encoded = of(command, 4096)?;
+    let content = encoded.decode()?;
+    Ok(encoded.window(&content).to_vec())
+}
+
 /// Major and minor of a device number in the kernel's encoding of 32 bits.
 pub(super) fn device_numbers(rdev: u64) -> Result<(u32, u32), Failure> {
     let dev =

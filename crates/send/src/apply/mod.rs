@@ -22,6 +22,7 @@ mod report;
 pub mod words;
 
 pub use directory::{Directory, Loss, Moment, marker};
+pub use encoded::decoded;
 pub use engine::Engine;
 pub use paths::partial_name;
 pub use report::{ReceiveReport, ReceiveReporter};

@@ -23,6 +23,8 @@ pub enum Fate {
     Cut,
 }
 
+type Fates = Arc<dyn Fn(u64) -> Fate + Send + Sync>;
+
 #[derive(Default)]
 struct State {
     objects: Mutex<BTreeMap<String, (u64, Vec<u8>)>>,
@@ -39,18 +41,25 @@ pub struct Server {
 
 impl Server {
     /// Starts one; `fates` says what becomes of each request, by its number.
-    pub fn start(fates: fn(u64) -> Fate) -> Server {
+    pub fn start(fates: impl Fn(u64) -> Fate + Send + Sync + 'static) -> Server {
+        let fates: Fates = Arc::new(fates);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let state = Arc::new(State::default());
         let served = state.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let state = served.clone();
-                std::thread::spawn(move || connection(&state, fates, stream));
+                let (state, fates) = (served.clone(), fates.clone());
+                std::thread::spawn(move || connection(&state, &fates, stream));
             }
         });
         Server { endpoint, state }
+    }
+
+    /// Changes an object as the store's owner could; says whether there is one.
+    pub fn change(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let mut objects = self.state.objects.lock().unwrap();
+        objects.get_mut(path).map(|(_, bytes)| change(bytes)).is_some()
     }
 
     /// Requests so far.
@@ -73,7 +82,7 @@ struct Answer {
     body: Vec<u8>,
 }
 
-fn connection(state: &State, fates: fn(u64) -> Fate, stream: TcpStream) {
+fn connection(state: &State, fates: &Fates, stream: TcpStream) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while let Some(request) = read(&mut reader) {
         let fate = fates(state.requests.fetch_add(1, Ordering::SeqCst));
@@ -109,7 +118,18 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     let len = headers.get("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
     let mut body = vec![0; len];
     reader.read_exact(&mut body).ok()?;
-    Some(Request { method, path: path.to_owned(), query: query.to_owned(), headers, body })
+    Some(Request { method, path: decoded(path), query: query.to_owned(), headers, body })
+}
+
+/// A path of a URL as text.
+fn decoded(path: &str) -> String {
+    let mut parts = path.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        bytes.extend(part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()));
+        bytes.extend_from_slice(part.get(2..).unwrap_or_default().as_bytes());
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn send(mut stream: &TcpStream, request: &Request, answer: &Answer, is_cut: bool) -> std::io::Result<()> {

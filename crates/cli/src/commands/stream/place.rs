@@ -1,0 +1,101 @@
+//! The store that a command works with.
+
+use crate::error::CliError;
+use butterfs_objects::{Access, Listing, Manifest, Repository};
+use butterfs_store::{Kind, Settings, Store};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How to reach a store.
+#[derive(clap::Args, Clone, Debug)]
+pub struct StoreArgs {
+    /// The URL of the server, where it is not that of the maker, for example of Ceph's gateway
+    #[arg(long, value_name = "URL", help_heading = "Store")]
+    endpoint: Option<String>,
+    /// The region of the bucket
+    #[arg(long, value_name = "NAME", help_heading = "Store")]
+    region: Option<String>,
+    /// The profile in ~/.aws/credentials and ~/.aws/config
+    #[arg(long, value_name = "NAME", help_heading = "Store")]
+    profile: Option<String>,
+    /// Give up a request that has failed for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 180, help_heading = "Store")]
+    give_up_after: u64,
+    /// A file with the age identity that opens an encrypted store; can be given several times
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    identity: Vec<PathBuf>,
+}
+
+impl StoreArgs {
+    fn store(&self, url: &str) -> Result<Store, CliError> {
+        let settings = Settings {
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            profile: self.profile.clone(),
+            give_up_after: Duration::from_secs(self.give_up_after),
+            ..Settings::from_vars(
+                std::env::vars_os()
+                    .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?))),
+            )
+        };
+        Ok(Store::open(url, &settings)?)
+    }
+
+    fn access(&self) -> Result<Access, CliError> {
+        let mut access = Access::default();
+        self.identity.iter().try_for_each(|file| access.add_identity_file(file))?;
+        Ok(access)
+    }
+
+    /// The repository at a URL.
+    pub fn open(&self, url: &str) -> Result<Repository, CliError> {
+        Repository::open(self.store(url)?, &self.access()?).map_err(refused)
+    }
+
+    /// The arguments for another store, whose server and profile are others where they are given.
+    pub fn elsewhere(&self, endpoint: Option<String>, profile: Option<String>) -> StoreArgs {
+        let mut other = self.clone();
+        other.endpoint = endpoint.or(other.endpoint);
+        other.profile = profile.or(other.profile);
+        other
+    }
+
+    /// The repository at a URL; a new one gets the key of another repository.
+    pub fn open_like(&self, url: &str, other: &Repository) -> Result<Repository, CliError> {
+        Repository::open_or_copy(self.store(url)?, other, &self.access()?).map_err(refused)
+    }
+
+    /// The repository at a URL; a new one is made, encrypted for these recipients if there are any.
+    pub fn open_or_make(&self, url: &str, recipients: &[String]) -> Result<Repository, CliError> {
+        let (store, mut access) = (self.store(url)?, self.access()?);
+        if recipients.is_empty() {
+            // Identities open; only recipients make an encrypted one.
+            access.recipients.clear();
+        }
+        recipients.iter().try_for_each(|recipient| access.add_recipient(recipient))?;
+        let repository = Repository::open_or_make(store, &access).map_err(refused)?;
+        if repository.keys().is_none() && !recipients.is_empty() {
+            let sentence = format!("{} exists and is not encrypted", repository.store().shown(""));
+            return Err(CliError::failed(sentence).hint("choose another prefix, or leave --encrypt-to out"));
+        }
+        Ok(repository)
+    }
+}
+
+fn refused(error: butterfs_store::Error) -> CliError {
+    let hint = match error.kind() {
+        Kind::Permission if error.to_string().contains("identity") => "give the identity: --identity FILE",
+        Kind::Permission => "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from --profile",
+        _ => return error.into(),
+    };
+    CliError::from(error).hint(hint)
+}
+
+/// The snapshots with these names; all, the oldest first, where none is named.
+pub fn snapshots(repository: &Repository, names: &[String]) -> Result<Vec<Manifest>, CliError> {
+    let listing = Listing::new(repository)?;
+    if names.is_empty() {
+        return Ok(listing.all()?);
+    }
+    Ok(names.iter().map(|name| listing.find(name)).collect::<Result<_, _>>()?)
+}

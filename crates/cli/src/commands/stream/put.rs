@@ -1,0 +1,170 @@
+//! `butterfs stream put`.
+
+use super::place::StoreArgs;
+use crate::args::pretty_size;
+use crate::commands::{Run, send};
+use crate::error::{CliError, os_message};
+use crate::open_filesystem::{ImageArgument, Intent};
+use crate::progress::{Progress, Unit};
+use crate::report;
+use butterfs_control::SendStatus;
+use butterfs_objects::{Options, Put, Repository};
+use butterfs_send::apply;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+const AFTER_HELP: &str = "\
+URL is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or a folder. Credentials come from the usual \
+environment variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, \
+AZURE_STORAGE_ACCOUNT_NAME and so on) and from the profiles of AWS.
+
+Content that any snapshot in the store has already is not sent again. A put that was interrupted continues when it is \
+run again: what the store has acknowledged is not sent again. A snapshot appears in the store when all of it is there.
+
+Of a snapshot on the kernel's btrfs, put the stream: btrfs send SNAPSHOT | butterfs stream put - URL
+
+Memory does not depend on the size of the snapshots but for 8 bytes for each new piece of 128 KiB; about 250 MiB. \
+Local files without names in TMPDIR take 100 bytes for each new piece and the changed parts of the index.";
+
+/// Put snapshots into an object store
+///
+/// The first snapshot is put as a difference from PARENT, or in full, each further one as a difference from the one
+/// before it.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// A snapshot that the store has and that the first snapshot is made from
+    #[arg(short, long, value_name = "PARENT")]
+    parent: Option<PathBuf>,
+    /// Put each snapshot in full; content that the store has is not sent again all the same
+    #[arg(long, conflicts_with = "parent")]
+    full: bool,
+    /// The zstd level, 0 for no compression
+    #[arg(long, value_name = "LEVEL", default_value_t = 3, value_parser = clap::value_parser!(i32).range(0..=19))]
+    level: i32,
+    /// Encrypt a new store for this age recipient; can be given several times
+    #[arg(long, value_name = "RECIPIENT")]
+    encrypt_to: Vec<String>,
+    /// Print only errors
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    image: ImageArgument,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// The snapshots, read-only; '-' reads streams from standard input
+    #[arg(required = true, value_name = "SNAPSHOT")]
+    snapshots: Vec<PathBuf>,
+    /// The store
+    #[arg(value_name = "URL")]
+    url: String,
+}
+
+impl Run for Args {
+    fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
+        let repository = self.store.open_or_make(&self.url, &self.encrypt_to)?;
+        let now = jiff::Timestamp::now().as_second();
+        let options = Options { level: self.level, scratch: std::env::temp_dir(), now };
+        let mut put = Put::new(&repository, options)?;
+        if self.snapshots == [Path::new("-")] {
+            self.stdin(&mut put)?;
+        } else {
+            let mut parent = self.parent.as_deref();
+            for snapshot in &self.snapshots {
+                self.one(&mut put, snapshot, parent)?;
+                parent = Some(snapshot.as_path()).filter(|_| !self.full);
+            }
+        }
+        self.end(put, &repository, out)
+    }
+}
+
+impl Args {
+    fn progress(&self, unit: Unit) -> Progress {
+        if self.quiet { Progress::none() } else { Progress::new("put", unit) }
+    }
+
+    fn stdin(&self, put: &mut Put) -> Result<(), CliError> {
+        let failed = |error| CliError::failed(format!("cannot read standard input: {}", os_message(&error)));
+        let input = File::from(rustix::stdio::stdin().try_clone_to_owned().map_err(failed)?);
+        let mut progress = self.progress(Unit::Bytes);
+        receive(input, put, &mut |bytes| progress.at(bytes, None))
+    }
+
+    /// Sends a snapshot into a pipe, whose other end puts it.
+    fn one(&self, put: &mut Put, snapshot: &Path, parent: Option<&Path>) -> Result<(), CliError> {
+        let cannot = |error: std::io::Error| CliError::failed(format!("cannot make a pipe: {}", os_message(&error)));
+        let mut opened = self.image.open(snapshot, Intent::Look)?;
+        let (reader, writer) = std::io::pipe().map_err(cannot)?;
+        let mut progress = self.progress(Unit::Permille);
+        let (putted, sent) = std::thread::scope(|scope| {
+            let putting = scope.spawn(move || receive(reader, put, &mut |_| {}));
+            let mut tell = |status: SendStatus| {
+                if let SendStatus::Progress { permille, .. } = status {
+                    progress.at(permille.min(1000).into(), Some(1000));
+                }
+            };
+            let sent = send::one(&mut opened, snapshot, parent, writer.into(), &mut tell);
+            (putting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sent)
+        });
+        drop(progress);
+        match (putted, sent) {
+            // Where the put has failed, its stream has lost its reader; where the send has, the stream is cut.
+            (Err(error), Ok(_)) => Err(error),
+            (Ok(()), Err(error)) => Err(error),
+            (Err(put), Err(send)) => Err(if is_cut(&put) { send } else { put }),
+            (Ok(()), Ok(_)) => opened.close(),
+        }
+    }
+
+    fn end(&self, put: Put, repository: &Repository, out: &mut dyn Write) -> Result<(), CliError> {
+        for (manifest, sent) in put.end()? {
+            if self.quiet {
+                continue;
+            }
+            let of = format!("{} of files", pretty_size(manifest.bytes));
+            let name = &manifest.name;
+            if sent == Default::default() {
+                writeln!(out, "{name}: {} has it already", repository.store().shown(""))?;
+            } else {
+                writeln!(out, "{name}: {of}, {} sent in {} segments", pretty_size(sent.bytes), sent.segments)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a stream has ended too early.
+fn is_cut(error: &CliError) -> bool {
+    matches!(error, CliError::Failed { sentence, .. } if sentence.contains("stream") && !sentence.contains("failed"))
+}
+
+/// Puts streams; the first error ends it.
+fn receive(input: impl Read, put: &mut Put, at: &mut dyn FnMut(u64)) -> Result<(), CliError> {
+    struct First<'a> {
+        error: Option<String>,
+        at: &'a mut dyn FnMut(u64),
+        commands: u64,
+    }
+    impl apply::Observer for First<'_> {
+        fn command(&mut self, _: &butterfs_send::wire::Command<'_>, offset: u64) {
+            self.commands += 1;
+            if self.commands.is_multiple_of(256) {
+                (self.at)(offset);
+            }
+        }
+        fn notice(&mut self, sentence: &str) {
+            report::warn(sentence);
+        }
+        fn error(&mut self, error: &apply::Error) {
+            self.error.get_or_insert_with(|| error.to_string());
+        }
+    }
+    let mut first = First { error: None, at, commands: 0 };
+    let summary = apply::receive(input, put, &apply::Options::default(), &mut first);
+    match first.error {
+        None if summary.errors == 0 => Ok(()),
+        error => Err(CliError::failed(error.unwrap_or_else(|| "the stream has errors".to_owned()))),
+    }
+}

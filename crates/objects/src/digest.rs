@@ -1,0 +1,45 @@
+//! The digest that pieces and segments are known by: BLAKE2b with 32 bytes.
+
+use std::fmt;
+
+/// See the [module](self).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Digest {
+        let hash = blake2b_simd::Params::new().hash_length(32).hash(bytes);
+        Digest(hash.as_bytes().try_into().expect("the hash has 32 bytes"))
+    }
+
+    /// The digest with a key.
+    pub fn keyed(key: &[u8; 32], bytes: &[u8]) -> Digest {
+        let hash = blake2b_simd::Params::new().hash_length(32).key(key).hash(bytes);
+        Digest(hash.as_bytes().try_into().expect("the hash has 32 bytes"))
+    }
+
+    /// The digest of 64 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<Digest> {
+        let mut bytes = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).ok()?;
+        }
+        Some(Digest(bytes))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
