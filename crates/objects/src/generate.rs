@@ -256,6 +256,7 @@ impl<'a> Walk<'a> {
             }
             path.extend_from_slice(&entry.name);
             if entry.kind == DIRECTORY {
+                self.view.enter(directory.ino, &entry)?;
                 if !only_links {
                     self.command(&Command::Mkdir { path: &path, ino: entry.ino })?;
                 }
@@ -427,5 +428,76 @@ impl Base<'_> {
             Ok(())
         })?;
         Ok(covered == extent.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Digest;
+    use crate::items::{ENTRY, INODE, NAME, entry_value, key, name_rest};
+    use crate::manifest::hex;
+    use crate::node::Node;
+    use crate::repository::Access;
+    use crate::{piece, segment};
+    use butterfs_store::Store;
+
+    /// The stream of a snapshot whose index has these entries, in a store whose digests are all right.
+    fn streamed(mut entries: Vec<crate::node::Entry>) -> Result<Vec<u8>> {
+        let repository = Repository::open_or_make(Store::in_memory(), &Access::default())?;
+        entries.sort();
+        let node = Node { level: 0, entries }.encode();
+        let mut bytes = segment::MAGIC.to_vec();
+        let (offset, stored) = (bytes.len() as u32, piece::store(&node, 0, None, &mut bytes));
+        let name = Digest::of(&bytes);
+        repository.store().create(&segment::key(&name), bytes)?;
+        let root = PieceRef { segment: name, offset, stored, raw: node.len() as u32, digest: Digest::of(&node) };
+        let manifest = Manifest {
+            name: "s".to_owned(),
+            uuid: "00".repeat(16),
+            transid: 1,
+            parent: None,
+            time: 0,
+            bytes: 0,
+            inodes: 2,
+            next_inode: 3,
+            stream: 1,
+            root: hex(&root.to_bytes()),
+            level: 0,
+            pieces: Vec::new(),
+            sent: 0,
+        };
+        let mut out = Vec::new();
+        stream(&repository, &manifest, None, &mut out, &mut |_| {})?;
+        Ok(out)
+    }
+
+    fn directory(ino: u64) -> crate::node::Entry {
+        let inode = Inode { mode: DIRECTORY | 0o755, links: 1, ..Inode::default() };
+        (key(ino, INODE, b""), inode.to_bytes())
+    }
+
+    fn entry(of: u64, name: &[u8], ino: u64) -> crate::node::Entry {
+        (key(of, ENTRY, name), entry_value(ino, DIRECTORY))
+    }
+
+    fn name(of: u64, directory: u64, name: &[u8]) -> crate::node::Entry {
+        (key(of, NAME, &name_rest(directory, name)), Vec::new())
+    }
+
+    #[test]
+    fn directories_in_a_circle_and_impossible_names_are_refused() {
+        let good = [directory(1), directory(2), entry(1, b"a", 2), name(2, 1, b"a")];
+        assert!(streamed(good.to_vec()).is_ok());
+        for (bad, rule) in [
+            (entry(2, b"up", 1), "its own name does not lead to"),
+            (entry(2, b"self", 2), "its own name does not lead to"),
+            (entry(1, b"..", 2), "impossible name"),
+            (entry(1, b"x/y", 2), "impossible name"),
+            (entry(2, b"gone", 9), "its own name does not lead to"),
+        ] {
+            let refused = streamed([&good[..], &[bad]].concat()).unwrap_err();
+            assert!(refused.to_string().contains(rule), "{refused}");
+        }
     }
 }

@@ -6,6 +6,11 @@
 //! ```
 //! In level 0 the values are those of the index; above, a key is the first key of a child, and the value its reference.
 
+/// No key is longer: an inode, a kind, a directory and a name.
+const MAX_KEY: usize = 9 + 8 + 255;
+/// No node has more bytes of keys and values.
+const MAX_BYTES: usize = 1 << 20;
+
 /// One entry.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
@@ -36,11 +41,11 @@ impl Node {
         out
     }
 
-    /// The node of these bytes; `None` where they are none. Keys must rise.
+    /// The node of these bytes; `None` where they are none. Keys must rise. Memory is bounded, whatever the bytes say.
     pub fn decode(mut bytes: &[u8]) -> Option<Node> {
         let level = *bytes.split_off_first()?;
         let count = take_varint(&mut bytes)?;
-        let mut entries: Vec<Entry> = Vec::new();
+        let (mut entries, mut total): (Vec<Entry>, usize) = (Vec::new(), 0);
         for _ in 0..count {
             let before: &[u8] = entries.last().map_or(&[], |(key, _)| key);
             let shared = before.get(..usize::try_from(take_varint(&mut bytes)?).ok()?)?;
@@ -48,6 +53,10 @@ impl Node {
             let len = usize::try_from(take_varint(&mut bytes)?).ok()?;
             let key = [shared, bytes.split_off(..rest)?].concat();
             let value = bytes.split_off(..len)?.to_vec();
+            total += key.len() + value.len();
+            if key.len() > MAX_KEY || total > MAX_BYTES {
+                return None;
+            }
             if !entries.is_empty() && before >= &key[..] {
                 return None;
             }
@@ -75,4 +84,30 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A small piece of bytes that claims to be very much.
+    #[test]
+    fn a_bomb_is_no_node() {
+        // A long key, and then many that share all of it but add a byte at most.
+        let mut bomb = vec![0];
+        put_varint(200_000, &mut bomb);
+        let key = vec![1; 200];
+        [0, 200, 0].iter().for_each(|number| put_varint(*number, &mut bomb));
+        bomb.extend_from_slice(&key);
+        let is_node = Node::decode(&[&bomb[..1], &[1], &bomb[4..]].concat());
+        assert_eq!(is_node, Some(Node { level: 0, entries: vec![(key, Vec::new())] }));
+        for number in 0..199_999_u32 {
+            [197, 4, 0].iter().for_each(|number| put_varint(*number, &mut bomb));
+            bomb.extend_from_slice(&(number | 1 << 31).to_be_bytes());
+        }
+        assert_eq!(Node::decode(&bomb), None);
+        // A key that is longer than any.
+        let long = Node { level: 0, entries: vec![(vec![1; MAX_KEY + 1], Vec::new())] };
+        assert_eq!(Node::decode(&long.encode()), None);
+    }
 }

@@ -151,6 +151,16 @@ pub struct Scan<'n, N: ?Sized> {
     is_sought: bool,
 }
 
+/// Leaves come in the order of their keys; so no leaf comes twice, and a scan has an end.
+fn follows<N: Nodes + ?Sized>(nodes: &N, before: Option<&Node>, at: &PieceRef, next: &Node) -> Result<()> {
+    match (before.and_then(|node| node.entries.last()), next.entries.first()) {
+        (Some((last, _)), Some((first, _))) if first <= last => {
+            Err(nodes.damaged(at, "the node is not in the order of the keys"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl<'n, N: Nodes + ?Sized> Scan<'n, N> {
     /// From the key `from` on.
     pub fn new(nodes: &'n N, root: Root, from: &[u8]) -> Scan<'n, N> {
@@ -175,6 +185,7 @@ impl<'n, N: Nodes + ?Sized> Scan<'n, N> {
                 Some((_, parent, passed)) => read_child(self.cursor.nodes, &at, parent, passed - 1)?,
                 None => read(self.cursor.nodes, &at, 0)?,
             };
+            follows(self.cursor.nodes, self.leaf.as_ref().map(|(leaf, _)| &**leaf), &at, &leaf)?;
             let position = leaf.entries.partition_point(|(key, _)| *key < self.from);
             self.leaf = Some((leaf, position));
         }
@@ -425,12 +436,14 @@ struct Side<'n, N: ?Sized> {
     nodes: &'n N,
     root: Option<Root>,
     path: Vec<(PieceRef, Arc<Node>, usize)>,
+    /// The leaf that was entered last.
+    leaf: Option<Arc<Node>>,
 }
 
 impl<'n, N: Nodes + ?Sized> Side<'n, N> {
     fn new(nodes: &'n N, root: Option<Root>) -> Result<Side<'n, N>> {
         root.map_or(Ok(()), |root| check_height(nodes, root))?;
-        Ok(Side { nodes, root, path: Vec::new() })
+        Ok(Side { nodes, root, path: Vec::new(), leaf: None })
     }
 
     fn peek(&mut self) -> Result<Option<Unit>> {
@@ -468,6 +481,10 @@ impl<'n, N: Nodes + ?Sized> Side<'n, N> {
             let below = child(self.nodes, at, value)?;
             let inner = read_child(self.nodes, &below, node, *position)?;
             *position += 1;
+            if inner.level == 0 {
+                follows(self.nodes, self.leaf.as_deref(), &below, &inner)?;
+                self.leaf = Some(inner.clone());
+            }
             self.path.push((below, inner, 0));
         }
         Ok(())
@@ -519,7 +536,7 @@ mod tests {
             Ok(self.0[&u64::from_le_bytes(at.segment.0[..8].try_into().unwrap())].clone())
         }
         fn damaged(&self, _: &PieceRef, rule: &str) -> butterfs_store::Error {
-            panic!("{rule}")
+            butterfs_store::Error::new(butterfs_store::Kind::Damaged, rule)
         }
     }
 
@@ -596,6 +613,25 @@ mod tests {
             // And empty again.
             let edits = model.keys().map(|key| (key.clone(), None)).collect();
             assert_eq!(edit(&mut nodes, root, edits).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_comes_twice_is_damage() {
+        let mut nodes = Memory::default();
+        let entries = |from: u8| (from..from + 5).map(|key| (vec![key], vec![key; 3])).collect();
+        let leaf = nodes.write(Node { level: 0, entries: entries(10) }).unwrap();
+        let other = nodes.write(Node { level: 0, entries: entries(30) }).unwrap();
+        let mut root = |children: [(u8, PieceRef); 3]| {
+            let entries = children.map(|(key, at)| (vec![key], at.to_bytes().to_vec())).into();
+            Root { at: nodes.write(Node { level: 1, entries }).unwrap(), level: 1 }
+        };
+        let (good, bad) = (root([(10, leaf), (30, other), (40, other)]), root([(10, leaf), (30, other), (50, leaf)]));
+        for root in [good, bad] {
+            let mut scan = Scan::new(&nodes, root, &[]);
+            let found = (0..20).map(|_| scan.next()).find(Result::is_err);
+            assert!(found.is_some_and(|error| error.unwrap_err().to_string().contains("order")));
+            assert!(diff(&nodes, None, Some(root), &mut |_| Ok(())).is_err());
         }
     }
 }

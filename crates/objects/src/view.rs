@@ -161,6 +161,15 @@ impl<'a> View<'a> {
         Ok(found)
     }
 
+    /// Checks a directory before it is walked into: it has one name, the one that leads there. So directories are never
+    /// walked in a circle.
+    pub fn enter(&self, directory: u64, entry: &Entry) -> Result<()> {
+        match self.first_name(entry.ino)? {
+            Some((parent, name)) if (parent, &name) == (directory, &entry.name) => Ok(()),
+            _ => Err(self.wrong("it has a directory that its own name does not lead to")),
+        }
+    }
+
     /// A path of an inode; `None` where no name leads to it.
     pub fn path_of(&self, ino: u64) -> Result<Option<Vec<u8>>> {
         let (mut names, mut at) = (Vec::new(), ino);

@@ -209,6 +209,7 @@ impl LsArgs {
                     let path = [&prefix[..], &entry.name].concat();
                     visit(&path, entry.ino, &view.inode(entry.ino)?)?;
                     if entry.kind == DIRECTORY && self.recursive {
+                        view.enter(ino, &entry)?;
                         below.push((entry.ino, [&path[..], b"/"].concat()));
                     }
                 }

@@ -106,6 +106,9 @@ impl Walk<'_> {
                 path.pop();
                 continue;
             };
+            if entry.kind == DIRECTORY {
+                self.view.enter(directory.ino, &entry).map_err(other)?;
+            }
             path.push(entry.name);
             if entry.kind == DIRECTORY {
                 let open = self.open(entry.ino)?;
