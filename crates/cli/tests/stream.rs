@@ -177,7 +177,7 @@ fn killed(mut command: Command, after: Duration) -> bool {
 
 #[test]
 fn puts_and_gets_that_are_killed_continue() {
-    let rounds: u64 = std::env::var("BUTTERFS_OBJECT_ROUNDS").ok().and_then(|count| count.parse().ok()).unwrap_or(3);
+    let rounds: u64 = std::env::var("BUTTERFS_OBJECT_ROUNDS").ok().and_then(|count| count.parse().ok()).unwrap_or(2);
     let scratch = Scratch::new("puts_and_gets_that_are_killed");
     let image = image_with_snapshots(&scratch, 1, 40);
     let source = text(&image);

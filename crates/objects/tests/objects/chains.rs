@@ -30,7 +30,7 @@ pub fn write(world: &World, name: &str, content: &[u8]) {
 
 #[test]
 fn snapshots_are_got_as_they_were_put() {
-    for seed in 0..seeds(24) {
+    for seed in 0..seeds(16) {
         let world = World::new(512 << 20);
         let chain = world.chain(seed, 4);
         let repository = in_memory();

@@ -28,7 +28,7 @@ fn a_lying_store_is_found_out() {
     let good = contents(&store);
     let keys: Vec<String> = good.keys().cloned().collect();
     let mut rng = Rng::new(4);
-    let rounds = std::env::var("BUTTERFS_OBJECT_LIES").ok().and_then(|count| count.parse().ok()).unwrap_or(150);
+    let rounds = std::env::var("BUTTERFS_OBJECT_LIES").ok().and_then(|count| count.parse().ok()).unwrap_or(100);
     let mut found_out = 0;
     for round in 0..rounds {
         let key = rng.pick(&keys).clone();
