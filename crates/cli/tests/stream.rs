@@ -123,7 +123,7 @@ mv w/d w/D; echo more >> w/small; rm w/D/hard; mkdir w/d; for n in $(seq 50); do
     ] {
         same_tree(what, print, &Fingerprint::of_tree(&found));
     }
-    // What the kernel sends is put, and the content is known.
+    // A stream of the kernel is put.
     run_ok(
         60,
         "btrfs",

@@ -2,13 +2,13 @@
 
 use crate::manifest::damaged;
 use crate::node::Node;
+use crate::parallel;
 use crate::piece::{self, PieceRef};
 use crate::repository::Repository;
 use crate::segment;
 use crate::tree::Nodes;
 use butterfs_store::{Error, Result, Store};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Bytes of decoded nodes that are kept.
@@ -70,23 +70,8 @@ impl Archive {
         wanted.sort_unstable_by_key(|at| (at.segment, at.offset));
         wanted.dedup();
         let runs: Vec<&[PieceRef]> = wanted.chunk_by(is_close).flat_map(|run| run.chunk_by(fits(run))).collect();
-        let next = AtomicUsize::new(0);
-        let work = || -> Result<Vec<(PieceRef, Vec<u8>)>> {
-            let mut own = Vec::new();
-            while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                own.append(&mut self.run(run)?);
-            }
-            Ok(own)
-        };
-        if runs.len() <= 1 {
-            return Ok(work()?.into_iter().collect());
-        }
-        let parts: Vec<Result<Vec<_>>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..READERS.min(runs.len())).map(|_| scope.spawn(work)).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined.map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-        });
-        Ok(parts.into_iter().collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+        let found = parallel::each(&runs, READERS, |run| self.run(run))?;
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// Pieces of one segment in the order of their offsets, with one request.

@@ -3,13 +3,13 @@
 use crate::archive::Archive;
 use crate::digest::Digest;
 use crate::manifest::{Listing, Manifest, damaged};
+use crate::parallel;
 use crate::repository::Repository;
 use crate::segment::{self, MAX_SEGMENT, Sent};
 use crate::session::Session;
 use crate::verify::Needed;
 use butterfs_store::{Error, Kind, Result};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Segments that are on their way at once.
 const COPIERS: usize = 4;
@@ -39,42 +39,27 @@ pub fn copy(
     let missing: Vec<Digest> =
         needed.segments().iter().map(|(name, ..)| *name).filter(|name| !existing.contains(name)).collect();
     let found = (needed.segments().len() - missing.len()) as u64;
-    let next = AtomicUsize::new(0);
     let state = Mutex::new((Sent { found, ..Sent::default() }, &mut session, progress));
-    let work = || -> Result<()> {
-        while let Some(name) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let key = segment::key(name);
-            let object = from.store().get(&key, MAX_SEGMENT)?;
-            if Digest::of(&object.bytes) != *name {
-                return Err(damaged(from.store(), &key, "its digest is not the one that it is named by"));
-            }
-            let len = object.bytes.len() as u64;
-            to.store().create(&key, object.bytes)?;
-            let mut state = state.lock().expect("no thread panics with the lock");
-            state.0.segments += 1;
-            state.0.bytes += len;
-            let (done, total) = (state.0.segments, missing.len() as u64);
-            (state.2)(done, total);
-            state.1.refresh()?;
+    parallel::each(&missing, COPIERS, |name| {
+        let key = segment::key(name);
+        let object = from.store().get(&key, MAX_SEGMENT)?;
+        if Digest::of(&object.bytes) != *name {
+            return Err(damaged(from.store(), &key, "its digest is not the one that it is named by"));
         }
-        Ok(())
-    };
-    let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..COPIERS).map(|_| scope.spawn(work)).collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    });
-    results.into_iter().collect::<Result<()>>()?;
+        let len = object.bytes.len() as u64;
+        to.store().create(&key, object.bytes)?;
+        let mut state = state.lock().expect("no thread panics with the lock");
+        state.0.segments += 1;
+        state.0.bytes += len;
+        let (done, total) = (state.0.segments, missing.len() as u64);
+        (state.2)(done, total);
+        state.1.refresh()
+    })?;
     let sent = state.into_inner().expect("no thread panics with the lock").0;
     let there = Listing::new(to)?;
     for manifest in manifests {
         if there.by_id(&manifest.id())?.is_none() {
-            session.check()?;
-            manifest.put(to)?;
-            if let Err(error) = session.check() {
-                to.store().delete(&manifest.key(to))?;
-                return Err(error);
-            }
+            session.publish(manifest)?;
         }
     }
     session.end()?;

@@ -49,7 +49,7 @@ pub fn differences(
                 for (change, view, other, there) in
                     [(Change::Removed, &old, &new, was), (Change::Added, &new, &old, is)]
                 {
-                    // Of what is below a directory that only one side has, the directory says enough.
+                    // Names below a directory that only one side has are left out: the directory itself is told.
                     if there.is_some()
                         && was != is
                         && other.inode_if_any(ino)?.is_some()

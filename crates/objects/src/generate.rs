@@ -71,7 +71,7 @@ pub fn stream(
         let walked = Walk::new(archive, manifest, base, batches).and_then(Walk::run);
         fetcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let written = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // Where the writer failed, the walk was only cut off.
+        // When the writer fails, the walk fails too: its channel is closed.
         match (walked, written) {
             (_, Err(error)) => Err(error),
             (Err(error), _) => Err(error),

@@ -143,7 +143,7 @@ impl Inode {
 pub struct Extent {
     /// Bytes of the file.
     pub len: u64,
-    /// Where they are; `None` where they are preallocated.
+    /// The place of the bytes; `None` for preallocated space.
     pub data: Option<(u32, PieceRef)>,
 }
 

@@ -27,6 +27,7 @@ pub mod items;
 mod keys;
 mod manifest;
 mod node;
+mod parallel;
 mod piece;
 mod prune;
 mod put;

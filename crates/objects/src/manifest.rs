@@ -9,6 +9,7 @@
 //! keyed digests of 32 hexadecimal digits each, and the manifest is sealed ([`crate::keys`]).
 
 use crate::digest::Digest;
+use crate::parallel;
 use crate::piece::PieceRef;
 use crate::repository::Repository;
 use crate::tree::Root;
@@ -133,21 +134,7 @@ impl<'r> Listing<'r> {
     }
 
     fn read(&self, keys: Vec<&str>) -> Result<Vec<Manifest>> {
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        let readers = READERS.min(keys.len());
-        let work = || -> Result<Vec<Manifest>> {
-            let mut own = Vec::new();
-            while let Some(key) = keys.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
-                own.push(read(self.repository, key)?);
-            }
-            Ok(own)
-        };
-        let parts: Vec<Result<Vec<Manifest>>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..readers).map(|_| scope.spawn(work)).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined.map(|part| part.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-        });
-        let mut manifests = parts.into_iter().collect::<Result<Vec<_>>>()?.concat();
+        let mut manifests = parallel::each(&keys, READERS, |key| read(self.repository, key))?;
         manifests.sort_by(|a, b| (a.time, &a.name, a.transid).cmp(&(b.time, &b.name, b.transid)));
         Ok(manifests)
     }

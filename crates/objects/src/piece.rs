@@ -14,7 +14,7 @@ use std::io::Read;
 /// The most raw bytes of a piece.
 pub const MAX_PIECE: usize = 1 << 20;
 
-/// Where a piece is.
+/// The place of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PieceRef {
     /// The segment.

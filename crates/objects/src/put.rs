@@ -46,9 +46,16 @@ pub struct Put {
     repository: Repository,
     options: Options,
     session: Session,
-    open: Option<Open>,
+    current: Option<Current>,
     /// Snapshots that were put, with what was sent.
     done: Vec<(Manifest, Sent)>,
+}
+
+/// The section at hand.
+enum Current {
+    /// The store has the snapshot with this id: the stream is read to its end, and nothing is sent.
+    There(String),
+    Open(Box<Open>),
 }
 
 /// The section that is being put.
@@ -57,7 +64,6 @@ struct Open {
     uuid: Uuid,
     transid: u64,
     parent: Option<Manifest>,
-    is_there: bool,
     index: Index,
     uploads: Uploads,
     /// Raw pieces of the segment that is being filled.
@@ -85,11 +91,15 @@ fn refused(errno: Errno, reason: &str) -> Failure {
     Failure::new(errno, reason)
 }
 
+fn none_begun() -> Failure {
+    refused(Errno::EINVAL, "no subvolume was begun")
+}
+
 impl Put {
     /// Puts into this repository. Until [`Put::end`], no prune removes anything from it.
     pub fn new(repository: &Repository, options: Options) -> butterfs_store::Result<Put> {
         let session = Session::put(repository)?;
-        Ok(Put { repository: repository.clone(), options, session, open: None, done: Vec::new() })
+        Ok(Put { repository: repository.clone(), options, session, current: None, done: Vec::new() })
     }
 
     /// Ends the session; returns the snapshots that were put, with what was sent for each.
@@ -100,13 +110,16 @@ impl Put {
 
     /// Segments and bytes of the snapshot at hand that were sent.
     pub fn sent(&self) -> Sent {
-        self.open.as_ref().map_or_else(Sent::default, |open| open.uploads.sent())
+        match &self.current {
+            Some(Current::Open(open)) => open.uploads.sent(),
+            _ => Sent::default(),
+        }
     }
 
-    fn start(&self, section: &Section<'_>) -> Result<Open, Failure> {
+    fn start(&self, section: &Section<'_>) -> Result<Current, Failure> {
         let repository = &self.repository;
-        let listing = Listing::new(repository).map_err(failure)?;
-        let is_there = listing.by_id(&manifest::id(&section.uuid, section.transid)).map_err(failure)?.is_some();
+        let manifests = Listing::new(repository).and_then(|listing| listing.all()).map_err(failure)?;
+        let own = manifest::id(&section.uuid, section.transid);
         let parent = match section.parent {
             None => None,
             Some((uuid, transid)) => {
@@ -118,19 +131,21 @@ impl Put {
                     );
                     refused(Errno::ENOENT, &rule)
                 };
-                Some(listing.by_id(&id).map_err(failure)?.ok_or_else(missing)?)
+                Some(manifests.iter().find(|manifest| manifest.id() == id).cloned().ok_or_else(missing)?)
             }
         };
+        if manifests.iter().any(|manifest| manifest.id() == own) {
+            return Ok(Current::There(own));
+        }
         let existing = segment::all(repository.store()).map_err(failure)?;
         let archive = Archive::new(repository);
-        let known = contents::known(&archive, &listing.all().map_err(failure)?, &existing, KNOWN).map_err(failure)?;
+        let known = contents::known(&archive, &manifests, &existing, KNOWN).map_err(failure)?;
         let root = parent.as_ref().map(|parent| parent.root(repository)).transpose().map_err(failure)?.flatten();
         let scratch = Scratch::new(archive, &self.options.scratch).map_err(failure)?;
         let mut open = Open {
             name: section.name.to_vec(),
             uuid: section.uuid,
             transid: section.transid,
-            is_there,
             index: Index::new(scratch, root),
             uploads: Uploads::new(repository, existing, self.options.level),
             filling: Vec::new(),
@@ -149,39 +164,39 @@ impl Put {
             let root = Inode { mode: items::DIRECTORY | 0o755, links: 1, ..Inode::default() };
             open.set_inode(items::ROOT, &root)?;
         }
-        Ok(open)
+        Ok(Current::Open(Box::new(open)))
     }
 }
 
 impl StreamTarget for Put {
     fn begin(&mut self, section: &Section<'_>) -> Outcome {
-        self.open = Some(self.start(section)?);
+        self.current = Some(self.start(section)?);
         Ok(())
     }
 
     fn command(&mut self, command: &Command<'_>) -> Outcome {
-        let open = self.open.as_mut().ok_or_else(|| refused(Errno::EINVAL, "no subvolume was begun"))?;
         self.session.refresh().map_err(failure)?;
-        // The snapshot is in the store already: the stream is read to its end, and nothing is sent.
-        if open.is_there { Ok(()) } else { open.carry_out(command) }
+        match self.current.as_mut().ok_or_else(none_begun)? {
+            Current::There(_) => Ok(()),
+            Current::Open(open) => open.carry_out(command),
+        }
     }
 
     fn finish(&mut self) -> Outcome {
-        let open = self.open.take().ok_or_else(|| refused(Errno::EINVAL, "no subvolume was begun"))?;
-        let done = if open.is_there {
-            let listing = Listing::new(&self.repository).map_err(failure)?;
-            let manifest = listing.by_id(&manifest::id(&open.uuid, open.transid)).map_err(failure)?;
-            let gone = || refused(Errno::ENOENT, "the snapshot was removed from the store meanwhile");
-            (manifest.ok_or_else(gone)?, Sent::default())
-        } else {
-            open.publish(&self.repository, &self.options, &mut self.session)?
+        let done = match self.current.take().ok_or_else(none_begun)? {
+            Current::There(id) => {
+                let found = Listing::new(&self.repository).and_then(|listing| listing.by_id(&id)).map_err(failure)?;
+                let gone = || refused(Errno::ENOENT, "the snapshot was removed from the store meanwhile");
+                (found.ok_or_else(gone)?, Sent::default())
+            }
+            Current::Open(open) => open.publish(&self.repository, &self.options, &mut self.session)?,
         };
         self.done.push(done);
         Ok(())
     }
 
     fn abandon(&mut self) {
-        self.open = None;
+        self.current = None;
     }
 
     /// Every segment and manifest was acknowledged when it was put.

@@ -7,6 +7,7 @@
 //! An object is put again every minute; one that is older than [`DEAD_AFTER`] by the store's clock belongs to a process
 //! that is gone, and a prune removes it.
 
+use crate::manifest::Manifest;
 use crate::repository::Repository;
 use butterfs_store::{Entry, Error, Kind, Result};
 use std::time::{Duration, Instant};
@@ -95,7 +96,7 @@ impl Session {
         if self.refreshed.elapsed() < REFRESH {
             return Ok(());
         }
-        // Who was taken for dead does not come back.
+        // A session that was taken for dead must not come back.
         self.check()?;
         self.repository.store().put(&self.key, self.sentence.clone().into_bytes())?;
         self.refreshed = Instant::now();
@@ -111,6 +112,18 @@ impl Session {
         }
     }
 
+    /// Writes a manifest whose segments are there. Takes it back if a prune took this session for dead meanwhile, which
+    /// may have removed segments that the manifest needs.
+    pub fn publish(&self, manifest: &Manifest) -> Result<()> {
+        self.check()?;
+        manifest.put(&self.repository)?;
+        let alive = self.check();
+        if alive.is_err() {
+            self.repository.store().delete(&manifest.key(&self.repository))?;
+        }
+        alive
+    }
+
     /// Ends it.
     pub fn end(mut self) -> Result<()> {
         self.is_over = true;
@@ -121,7 +134,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if !self.is_over {
-            // Where that fails too, it is dead after a while.
+            // If this fails, the session is dead after DEAD_AFTER.
             let _ = self.repository.store().delete(&self.key);
         }
     }

@@ -5,6 +5,7 @@ use crate::digest::Digest;
 use crate::items::{self, DIRECTORY, ENTRY, EXTENT, Extent, INODE, Inode, LINK_TEXT, NAME, parts};
 use crate::manifest::{Manifest, damaged};
 use crate::node::Node;
+use crate::parallel;
 use crate::piece::PieceRef;
 use crate::repository::Repository;
 use crate::segment::{self, MAX_SEGMENT};
@@ -13,7 +14,6 @@ use crate::view::View;
 use butterfs_store::{Error, Kind, Result};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The thoroughness of verifying.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -160,7 +160,6 @@ pub fn verify(
     }
     let total = needed.segments().len() as u64;
     let lengths: FxHashMap<Digest, u64> = segment::lengths(repository.store())?.into_iter().collect();
-    let next = AtomicUsize::new(0);
     let state = Mutex::new((done, tell, progress));
     let look = |(name, end, _): &(Digest, u64, u64)| -> Result<u64> {
         let key = segment::key(name);
@@ -183,26 +182,21 @@ pub fn verify(
         }
         Ok(object.bytes.len() as u64)
     };
-    std::thread::scope(|scope| {
-        for _ in 0..READERS {
-            scope.spawn(|| {
-                while let Some(segment) = needed.segments().get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let looked = look(segment);
-                    let mut state = state.lock().expect("no thread panics with the lock");
-                    let (done, tell, progress) = &mut *state;
-                    done.segments += 1;
-                    match looked {
-                        Ok(bytes) => done.bytes += bytes,
-                        Err(error) => {
-                            done.errors += 1;
-                            tell(&error);
-                        }
-                    }
-                    progress(done.segments, total);
-                }
-            });
+    parallel::each(needed.segments(), READERS, |segment| {
+        let looked = look(segment);
+        let mut state = state.lock().expect("no thread panics with the lock");
+        let (done, tell, progress) = &mut *state;
+        done.segments += 1;
+        match looked {
+            Ok(bytes) => done.bytes += bytes,
+            Err(error) => {
+                done.errors += 1;
+                tell(&error);
+            }
         }
-    });
+        progress(done.segments, total);
+        Ok(())
+    })?;
     Ok(state.into_inner().expect("no thread panics with the lock").0)
 }
 

@@ -21,7 +21,7 @@ const PUNCH_HOLE: u32 = 2;
 impl Open {
     /// Carries out one command.
     pub(super) fn carry_out(&mut self, command: &Command<'_>) -> Outcome {
-        // What follows may ask for the size, or the extents, of the file that is being written.
+        // Other commands may read the size or the extents of the file that is being written.
         if !matches!(command, Command::Write { .. }) {
             self.flush()?;
         }

@@ -114,7 +114,7 @@ impl Open {
         Ok(())
     }
 
-    /// Where these bytes are or will be.
+    /// The piece with these bytes: a known one, or a new one of the segment that is being filled.
     fn piece(&mut self, bytes: Vec<u8>) -> Result<PieceRef, Failure> {
         let digest = self.index.nodes.archive.repository().digest(&bytes);
         if let Some(known) = self.known.get(&digest) {

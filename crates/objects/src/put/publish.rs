@@ -75,13 +75,7 @@ impl Open {
             sent: packer.sent.bytes,
         };
         let sent = packer.sent;
-        session.check()?;
-        manifest.put(repository)?;
-        // A prune that took this put for dead may have removed what the manifest needs.
-        if let Err(error) = session.check() {
-            repository.store().delete(&manifest.key(repository))?;
-            return Err(error);
-        }
+        session.publish(&manifest)?;
         Ok((manifest, sent))
     }
 }

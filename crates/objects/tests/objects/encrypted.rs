@@ -56,7 +56,7 @@ fn only_an_identity_opens_it_and_the_store_learns_nothing() {
             assert!(!bytes.windows(word.len()).any(|part| part == word), "{}", entry.key);
         }
     }
-    // What is encrypted is not mixed with what is not.
+    // An encrypted repository is not copied into a plain one.
     let plain = Repository::open_or_make(Store::in_memory(), &Access::default()).unwrap();
     let refused = copy(&repository, &plain, &all, &mut |_, _| {}).unwrap_err();
     assert_eq!(refused.kind(), Kind::Unsupported, "{refused}");

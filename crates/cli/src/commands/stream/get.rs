@@ -1,6 +1,6 @@
 //! `butterfs stream get`.
 
-use super::place::{StoreArgs, snapshots};
+use super::place::{StoreArgs, snapshot, snapshots};
 use crate::commands::{Run, receive};
 use crate::error::{CliError, os_message};
 use crate::progress::{Progress, Unit};
@@ -59,8 +59,8 @@ impl Run for Args {
         };
         let repository = self.store.open(&self.url)?;
         let manifests = snapshots(&repository, names)?;
-        let have = self.have.as_ref().map(|name| snapshots(&repository, std::slice::from_ref(name))).transpose()?;
-        let bases = bases(&manifests, have.and_then(|mut have| have.pop()).as_ref());
+        let have = self.have.as_ref().map(|name| snapshot(&repository, name)).transpose()?;
+        let bases = bases(&manifests, have.as_ref());
         match path {
             None => self.write(&repository, &manifests, &bases),
             Some(path) => self.receive(&repository, &manifests, &bases, path, out),

@@ -82,6 +82,11 @@ impl StoreArgs {
     }
 }
 
+/// The snapshot with this name.
+pub fn snapshot(repository: &Repository, name: &str) -> Result<Manifest, CliError> {
+    Ok(Listing::new(repository)?.find(name)?)
+}
+
 fn refused(error: butterfs_store::Error) -> CliError {
     let hint = match error.kind() {
         Kind::Permission if error.to_string().contains("identity") => "give the identity: --identity FILE",

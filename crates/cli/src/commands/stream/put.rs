@@ -110,7 +110,7 @@ impl Args {
         });
         drop(progress);
         match (putted, sent) {
-            // Where the put has failed, its stream has lost its reader; where the send has, the stream is cut.
+            // A put that fails closes the pipe, so the send fails too. A send that fails cuts the put's stream.
             (Err(error), Ok(_)) => Err(error),
             (Ok(()), Err(error)) => Err(error),
             (Err(put), Err(send)) => Err(if is_cut(&put) { send } else { put }),

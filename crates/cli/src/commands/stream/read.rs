@@ -1,6 +1,6 @@
 //! `butterfs stream ls`, `cat` and `diff`: reading snapshots in a store.
 
-use super::place::{StoreArgs, snapshots};
+use super::place::{StoreArgs, snapshot, snapshots};
 use crate::args::pretty_size;
 use crate::commands::Run;
 use crate::error::CliError;
@@ -89,7 +89,7 @@ impl Run for LsArgs {
                 Format::Text => all.iter().try_for_each(|manifest| self.line(manifest, out)),
             };
         };
-        let manifest = snapshots(&repository, std::slice::from_ref(name))?.remove(0);
+        let manifest = snapshot(&repository, name)?;
         let archive = Archive::new(&repository);
         let view = View::new(&archive, &manifest)?;
         let mut found = Vec::new();
@@ -245,7 +245,7 @@ pub struct CatArgs {
 impl Run for CatArgs {
     fn run(self, out: &mut dyn Write) -> Result<(), CliError> {
         let repository = self.store.open(&self.url)?;
-        let manifest = snapshots(&repository, std::slice::from_ref(&self.snapshot))?.remove(0);
+        let manifest = snapshot(&repository, &self.snapshot)?;
         let archive = Archive::new(&repository);
         let view = View::new(&archive, &manifest)?;
         let ino = view.file(self.path.as_os_str().as_bytes())?;

@@ -1,6 +1,6 @@
 //! `butterfs stream tar`.
 
-use super::place::{StoreArgs, snapshots};
+use super::place::{StoreArgs, snapshot};
 use crate::commands::Run;
 use crate::error::{CliError, os_message};
 use butterfs_objects::items::{DIRECTORY, Inode, REGULAR, SYMLINK};
@@ -45,7 +45,7 @@ impl Run for Args {
             return Err(CliError::failed(sentence).hint("-f FILE writes it to a file"));
         }
         let repository = self.store.open(&self.url)?;
-        let manifest = snapshots(&repository, std::slice::from_ref(&self.snapshot))?.remove(0);
+        let manifest = snapshot(&repository, &self.snapshot)?;
         let archive = Archive::sequential(&repository);
         let view = View::new(&archive, &manifest)?;
         let top = view.directory(self.path.as_os_str().as_bytes())?;
