@@ -1,11 +1,11 @@
-//! A file as a device that counts what is written to it.
+//! A file as a device that counts the bytes written to it.
 
 use butterfs_device::{BlockDevice, FileDevice, FileOptions};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts what is written.
+/// Counts bytes written.
 #[derive(Debug)]
 pub struct Counting {
     inner: FileDevice,

@@ -1,8 +1,8 @@
 //! Work on devices and chunks, beside the kernel on loop devices: balance, conversion, replacement, shrinking, RAID5,
-//! discarding free space; and what a writer keeps of its rate meanwhile.
+//! discarding free space; and the share of its rate that a writer keeps meanwhile.
 //!
-//! Both sides begin with what the same program has made, and fill it themselves. Commands return when everything is
-//! durable.
+//! Both sides begin with a filesystem that the same program has made, and fill it themselves. Commands return when
+//! everything is durable.
 
 use crate::Scale;
 use crate::subject::{Mount, Side, Sides, empty_caches};

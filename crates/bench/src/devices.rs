@@ -1,6 +1,6 @@
 //! Reading from two devices, beside the kernel: everything is on both (RAID1) or half on each (RAID0).
 //!
-//! Both images lie on one disk here, so that what is seen is the cost of the work and not a gain by a second disk.
+//! Both images lie on one disk here, so that the figure is the cost of the work without a gain by a second disk.
 
 use crate::Scale;
 use crate::data::read;
@@ -17,7 +17,7 @@ use std::time::Instant;
 const BAR: &str = ">= 0.70x";
 const READERS: usize = 4;
 
-/// Rates in MB/s by what was measured.
+/// Rates in MB/s by measurement.
 type Rates = BTreeMap<String, f64>;
 
 /// Runs everything on both sides.
@@ -40,7 +40,7 @@ fn measure(side: Side, scale: Scale, folder: &scratch::Scratch) -> Rates {
     for profile in ["raid1", "raid0"] {
         let image = |id| folder.sparse_file(&format!("{profile}-{id}"), scale.bytes + (1 << 30));
         let images: Vec<PathBuf> = [1, 2].map(image).to_vec();
-        // Both sides read what the same program made.
+        // Both sides read files that the same program made.
         let paths: Vec<&str> = images.iter().map(|image| image.to_str().expect("a text path")).collect();
         run_ok(60, binary(), &[&["mkfs", "-q", "-f", "-d", profile, "-m", "raid1"], &paths[..]].concat());
         let mount = Mount::new(side, &images, &at, "noatime");

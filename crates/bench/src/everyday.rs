@@ -1,7 +1,7 @@
 //! Everyday work through a mount: create, unpack, find, remove, write, read.
 //!
 //! Work on names and small files is also measured on a filesystem in memory behind the same session and
-//! transport, before it is made durable on both: that shows what the transport takes and what the engine.
+//! transport, before it is made durable on both: that separates the transport's share from the engine's.
 
 use crate::Scale;
 use crate::subject::{Side, Sides, Subject, Usage};

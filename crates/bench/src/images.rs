@@ -113,7 +113,7 @@ fn sizes(tree: &Path, image: &Path, folder: &Scratch, table: &mut Table) {
         "<= 1.00x",
     );
     let sides = Sides::two(fs::metadata(image).expect("our own file").len() as f64, Some(kernel));
-    table.compared("the same: bytes of the file, beside what the kernel's copy uses", sides, mebibytes, true, "");
+    table.compared("the same: bytes of the file, beside those of the kernel's copy", sides, mebibytes, true, "");
 }
 
 fn build<'a>(image: &'a Path, tree: &'a Path) -> Vec<&'a str> {
@@ -143,7 +143,7 @@ fn version(program: &Path, name: &str) -> String {
     format!("{name} {}", number.unwrap_or_default().trim_start_matches('v'))
 }
 
-/// Reads the tree once, so that whoever comes first does not pay for it.
+/// Reads the tree once, so that the first to come does not pay for it.
 fn warm(tree: &Path) {
     run_ok(600, "sh", &["-c", &format!("tar -cf - '{}' 2>&1 | wc -c", text(tree))]);
 }

@@ -15,7 +15,7 @@ pub const COMMAND: &str = "library-create";
 const TIME_BAR: &str = "<= 5.00 us";
 const MEMORY_BAR: &str = "<= 1536 MiB";
 
-/// Starts the measured process and enters what it printed.
+/// Starts the measured process and enters its output.
 pub fn run(scale: Scale, table: &mut Table) {
     let program = std::env::current_exe().expect("a program knows its own path");
     let count = scale.library_files;

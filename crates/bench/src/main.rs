@@ -85,7 +85,7 @@ pub const LEAST: Scale = Scale {
     library_subvolumes: 1_000,
 };
 
-/// A part of the benchmark: its name, what it is about, and what does it.
+/// A part of the benchmark: its name, its subject, and its function.
 pub struct Section {
     /// The word after `--only`.
     pub name: &'static str,
@@ -99,7 +99,7 @@ const SECTIONS: &[Section] = &[
     Section {
         name: "everyday",
         about: "Everyday work through a mount; times include making it durable. The last columns are without that, \
-            beside a filesystem in memory on the same session and transport: what the engine adds.",
+            beside a filesystem in memory on the same session and transport, which shows the engine's share.",
         run: everyday::run,
     },
     Section {
@@ -217,7 +217,7 @@ impl Arguments {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    // What is measured alone runs in a process of its own, so that its memory is its own.
+    // A part that is measured alone runs in a process of its own, so that its memory is its own.
     if let [library::COMMAND, count] = words[..] {
         return library::child(count);
     }

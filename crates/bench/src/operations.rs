@@ -1,8 +1,8 @@
 //! Single operations of the engine, by threads, beside the same operations through the kernel's mount; both on a file.
 //!
-//! Twice: as calls of `Filesystem` by inode beside the kernel's system calls by path, which is what a program pays that
-//! links the library, and what it pays that asks the kernel; and as the same system calls on both mounts. Each thread
-//! works in a directory of its own. Then what a call of ours costs beside time: allocations, memory, and what is
+//! Twice: as calls of `Filesystem` by inode beside the kernel's system calls by path, which is the price for a program that
+//! links the library, and for one that asks the kernel; and as the same system calls on both mounts. Each thread
+//! works in a directory of its own. Then the cost of a call of ours beside time: allocations, memory, and bytes
 //! written.
 
 use crate::Scale;
@@ -177,7 +177,7 @@ fn each(threads: u64, count: u64, work: impl Fn(u64, u64) + Sync) -> Times {
     }
 }
 
-/// Enters a row for each operation and number of threads, and what each costs.
+/// Enters a row for each operation and number of threads, and the cost of each.
 pub fn run(scale: Scale, table: &mut Table) {
     let folder = scratch::Scratch::new("bench-operations");
     let most = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);

@@ -35,7 +35,7 @@ pub fn run(scale: Scale, table: &mut Table) {
     add(table, &format!("receive of {} small files", scale.library_files), &times, 0);
     add(table, "receive of what changed: a tenth written, a tenth renamed", &times, 1);
     let _ = (std::fs::remove_file(&small), std::fs::remove_file(&changed));
-    // The stream and what it is made of lie on the disk together.
+    // The stream and its source lie on the disk together.
     let bytes = scale.large_bytes / 4;
     large_file(&folder, bytes, &large);
     let times = measure(&folder, &[&large]);

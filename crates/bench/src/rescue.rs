@@ -1,4 +1,4 @@
-//! The worst day: scrubbing, naming what is damaged, scanning for what is left, and checking.
+//! The worst day: scrubbing, naming damaged files, scanning for the remains, and checking.
 //!
 //! A device is read by two readers in pieces of 4 MiB, past the page cache; what that brings is its read rate.
 
@@ -59,7 +59,7 @@ fn scrubs(scale: Scale, table: &mut Table) {
         let program = serve::binary();
         let path = device.path().to_str().expect("a text path").to_owned();
         let read = cold(|| read_all(device.path()));
-        // Data, and what is beside it: trees are two in a thousand.
+        // Data and its neighbours: trees are two in a thousand.
         let ours = cold(|| drop(run_ok(600, &program, &["scrub", "start", "-B", "-r", "-c", "2", "-n", "4", &path])));
         let device_rate = rate(device_bytes(device.path()), read);
         let our_rate = rate(scale.bytes, ours);

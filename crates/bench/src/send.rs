@@ -1,7 +1,7 @@
 //! Sending snapshots: the document's script (files renamed and made between two snapshots), many small files, large
 //! ones.
 //!
-//! Both sides send from the same image, which the library has made. Streams go to `/dev/null`; what is measured is the
+//! Both sides send from the same image, which the library has made. Streams go to `/dev/null`; the measurement is the
 //! command on a mount, from its start to its end.
 
 use crate::Scale;
@@ -38,7 +38,7 @@ pub fn run(scale: Scale, table: &mut Table) {
     empty(table);
 }
 
-/// How often a command runs, and whether what it reads is cached.
+/// How often a command runs, and whether its input is cached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Some rounds with warm caches, and one to count the stream's bytes.
@@ -102,7 +102,7 @@ impl Made {
         let image = self.folder.join("image");
         let at = self.folder.folder("mnt");
         if how == How::Cold {
-            // Or who reads first pays for what the host of a virtual machine has not cached.
+            // Or the first reader pays for the part that the host of a virtual machine has not cached.
             let mut file = std::fs::File::open(&image).expect("our own file");
             std::io::copy(&mut file, &mut std::io::sink()).expect("a good device");
         }

@@ -14,7 +14,7 @@ pub enum Side {
     OnDevice,
     /// The kernel's, on a loop device that passes the page cache of the backing file.
     Kernel,
-    /// A filesystem in memory behind the same transport and session as ours. What it holds is gone when it is
+    /// A filesystem in memory behind the same transport and session as ours. Its content is gone when it is
     /// unmounted.
     Memory,
 }
@@ -248,8 +248,8 @@ impl Subject {
         }
     }
 
-    /// Unmounts, forgets every cached page of this machine, and mounts again. What is in memory stays mounted: the
-    /// kernel forgets what it knows of it.
+    /// Unmounts, forgets every cached page of this machine, and mounts again. A filesystem in memory stays mounted: the
+    /// kernel drops its caches of it.
     pub fn cool(&mut self) {
         if self.side != Side::Memory {
             self.unmount();

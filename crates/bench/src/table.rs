@@ -104,7 +104,7 @@ impl Table {
         self.rows.push(Row { what: what.to_owned(), result, bar, in_memory: None });
     }
 
-    /// Adds another round of the same work. What is said in words stays as it was said last.
+    /// Adds another round of the same work. A remark in words stays as the last round made it.
     pub fn add_round(&mut self, round: Table) {
         for new in round.rows {
             match self.rows.iter_mut().find(|row| row.what == new.what) {

@@ -45,7 +45,7 @@ pub fn run(sizes: &Sizes, table: &mut Table) {
 }
 
 /// The documents' own mount option: a device that calls itself rotational is none. Both commit every 300 s, so that
-/// what is measured is the fsync and not how much of it an earlier commit did.
+/// each figure is the fsync's own and leaves out the work of an earlier commit.
 const OPTIONS: &str = "noatime,ssd,commit=300";
 
 fn subject(side: Side, folder: &scratch::Scratch, made: &[&str]) -> Subject {
@@ -54,7 +54,7 @@ fn subject(side: Side, folder: &scratch::Scratch, made: &[&str]) -> Subject {
 }
 
 /// Adds `count` files to a new directory, deletes a hundredth of them after a sync; how long the directory's fsync took
-/// each time, and what the mount took.
+/// each time, and the mount's time.
 fn directory(side: Side, count: u64) -> (Duration, Duration, Usage) {
     let folder = scratch::Scratch::new("bench-fsync");
     let subject = subject(side, &folder, &[]);

@@ -1,7 +1,8 @@
 //! Making changes durable: the scripts of the commits that log directories by index alone and extended attributes only
-//! when they changed, beside the kernel through a mount; then what these and a third one save, by the engine alone.
+//! when they changed, beside the kernel through a mount; then the savings of these and a third one, by the engine
+//! alone.
 //!
-//! Both mounts commit every 300 s, so that what is measured is the fsync and not how much of it an earlier commit did.
+//! Both mounts commit every 300 s, so that each figure is the fsync's own and leaves out the work of an earlier commit.
 
 mod beside;
 mod policies;

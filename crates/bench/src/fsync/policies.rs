@@ -81,7 +81,7 @@ fn directory(sizes: &Sizes, table: &mut Table) {
     {
         let run = |log_dir_items| fsync_of_names(count, linked, log_dir_items);
         let (before, now) = (run(true), run(false));
-        // The entries are what the document halves. The inodes that they lead to are logged with them, before and now.
+        // The document halves the entries. The inodes that they lead to are logged with them, before and now.
         let what = format!("engine: directory entries logged for {count} {names}, by index alone");
         enter(table, &what, (before.entries as f64, now.entries as f64), bytes, "<= 0.60x");
         let what = format!("engine: bytes written for {count} {names}, with their inodes, by index alone");

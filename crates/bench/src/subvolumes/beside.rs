@@ -19,7 +19,7 @@ const IN_ONE_DIRECTORY: usize = 1_000;
 /// The number of times that a single command is timed.
 const TIMES: usize = 15;
 
-/// Median and slowest time of what has a name, in the order of the names' first use; and what the mounts took.
+/// Median and slowest time by name, in the order of the names' first use; and the time of the mounts.
 #[derive(Default)]
 struct Measured(Vec<(String, &'static str, Duration)>, Usage);
 

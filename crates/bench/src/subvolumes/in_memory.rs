@@ -37,7 +37,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, started.elapsed())
 }
 
-/// The script, and what is asked at each size.
+/// The script, and the questions at each size.
 pub fn many(most: usize, table: &mut Table) {
     let device = new(64);
     let mut filesystem = open(&device);
@@ -94,7 +94,7 @@ fn lookups(filesystem: &Filesystem, uuids: &[([u8; 16], TreeId)], rng: &mut Rng,
     let look = |uuid: &[u8; 16]| filesystem.subvolumes_by_uuid(UuidKind::Subvolume, uuid).expect("a good device");
     let what = format!("library: lookup by UUID among {}", uuids.len());
     own(table, &what, each(uuids, rng, |uuid, id| look(uuid) == [id]), "<= 50 us, flat");
-    // What the processor's caches alone cost where each lookup is of another one.
+    // The cost of the processor's caches alone, because each lookup is of another UUID.
     let hashed: HashMap<[u8; 16], TreeId> = uuids.iter().copied().collect();
     let what = format!("library: the same in a hash table of {}", uuids.len());
     own(table, &what, each(uuids, rng, |uuid, id| hashed.get(uuid) == Some(&id)), "");
@@ -139,7 +139,7 @@ pub fn large(files: u64, table: &mut Table) {
     for number in 0..19 {
         let time = delete(&filesystem, &format!("snapshot{number}"));
         if number == 18 {
-            own(table, "library: deletion of a snapshot that shares everything", time, "what is not shared");
+            own(table, "library: deletion of a snapshot that shares everything", time, "the unshared part");
         }
     }
     for number in (0..files).step_by(100) {
@@ -149,7 +149,7 @@ pub fn large(files: u64, table: &mut Table) {
     }
     filesystem.sync().expect("a good device");
     let time = delete(&filesystem, "large");
-    own(table, "library: deletion where a hundredth of the files changed", time, "what is not shared");
+    own(table, "library: deletion where a hundredth of the files changed", time, "the unshared part");
     let time = delete(&filesystem, "snapshot19");
     own(table, "library: deletion of a snapshot that shares nothing", time, "");
     filesystem.shutdown().expect("a good device");
