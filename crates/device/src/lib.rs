@@ -80,6 +80,12 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes everything durable that was written before.
     fn flush(&self) -> io::Result<()>;
 
+    /// Makes sure that nothing written after this is durable before everything that was written before it. The same
+    /// as `flush`, except on devices that make writes durable in their order anyway.
+    fn order(&self) -> io::Result<()> {
+        self.flush()
+    }
+
     /// Like [`write_at`](Self::write_at), for bytes that nobody reads soon: past the page cache where the storage can,
     /// else they are on their way out of it when this returns.
     fn write_uncached(&self, offset: u64, data: &[u8]) -> io::Result<()> {

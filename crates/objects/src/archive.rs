@@ -2,12 +2,12 @@
 
 use crate::manifest::damaged;
 use crate::node::Node;
-use crate::parallel;
+
 use crate::piece::{self, PieceRef};
 use crate::repository::Repository;
 use crate::segment;
 use crate::tree::Nodes;
-use butterfs_store::{Error, Result, Store};
+use butterfs_store::{Error, Result, Store, each};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex};
 
@@ -70,7 +70,7 @@ impl Archive {
         wanted.sort_unstable_by_key(|at| (at.segment, at.offset));
         wanted.dedup();
         let runs: Vec<&[PieceRef]> = wanted.chunk_by(is_close).flat_map(|run| run.chunk_by(fits(run))).collect();
-        let found = parallel::each(&runs, READERS, |run| self.run(run))?;
+        let found = each(&runs, READERS, |run| self.run(run))?;
         Ok(found.into_iter().flatten().collect())
     }
 

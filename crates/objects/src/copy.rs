@@ -3,12 +3,12 @@
 use crate::archive::Archive;
 use crate::digest::Digest;
 use crate::manifest::{Listing, Manifest, damaged};
-use crate::parallel;
+
 use crate::repository::Repository;
 use crate::segment::{self, MAX_SEGMENT, Sent};
 use crate::session::Session;
 use crate::verify::Needed;
-use butterfs_store::{Error, Kind, Result};
+use butterfs_store::{Error, Kind, Result, each};
 use std::sync::Mutex;
 
 /// Segments that are on their way at once.
@@ -40,7 +40,7 @@ pub fn copy(
         needed.segments().iter().map(|(name, ..)| *name).filter(|name| !existing.contains(name)).collect();
     let found = (needed.segments().len() - missing.len()) as u64;
     let state = Mutex::new((Sent { found, ..Sent::default() }, &mut session, progress));
-    parallel::each(&missing, COPIERS, |name| {
+    each(&missing, COPIERS, |name| {
         let key = segment::key(name);
         let object = from.store().get(&key, MAX_SEGMENT)?;
         if Digest::of(&object.bytes) != *name {

@@ -27,7 +27,6 @@ pub mod items;
 mod keys;
 mod manifest;
 mod node;
-mod parallel;
 mod piece;
 mod prune;
 mod put;

@@ -9,12 +9,12 @@
 //! keyed digests of 32 hexadecimal digits each, and the manifest is sealed ([`crate::keys`]).
 
 use crate::digest::Digest;
-use crate::parallel;
+
 use crate::piece::PieceRef;
 use crate::repository::Repository;
 use crate::tree::Root;
 use butterfs_send::wire::{Uuid, Version};
-use butterfs_store::{Error, Kind, Result, Store};
+use butterfs_store::{Error, Kind, Result, Store, each};
 use serde::{Deserialize, Serialize};
 
 /// No manifest is longer.
@@ -134,7 +134,7 @@ impl<'r> Listing<'r> {
     }
 
     fn read(&self, keys: Vec<&str>) -> Result<Vec<Manifest>> {
-        let mut manifests = parallel::each(&keys, READERS, |key| read(self.repository, key))?;
+        let mut manifests = each(&keys, READERS, |key| read(self.repository, key))?;
         manifests.sort_by(|a, b| (a.time, &a.name, a.transid).cmp(&(b.time, &b.name, b.transid)));
         Ok(manifests)
     }

@@ -5,13 +5,13 @@ use crate::digest::Digest;
 use crate::items::{self, DIRECTORY, ENTRY, EXTENT, Extent, INODE, Inode, LINK_TEXT, NAME, parts};
 use crate::manifest::{Manifest, damaged};
 use crate::node::Node;
-use crate::parallel;
+
 use crate::piece::PieceRef;
 use crate::repository::Repository;
 use crate::segment::{self, MAX_SEGMENT};
 use crate::tree;
 use crate::view::View;
-use butterfs_store::{Error, Kind, Result};
+use butterfs_store::{Error, Kind, Result, each};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Mutex;
 
@@ -182,7 +182,7 @@ pub fn verify(
         }
         Ok(object.bytes.len() as u64)
     };
-    parallel::each(needed.segments(), READERS, |segment| {
+    each(needed.segments(), READERS, |segment| {
         let looked = look(segment);
         let mut state = state.lock().expect("no thread panics with the lock");
         let (done, tell, progress) = &mut *state;

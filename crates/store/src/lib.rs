@@ -40,11 +40,13 @@
 mod attempts;
 mod error;
 mod folder;
+mod parallel;
 mod profile;
 mod settings;
 mod store;
 mod url;
 
 pub use error::{Error, Kind, Result};
+pub use parallel::each;
 pub use settings::Settings;
 pub use store::{Entry, Object, Store, Version};

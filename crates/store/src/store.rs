@@ -128,13 +128,23 @@ impl Store {
 
     /// Bytes of an object; all of the range must be there.
     pub fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        self.get_range_if(key, range, None)
+    }
+
+    /// Bytes of an object that still has this version; where a store gives objects no versions, of any.
+    pub fn get_range_of(&self, key: &str, range: Range<u64>, version: &Version) -> Result<Bytes> {
+        self.get_range_if(key, range, version.0.e_tag.clone())
+    }
+
+    fn get_range_if(&self, key: &str, range: Range<u64>, if_match: Option<String>) -> Result<Bytes> {
         let location = self.location(key)?;
         let len = range.end.saturating_sub(range.start);
         if len == 0 {
             return Ok(Bytes::new());
         }
         let done = self.attempt(|| async {
-            let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+            let wanted = Some(GetRange::Bounded(range.clone()));
+            let options = GetOptions { range: wanted, if_match: if_match.clone(), ..GetOptions::default() };
             let result = self.client.get_opts(&location, options).await?;
             if result.range != range {
                 return Ok(Err(result.meta.size));

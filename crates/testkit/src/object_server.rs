@@ -173,6 +173,9 @@ fn carry_out(state: &State, request: &Request) -> Answer {
         _ => found.map_or_else(
             || error("404 Not Found", "NoSuchKey"),
             |(version, bytes)| {
+                if request.headers.get("if-match").is_some_and(|tag| *tag != format!("\"{version}\"")) {
+                    return error("412 Precondition Failed", "PreconditionFailed");
+                }
                 let date = ("Last-Modified", "Fri, 27 Nov 2026 10:00:00 GMT".to_owned());
                 object(request, bytes, vec![tag(*version), date])
             },

@@ -387,6 +387,14 @@ impl Member {
         self.device.flush().inspect_err(|_| count(&self.counters.flush))
     }
 
+    /// Makes sure that later writes are not durable before earlier ones.
+    pub fn order(&self) -> io::Result<()> {
+        if self.seed().is_some() {
+            return Ok(());
+        }
+        self.device.order().inspect_err(|_| count(&self.counters.flush))
+    }
+
     /// Says that a range will be read soon.
     pub fn begin_read(&self, at: Physical, len: u64) {
         if self.is_in_use() {

@@ -36,7 +36,7 @@ impl Volume {
         self.check_writable()?;
         self.check_still_ours(Look::Fresh)?;
         self.write_secondary_superblocks(sb, items);
-        self.flush()?;
+        self.order()?;
         self.write_primaries(sb, items)?;
         self.flush()
     }

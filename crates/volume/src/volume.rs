@@ -516,6 +516,20 @@ impl Volume {
         members.iter().filter(|member| member.is_in_use()).map(flush).fold(Ok(()), Result::and)
     }
 
+    /// Makes sure that nothing written after this is durable before everything that was written before it: a
+    /// [`flush`](Self::flush), unless the only device keeps the order of writes anyway.
+    pub fn order(&self) -> Result<(), VolumeError> {
+        let members = self.members();
+        let mut in_use = members.iter().filter(|member| member.is_in_use());
+        match (in_use.next(), in_use.next(), members.twins().next()) {
+            (Some(only), None, None) => {
+                order::check(order::DEVICE);
+                only.order().map_err(|error| VolumeError::Flush { device: only.device.name(), error })
+            }
+            _ => self.flush(),
+        }
+    }
+
     /// Has the devices begin to make these bytes durable, so that the next [`flush`](Self::flush) has less to wait for.
     pub fn begin_write_out(&self, at: Logical, len: usize) {
         let begin = |layout: Layout<'_>| {

@@ -80,7 +80,7 @@ impl Frozen {
         }
         core.env().reached(Point::FlushingNodes);
         if !core.has_canary(Canary::NoBarrier) {
-            core.volume.flush()?;
+            core.volume.order()?;
             core.env().reached(Point::WritingSuperblock);
         }
         Ok(Written(self, committing))

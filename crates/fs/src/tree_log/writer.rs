@@ -348,7 +348,7 @@ impl Logs {
         // The log's data is needed from now on: nothing that shares parity with it may be on its way.
         self.core.space.await_writes(self.core.space.end_epoch());
         if !self.core.has_canary(Canary::LogSuperblockEarly) {
-            self.core.volume.flush()?;
+            self.core.volume.order()?;
         }
         if self.is_everywhere(frozen) { Ok(()) } else { Err(Error::Device(LOST_A_DEVICE.into())) }
     }

@@ -1,6 +1,6 @@
 //! Requests that are made at once.
 
-use butterfs_store::Result;
+use crate::error::Result;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The results of `work` for each item, in no order; up to `threads` of them at once. After an error a thread takes no

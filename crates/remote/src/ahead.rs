@@ -1,0 +1,103 @@
+//! Reading ahead: threads that bring into a cache what a reader will ask for next.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Bytes that are read ahead of a reader that goes forward, and in one go.
+const AHEAD: u64 = 8 << 20;
+const STEP: u64 = 1 << 20;
+/// Readers that go forward and are known.
+const STREAMS: usize = 8;
+/// A read that begins so little behind the end of another one goes on with it.
+const NEAR: u64 = 128 << 10;
+const THREADS: usize = 4;
+/// Requests that wait; more are forgotten.
+const MOST_WAITING: usize = 64;
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(u64, u64)>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+/// See the [module](self). Its threads end when it is dropped.
+pub struct Ahead {
+    shared: Arc<Shared>,
+    /// Readers that go forward: where the next read begins, and up to where was read ahead.
+    streams: Mutex<VecDeque<(u64, u64)>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Ahead {
+    /// Starts the threads; `fetch` brings so many bytes from an offset into the cache.
+    pub fn start(fetch: impl Fn(u64, u64) + Send + Sync + 'static) -> Ahead {
+        let (shared, fetch) = (Arc::new(Shared::default()), Arc::new(fetch));
+        let thread = |_| {
+            let (shared, fetch) = (shared.clone(), fetch.clone());
+            std::thread::spawn(move || shared.serve(&*fetch))
+        };
+        let threads = (0..THREADS).map(thread).collect();
+        Ahead { shared, streams: Mutex::default(), threads }
+    }
+
+    /// Takes note of a read of a device with so many bytes; one that follows another goes on, most likely.
+    pub fn note(&self, offset: u64, len: u64, device: u64) {
+        let end = offset + len;
+        let mut streams = self.streams.lock();
+        let known = streams.iter().position(|(next, _)| *next <= offset && offset < *next + NEAR);
+        let known = known.and_then(|index| streams.remove(index));
+        let mut until = known.map_or(0, |(_, until)| until.max(end));
+        // In steps, so that each is one range of an object.
+        while known.is_some() && until + STEP <= end + AHEAD && until < device {
+            let step = STEP.min(device - until);
+            self.ask(until, step);
+            until += step;
+        }
+        streams.push_back((end, until));
+        if streams.len() > STREAMS {
+            streams.pop_front();
+        }
+    }
+
+    /// Asks for bytes that will be read.
+    pub fn ask(&self, offset: u64, len: u64) {
+        let mut queue = self.shared.queue.lock();
+        if queue.waiting.len() < MOST_WAITING {
+            queue.waiting.push_back((offset, len));
+            self.shared.more.notify_one();
+        }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.more.notify_all();
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Shared {
+    fn serve(&self, fetch: &impl Fn(u64, u64)) {
+        loop {
+            let mut queue = self.queue.lock();
+            let (offset, len) = loop {
+                match queue.waiting.pop_front() {
+                    _ if queue.closed => return,
+                    Some(next) => break next,
+                    None => self.more.wait(&mut queue),
+                }
+            };
+            drop(queue);
+            fetch(offset, len);
+        }
+    }
+}

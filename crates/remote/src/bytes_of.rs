@@ -1,0 +1,65 @@
+//! Numbers in bytes, the lowest byte first, and digests.
+
+/// Bytes of a digest.
+pub const DIGEST: usize = 16;
+
+/// BLAKE2b with 16 bytes.
+pub type Digest = [u8; DIGEST];
+
+/// The digest of these bytes.
+pub fn digest(bytes: &[u8]) -> Digest {
+    let hash = blake2b_simd::Params::new().hash_length(DIGEST).hash(bytes);
+    hash.as_bytes().try_into().expect("the hash has 16 bytes")
+}
+
+/// Hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of hexadecimal digits, if they are exactly so many.
+pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Takes numbers from the front of bytes; `None` at their end.
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// So many bytes.
+    pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        self.0.split_off(..len)
+    }
+
+    /// An array.
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N).and_then(|bytes| bytes.try_into().ok())
+    }
+
+    /// A byte.
+    pub fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    /// A number of 2 bytes.
+    pub fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// A number of 4 bytes.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// A number of 8 bytes.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}

@@ -1,0 +1,250 @@
+//! A volume as a block device.
+
+use crate::ahead::Ahead;
+use crate::open::{self, Options, alive_key};
+use crate::state::Failure;
+use crate::table::BLOCK;
+use crate::volume::{ALIVE_EVERY, PUTTERS, Volume, Writing};
+use butterfs_device::BlockDevice;
+use butterfs_store::{Error, Result, Store};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Bytes of the longest write that is taken over at once.
+const MOST_WRITTEN: usize = 1 << 20;
+/// A volume as a block device. It is dropped as by a power cut: only flushed writes stay. [`close`](Self::close) makes
+/// everything durable and leaves the volume to the next mount without a wait.
+pub struct ObjectDevice {
+    volume: Arc<Volume>,
+    ahead: Ahead,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Writes of parts of blocks take turns.
+    parts: Mutex<()>,
+}
+
+impl std::fmt::Debug for ObjectDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ObjectDevice({})", self.volume.shown())
+    }
+}
+
+impl ObjectDevice {
+    /// Becomes the writer of a volume.
+    pub fn open(store: &Store, options: &Options) -> Result<ObjectDevice> {
+        let device = ObjectDevice::around(open::writer(store, options)?);
+        let mut threads = device.threads.lock();
+        let mut start = |work: fn(&Volume, &Writing)| {
+            let volume = device.volume.clone();
+            threads.push(std::thread::spawn(move || work(&volume, volume.writing.as_ref().expect("it is the writer"))));
+        };
+        (0..PUTTERS).for_each(|_| start(Volume::put_segments));
+        start(make_tables);
+        start(say_alive);
+        drop(threads);
+        Ok(device)
+    }
+
+    /// Shows a volume as it is now. Nothing can be written.
+    pub fn open_read_only(store: &Store, options: &Options) -> Result<ObjectDevice> {
+        Ok(ObjectDevice::around(open::reader(store, options)?))
+    }
+
+    fn around(volume: Volume) -> ObjectDevice {
+        let volume = Arc::new(volume);
+        let read = volume.clone();
+        let ahead = Ahead::start(move |offset, len| {
+            let (start, end) = (offset / BLOCK, (offset + len).div_ceil(BLOCK));
+            read.prefetch(start, end - start);
+        });
+        ObjectDevice { volume, ahead, threads: Mutex::default(), parts: Mutex::default() }
+    }
+
+    /// Puts of segments and records so far, and ranges that were asked for.
+    pub fn requests(&self) -> (u64, u64) {
+        self.volume.requests()
+    }
+
+    /// Why nothing is written any more, if it is so.
+    pub fn failure(&self) -> Option<String> {
+        self.volume.state.lock().failed.as_ref().map(|failure| failure.sentence.clone())
+    }
+
+    /// Makes everything durable and gives the volume up.
+    pub fn close(&self) -> io::Result<()> {
+        let Some(writing) = &self.volume.writing else { return Ok(()) };
+        self.volume.flush(writing).map_err(io_error)?;
+        self.await_table();
+        let leave = |root: &mut crate::root::Root| root.writer = None;
+        let done = self.volume.checkpoint(writing, &self.volume.moment(), leave);
+        done.map_err(|error| self.failed(&error))?;
+        // Nothing may follow.
+        let closed = format!("{} is closed", self.volume.shown());
+        self.volume.fail(closed, rustix::io::Errno::SHUTDOWN.raw_os_error());
+        self.stop();
+        let _ = self.volume.store().delete(&alive_key(&self.volume.name));
+        Ok(())
+    }
+
+    /// Waits for a table that is being made.
+    fn await_table(&self) {
+        let mut state = self.volume.state.lock();
+        while state.checkpointing && state.failed.is_none() {
+            self.volume.changed.wait(&mut state);
+        }
+    }
+
+    fn failed(&self, error: &Error) -> io::Error {
+        io_error(self.volume.failed(error))
+    }
+
+    fn stop(&self) {
+        self.volume.state.lock().closing = true;
+        self.volume.changed.notify_all();
+        self.threads.lock().drain(..).for_each(|thread| drop(thread.join()));
+    }
+
+    /// Fills `buf`, which may begin and end within blocks.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let (start, end) = (offset / BLOCK, (offset + buf.len() as u64).div_ceil(BLOCK));
+        if offset % BLOCK == 0 && buf.len() as u64 % BLOCK == 0 {
+            return self.volume.read(start, buf);
+        }
+        let mut whole = vec![0; ((end - start) * BLOCK) as usize];
+        self.volume.read(start, &mut whole)?;
+        let skip = (offset - start * BLOCK) as usize;
+        buf.copy_from_slice(&whole[skip..skip + buf.len()]);
+        Ok(())
+    }
+
+    fn refuse_outside(&self, what: &str, offset: u64, len: u64, kind: io::ErrorKind) -> io::Result<()> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.len()) {
+            return Ok(());
+        }
+        let message = format!("{what} of {len} bytes at {offset} is outside of {} ({} bytes)", self.name(), self.len());
+        Err(io::Error::new(kind, message))
+    }
+
+    fn writing(&self) -> io::Result<&Writing> {
+        let refused = || io::Error::new(io::ErrorKind::ReadOnlyFilesystem, format!("{} is open read-only", self.name()));
+        self.volume.writing.as_ref().ok_or_else(refused)
+    }
+}
+
+impl BlockDevice for ObjectDevice {
+    fn len(&self) -> u64 {
+        self.volume.state.lock().table.length
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.refuse_outside("read", offset, buf.len() as u64, io::ErrorKind::UnexpectedEof)?;
+        self.ahead.note(offset, buf.len() as u64, self.len());
+        self.read(offset, buf).map_err(|error| io_error(Failure { sentence: error.to_string(), errno: error.errno() }))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.writing()?;
+        self.refuse_outside("write", offset, data.len() as u64, io::ErrorKind::InvalidInput)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        if offset % BLOCK == 0 && data.len() as u64 % BLOCK == 0 {
+            for (part, at) in data.chunks(MOST_WRITTEN).zip((offset / BLOCK..).step_by(MOST_WRITTEN / BLOCK as usize)) {
+                self.volume.write(at, Bytes::copy_from_slice(part)).map_err(io_error)?;
+            }
+            return Ok(());
+        }
+        let _turn = self.parts.lock();
+        let (start, end) = (offset / BLOCK, (offset + data.len() as u64).div_ceil(BLOCK));
+        let mut whole = vec![0; ((end - start) * BLOCK) as usize];
+        self.volume.read(start, &mut whole).map_err(|error| self.failed(&error))?;
+        let skip = (offset - start * BLOCK) as usize;
+        whole[skip..skip + data.len()].copy_from_slice(data);
+        self.volume.write(start, whole.into()).map_err(io_error)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        match &self.volume.writing {
+            None => Ok(()),
+            Some(writing) => self.volume.flush(writing).map_err(io_error),
+        }
+    }
+
+    fn order(&self) -> io::Result<()> {
+        // A flush makes everything durable that was written before it, or nothing of it.
+        self.volume.healthy().map(drop).map_err(io_error)
+    }
+
+    fn begin_read(&self, offset: u64, len: u64) {
+        self.ahead.ask(offset, len);
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.writing()?;
+        self.refuse_outside("discard", offset, len, io::ErrorKind::InvalidInput)?;
+        let (start, end) = (offset.div_ceil(BLOCK), (offset + len) / BLOCK);
+        if start < end { self.volume.clear(start, end - start).map_err(io_error) } else { Ok(()) }
+    }
+
+    fn name(&self) -> String {
+        self.volume.shown()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.volume.writing.is_none()
+    }
+}
+
+impl Drop for ObjectDevice {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What the thread does that makes tables.
+fn make_tables(volume: &Volume, writing: &Writing) {
+    loop {
+        let mut state = volume.state.lock();
+        let snapshot = loop {
+            if state.closing || state.failed.is_some() {
+                return;
+            }
+            match state.due.take() {
+                Some(snapshot) => break snapshot,
+                None => volume.changed.wait(&mut state),
+            }
+        };
+        drop(state);
+        let made = volume.checkpoint(writing, &snapshot, |_| {});
+        volume.state.lock().checkpointing = false;
+        volume.changed.notify_all();
+        if let Err(error) = made {
+            volume.failed(&error);
+            return;
+        }
+    }
+}
+
+/// What the thread does that says that the writer lives.
+fn say_alive(volume: &Volume, writing: &Writing) {
+    for count in 0u64.. {
+        // Whoever wants to know hears of it only when it succeeds.
+        let _ = volume.store().put(&alive_key(&volume.name), format!("{:016x} {count}\n", writing.id));
+        let until = Instant::now() + ALIVE_EVERY;
+        let mut state = volume.state.lock();
+        while Instant::now() < until {
+            if state.closing || state.failed.is_some() {
+                return;
+            }
+            volume.changed.wait_until(&mut state, until);
+        }
+    }
+}
+
+/// The sentence with its errno's kind.
+fn io_error(failure: Failure) -> io::Error {
+    io::Error::new(io::Error::from_raw_os_error(failure.errno).kind(), failure.sentence)
+}

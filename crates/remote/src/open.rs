@@ -1,0 +1,298 @@
+//! Opening a volume: its root, its table, its log; and becoming its one writer.
+//!
+//! A writer is replaced in two steps. Its log gets one more record, with the next key, that ends its epoch: from then on
+//! its flushes fail, because the key of their record exists. Such a record is never deleted. Then the root is replaced,
+//! by its version, with one of the next epoch, whose table has the whole log: of two hosts that try, one succeeds.
+
+use crate::bytes_of::{Digest, hex};
+use crate::checkpoint::now;
+use crate::pieces::Pieces;
+use crate::record::{Content, MOST_BYTES, Record, record_key};
+use crate::root::{Root, Writer, folder, is_name, root_key};
+use crate::segment::MOST_LIST;
+use crate::state::{Held, Snapshot, State};
+use crate::table::{BLOCK, SEGMENT_BYTES, Segment, Table, segment_key};
+use crate::volume::{Limits, PUTTERS, Volume, Writing};
+use butterfs_store::{Error, Kind, Result, Store, Version};
+use std::time::{Duration, Instant};
+
+/// Attempts to read a root, a table and a log that belong together, or to become the writer.
+const ATTEMPTS: usize = 8;
+/// A writer that has not said for so long that it lives is gone.
+pub const GONE_AFTER: Duration = Duration::from_secs(15);
+/// Objects that no root names may be deleted when they are an hour old; so nothing that ends in a root may take so long.
+pub const MOST_TAKEN: Duration = Duration::from_secs(1800);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name.
+    pub volume: String,
+    /// How much of this machine it may use.
+    pub limits: Limits,
+    /// Take it over from a writer that still lives.
+    pub takeover: bool,
+    /// For how long a writer must be silent to be gone.
+    pub gone_after: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            volume: crate::root::DEFAULT_VOLUME.to_owned(),
+            limits: Limits::default(),
+            takeover: false,
+            gone_after: GONE_AFTER,
+        }
+    }
+}
+
+/// Makes a volume of zeros.
+pub fn make(store: &Store, name: &str, length: u64) -> Result<()> {
+    check_name(name)?;
+    if length == 0 || length % BLOCK != 0 || length / BLOCK > crate::table::MOST_BLOCKS {
+        let rule = format!("a volume cannot have {length} bytes: it has a multiple of 4096, and 8 EiB at most");
+        return Err(Error::new(Kind::Invalid, rule));
+    }
+    store.create(&root_key(name), Root::new(random(), length, now()).encode()).map(drop)
+}
+
+/// The error for a name that no volume can have.
+pub fn check_name(name: &str) -> Result<()> {
+    let rule = "letters, digits, '-', '_' and '.', at most 100, and no dot in front";
+    match is_name(name) {
+        true => Ok(()),
+        false => Err(Error::new(Kind::Invalid, format!("'{name}' cannot be the name of a volume: {rule}"))),
+    }
+}
+
+/// A volume that is only read, as it is now.
+pub fn reader(store: &Store, options: &Options) -> Result<Volume> {
+    check_name(&options.volume)?;
+    for _ in 0..ATTEMPTS {
+        let (root, version) = Root::read(store, &options.volume)?;
+        let read = read(store, &options.volume, &root, &options.limits);
+        let (again, _) = Root::read(store, &options.volume)?;
+        // Objects of an older root may be gone, and records of its log.
+        if (again.epoch, again.sequence, &again.table) == (root.epoch, root.sequence, &root.table) {
+            let (pieces, state, _) = read?;
+            drop(version);
+            return Ok(Volume::new(&options.volume, root.uuid(), pieces, state, None, options.limits));
+        }
+    }
+    let shown = store.shown(&folder(&options.volume));
+    Err(Error::new(Kind::Conflict, format!("cannot read {shown}: its root changes faster than it can be read")))
+}
+
+/// Becomes the writer of a volume. Its threads are the caller's to start.
+pub fn writer(store: &Store, options: &Options) -> Result<Volume> {
+    check_name(&options.volume)?;
+    let name = &options.volume;
+    let mut silent: Option<u64> = None;
+    let mut conflict = None;
+    for _ in 0..ATTEMPTS {
+        let (root, version) = Root::read(store, name)?;
+        let shown = store.shown(&folder(name));
+        if root.frozen {
+            return Err(Error::new(Kind::Permission, format!("{shown} is a snapshot, which nobody can write to")));
+        }
+        if silent.is_some_and(|epoch| epoch != root.epoch) {
+            return Err(Error::new(Kind::Conflict, format!("another host has just taken {shown} over")));
+        }
+        if let Some(writer) = root.writer.as_ref().filter(|_| !options.takeover && silent.is_none()) {
+            await_silence(store, options, writer, &root)?;
+        }
+        silent = Some(root.epoch);
+        match claim(store, options, root, version) {
+            Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Exists) => conflict = Some(error),
+            outcome => return outcome,
+        }
+    }
+    Err(conflict.expect("all attempts met one"))
+}
+
+fn claim(store: &Store, options: &Options, root: Root, version: Version) -> Result<Volume> {
+    let begun = Instant::now();
+    let name = &options.volume;
+    let (pieces, state, ended) = read(store, name, &root, &options.limits)?;
+    let id = u64::from_le_bytes(random());
+    if root.writer.is_some() && !ended {
+        let sequence = state.logged.0 + 1;
+        let end = Record { volume: root.uuid(), epoch: root.epoch, sequence, before: state.logged.1, writer: id, body: None };
+        store.create(&record_key(name, &root.uuid(), root.epoch, sequence), end.encode().0)?;
+    }
+    let take = |root: &mut Root| {
+        (root.epoch, root.sequence, root.chain) = (root.epoch + 1, 0, hex(&Digest::default()));
+        root.writer = Some(this_process(id));
+    };
+    let is_new = state.recent.is_empty();
+    let mut volume = Volume::new(name, root.uuid(), pieces, state, Some(Writing::new(id, root, version)), options.limits);
+    let writing = volume.writing.as_ref().expect("just given");
+    if is_new {
+        let (mut next, version) = writing.root.lock().clone();
+        take(&mut next);
+        let version = store.replace(&root_key(name), next.encode(), &version)?;
+        *writing.root.lock() = (next, version);
+    } else {
+        volume.with_putters(writing, || volume.checkpoint(writing, &volume.moment(), take))?;
+    }
+    if begun.elapsed() > MOST_TAKEN {
+        let sentence = format!("taking {} over has taken too long; try again", volume.shown());
+        return Err(Error::new(Kind::Unreachable, sentence));
+    }
+    volume.begin_epoch();
+    Ok(volume)
+}
+
+impl Volume {
+    /// Everything that is written now, all of which the log has.
+    pub fn moment(&self) -> Snapshot {
+        let state = self.state.lock();
+        Snapshot { stamp: state.stamp, recent: state.recent.clone(), next: state.next, logged: state.logged }
+    }
+
+    /// Runs `work` while threads put segments.
+    pub fn with_putters<T>(&self, writing: &Writing, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        std::thread::scope(|scope| {
+            (0..PUTTERS).for_each(|_| drop(scope.spawn(|| self.put_segments(writing))));
+            let done = work();
+            self.state.lock().closing = true;
+            self.changed.notify_all();
+            done
+        })
+    }
+
+    /// The log begins anew, behind the root that was just written.
+    fn begin_epoch(&mut self) {
+        let writing = self.writing.as_mut().expect("it has become the writer");
+        writing.epoch = writing.root.lock().0.epoch;
+        let mut state = self.state.lock();
+        (state.logged, state.since_table, state.closing) = ((0, Digest::default()), (0, 0), false);
+        state.unnamed.clear();
+    }
+}
+
+/// The table and the log of a root; and whether the log says that its epoch has ended.
+pub fn read(store: &Store, name: &str, root: &Root, limits: &Limits) -> Result<(Pieces, State, bool)> {
+    let pieces = Pieces::new(store.clone(), limits.cache);
+    let table = match &root.table {
+        None => Table::new(root.length),
+        Some(place) => {
+            let key = segment_key(place.writer(), place.segment);
+            let bytes = pieces.checked_range(&key, place.at..place.at + place.len, &place.digest())?;
+            let table = Table::decode(&bytes).filter(|table| table.length == root.length);
+            table.ok_or_else(|| pieces.damaged(&key, "is no table of this volume"))?
+        }
+    };
+    let mut state = State::new(table);
+    state.logged = (root.sequence, root.chain());
+    // A writer that has closed the volume leaves no log.
+    let ended = root.writer.is_some() && replay(&pieces, name, root, &mut state)?;
+    Ok((pieces, state, ended))
+}
+
+fn replay(pieces: &Pieces, name: &str, root: &Root, state: &mut State) -> Result<bool> {
+    loop {
+        let sequence = state.logged.0 + 1;
+        let key = record_key(name, &root.uuid(), root.epoch, sequence);
+        let object = match pieces.store().get(&key, MOST_BYTES) {
+            Err(error) if error.kind() == Kind::NotFound => return Ok(false),
+            object => object?,
+        };
+        let (record, digest) = Record::decode(&object.bytes).map_err(|rule| pieces.damaged(&key, rule))?;
+        if (record.volume, record.epoch, record.sequence) != (root.uuid(), root.epoch, sequence) {
+            return Err(pieces.damaged(&key, "is a record of another place"));
+        }
+        if record.before != state.logged.1 {
+            return Err(pieces.damaged(&key, "does not follow the record before it"));
+        }
+        let Some(body) = record.body else { return Ok(true) };
+        for (number, len) in body.segments {
+            // One that was on its way while the table was made can be in both.
+            let known = state.table.segments.get(&number).or(state.segments.get(&number));
+            if known.map_or(u64::from(len) > SEGMENT_BYTES + MOST_LIST, |known| known.len != len) {
+                return Err(pieces.damaged(&key, "names a segment that cannot be"));
+            }
+            if known.is_some() {
+                continue;
+            }
+            state.segments.insert(number, Segment { writer: record.writer, len, live: 0 });
+            state.next = state.next.max(number.saturating_add(1));
+        }
+        for change in body.changes {
+            if change.end() > root.length / BLOCK {
+                return Err(pieces.damaged(&key, "changes blocks outside of the device"));
+            }
+            match change.value {
+                Content::Zeros => state.set(change.start, change.blocks, Held::Zeros, true),
+                Content::Data(bytes) => state.write(change.start, bytes, true),
+                Content::Piece(piece) => {
+                    let segment = state.segments.get(&piece.segment).or_else(|| state.table.segments.get(&piece.segment));
+                    if !segment.is_some_and(|segment| piece.is_sound(change.blocks, segment.len)) {
+                        return Err(pieces.damaged(&key, "has a piece that its segment cannot have"));
+                    }
+                    state.set(change.start, change.blocks, Held::Piece(piece), true);
+                }
+            }
+        }
+        state.logged = (sequence, digest);
+    }
+}
+
+/// Waits until a writer has been silent for long enough; an error when it lives.
+fn await_silence(store: &Store, options: &Options, writer: &Writer, root: &Root) -> Result<()> {
+    if is_gone(writer) {
+        return Ok(());
+    }
+    let alive = |store: &Store| match store.head(&alive_key(&options.volume)) {
+        Ok((_, version)) => Ok(Some(version)),
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    let first = alive(store)?;
+    let begun = Instant::now();
+    while begun.elapsed() < options.gone_after {
+        std::thread::sleep(LOOK_EVERY.min(options.gone_after));
+        let moved = alive(store)? != first;
+        let now = Root::read(store, &options.volume)?.0;
+        if now.writer.is_none() && now.epoch == root.epoch {
+            // It has closed the volume.
+            return Ok(());
+        }
+        if moved || now.epoch != root.epoch {
+            let place = store.shown(&folder(&options.volume));
+            let who = format!("process {} on {}", writer.pid, writer.host);
+            return Err(Error::new(Kind::Exists, format!("{place} is mounted by {who}, which lives")));
+        }
+    }
+    Ok(())
+}
+
+/// The key by which a writer says that it lives.
+pub fn alive_key(name: &str) -> String {
+    format!("volumes/{name}/alive")
+}
+
+/// Whether a writer was a process of this host that has ended.
+fn is_gone(writer: &Writer) -> bool {
+    let here = this_process(0);
+    let ended = || !std::path::Path::new(&format!("/proc/{}", writer.pid)).exists();
+    !here.boot.is_empty() && (&here.boot, &here.host) == (&writer.boot, &writer.host) && ended()
+}
+
+fn this_process(id: u64) -> Writer {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // Process numbers are those of a namespace.
+    let names = std::fs::read_link("/proc/self/ns/pid").map(|link| link.display().to_string()).unwrap_or_default();
+    let boot = if boot.is_empty() { boot } else { format!("{} {names}", boot.trim()) };
+    Writer { id: format!("{id:016x}"), host, boot, pid: std::process::id() }
+}
+
+/// Random bytes.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    bytes
+}

@@ -1,0 +1,219 @@
+//! Pieces and shards as they are read: by ranges of segments, checked, and kept in a bounded cache.
+
+use crate::bytes_of::{Digest, digest};
+use crate::ranges::Run;
+use crate::table::{BLOCK, Piece, Place, Shard, Table, segment_key};
+use butterfs_store::{Error, Kind, Result, Store};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of the longest range that is asked for at once.
+const MOST_AT_ONCE: u64 = 1 << 20;
+/// Ranges that one read asks for at the same time.
+const RANGES_AT_ONCE: usize = 4;
+/// Bytes of decoded shards that are kept.
+const SHARD_CACHE: u64 = 64 << 20;
+
+/// The place of a piece: segment and byte.
+type Spot = (u64, u32);
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Spot, Bytes> for ByBytes {
+    fn weight(&self, _: &Spot, bytes: &Bytes) -> u64 {
+        bytes.len() as u64 + 100
+    }
+}
+
+impl Weighter<Spot, Arc<Shard>> for ByBytes {
+    fn weight(&self, _: &Spot, shard: &Arc<Shard>) -> u64 {
+        (shard.runs.len() * size_of::<Run<Piece>>()) as u64 + 100
+    }
+}
+
+/// The writer of a segment, for its key.
+pub trait Writers {
+    /// The mount that put it; `None` where no segment has the number.
+    fn writer_of(&self, segment: u64) -> Option<u64>;
+}
+
+/// See the [module](self).
+pub struct Pieces {
+    store: Store,
+    cache: Cache<Spot, Bytes, ByBytes>,
+    shards: Cache<Spot, Arc<Shard>, ByBytes>,
+    /// Pieces that some thread is asking for.
+    asked: Mutex<HashSet<Spot>>,
+    answered: Condvar,
+    requests: AtomicU64,
+}
+
+impl Pieces {
+    /// With a cache of so many bytes.
+    pub fn new(store: Store, cache_bytes: u64) -> Pieces {
+        let pieces = (cache_bytes / (16 * BLOCK)).max(64) as usize;
+        Pieces {
+            store,
+            cache: Cache::with_weighter(pieces, cache_bytes, ByBytes),
+            shards: Cache::with_weighter(1024, SHARD_CACHE, ByBytes),
+            asked: Mutex::default(),
+            answered: Condvar::new(),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// How many ranges were asked for.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of a piece that was just put.
+    pub fn keep(&self, piece: &Piece, bytes: &[u8]) {
+        self.cache.insert((piece.segment, piece.at), Bytes::copy_from_slice(bytes));
+    }
+
+    /// The shard at a place, whose blocks are `span`.
+    pub fn shard(&self, place: &Place, index: u32, table: &Table) -> Result<Arc<Shard>> {
+        let spot = (place.segment, place.at);
+        if let Some(shard) = self.shards.get(&spot) {
+            return Ok(shard);
+        }
+        let writer = table.segments.get(&place.segment).map(|segment| segment.writer);
+        let key = segment_key(writer.unwrap_or_default(), place.segment);
+        let range = u64::from(place.at)..u64::from(place.at) + u64::from(place.len);
+        let bytes = self.checked_range(&key, range, &place.digest)?;
+        let shard = Shard::decode(&bytes, table.span(index), table);
+        let shard = Arc::new(shard.ok_or_else(|| self.damaged(&key, "has a part of the map that breaks its rules"))?);
+        self.shards.insert(spot, shard.clone());
+        Ok(shard)
+    }
+
+    /// A range of an object with this digest.
+    pub fn checked_range(&self, key: &str, range: std::ops::Range<u64>, wanted: &Digest) -> Result<Bytes> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let shown = format!("bytes {} to {} are not those that were put", range.start, range.end);
+        let bytes = self.store.get_range(key, range)?;
+        if digest(&bytes) == *wanted { Ok(bytes) } else { Err(self.damaged(key, &shown)) }
+    }
+
+    /// An error that names an object and the rule that it breaks.
+    pub fn damaged(&self, key: &str, rule: &str) -> Error {
+        Error::new(Kind::Damaged, format!("{}: {rule}", self.store.shown(key)))
+    }
+
+    /// All blocks of each of these pieces, in their order.
+    pub fn get(&self, pieces: &[Piece], writers: &(impl Writers + Sync)) -> Result<Vec<Bytes>> {
+        let mut found: Vec<Option<Bytes>> = vec![None; pieces.len()];
+        loop {
+            let mut missing: Vec<Piece> = Vec::new();
+            for (piece, slot) in pieces.iter().zip(&mut found) {
+                if slot.is_none() {
+                    *slot = self.cache.get(&(piece.segment, piece.at)).filter(|bytes| bytes.len() as u64 == piece.bytes());
+                }
+                if slot.is_none() {
+                    missing.push(*piece);
+                }
+            }
+            if missing.is_empty() {
+                return Ok(found.into_iter().flatten().collect());
+            }
+            let claimed = Claimed::claim(self, missing);
+            if claimed.pieces.is_empty() {
+                continue;
+            }
+            for (piece, bytes) in self.fetch(&claimed.pieces, writers)? {
+                for (wanted, slot) in pieces.iter().zip(&mut found) {
+                    if (wanted.segment, wanted.at) == (piece.segment, piece.at) {
+                        *slot = Some(bytes.clone());
+                    }
+                }
+                self.cache.insert((piece.segment, piece.at), bytes);
+            }
+        }
+    }
+
+    fn fetch(&self, pieces: &[Piece], writers: &(impl Writers + Sync)) -> Result<Vec<(Piece, Bytes)>> {
+        let mut sorted = pieces.to_vec();
+        sorted.sort_unstable_by_key(|piece| (piece.segment, piece.at));
+        sorted.dedup_by_key(|piece| (piece.segment, piece.at));
+        let mut groups: Vec<Vec<Piece>> = Vec::new();
+        for piece in sorted {
+            let follows = |group: &Vec<Piece>| {
+                let (first, last) = (&group[0], &group[group.len() - 1]);
+                let end = u64::from(last.at) + last.bytes();
+                let is_next = last.segment == piece.segment && end == u64::from(piece.at);
+                is_next && end + piece.bytes() - u64::from(first.at) <= MOST_AT_ONCE
+            };
+            match groups.last_mut().filter(|group| follows(group)) {
+                Some(group) => group.push(piece),
+                None => groups.push(vec![piece]),
+            }
+        }
+        let read = |group: &Vec<Piece>| self.fetch_group(group, writers);
+        Ok(butterfs_store::each(&groups, RANGES_AT_ONCE, read)?.into_iter().flatten().collect())
+    }
+
+    /// Pieces that follow each other.
+    fn fetch_group(&self, group: &[Piece], writers: &impl Writers) -> Result<Vec<(Piece, Bytes)>> {
+        let (first, last) = (&group[0], &group[group.len() - 1]);
+        let Some(writer) = writers.writer_of(first.segment) else {
+            return Err(self.damaged("segments", &format!("the map names a segment {} that it does not have", first.segment)));
+        };
+        let key = segment_key(writer, first.segment);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.store.get_range(&key, u64::from(first.at)..u64::from(last.at) + last.bytes())?;
+        let mut read = Vec::with_capacity(group.len());
+        for piece in group {
+            let from = (piece.at - first.at) as usize;
+            let own = &bytes[from..from + piece.bytes() as usize];
+            if digest(own) != piece.digest {
+                let to = u64::from(piece.at) + piece.bytes();
+                return Err(self.damaged(&key, &format!("bytes {} to {to} are not those that were put", piece.at)));
+            }
+            // A part of the answer would keep all of it in memory.
+            read.push((*piece, if group.len() == 1 { bytes.clone() } else { Bytes::copy_from_slice(own) }));
+        }
+        Ok(read)
+    }
+}
+
+/// Pieces that this thread asks for and no other.
+struct Claimed<'a> {
+    owner: &'a Pieces,
+    pieces: Vec<Piece>,
+}
+
+impl<'a> Claimed<'a> {
+    /// Those of `missing` that no other thread asks for; where that is none, it has waited for an answer to another.
+    fn claim(owner: &'a Pieces, missing: Vec<Piece>) -> Claimed<'a> {
+        let mut asked = owner.asked.lock();
+        let pieces: Vec<Piece> =
+            missing.into_iter().filter(|piece| asked.insert((piece.segment, piece.at))).collect();
+        if pieces.is_empty() {
+            owner.answered.wait(&mut asked);
+        }
+        drop(asked);
+        Claimed { owner, pieces }
+    }
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        let mut asked = self.owner.asked.lock();
+        for piece in &self.pieces {
+            asked.remove(&(piece.segment, piece.at));
+        }
+        self.owner.answered.notify_all();
+    }
+}

@@ -1,0 +1,127 @@
+//! A raw image as one object, or a file of an HTTP server that knows ranges: a device that is only read.
+
+use crate::ahead::Ahead;
+use butterfs_device::BlockDevice;
+use butterfs_store::{Error, Result, Store, Version};
+use bytes::Bytes;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of the parts that are asked for and kept.
+const PART: u64 = 256 << 10;
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<u64, Bytes> for ByBytes {
+    fn weight(&self, _: &u64, bytes: &Bytes) -> u64 {
+        bytes.len() as u64
+    }
+}
+
+struct Image {
+    store: Store,
+    key: String,
+    len: u64,
+    version: Version,
+    cache: Cache<u64, Bytes, ByBytes>,
+    requests: AtomicU64,
+}
+
+/// See the [module](self).
+pub struct RangedImage {
+    image: Arc<Image>,
+    ahead: Ahead,
+}
+
+impl std::fmt::Debug for RangedImage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RangedImage({})", self.name())
+    }
+}
+
+impl RangedImage {
+    /// The object `key` of a store, as it is now, with a cache of so many bytes. When it is replaced, reads fail.
+    pub fn open(store: &Store, key: &str, cache_bytes: u64) -> Result<RangedImage> {
+        let (len, version) = store.head(key)?;
+        let parts = (cache_bytes / PART).max(16);
+        let cache = Cache::with_weighter(parts as usize, parts * PART, ByBytes);
+        let requests = AtomicU64::new(0);
+        let image = Arc::new(Image { store: store.clone(), key: key.to_owned(), len, version, cache, requests });
+        let ahead = {
+            let image = image.clone();
+            // Whoever reads it will be told what fails.
+            Ahead::start(move |offset, len| (offset / PART..(offset + len).div_ceil(PART)).for_each(|part| drop(image.part(part))))
+        };
+        Ok(RangedImage { image, ahead })
+    }
+
+    /// Ranges that were asked for so far.
+    pub fn requests(&self) -> u64 {
+        self.image.requests.load(Ordering::Relaxed)
+    }
+}
+
+impl Image {
+    fn part(&self, part: u64) -> Result<Bytes> {
+        self.cache.get_or_insert_with(&part, || {
+            let from = part * PART;
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            self.store.get_range_of(&self.key, from..(from + PART).min(self.len), &self.version)
+        })
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut at = 0;
+        while at < buf.len() {
+            let from = offset + at as u64;
+            let part = self.part(from / PART)?;
+            let skip = (from % PART) as usize;
+            let len = (buf.len() - at).min(part.len() - skip);
+            buf[at..at + len].copy_from_slice(&part[skip..skip + len]);
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for RangedImage {
+    fn len(&self) -> u64 {
+        self.image.len
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let len = buf.len() as u64;
+        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
+            let message = format!("read of {len} bytes at {offset} is outside of {} ({} bytes)", self.name(), self.len());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+        }
+        self.ahead.note(offset, len, self.len());
+        self.image.read(offset, buf).map_err(|error: Error| {
+            io::Error::new(io::Error::from_raw_os_error(error.errno()).kind(), error.to_string())
+        })
+    }
+
+    fn write_at(&self, _offset: u64, _data: &[u8]) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, format!("{} can only be read", self.name())))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn begin_read(&self, offset: u64, len: u64) {
+        self.ahead.ask(offset, len.min(self.len().saturating_sub(offset)));
+    }
+
+    fn name(&self) -> String {
+        self.image.store.shown(&self.image.key)
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+}

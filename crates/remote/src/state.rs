@@ -1,0 +1,269 @@
+//! Changes that the map in the store does not have yet.
+
+use crate::bytes_of::Digest;
+use crate::ranges::{Part, Ranges, Run};
+use crate::record::Content;
+use crate::table::{BLOCK, PIECE_BLOCKS, Piece, Segment, Table};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+/// Blocks that were written together.
+#[derive(Debug)]
+pub struct Write {
+    /// The first block.
+    pub start: u64,
+    /// The content.
+    pub bytes: Bytes,
+    /// The number of the change.
+    pub stamp: u64,
+    /// Where it is in a segment, once it is: the piece of each run of [`PIECE_BLOCKS`] blocks.
+    pub home: OnceLock<Vec<Piece>>,
+}
+
+impl Write {
+    /// How many blocks.
+    pub fn blocks(&self) -> u64 {
+        self.bytes.len() as u64 / BLOCK
+    }
+
+    /// The pieces of its blocks from `skip` on, if it is in a segment.
+    fn pieces(&self, start: u64, skip: u64, blocks: u64) -> Option<Vec<Run<Piece>>> {
+        let home = self.home.get()?;
+        let first = start - skip;
+        let whole = home.iter().enumerate().map(|(index, piece)| Run {
+            start: first + index as u64 * PIECE_BLOCKS,
+            blocks: u64::from(piece.whole),
+            value: *piece,
+        });
+        Some(whole.filter_map(|run| run.within(start, start + blocks)).collect())
+    }
+
+    /// The content of its blocks from `skip` on.
+    pub fn slice(&self, skip: u64, blocks: u64) -> Bytes {
+        self.bytes.slice((skip * BLOCK) as usize..((skip + blocks) * BLOCK) as usize)
+    }
+}
+
+/// The content of a range.
+#[derive(Clone, Debug)]
+pub enum Held {
+    /// Zeros.
+    Zeros,
+    /// A piece of a segment.
+    Piece(Piece),
+    /// Blocks of a write, from `skip` on.
+    Write {
+        /// The write.
+        write: Arc<Write>,
+        /// Its blocks in front.
+        skip: u64,
+    },
+}
+
+/// The content of a range, and the number of the change that brought it.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// Later changes have higher numbers.
+    pub stamp: u64,
+    /// The content.
+    pub held: Held,
+}
+
+impl Part for Change {
+    fn part(&self, skip: u64) -> Change {
+        let held = match &self.held {
+            Held::Zeros => Held::Zeros,
+            Held::Piece(piece) => Held::Piece(piece.part(skip)),
+            Held::Write { write, skip: before } => Held::Write { write: write.clone(), skip: before + skip },
+        };
+        Change { stamp: self.stamp, held }
+    }
+}
+
+impl Change {
+    /// Whether the content is in memory only.
+    pub fn is_homeless(&self) -> bool {
+        matches!(&self.held, Held::Write { write, .. } if write.home.get().is_none())
+    }
+}
+
+/// The ranges of a change as they stand in a record.
+pub fn contents(run: &Run<Change>) -> Vec<Run<Content>> {
+    let of = |value| vec![Run { start: run.start, blocks: run.blocks, value }];
+    match &run.value.held {
+        Held::Zeros => of(Content::Zeros),
+        Held::Piece(piece) => of(Content::Piece(*piece)),
+        Held::Write { write, skip } => match write.pieces(run.start, *skip, run.blocks) {
+            None => of(Content::Data(write.slice(*skip, run.blocks))),
+            Some(pieces) => pieces
+                .into_iter()
+                .map(|Run { start, blocks, value }| Run { start, blocks, value: Content::Piece(value) })
+                .collect(),
+        },
+    }
+}
+
+/// A moment between two changes.
+pub struct Snapshot {
+    /// The number of the last change in it.
+    pub stamp: u64,
+    /// Everything that the table does not have.
+    pub recent: Ranges<Change>,
+    /// The next segment's number then.
+    pub next: u64,
+    /// The log has everything in it from this record on: number and digest.
+    pub logged: (u64, Digest),
+}
+
+/// Everything of a volume that is written, but for its store.
+pub struct State {
+    /// Changes since the table.
+    pub recent: Ranges<Change>,
+    /// Those of them that the log does not have.
+    pub unlogged: Ranges<()>,
+    /// The number of the last change.
+    pub stamp: u64,
+    /// The number of the last change that the log has.
+    pub logged_stamp: u64,
+    /// Writes that are in no segment, the oldest first.
+    pub queue: VecDeque<Arc<Write>>,
+    /// Bytes of them.
+    pub queued: u64,
+    /// Bytes on their way into a segment.
+    pub putting: u64,
+    /// Writes up to this change shall go into segments, even if they fill none.
+    pub wanted: u64,
+    /// Segments that the log does not know.
+    pub unnamed: Vec<(u64, u32)>,
+    /// Segments that the table does not know.
+    pub segments: BTreeMap<u64, Segment>,
+    /// The number of the next segment.
+    pub next: u64,
+    /// The table in the store.
+    pub table: Arc<Table>,
+    /// The last record of the log, and its digest.
+    pub logged: (u64, Digest),
+    /// Records and their bytes since the table.
+    pub since_table: (u64, u64),
+    /// A moment that the next table is to be made of.
+    pub due: Option<Snapshot>,
+    /// A new table is being made.
+    pub checkpointing: bool,
+    /// Why nothing is written any more.
+    pub failed: Option<Failure>,
+    /// The threads shall end.
+    pub closing: bool,
+}
+
+/// Why nothing is written any more.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// A sentence.
+    pub sentence: String,
+    /// Its errno.
+    pub errno: i32,
+}
+
+impl State {
+    /// Nothing but a table.
+    pub fn new(table: Table) -> State {
+        State {
+            recent: Ranges::default(),
+            unlogged: Ranges::default(),
+            stamp: 0,
+            logged_stamp: 0,
+            queue: VecDeque::new(),
+            queued: 0,
+            putting: 0,
+            wanted: 0,
+            unnamed: Vec::new(),
+            segments: BTreeMap::new(),
+            next: table.next,
+            table: Arc::new(table),
+            logged: (0, Digest::default()),
+            since_table: (0, 0),
+            due: None,
+            checkpointing: false,
+            failed: None,
+            closing: false,
+        }
+    }
+
+    /// Takes blocks over; whether the log still has to learn of them is the caller's to say.
+    pub fn write(&mut self, start: u64, bytes: Bytes, logged: bool) {
+        self.stamp += 1;
+        let write = Arc::new(Write { start, bytes, stamp: self.stamp, home: OnceLock::new() });
+        let blocks = write.blocks();
+        self.queued += write.bytes.len() as u64;
+        self.queue.push_back(write.clone());
+        self.change(start, blocks, Held::Write { write, skip: 0 }, logged);
+    }
+
+    /// Gives a range a content that is not in memory.
+    pub fn set(&mut self, start: u64, blocks: u64, held: Held, logged: bool) {
+        self.stamp += 1;
+        self.change(start, blocks, held, logged);
+    }
+
+    fn change(&mut self, start: u64, blocks: u64, held: Held, logged: bool) {
+        self.recent.insert(start, blocks, Change { stamp: self.stamp, held });
+        if logged {
+            self.logged_stamp = self.stamp;
+        } else {
+            self.unlogged.insert(start, blocks, ());
+        }
+    }
+
+    /// The next writes for a segment, and whether there are enough of them or they are wanted.
+    pub fn take_for_segment(&mut self, most: u64) -> Vec<Arc<Write>> {
+        let is_wanted = self.queue.front().is_some_and(|write| write.stamp <= self.wanted);
+        if self.queued < most && !is_wanted {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while let Some(write) = self.queue.front() {
+            let len = write.bytes.len() as u64;
+            // Nobody needs a write that was replaced as a whole.
+            let is_needed = Arc::strong_count(write) > 1;
+            if is_needed && bytes + len > most && !taken.is_empty() {
+                break;
+            }
+            let write = self.queue.pop_front().expect("it is at the front");
+            self.queued -= len;
+            if is_needed {
+                bytes += len;
+                taken.push(write);
+            }
+        }
+        self.putting += bytes;
+        taken
+    }
+
+    /// Writes have come into a segment.
+    pub fn settled(&mut self, number: u64, segment: Segment, writes: &[Arc<Write>]) {
+        self.segments.insert(number, segment);
+        self.unnamed.push((number, segment.len));
+        for write in writes {
+            self.putting -= write.bytes.len() as u64;
+            for run in self.recent.over(write.start, write.blocks()) {
+                let Held::Write { write: held, skip } = &run.value.held else { continue };
+                if !Arc::ptr_eq(held, write) {
+                    continue;
+                }
+                for piece in held.pieces(run.start, *skip, run.blocks).unwrap_or_default() {
+                    let change = Change { stamp: run.value.stamp, held: Held::Piece(piece.value) };
+                    self.recent.insert(piece.start, piece.blocks, change);
+                }
+            }
+        }
+    }
+
+    /// What the log does not have; from now on it counts as logged.
+    pub fn cut(&mut self) -> Vec<Run<Change>> {
+        let unlogged = std::mem::take(&mut self.unlogged);
+        let cut = unlogged.iter().flat_map(|run| self.recent.over(run.start, run.blocks)).collect();
+        cut
+    }
+}

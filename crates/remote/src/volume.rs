@@ -1,0 +1,390 @@
+//! An open volume: writes collect in memory, go into segments, and become durable with a record of the log.
+//!
+//! Threads: a few put segments, one makes tables ([`checkpoint`](crate::checkpoint)), one says that the writer lives.
+//! Every change of what is durable is a conditional put: a record of the log has a key of its own, which must not exist,
+//! and the root is replaced by its version. So a writer that another one has replaced notices at its next flush.
+
+use crate::pieces::{Pieces, Writers};
+use crate::ranges::{Run, gaps};
+use crate::record::{Body, Record, record_key};
+use crate::root::{Root, folder};
+use crate::segment::Builder;
+use crate::state::{Change, Failure, Held, Snapshot, State, contents};
+use crate::table::{BLOCK, PIECE_BLOCKS, Piece, SEGMENT_BYTES, Segment, Table, segment_key};
+use butterfs_store::{Error, Kind, Result, Store, Version};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Bytes that a record of the log holds itself; more go into segments first.
+const MOST_INLINE: u64 = 256 << 10;
+/// A new table is made after so many bytes of records, or with so many changed ranges.
+const RECORD_BYTES_PER_TABLE: u64 = 32 << 20;
+const CHANGES_PER_TABLE: usize = 64 << 10;
+/// Segments that are put at the same time.
+pub const PUTTERS: usize = 4;
+/// How often a writer says that it lives.
+pub const ALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// How much of this machine a volume may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of written blocks that are in no segment yet; a write beyond waits.
+    pub write_back: u64,
+    /// Bytes of blocks that were read or written and are kept.
+    pub cache: u64,
+    /// For how long objects that older maps need are kept.
+    pub keep: Duration,
+    /// A new table is made after so many records of the log.
+    pub records: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { write_back: 64 << 20, cache: 128 << 20, keep: Duration::from_secs(3600), records: 256 }
+    }
+}
+
+/// The writer's side of a volume.
+pub struct Writing {
+    /// The random number of this mount.
+    pub id: u64,
+    /// The mounts that have written, counted.
+    pub epoch: u64,
+    /// The root as it was written last.
+    pub root: Mutex<(Root, Version)>,
+    /// One flush at a time.
+    flushing: Mutex<()>,
+}
+
+/// See the [module](self).
+pub struct Volume {
+    /// The name of the volume in its store.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// What is read.
+    pub pieces: Pieces,
+    /// What is written.
+    pub state: Mutex<State>,
+    /// Something has changed in `state`.
+    pub changed: Condvar,
+    /// `None` where nothing can be written.
+    pub writing: Option<Writing>,
+    /// The limits.
+    pub limits: Limits,
+    /// Puts of segments and records.
+    puts: AtomicU64,
+}
+
+/// Where blocks come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// They are zeros.
+    Zeros,
+    /// They are in memory.
+    Bytes(Bytes),
+    /// They are in a segment.
+    Piece(Piece),
+}
+
+impl Writing {
+    /// Of a mount that has become the writer with this root.
+    pub fn new(id: u64, root: Root, version: Version) -> Writing {
+        let epoch = root.epoch;
+        Writing { id, epoch, root: Mutex::new((root, version)), flushing: Mutex::default() }
+    }
+}
+
+impl Volume {
+    /// A volume that was read up to this state.
+    pub fn new(name: &str, uuid: [u8; 16], pieces: Pieces, state: State, writing: Option<Writing>, limits: Limits) -> Volume {
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Volume { name: name.to_owned(), uuid, pieces, state, changed, writing, limits, puts: AtomicU64::new(0) }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        self.pieces.store()
+    }
+
+    /// How the volume is named in messages.
+    pub fn shown(&self) -> String {
+        self.store().shown(&folder(&self.name))
+    }
+
+    /// The key of a record of the log.
+    pub fn record_key(&self, epoch: u64, sequence: u64) -> String {
+        record_key(&self.name, &self.uuid, epoch, sequence)
+    }
+
+    /// Puts of segments and records so far, and ranges that were asked for.
+    pub fn requests(&self) -> (u64, u64) {
+        (self.puts.load(Ordering::Relaxed), self.pieces.requests())
+    }
+
+    /// Nothing is written any more; the first reason counts.
+    pub fn fail(&self, sentence: String, errno: i32) -> Failure {
+        let mut state = self.state.lock();
+        let failure = state.failed.get_or_insert(Failure { sentence, errno }).clone();
+        self.changed.notify_all();
+        failure
+    }
+
+    /// The failure of a request, after which nothing is written any more.
+    pub fn failed(&self, error: &Error) -> Failure {
+        match error.kind() {
+            Kind::Exists | Kind::Conflict => self.fenced(),
+            _ => self.fail(error.to_string(), error.errno()),
+        }
+    }
+
+    fn fenced(&self) -> Failure {
+        let sentence = format!("{}: another host has taken this volume over, so nothing is written any more", self.shown());
+        self.fail(sentence, rustix::io::Errno::STALE.raw_os_error())
+    }
+
+    /// Takes whole blocks over, which becomes durable with the next flush.
+    pub fn write(&self, start: u64, bytes: Bytes) -> std::result::Result<(), Failure> {
+        let mut state = self.state.lock();
+        while state.failed.is_none() && state.queued + state.putting >= self.limits.write_back {
+            state.wanted = state.stamp;
+            self.changed.notify_all();
+            self.changed.wait(&mut state);
+        }
+        if let Some(failure) = &state.failed {
+            return Err(failure.clone());
+        }
+        state.write(start, bytes, false);
+        if state.queued >= SEGMENT_BYTES {
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Makes blocks zeros, durable with the next flush.
+    pub fn clear(&self, start: u64, blocks: u64) -> std::result::Result<(), Failure> {
+        let mut state = self.state.lock();
+        match &state.failed {
+            Some(failure) => Err(failure.clone()),
+            None => {
+                state.set(start, blocks, Held::Zeros, false);
+                Ok(())
+            }
+        }
+    }
+
+    /// Where the content of these blocks is, in order and without a gap.
+    pub fn sources(&self, start: u64, blocks: u64) -> Result<Vec<Run<Source>>> {
+        let (recent, table) = {
+            let state = self.state.lock();
+            (state.recent.over(start, blocks), state.table.clone())
+        };
+        let mut sources: Vec<Run<Source>> = Vec::with_capacity(recent.len());
+        for (from, len) in gaps(&recent, start, blocks) {
+            self.mapped(&table, from, len, &mut sources)?;
+        }
+        for Run { start, blocks, value } in recent {
+            let value = match value.held {
+                Held::Zeros => Source::Zeros,
+                Held::Piece(piece) => Source::Piece(piece),
+                Held::Write { write, skip } => Source::Bytes(write.slice(skip, blocks)),
+            };
+            sources.push(Run { start, blocks, value });
+        }
+        sources.sort_unstable_by_key(|run| run.start);
+        Ok(sources)
+    }
+
+    /// The same of the map alone.
+    fn mapped(&self, table: &Table, start: u64, blocks: u64, sources: &mut Vec<Run<Source>>) -> Result<()> {
+        let (mut at, end) = (start, start + blocks);
+        while at < end {
+            let index = (at / table.shard_blocks()) as u32;
+            let until = (table.span(index).0 + table.shard_blocks()).min(end);
+            let runs = match table.shards.get(&index) {
+                Some(place) => self.pieces.shard(place, index, table)?.over(at, until - at),
+                None => Vec::new(),
+            };
+            let zeros = gaps(&runs, at, until - at);
+            sources.extend(zeros.into_iter().map(|(start, blocks)| Run { start, blocks, value: Source::Zeros }));
+            let pieces = runs.into_iter().map(|Run { start, blocks, value }| (start, blocks, Source::Piece(value)));
+            sources.extend(pieces.map(|(start, blocks, value)| Run { start, blocks, value }));
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` with blocks from `start` on.
+    pub fn read(&self, start: u64, buf: &mut [u8]) -> Result<()> {
+        let sources = self.sources(start, buf.len() as u64 / BLOCK)?;
+        let piece = |run: &Run<Source>| if let Source::Piece(piece) = &run.value { Some(*piece) } else { None };
+        let pieces: Vec<Piece> = sources.iter().filter_map(piece).collect();
+        let mut read = self.pieces.get(&pieces, self)?.into_iter();
+        for run in &sources {
+            let at = ((run.start - start) * BLOCK) as usize;
+            let place = &mut buf[at..at + (run.blocks * BLOCK) as usize];
+            match &run.value {
+                Source::Zeros => place.fill(0),
+                Source::Bytes(bytes) => place.copy_from_slice(bytes),
+                Source::Piece(piece) => {
+                    let whole = read.next().expect("one for each piece");
+                    let skip = (u64::from(piece.skip) * BLOCK) as usize;
+                    place.copy_from_slice(&whole[skip..skip + place.len()]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings blocks into the cache.
+    pub fn prefetch(&self, start: u64, blocks: u64) {
+        let Ok(sources) = self.sources(start, blocks) else { return };
+        let piece = |run: &Run<Source>| if let Source::Piece(piece) = &run.value { Some(*piece) } else { None };
+        let pieces: Vec<Piece> = sources.iter().filter_map(piece).collect();
+        // Whoever reads it will be told.
+        let _ = self.pieces.get(&pieces, self);
+    }
+
+    /// Makes durable whatever was written before.
+    pub fn flush(&self, writing: &Writing) -> std::result::Result<(), Failure> {
+        let state = self.healthy()?;
+        let ticket = state.stamp;
+        drop(state);
+        let _turn = writing.flushing.lock();
+        let mut state = self.healthy()?;
+        if state.logged_stamp >= ticket {
+            // The flush of another thread had it.
+            return Ok(());
+        }
+        let stamp = state.stamp;
+        let (records, bytes) = state.since_table;
+        let is_due = records + 1 >= self.limits.records
+            || bytes >= RECORD_BYTES_PER_TABLE
+            || state.recent.len() >= CHANGES_PER_TABLE;
+        let snapshot = (is_due && !state.checkpointing).then(|| (state.recent.clone(), state.next));
+        let cut = state.cut();
+        if cut.is_empty() {
+            state.logged_stamp = stamp;
+            return Ok(());
+        }
+        let in_memory = cut.iter().filter(|run| run.value.is_homeless()).map(|run| run.blocks * BLOCK).sum::<u64>();
+        if in_memory > MOST_INLINE {
+            state = self.await_homes(state, stamp, cut.iter().map(|run| &run.value))?;
+        }
+        let segments = std::mem::take(&mut state.unnamed);
+        let (sequence, before) = (state.logged.0 + 1, state.logged.1);
+        drop(state);
+        let changes = cut.iter().flat_map(contents).collect();
+        let body = Some(Body { segments, changes });
+        let record = Record { volume: self.uuid, epoch: writing.epoch, sequence, before, writer: writing.id, body };
+        let (bytes, digest) = record.encode();
+        let len = bytes.len() as u64;
+        self.puts.fetch_add(1, Ordering::Relaxed);
+        let put = self.store().create(&self.record_key(writing.epoch, sequence), bytes);
+        put.map_err(|error| self.failed(&error))?;
+        let mut state = self.state.lock();
+        state.logged = (sequence, digest);
+        state.logged_stamp = stamp;
+        state.since_table = (state.since_table.0 + 1, state.since_table.1 + len);
+        if let Some((recent, next)) = snapshot {
+            state.checkpointing = true;
+            state.due = Some(Snapshot { stamp, recent, next, logged: state.logged });
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// The state, unless nothing is written any more.
+    pub fn healthy(&self) -> std::result::Result<MutexGuard<'_, State>, Failure> {
+        let state = self.state.lock();
+        match &state.failed {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(state),
+        }
+    }
+
+    /// Waits until these changes, none of them after `stamp`, are in segments.
+    pub fn await_homes<'a, 'b>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        stamp: u64,
+        changes: impl Iterator<Item = &'b Change>,
+    ) -> std::result::Result<MutexGuard<'a, State>, Failure> {
+        state.wanted = state.wanted.max(stamp);
+        self.changed.notify_all();
+        for change in changes {
+            while change.is_homeless() {
+                if let Some(failure) = &state.failed {
+                    return Err(failure.clone());
+                }
+                self.changed.wait(&mut state);
+            }
+        }
+        Ok(state)
+    }
+
+    /// What one of the threads does that put segments: until the volume is closed or nothing is written any more.
+    pub fn put_segments(&self, writing: &Writing) {
+        loop {
+            let mut state = self.state.lock();
+            let writes = loop {
+                if state.failed.is_some() || state.closing {
+                    return;
+                }
+                let writes = state.take_for_segment(SEGMENT_BYTES);
+                if !writes.is_empty() {
+                    break writes;
+                }
+                self.changed.wait(&mut state);
+            };
+            let number = state.next;
+            state.next += 1;
+            drop(state);
+            let mut builder = Builder::new(number);
+            let homes: Vec<Vec<Piece>> = writes.iter().map(|write| builder.add(write.start, &write.bytes)).collect();
+            match self.put_segment(writing, number, builder) {
+                Ok(segment) => {
+                    // Read back soon, more often than not.
+                    for (write, home) in writes.iter().zip(&homes) {
+                        let chunks = write.bytes.chunks((PIECE_BLOCKS * BLOCK) as usize);
+                        home.iter().zip(chunks).for_each(|(piece, bytes)| self.pieces.keep(piece, bytes));
+                    }
+                    let mut state = self.state.lock();
+                    writes.iter().zip(homes).for_each(|(write, home)| drop(write.home.set(home)));
+                    state.settled(number, segment, &writes);
+                    self.changed.notify_all();
+                }
+                Err(error) => {
+                    self.failed(&error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Puts a segment.
+    pub fn put_segment(&self, writing: &Writing, number: u64, builder: Builder) -> Result<Segment> {
+        let (bytes, _) = builder.finish();
+        let segment = Segment { writer: writing.id, len: bytes.len() as u32, live: 0 };
+        self.puts.fetch_add(1, Ordering::Relaxed);
+        self.store().create(&segment_key(writing.id, number), bytes)?;
+        Ok(segment)
+    }
+
+    /// A number for a segment.
+    pub fn next_number(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next += 1;
+        state.next - 1
+    }
+}
+
+impl Writers for Volume {
+    fn writer_of(&self, segment: u64) -> Option<u64> {
+        let state = self.state.lock();
+        let found = state.segments.get(&segment).or_else(|| state.table.segments.get(&segment));
+        found.map(|segment| segment.writer)
+    }
+}

@@ -1,0 +1,152 @@
+//! Two writers: the first one stands still at any of its requests while the second one takes over.
+
+use crate::model::{content, open, small};
+use butterfs_device::BlockDevice;
+use butterfs_remote::{ObjectDevice, Options, make};
+use butterfs_store::{Kind, Store};
+use butterfs_testkit::object_server::{Fate, Server};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+const LEN: u64 = 66 << 20;
+/// Blocks that both write.
+const BLOCKS: u64 = 300;
+
+/// A request that is held back.
+#[derive(Default)]
+struct Gate {
+    /// The requests of the first writer are counted from here on, and the one with this number waits.
+    hold: Option<u64>,
+    seen: u64,
+    waiting: bool,
+    open: bool,
+}
+
+type Shared = Arc<(Mutex<Gate>, Condvar)>;
+
+fn server(shared: &Shared) -> Server {
+    let shared = shared.clone();
+    Server::start(move |_| {
+        let (gate, changed) = &*shared;
+        let mut gate = gate.lock().unwrap();
+        gate.seen += 1;
+        if gate.hold == Some(gate.seen) {
+            gate.waiting = true;
+            changed.notify_all();
+            gate = changed.wait_while(gate, |gate| !gate.open).unwrap();
+            drop(gate);
+        }
+        Fate::Served
+    })
+}
+
+/// Writes all blocks with a number, the last one first, and flushes. Says whether that was acknowledged.
+fn write_all(device: &ObjectDevice, number: u8) -> bool {
+    let big = vec![number; 1 << 20];
+    let write = || -> std::io::Result<()> {
+        for block in (0..BLOCKS).rev() {
+            device.write_at(block * 4096, &[number; 4096])?;
+        }
+        device.write_at(8 << 20, &big)?;
+        device.flush()
+    };
+    write().is_ok()
+}
+
+/// The number that all blocks have; a state that mixes them panics.
+fn number(device: &ObjectDevice) -> u8 {
+    let all = content(device);
+    let number = all[0];
+    assert!(all[..(BLOCKS * 4096) as usize].iter().all(|byte| *byte == number), "a state that mixes flushes");
+    assert!(all[8 << 20..9 << 20].iter().all(|byte| *byte == number), "a state that mixes flushes");
+    number
+}
+
+#[test]
+fn a_writer_that_was_replaced_changes_nothing_any_more() {
+    let mut reached = 0;
+    for hold in 1.. {
+        let shared = Shared::default();
+        let server = server(&shared);
+        let store = open(&server);
+        make(&store, "main", LEN).unwrap();
+        let first = ObjectDevice::open(&store, &small()).unwrap();
+        assert!(write_all(&first, 1));
+        {
+            let mut gate = shared.0.lock().unwrap();
+            (gate.seen, gate.hold) = (0, Some(hold));
+        }
+        let (first, acknowledged) = std::thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                // Several tables, so that each kind of request stands still once.
+                let acknowledged: Vec<bool> = (2..12).map(|number| write_all(&first, number)).collect();
+                acknowledged.iter().filter(|done| **done).count() as u8
+            });
+            let (gate, changed) = &*shared;
+            let waits = |gate: &mut Gate| !gate.waiting && !writing.is_finished();
+            let patience = Duration::from_millis(20);
+            let mut guard = gate.lock().unwrap();
+            while waits(&mut guard) {
+                guard = changed.wait_timeout(guard, patience).unwrap().0;
+            }
+            let stood_still = guard.waiting;
+            drop(guard);
+            if !stood_still {
+                return (None, writing.join().unwrap());
+            }
+            let second = ObjectDevice::open(&store, &small()).unwrap();
+            let taken = number(&second);
+            assert!(write_all(&second, 100), "the second writer is the writer");
+            gate.lock().unwrap().open = true;
+            changed.notify_all();
+            let acknowledged = writing.join().unwrap();
+            // The first one wrote 1, then 2 and so on.
+            assert!(acknowledged < taken + 1, "{acknowledged} flushes were acknowledged, {taken} was found");
+            assert_eq!(number(&second), 100);
+            assert!(write_all(&second, 101), "the second writer stays the writer");
+            drop(second);
+            let third = ObjectDevice::open(&store, &small()).unwrap();
+            assert_eq!(number(&third), 101, "request {hold} of the first writer changed something");
+            (Some(taken), acknowledged)
+        });
+        let Some(_) = first else {
+            assert_eq!(acknowledged, 10, "nothing was held back");
+            break;
+        };
+        reached += 1;
+    }
+    assert!(reached > 25, "only {reached} requests were held back");
+}
+
+#[test]
+fn a_volume_that_is_in_use_is_not_taken_over_by_chance() {
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let first = ObjectDevice::open(&store, &Options::default()).unwrap();
+    let careful = Options { gone_after: Duration::from_secs(8), ..Options::default() };
+    let error = ObjectDevice::open(&store, &careful).unwrap_err();
+    assert_eq!(error.kind(), Kind::Exists);
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    first.write_at(0, &[1; 4096]).unwrap();
+    first.flush().unwrap();
+    drop(first);
+    // It is silent from now on.
+    let second = ObjectDevice::open(&store, &Options { gone_after: Duration::from_secs(6), ..Options::default() }).unwrap();
+    let mut block = [0; 4096];
+    second.read_at(0, &mut block).unwrap();
+    assert_eq!(block, [1; 4096]);
+}
+
+#[test]
+fn the_sentence_names_the_volume() {
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let first = ObjectDevice::open(&store, &small()).unwrap();
+    let _second = ObjectDevice::open(&store, &small()).unwrap();
+    first.write_at(0, &[1; 4096]).unwrap();
+    let error = first.flush().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StaleNetworkFileHandle);
+    assert_eq!(error.to_string(), "memory/volumes/main: another host has taken this volume over, so nothing is written any more");
+    assert!(first.write_at(0, &[1; 4096]).is_err());
+    assert!(first.close().is_err());
+}

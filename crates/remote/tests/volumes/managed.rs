@@ -1,0 +1,99 @@
+//! Clones, snapshots, removal, and objects that no volume needs.
+
+use crate::model::{content, small};
+use butterfs_device::BlockDevice;
+use butterfs_remote::manage::{self, Garbage};
+use butterfs_remote::{ObjectDevice, Options, make};
+use butterfs_store::{Kind, Store};
+use butterfs_testkit::rng::Rng;
+use std::time::Duration;
+
+const LEN: u64 = 70 << 20;
+
+fn named(name: &str) -> Options {
+    Options { volume: name.to_owned(), ..small() }
+}
+
+fn fill(device: &ObjectDevice, seed: u64) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..30 {
+        let mut bytes = vec![0; (1 + rng.below(80)) as usize * 4096];
+        rng.fill(&mut bytes);
+        device.write_at(rng.below(4000) * 4096, &bytes).unwrap();
+        device.flush().unwrap();
+    }
+}
+
+#[test]
+fn clones_share_and_stay_apart() {
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let main = ObjectDevice::open(&store, &named("main")).unwrap();
+    fill(&main, 1);
+    let first = content(&main);
+    let before: u64 = store.list("segments").unwrap().iter().map(|entry| entry.len).sum();
+    // While it is being written to, with a log.
+    manage::clone(&store, "main", "clone", false).unwrap();
+    manage::clone(&store, "main", "kept", true).unwrap();
+    let after: u64 = store.list("segments").unwrap().iter().map(|entry| entry.len).sum();
+    assert!(after < before + before / 2 + (2 << 20), "{before} bytes, {after} with two clones");
+    fill(&main, 2);
+    main.close().unwrap();
+    let second = content(&ObjectDevice::open_read_only(&store, &named("main")).unwrap());
+    let clone = ObjectDevice::open(&store, &named("clone")).unwrap();
+    assert!(content(&clone) == first);
+    fill(&clone, 3);
+    clone.close().unwrap();
+    assert!(first != second);
+    assert!(content(&ObjectDevice::open_read_only(&store, &named("kept")).unwrap()) == first);
+    assert!(content(&ObjectDevice::open_read_only(&store, &named("main")).unwrap()) == second);
+    assert_eq!(ObjectDevice::open(&store, &named("kept")).unwrap_err().kind(), Kind::Permission);
+    assert_eq!(manage::clone(&store, "main", "kept", false).unwrap_err().kind(), Kind::Exists);
+    let listed = manage::list(&store).unwrap();
+    let shown: Vec<_> = listed.iter().map(|one| (one.name.as_str(), one.length, one.frozen)).collect();
+    assert_eq!(shown, [("clone", LEN, false), ("kept", LEN, true), ("main", LEN, false)]);
+
+    // Nothing that a volume needs is garbage, and nothing that none needs stays.
+    manage::gc(&store, Duration::ZERO, false).unwrap();
+    assert!(content(&ObjectDevice::open_read_only(&store, &named("kept")).unwrap()) == first);
+    assert!(content(&ObjectDevice::open_read_only(&store, &named("main")).unwrap()) == second);
+    ["kept", "main", "clone"].iter().for_each(|name| manage::remove(&store, &named(name)).unwrap());
+    assert!(manage::list(&store).unwrap().is_empty());
+    let dry = manage::gc(&store, Duration::ZERO, true).unwrap();
+    assert!(dry.objects > 0 && dry.bytes > 0);
+    assert_eq!(manage::gc(&store, Duration::from_secs(3600), false).unwrap().objects, 0, "they are young");
+    assert_eq!(manage::gc(&store, Duration::ZERO, false).unwrap(), dry);
+    assert_eq!(manage::gc(&store, Duration::ZERO, false).unwrap(), Garbage::default());
+    assert!(store.list("segments").unwrap().is_empty());
+}
+
+#[test]
+fn removing_a_volume_ends_its_writer() {
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let main = ObjectDevice::open(&store, &named("main")).unwrap();
+    fill(&main, 1);
+    let careful = Options { takeover: false, gone_after: Duration::from_secs(8), ..named("main") };
+    assert_eq!(manage::remove(&store, &careful).unwrap_err().kind(), Kind::Exists);
+    fill(&main, 2);
+    manage::remove(&store, &named("main")).unwrap();
+    make(&store, "main", LEN).unwrap();
+    let other = ObjectDevice::open(&store, &named("main")).unwrap();
+    fill(&other, 3);
+    other.close().unwrap();
+    assert!(manage::log(&store, "main").unwrap().is_empty());
+}
+
+#[test]
+fn names_and_sizes_that_cannot_be_are_refused() {
+    let store = Store::in_memory();
+    for name in ["", "a/b", "..", ".hidden", "ä", &"x".repeat(101)] {
+        assert_eq!(make(&store, name, LEN).unwrap_err().kind(), Kind::Invalid, "{name}");
+    }
+    for len in [0, 4095, 4097, u64::MAX, (8 << 60) + 4096] {
+        assert_eq!(make(&store, "main", len).unwrap_err().kind(), Kind::Invalid, "{len}");
+    }
+    make(&store, "main", LEN).unwrap();
+    assert_eq!(make(&store, "main", LEN).unwrap_err().kind(), Kind::Exists);
+    assert_eq!(ObjectDevice::open(&store, &named("other")).unwrap_err().kind(), Kind::NotFound);
+}

@@ -1,0 +1,205 @@
+//! Random work on a volume beside the same work on memory, with crashes.
+
+use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_remote::{Limits, ObjectDevice, Options, make};
+use butterfs_store::{Settings, Store};
+use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::rng::Rng;
+use std::time::Duration;
+
+pub const LEN: u64 = 200 << 20;
+
+/// Limits that make everything happen within a small test.
+pub fn small() -> Options {
+    let limits = Limits { write_back: 2 << 20, cache: 1 << 20, keep: Duration::ZERO, records: 7 };
+    Options { limits, takeover: true, gone_after: Duration::from_millis(10), ..Options::default() }
+}
+
+/// All bytes of a device.
+pub fn content(device: &dyn BlockDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.len() as usize];
+    bytes.chunks_mut(1 << 20).enumerate().for_each(|(at, part)| device.read_at((at as u64) << 20, part).unwrap());
+    bytes
+}
+
+/// One change at a place that is likely to be used again.
+fn change(rng: &mut Rng, device: &dyn BlockDevice, model: &dyn BlockDevice) {
+    let area = rng.below(3) * (66 << 20);
+    let (mut offset, mut len) = (area + rng.below(300) * 4096, (1 + rng.below(40)) * 4096);
+    match rng.below(10) {
+        0 => {
+            device.discard(offset, len).unwrap();
+            model.write_at(offset, &vec![0; len as usize]).unwrap();
+            return;
+        }
+        1 => (offset, len) = (offset + rng.below(4096), 1 + rng.below(9000)),
+        2 => len = (1 << 20) + rng.below(200) * 4096,
+        _ => {}
+    }
+    let mut bytes = vec![0; len as usize];
+    rng.fill(&mut bytes);
+    [device, model].iter().for_each(|device| device.write_at(offset, &bytes).unwrap());
+}
+
+fn check_some(rng: &mut Rng, device: &dyn BlockDevice, model: &dyn BlockDevice) {
+    for _ in 0..4 {
+        let offset = rng.below(3) * (66 << 20) + rng.below(300 * 4096);
+        let len = 1 + rng.below(300_000) as usize;
+        let (mut ours, mut theirs) = (vec![0; len], vec![0; len]);
+        device.read_at(offset, &mut ours).unwrap();
+        model.read_at(offset, &mut theirs).unwrap();
+        assert!(ours == theirs, "{len} bytes at {offset} differ");
+    }
+}
+
+/// Work, flushes and crashes; each mount must begin with what was flushed last.
+fn lives(store: &Store, seed: u64, rounds: u64) {
+    let mut rng = Rng::new(seed);
+    make(store, "main", LEN).unwrap();
+    let model = MemoryDevice::new(LEN);
+    let mut flushed = model.snapshot();
+    for round in 0..rounds {
+        let device = ObjectDevice::open(store, &small()).unwrap();
+        model.restore(&flushed);
+        assert!(content(&device) == model.to_bytes(), "seed {seed}, round {round}: the volume is not as it was flushed");
+        for _ in 0..rng.below(120) {
+            change(&mut rng, &device, &model);
+            if rng.below(4) == 0 {
+                device.flush().unwrap();
+                flushed = model.snapshot();
+            }
+            if rng.below(6) == 0 {
+                check_some(&mut rng, &device, &model);
+            }
+        }
+        match rng.below(3) {
+            0 => {
+                device.close().unwrap();
+                flushed = model.snapshot();
+                assert!(device.write_at(0, &[1; 4096]).is_err(), "a closed volume takes no writes");
+            }
+            1 => {
+                let reader = ObjectDevice::open_read_only(store, &small()).unwrap();
+                assert!(content(&reader) == flushed.to_bytes(), "a reader sees what was flushed");
+                assert!(reader.write_at(0, &[1]).is_err());
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_was_flushed_is_there_after_a_crash() {
+    for seed in 0..6 {
+        lives(&Store::in_memory(), seed, 6);
+    }
+}
+
+#[test]
+fn what_was_flushed_is_there_in_a_folder() {
+    let folder = butterfs_testkit::scratch::Scratch::new("volume-in-a-folder");
+    lives(&Store::open(&folder.path().display().to_string(), &Settings::default()).unwrap(), 7, 3);
+}
+
+#[test]
+fn a_server_that_fails_throttles_loses_and_cuts_is_normal() {
+    let server = Server::start(|number| match number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 {
+        0 => Fate::Throttled,
+        1 => Fate::Failed,
+        2 => Fate::Lost,
+        3 => Fate::Cut,
+        _ => Fate::Served,
+    });
+    lives(&open(&server), 8, 3);
+}
+
+/// The store of a server.
+pub fn open(server: &Server) -> Store {
+    let settings = Settings {
+        endpoint: Some(server.endpoint.clone()),
+        region: Some("here".to_owned()),
+        variables: vec![
+            ("AWS_ACCESS_KEY_ID".to_owned(), "key".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY".to_owned(), "secret".to_owned()),
+        ],
+        quiet_timeout: Duration::from_secs(20),
+        ..Settings::default()
+    };
+    Store::open("s3://bucket/volume", &settings).unwrap()
+}
+
+#[test]
+fn room_is_given_back() {
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let device = ObjectDevice::open(&store, &small()).unwrap();
+    let mut rng = Rng::new(3);
+    let mut bytes = vec![0; 1 << 20];
+    // 16 MiB in use, written ten times over, in an order that leaves a part of each segment in use.
+    for _ in 0..160 {
+        rng.fill(&mut bytes);
+        device.write_at(rng.below(16) << 20, &bytes).unwrap();
+        device.flush().unwrap();
+    }
+    device.close().unwrap();
+    let used: u64 = store.list("").unwrap().iter().map(|entry| entry.len).sum();
+    assert!(used < 60 << 20, "{used} bytes for 16 MiB");
+    let device = ObjectDevice::open(&store, &small()).unwrap();
+    device.discard(0, LEN).unwrap();
+    device.close().unwrap();
+    ObjectDevice::open(&store, &small()).unwrap().close().unwrap();
+    let used: u64 = store.list("").unwrap().iter().map(|entry| entry.len).sum();
+    assert!(used < 100_000, "{used} bytes for nothing");
+}
+
+#[test]
+fn a_small_flush_is_one_put() {
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let device = ObjectDevice::open(&store, &Options::default()).unwrap();
+    let before = device.requests().0;
+    for block in 0..100 {
+        device.write_at(block * 4096, &[1; 4096]).unwrap();
+        device.order().unwrap();
+        device.write_at(65536, &[2; 4096]).unwrap();
+        device.flush().unwrap();
+        device.flush().unwrap();
+    }
+    assert_eq!(device.requests().0 - before, 100);
+}
+
+#[test]
+fn threads_write_read_and_flush_at_once() {
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let device = ObjectDevice::open(&store, &small()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let device = &device;
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                let own = MemoryDevice::new(40 << 20);
+                for _ in 0..150 {
+                    let (offset, len) = (rng.below(9000) * 4096, (1 + rng.below(60)) as usize * 4096);
+                    let mut bytes = vec![0; len];
+                    rng.fill(&mut bytes);
+                    own.write_at(offset, &bytes).unwrap();
+                    device.write_at(thread * (50 << 20) + offset, &bytes).unwrap();
+                    if rng.below(5) == 0 {
+                        device.flush().unwrap();
+                    }
+                    own.read_at(offset, &mut bytes).unwrap();
+                    let mut again = vec![0; len];
+                    device.read_at(thread * (50 << 20) + offset, &mut again).unwrap();
+                    assert!(bytes == again);
+                }
+                let mut all = vec![0; 40 << 20];
+                device.read_at(thread * (50 << 20), &mut all).unwrap();
+                assert!(all == own.to_bytes());
+            });
+        }
+    });
+    let before = content(&device);
+    device.close().unwrap();
+    assert!(content(&ObjectDevice::open(&store, &small()).unwrap()) == before);
+}
