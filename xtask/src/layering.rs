@@ -25,6 +25,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("repair", &["tree", "volume", "ondisk", "device", "check"]),
     ("send", &["fs", "ondisk"]),
     ("objects", &["store", "send", "fs"]),
+    ("remote", &["store", "device"]),
     ("rescue", &["fs", "tree", "volume", "ondisk", "device"]),
     ("fuse", &["fs", "control"]),
     ("butterfs", &["ondisk", "device", "fs", "check", "send"]),
@@ -35,7 +36,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "cli",
         &[
             "ondisk", "device", "volume", "tree", "fs", "fuse", "control", "check", "repair", "rescue", "send",
-            "image", "butterfs", "store", "objects",
+            "image", "butterfs", "store", "objects", "remote",
         ],
     ),
     ("testkit", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send"]),

@@ -20,6 +20,7 @@ mod output;
 mod progress;
 mod report;
 mod space;
+mod stores;
 mod streams;
 
 use commands::Run;

@@ -26,6 +26,12 @@ pub fn zone() -> TimeZone {
     TimeZone::try_system().unwrap_or(TimeZone::UTC)
 }
 
+/// A time as lists show it: local, to the minute.
+pub fn shown(seconds: i64) -> String {
+    let time = Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH);
+    zone().to_datetime(time).strftime("%Y-%m-%d %H:%M").to_string()
+}
+
 fn parsed(text: &str, zone: &TimeZone) -> Option<Timestamp> {
     text.parse().ok().or_else(|| zone.to_timestamp(text.parse::<DateTime>().ok()?).ok())
 }

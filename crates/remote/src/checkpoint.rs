@@ -62,7 +62,8 @@ impl Volume {
     /// listed and deleted; without, it is another volume's.
     pub fn make_table(&self, writing: &Writing, snapshot: &Snapshot, tidy: bool) -> Result<Made> {
         let state = self.healthy().map_err(stopped)?;
-        let state = self.await_homes(state, snapshot.stamp, snapshot.recent.iter().map(|run| run.value)).map_err(stopped)?;
+        let state =
+            self.await_homes(state, snapshot.stamp, snapshot.recent.iter().map(|run| run.value)).map_err(stopped)?;
         let (old, put) = (state.table.clone(), state.segments.clone());
         drop(state);
         let mut table = Table::clone(&old);

@@ -120,6 +120,11 @@ impl ObjectDevice {
         Ok(())
     }
 
+    /// The next byte from `offset` on that may be another than zero; none in front of it are skipped within blocks.
+    pub fn next_content(&self, offset: u64) -> Result<Option<u64>> {
+        Ok(self.volume.next_content(offset / BLOCK)?.map(|block| (block * BLOCK).max(offset)))
+    }
+
     fn refuse_outside(&self, what: &str, offset: u64, len: u64, kind: io::ErrorKind) -> io::Result<()> {
         if offset.checked_add(len).is_some_and(|end| end <= self.len()) {
             return Ok(());
@@ -129,7 +134,8 @@ impl ObjectDevice {
     }
 
     fn writing(&self) -> io::Result<&Writing> {
-        let refused = || io::Error::new(io::ErrorKind::ReadOnlyFilesystem, format!("{} is open read-only", self.name()));
+        let refused =
+            || io::Error::new(io::ErrorKind::ReadOnlyFilesystem, format!("{} is open read-only", self.name()));
         self.volume.writing.as_ref().ok_or_else(refused)
     }
 }

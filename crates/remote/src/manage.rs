@@ -5,7 +5,7 @@ use crate::open::{self, Options, check_name, random};
 use crate::record::{MOST_BYTES, Record, record_key};
 use crate::root::{Root, Writer, folder, root_key};
 use crate::state::State;
-use crate::table::parse_segment_key;
+use crate::table::{BLOCK, parse_segment_key};
 use crate::volume::{Limits, Volume, Writing};
 use butterfs_store::{Error, Kind, Result, Store, each};
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ pub struct Listed {
     pub name: String,
     /// Bytes of its device.
     pub length: u64,
-    /// Bytes of objects that its map needs; other volumes may share them.
+    /// Bytes of objects that its map and its log need, at most; other volumes may share them.
     pub used: u64,
     /// Nobody can write to it.
     pub frozen: bool,
@@ -45,7 +45,9 @@ pub fn list(store: &Store) -> Result<Vec<Listed>> {
     for name in names(store)? {
         let (root, state) = read(store, &name)?;
         let Root { length, frozen, made, writer, .. } = root;
-        let used = state.table.segments.values().map(|segment| u64::from(segment.live)).sum();
+        let mapped: u64 = state.table.segments.values().map(|segment| u64::from(segment.live)).sum();
+        let logged: u64 = state.recent.iter().filter(|run| !run.value.is_zeros()).map(|run| run.blocks * BLOCK).sum();
+        let used = mapped + logged;
         listed.push(Listed { name, length, used, frozen, made, writer });
     }
     Ok(listed)

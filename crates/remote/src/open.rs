@@ -119,7 +119,8 @@ fn claim(store: &Store, options: &Options, root: Root, version: Version) -> Resu
     let id = u64::from_le_bytes(random());
     if root.writer.is_some() && !ended {
         let sequence = state.logged.0 + 1;
-        let end = Record { volume: root.uuid(), epoch: root.epoch, sequence, before: state.logged.1, writer: id, body: None };
+        let end =
+            Record { volume: root.uuid(), epoch: root.epoch, sequence, before: state.logged.1, writer: id, body: None };
         store.create(&record_key(name, &root.uuid(), root.epoch, sequence), end.encode().0)?;
     }
     let take = |root: &mut Root| {
@@ -127,7 +128,8 @@ fn claim(store: &Store, options: &Options, root: Root, version: Version) -> Resu
         root.writer = Some(this_process(id));
     };
     let is_new = state.recent.is_empty();
-    let mut volume = Volume::new(name, root.uuid(), pieces, state, Some(Writing::new(id, root, version)), options.limits);
+    let mut volume =
+        Volume::new(name, root.uuid(), pieces, state, Some(Writing::new(id, root, version)), options.limits);
     let writing = volume.writing.as_ref().expect("just given");
     if is_new {
         let (mut next, version) = writing.root.lock().clone();
@@ -228,7 +230,8 @@ fn replay(pieces: &Pieces, name: &str, root: &Root, state: &mut State) -> Result
                 Content::Zeros => state.set(change.start, change.blocks, Held::Zeros, true),
                 Content::Data(bytes) => state.write(change.start, bytes, true),
                 Content::Piece(piece) => {
-                    let segment = state.segments.get(&piece.segment).or_else(|| state.table.segments.get(&piece.segment));
+                    let segment =
+                        state.segments.get(&piece.segment).or_else(|| state.table.segments.get(&piece.segment));
                     if !segment.is_some_and(|segment| piece.is_sound(change.blocks, segment.len)) {
                         return Err(pieces.damaged(&key, "has a piece that its segment cannot have"));
                     }

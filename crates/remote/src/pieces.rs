@@ -119,7 +119,8 @@ impl Pieces {
             let mut missing: Vec<Piece> = Vec::new();
             for (piece, slot) in pieces.iter().zip(&mut found) {
                 if slot.is_none() {
-                    *slot = self.cache.get(&(piece.segment, piece.at)).filter(|bytes| bytes.len() as u64 == piece.bytes());
+                    *slot =
+                        self.cache.get(&(piece.segment, piece.at)).filter(|bytes| bytes.len() as u64 == piece.bytes());
                 }
                 if slot.is_none() {
                     missing.push(*piece);
@@ -168,7 +169,9 @@ impl Pieces {
     fn fetch_group(&self, group: &[Piece], writers: &impl Writers) -> Result<Vec<(Piece, Bytes)>> {
         let (first, last) = (&group[0], &group[group.len() - 1]);
         let Some(writer) = writers.writer_of(first.segment) else {
-            return Err(self.damaged("segments", &format!("the map names a segment {} that it does not have", first.segment)));
+            return Err(
+                self.damaged("segments", &format!("the map names a segment {} that it does not have", first.segment))
+            );
         };
         let key = segment_key(writer, first.segment);
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -198,8 +201,7 @@ impl<'a> Claimed<'a> {
     /// Those of `missing` that no other thread asks for; where that is none, it has waited for an answer to another.
     fn claim(owner: &'a Pieces, missing: Vec<Piece>) -> Claimed<'a> {
         let mut asked = owner.asked.lock();
-        let pieces: Vec<Piece> =
-            missing.into_iter().filter(|piece| asked.insert((piece.segment, piece.at))).collect();
+        let pieces: Vec<Piece> = missing.into_iter().filter(|piece| asked.insert((piece.segment, piece.at))).collect();
         if pieces.is_empty() {
             owner.answered.wait(&mut asked);
         }

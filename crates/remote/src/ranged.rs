@@ -54,7 +54,9 @@ impl RangedImage {
         let ahead = {
             let image = image.clone();
             // Whoever reads it will be told what fails.
-            Ahead::start(move |offset, len| (offset / PART..(offset + len).div_ceil(PART)).for_each(|part| drop(image.part(part))))
+            Ahead::start(move |offset, len| {
+                (offset / PART..(offset + len).div_ceil(PART)).for_each(|part| drop(image.part(part)))
+            })
         };
         Ok(RangedImage { image, ahead })
     }
@@ -96,7 +98,8 @@ impl BlockDevice for RangedImage {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let len = buf.len() as u64;
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
-            let message = format!("read of {len} bytes at {offset} is outside of {} ({} bytes)", self.name(), self.len());
+            let message =
+                format!("read of {len} bytes at {offset} is outside of {} ({} bytes)", self.name(), self.len());
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
         }
         self.ahead.note(offset, len, self.len());

@@ -82,6 +82,11 @@ impl Part for Change {
 }
 
 impl Change {
+    /// Whether the blocks are zeros.
+    pub fn is_zeros(&self) -> bool {
+        matches!(self.held, Held::Zeros)
+    }
+
     /// Whether the content is in memory only.
     pub fn is_homeless(&self) -> bool {
         matches!(&self.held, Held::Write { write, .. } if write.home.get().is_none())

@@ -99,7 +99,14 @@ impl Writing {
 
 impl Volume {
     /// A volume that was read up to this state.
-    pub fn new(name: &str, uuid: [u8; 16], pieces: Pieces, state: State, writing: Option<Writing>, limits: Limits) -> Volume {
+    pub fn new(
+        name: &str,
+        uuid: [u8; 16],
+        pieces: Pieces,
+        state: State,
+        writing: Option<Writing>,
+        limits: Limits,
+    ) -> Volume {
         let (state, changed) = (Mutex::new(state), Condvar::new());
         Volume { name: name.to_owned(), uuid, pieces, state, changed, writing, limits, puts: AtomicU64::new(0) }
     }
@@ -141,7 +148,8 @@ impl Volume {
     }
 
     fn fenced(&self) -> Failure {
-        let sentence = format!("{}: another host has taken this volume over, so nothing is written any more", self.shown());
+        let sentence =
+            format!("{}: another host has taken this volume over, so nothing is written any more", self.shown());
         self.fail(sentence, rustix::io::Errno::STALE.raw_os_error())
     }
 
@@ -214,6 +222,23 @@ impl Volume {
             at = until;
         }
         Ok(())
+    }
+
+    /// The first block from `start` on that has content.
+    pub fn next_content(&self, start: u64) -> Result<Option<u64>> {
+        let table = self.state.lock().table.clone();
+        let (each, end) = (table.shard_blocks(), table.length / BLOCK);
+        let mut at = start;
+        while at < end {
+            let until = ((at / each + 1) * each).min(end);
+            let sources = self.sources(at, until - at)?;
+            let content = sources.iter().find(|run| !matches!(run.value, Source::Zeros));
+            if let Some(run) = content {
+                return Ok(Some(run.start));
+            }
+            at = until;
+        }
+        Ok(None)
     }
 
     /// Fills `buf` with blocks from `start` on.

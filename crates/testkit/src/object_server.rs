@@ -56,6 +56,12 @@ impl Server {
         Server { endpoint, state }
     }
 
+    /// Puts an object without a request.
+    pub fn put(&self, path: &str, bytes: Vec<u8>) {
+        let version = self.state.versions.fetch_add(1, Ordering::SeqCst);
+        self.state.objects.lock().unwrap().insert(path.to_owned(), (version, bytes));
+    }
+
     /// Changes an object as the store's owner could; says whether there is one.
     pub fn change(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut objects = self.state.objects.lock().unwrap();

@@ -24,6 +24,7 @@ pub mod send;
 pub mod stream;
 pub mod subvolume;
 pub mod umount;
+pub mod volume;
 
 use crate::error::CliError;
 use crate::output::{self, Format};
@@ -113,6 +114,7 @@ subcommands! {
         Receive(receive::Args),
         Send(send::Args),
         Stream(#[command(subcommand)] stream::Group),
+        Volume(#[command(subcommand)] volume::Group),
         Reflink(#[command(subcommand)] reflink::Group),
         Dedupe(dedupe::Args),
         Image(#[command(subcommand)] image::Group),

@@ -9,6 +9,7 @@ mod devices;
 mod helper;
 mod joining;
 mod panics;
+mod remote;
 mod show;
 mod supervisor;
 mod system_log;
@@ -23,13 +24,14 @@ use crate::moments;
 use crate::names::PROXY;
 use crate::output::{self, Format};
 use crate::report;
-use butterfs_device::FileDevice;
+use butterfs_device::{BlockDevice, FileDevice};
 use butterfs_fs::{DiscardMode, Env, Errno, Filesystem, InodeId, Options, SetAttr, Subvolume, TreeId};
 use butterfs_fuse::adaptor::Reopen;
 use butterfs_fuse::client;
 use butterfs_fuse::control::{MountTurn, Proxy};
 use butterfs_fuse::mount::{self, Backing, MountOptions};
 use butterfs_fuse::service::{self, Commands, Content, Service};
+use butterfs_rescue::overlay;
 use std::ffi::OsString;
 use std::io::ErrorKind::NotFound;
 use std::io::Write;
@@ -44,6 +46,10 @@ use supervisor::Supervisor;
 /// of other users are of type fuse: use 'butterfs filesystem sync' and 'butterfs umount'.
 ///
 /// Of a filesystem on several devices all are given, one after the other or with the option device=.
+///
+/// DEVICE can be the URL of a volume in an object store (s3://BUCKET/PREFIX, gs://…, az://…, file:///PATH): a
+/// filesystem that is made of objects and needs no other server. 'butterfs volume --help' tells more. The URL of an
+/// image file (also http://…) is mounted read-only.
 ///
 /// The process keeps at most 256 MiB of tree blocks, 320 MiB of changed ones, 256 MiB of file data that is not written
 /// yet, and some 50 bytes for each inode that the kernel remembers; what it does not need any more it gives back.
@@ -67,7 +73,7 @@ pub struct Args {
     /// Show the options in force of the mount at MOUNTPOINT, and do nothing
     #[arg(long, conflicts_with_all = ["options", "foreground", "create"])]
     show: bool,
-    /// Block devices or image files of the filesystem, then an existing directory
+    /// Block devices, image files or the URL of the filesystem, then an existing directory
     #[arg(value_names = ["DEVICE", "MOUNTPOINT"], num_args = 1.., required = true)]
     paths: Vec<PathBuf>,
 }
@@ -85,7 +91,7 @@ impl Run for Args {
             (false, 1) => return Err(CliError::usage("give a device and a directory to mount it on".to_owned())),
             (false, _) => output::must_be_text(format)?,
         }
-        let options = MountOptions::parse(self.options.iter().map(String::as_str)).map_err(CliError::usage)?;
+        let options = self.parsed()?;
         if options.remount {
             return client::remount(self.mountpoint(), &options.flags, &options.data).map_err(CliError::failed);
         }
@@ -129,6 +135,15 @@ impl Args {
         options.chain(create).chain(["--".into()]).chain(paths).collect()
     }
 
+    /// The options without those of a store, which stand for themselves.
+    fn parsed(&self) -> Result<MountOptions, CliError> {
+        let lists = match remote::is_url(self.source()) {
+            true => remote::Options::split(&self.options)?.1,
+            false => self.options.clone(),
+        };
+        MountOptions::parse(lists.iter().map(String::as_str)).map_err(CliError::usage)
+    }
+
     /// The path that names the mount.
     fn source(&self) -> &Path {
         &self.paths[0]
@@ -162,13 +177,13 @@ impl Args {
         let in_background = foreground.is_none();
         let log = if in_background { system_log::open() } else { supervisor::log() };
         let mountpoint = self.absolute_mountpoint()?;
-        let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
-        let devices = self.devices(options);
-        let devices::Opened { files, read_only } = devices::open(&devices, options.engine.read_only)?;
+        let Stored { storage, read_only, made } = self.storage(options)?;
         let options = &with_access(options, read_only);
         let halts = panics::Halts::default();
         panics::stop_writing(&halts, &log);
-        let Opened { filesystem, replayed, backing, reopen } = self.open(options, files, made)?;
+        let places = joining::storage(&self.devices(options));
+        let remote = storage.remote();
+        let Opened { filesystem, replayed, backing, reopen } = self.open(options, storage, made)?;
         halts.add(&filesystem);
         let shown = self.shown(&filesystem, options)?;
         let reopen = Box::new(move || reopen().inspect(|filesystem| halts.add(filesystem)));
@@ -176,7 +191,7 @@ impl Args {
             report::warn(note);
         }
         let request = mount::Request {
-            source: std::path::absolute(self.source()).unwrap_or_else(|_| self.source().to_owned()).into(),
+            source: self.shown_source().into(),
             mountpoint: mountpoint.clone(),
             flags: options.flags,
             allow_other: options.allow_other || devices::may_mount(),
@@ -184,19 +199,46 @@ impl Args {
             sector_bytes: 4096,
         };
         let mount = (&request, options.transport);
-        let content = Content { filesystem, reopen, shown, storage: joining::storage(&devices) };
+        let content = Content { filesystem, reopen, shown, storage: places };
         let service = Service::start(content, commands(), mount, Arc::clone(&log)).map_err(cannot_serve)?;
         drop((request, foreground));
         let _supervisor = match in_background {
             true => background::announce(out).map(|()| None)?,
             false => Some(Supervisor::ready(&mountpoint)),
         };
-        service.finish().map_err(|why| {
+        let finished = service.finish().and_then(|()| remote.map_or(Ok(()), |remote| remote.close()));
+        finished.map_err(|why| {
             if in_background {
                 log(&format!("{}: {why}", self.mountpoint().display()));
             }
             CliError::failed(format!("not everything is durable: {why}"))
         })
+    }
+
+    /// Opens what the filesystem is on, after making it where that is asked for.
+    fn storage(&self, options: &MountOptions) -> Result<Stored, CliError> {
+        if let Some(url) = remote::url(self.source()) {
+            let devices = self.devices(options);
+            if devices.len() > 1 {
+                return Err(CliError::usage(format!(
+                    "a filesystem at a URL is on one device, not on {}",
+                    devices.len()
+                )));
+            }
+            let (own, _) = remote::Options::split(&self.options)?;
+            return remote::Remote::open(url, own, options.engine.read_only, self.create);
+        }
+        let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
+        let devices::Opened { files, read_only } = devices::open(&self.devices(options), options.engine.read_only)?;
+        Ok(Stored { storage: Storage::Files(files), read_only, made })
+    }
+
+    /// The source as the list of mounts shows it.
+    fn shown_source(&self) -> PathBuf {
+        match remote::is_url(self.source()) {
+            true => self.source().to_owned(),
+            false => std::path::absolute(self.source()).unwrap_or_else(|_| self.source().to_owned()),
+        }
     }
 
     fn absolute_mountpoint(&self) -> Result<PathBuf, CliError> {
@@ -245,7 +287,7 @@ impl Args {
         Ok(found)
     }
 
-    fn open(&self, options: &MountOptions, files: Vec<Arc<FileDevice>>, made: bool) -> Result<Opened, CliError> {
+    fn open(&self, options: &MountOptions, storage: Storage, made: bool) -> Result<Opened, CliError> {
         // A mount by system call is one of several: the filesystem that it shows a part of has its root at the top
         // level.
         let subvolume = match devices::may_mount() {
@@ -253,21 +295,28 @@ impl Args {
             false => options.engine.subvolume.clone(),
         };
         let engine = Options { subvolume, ..options.engine.clone() };
-        let backing = devices::backing(self.source(), &files[0], engine.read_only)?;
-        let replayed = if engine.read_only { self.replay_log(&files, &engine)? } else { Vec::new() };
-        let filesystem = Filesystem::open(devices::shared(&files), engine.clone(), Env::system())
+        let (backing, replayed) = match &storage {
+            Storage::Remote(_) => (Backing::Unclaimed, Vec::new()),
+            Storage::Files(files) => {
+                let replayed = if engine.read_only { self.replay_log(files, &engine)? } else { Vec::new() };
+                (devices::backing(self.source(), &files[0], engine.read_only)?, replayed)
+            }
+        };
+        let devices = storage.devices(engine.read_only && !engine.no_log_replay).map_err(CliError::failed)?;
+        let filesystem = Filesystem::open(devices, engine.clone(), Env::system())
             .map_err(|error| self.cannot_open(&error, &engine))?;
         if made {
             give_root_directory(&filesystem)?;
         }
         // Where the engine writes already, a device that is removed must not stay open here.
-        let files = if engine.read_only { files } else { Vec::new() };
+        let storage = engine.read_only.then_some(storage);
         let first = filesystem.clone();
         let reopen = Box::new(move || {
+            let Some(storage) = &storage else { return Err("the filesystem is writable already".to_owned()) };
             let writable = match first.sprouted() {
                 // The seed's devices are only read.
-                Some(new) => devices::shared(&files).into_iter().chain([new]).collect(),
-                None => devices::writable(&files).map_err(|error| error.to_string())?,
+                Some(new) => storage.devices(false)?.into_iter().chain([new]).collect(),
+                None => storage.writable()?,
             };
             let options = Options { read_only: false, ..engine.clone() };
             Filesystem::open(writable, options, Env::system()).map_err(|error| error.to_string())
@@ -302,6 +351,51 @@ fn with_access(options: &MountOptions, read_only: bool) -> MountOptions {
 
 fn same_file(a: &Path, b: &Path) -> bool {
     a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
+}
+
+/// What a filesystem is on, opened and locked.
+enum Storage {
+    /// Block devices or image files, in the order of their paths; the first one is the source of the mount.
+    Files(Vec<Arc<FileDevice>>),
+    /// A volume or an image in a store.
+    Remote(Arc<remote::Remote>),
+}
+
+impl Storage {
+    /// The devices as the engine takes them. With `with_log`, what a log in a store has is there too, in memory.
+    fn devices(&self, with_log: bool) -> Result<Vec<Arc<dyn BlockDevice>>, String> {
+        match self {
+            Storage::Files(files) => Ok(devices::shared(files)),
+            Storage::Remote(remote) if with_log => {
+                overlay::with_log_replayed(vec![remote.device()]).map_err(|error| error.to_string())
+            }
+            Storage::Remote(remote) => Ok(vec![remote.device()]),
+        }
+    }
+
+    /// The same devices for writing; the reason why they cannot be written otherwise.
+    fn writable(&self) -> Result<Vec<Arc<dyn BlockDevice>>, String> {
+        match self {
+            Storage::Files(files) => devices::writable(files).map_err(|error| error.to_string()),
+            Storage::Remote(remote) => Ok(vec![remote.become_writer()?]),
+        }
+    }
+
+    fn remote(&self) -> Option<Arc<remote::Remote>> {
+        match self {
+            Storage::Files(_) => None,
+            Storage::Remote(remote) => Some(remote.clone()),
+        }
+    }
+}
+
+/// The storage of a mount.
+struct Stored {
+    storage: Storage,
+    /// Nothing can be written to it.
+    read_only: bool,
+    /// A filesystem was just made there.
+    made: bool,
 }
 
 /// The opened devices of a mount.

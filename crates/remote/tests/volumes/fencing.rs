@@ -131,7 +131,8 @@ fn a_volume_that_is_in_use_is_not_taken_over_by_chance() {
     first.flush().unwrap();
     drop(first);
     // It is silent from now on.
-    let second = ObjectDevice::open(&store, &Options { gone_after: Duration::from_secs(6), ..Options::default() }).unwrap();
+    let second =
+        ObjectDevice::open(&store, &Options { gone_after: Duration::from_secs(6), ..Options::default() }).unwrap();
     let mut block = [0; 4096];
     second.read_at(0, &mut block).unwrap();
     assert_eq!(block, [1; 4096]);
@@ -146,7 +147,10 @@ fn the_sentence_names_the_volume() {
     first.write_at(0, &[1; 4096]).unwrap();
     let error = first.flush().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::StaleNetworkFileHandle);
-    assert_eq!(error.to_string(), "memory/volumes/main: another host has taken this volume over, so nothing is written any more");
+    assert_eq!(
+        error.to_string(),
+        "memory/volumes/main: another host has taken this volume over, so nothing is written any more"
+    );
     assert!(first.write_at(0, &[1; 4096]).is_err());
     assert!(first.close().is_err());
 }

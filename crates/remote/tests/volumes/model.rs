@@ -61,7 +61,10 @@ fn lives(store: &Store, seed: u64, rounds: u64) {
     for round in 0..rounds {
         let device = ObjectDevice::open(store, &small()).unwrap();
         model.restore(&flushed);
-        assert!(content(&device) == model.to_bytes(), "seed {seed}, round {round}: the volume is not as it was flushed");
+        assert!(
+            content(&device) == model.to_bytes(),
+            "seed {seed}, round {round}: the volume is not as it was flushed"
+        );
         for _ in 0..rng.below(120) {
             change(&mut rng, &device, &model);
             if rng.below(4) == 0 {

@@ -1,6 +1,7 @@
 //! The store that a command works with.
 
 use crate::error::CliError;
+use crate::stores;
 use butterfs_objects::{Access, Listing, Manifest, Repository};
 use butterfs_store::{Kind, Settings, Store};
 use std::path::PathBuf;
@@ -27,18 +28,16 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
-    fn store(&self, url: &str) -> Result<Store, CliError> {
+    /// The store at a URL.
+    pub fn store(&self, url: &str) -> Result<Store, CliError> {
         let settings = Settings {
             endpoint: self.endpoint.clone(),
             region: self.region.clone(),
             profile: self.profile.clone(),
             give_up_after: Duration::from_secs(self.give_up_after),
-            ..Settings::from_vars(
-                std::env::vars_os()
-                    .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?))),
-            )
+            ..stores::settings()
         };
-        Ok(Store::open(url, &settings)?)
+        Store::open(url, &settings).map_err(stores::refused)
     }
 
     fn access(&self) -> Result<Access, CliError> {
@@ -88,12 +87,12 @@ pub fn snapshot(repository: &Repository, name: &str) -> Result<Manifest, CliErro
 }
 
 fn refused(error: butterfs_store::Error) -> CliError {
-    let hint = match error.kind() {
-        Kind::Permission if error.to_string().contains("identity") => "give the identity: --identity FILE",
-        Kind::Permission => "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from --profile",
-        _ => return error.into(),
-    };
-    CliError::from(error).hint(hint)
+    match error.kind() {
+        Kind::Permission if error.to_string().contains("identity") => {
+            CliError::from(error).hint("give the identity: --identity FILE")
+        }
+        _ => stores::refused(error),
+    }
 }
 
 /// The snapshots with these names; all, the oldest first, where none is named.

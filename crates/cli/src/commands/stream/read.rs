@@ -120,11 +120,6 @@ fn file(view: &View<'_>, path: &[u8], ino: u64, inode: &Inode) -> Result<FileJso
     })
 }
 
-fn time(seconds: i64) -> String {
-    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
-    moments::zone().to_datetime(time).strftime("%Y-%m-%d %H:%M").to_string()
-}
-
 /// Type and permissions as ls(1) shows them.
 fn mode(mode: u32) -> String {
     let kind = match mode >> 12 {
@@ -160,7 +155,8 @@ fn mode(mode: u32) -> String {
 
 impl LsArgs {
     fn line(&self, manifest: &Manifest, out: &mut dyn Write) -> Result<(), CliError> {
-        let (when, size, sent) = (time(manifest.time), pretty_size(manifest.bytes), pretty_size(manifest.sent));
+        let (when, size, sent) =
+            (moments::shown(manifest.time), pretty_size(manifest.bytes), pretty_size(manifest.sent));
         write!(out, "{when}  {size:>11}  {sent:>11} sent  {}", manifest.name)?;
         if self.long {
             let parent = manifest.parent.as_deref().unwrap_or("-");
@@ -175,7 +171,7 @@ impl LsArgs {
                 0o02 | 0o06 => format!("{},{}", inode.device >> 8 & 0xfff, inode.device & 0xff),
                 _ => inode.size.to_string(),
             };
-            let (mode, when) = (mode(inode.mode), time(inode.times[1].sec));
+            let (mode, when) = (mode(inode.mode), moments::shown(inode.times[1].sec));
             write!(out, "{mode} {:>3} {:>6} {:>6} {size:>12} {when} ", inode.links, inode.uid, inode.gid)?;
         }
         out.write_all(path)?;

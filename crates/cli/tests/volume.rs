@@ -1,0 +1,256 @@
+//! `butterfs volume`, and mounts of volumes in object stores: used, killed, taken over, cloned, exported; on a server
+//! that fails; and images that are read by ranges.
+
+mod common;
+#[allow(dead_code)] // other programs use the rest
+mod mounted;
+
+use butterfs_testkit::kernel::{KernelMount, check_all};
+use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::{fsx, requirement};
+use common::{Ran, ran};
+use mounted::{Bed, eventually, text};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
+
+/// A server and a folder to mount on.
+struct Cloud {
+    bed: Bed,
+    url: String,
+    server: Server,
+}
+
+impl Cloud {
+    fn new(test: &str, fates: impl Fn(u64) -> Fate + Send + Sync + 'static) -> Option<Cloud> {
+        let mut bed = Bed::for_root(test)?;
+        let url = format!("s3://bucket/{test}");
+        bed.image = url.clone().into();
+        Some(Cloud { bed, url, server: Server::start(fates) })
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.args(words).env("AWS_ENDPOINT_URL", &self.server.endpoint).env("AWS_REGION", "here");
+        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret").stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Ran {
+        ran(self.command(words).output().unwrap())
+    }
+
+    fn ok(&self, words: &[&str]) -> String {
+        let ran = self.run(words);
+        assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{words:?}: {ran:?}");
+        ran.stdout
+    }
+
+    fn mount_at(&self, at: &Path, options: &str) -> Ran {
+        self.run(&["mount", "--create", "2G", "-o", options, &self.url, text(at)])
+    }
+
+    fn mount(&self, options: &str) {
+        let ran = self.mount_at(&self.bed.at, options);
+        assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{ran:?}");
+    }
+
+    fn export(&self, volume: &str) -> std::path::PathBuf {
+        let image = self.bed.scratch.join(&format!("{volume}.img"));
+        self.ok(&["volume", "export", &self.url, volume, text(&image)]);
+        image
+    }
+}
+
+/// What `script` prints; it must succeed.
+fn shell(at: &Path, script: &str) -> String {
+    let output = Command::new("sh")
+        .args(["-ec", script])
+        .env("butterfs", BINARY)
+        .current_dir(at)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const FILL: &str = r#"mkdir -p d; seq 1 200000 > d/text; head -c 3000000 /dev/urandom > d/noise; ln d/text hard
+    ln -s d/text link; setfattr -n user.x -v y d/noise; truncate -s 1G sparse; echo end >> sparse; "$butterfs" filesystem sync ."#;
+const DIGEST: &str = "find . -type f -size -100M | sort | xargs sha256sum; stat -c '%n %s %h' sparse hard";
+
+#[test]
+fn a_volume_is_used_cloned_listed_exported_and_removed() {
+    const TEST: &str = "a_volume_is_used_cloned_listed_exported_and_removed";
+    let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    let at = &cloud.bed.at;
+    cloud.mount("noatime");
+    shell(at, FILL);
+    let first = shell(at, DIGEST);
+    // While it is mounted.
+    cloud.ok(&["volume", "clone", "-r", &cloud.url, "main", "monday"]);
+    cloud.ok(&["volume", "clone", &cloud.url, "main", "copy"]);
+    shell(at, r#"seq 5 > d/text; echo more > new; "$butterfs" filesystem sync ."#);
+    let second = shell(at, DIGEST);
+    let listed = cloud.ok(&["volume", "ls", &cloud.url]);
+    let words: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0], ["NAME", "SIZE", "USED", "MADE", "WRITER"]);
+    assert_eq!(words[1..].iter().map(|line| line[0]).collect::<Vec<_>>(), ["copy", "main", "monday"]);
+    assert!(listed.contains(&format!("process {} on ", cloud.bed.serving_process().unwrap())), "{listed}");
+    assert!(listed.contains("it is a snapshot"), "{listed}");
+    cloud.bed.umount_ok();
+
+    for (volume, wanted) in [("monday", &first), ("copy", &first), ("main", &second)] {
+        let image = cloud.export(volume);
+        check_all(&image);
+        let mount = KernelMount::new(&image, "ro");
+        assert_eq!(shell(mount.path(), DIGEST), **wanted, "{volume} as the kernel sees it");
+        assert_eq!(mount.finish(), [""; 0]);
+        cloud.mount(&format!("ro,volume={volume}"));
+        assert_eq!(shell(at, DIGEST), **wanted, "{volume}");
+        cloud.bed.umount_ok();
+    }
+    // A snapshot is mounted read-only, and says so.
+    let ran = cloud.mount_at(at, "volume=monday");
+    assert!(ran.code == Some(0) && ran.stderr.contains("is a snapshot, which nobody can write to"), "{ran:?}");
+    assert!(fs::write(cloud.bed.path("x"), "x").is_err());
+    cloud.bed.umount_ok();
+    cloud.mount("volume=copy");
+    shell(at, r#"echo other > d/text; "$butterfs" filesystem sync ."#);
+    cloud.bed.umount_ok();
+
+    let json = cloud.ok(&["--format", "json", "volume", "gc", "-n", "--older-than", "0", &cloud.url]);
+    assert!(json.contains("\"deleted\": false"), "{json}");
+    cloud.ok(&["volume", "gc", "--older-than", "0", &cloud.url]);
+    cloud.mount("ro");
+    assert_eq!(shell(at, DIGEST), second);
+    cloud.bed.umount_ok();
+    cloud.ok(&["volume", "rm", &cloud.url, "monday", "copy", "main"]);
+    cloud.ok(&["volume", "gc", "--older-than", "0", &cloud.url]);
+    assert_eq!(cloud.ok(&["volume", "ls", &cloud.url]).lines().count(), 1);
+}
+
+#[test]
+fn what_was_synced_is_there_after_kills_on_a_server_that_fails() {
+    const TEST: &str = "what_was_synced_is_there_after_kills_on_a_server_that_fails";
+    let fates = |number: u64| match number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 {
+        0 => Fate::Throttled,
+        1 => Fate::Failed,
+        2 => Fate::Lost,
+        3 => Fate::Cut,
+        _ => Fate::Served,
+    };
+    let Some(cloud) = Cloud::new(TEST, fates) else { return };
+    let rounds: u32 = std::env::var("BUTTERFS_VOLUME_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
+    for round in 0..rounds {
+        let ran = cloud.mount_at(&cloud.bed.at, "noatime");
+        let is_known = |line: &str| line.contains("was recovered from the log tree");
+        assert!(ran.code == Some(0) && ran.stderr.lines().all(is_known), "{ran:?}");
+        for before in 0..round {
+            let found = shell(&cloud.bed.at, &format!("cat synced{before} renamed{before}; wc -c < big{before}"));
+            assert_eq!(found, format!("{before}\n{before}\n2000000\n"), "round {round}");
+        }
+        let script = format!(
+            "echo {round} > synced{round}; sync synced{round}; echo {round} > tmp; mv tmp renamed{round}
+             sync renamed{round}; head -c 2000000 /dev/urandom > big{round}; sync big{round}
+             (while :; do head -c 300000 /dev/urandom > noise$((n = (n + 1) % 7)); done) & sleep 0.$(({round} % 5 + 1))
+             kill $!"
+        );
+        shell(&cloud.bed.at, &script);
+        cloud.bed.kill();
+    }
+    check_all(&cloud.export("main"));
+}
+
+#[test]
+fn a_second_mount_is_refused_or_takes_over() {
+    const TEST: &str = "a_second_mount_is_refused_or_takes_over";
+    let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    let at = &cloud.bed.at;
+    cloud.mount("");
+    shell(at, "echo first > file; sync file");
+    let other = cloud.bed.scratch.folder("other");
+    let ran = cloud.mount_at(&other, "");
+    let process = cloud.bed.serving_process().unwrap();
+    let refused = format!("ERROR: {}/volumes/main is mounted by process {process} on ", cloud.url);
+    assert!(ran.code == Some(1) && ran.stderr.starts_with(&refused), "{ran:?}");
+    assert!(ran.stderr.contains("-o takeover"), "{ran:?}");
+    let ran = cloud.mount_at(&other, "takeover");
+    assert!(ran.code == Some(0) && ran.stderr.contains("was recovered from the log tree"), "{ran:?}");
+    assert_eq!(shell(&other, "cat file; echo second > file; sync file; cat file"), "first\nsecond\n");
+    // The first mount writes nothing any more, and what it has not written yet does not appear.
+    let script = "echo late > late; sync late";
+    let late = Command::new("sh").args(["-ec", script]).current_dir(at).stderr(Stdio::null()).status().unwrap();
+    assert!(!late.success());
+    shell(&other, "echo third > file; sync file");
+    let umount = |at: &Path| cloud.run(&["umount", text(at)]);
+    umount(at);
+    eventually(|| !cloud.bed.is_mounted());
+    assert_eq!(umount(&other).code, Some(0));
+    cloud.mount("ro");
+    assert_eq!(shell(at, "ls; cat file"), "file\nthird\n");
+    cloud.bed.umount_ok();
+    check_all(&cloud.export("main"));
+}
+
+#[test]
+fn random_operations_on_a_file_of_a_volume() {
+    const TEST: &str = "random_operations_on_a_file_of_a_volume";
+    let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    if !requirement::programs(TEST, &["fsx"]) {
+        return;
+    }
+    let (settings, artifacts) = (cloud.bed.scratch.join("fsx.toml"), cloud.bed.scratch.folder("artifacts"));
+    fs::write(&settings, fsx::settings("10", "4")).unwrap();
+    cloud.mount("compress=zstd,cache_size=4M,write_back=1M");
+    let mut fsx = Command::new("fsx");
+    fsx.args(["-q", "-q", "-N", "1500", "-S", "7", "-P", text(&artifacts), "-f", text(&settings)]);
+    let output = fsx.arg(cloud.bed.path("file")).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    cloud.bed.umount_ok();
+    check_all(&cloud.export("main"));
+}
+
+#[test]
+fn images_in_stores_and_on_web_servers_are_mounted_read_only() {
+    const TEST: &str = "images_in_stores_and_on_web_servers_are_mounted_read_only";
+    let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    cloud.mount("");
+    shell(&cloud.bed.at, FILL);
+    let wanted = shell(&cloud.bed.at, DIGEST);
+    cloud.bed.umount_ok();
+    let image = cloud.export("main");
+    cloud.server.put("/bucket/images/disk.img", fs::read(&image).unwrap());
+    for url in ["s3://bucket/images/disk.img".to_owned(), format!("{}/bucket/images/disk.img", cloud.server.endpoint)] {
+        let ran = cloud.run(&["mount", "-o", "ro,cache_size=8M", &url, text(&cloud.bed.at)]);
+        assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{url}: {ran:?}");
+        assert_eq!(shell(&cloud.bed.at, DIGEST), wanted);
+        assert!(fs::write(cloud.bed.path("x"), "x").is_err());
+        cloud.ok(&["umount", text(&cloud.bed.at)]);
+    }
+}
+
+#[test]
+fn words_that_make_no_sense_are_sentences() {
+    const TEST: &str = "words_that_make_no_sense_are_sentences";
+    let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    let at = text(&cloud.bed.at);
+    let refused = [
+        (vec!["mount", &cloud.url, at], "has no volume 'main' and is no image"),
+        (vec!["mount", "-o", "volume=a/b", &cloud.url, at], "cannot be the name of a volume"),
+        (vec!["mount", "-o", "cache_size=many", &cloud.url, at], "the mount option 'cache_size=many' is not possible"),
+        (vec!["mount", "nfs://bucket/x", at], "no store has the scheme 'nfs'"),
+        (vec!["mount", &cloud.url, "/dev/null", at], "is on one device, not on 2"),
+        (vec!["volume", "clone", &cloud.url, "main", "new"], "there is no such object"),
+        (vec!["volume", "rm", &cloud.url, "main"], "there is no such object"),
+        (vec!["volume", "export", &cloud.url, "main", "/dev/null/x"], "there is no such object"),
+    ];
+    for (words, sentence) in refused {
+        let ran = cloud.run(&words);
+        assert!(ran.code != Some(0) && ran.stderr.contains(sentence), "{words:?}: {ran:?}");
+        assert!(ran.stderr.starts_with("ERROR: "), "{ran:?}");
+    }
+    assert_eq!(cloud.ok(&["volume", "ls", &cloud.url]).lines().count(), 1);
+}
