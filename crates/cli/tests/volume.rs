@@ -175,7 +175,7 @@ fn a_second_mount_is_refused_or_takes_over() {
     let ran = cloud.mount_at(&other, "");
     let process = cloud.bed.serving_process().unwrap();
     let refused = format!("ERROR: {}/volumes/main is mounted by process {process} on ", cloud.url);
-    assert!(ran.code == Some(1) && ran.stderr.starts_with(&refused), "{ran:?}");
+    assert!(ran.code == Some(1) && ran.stderr.starts_with(&refused), "{refused}: {ran:?}");
     assert!(ran.stderr.contains("-o takeover"), "{ran:?}");
     let ran = cloud.mount_at(&other, "takeover");
     assert!(ran.code == Some(0) && ran.stderr.contains("was recovered from the log tree"), "{ran:?}");
