@@ -13,6 +13,8 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("mutants", "butterfs-testkit", "mutants", "soak"),
     ("objects", "butterfs-cli", "stream", "puts_and_gets_that_are_killed_continue"),
     ("objects", "butterfs-objects", "objects", "resumed::a_half_failing_server_is_normal"),
+    ("volumes", "butterfs-cli", "volume", "what_was_synced_is_there_after_kills_on_a_server_that_fails"),
+    ("volumes", "butterfs-remote", "volumes", "model::what_was_flushed_is_there_after_a_crash"),
     ("rescue", "butterfs-rescue", "rescue", "damage::at_least_as_many_files_are_saved_from_many"),
     ("rescue-repairs", "butterfs-rescue", "rescue", "repairs::repairs_keep_at_least_as_many_files"),
     ("rescue-profiles", "butterfs-rescue", "rescue", "profiles::stripes_of_all_profiles_are_put_in_order"),
@@ -49,8 +51,9 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Rounds, kills, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
-const LONGER: [(&str, &str); 4] = [
+const LONGER: [(&str, &str); 5] = [
     ("BUTTERFS_OBJECT_ROUNDS", "500"),
+    ("BUTTERFS_VOLUME_ROUNDS", "500"),
     ("BUTTERFS_TORTURE", "200"),
     ("BUTTERFS_COSTS", "4"),
     ("BUTTERFS_NEIGHBOURS", "5"),

@@ -1,7 +1,7 @@
 //! Single operations of the engine, by threads, beside the same operations through the kernel's mount; both on a file.
 //!
-//! Twice: as calls of `Filesystem` by inode beside the kernel's system calls by path, which is the price for a program that
-//! links the library, and for one that asks the kernel; and as the same system calls on both mounts. Each thread
+//! Twice: as calls of `Filesystem` by inode beside the kernel's system calls by path, which is the price for a program
+//! that links the library, and for one that asks the kernel; and as the same system calls on both mounts. Each thread
 //! works in a directory of its own. Then the cost of a call of ours beside time: allocations, memory, and bytes
 //! written.
 

@@ -120,13 +120,22 @@ fn listings_are_json_where_it_is_asked_for() {
     let address = extents["filesystem-extents"][0]["address"].to_string();
     butterfs_ok(&["stream", "put", "-q", "--image", image, "/snap", text(&bed.scratch.join("store"))]);
     all("{store}").for_each(|listing| must_be_a_document(listing, &bed, ""));
+    butterfs_ok(&["mount", "--create", "1G", &volumes(&bed), text(&bed.at)]);
+    butterfs_ok(&["umount", text(&bed.at)]);
+    all("{volumes}").for_each(|listing| must_be_a_document(listing, &bed, ""));
     all("{image}").for_each(|listing| must_be_a_document(listing, &bed, &address));
+}
+
+/// The URL of a store of volumes.
+fn volumes(bed: &Bed) -> String {
+    format!("file://{}", text(&bed.scratch.join("volumes")))
 }
 
 /// Exit codes may tell of a state, such as a balance that is not there.
 fn must_be_a_document((command, arguments, key): &(&str, &str, &str), bed: &Bed, address: &str) {
     let arguments = arguments.replace("{image}", text(&bed.image)).replace("{at}", text(&bed.at));
     let arguments = arguments.replace("{address}", address).replace("{store}", text(&bed.scratch.join("store")));
+    let arguments = arguments.replace("{volumes}", &volumes(bed));
     let words: Vec<&str> =
         ["--format", "json"].into_iter().chain(command.split(' ')).chain(arguments.split(' ')).collect();
     let ran = butterfs(&words);

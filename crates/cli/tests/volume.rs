@@ -64,7 +64,7 @@ impl Cloud {
     }
 }
 
-/// What `script` prints; it must succeed.
+/// The output of `script`, which must succeed.
 fn shell(at: &Path, script: &str) -> String {
     let output = Command::new("sh")
         .args(["-ec", script])
@@ -78,7 +78,8 @@ fn shell(at: &Path, script: &str) -> String {
 }
 
 const FILL: &str = r#"mkdir -p d; seq 1 200000 > d/text; head -c 3000000 /dev/urandom > d/noise; ln d/text hard
-    ln -s d/text link; setfattr -n user.x -v y d/noise; truncate -s 1G sparse; echo end >> sparse; "$butterfs" filesystem sync ."#;
+    ln -s d/text link
+    setfattr -n user.x -v y d/noise; truncate -s 1G sparse; echo end >> sparse; "$butterfs" filesystem sync ."#;
 const DIGEST: &str = "find . -type f -size -100M | sort | xargs sha256sum; stat -c '%n %s %h' sparse hard";
 
 #[test]
@@ -142,18 +143,20 @@ fn what_was_synced_is_there_after_kills_on_a_server_that_fails() {
         3 => Fate::Cut,
         _ => Fate::Served,
     };
-    let Some(cloud) = Cloud::new(TEST, fates) else { return };
     let rounds: u32 = std::env::var("BUTTERFS_VOLUME_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
+    let Some(mut cloud) = Cloud::new(TEST, fates) else { return };
+    cloud.bed = cloud.bed.within(TEST, 200 + 20 * u64::from(rounds));
     for round in 0..rounds {
         let ran = cloud.mount_at(&cloud.bed.at, "noatime");
         let is_known = |line: &str| line.contains("was recovered from the log tree");
         assert!(ran.code == Some(0) && ran.stderr.lines().all(is_known), "{ran:?}");
-        for before in 0..round {
+        for before in round.saturating_sub(20)..round {
             let found = shell(&cloud.bed.at, &format!("cat synced{before} renamed{before}; wc -c < big{before}"));
             assert_eq!(found, format!("{before}\n{before}\n2000000\n"), "round {round}");
         }
         let script = format!(
-            "echo {round} > synced{round}; sync synced{round}; echo {round} > tmp; mv tmp renamed{round}
+            "rm -f big$(({round} - 20)); echo {round} > synced{round}; sync synced{round}
+             echo {round} > tmp; mv tmp renamed{round}
              sync renamed{round}; head -c 2000000 /dev/urandom > big{round}; sync big{round}
              (while :; do head -c 300000 /dev/urandom > noise$((n = (n + 1) % 7)); done) & sleep 0.$(({round} % 5 + 1))
              kill $!"

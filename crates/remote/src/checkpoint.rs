@@ -171,7 +171,7 @@ impl Volume {
         Ok(())
     }
 
-    /// What the map needs of a segment and the snapshot does not replace.
+    /// The pieces of a segment that the map needs and the snapshot does not replace.
     fn rest_of(&self, number: u64, segment: &Segment, table: &Table, snapshot: &Snapshot) -> Result<Vec<Run<Piece>>> {
         let key = segment_key(segment.writer, number);
         let len = u64::from(segment.len);
@@ -263,7 +263,7 @@ impl Volume {
     }
 }
 
-/// What a new map changes, by shard.
+/// The changes of a new map, by shard.
 struct Edits {
     shard_blocks: u64,
     by_shard: BTreeMap<u32, Vec<Edit>>,

@@ -110,7 +110,7 @@ impl ObjectDevice {
     /// Fills `buf`, which may begin and end within blocks.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let (start, end) = (offset / BLOCK, (offset + buf.len() as u64).div_ceil(BLOCK));
-        if offset % BLOCK == 0 && buf.len() as u64 % BLOCK == 0 {
+        if is_whole(offset, buf.len()) {
             return self.volume.read(start, buf);
         }
         let mut whole = vec![0; ((end - start) * BLOCK) as usize];
@@ -157,7 +157,7 @@ impl BlockDevice for ObjectDevice {
         if data.is_empty() {
             return Ok(());
         }
-        if offset % BLOCK == 0 && data.len() as u64 % BLOCK == 0 {
+        if is_whole(offset, data.len()) {
             for (part, at) in data.chunks(MOST_WRITTEN).zip((offset / BLOCK..).step_by(MOST_WRITTEN / BLOCK as usize)) {
                 self.volume.write(at, Bytes::copy_from_slice(part)).map_err(io_error)?;
             }
@@ -210,7 +210,7 @@ impl Drop for ObjectDevice {
     }
 }
 
-/// What the thread does that makes tables.
+/// Makes tables when they are due; the work of a thread.
 fn make_tables(volume: &Volume, writing: &Writing) {
     loop {
         let mut state = volume.state.lock();
@@ -234,7 +234,7 @@ fn make_tables(volume: &Volume, writing: &Writing) {
     }
 }
 
-/// What the thread does that says that the writer lives.
+/// Says again and again that the writer lives; the work of a thread.
 fn say_alive(volume: &Volume, writing: &Writing) {
     for count in 0u64.. {
         // Whoever wants to know hears of it only when it succeeds.
@@ -248,6 +248,11 @@ fn say_alive(volume: &Volume, writing: &Writing) {
             volume.changed.wait_until(&mut state, until);
         }
     }
+}
+
+/// Whether a range begins and ends at blocks.
+fn is_whole(offset: u64, len: usize) -> bool {
+    offset.is_multiple_of(BLOCK) && (len as u64).is_multiple_of(BLOCK)
 }
 
 /// The sentence with its errno's kind.

@@ -28,12 +28,12 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A flush makes everything durable that was written before it, as of one moment, or nothing: one object, the record,
-//!    holds or names all of it. So writes need no order between flushes.
+//! 1. A flush makes everything durable that was written before it, as of one moment, or nothing: one object, the
+//!    record, holds or names all of it. So writes need no order between flushes.
 //! 2. A flush is acknowledged only by the put of a key that did not exist, in the epoch of this writer. A writer whose
 //!    epoch was ended gets an error for its next flush, and nothing of it appears.
-//! 3. Objects are never changed, but for the root and the sign of life. No object that a root, its log, or a root of the
-//!    last hour names is deleted.
+//! 3. Objects are never changed, but for the root and the sign of life. No object that a root, its log, or a root of
+//!    the last hour names is deleted.
 //! 4. What is read has the digest that the map or the log has for it, or is an error that names the object.
 //! 5. Memory is bounded by [`Limits`], the part of the map that changed since the last table, and 64 MiB of the map.
 //!

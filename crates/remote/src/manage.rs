@@ -99,7 +99,7 @@ pub fn remove(store: &Store, options: &Options) -> Result<()> {
     each(&keys, DELETED_AT_ONCE, |key| store.delete(key)).map(drop)
 }
 
-/// What [`gc`] has found.
+/// The result of [`gc`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Garbage {
     /// Objects that no volume needs.

@@ -1,8 +1,9 @@
 //! Opening a volume: its root, its table, its log; and becoming its one writer.
 //!
-//! A writer is replaced in two steps. Its log gets one more record, with the next key, that ends its epoch: from then on
-//! its flushes fail, because the key of their record exists. Such a record is never deleted. Then the root is replaced,
-//! by its version, with one of the next epoch, whose table has the whole log: of two hosts that try, one succeeds.
+//! A writer is replaced in two steps. Its log gets one more record, with the next key, that ends its epoch: from then
+//! on its flushes fail, because the key of their record exists. Such a record is never deleted. Then the root is
+//! replaced, by its version, with one of the next epoch, whose table has the whole log: of two hosts that try, one
+//! succeeds.
 
 use crate::bytes_of::{Digest, hex};
 use crate::checkpoint::now;
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant};
 const ATTEMPTS: usize = 8;
 /// A writer that has not said for so long that it lives is gone.
 pub const GONE_AFTER: Duration = Duration::from_secs(15);
-/// Objects that no root names may be deleted when they are an hour old; so nothing that ends in a root may take so long.
+/// Objects that no root names may be deleted when they are an hour old; so nothing that ends in a root may take so
+/// long.
 pub const MOST_TAKEN: Duration = Duration::from_secs(1800);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -51,7 +53,7 @@ impl Default for Options {
 /// Makes a volume of zeros.
 pub fn make(store: &Store, name: &str, length: u64) -> Result<()> {
     check_name(name)?;
-    if length == 0 || length % BLOCK != 0 || length / BLOCK > crate::table::MOST_BLOCKS {
+    if length == 0 || !length.is_multiple_of(BLOCK) || length / BLOCK > crate::table::MOST_BLOCKS {
         let rule = format!("a volume cannot have {length} bytes: it has a multiple of 4096, and 8 EiB at most");
         return Err(Error::new(Kind::Invalid, rule));
     }

@@ -113,7 +113,7 @@ impl Root {
             let digits = unhex::<8>(&table.writer).is_some() && unhex::<16>(&table.digest).is_some();
             digits && table.at <= u64::from(u32::MAX) && table.len <= MOST_TABLE
         });
-        if !sound || !table || root.length % BLOCK != 0 || root.length == 0 {
+        if !sound || !table || !root.length.is_multiple_of(BLOCK) || root.length == 0 {
             return Err(damaged("has values that no root can have"));
         }
         Ok((root, object.version))
@@ -121,7 +121,7 @@ impl Root {
 }
 
 /// Bytes of the longest table.
-const MOST_TABLE: u64 = 1 << 30;
+const MOST_TABLE: u64 = 128 << 20;
 
 impl TablePlace {
     /// The place of a table in the segment of a writer.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! segment = piece… listed… count:u32 "bfsvseg1"
-//! listed  = start:u64 at:u32 blocks:u16          the block of the device where the piece was, its place here, its blocks
+//! listed  = start:u64 at:u32 blocks:u16          its block on the device, its place here, its blocks
 //! ```
 //! The list serves whoever moves what is left of a segment; nothing else reads it. Segments of the map have no pieces.
 

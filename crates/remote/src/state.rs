@@ -265,10 +265,9 @@ impl State {
         }
     }
 
-    /// What the log does not have; from now on it counts as logged.
+    /// The changes that the log does not have; from now on they count as logged.
     pub fn cut(&mut self) -> Vec<Run<Change>> {
         let unlogged = std::mem::take(&mut self.unlogged);
-        let cut = unlogged.iter().flat_map(|run| self.recent.over(run.start, run.blocks)).collect();
-        cut
+        unlogged.iter().flat_map(|run| self.recent.over(run.start, run.blocks)).collect()
     }
 }

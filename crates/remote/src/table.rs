@@ -9,9 +9,9 @@
 //! dead-segment = number:u64 writer:u64 since:i64
 //! shard-place  = index:u32 segment:u64 at:u32 len:u32 digest:16
 //! ```
-//! Starts, blocks, `whole` and `skip` are in blocks of 4 KiB; `at`, `len`, `live` and `length` in bytes. A shard has the
-//! blocks of one part of the device; a block without a run is zeros. Segments and shards stand in order. Dead segments
-//! are those that the map does not need, since a second after 1970, and that an older map may need.
+//! Starts, blocks, `whole` and `skip` are in blocks of 4 KiB; `at`, `len`, `live` and `length` in bytes. A shard has
+//! the blocks of one part of the device; a block without a run is zeros. Segments and shards stand in order. Dead
+//! segments are those that the map does not need, since a second after 1970, and that an older map may need.
 
 use crate::bytes_of::{DIGEST, Digest, Reader};
 use crate::ranges::{Part, Run};
@@ -258,7 +258,7 @@ impl Table {
         }
         let mut table = Table::new(from.u64()?);
         table.next = from.u64()?;
-        if table.length % BLOCK != 0 || table.length / BLOCK > MOST_BLOCKS {
+        if !table.length.is_multiple_of(BLOCK) || table.length / BLOCK > MOST_BLOCKS {
             return None;
         }
         let in_order = |last: Option<u64>, number: u64| last.is_none_or(|last| last < number);

@@ -1,8 +1,8 @@
 //! An open volume: writes collect in memory, go into segments, and become durable with a record of the log.
 //!
 //! Threads: a few put segments, one makes tables ([`checkpoint`](crate::checkpoint)), one says that the writer lives.
-//! Every change of what is durable is a conditional put: a record of the log has a key of its own, which must not exist,
-//! and the root is replaced by its version. So a writer that another one has replaced notices at its next flush.
+//! Every change of what is durable is a conditional put: a record of the log has a key of its own, which must not
+//! exist, and the root is replaced by its version. So a writer that another one has replaced notices at its next flush.
 
 use crate::pieces::{Pieces, Writers};
 use crate::ranges::{Run, gaps};
@@ -64,9 +64,9 @@ pub struct Volume {
     pub name: String,
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// What is read.
+    /// Segments and their cache.
     pub pieces: Pieces,
-    /// What is written.
+    /// Changes that the map does not have.
     pub state: Mutex<State>,
     /// Something has changed in `state`.
     pub changed: Condvar,
@@ -350,7 +350,7 @@ impl Volume {
         Ok(state)
     }
 
-    /// What one of the threads does that put segments: until the volume is closed or nothing is written any more.
+    /// Puts segments; the work of each of a few threads, until the volume is closed or nothing is written any more.
     pub fn put_segments(&self, writing: &Writing) {
         loop {
             let mut state = self.state.lock();

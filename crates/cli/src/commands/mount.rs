@@ -353,7 +353,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
     a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b))
 }
 
-/// What a filesystem is on, opened and locked.
+/// The devices of a filesystem, opened and locked.
 enum Storage {
     /// Block devices or image files, in the order of their paths; the first one is the source of the mount.
     Files(Vec<Arc<FileDevice>>),

@@ -1,8 +1,8 @@
 //! The commands that list something, and the name of their JSON document; and those that do not, with the reason.
 
 /// The command, arguments for a run on the scene of the test, and the key of the document. `{image}` and `{at}` stand
-/// for an image and for a mount, `{store}` for a store with the snapshot `snap`, `{address}` for the logical address of
-/// `file` in the image.
+/// for an image and for a mount, `{store}` for a store with the snapshot `snap`, `{volumes}` for one with a volume,
+/// `{address}` for the logical address of `file` in the image.
 pub const LISTINGS: &[(&str, &str, &str)] = &[
     ("balance status", "--image {image}", "balance-status"),
     ("check", "{image}", "check"),
@@ -39,6 +39,8 @@ pub const LISTINGS: &[(&str, &str, &str)] = &[
     ("stream ls", "{store}", "stream-ls"),
     ("stream prune", "-n {store}", "stream-prune"),
     ("stream verify", "{store}", "stream-verify"),
+    ("volume gc", "-n {volumes}", "volume-gc"),
+    ("volume ls", "{volumes}", "volume-ls"),
     ("subvolume find-new", "--image {image} /sub 0", "subvolume-find-new"),
     ("subvolume get-default", "--image {image} /", "subvolume-get-default"),
     ("subvolume list", "--image {image} /", "subvolume-list"),
@@ -108,4 +110,7 @@ const CHANGES: &[&str] = &[
     "subvolume snapshot",
     "subvolume sync",
     "umount",
+    "volume clone",
+    "volume export",
+    "volume rm",
 ];

@@ -48,8 +48,14 @@ impl Bed {
 
     /// For tests of hundreds of commands, which a busy machine makes slow.
     #[allow(dead_code)] // only some tests are
-    pub fn slow(mut self, test: &str) -> Bed {
-        self._watchdog = Watchdog::new(test, 600);
+    pub fn slow(self, test: &str) -> Bed {
+        self.within(test, 600)
+    }
+
+    /// For a test that may take so many seconds.
+    #[allow(dead_code)] // only some tests are
+    pub fn within(mut self, test: &str, seconds: u64) -> Bed {
+        self._watchdog = Watchdog::new(test, seconds);
         self
     }
 
