@@ -41,7 +41,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     ("testkit", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send"]),
     ("sim", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send", "testkit"]),
-    ("bench", &["ondisk", "device", "volume", "tree", "fs", "check", "send", "testkit"]),
+    ("bench", &["ondisk", "device", "volume", "tree", "fs", "check", "send", "store", "testkit"]),
 ];
 
 /// Crates that tests may use beyond that: the checker still shares no code with the engine.

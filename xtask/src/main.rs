@@ -40,7 +40,8 @@ usage: cargo xtask <command>
   soak [NAME]...                      long runs (docs/testing.md); the names: stress-ng fsx random kernel-left mutants
                                       full-disk costs waits growth fio rsync git sqlite overlay server pjdfstest
                                       containers intruders receives btrbk repairs repair-kills lost-blocks rescue
-                                      rescue-repairs rescue-profiles rescue-mutants images objects volumes";
+                                      rescue-repairs rescue-profiles rescue-mutants images objects volumes
+                                      ceph";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

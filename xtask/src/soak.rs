@@ -13,6 +13,7 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("mutants", "butterfs-testkit", "mutants", "soak"),
     ("objects", "butterfs-cli", "stream", "puts_and_gets_that_are_killed_continue"),
     ("objects", "butterfs-objects", "objects", "resumed::a_half_failing_server_is_normal"),
+    ("ceph", "butterfs-cli", "volume", "ceph_serves_volumes_and_snapshots"),
     ("volumes", "butterfs-cli", "volume", "what_was_synced_is_there_after_kills_on_a_server_that_fails"),
     ("volumes", "butterfs-remote", "volumes", "model::what_was_flushed_is_there_after_a_crash"),
     ("rescue", "butterfs-rescue", "rescue", "damage::at_least_as_many_files_are_saved_from_many"),

@@ -70,8 +70,15 @@ pub fn environment() -> Vec<(String, String)> {
 
 /// Gets everything that is missing. Returns one sentence for each tool that cannot be had.
 pub fn ensure() -> Vec<String> {
-    let steps: [fn() -> Result<(), String>; 6] =
-        [debian_packages, crate_programs, newer_btrfs_progs, kernel_source, wheel_builder, container_packages];
+    let steps: [fn() -> Result<(), String>; 7] = [
+        debian_packages,
+        crate_programs,
+        newer_btrfs_progs,
+        kernel_source,
+        wheel_builder,
+        object_server,
+        container_packages,
+    ];
     steps.iter().filter_map(|step| step().err()).collect()
 }
 
@@ -113,15 +120,25 @@ fn crate_programs() -> Result<(), String> {
     limited(&mut command, "cargo-install", 900)
 }
 
-/// The program that builds the Python wheel, in a virtual environment of its own.
+/// The program that builds the Python wheel.
 fn wheel_builder() -> Result<(), String> {
-    let folder = workspace::tools().join("python");
-    if folder.join("bin/maturin").is_file() {
+    python_program("python", "maturin", "maturin==1.16.0")
+}
+
+/// A server that speaks S3, with conditional puts.
+fn object_server() -> Result<(), String> {
+    python_program("moto", "moto_server", "moto[s3,server]==5.2.5")
+}
+
+/// A program from PyPI, in a virtual environment of its own.
+fn python_program(folder: &str, program: &str, package: &str) -> Result<(), String> {
+    let folder = workspace::tools().join(folder);
+    if folder.join("bin").join(program).is_file() {
         return Ok(());
     }
-    println!("installing maturin");
+    println!("installing {package}");
     limited(Command::new("python3").args(["-m", "venv"]).arg(&folder), "python-venv", 120)?;
-    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "maturin==1.16.0"];
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", package];
     limited(Command::new(folder.join("bin/python")).args(install), "pip-install", 300)
 }
 

@@ -23,6 +23,7 @@ mod receive;
 mod requests;
 mod rescue;
 mod send;
+mod stores;
 mod subject;
 mod subvolumes;
 mod table;
@@ -165,6 +166,12 @@ const SECTIONS: &[Section] = &[
         about: "Building images of folders beside mkfs.btrfs and mkfs.erofs (in the column of the kernel), with warm \
                 caches; the size beside a filesystem to which the kernel has copied the same tree.",
         run: images::run,
+    },
+    Section {
+        name: "stores",
+        about: "Filesystems and snapshots in an object store, beside the plain client (in the column of the kernel) on \
+                the same server on this machine.",
+        run: stores::run,
     },
     Section {
         name: "check",

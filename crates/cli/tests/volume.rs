@@ -7,6 +7,7 @@ mod mounted;
 
 use butterfs_testkit::kernel::{KernelMount, check_all};
 use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::real_server::{Ceph, RealServer};
 use butterfs_testkit::{fsx, requirement};
 use common::{Ran, ran};
 use mounted::{Bed, eventually, text};
@@ -16,24 +17,30 @@ use std::process::{Command, Stdio};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
 
-/// A server and a folder to mount on.
+/// A store on a server, and a folder to mount on.
 struct Cloud {
     bed: Bed,
     url: String,
-    server: Server,
+    endpoint: String,
 }
 
 impl Cloud {
+    /// On a server of our own, which treats requests as `fates` says.
     fn new(test: &str, fates: impl Fn(u64) -> Fate + Send + Sync + 'static) -> Option<Cloud> {
+        Cloud::on(test, &Server::start(fates).endpoint)
+    }
+
+    /// On the server at a URL.
+    fn on(test: &str, endpoint: &str) -> Option<Cloud> {
         let mut bed = Bed::for_root(test)?;
         let url = format!("s3://bucket/{test}");
         bed.image = url.clone().into();
-        Some(Cloud { bed, url, server: Server::start(fates) })
+        Some(Cloud { bed, url, endpoint: endpoint.to_owned() })
     }
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
-        command.args(words).env("AWS_ENDPOINT_URL", &self.server.endpoint).env("AWS_REGION", "here");
+        command.args(words).env("AWS_ENDPOINT_URL", &self.endpoint).env("AWS_REGION", "here");
         command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret").stdin(Stdio::null());
         command
     }
@@ -59,6 +66,7 @@ impl Cloud {
 
     fn export(&self, volume: &str) -> std::path::PathBuf {
         let image = self.bed.scratch.join(&format!("{volume}.img"));
+        let _ = fs::remove_file(&image);
         self.ok(&["volume", "export", &self.url, volume, text(&image)]);
         image
     }
@@ -86,6 +94,55 @@ const DIGEST: &str = "find . -type f -size -100M | sort | xargs sha256sum; stat 
 fn a_volume_is_used_cloned_listed_exported_and_removed() {
     const TEST: &str = "a_volume_is_used_cloned_listed_exported_and_removed";
     let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    story(&cloud);
+}
+
+#[test]
+fn moto_serves_volumes_and_snapshots() {
+    const TEST: &str = "moto_serves_volumes_and_snapshots";
+    let Some(server) = RealServer::moto(TEST) else { return };
+    let Some(cloud) = Cloud::on(TEST, &server.endpoint) else { return };
+    story(&cloud);
+    snapshots(&cloud);
+    takeover(&cloud);
+}
+
+#[test]
+#[ignore = "takes minutes; cargo xtask soak ceph"]
+fn ceph_serves_volumes_and_snapshots() {
+    const TEST: &str = "ceph_serves_volumes_and_snapshots";
+    let Some(ceph) = Ceph::start(TEST) else { return };
+    let Some(mut cloud) = Cloud::on(TEST, &ceph.endpoint) else { return };
+    cloud.bed = cloud.bed.slow(TEST);
+    story(&cloud);
+    snapshots(&cloud);
+    takeover(&cloud);
+}
+
+/// Snapshots of an image are put, verified, and got as they were; a second put of an equal one sends nothing.
+fn snapshots(cloud: &Cloud) {
+    let (image, other) = (cloud.bed.scratch.join("source.img"), cloud.bed.scratch.join("other.img"));
+    let (image, other) = (text(&image), text(&other));
+    cloud.ok(&["mkfs", "-q", "-b", "1G", image]);
+    cloud.ok(&["mkfs", "-q", "-b", "1G", other]);
+    cloud.ok(&["subvolume", "create", "--image", image, "/work"]);
+    cloud.ok(&["image", "cp-in", image, "/bin/bash", "/work/program"]);
+    cloud.ok(&["subvolume", "snapshot", "-r", "--image", image, "/work", "/one"]);
+    cloud.ok(&["image", "cp-in", image, "/etc/passwd", "/work/passwd"]);
+    cloud.ok(&["subvolume", "snapshot", "-r", "--image", image, "/work", "/two"]);
+    let url = format!("{}-snapshots", cloud.url);
+    cloud.ok(&["stream", "put", "-q", "--image", image, "/one", "/two", &url]);
+    cloud.ok(&["stream", "verify", "--deep", "-q", &url]);
+    assert_eq!(cloud.ok(&["stream", "cat", &url, "two", "passwd"]), fs::read_to_string("/etc/passwd").unwrap());
+    cloud.ok(&["stream", "get", "-q", "--image", other, &url, "one", "two", "/"]);
+    for name in ["/one", "/two"] {
+        let tar = |image| cloud.command(&["image", "tar-out", image, name]).output().unwrap().stdout;
+        assert!(tar(image) == tar(other), "{name} is another one");
+    }
+}
+
+/// A volume is used from the first mount to its removal.
+fn story(cloud: &Cloud) {
     let at = &cloud.bed.at;
     cloud.mount("noatime");
     shell(at, FILL);
@@ -171,6 +228,11 @@ fn what_was_synced_is_there_after_kills_on_a_server_that_fails() {
 fn a_second_mount_is_refused_or_takes_over() {
     const TEST: &str = "a_second_mount_is_refused_or_takes_over";
     let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    takeover(&cloud);
+}
+
+/// A mount of a volume that another one writes to is refused; with `takeover` the other one ends.
+fn takeover(cloud: &Cloud) {
     let at = &cloud.bed.at;
     cloud.mount("");
     shell(at, "echo first > file; sync file");
@@ -219,14 +281,15 @@ fn random_operations_on_a_file_of_a_volume() {
 #[test]
 fn images_in_stores_and_on_web_servers_are_mounted_read_only() {
     const TEST: &str = "images_in_stores_and_on_web_servers_are_mounted_read_only";
-    let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
+    let server = Server::start(|_| Fate::Served);
+    let Some(cloud) = Cloud::on(TEST, &server.endpoint) else { return };
     cloud.mount("");
     shell(&cloud.bed.at, FILL);
     let wanted = shell(&cloud.bed.at, DIGEST);
     cloud.bed.umount_ok();
     let image = cloud.export("main");
-    cloud.server.put("/bucket/images/disk.img", fs::read(&image).unwrap());
-    for url in ["s3://bucket/images/disk.img".to_owned(), format!("{}/bucket/images/disk.img", cloud.server.endpoint)] {
+    server.put("/bucket/images/disk.img", fs::read(&image).unwrap());
+    for url in ["s3://bucket/images/disk.img".to_owned(), format!("{}/bucket/images/disk.img", server.endpoint)] {
         let ran = cloud.run(&["mount", "-o", "ro,cache_size=8M", &url, text(&cloud.bed.at)]);
         assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{url}: {ran:?}");
         assert_eq!(shell(&cloud.bed.at, DIGEST), wanted);

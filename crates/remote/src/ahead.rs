@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Bytes that are read ahead of a reader that goes forward, and in one go.
-const AHEAD: u64 = 8 << 20;
+/// Bytes that are read ahead of a reader that goes forward: at first, and at most after doubling with each read.
+const FIRST: u64 = 128 << 10;
+const MOST: u64 = 8 << 20;
+/// Bytes that are asked for in one go.
 const STEP: u64 = 1 << 20;
 /// Readers that go forward and are known.
 const STREAMS: usize = 8;
@@ -28,11 +30,21 @@ struct Shared {
     more: Condvar,
 }
 
+/// A reader, which may go forward.
+#[derive(Clone, Copy)]
+struct Stream {
+    /// Where its next read begins if it does.
+    next: u64,
+    /// Up to where was read ahead.
+    until: u64,
+    /// How far to read ahead of it.
+    window: u64,
+}
+
 /// See the [module](self). Its threads end when it is dropped.
 pub struct Ahead {
     shared: Arc<Shared>,
-    /// Readers that go forward: where the next read begins, and up to where was read ahead.
-    streams: Mutex<VecDeque<(u64, u64)>>,
+    streams: Mutex<VecDeque<Stream>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -52,16 +64,20 @@ impl Ahead {
     pub fn note(&self, offset: u64, len: u64, device: u64) {
         let end = offset + len;
         let mut streams = self.streams.lock();
-        let known = streams.iter().position(|(next, _)| *next <= offset && offset < *next + NEAR);
-        let known = known.and_then(|index| streams.remove(index));
-        let mut until = known.map_or(0, |(_, until)| until.max(end));
-        // In steps, so that each is one range of an object.
-        while known.is_some() && until + STEP <= end + AHEAD && until < device {
-            let step = STEP.min(device - until);
-            self.ask(until, step);
-            until += step;
+        let known = streams.iter().position(|stream| stream.next <= offset && offset < stream.next + NEAR);
+        let mut stream = Stream { next: end, until: end, window: 0 };
+        if let Some(before) = known.and_then(|index| streams.remove(index)) {
+            stream.window = (2 * before.window).clamp(FIRST, MOST);
+            stream.until = before.until.max(end);
+            let wanted = (end + stream.window).min(device);
+            // In steps, so that each is one range of an object; the next one when it is worth a request.
+            while stream.until < wanted && (wanted - stream.until >= STEP.min(stream.window) || wanted == device) {
+                let step = STEP.min(wanted - stream.until);
+                self.ask(stream.until, step);
+                stream.until += step;
+            }
         }
-        streams.push_back((end, until));
+        streams.push_back(stream);
         if streams.len() > STREAMS {
             streams.pop_front();
         }

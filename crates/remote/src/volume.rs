@@ -156,7 +156,7 @@ impl Volume {
     /// Takes whole blocks over, which becomes durable with the next flush.
     pub fn write(&self, start: u64, bytes: Bytes) -> std::result::Result<(), Failure> {
         let mut state = self.state.lock();
-        while state.failed.is_none() && state.queued + state.putting >= self.limits.write_back {
+        while state.failed.is_none() && state.queued + state.putting >= self.limits.write_back.max(BLOCK) {
             state.wanted = state.stamp;
             self.changed.notify_all();
             self.changed.wait(&mut state);

@@ -23,6 +23,7 @@ pub mod object_server;
 pub mod operation;
 pub mod promise;
 pub mod public_functions;
+pub mod real_server;
 pub mod requirement;
 pub mod rng;
 pub mod scratch;

@@ -1,0 +1,221 @@
+//! Object stores: a filesystem made of objects, and snapshots in a store, beside the plain client that puts and gets
+//! objects of 8 MiB on four threads. The server is small, keeps objects in memory, and serves both.
+
+use crate::Scale;
+use crate::subject::Sides;
+use crate::table::Table;
+use butterfs_store::{Settings, Store, each};
+use butterfs_testkit::object_server::{Fate, Server};
+use butterfs_testkit::rng::Rng;
+use butterfs_testkit::scratch::Scratch;
+use butterfs_testkit::{requirement, serve};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const OBJECT: usize = 8 << 20;
+const THREADS: usize = 4;
+/// Small puts and fsyncs whose median counts.
+const SMALL: u64 = 300;
+/// Snapshots in the chain, and files in each directory of it.
+const CHAIN: u64 = 50;
+const FILES_PER_FOLDER: u64 = 1000;
+const CREDENTIALS: [(&str, &str); 3] =
+    [("AWS_REGION", "here"), ("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+
+struct Bench {
+    server: Server,
+    folder: Scratch,
+    content: Vec<u8>,
+}
+
+/// Runs all of it.
+pub fn run(scale: Scale, table: &mut Table) {
+    if !serve::binary().is_file() || !requirement::fuse("bench of stores") {
+        return;
+    }
+    let mut content = vec![0; scale.bytes as usize];
+    Rng::new(1).fill(&mut content);
+    let bench = Bench { server: Server::start(|_| Fate::Served), folder: Scratch::new("bench-stores"), content };
+    let plain = bench.plain();
+    bench.volume(scale, &plain, table);
+    bench.snapshots(&plain, table);
+    bench.chain(scale, table);
+}
+
+/// The times of the plain client.
+struct Plain {
+    put: Duration,
+    get: Duration,
+    small_put: Duration,
+}
+
+impl Bench {
+    fn store(&self, url: &str) -> Store {
+        let variables = CREDENTIALS.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let endpoint = Some(self.server.endpoint.clone());
+        Store::open(url, &Settings { endpoint, ..Settings::from_vars(variables) }).expect("a store")
+    }
+
+    fn butterfs(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(serve::binary());
+        command.args(words).envs(CREDENTIALS).env("AWS_ENDPOINT_URL", &self.server.endpoint);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn ok(&self, words: &[&str]) {
+        assert!(self.butterfs(words).status().expect("it starts").success(), "butterfs {words:?}");
+    }
+
+    fn plain(&self) -> Plain {
+        let store = self.store("s3://bucket/plain");
+        let parts: Vec<(usize, Vec<u8>)> = self.content.chunks(OBJECT).map(<[u8]>::to_vec).enumerate().collect();
+        let put = timed(|| {
+            let put = |(number, part): &(usize, Vec<u8>)| store.put(&format!("object{number}"), part.clone());
+            each(&parts, THREADS, put).expect("the server serves");
+        });
+        let get = timed(|| {
+            let get = |(number, _): &(usize, Vec<u8>)| store.get(&format!("object{number}"), OBJECT as u64);
+            each(&parts, THREADS, get).expect("the server serves");
+        });
+        let small = |number| timed(|| drop(store.put(&format!("small{number}"), vec![7; 4096]).expect("it serves")));
+        Plain { put, get, small_put: median((0..SMALL).map(small)) }
+    }
+
+    fn volume(&self, scale: Scale, plain: &Plain, table: &mut Table) {
+        let at = self.folder.folder("mnt");
+        let mount = || self.ok(&["mount", "--create", "64G", "-o", "noatime", "s3://bucket/volume", text(&at)]);
+        let umount = || self.ok(&["umount", text(&at)]);
+        mount();
+        let write = timed(|| {
+            let mut file = File::create(at.join("large")).expect("room");
+            self.content.chunks(1 << 20).for_each(|part| file.write_all(part).expect("room"));
+            file.sync_all().expect("the server serves");
+        });
+        table.compared("volume: sequential write, fsync", self.rates(write, plain.put), rate, false, ">= 0.60x");
+        umount();
+        mount();
+        let mut read = vec![0; self.content.len()];
+        let time = timed(|| {
+            File::open(at.join("large")).and_then(|mut file| file.read_exact(&mut read)).expect("it is there")
+        });
+        assert!(read == self.content, "the volume has other data");
+        table.compared("volume: sequential read, cold", self.rates(time, plain.get), rate, false, ">= 0.60x");
+        let file = File::create(at.join("small")).expect("room");
+        file.write_all_at(&[1; 65536], 0).and_then(|()| file.sync_all()).expect("room");
+        let sync = |number: u64| {
+            timed(|| {
+                let place = number % 16 * 4096;
+                file.write_all_at(&[number as u8; 4096], place).and_then(|()| file.sync_data()).expect("it serves");
+            })
+        };
+        let sides = Sides::two(median((0..SMALL).map(sync)), Some(plain.small_put));
+        table.times("volume: 4 KiB written, fsync, beside one put of 4 KiB", sides, "<= 1.50x");
+        drop(file);
+        let ours = create_files(&at, scale.files);
+        umount();
+        let image = self.folder.join("local.img");
+        self.ok(&["mount", "--create", "64G", "-o", "noatime", text(&image), text(&at)]);
+        let local = create_files(&at, scale.files);
+        umount();
+        table.times(
+            "volume: files created, beside a mount of an image file",
+            Sides::two(ours, Some(local)),
+            "<= 1.10x",
+        );
+    }
+
+    fn snapshots(&self, plain: &Plain, table: &mut Table) {
+        let (image, file) = (self.folder.join("source.img"), self.folder.join("content"));
+        fs::write(&file, &self.content).expect("room");
+        let image = text(&image);
+        self.ok(&["mkfs", "-q", "-b", "64G", image]);
+        self.ok(&["subvolume", "create", "--image", image, "/work"]);
+        self.ok(&["image", "cp-in", image, text(&file), "/work/content"]);
+        self.ok(&["subvolume", "snapshot", "-r", "--image", image, "/work", "/snapshot"]);
+        let url = "s3://bucket/snapshots";
+        let put = timed(|| self.ok(&["stream", "put", "-q", "--image", image, "/snapshot", url]));
+        table.compared("snapshot: put", self.rates(put, plain.put), rate, false, ">= 0.80x");
+        let get = timed(|| self.ok(&["stream", "get", "-q", "-f", "/dev/null", url, "snapshot"]));
+        table.compared("snapshot: get, as a stream", self.rates(get, plain.get), rate, false, ">= 0.80x");
+        fs::remove_file(file).expect("our own file");
+    }
+
+    /// One file out of a chain of many snapshots of many files.
+    fn chain(&self, scale: Scale, table: &mut Table) {
+        let (image, tree) = (self.folder.join("chain.img"), self.folder.folder("tree"));
+        for number in 0..scale.library_files {
+            let parent = tree.join(format!("folder-{}", number / FILES_PER_FOLDER));
+            if number % FILES_PER_FOLDER == 0 {
+                fs::create_dir(&parent).expect("room");
+            }
+            fs::write(parent.join(format!("file-{number}")), number.to_string()).expect("room");
+        }
+        fs::write(tree.join("wanted"), &self.content[..1 << 20]).expect("room");
+        let (image, url) = (text(&image).to_owned(), "s3://bucket/chain");
+        self.ok(&["mkfs", "-q", "-b", "64G", &image]);
+        self.ok(&["subvolume", "create", "--image", &image, "/work"]);
+        self.ok(&["image", "cp-in", &image, text(&tree), "/work/tree"]);
+        let small = self.folder.join("small");
+        let mut names = Vec::new();
+        for number in 0..CHAIN {
+            fs::write(&small, number.to_string()).expect("room");
+            self.ok(&["image", "cp-in", &image, text(&small), &format!("/work/tree/folder-0/changed-{number}")]);
+            names.push(format!("/snapshot-{number}"));
+            self.ok(&["subvolume", "snapshot", "-r", "--image", &image, "/work", &names[number as usize]]);
+        }
+        let mut words = vec!["stream", "put", "-q", "--image", &image];
+        words.extend(names.iter().map(String::as_str));
+        words.push(url);
+        self.ok(&words);
+        for name in ["snapshot-0", "snapshot-25", "snapshot-49"] {
+            let before = self.server.requests();
+            let output = self.butterfs(&["stream", "cat", url, name, "tree/wanted"]).output().expect("it starts");
+            assert!(output.stdout == self.content[..1 << 20], "the store has other data");
+            let requests = self.server.requests() - before;
+            let what =
+                format!("snapshot: requests for 1 MiB out of {name} of {CHAIN} with {} files", scale.library_files);
+            table.value(&what, requests.to_string(), None, None, "<= 20");
+        }
+    }
+
+    fn rates(&self, ours: Duration, plain: Duration) -> Sides<f64> {
+        let bytes = self.content.len() as f64 / 1e6;
+        Sides::two(bytes / ours.as_secs_f64(), Some(bytes / plain.as_secs_f64()))
+    }
+}
+
+fn create_files(at: &Path, count: u64) -> Duration {
+    let folder = at.join("files");
+    fs::create_dir(&folder).expect("room");
+    timed(|| {
+        for number in 0..count {
+            File::create(folder.join(format!("file-{number}"))).expect("room");
+        }
+        File::open(&folder).and_then(|folder| folder.sync_all()).expect("it is durable");
+    })
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let began = Instant::now();
+    work();
+    began.elapsed()
+}
+
+fn median(times: impl Iterator<Item = Duration>) -> Duration {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn rate(megabytes: f64) -> String {
+    format!("{megabytes:.0} MB/s")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a scratch path is text")
+}
