@@ -63,7 +63,7 @@ impl Bench {
     fn butterfs(&self, words: &[&str]) -> Command {
         let mut command = Command::new(serve::binary());
         command.args(words).envs(CREDENTIALS).env("AWS_ENDPOINT_URL", &self.server.endpoint);
-        command.stdin(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
@@ -140,7 +140,7 @@ impl Bench {
         let url = "s3://bucket/snapshots";
         let put = timed(|| self.ok(&["stream", "put", "-q", "--image", image, "/snapshot", url]));
         table.compared("snapshot: put", self.rates(put, plain.put), rate, false, ">= 0.80x");
-        let get = timed(|| self.ok(&["stream", "get", "-q", "-f", "/dev/null", url, "snapshot"]));
+        let get = timed(|| self.ok(&["stream", "get", "-q", "-f", "-", url, "snapshot"]));
         table.compared("snapshot: get, as a stream", self.rates(get, plain.get), rate, false, ">= 0.80x");
         fs::remove_file(file).expect("our own file");
     }
@@ -174,7 +174,11 @@ impl Bench {
         self.ok(&words);
         for name in ["snapshot-0", "snapshot-25", "snapshot-49"] {
             let before = self.server.requests();
-            let output = self.butterfs(&["stream", "cat", url, name, "tree/wanted"]).output().expect("it starts");
+            let output = self
+                .butterfs(&["stream", "cat", url, name, "tree/wanted"])
+                .stdout(Stdio::piped())
+                .output()
+                .expect("it starts");
             assert!(output.stdout == self.content[..1 << 20], "the store has other data");
             let requests = self.server.requests() - before;
             let what =

@@ -3,13 +3,13 @@
 /// Bytes of a digest.
 pub const DIGEST: usize = 16;
 
-/// BLAKE2b with 16 bytes.
+/// The first 16 bytes of BLAKE3.
 pub type Digest = [u8; DIGEST];
 
 /// The digest of these bytes.
 pub fn digest(bytes: &[u8]) -> Digest {
-    let hash = blake2b_simd::Params::new().hash_length(DIGEST).hash(bytes);
-    hash.as_bytes().try_into().expect("the hash has 16 bytes")
+    let hash = blake3::hash(bytes);
+    *hash.as_bytes().first_chunk().expect("it has 32 bytes")
 }
 
 /// Hexadecimal digits.

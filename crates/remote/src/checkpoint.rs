@@ -148,7 +148,7 @@ impl Volume {
         }
         for (number, segment) in chosen {
             for run in self.rest_of(number, &segment, known, snapshot)? {
-                let whole = self.pieces.get(&[run.value], self)?.remove(0);
+                let whole = self.pieces.get(&[known.stored(run.value)])?.remove(0);
                 let skip = (u64::from(run.value.skip) * BLOCK) as usize;
                 let bytes = whole.slice(skip..skip + (run.blocks * BLOCK) as usize);
                 if builder.as_ref().is_some_and(|builder| builder.len() + bytes.len() as u64 > SEGMENT_BYTES) {

@@ -37,10 +37,13 @@ impl Weighter<Spot, Arc<Shard>> for ByBytes {
     }
 }
 
-/// The writer of a segment, for its key.
-pub trait Writers {
-    /// The mount that put it; `None` where no segment has the number.
-    fn writer_of(&self, segment: u64) -> Option<u64>;
+/// A piece and the mount that put its segment. Both are of one moment: a later map may not have the segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stored {
+    /// The piece.
+    pub piece: Piece,
+    /// The mount that put its segment.
+    pub writer: u64,
 }
 
 /// See the [module](self).
@@ -113,17 +116,18 @@ impl Pieces {
     }
 
     /// All blocks of each of these pieces, in their order.
-    pub fn get(&self, pieces: &[Piece], writers: &(impl Writers + Sync)) -> Result<Vec<Bytes>> {
+    pub fn get(&self, pieces: &[Stored]) -> Result<Vec<Bytes>> {
         let mut found: Vec<Option<Bytes>> = vec![None; pieces.len()];
         loop {
-            let mut missing: Vec<Piece> = Vec::new();
-            for (piece, slot) in pieces.iter().zip(&mut found) {
+            let mut missing: Vec<Stored> = Vec::new();
+            for (stored, slot) in pieces.iter().zip(&mut found) {
+                let Stored { piece, .. } = stored;
                 if slot.is_none() {
-                    *slot =
-                        self.cache.get(&(piece.segment, piece.at)).filter(|bytes| bytes.len() as u64 == piece.bytes());
+                    let kept = self.cache.get(&(piece.segment, piece.at));
+                    *slot = kept.filter(|bytes| bytes.len() as u64 == piece.bytes());
                 }
                 if slot.is_none() {
-                    missing.push(*piece);
+                    missing.push(*stored);
                 }
             }
             if missing.is_empty() {
@@ -133,9 +137,9 @@ impl Pieces {
             if claimed.pieces.is_empty() {
                 continue;
             }
-            for (piece, bytes) in self.fetch(&claimed.pieces, writers)? {
+            for (piece, bytes) in self.fetch(&claimed.pieces)? {
                 for (wanted, slot) in pieces.iter().zip(&mut found) {
-                    if (wanted.segment, wanted.at) == (piece.segment, piece.at) {
+                    if (wanted.piece.segment, wanted.piece.at) == (piece.segment, piece.at) {
                         *slot = Some(bytes.clone());
                     }
                 }
@@ -144,40 +148,35 @@ impl Pieces {
         }
     }
 
-    fn fetch(&self, pieces: &[Piece], writers: &(impl Writers + Sync)) -> Result<Vec<(Piece, Bytes)>> {
+    fn fetch(&self, pieces: &[Stored]) -> Result<Vec<(Piece, Bytes)>> {
         let mut sorted = pieces.to_vec();
-        sorted.sort_unstable_by_key(|piece| (piece.segment, piece.at));
-        sorted.dedup_by_key(|piece| (piece.segment, piece.at));
-        let mut groups: Vec<Vec<Piece>> = Vec::new();
-        for piece in sorted {
-            let follows = |group: &Vec<Piece>| {
-                let (first, last) = (&group[0], &group[group.len() - 1]);
+        sorted.sort_unstable_by_key(|stored| (stored.piece.segment, stored.piece.at));
+        let mut groups: Vec<Vec<Stored>> = Vec::new();
+        for stored in sorted {
+            let piece = stored.piece;
+            let follows = |group: &Vec<Stored>| {
+                let (first, last) = (&group[0].piece, &group[group.len() - 1].piece);
                 let end = u64::from(last.at) + last.bytes();
                 let is_next = last.segment == piece.segment && end == u64::from(piece.at);
                 is_next && end + piece.bytes() - u64::from(first.at) <= MOST_AT_ONCE
             };
             match groups.last_mut().filter(|group| follows(group)) {
-                Some(group) => group.push(piece),
-                None => groups.push(vec![piece]),
+                Some(group) => group.push(stored),
+                None => groups.push(vec![stored]),
             }
         }
-        let read = |group: &Vec<Piece>| self.fetch_group(group, writers);
+        let read = |group: &Vec<Stored>| self.fetch_group(group);
         Ok(butterfs_store::each(&groups, RANGES_AT_ONCE, read)?.into_iter().flatten().collect())
     }
 
     /// Pieces that follow each other.
-    fn fetch_group(&self, group: &[Piece], writers: &impl Writers) -> Result<Vec<(Piece, Bytes)>> {
-        let (first, last) = (&group[0], &group[group.len() - 1]);
-        let Some(writer) = writers.writer_of(first.segment) else {
-            return Err(
-                self.damaged("segments", &format!("the map names a segment {} that it does not have", first.segment))
-            );
-        };
-        let key = segment_key(writer, first.segment);
+    fn fetch_group(&self, group: &[Stored]) -> Result<Vec<(Piece, Bytes)>> {
+        let (first, last) = (&group[0].piece, &group[group.len() - 1].piece);
+        let key = segment_key(group[0].writer, first.segment);
         self.requests.fetch_add(1, Ordering::Relaxed);
         let bytes = self.store.get_range(&key, u64::from(first.at)..u64::from(last.at) + last.bytes())?;
         let mut read = Vec::with_capacity(group.len());
-        for piece in group {
+        for Stored { piece, .. } in group {
             let from = (piece.at - first.at) as usize;
             let own = &bytes[from..from + piece.bytes() as usize];
             if digest(own) != piece.digest {
@@ -194,14 +193,15 @@ impl Pieces {
 /// Pieces that this thread asks for and no other.
 struct Claimed<'a> {
     owner: &'a Pieces,
-    pieces: Vec<Piece>,
+    pieces: Vec<Stored>,
 }
 
 impl<'a> Claimed<'a> {
     /// Those of `missing` that no other thread asks for; where that is none, it has waited for an answer to another.
-    fn claim(owner: &'a Pieces, missing: Vec<Piece>) -> Claimed<'a> {
+    fn claim(owner: &'a Pieces, missing: Vec<Stored>) -> Claimed<'a> {
         let mut asked = owner.asked.lock();
-        let pieces: Vec<Piece> = missing.into_iter().filter(|piece| asked.insert((piece.segment, piece.at))).collect();
+        let is_free = |stored: &Stored| asked.insert((stored.piece.segment, stored.piece.at));
+        let pieces: Vec<Stored> = missing.into_iter().filter(is_free).collect();
         if pieces.is_empty() {
             owner.answered.wait(&mut asked);
         }
@@ -214,7 +214,7 @@ impl Drop for Claimed<'_> {
     fn drop(&mut self) {
         let mut asked = self.owner.asked.lock();
         for piece in &self.pieces {
-            asked.remove(&(piece.segment, piece.at));
+            asked.remove(&(piece.piece.segment, piece.piece.at));
         }
         self.owner.answered.notify_all();
     }

@@ -1,6 +1,7 @@
 //! Changes that the map in the store does not have yet.
 
 use crate::bytes_of::Digest;
+use crate::pieces::Stored;
 use crate::ranges::{Part, Ranges, Run};
 use crate::record::Content;
 use crate::table::{BLOCK, PIECE_BLOCKS, Piece, Segment, Table};
@@ -192,6 +193,14 @@ impl State {
             checkpointing: false,
             failed: None,
             closing: false,
+        }
+    }
+
+    /// A piece with the writer of its segment.
+    pub fn stored(&self, piece: Piece) -> Stored {
+        match self.segments.get(&piece.segment) {
+            Some(segment) => Stored { piece, writer: segment.writer },
+            None => self.table.stored(piece),
         }
     }
 

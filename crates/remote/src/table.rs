@@ -14,6 +14,7 @@
 //! segments are those that the map does not need, since a second after 1970, and that an older map may need.
 
 use crate::bytes_of::{DIGEST, Digest, Reader};
+use crate::pieces::Stored;
 use crate::ranges::{Part, Run};
 use std::collections::BTreeMap;
 
@@ -199,6 +200,13 @@ impl Table {
     /// Of a device of zeros.
     pub fn new(length: u64) -> Table {
         Table { length, next: 1, segments: BTreeMap::new(), shards: BTreeMap::new(), dead: Vec::new() }
+    }
+
+    /// A piece with the writer of its segment.
+    pub fn stored(&self, piece: Piece) -> Stored {
+        let writer = self.segments.get(&piece.segment).map(|segment| segment.writer);
+        // A map that was read names no other segments than it has.
+        Stored { piece, writer: writer.unwrap_or_default() }
     }
 
     /// Blocks of each shard.

@@ -4,7 +4,7 @@
 //! Every change of what is durable is a conditional put: a record of the log has a key of its own, which must not
 //! exist, and the root is replaced by its version. So a writer that another one has replaced notices at its next flush.
 
-use crate::pieces::{Pieces, Writers};
+use crate::pieces::{Pieces, Stored};
 use crate::ranges::{Run, gaps};
 use crate::record::{Body, Record, record_key};
 use crate::root::{Root, folder};
@@ -86,7 +86,7 @@ pub enum Source {
     /// They are in memory.
     Bytes(Bytes),
     /// They are in a segment.
-    Piece(Piece),
+    Piece(Stored),
 }
 
 impl Writing {
@@ -187,20 +187,22 @@ impl Volume {
     pub fn sources(&self, start: u64, blocks: u64) -> Result<Vec<Run<Source>>> {
         let (recent, table) = {
             let state = self.state.lock();
-            (state.recent.over(start, blocks), state.table.clone())
+            let source = |run: Run<Change>| {
+                let value = match run.value.held {
+                    Held::Zeros => Source::Zeros,
+                    Held::Piece(piece) => Source::Piece(state.stored(piece)),
+                    Held::Write { write, skip } => Source::Bytes(write.slice(skip, run.blocks)),
+                };
+                Run { start: run.start, blocks: run.blocks, value }
+            };
+            let recent: Vec<Run<Source>> = state.recent.over(start, blocks).into_iter().map(source).collect();
+            (recent, state.table.clone())
         };
         let mut sources: Vec<Run<Source>> = Vec::with_capacity(recent.len());
         for (from, len) in gaps(&recent, start, blocks) {
             self.mapped(&table, from, len, &mut sources)?;
         }
-        for Run { start, blocks, value } in recent {
-            let value = match value.held {
-                Held::Zeros => Source::Zeros,
-                Held::Piece(piece) => Source::Piece(piece),
-                Held::Write { write, skip } => Source::Bytes(write.slice(skip, blocks)),
-            };
-            sources.push(Run { start, blocks, value });
-        }
+        sources.extend(recent);
         sources.sort_unstable_by_key(|run| run.start);
         Ok(sources)
     }
@@ -217,7 +219,9 @@ impl Volume {
             };
             let zeros = gaps(&runs, at, until - at);
             sources.extend(zeros.into_iter().map(|(start, blocks)| Run { start, blocks, value: Source::Zeros }));
-            let pieces = runs.into_iter().map(|Run { start, blocks, value }| (start, blocks, Source::Piece(value)));
+            let pieces = runs
+                .into_iter()
+                .map(|Run { start, blocks, value }| (start, blocks, Source::Piece(table.stored(value))));
             sources.extend(pieces.map(|(start, blocks, value)| Run { start, blocks, value }));
             at = until;
         }
@@ -244,16 +248,15 @@ impl Volume {
     /// Fills `buf` with blocks from `start` on.
     pub fn read(&self, start: u64, buf: &mut [u8]) -> Result<()> {
         let sources = self.sources(start, buf.len() as u64 / BLOCK)?;
-        let piece = |run: &Run<Source>| if let Source::Piece(piece) = &run.value { Some(*piece) } else { None };
-        let pieces: Vec<Piece> = sources.iter().filter_map(piece).collect();
-        let mut read = self.pieces.get(&pieces, self)?.into_iter();
+        let pieces = pieces_of(&sources);
+        let mut read = self.pieces.get(&pieces)?.into_iter();
         for run in &sources {
             let at = ((run.start - start) * BLOCK) as usize;
             let place = &mut buf[at..at + (run.blocks * BLOCK) as usize];
             match &run.value {
                 Source::Zeros => place.fill(0),
                 Source::Bytes(bytes) => place.copy_from_slice(bytes),
-                Source::Piece(piece) => {
+                Source::Piece(Stored { piece, .. }) => {
                     let whole = read.next().expect("one for each piece");
                     let skip = (u64::from(piece.skip) * BLOCK) as usize;
                     place.copy_from_slice(&whole[skip..skip + place.len()]);
@@ -266,10 +269,9 @@ impl Volume {
     /// Brings blocks into the cache.
     pub fn prefetch(&self, start: u64, blocks: u64) {
         let Ok(sources) = self.sources(start, blocks) else { return };
-        let piece = |run: &Run<Source>| if let Source::Piece(piece) = &run.value { Some(*piece) } else { None };
-        let pieces: Vec<Piece> = sources.iter().filter_map(piece).collect();
+        let pieces = pieces_of(&sources);
         // Whoever reads it will be told.
-        let _ = self.pieces.get(&pieces, self);
+        let _ = self.pieces.get(&pieces);
     }
 
     /// Makes durable whatever was written before.
@@ -406,10 +408,8 @@ impl Volume {
     }
 }
 
-impl Writers for Volume {
-    fn writer_of(&self, segment: u64) -> Option<u64> {
-        let state = self.state.lock();
-        let found = state.segments.get(&segment).or_else(|| state.table.segments.get(&segment));
-        found.map(|segment| segment.writer)
-    }
+/// The pieces among sources.
+fn pieces_of(sources: &[Run<Source>]) -> Vec<Stored> {
+    let piece = |run: &Run<Source>| if let Source::Piece(stored) = &run.value { Some(*stored) } else { None };
+    sources.iter().filter_map(piece).collect()
 }

@@ -181,8 +181,20 @@ impl Store {
     /// Puts an object in the place of the one with this version.
     pub fn replace(&self, key: &str, bytes: impl Into<Bytes>, version: &Version) -> Result<Version> {
         let bytes = bytes.into();
-        let replaced = self.put_in_mode("replace", key, bytes.clone(), PutMode::Update(version.0.clone()));
-        self.or_equal(replaced, key, &bytes)
+        let replace = |version| self.put_in_mode("replace", key, bytes.clone(), PutMode::Update(version));
+        let replaced = replace(version.0.clone());
+        if !replaced.as_ref().is_err_and(|error| error.kind() == Kind::Conflict) {
+            return replaced;
+        }
+        let unquoted = version.0.e_tag.as_deref().and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"'));
+        match unquoted {
+            // Ceph's gateway (16.2) compares tags as they are without the quotes that it gives them.
+            Some(tag) if self.head(key).is_ok_and(|(_, now)| now == *version) => {
+                let again = replace(UpdateVersion { e_tag: Some(tag.to_owned()), version: version.0.version.clone() });
+                self.or_equal(again, key, &bytes)
+            }
+            _ => self.or_equal(replaced, key, &bytes),
+        }
     }
 
     /// Removes an object; one that is not there is as good.

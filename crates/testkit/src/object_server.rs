@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The fate of a request.
@@ -30,6 +30,7 @@ struct State {
     objects: Mutex<BTreeMap<String, (u64, Vec<u8>)>>,
     requests: AtomicU64,
     versions: AtomicU64,
+    bare_tags: AtomicBool,
 }
 
 /// A server on a port of its own; its threads end with the process.
@@ -54,6 +55,11 @@ impl Server {
             }
         });
         Server { endpoint, state }
+    }
+
+    /// From now on `If-Match` must have the tag without quotes, as in Ceph's gateway 16.2.
+    pub fn compare_bare_tags(&self) {
+        self.state.bare_tags.store(true, Ordering::Relaxed);
     }
 
     /// Puts an object without a request.
@@ -162,8 +168,9 @@ fn carry_out(state: &State, request: &Request) -> Answer {
         "GET" if request.query.contains("list-type=2") => list(&objects, request),
         "PUT" => {
             let must_match = request.headers.get("if-match");
-            let is_same =
-                must_match.is_none_or(|tag| found.is_some_and(|(version, _)| *tag == format!("\"{version}\"")));
+            let quote = if state.bare_tags.load(Ordering::Relaxed) { "" } else { "\"" };
+            let is_same = must_match
+                .is_none_or(|tag| found.is_some_and(|(version, _)| *tag == format!("{quote}{version}{quote}")));
             let must_be_new = request.headers.contains_key("if-none-match");
             if !is_same || (must_be_new && found.is_some()) {
                 return error("412 Precondition Failed", "PreconditionFailed");

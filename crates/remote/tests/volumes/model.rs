@@ -117,6 +117,13 @@ fn a_server_that_fails_throttles_loses_and_cuts_is_normal() {
     lives(&open(&server), 8, 3);
 }
 
+#[test]
+fn a_server_that_compares_tags_without_quotes_will_do() {
+    let server = Server::start(|_| Fate::Served);
+    server.compare_bare_tags();
+    lives(&open(&server), 9, 3);
+}
+
 /// The store of a server.
 pub fn open(server: &Server) -> Store {
     let settings = Settings {
