@@ -42,6 +42,13 @@ pub fn run(scale: Scale, table: &mut Table) {
     let bench = Bench { server: Server::start(|_| Fate::Served), folder: Scratch::new("bench-stores"), content };
     let plain = bench.plain();
     bench.volume(scale, &plain, table);
+    bench.fsyncs("at once", table);
+    let late = |_| {
+        std::thread::sleep(Duration::from_millis(2));
+        Fate::Served
+    };
+    let far = Bench { server: Server::start(late), folder: Scratch::new("bench-far"), content: Vec::new() };
+    far.fsyncs("after 2 ms", table);
     bench.snapshots(&plain, table);
     bench.chain(scale, table);
 }
@@ -50,7 +57,6 @@ pub fn run(scale: Scale, table: &mut Table) {
 struct Plain {
     put: Duration,
     get: Duration,
-    small_put: Duration,
 }
 
 impl Bench {
@@ -82,8 +88,29 @@ impl Bench {
             let get = |(number, _): &(usize, Vec<u8>)| store.get(&format!("object{number}"), OBJECT as u64);
             each(&parts, THREADS, get).expect("the server serves");
         });
-        let small = |number| timed(|| drop(store.put(&format!("small{number}"), vec![7; 4096]).expect("it serves")));
-        Plain { put, get, small_put: median((0..SMALL).map(small)) }
+        Plain { put, get }
+    }
+
+    /// Small fsyncs beside small puts, on a server that answers as `when` says.
+    fn fsyncs(&self, when: &str, table: &mut Table) {
+        let store = self.store("s3://bucket/small");
+        let put = |number| timed(|| drop(store.put(&format!("small{number}"), vec![7; 4096]).expect("it serves")));
+        let put = median((0..SMALL).map(put));
+        let at = self.folder.folder("fsyncs");
+        self.ok(&["mount", "--create", "1G", "-o", "noatime", "s3://bucket/fsyncs", text(&at)]);
+        let file = File::create(at.join("small")).expect("room");
+        file.write_all_at(&[1; 65536], 0).and_then(|()| file.sync_all()).expect("room");
+        let sync = |number: u64| {
+            timed(|| {
+                let place = number % 16 * 4096;
+                file.write_all_at(&[number as u8; 4096], place).and_then(|()| file.sync_data()).expect("it serves");
+            })
+        };
+        let sides = Sides::two(median((0..SMALL).map(sync)), Some(put));
+        drop(file);
+        self.ok(&["umount", text(&at)]);
+        let what = format!("volume: 4 KiB written, fsync, beside one put of 4 KiB, on a server that answers {when}");
+        table.times(&what, sides, "<= 1.50x");
     }
 
     fn volume(&self, scale: Scale, plain: &Plain, table: &mut Table) {
@@ -105,17 +132,6 @@ impl Bench {
         });
         assert!(read == self.content, "the volume has other data");
         table.compared("volume: sequential read, cold", self.rates(time, plain.get), rate, false, ">= 0.60x");
-        let file = File::create(at.join("small")).expect("room");
-        file.write_all_at(&[1; 65536], 0).and_then(|()| file.sync_all()).expect("room");
-        let sync = |number: u64| {
-            timed(|| {
-                let place = number % 16 * 4096;
-                file.write_all_at(&[number as u8; 4096], place).and_then(|()| file.sync_data()).expect("it serves");
-            })
-        };
-        let sides = Sides::two(median((0..SMALL).map(sync)), Some(plain.small_put));
-        table.times("volume: 4 KiB written, fsync, beside one put of 4 KiB", sides, "<= 1.50x");
-        drop(file);
         let ours = create_files(&at, scale.files);
         umount();
         let image = self.folder.join("local.img");

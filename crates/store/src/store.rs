@@ -273,9 +273,12 @@ fn version_of(e_tag: Option<String>, version: Option<String>) -> Version {
     Version(UpdateVersion { e_tag, version })
 }
 
+/// Bytes that an announced length reserves; a longer body grows as it comes.
+const MOST_RESERVED: u64 = 16 << 20;
+
 /// The body of an answer, which must have exactly this length.
 async fn body(result: GetResult, len: u64) -> std::result::Result<Bytes, object_store::Error> {
-    let mut whole = BytesMut::new();
+    let mut whole = BytesMut::with_capacity(len.min(MOST_RESERVED) as usize);
     let mut stream = result.into_stream();
     while let Some(part) = stream.next().await {
         let part = part?;
