@@ -80,6 +80,8 @@ fn a_writer_that_was_replaced_changes_nothing_any_more() {
             let writing = scope.spawn(|| {
                 // Several tables, so that each kind of request stands still once.
                 let acknowledged: Vec<bool> = (2..12).map(|number| write_all(&first, number)).collect();
+                // That makes a table and a root, or is refused.
+                let _ = first.close();
                 acknowledged.iter().filter(|done| **done).count() as u8
             });
             let (gate, changed) = &*shared;
@@ -153,4 +155,55 @@ fn the_sentence_names_the_volume() {
     );
     assert!(first.write_at(0, &[1; 4096]).is_err());
     assert!(first.close().is_err());
+}
+
+#[test]
+fn a_host_that_stands_still_while_it_takes_over_does_not_mix_states() {
+    let mut reached = 0;
+    for hold in 1.. {
+        let shared = Shared::default();
+        let server = server(&shared);
+        let store = open(&server);
+        make(&store, "main", LEN).unwrap();
+        let first = ObjectDevice::open(&store, &small()).unwrap();
+        assert!((1..6).all(|number| write_all(&first, number)));
+        drop(first);
+        {
+            let mut gate = shared.0.lock().unwrap();
+            (gate.seen, gate.hold) = (0, Some(hold));
+        }
+        let (gate, changed) = &*shared;
+        let stood_still = std::thread::scope(|scope| {
+            let opening = scope.spawn(|| ObjectDevice::open(&store, &small()));
+            let mut guard = gate.lock().unwrap();
+            while !guard.waiting && !opening.is_finished() {
+                guard = changed.wait_timeout(guard, Duration::from_millis(20)).unwrap().0;
+            }
+            let stood_still = guard.waiting;
+            drop(guard);
+            let third = ObjectDevice::open(&store, &small()).unwrap();
+            assert_eq!(number(&third), 5);
+            assert!(write_all(&third, 100));
+            gate.lock().unwrap().open = true;
+            changed.notify_all();
+            let second = opening.join().unwrap();
+            let second_writes = second.as_ref().is_ok_and(|second| {
+                let begun_with = number(second);
+                let writes = write_all(second, 101);
+                assert!(!writes || begun_with == 100, "it began with {begun_with} and writes");
+                writes
+            });
+            let third_writes = write_all(&third, 102);
+            assert!(second_writes != third_writes, "request {hold}: one of them is the writer");
+            drop((second, third));
+            let last = ObjectDevice::open(&store, &small()).unwrap();
+            assert_eq!(number(&last), if second_writes { 101 } else { 102 });
+            stood_still
+        });
+        if !stood_still {
+            break;
+        }
+        reached += 1;
+    }
+    assert!(reached > 8, "only {reached} requests were held back");
 }
