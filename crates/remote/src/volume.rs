@@ -356,7 +356,7 @@ impl Volume {
     pub fn put_segments(&self, writing: &Writing) {
         loop {
             let mut state = self.state.lock();
-            let writes = loop {
+            let mut writes = loop {
                 if state.failed.is_some() || state.closing {
                     return;
                 }
@@ -369,6 +369,8 @@ impl Volume {
             let number = state.next;
             state.next += 1;
             drop(state);
+            // Neighbours on the device are neighbours in the segment, so that one range has both.
+            writes.sort_unstable_by_key(|write| write.start);
             let mut builder = Builder::new(number);
             let homes: Vec<Vec<Piece>> = writes.iter().map(|write| builder.add(write.start, &write.bytes)).collect();
             match self.put_segment(writing, number, builder) {
