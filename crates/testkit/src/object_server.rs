@@ -50,6 +50,8 @@ impl Server {
         let served = state.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                // A body follows its head in a packet of its own, and must not wait for an acknowledgement.
+                let _ = stream.set_nodelay(true);
                 let (state, fates) = (served.clone(), fates.clone());
                 std::thread::spawn(move || connection(&state, &fates, stream));
             }
