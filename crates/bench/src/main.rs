@@ -157,7 +157,7 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         name: "receive",
-        about: "Receiving streams through the library, durably: small files, what changed between two snapshots, a \
+        about: "Receiving streams through the library, durably: small files, the changes between two snapshots, a \
                 large file.",
         run: receive::run,
     },

@@ -1,4 +1,4 @@
-//! Reading ahead: threads that bring into a cache what a reader will ask for next.
+//! Reading ahead: threads that bring into a cache the bytes that a reader will ask for next.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

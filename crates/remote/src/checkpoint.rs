@@ -1,4 +1,4 @@
-//! A new table: the map takes over what the log has, the log begins anew, and objects that nobody needs go.
+//! A new table: the map takes the changes of the log over, the log begins anew, and objects that nobody needs go.
 //!
 //! Runs beside writes and flushes, from a [`Snapshot`]: everything in it is in segments or in the log. In this order:
 //! segments with its blocks, segments with pieces of segments that are mostly dead, changed shards, the table, and the
@@ -58,7 +58,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts the table of a moment, and everything that it needs. With `tidy`, what it does not need is moved away,
+    /// Puts the table of a moment, and everything that it needs. With `tidy`, everything else is moved away,
     /// listed and deleted; without, it is another volume's.
     pub fn make_table(&self, writing: &Writing, snapshot: &Snapshot, tidy: bool) -> Result<Made> {
         let state = self.healthy().map_err(stopped)?;
@@ -102,13 +102,15 @@ impl Volume {
         Ok(Made { table, place })
     }
 
-    /// Deletes records of the log, whose content is in a table. What stays because of an error is only room.
+    /// Deletes records of the log, whose content is in a table. A record that stays because of an error only takes
+    /// room.
     pub fn forget_records(&self, epoch: u64, records: std::ops::RangeInclusive<u64>) {
         let keys: Vec<String> = records.map(|number| self.record_key(epoch, number)).collect();
         let _ = each(&keys, DELETED_AT_ONCE, |key| self.store().delete(key));
     }
 
-    /// Deletes what has been dead for long enough, unless another volume of the store may need it; returns the others.
+    /// Deletes segments that have been dead for long enough, unless another volume of the store may need it; returns
+    /// the others.
     fn expire(&self, dead: Vec<Dead>) -> Result<Vec<Dead>> {
         let Limits { keep, .. } = self.limits;
         let (expired, kept): (Vec<Dead>, Vec<Dead>) =
@@ -206,7 +208,7 @@ impl Volume {
         Ok(rest)
     }
 
-    /// Puts every shard that changes, one after the other, and counts what the map needs.
+    /// Puts every shard that changes, one after the other, and counts the bytes that the map needs.
     fn put_shards(&self, writing: &Writing, old: &Table, table: &mut Table, edits: Edits) -> Result<()> {
         let mut builder: Option<Builder> = None;
         for (index, edits) in edits.by_shard {

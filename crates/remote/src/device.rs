@@ -237,7 +237,7 @@ fn make_tables(volume: &Volume, writing: &Writing) {
 /// Says again and again that the writer lives; the work of a thread.
 fn say_alive(volume: &Volume, writing: &Writing) {
     for count in 0u64.. {
-        // Whoever wants to know hears of it only when it succeeds.
+        // Another host hears of it only when it succeeds; a failure tells itself at the next flush.
         let _ = volume.store().put(&alive_key(&volume.name), format!("{:016x} {count}\n", writing.id));
         let until = Instant::now() + ALIVE_EVERY;
         let mut state = volume.state.lock();

@@ -34,7 +34,7 @@
 //!    epoch was ended gets an error for its next flush, and nothing of it appears.
 //! 3. Objects are never changed, but for the root and the sign of life. No object that a root, its log, or a root of
 //!    the last hour names is deleted.
-//! 4. What is read has the digest that the map or the log has for it, or is an error that names the object.
+//! 4. Every byte that is read fits the digest in the map or the log, or is an error that names the object.
 //! 5. Memory is bounded by [`Limits`], the part of the map that changed since the last table, and 64 MiB of the map.
 //!
 //! # Not here

@@ -53,7 +53,7 @@ pub fn list(store: &Store) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// A root and what belongs to it, read until they agree.
+/// A root and its state, read until they agree.
 fn read(store: &Store, name: &str) -> Result<(Root, State)> {
     let options = Options { volume: name.to_owned(), ..Options::default() };
     let volume = open::reader(store, &options)?;
@@ -87,7 +87,7 @@ pub fn clone(store: &Store, from: &str, to: &str, frozen: bool) -> Result<()> {
     store.create(&root_key(to), root.encode()).map(drop)
 }
 
-/// Removes a volume, after taking it over. What only it needed stays until [`gc`].
+/// Removes a volume, after taking it over. Segments that only it needed stay until [`gc`].
 pub fn remove(store: &Store, options: &Options) -> Result<()> {
     let name = &options.volume;
     if !Root::read(store, name)?.0.frozen {

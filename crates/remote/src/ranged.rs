@@ -53,7 +53,7 @@ impl RangedImage {
         let image = Arc::new(Image { store: store.clone(), key: key.to_owned(), len, version, cache, requests });
         let ahead = {
             let image = image.clone();
-            // Whoever reads it will be told what fails.
+            // A reader of the part will be told of the failure.
             Ahead::start(move |offset, len| {
                 (offset / PART..(offset + len).div_ceil(PART)).for_each(|part| drop(image.part(part)))
             })

@@ -4,7 +4,7 @@
 //! segment = piece… listed… count:u32 "bfsvseg1"
 //! listed  = start:u64 at:u32 blocks:u16          its block on the device, its place here, its blocks
 //! ```
-//! The list serves whoever moves what is left of a segment; nothing else reads it. Segments of the map have no pieces.
+//! The list serves the move of a segment's last pieces; nothing else reads it. Segments of the map have no pieces.
 
 use crate::bytes_of::{Reader, digest};
 use crate::ranges::Run;

@@ -1,7 +1,7 @@
 //! An open volume: writes collect in memory, go into segments, and become durable with a record of the log.
 //!
 //! Threads: a few put segments, one makes tables ([`checkpoint`](crate::checkpoint)), one says that the writer lives.
-//! Every change of what is durable is a conditional put: a record of the log has a key of its own, which must not
+//! Every durable change is a conditional put: a record of the log has a key of its own, which must not
 //! exist, and the root is replaced by its version. So a writer that another one has replaced notices at its next flush.
 
 use crate::pieces::{Pieces, Stored};
@@ -270,7 +270,7 @@ impl Volume {
     pub fn prefetch(&self, start: u64, blocks: u64) {
         let Ok(sources) = self.sources(start, blocks) else { return };
         let pieces = pieces_of(&sources);
-        // Whoever reads it will be told.
+        // A reader of the blocks will be told of the failure.
         let _ = self.pieces.get(&pieces);
     }
 

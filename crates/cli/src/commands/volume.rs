@@ -102,7 +102,7 @@ fn shown(volume: manage::Listed) -> VolumeJson {
 /// Make a volume that has the content of another one
 ///
 /// Both share every object, so that it takes no time and no room, however large the volume is. The volume can be
-/// mounted meanwhile: the clone has what it had made durable at some moment.
+/// mounted meanwhile: the clone has the content that was durable at some moment.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CloneArgs {
     /// Make a snapshot, which nobody can write to

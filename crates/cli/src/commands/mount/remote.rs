@@ -86,7 +86,7 @@ enum Device {
 }
 
 impl Remote {
-    /// Opens what is at a URL. With `create`, a volume of that size is made first, if there is none.
+    /// Opens the volume or image at a URL. With `create`, a volume of that size is made first, if there is none.
     pub fn open(url: &str, options: Options, read_only: bool, create: Option<u64>) -> Result<Stored, CliError> {
         let Options { volume: options, store: settings } = options;
         let store = Store::open(url, &settings).map_err(stores::refused)?;
