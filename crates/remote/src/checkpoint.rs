@@ -109,7 +109,7 @@ impl Volume {
         let _ = each(&keys, DELETED_AT_ONCE, |key| self.store().delete(key));
     }
 
-    /// Deletes segments that have been dead for long enough, unless another volume of the store may need it; returns
+    /// Deletes segments that have been dead for long enough, unless another volume of the store may need them; returns
     /// the others.
     fn expire(&self, dead: Vec<Dead>) -> Result<Vec<Dead>> {
         let Limits { keep, .. } = self.limits;
