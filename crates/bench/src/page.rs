@@ -135,7 +135,7 @@ fn summary(page: &str) -> String {
         })
         .collect();
     if !missed.is_empty() {
-        let _ = write!(text, "\nBars that are missed: {}.\n", missed.join("; "));
+        let _ = write!(text, "\nBars that are missed:\n\n- {}\n", missed.join("\n- "));
     }
     text
 }
@@ -185,7 +185,7 @@ mod tests {
         let page = replaced("# Head\n", "one", part);
         let text = summary(&page);
         assert!(text.contains("| one | 2 | 1 | 1 | 0.50 | 3.00 |"), "{text}");
-        assert!(text.ends_with("Bars that are missed: one: a (2.00x, bar <= 1.50x).\n"), "{text}");
+        assert!(text.ends_with("Bars that are missed:\n\n- one: a (2.00x, bar <= 1.50x)\n"), "{text}");
         let page = replaced(&page, super::SUMMARY, &text);
         assert_eq!(summary(&page), text);
     }
