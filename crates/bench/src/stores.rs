@@ -150,9 +150,9 @@ impl Bench {
         fs::write(&file, &self.content).expect("room");
         let image = text(&image);
         self.ok(&["mkfs", "-q", "-b", "64G", image]);
-        self.ok(&["subvolume", "create", "--image", image, "/work"]);
-        self.ok(&["image", "cp-in", image, text(&file), "/work/content"]);
-        self.ok(&["subvolume", "snapshot", "-r", "--image", image, "/work", "/snapshot"]);
+        self.ok(&["subvolume", "create", "--image", image, "/live"]);
+        self.ok(&["image", "cp-in", image, text(&file), "/live/content"]);
+        self.ok(&["subvolume", "snapshot", "-r", "--image", image, "/live", "/snapshot"]);
         let url = "s3://bucket/snapshots";
         let put = timed(|| self.ok(&["stream", "put", "-q", "--image", image, "/snapshot", url]));
         table.compared("snapshot: put", self.rates(put, plain.put), rate, false, ">= 0.80x");
@@ -174,15 +174,15 @@ impl Bench {
         fs::write(tree.join("wanted"), &self.content[..1 << 20]).expect("room");
         let (image, url) = (text(&image).to_owned(), "s3://bucket/chain");
         self.ok(&["mkfs", "-q", "-b", "64G", &image]);
-        self.ok(&["subvolume", "create", "--image", &image, "/work"]);
-        self.ok(&["image", "cp-in", &image, text(&tree), "/work/tree"]);
+        self.ok(&["subvolume", "create", "--image", &image, "/live"]);
+        self.ok(&["image", "cp-in", &image, text(&tree), "/live/tree"]);
         let small = self.folder.join("small");
         let mut names = Vec::new();
         for number in 0..CHAIN {
             fs::write(&small, number.to_string()).expect("room");
-            self.ok(&["image", "cp-in", &image, text(&small), &format!("/work/tree/folder-0/changed-{number}")]);
+            self.ok(&["image", "cp-in", &image, text(&small), &format!("/live/tree/folder-0/changed-{number}")]);
             names.push(format!("/snapshot-{number}"));
-            self.ok(&["subvolume", "snapshot", "-r", "--image", &image, "/work", &names[number as usize]]);
+            self.ok(&["subvolume", "snapshot", "-r", "--image", &image, "/live", &names[number as usize]]);
         }
         let mut words = vec!["stream", "put", "-q", "--image", &image];
         words.extend(names.iter().map(String::as_str));

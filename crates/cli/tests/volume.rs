@@ -108,7 +108,7 @@ fn moto_serves_volumes_and_snapshots() {
 }
 
 #[test]
-#[ignore = "takes minutes; cargo xtask soak ceph"]
+#[ignore = "needs the packages of Ceph; cargo xtask soak ceph"]
 fn ceph_serves_volumes_and_snapshots() {
     const TEST: &str = "ceph_serves_volumes_and_snapshots";
     let Some(ceph) = Ceph::start(TEST) else { return };
@@ -125,11 +125,11 @@ fn snapshots(cloud: &Cloud) {
     let (image, other) = (text(&image), text(&other));
     cloud.ok(&["mkfs", "-q", "-b", "1G", image]);
     cloud.ok(&["mkfs", "-q", "-b", "1G", other]);
-    cloud.ok(&["subvolume", "create", "--image", image, "/work"]);
-    cloud.ok(&["image", "cp-in", image, "/bin/bash", "/work/program"]);
-    cloud.ok(&["subvolume", "snapshot", "-r", "--image", image, "/work", "/one"]);
-    cloud.ok(&["image", "cp-in", image, "/etc/passwd", "/work/passwd"]);
-    cloud.ok(&["subvolume", "snapshot", "-r", "--image", image, "/work", "/two"]);
+    cloud.ok(&["subvolume", "create", "--image", image, "/live"]);
+    cloud.ok(&["image", "cp-in", image, "/bin/bash", "/live/program"]);
+    cloud.ok(&["subvolume", "snapshot", "-r", "--image", image, "/live", "/one"]);
+    cloud.ok(&["image", "cp-in", image, "/etc/passwd", "/live/passwd"]);
+    cloud.ok(&["subvolume", "snapshot", "-r", "--image", image, "/live", "/two"]);
     let url = format!("{}-snapshots", cloud.url);
     cloud.ok(&["stream", "put", "-q", "--image", image, "/one", "/two", &url]);
     cloud.ok(&["stream", "verify", "--deep", "-q", &url]);

@@ -22,13 +22,7 @@ impl Digest {
     /// The digest of 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Digest> {
         let mut bytes = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
-            return None;
-        }
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[at * 2..at * 2 + 2], 16).ok()?;
-        }
-        Some(Digest(bytes))
+        hex::decode_to_slice(text, &mut bytes).ok().map(|()| Digest(bytes))
     }
 }
 

@@ -436,7 +436,6 @@ mod tests {
     use super::*;
     use crate::digest::Digest;
     use crate::items::{ENTRY, INODE, NAME, entry_value, key, name_rest};
-    use crate::manifest::hex;
     use crate::node::Node;
     use crate::repository::Access;
     use crate::{piece, segment};
@@ -462,7 +461,7 @@ mod tests {
             inodes: 2,
             next_inode: 3,
             stream: 1,
-            root: hex(&root.to_bytes()),
+            root: hex::encode(root.to_bytes()),
             level: 0,
             pieces: Vec::new(),
             sent: 0,

@@ -57,18 +57,7 @@ pub struct Manifest {
 
 /// The name of a snapshot in keys.
 pub fn id(uuid: &Uuid, transid: u64) -> String {
-    format!("{}-{transid}", hex(uuid))
-}
-
-/// Hexadecimal digits of bytes.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Bytes of hexadecimal digits.
-pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    let pairs = text.is_ascii().then(|| text.as_bytes().chunks(2))?;
-    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+    format!("{}-{transid}", hex::encode(uuid))
 }
 
 /// The parts of a key that stand for an id and for a name.
@@ -153,7 +142,7 @@ impl Manifest {
 
     /// The UUID as bytes.
     pub fn uuid_bytes(&self, repository: &Repository) -> Result<Uuid> {
-        let bytes = unhex(&self.uuid).and_then(|bytes| bytes.try_into().ok());
+        let bytes = hex::decode(&self.uuid).ok().and_then(|bytes| bytes.try_into().ok());
         bytes.ok_or_else(|| damaged(repository.store(), &self.key(repository), "its UUID is none"))
     }
 
@@ -203,7 +192,7 @@ impl Manifest {
 }
 
 fn reference(repository: &Repository, of: &Manifest, text: &str, rule: &str) -> Result<PieceRef> {
-    let at = unhex(text).and_then(|bytes| PieceRef::from_bytes(&bytes));
+    let at = hex::decode(text).ok().and_then(|bytes| PieceRef::from_bytes(&bytes));
     at.ok_or_else(|| damaged(repository.store(), &of.key(repository), rule))
 }
 

@@ -7,7 +7,7 @@
 
 use crate::digest::Digest;
 use crate::keys::Keys;
-use crate::manifest::{Manifest, damaged, hex, unhex};
+use crate::manifest::{Manifest, damaged};
 use crate::piece;
 use butterfs_store::{Error, Kind, Result, Store};
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,7 @@ impl Repository {
         let keys = match head.secret {
             None => None,
             Some(text) => {
-                let wrapped = unhex(&text).ok_or_else(|| damaged("its secret is no hexadecimal digits"))?;
+                let wrapped = hex::decode(&text).map_err(|_| damaged("its secret is no hexadecimal digits"))?;
                 Some(Arc::new(Keys::of(&unwrap(&store, &wrapped, access)?)))
             }
         };
@@ -109,7 +109,8 @@ impl Repository {
             opened => return opened,
         }
         let secret = if access.recipients.is_empty() { None } else { Some(wrap(access)?) };
-        let head = Head { format: FORMAT.to_owned(), version: VERSION, secret: secret.map(|bytes| hex(&bytes)) };
+        let head =
+            Head { format: FORMAT.to_owned(), version: VERSION, secret: secret.map(|bytes| hex::encode(&bytes)) };
         let bytes = serde_json::to_vec(&head).expect("it has a JSON form");
         match store.create(KEY, bytes) {
             // Another put made it first; it may have other recipients.

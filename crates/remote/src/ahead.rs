@@ -33,11 +33,11 @@ struct Shared {
 /// A reader, which may go forward.
 #[derive(Clone, Copy)]
 struct Stream {
-    /// Where its next read begins if it does.
+    /// The offset at which a read continues it.
     next: u64,
-    /// Up to where was read ahead.
+    /// The offset up to which it was read ahead.
     until: u64,
-    /// How far to read ahead of it.
+    /// Bytes to read ahead of it.
     window: u64,
 }
 

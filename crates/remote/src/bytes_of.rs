@@ -12,21 +12,10 @@ pub fn digest(bytes: &[u8]) -> Digest {
     *hash.as_bytes().first_chunk().expect("it has 32 bytes")
 }
 
-/// Hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The bytes of hexadecimal digits, if they are exactly so many.
 pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    if text.len() != 2 * N || !text.is_ascii() {
-        return None;
-    }
     let mut bytes = [0; N];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(bytes)
+    hex::decode_to_slice(text, &mut bytes).ok().map(|()| bytes)
 }
 
 /// Takes numbers from the front of bytes; `None` at their end.

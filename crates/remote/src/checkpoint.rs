@@ -6,7 +6,7 @@
 //! not need are listed in it as dead; they are deleted when an hour has passed ([`Limits::keep`]), because a mount that
 //! is only read, or a copy that is being made, may still need an older map.
 
-use crate::bytes_of::{digest, hex};
+use crate::bytes_of::digest;
 use crate::ranges::{Part, Ranges, Run, gaps};
 use crate::record::Content;
 use crate::root::{Root, TablePlace, root_key};
@@ -34,7 +34,7 @@ pub fn now() -> i64 {
 /// A table that is in the store and that no root names yet.
 pub struct Made {
     table: Table,
-    /// Where it is.
+    /// Its place, for the root.
     pub place: TablePlace,
 }
 
@@ -43,7 +43,7 @@ impl Volume {
     pub fn checkpoint(&self, writing: &Writing, snapshot: &Snapshot, edit: impl FnOnce(&mut Root)) -> Result<()> {
         let made = self.make_table(writing, snapshot, true)?;
         let (before, version) = writing.root.lock().clone();
-        let mut next = Root { sequence: snapshot.logged.0, chain: hex(&snapshot.logged.1), ..before.clone() };
+        let mut next = Root { sequence: snapshot.logged.0, chain: hex::encode(snapshot.logged.1), ..before.clone() };
         (next.table, next.length) = (Some(made.place), made.table.length);
         edit(&mut next);
         let version = self.store().replace(&root_key(&self.name), next.encode(), &version)?;

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 /// Bytes of the longest write that is taken over at once.
 const MOST_WRITTEN: usize = 1 << 20;
+
 /// A volume as a block device. It is dropped as by a power cut: only flushed writes stay. [`close`](Self::close) makes
 /// everything durable and leaves the volume to the next mount without a wait.
 pub struct ObjectDevice {
@@ -50,7 +51,7 @@ impl ObjectDevice {
 
     /// Shows a volume as it is now. Nothing can be written.
     pub fn open_read_only(store: &Store, options: &Options) -> Result<ObjectDevice> {
-        Ok(ObjectDevice::around(open::reader(store, options)?))
+        Ok(ObjectDevice::around(open::reader(store, options)?.0))
     }
 
     fn around(volume: Volume) -> ObjectDevice {
@@ -66,11 +67,6 @@ impl ObjectDevice {
     /// Puts of segments and records so far, and ranges that were asked for.
     pub fn requests(&self) -> (u64, u64) {
         self.volume.requests()
-    }
-
-    /// Why nothing is written any more, if it is so.
-    pub fn failure(&self) -> Option<String> {
-        self.volume.state.lock().failed.as_ref().map(|failure| failure.sentence.clone())
     }
 
     /// Makes everything durable and gives the volume up.

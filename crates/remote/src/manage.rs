@@ -4,9 +4,8 @@ use crate::checkpoint::now;
 use crate::open::{self, Options, check_name, random};
 use crate::record::{MOST_BYTES, Record, record_key};
 use crate::root::{Root, Writer, folder, root_key};
-use crate::state::State;
 use crate::table::{BLOCK, parse_segment_key};
-use crate::volume::{Limits, Volume, Writing};
+use crate::volume::{Volume, Writing};
 use butterfs_store::{Error, Kind, Result, Store, each};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -43,7 +42,8 @@ pub fn names(store: &Store) -> Result<Vec<String>> {
 pub fn list(store: &Store) -> Result<Vec<Listed>> {
     let mut listed = Vec::new();
     for name in names(store)? {
-        let (root, state) = read(store, &name)?;
+        let (Volume { state, .. }, root, _) = open::reader(store, &options_of(&name))?;
+        let state = state.into_inner();
         let Root { length, frozen, made, writer, .. } = root;
         let mapped: u64 = state.table.segments.values().map(|segment| u64::from(segment.live)).sum();
         let logged: u64 = state.recent.iter().filter(|run| !run.value.is_zeros()).map(|run| run.blocks * BLOCK).sum();
@@ -53,26 +53,18 @@ pub fn list(store: &Store) -> Result<Vec<Listed>> {
     Ok(listed)
 }
 
-/// A root and its state, read until they agree.
-fn read(store: &Store, name: &str) -> Result<(Root, State)> {
-    let options = Options { volume: name.to_owned(), ..Options::default() };
-    let volume = open::reader(store, &options)?;
-    let (root, _) = Root::read(store, name)?;
-    Ok((root, volume.state.into_inner()))
+fn options_of(name: &str) -> Options {
+    Options { volume: name.to_owned(), ..Options::default() }
 }
 
 /// Makes `to` a volume with the content that `from` has now; both share all segments. With `frozen` it is a snapshot.
 pub fn clone(store: &Store, from: &str, to: &str, frozen: bool) -> Result<()> {
     check_name(to)?;
     let begun = Instant::now();
-    let limits = Limits::default();
-    let options = Options { volume: from.to_owned(), limits, ..Options::default() };
     if let Some(other) = Some(to).filter(|to| names(store).is_ok_and(|names| names.iter().any(|name| name == to))) {
         return Err(Error::new(Kind::Exists, format!("{} exists already", store.shown(&folder(other)))));
     }
-    let source = open::reader(store, &options)?;
-    let (before, version) = Root::read(store, from)?;
-    let Volume { pieces, state, .. } = source;
+    let (Volume { pieces, state, limits, .. }, before, version) = open::reader(store, &options_of(from))?;
     let mut root = Root::new(random(), before.length, now());
     root.frozen = frozen;
     let id = u64::from_le_bytes(random());
@@ -121,7 +113,8 @@ pub fn gc(store: &Store, older_than: Duration, dry_run: bool) -> Result<Garbage>
     let segments = store.list("segments")?;
     let (mut needed, mut writers) = (BTreeSet::new(), BTreeSet::new());
     for name in names(store)? {
-        let (root, state) = read(store, &name)?;
+        let (Volume { state, .. }, root, _) = open::reader(store, &options_of(&name))?;
+        let state = state.into_inner();
         needed.extend(state.table.segments.iter().map(|(number, segment)| (segment.writer, *number)));
         needed.extend(state.segments.iter().map(|(number, segment)| (segment.writer, *number)));
         needed.extend(state.table.dead.iter().map(|dead| (dead.writer, dead.number)));

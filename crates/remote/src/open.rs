@@ -5,7 +5,7 @@
 //! replaced, by its version, with one of the next epoch, whose table has the whole log: of two hosts that try, one
 //! succeeds.
 
-use crate::bytes_of::{Digest, hex};
+use crate::bytes_of::Digest;
 use crate::checkpoint::now;
 use crate::pieces::Pieces;
 use crate::record::{Content, MOST_BYTES, Record, record_key};
@@ -69,8 +69,8 @@ pub fn check_name(name: &str) -> Result<()> {
     }
 }
 
-/// A volume that is only read, as it is now.
-pub fn reader(store: &Store, options: &Options) -> Result<Volume> {
+/// A volume that is only read, as it is now, and its root with the version of that.
+pub fn reader(store: &Store, options: &Options) -> Result<(Volume, Root, Version)> {
     check_name(&options.volume)?;
     for _ in 0..ATTEMPTS {
         let (root, version) = Root::read(store, &options.volume)?;
@@ -79,8 +79,8 @@ pub fn reader(store: &Store, options: &Options) -> Result<Volume> {
         // Objects of an older root may be gone, and records of its log.
         if (again.epoch, again.sequence, &again.table) == (root.epoch, root.sequence, &root.table) {
             let (pieces, state, _) = read?;
-            drop(version);
-            return Ok(Volume::new(&options.volume, root.uuid(), pieces, state, None, options.limits));
+            let volume = Volume::new(&options.volume, root.uuid(), pieces, state, None, options.limits);
+            return Ok((volume, root, version));
         }
     }
     let shown = store.shown(&folder(&options.volume));
@@ -126,20 +126,20 @@ fn claim(store: &Store, options: &Options, root: Root, version: Version) -> Resu
         store.create(&record_key(name, &root.uuid(), root.epoch, sequence), end.encode().0)?;
     }
     let take = |root: &mut Root| {
-        (root.epoch, root.sequence, root.chain) = (root.epoch + 1, 0, hex(&Digest::default()));
+        (root.epoch, root.sequence, root.chain) = (root.epoch + 1, 0, hex::encode(Digest::default()));
         root.writer = Some(this_process(id));
     };
-    let is_new = state.recent.is_empty();
+    let has_log = !state.recent.is_empty();
     let mut volume =
         Volume::new(name, root.uuid(), pieces, state, Some(Writing::new(id, root, version)), options.limits);
     let writing = volume.writing.as_ref().expect("just given");
-    if is_new {
+    if has_log {
+        volume.with_putters(writing, || volume.checkpoint(writing, &volume.moment(), take))?;
+    } else {
         let (mut next, version) = writing.root.lock().clone();
         take(&mut next);
         let version = store.replace(&root_key(name), next.encode(), &version)?;
         *writing.root.lock() = (next, version);
-    } else {
-        volume.with_putters(writing, || volume.checkpoint(writing, &volume.moment(), take))?;
     }
     if begun.elapsed() > MOST_TAKEN {
         let sentence = format!("taking {} over has taken too long; try again", volume.shown());

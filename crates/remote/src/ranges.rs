@@ -141,7 +141,7 @@ pub fn gaps<T>(runs: &[Run<T>], start: u64, blocks: u64) -> Vec<(u64, u64)> {
 mod tests {
     use super::*;
 
-    /// Where a value began.
+    /// The number of a value, and the blocks in front of this part of it.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     struct From(u64, u64);
 

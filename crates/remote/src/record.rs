@@ -9,7 +9,7 @@
 //! ```
 //! `before` is the digest of the record before, zeros in the first one; `digest` is of all bytes in front of it.
 
-use crate::bytes_of::{DIGEST, Digest, Reader, digest, hex};
+use crate::bytes_of::{DIGEST, Digest, Reader, digest};
 use crate::ranges::Run;
 use crate::table::{BLOCK, MOST_BLOCKS, Piece};
 use bytes::Bytes;
@@ -57,7 +57,7 @@ pub struct Body {
 
 /// The key of a record. A volume that was removed cannot meet the log of a later one with its name.
 pub fn record_key(name: &str, volume: &[u8; 16], epoch: u64, sequence: u64) -> String {
-    format!("volumes/{name}/log/{}-{epoch:016x}/{sequence:016x}", hex(&volume[..4]))
+    format!("volumes/{name}/log/{}-{epoch:016x}/{sequence:016x}", hex::encode(&volume[..4]))
 }
 
 impl Record {

@@ -1,6 +1,6 @@
 //! The root of a volume: a small JSON object, the only one that is ever replaced.
 
-use crate::bytes_of::{Digest, hex, unhex};
+use crate::bytes_of::{Digest, unhex};
 use crate::table::{BLOCK, Place};
 use butterfs_store::{Error, Kind, Result, Store, Version};
 use serde::{Deserialize, Serialize};
@@ -24,14 +24,14 @@ pub struct Writer {
     pub pid: u32,
 }
 
-/// Where the table is.
+/// The place of the table.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TablePlace {
-    /// The writer and the number of its segment.
+    /// The writer of its segment, in hexadecimal digits.
     pub writer: String,
     /// The number of its segment.
     pub segment: u64,
-    /// Where it begins there, in bytes.
+    /// Its offset in the segment, in bytes.
     pub at: u64,
     /// Its bytes.
     pub len: u64,
@@ -70,11 +70,11 @@ impl Root {
     pub fn new(volume: [u8; 16], length: u64, made: i64) -> Root {
         Root {
             format: FORMAT.to_owned(),
-            volume: hex(&volume),
+            volume: hex::encode(volume),
             length,
             epoch: 0,
             sequence: 0,
-            chain: hex(&Digest::default()),
+            chain: hex::encode(Digest::default()),
             table: None,
             writer: None,
             frozen: false,
@@ -131,7 +131,7 @@ impl TablePlace {
             segment: place.segment,
             at: u64::from(place.at),
             len: u64::from(place.len),
-            digest: hex(&place.digest),
+            digest: hex::encode(place.digest),
         }
     }
 

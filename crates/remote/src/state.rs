@@ -18,7 +18,7 @@ pub struct Write {
     pub bytes: Bytes,
     /// The number of the change.
     pub stamp: u64,
-    /// Where it is in a segment, once it is: the piece of each run of [`PIECE_BLOCKS`] blocks.
+    /// Its pieces, one for each [`PIECE_BLOCKS`] blocks; set when a segment with them is in the store.
     pub home: OnceLock<Vec<Piece>>,
 }
 

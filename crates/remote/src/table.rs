@@ -39,7 +39,7 @@ const PIECE_BYTES: usize = 8 + 4 + 2 + 2 + DIGEST;
 pub struct Piece {
     /// The number of its segment.
     pub segment: u64,
-    /// Where it begins there, in bytes.
+    /// Its offset in the segment, in bytes.
     pub at: u32,
     /// Its blocks.
     pub whole: u16,
@@ -134,12 +134,12 @@ impl Shard {
     }
 }
 
-/// Where a shard is.
+/// The place of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     /// The number of its segment.
     pub segment: u64,
-    /// Where it begins there, in bytes.
+    /// Its offset in the segment, in bytes.
     pub at: u32,
     /// Its bytes.
     pub len: u32,

@@ -22,6 +22,8 @@ const MOST_INLINE: u64 = 256 << 10;
 /// A new table is made after so many bytes of records, or with so many changed ranges.
 const RECORD_BYTES_PER_TABLE: u64 = 32 << 20;
 const CHANGES_PER_TABLE: usize = 64 << 10;
+/// Blocks that one change makes zeros.
+const MOST_CLEARED: u64 = 1 << 31;
 /// Segments that are put at the same time.
 pub const PUTTERS: usize = 4;
 /// How often a writer says that it lives.
@@ -78,7 +80,7 @@ pub struct Volume {
     puts: AtomicU64,
 }
 
-/// Where blocks come from.
+/// The source of the content of blocks.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// They are zeros.
@@ -177,13 +179,17 @@ impl Volume {
         match &state.failed {
             Some(failure) => Err(failure.clone()),
             None => {
-                state.set(start, blocks, Held::Zeros, false);
+                let end = start + blocks;
+                // A record has 32 bits for the blocks of a change.
+                for from in (start..end).step_by(MOST_CLEARED as usize) {
+                    state.set(from, MOST_CLEARED.min(end - from), Held::Zeros, false);
+                }
                 Ok(())
             }
         }
     }
 
-    /// Where the content of these blocks is, in order and without a gap.
+    /// The sources of the content of these blocks, in order and without a gap.
     pub fn sources(&self, start: u64, blocks: u64) -> Result<Vec<Run<Source>>> {
         let (recent, table) = {
             let state = self.state.lock();

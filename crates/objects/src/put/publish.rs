@@ -5,7 +5,7 @@ use super::contents::unplaced;
 use super::{Open, Options, failure};
 use crate::digest::Digest;
 use crate::items::{EXTENT, Extent, parts};
-use crate::manifest::{self, Manifest};
+use crate::manifest::Manifest;
 use crate::node::Node;
 use crate::piece::{self, PieceRef};
 use crate::repository::Repository;
@@ -58,10 +58,10 @@ impl Open {
             Ok(())
         })?;
         packer.seal()?;
-        let name = |at: PieceRef| manifest::hex(&packer.named(at).to_bytes());
+        let name = |at: PieceRef| hex::encode(packer.named(at).to_bytes());
         let manifest = Manifest {
             name: String::from_utf8_lossy(&self.name).into_owned(),
-            uuid: manifest::hex(&self.uuid),
+            uuid: hex::encode(self.uuid),
             transid: self.transid,
             parent: self.parent.as_ref().map(Manifest::id),
             time: options.now,

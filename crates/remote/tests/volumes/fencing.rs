@@ -40,6 +40,31 @@ fn server(shared: &Shared) -> Server {
     })
 }
 
+/// Holds the request with this number back, counted from now on.
+fn hold_back(shared: &Shared, number: u64) {
+    let mut gate = shared.0.lock().unwrap();
+    (gate.seen, gate.hold) = (0, Some(number));
+}
+
+/// Waits until the request stands still, or the work that makes requests has ended; then none will.
+fn stands_still(shared: &Shared, has_ended: impl Fn() -> bool) -> bool {
+    let (gate, changed) = &**shared;
+    let mut gate = gate.lock().unwrap();
+    while !gate.waiting && !has_ended() {
+        gate = changed.wait_timeout(gate, Duration::from_millis(20)).unwrap().0;
+    }
+    if !gate.waiting {
+        gate.hold = None;
+    }
+    gate.waiting
+}
+
+/// Lets the request go on.
+fn let_go(shared: &Shared) {
+    shared.0.lock().unwrap().open = true;
+    shared.1.notify_all();
+}
+
 /// Writes all blocks with a number, the last one first, and flushes. Says whether that was acknowledged.
 fn write_all(device: &ObjectDevice, number: u8) -> bool {
     let big = vec![number; 1 << 20];
@@ -73,10 +98,7 @@ fn a_writer_that_was_replaced_changes_nothing_any_more() {
         make(&store, "main", LEN).unwrap();
         let first = ObjectDevice::open(&store, &small()).unwrap();
         assert!(write_all(&first, 1));
-        {
-            let mut gate = shared.0.lock().unwrap();
-            (gate.seen, gate.hold) = (0, Some(hold));
-        }
+        hold_back(&shared, hold);
         let (first, acknowledged) = std::thread::scope(|scope| {
             let writing = scope.spawn(|| {
                 // Several tables, so that each kind of request stands still once.
@@ -85,23 +107,14 @@ fn a_writer_that_was_replaced_changes_nothing_any_more() {
                 let _ = first.close();
                 acknowledged.iter().filter(|done| **done).count() as u8
             });
-            let (gate, changed) = &*shared;
-            let waits = |gate: &mut Gate| !gate.waiting && !writing.is_finished();
-            let patience = Duration::from_millis(20);
-            let mut guard = gate.lock().unwrap();
-            while waits(&mut guard) {
-                guard = changed.wait_timeout(guard, patience).unwrap().0;
-            }
-            let stood_still = guard.waiting;
-            drop(guard);
+            let stood_still = stands_still(&shared, || writing.is_finished());
             if !stood_still {
                 return (None, writing.join().unwrap());
             }
             let second = ObjectDevice::open(&store, &small()).unwrap();
             let taken = number(&second);
             assert!(write_all(&second, 100), "the second writer is the writer");
-            gate.lock().unwrap().open = true;
-            changed.notify_all();
+            let_go(&shared);
             let acknowledged = writing.join().unwrap();
             // The first one wrote 1, then 2 and so on.
             assert!(acknowledged < taken + 1, "{acknowledged} flushes were acknowledged, {taken} was found");
@@ -169,27 +182,14 @@ fn a_host_that_stands_still_while_it_takes_over_does_not_mix_states() {
         let first = ObjectDevice::open(&store, &small()).unwrap();
         assert!((1..6).all(|number| write_all(&first, number)));
         drop(first);
-        {
-            let mut gate = shared.0.lock().unwrap();
-            (gate.seen, gate.hold) = (0, Some(hold));
-        }
-        let (gate, changed) = &*shared;
+        hold_back(&shared, hold);
         let stood_still = std::thread::scope(|scope| {
             let opening = scope.spawn(|| ObjectDevice::open(&store, &small()));
-            let mut guard = gate.lock().unwrap();
-            while !guard.waiting && !opening.is_finished() {
-                guard = changed.wait_timeout(guard, Duration::from_millis(20)).unwrap().0;
-            }
-            let stood_still = guard.waiting;
-            if !stood_still {
-                guard.hold = None;
-            }
-            drop(guard);
+            let stood_still = stands_still(&shared, || opening.is_finished());
             let third = ObjectDevice::open(&store, &small()).unwrap();
             assert_eq!(number(&third), 5);
             assert!(write_all(&third, 100));
-            gate.lock().unwrap().open = true;
-            changed.notify_all();
+            let_go(&shared);
             let second = opening.join().unwrap();
             let second_writes = second.as_ref().is_ok_and(|second| {
                 let begun_with = number(second);

@@ -95,7 +95,10 @@ impl Remote {
             Ok((device, read_only)) => (Device::Volume(Arc::new(device)), read_only),
             Err(error) if error.kind() == Kind::NotFound => {
                 let image = open_image(url, &settings, &options);
-                let image = image.map_err(|_| nothing_there(url, &options, error))?;
+                let image = image.map_err(|error| match error.kind() {
+                    Kind::NotFound => nothing_there(url, &options),
+                    _ => stores::refused(error),
+                })?;
                 if !read_only {
                     report::warn(&format!("{url}: an image in a store can only be read, mounted read-only"));
                 }
@@ -167,8 +170,7 @@ fn open_image(url: &str, settings: &Settings, options: &butterfs_remote::Options
     RangedImage::open(&Store::open(folder, settings)?, key, options.limits.cache)
 }
 
-fn nothing_there(url: &str, options: &butterfs_remote::Options, error: Error) -> CliError {
-    let _ = error;
+fn nothing_there(url: &str, options: &butterfs_remote::Options) -> CliError {
     CliError::failed(format!("{url} has no volume '{}' and is no image", options.volume))
         .hint("with --create SIZE a volume is made there; 'butterfs volume ls' lists those that are there")
 }
