@@ -12,8 +12,13 @@ use butterfs_testkit::{fsx, requirement};
 use common::{Ran, ran};
 use mounted::{Bed, eventually, text};
 use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
 
@@ -261,6 +266,67 @@ fn takeover(cloud: &Cloud) {
 }
 
 #[test]
+fn a_mount_that_follows_shows_what_the_writer_makes_durable() {
+    const TEST: &str = "a_mount_that_follows_shows_what_the_writer_makes_durable";
+    let fails = Arc::new(AtomicBool::new(false));
+    let for_server = Arc::clone(&fails);
+    let fates = move |_| if for_server.load(Ordering::Relaxed) { Fate::Failed } else { Fate::Served };
+    let Some(cloud) = Cloud::new(TEST, fates) else { return };
+    let at = &cloud.bed.at;
+    cloud.mount("noatime");
+    shell(
+        at,
+        "mkdir d gone; echo one > d/file; echo here > gone/file; seq 100000 > large; sync d/file large gone/file",
+    );
+    let other = cloud.bed.scratch.folder("other");
+    let ran = cloud.run(&["mount", "-o", "follow=1,give_up_after=1", &cloud.url, text(&other)]);
+    assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{ran:?}");
+    let seen = |path: &str| fs::read_to_string(other.join(path)).unwrap_or_default();
+    assert_eq!((seen("d/file").as_str(), seen("gone/file").as_str(), seen("new")), ("one\n", "here\n", String::new()));
+    let mut open = fs::File::open(other.join("large")).unwrap();
+    let mut begin = [0; 4];
+    open.read_exact(&mut begin).unwrap();
+    // Of the same length, with times that say nothing.
+    let script = r#"echo two > d/file; echo more > new; rm -r gone; touch -r large then; dd if=/dev/zero of=large bs=2 count=1
+        conv=notrunc status=none; touch -r then large; setfattr -n user.x -v y d; "$butterfs" filesystem sync ."#;
+    shell(at, script);
+    eventually(|| seen("new") == "more\n");
+    assert_eq!(seen("d/file"), "two\n");
+    eventually(|| !other.join("gone").exists());
+    eventually(|| shell(&other, "ls") == shell(at, "ls"));
+    assert_eq!(shell(&other, "getfattr --only-values -n user.x d"), "y");
+    open.read_at(&mut begin, 0).unwrap();
+    assert_eq!(&begin, b"\0\x002\n", "a file that is open");
+    drop(open);
+    // What is only fsynced comes too; what is written and not synced does not.
+    shell(at, "echo three > d/file; sync d/file");
+    eventually(|| seen("d/file") == "three\n");
+    assert!(fs::write(other.join("x"), "x").is_err());
+
+    // While the store is away the mount shows what it has.
+    fails.store(true, Ordering::Relaxed);
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(seen("d/file"), "three\n");
+    fails.store(false, Ordering::Relaxed);
+    shell(at, "echo four > d/file; sync d/file");
+    eventually(|| seen("d/file") == "four\n");
+
+    // Another writer; then the one that has followed becomes it.
+    cloud.ok(&["umount", text(at)]);
+    cloud.mount("noatime");
+    shell(at, "echo five > d/file; rm d/file; mkdir d/file; echo six > d/file/inside; sync d/file/inside");
+    eventually(|| seen("d/file/inside") == "six\n");
+    cloud.ok(&["umount", text(at)]);
+    cloud.ok(&["mount", "-o", "remount,rw", &cloud.url, text(&other)]);
+    shell(&other, "echo seven > d/file/inside; sync d/file/inside");
+    cloud.ok(&["umount", text(&other)]);
+    cloud.mount("ro");
+    assert_eq!(fs::read_to_string(at.join("d/file/inside")).unwrap(), "seven\n");
+    cloud.bed.umount_ok();
+    check_all(&cloud.export("main"));
+}
+
+#[test]
 fn random_operations_on_a_file_of_a_volume() {
     const TEST: &str = "random_operations_on_a_file_of_a_volume";
     let Some(cloud) = Cloud::new(TEST, |_| Fate::Served) else { return };
@@ -269,7 +335,7 @@ fn random_operations_on_a_file_of_a_volume() {
     }
     let (settings, artifacts) = (cloud.bed.scratch.join("fsx.toml"), cloud.bed.scratch.folder("artifacts"));
     fs::write(&settings, fsx::settings("10", "4")).unwrap();
-    cloud.mount("compress=zstd,cache_size=4M,write_back=1M");
+    cloud.mount(&format!("compress=zstd,cache_dir={},cache_size=4M,write_back=1M", cloud.bed.scratch.path().display()));
     let mut fsx = Command::new("fsx");
     fsx.args(["-q", "-q", "-N", "1500", "-S", "7", "-P", text(&artifacts), "-f", text(&settings)]);
     let output = fsx.arg(cloud.bed.path("file")).stdin(Stdio::null()).output().unwrap();
@@ -307,6 +373,7 @@ fn words_that_make_no_sense_are_sentences() {
         (vec!["mount", &cloud.url, at], "has no volume 'main' and is no image"),
         (vec!["mount", "-o", "volume=a/b", &cloud.url, at], "cannot be the name of a volume"),
         (vec!["mount", "-o", "cache_size=many", &cloud.url, at], "the mount option 'cache_size=many' is not possible"),
+        (vec!["mount", "-o", "follow=0", &cloud.url, at], "it takes at least one second"),
         (vec!["mount", "nfs://bucket/x", at], "no store has the scheme 'nfs'"),
         (vec!["mount", &cloud.url, "/dev/null", at], "is on one device, not on 2"),
         (vec!["volume", "clone", &cloud.url, "main", "new"], "there is no such object"),

@@ -52,12 +52,22 @@ pub struct Commands {
     pub proxy: Proxy,
 }
 
+/// A look at a filesystem that is only read here and that another host changes.
+pub struct Follow {
+    /// The wait between two looks.
+    pub every: Duration,
+    /// The filesystem as it is now; none when it has not changed since the last look. The error is a sentence.
+    pub newer: Box<dyn Fn() -> Result<Option<Filesystem>, String> + Send>,
+}
+
 /// The content that is served.
 pub struct Content {
     /// The filesystem.
     pub filesystem: Filesystem,
     /// Opens it once more, for writing, where it was opened read-only.
     pub reopen: Reopen,
+    /// Another host changes it, and the mount shows that.
+    pub follow: Option<Follow>,
     /// The root directory of the subvolume that the first mount shows.
     pub shown: InodeId,
     /// Its storage.
@@ -105,14 +115,15 @@ impl Service {
         log: Log,
     ) -> io::Result<Service> {
         let mount::Mounted { device: connection, kind, place } = mounted;
-        let Content { filesystem, reopen, shown, storage } = content;
+        let Content { filesystem, reopen, follow, shown, storage } = content;
         let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, MOST_THREADS);
         let (device, top) = match &place {
             Place::Detached(root, _) => (Some(mount::device_number(root)?), TOP_LEVEL),
             Place::Mountpoint => (mountinfo::at(&request.mountpoint)?.map(|mount| mount.device), shown),
         };
         let path = filesystem.subvolume_path(shown.tree).map_err(io::Error::other)?;
-        let adaptor = Arc::new(Adaptor::new(filesystem, reopen, connection.another()?, top, shown.tree));
+        let follows = follow.as_ref().map(|follow| follow.every);
+        let adaptor = Arc::new(Adaptor::new((filesystem, reopen), follows, connection.another()?, top, shown.tree));
         if let Some(device) = device {
             adaptor.mounted_as(device);
             raise_read_ahead(device, kind);
@@ -130,6 +141,7 @@ impl Service {
             unmount_on_termination(device, log.clone())?;
         }
         watch_devices(Arc::downgrade(&adaptor), log.clone())?;
+        follow.map_or(Ok(()), |follow| keep_up(Arc::downgrade(&adaptor), follow, log.clone()))?;
         Ok(Service { session, adaptor, control, kind, log })
     }
 
@@ -231,6 +243,30 @@ fn watch_devices(adaptor: Weak<Adaptor>, log: Log) -> io::Result<()> {
         }
     };
     std::thread::Builder::new().name("devices".into()).spawn(watch).map(drop)
+}
+
+/// Shows what another host does to the filesystem, until a mount of this one becomes writable.
+fn keep_up(adaptor: Weak<Adaptor>, follow: Follow, log: Log) -> io::Result<()> {
+    let watch = move || {
+        let mut behind = false;
+        loop {
+            std::thread::sleep(follow.every);
+            if !adaptor.upgrade().is_some_and(|adaptor| adaptor.is_replaceable()) {
+                return;
+            }
+            let newer = (follow.newer)();
+            match &newer {
+                Err(why) if !behind => log(&format!("the mount shows an older state, and tries to follow: {why}")),
+                Ok(_) if behind => log("the mount follows again"),
+                _ => {}
+            }
+            behind = newer.is_err();
+            if let (Ok(Some(newer)), Some(adaptor)) = (newer, adaptor.upgrade()) {
+                adaptor.show(newer);
+            }
+        }
+    };
+    std::thread::Builder::new().name("follow".into()).spawn(watch).map(drop)
 }
 
 fn tell(adaptor: &Adaptor, log: &Log) {

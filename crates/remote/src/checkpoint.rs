@@ -71,7 +71,7 @@ impl Volume {
         let mut edits = Edits::new(&table);
         for run in snapshot.recent.iter() {
             let run = Run { start: run.start, blocks: run.blocks, value: run.value.clone() };
-            for Run { start, blocks, value } in contents(&run) {
+            for Run { start, blocks, value } in contents(&run)? {
                 let value = match value {
                     Content::Zeros => None,
                     Content::Piece(piece) => Some(piece),

@@ -2,6 +2,7 @@
 
 use crate::ahead::Ahead;
 use crate::open::{self, Options, alive_key};
+use crate::root::Root;
 use crate::state::Failure;
 use crate::table::BLOCK;
 use crate::volume::{ALIVE_EVERY, PUTTERS, Volume, Writing};
@@ -21,6 +22,8 @@ const MOST_WRITTEN: usize = 1 << 20;
 /// everything durable and leaves the volume to the next mount without a wait.
 pub struct ObjectDevice {
     volume: Arc<Volume>,
+    /// The root of a volume that is only read.
+    root: Option<Root>,
     ahead: Ahead,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Writes of parts of blocks take turns.
@@ -36,7 +39,7 @@ impl std::fmt::Debug for ObjectDevice {
 impl ObjectDevice {
     /// Becomes the writer of a volume.
     pub fn open(store: &Store, options: &Options) -> Result<ObjectDevice> {
-        let device = ObjectDevice::around(open::writer(store, options)?);
+        let device = ObjectDevice::around(open::writer(store, options)?, None);
         let mut threads = device.threads.lock();
         let mut start = |work: fn(&Volume, &Writing)| {
             let volume = device.volume.clone();
@@ -51,17 +54,26 @@ impl ObjectDevice {
 
     /// Shows a volume as it is now. Nothing can be written.
     pub fn open_read_only(store: &Store, options: &Options) -> Result<ObjectDevice> {
-        Ok(ObjectDevice::around(open::reader(store, options)?.0))
+        let (volume, root, _) = open::reader(store, options)?;
+        Ok(ObjectDevice::around(volume, Some(root)))
     }
 
-    fn around(volume: Volume) -> ObjectDevice {
+    /// The same volume as it is now; none when nothing was flushed since this one was opened, or when this one is the
+    /// writer's. The two share the cache of what was read.
+    pub fn newer(&self) -> Result<Option<ObjectDevice>> {
+        let Some(root) = &self.root else { return Ok(None) };
+        let newer = open::newer(&self.volume, root)?;
+        Ok(newer.map(|(volume, root)| ObjectDevice::around(volume, Some(root))))
+    }
+
+    fn around(volume: Volume, root: Option<Root>) -> ObjectDevice {
         let volume = Arc::new(volume);
         let read = volume.clone();
         let ahead = Ahead::start(move |offset, len| {
             let (start, end) = (offset / BLOCK, (offset + len).div_ceil(BLOCK));
             read.prefetch(start, end - start);
         });
-        ObjectDevice { volume, ahead, threads: Mutex::default(), parts: Mutex::default() }
+        ObjectDevice { volume, root, ahead, threads: Mutex::default(), parts: Mutex::default() }
     }
 
     /// Puts of segments and records so far, and ranges that were asked for.
@@ -74,7 +86,7 @@ impl ObjectDevice {
         let Some(writing) = &self.volume.writing else { return Ok(()) };
         self.volume.flush(writing).map_err(io_error)?;
         self.await_table();
-        let leave = |root: &mut crate::root::Root| root.writer = None;
+        let leave = |root: &mut Root| root.writer = None;
         let done = self.volume.checkpoint(writing, &self.volume.moment(), leave);
         done.map_err(|error| self.failed(&error))?;
         // Nothing may follow.

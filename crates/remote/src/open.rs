@@ -7,6 +7,7 @@
 
 use crate::bytes_of::Digest;
 use crate::checkpoint::now;
+use crate::local::{Kept, LocalFile};
 use crate::pieces::Pieces;
 use crate::record::{Content, MOST_BYTES, Record, record_key};
 use crate::root::{Root, Writer, folder, is_name, root_key};
@@ -15,6 +16,8 @@ use crate::state::{Held, Snapshot, State};
 use crate::table::{BLOCK, SEGMENT_BYTES, Segment, Table, segment_key};
 use crate::volume::{Limits, PUTTERS, Volume, Writing};
 use butterfs_store::{Error, Kind, Result, Store, Version};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Attempts to read a root, a table and a log that belong together, or to become the writer.
@@ -35,6 +38,9 @@ pub struct Options {
     pub limits: Limits,
     /// Take it over from a writer that still lives.
     pub takeover: bool,
+    /// A folder for a file with the blocks that were read, and those written ones that 64 MiB of memory do not hold.
+    /// The limits are of that file then.
+    pub folder: Option<PathBuf>,
     /// For how long a writer must be silent to be gone.
     pub gone_after: Duration,
 }
@@ -45,6 +51,7 @@ impl Default for Options {
             volume: crate::root::DEFAULT_VOLUME.to_owned(),
             limits: Limits::default(),
             takeover: false,
+            folder: None,
             gone_after: GONE_AFTER,
         }
     }
@@ -72,18 +79,53 @@ pub fn check_name(name: &str) -> Result<()> {
 /// A volume that is only read, as it is now, and its root with the version of that.
 pub fn reader(store: &Store, options: &Options) -> Result<(Volume, Root, Version)> {
     check_name(&options.volume)?;
-    for _ in 0..ATTEMPTS {
-        let (root, version) = Root::read(store, &options.volume)?;
-        let read = read(store, &options.volume, &root, &options.limits);
-        let (again, _) = Root::read(store, &options.volume)?;
-        // Objects of an older root may be gone, and records of its log.
-        if (again.epoch, again.sequence, &again.table) == (root.epoch, root.sequence, &root.table) {
-            let (pieces, state, _) = read?;
-            let volume = Volume::new(&options.volume, root.uuid(), pieces, state, None, options.limits);
-            return Ok((volume, root, version));
+    let pieces = pieces(store, options)?;
+    let (state, root, version) = settled(&pieces, &options.volume, None)?;
+    Ok((Volume::new(&options.volume, root.uuid(), pieces, state, None, options.limits), root, version))
+}
+
+/// The same volume as it is now, which shares the cache of what was read, with its root; none when nothing has changed
+/// since `seen`, the root of `reader`.
+pub fn newer(reader: &Volume, seen: &Root) -> Result<Option<(Volume, Root)>> {
+    let (root, _) = Root::read(reader.store(), &reader.name)?;
+    let mut known = None;
+    if root.has_map_of(seen) {
+        let mut state = reader.state.lock().copy();
+        let logged = state.logged;
+        if root.writer.is_some() && replay(&reader.pieces, &reader.name, &root, &mut state).is_ok() {
+            if state.logged == logged {
+                return Ok(None);
+            }
+            known = Some((state, root));
+        } else if root.writer.is_none() {
+            return Ok(None);
         }
     }
-    let shown = store.shown(&folder(&options.volume));
+    let (state, root, _) = settled(&reader.pieces, &reader.name, known)?;
+    if root.uuid() != reader.uuid {
+        return Err(Error::new(Kind::Damaged, format!("{} is another volume now", reader.shown())));
+    }
+    let volume = Volume::new(&reader.name, reader.uuid, reader.pieces.clone(), state, None, reader.limits);
+    Ok(Some((volume, root)))
+}
+
+/// The state of a volume, of one root that stood while it was read; `known` where it has been read already.
+fn settled(pieces: &Arc<Pieces>, name: &str, mut known: Option<(State, Root)>) -> Result<(State, Root, Version)> {
+    let store = pieces.store();
+    let (mut root, _) = Root::read(store, name)?;
+    for _ in 0..ATTEMPTS {
+        let read = match known.take().filter(|(_, before)| before.has_map_of(&root)) {
+            Some((state, _)) => Ok(state),
+            None => read(pieces, name, &root).map(|(state, _)| state),
+        };
+        let (again, version) = Root::read(store, name)?;
+        // Objects of an older root may be gone, and records of its log.
+        if again.has_map_of(&root) {
+            return Ok((read?, again, version));
+        }
+        root = again;
+    }
+    let shown = store.shown(&folder(name));
     Err(Error::new(Kind::Conflict, format!("cannot read {shown}: its root changes faster than it can be read")))
 }
 
@@ -114,10 +156,16 @@ pub fn writer(store: &Store, options: &Options) -> Result<Volume> {
     Err(conflict.expect("all attempts met one"))
 }
 
+fn pieces(store: &Store, options: &Options) -> Result<Arc<Pieces>> {
+    let file = options.folder.as_deref().map(LocalFile::in_folder).transpose()?;
+    Ok(Arc::new(Pieces::new(store.clone(), options.limits.cache, file)))
+}
+
 fn claim(store: &Store, options: &Options, root: Root, version: Version) -> Result<Volume> {
     let begun = Instant::now();
     let name = &options.volume;
-    let (pieces, state, ended) = read(store, name, &root, &options.limits)?;
+    let pieces = pieces(store, options)?;
+    let (state, ended) = read(&pieces, name, &root)?;
     let id = u64::from_le_bytes(random());
     if root.writer.is_some() && !ended {
         let sequence = state.logged.0 + 1;
@@ -178,8 +226,7 @@ impl Volume {
 }
 
 /// The table and the log of a root; and whether the log says that its epoch has ended.
-pub fn read(store: &Store, name: &str, root: &Root, limits: &Limits) -> Result<(Pieces, State, bool)> {
-    let pieces = Pieces::new(store.clone(), limits.cache);
+fn read(pieces: &Pieces, name: &str, root: &Root) -> Result<(State, bool)> {
     let table = match &root.table {
         None => Table::new(root.length),
         Some(place) => {
@@ -189,11 +236,11 @@ pub fn read(store: &Store, name: &str, root: &Root, limits: &Limits) -> Result<(
             table.ok_or_else(|| pieces.damaged(&key, "is no table of this volume"))?
         }
     };
-    let mut state = State::new(table);
+    let mut state = State::new(table.into());
     state.logged = (root.sequence, root.chain());
     // A writer that has closed the volume leaves no log.
-    let ended = root.writer.is_some() && replay(&pieces, name, root, &mut state)?;
-    Ok((pieces, state, ended))
+    let ended = root.writer.is_some() && replay(pieces, name, root, &mut state)?;
+    Ok((state, ended))
 }
 
 fn replay(pieces: &Pieces, name: &str, root: &Root, state: &mut State) -> Result<bool> {
@@ -230,7 +277,7 @@ fn replay(pieces: &Pieces, name: &str, root: &Root, state: &mut State) -> Result
             }
             match change.value {
                 Content::Zeros => state.set(change.start, change.blocks, Held::Zeros, true),
-                Content::Data(bytes) => state.write(change.start, bytes, true),
+                Content::Data(bytes) => state.write(change.start, Kept::Memory(bytes), true),
                 Content::Piece(piece) => {
                     let segment =
                         state.segments.get(&piece.segment).or_else(|| state.table.segments.get(&piece.segment));

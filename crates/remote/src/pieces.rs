@@ -1,6 +1,7 @@
 //! Pieces and shards as they are read: by ranges of segments, checked, and kept in a bounded cache.
 
 use crate::bytes_of::{Digest, digest};
+use crate::local::{Kept, LocalFile};
 use crate::ranges::Run;
 use crate::table::{BLOCK, Piece, Place, Shard, Table, segment_key};
 use butterfs_store::{Error, Kind, Result, Store};
@@ -25,9 +26,9 @@ type Spot = (u64, u32);
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<Spot, Bytes> for ByBytes {
-    fn weight(&self, _: &Spot, bytes: &Bytes) -> u64 {
-        bytes.len() as u64 + 100
+impl Weighter<Spot, Kept> for ByBytes {
+    fn weight(&self, _: &Spot, kept: &Kept) -> u64 {
+        kept.room() + 100
     }
 }
 
@@ -49,7 +50,9 @@ pub struct Stored {
 /// See the [module](self).
 pub struct Pieces {
     store: Store,
-    cache: Cache<Spot, Bytes, ByBytes>,
+    cache: Cache<Spot, Kept, ByBytes>,
+    /// The file for what is kept, if it is not memory.
+    file: Option<Arc<LocalFile>>,
     shards: Cache<Spot, Arc<Shard>, ByBytes>,
     /// Pieces that some thread is asking for.
     asked: Mutex<HashSet<Spot>>,
@@ -58,12 +61,13 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// With a cache of so many bytes.
-    pub fn new(store: Store, cache_bytes: u64) -> Pieces {
+    /// With a cache of so many bytes, in a file or in memory.
+    pub fn new(store: Store, cache_bytes: u64, file: Option<Arc<LocalFile>>) -> Pieces {
         let pieces = (cache_bytes / (16 * BLOCK)).max(64) as usize;
         Pieces {
             store,
             cache: Cache::with_weighter(pieces, cache_bytes, ByBytes),
+            file,
             shards: Cache::with_weighter(1024, SHARD_CACHE, ByBytes),
             asked: Mutex::default(),
             answered: Condvar::new(),
@@ -81,9 +85,27 @@ impl Pieces {
         self.requests.load(Ordering::Relaxed)
     }
 
+    /// The file for what is kept, if it is not memory.
+    pub fn file(&self) -> Option<&Arc<LocalFile>> {
+        self.file.as_ref()
+    }
+
     /// Takes note of a piece that was just put.
     pub fn keep(&self, piece: &Piece, bytes: &[u8]) {
-        self.cache.insert((piece.segment, piece.at), Bytes::copy_from_slice(bytes));
+        let kept = match &self.file {
+            Some(file) => file.keep(bytes).ok(),
+            None => Some(Kept::Memory(Bytes::copy_from_slice(bytes))),
+        };
+        kept.into_iter().for_each(|kept| self.cache.insert((piece.segment, piece.at), kept));
+    }
+
+    /// A piece from the cache.
+    fn kept(&self, piece: &Piece) -> Option<Bytes> {
+        match self.cache.get(&(piece.segment, piece.at)).filter(|kept| kept.len() as u64 == piece.bytes())? {
+            Kept::Memory(bytes) => Some(bytes),
+            // A disk can fail; the store still has it.
+            kept => kept.read().ok().filter(|bytes| digest(bytes) == piece.digest),
+        }
     }
 
     /// The shard at a place, whose blocks are `span`.
@@ -123,8 +145,7 @@ impl Pieces {
             for (stored, slot) in pieces.iter().zip(&mut found) {
                 let Stored { piece, .. } = stored;
                 if slot.is_none() {
-                    let kept = self.cache.get(&(piece.segment, piece.at));
-                    *slot = kept.filter(|bytes| bytes.len() as u64 == piece.bytes());
+                    *slot = self.kept(piece);
                 }
                 if slot.is_none() {
                     missing.push(*stored);
@@ -143,7 +164,10 @@ impl Pieces {
                         *slot = Some(bytes.clone());
                     }
                 }
-                self.cache.insert((piece.segment, piece.at), bytes);
+                match &self.file {
+                    Some(_) => self.keep(&piece, &bytes),
+                    None => self.cache.insert((piece.segment, piece.at), Kept::Memory(bytes)),
+                }
             }
         }
     }

@@ -1,12 +1,14 @@
 //! A raw image as one object, or a file of an HTTP server that knows ranges: a device that is only read.
 
 use crate::ahead::Ahead;
+use crate::local::{Kept, LocalFile};
 use butterfs_device::BlockDevice;
 use butterfs_store::{Error, Result, Store, Version};
 use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,9 +18,9 @@ const PART: u64 = 256 << 10;
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<u64, Bytes> for ByBytes {
-    fn weight(&self, _: &u64, bytes: &Bytes) -> u64 {
-        bytes.len() as u64
+impl Weighter<u64, Kept> for ByBytes {
+    fn weight(&self, _: &u64, kept: &Kept) -> u64 {
+        kept.room()
     }
 }
 
@@ -27,7 +29,9 @@ struct Image {
     key: String,
     len: u64,
     version: Version,
-    cache: Cache<u64, Bytes, ByBytes>,
+    cache: Cache<u64, Kept, ByBytes>,
+    /// The file of the cache, if it is not in memory.
+    file: Option<Arc<LocalFile>>,
     requests: AtomicU64,
 }
 
@@ -44,13 +48,15 @@ impl std::fmt::Debug for RangedImage {
 }
 
 impl RangedImage {
-    /// The object `key` of a store, as it is now, with a cache of so many bytes. When it is replaced, reads fail.
-    pub fn open(store: &Store, key: &str, cache_bytes: u64) -> Result<RangedImage> {
+    /// The object `key` of a store, as it is now, with a cache of so many bytes, in a file in `folder` or in memory. When
+    /// it is replaced, reads fail.
+    pub fn open(store: &Store, key: &str, cache_bytes: u64, folder: Option<&Path>) -> Result<RangedImage> {
+        let file = folder.map(LocalFile::in_folder).transpose()?;
         let (len, version) = store.head(key)?;
         let parts = (cache_bytes / PART).max(16);
         let cache = Cache::with_weighter(parts as usize, parts * PART, ByBytes);
         let requests = AtomicU64::new(0);
-        let image = Arc::new(Image { store: store.clone(), key: key.to_owned(), len, version, cache, requests });
+        let image = Arc::new(Image { store: store.clone(), key: key.to_owned(), len, version, cache, file, requests });
         let ahead = {
             let image = image.clone();
             // A reader of the part will be told of the failure.
@@ -69,11 +75,19 @@ impl RangedImage {
 
 impl Image {
     fn part(&self, part: u64) -> Result<Bytes> {
-        self.cache.get_or_insert_with(&part, || {
-            let from = part * PART;
-            self.requests.fetch_add(1, Ordering::Relaxed);
-            self.store.get_range_of(&self.key, from..(from + PART).min(self.len), &self.version)
-        })
+        let kept = self.cache.get_or_insert_with(&part, || {
+            let bytes = self.fetch(part)?;
+            // A file that has no room leaves the part in memory.
+            let in_file = self.file.as_ref().and_then(|file| file.keep(&bytes).ok());
+            Ok::<_, Error>(in_file.unwrap_or(Kept::Memory(bytes)))
+        })?;
+        kept.read().or_else(|_| self.fetch(part))
+    }
+
+    fn fetch(&self, part: u64) -> Result<Bytes> {
+        let from = part * PART;
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.store.get_range_of(&self.key, from..(from + PART).min(self.len), &self.version)
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {

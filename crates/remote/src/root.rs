@@ -92,6 +92,12 @@ impl Root {
         unhex(&self.chain).unwrap_or_default()
     }
 
+    /// Whether it names the same map and the same log as another root of the volume.
+    pub fn has_map_of(&self, other: &Root) -> bool {
+        let of = |root: &Root| (root.volume.clone(), root.epoch, root.sequence, root.table.clone());
+        of(self) == of(other)
+    }
+
     /// The bytes of the object.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec_pretty(self).expect("plain strings and numbers");

@@ -1,10 +1,12 @@
 //! Changes that the map in the store does not have yet.
 
 use crate::bytes_of::Digest;
+use crate::local::Kept;
 use crate::pieces::Stored;
 use crate::ranges::{Part, Ranges, Run};
 use crate::record::Content;
 use crate::table::{BLOCK, PIECE_BLOCKS, Piece, Segment, Table};
+use butterfs_store::{Error, Kind, Result};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +17,7 @@ pub struct Write {
     /// The first block.
     pub start: u64,
     /// The content.
-    pub bytes: Bytes,
+    pub kept: Kept,
     /// The number of the change.
     pub stamp: u64,
     /// Its pieces, one for each [`PIECE_BLOCKS`] blocks; set when a segment with them is in the store.
@@ -25,7 +27,7 @@ pub struct Write {
 impl Write {
     /// How many blocks.
     pub fn blocks(&self) -> u64 {
-        self.bytes.len() as u64 / BLOCK
+        self.kept.len() as u64 / BLOCK
     }
 
     /// The pieces of its blocks from `skip` on, if it is in a segment.
@@ -41,8 +43,9 @@ impl Write {
     }
 
     /// The content of its blocks from `skip` on.
-    pub fn slice(&self, skip: u64, blocks: u64) -> Bytes {
-        self.bytes.slice((skip * BLOCK) as usize..((skip + blocks) * BLOCK) as usize)
+    pub fn part(&self, skip: u64, blocks: u64) -> Result<Bytes> {
+        let part = self.kept.part((skip * BLOCK) as usize, (blocks * BLOCK) as usize);
+        part.map_err(|error| Error::new(Kind::Damaged, format!("the file of written blocks cannot be read: {error}")))
     }
 }
 
@@ -95,19 +98,19 @@ impl Change {
 }
 
 /// The ranges of a change as they stand in a record.
-pub fn contents(run: &Run<Change>) -> Vec<Run<Content>> {
+pub fn contents(run: &Run<Change>) -> Result<Vec<Run<Content>>> {
     let of = |value| vec![Run { start: run.start, blocks: run.blocks, value }];
-    match &run.value.held {
+    Ok(match &run.value.held {
         Held::Zeros => of(Content::Zeros),
         Held::Piece(piece) => of(Content::Piece(*piece)),
         Held::Write { write, skip } => match write.pieces(run.start, *skip, run.blocks) {
-            None => of(Content::Data(write.slice(*skip, run.blocks))),
+            None => of(Content::Data(write.part(*skip, run.blocks)?)),
             Some(pieces) => pieces
                 .into_iter()
                 .map(|Run { start, blocks, value }| Run { start, blocks, value: Content::Piece(value) })
                 .collect(),
         },
-    }
+    })
 }
 
 /// A moment between two changes.
@@ -173,7 +176,7 @@ pub struct Failure {
 
 impl State {
     /// Nothing but a table.
-    pub fn new(table: Table) -> State {
+    pub fn new(table: Arc<Table>) -> State {
         State {
             recent: Ranges::default(),
             unlogged: Ranges::default(),
@@ -186,13 +189,26 @@ impl State {
             unnamed: Vec::new(),
             segments: BTreeMap::new(),
             next: table.next,
-            table: Arc::new(table),
+            table,
             logged: (0, Digest::default()),
             since_table: (0, 0),
             due: None,
             checkpointing: false,
             failed: None,
             closing: false,
+        }
+    }
+
+    /// A copy for a reader, who goes on with the log from here.
+    pub fn copy(&self) -> State {
+        State {
+            recent: self.recent.clone(),
+            segments: self.segments.clone(),
+            next: self.next,
+            logged: self.logged,
+            stamp: self.stamp,
+            logged_stamp: self.logged_stamp,
+            ..State::new(self.table.clone())
         }
     }
 
@@ -205,11 +221,11 @@ impl State {
     }
 
     /// Takes blocks over; whether the log still has to learn of them is the caller's to say.
-    pub fn write(&mut self, start: u64, bytes: Bytes, logged: bool) {
+    pub fn write(&mut self, start: u64, kept: Kept, logged: bool) {
         self.stamp += 1;
-        let write = Arc::new(Write { start, bytes, stamp: self.stamp, home: OnceLock::new() });
+        let write = Arc::new(Write { start, kept, stamp: self.stamp, home: OnceLock::new() });
         let blocks = write.blocks();
-        self.queued += write.bytes.len() as u64;
+        self.queued += write.kept.len() as u64;
         self.queue.push_back(write.clone());
         self.change(start, blocks, Held::Write { write, skip: 0 }, logged);
     }
@@ -238,7 +254,7 @@ impl State {
         let mut taken = Vec::new();
         let mut bytes = 0;
         while let Some(write) = self.queue.front() {
-            let len = write.bytes.len() as u64;
+            let len = write.kept.len() as u64;
             // Nobody needs a write that was replaced as a whole.
             let is_needed = Arc::strong_count(write) > 1;
             if is_needed && bytes + len > most && !taken.is_empty() {
@@ -260,7 +276,7 @@ impl State {
         self.segments.insert(number, segment);
         self.unnamed.push((number, segment.len));
         for write in writes {
-            self.putting -= write.bytes.len() as u64;
+            self.putting -= write.kept.len() as u64;
             for run in self.recent.over(write.start, write.blocks()) {
                 let Held::Write { write: held, skip } = &run.value.held else { continue };
                 if !Arc::ptr_eq(held, write) {

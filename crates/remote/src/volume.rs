@@ -4,16 +4,18 @@
 //! Every durable change is a conditional put: a record of the log has a key of its own, which must not
 //! exist, and the root is replaced by its version. So a writer that another one has replaced notices at its next flush.
 
+use crate::local::Kept;
 use crate::pieces::{Pieces, Stored};
 use crate::ranges::{Run, gaps};
 use crate::record::{Body, Record, record_key};
 use crate::root::{Root, folder};
 use crate::segment::Builder;
-use crate::state::{Change, Failure, Held, Snapshot, State, contents};
+use crate::state::{Change, Failure, Held, Snapshot, State, Write, contents};
 use crate::table::{BLOCK, PIECE_BLOCKS, Piece, SEGMENT_BYTES, Segment, Table, segment_key};
 use butterfs_store::{Error, Kind, Result, Store, Version};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -24,6 +26,8 @@ const RECORD_BYTES_PER_TABLE: u64 = 32 << 20;
 const CHANGES_PER_TABLE: usize = 64 << 10;
 /// Blocks that one change makes zeros.
 const MOST_CLEARED: u64 = 1 << 31;
+/// Bytes of written blocks that are in memory where a file has those beyond.
+pub const MEMORY: u64 = 64 << 20;
 /// Segments that are put at the same time.
 pub const PUTTERS: usize = 4;
 /// How often a writer says that it lives.
@@ -67,7 +71,7 @@ pub struct Volume {
     /// Its UUID.
     pub uuid: [u8; 16],
     /// Segments and their cache.
-    pub pieces: Pieces,
+    pub pieces: Arc<Pieces>,
     /// Changes that the map does not have.
     pub state: Mutex<State>,
     /// Something has changed in `state`.
@@ -85,8 +89,13 @@ pub struct Volume {
 pub enum Source {
     /// They are zeros.
     Zeros,
-    /// They are in memory.
-    Bytes(Bytes),
+    /// They are blocks of a write, from `skip` on.
+    Write {
+        /// The write.
+        write: Arc<Write>,
+        /// Its blocks in front.
+        skip: u64,
+    },
     /// They are in a segment.
     Piece(Stored),
 }
@@ -104,7 +113,7 @@ impl Volume {
     pub fn new(
         name: &str,
         uuid: [u8; 16],
-        pieces: Pieces,
+        pieces: Arc<Pieces>,
         state: State,
         writing: Option<Writing>,
         limits: Limits,
@@ -157,16 +166,33 @@ impl Volume {
 
     /// Takes whole blocks over, which becomes durable with the next flush.
     pub fn write(&self, start: u64, bytes: Bytes) -> std::result::Result<(), Failure> {
-        let mut state = self.state.lock();
-        while state.failed.is_none() && state.queued + state.putting >= self.limits.write_back.max(BLOCK) {
+        let most = self.limits.write_back.max(BLOCK);
+        let mut file = self.pieces.file();
+        let in_memory = if file.is_some() { most.min(MEMORY) } else { most };
+        let mut state = self.healthy()?;
+        let kept = loop {
+            let held = state.queued + state.putting;
+            if held < in_memory {
+                break Kept::Memory(bytes);
+            }
+            if let Some(file) = file.take_if(|_| held < most) {
+                drop(state);
+                let kept = file.keep(&bytes);
+                state = self.healthy()?;
+                match kept {
+                    Ok(kept) => break kept,
+                    // It has no room: memory alone must do for this write.
+                    Err(_) => continue,
+                }
+            }
             state.wanted = state.stamp;
             self.changed.notify_all();
             self.changed.wait(&mut state);
-        }
-        if let Some(failure) = &state.failed {
-            return Err(failure.clone());
-        }
-        state.write(start, bytes, false);
+            if let Some(failure) = &state.failed {
+                return Err(failure.clone());
+            }
+        };
+        state.write(start, kept, false);
         if state.queued >= SEGMENT_BYTES {
             self.changed.notify_all();
         }
@@ -197,7 +223,7 @@ impl Volume {
                 let value = match run.value.held {
                     Held::Zeros => Source::Zeros,
                     Held::Piece(piece) => Source::Piece(state.stored(piece)),
-                    Held::Write { write, skip } => Source::Bytes(write.slice(skip, run.blocks)),
+                    Held::Write { write, skip } => Source::Write { write, skip },
                 };
                 Run { start: run.start, blocks: run.blocks, value }
             };
@@ -261,7 +287,7 @@ impl Volume {
             let place = &mut buf[at..at + (run.blocks * BLOCK) as usize];
             match &run.value {
                 Source::Zeros => place.fill(0),
-                Source::Bytes(bytes) => place.copy_from_slice(bytes),
+                Source::Write { write, skip } => place.copy_from_slice(&write.part(*skip, run.blocks)?),
                 Source::Piece(Stored { piece, .. }) => {
                     let whole = read.next().expect("one for each piece");
                     let skip = (u64::from(piece.skip) * BLOCK) as usize;
@@ -309,7 +335,8 @@ impl Volume {
         let segments = std::mem::take(&mut state.unnamed);
         let (sequence, before) = (state.logged.0 + 1, state.logged.1);
         drop(state);
-        let changes = cut.iter().flat_map(contents).collect();
+        let changes: Result<Vec<_>> = cut.iter().map(contents).collect();
+        let changes = changes.map_err(|error| self.failed(&error))?.into_iter().flatten().collect();
         let body = Some(Body { segments, changes });
         let record = Record { volume: self.uuid, epoch: writing.epoch, sequence, before, writer: writing.id, body };
         let (bytes, digest) = record.encode();
@@ -378,12 +405,17 @@ impl Volume {
             // Neighbours on the device are neighbours in the segment, so that one range has both.
             writes.sort_unstable_by_key(|write| write.start);
             let mut builder = Builder::new(number);
-            let homes: Vec<Vec<Piece>> = writes.iter().map(|write| builder.add(write.start, &write.bytes)).collect();
-            match self.put_segment(writing, number, builder) {
-                Ok(segment) => {
+            let contents: Result<Vec<Bytes>> = writes.iter().map(|write| write.part(0, write.blocks())).collect();
+            let put = contents.and_then(|contents| {
+                let homes: Vec<Vec<Piece>> =
+                    writes.iter().zip(&contents).map(|(write, bytes)| builder.add(write.start, bytes)).collect();
+                Ok((self.put_segment(writing, number, builder)?, contents, homes))
+            });
+            match put {
+                Ok((segment, contents, homes)) => {
                     // Read back soon, more often than not.
-                    for (write, home) in writes.iter().zip(&homes) {
-                        let chunks = write.bytes.chunks((PIECE_BLOCKS * BLOCK) as usize);
+                    for (bytes, home) in contents.iter().zip(&homes) {
+                        let chunks = bytes.chunks((PIECE_BLOCKS * BLOCK) as usize);
                         home.iter().zip(chunks).for_each(|(piece, bytes)| self.pieces.keep(piece, bytes));
                     }
                     let mut state = self.state.lock();

@@ -30,7 +30,7 @@ use butterfs_fuse::adaptor::Reopen;
 use butterfs_fuse::client;
 use butterfs_fuse::control::{MountTurn, Proxy};
 use butterfs_fuse::mount::{self, Backing, MountOptions};
-use butterfs_fuse::service::{self, Commands, Content, Service};
+use butterfs_fuse::service::{self, Commands, Content, Follow, Service};
 use butterfs_rescue::overlay;
 use std::ffi::OsString;
 use std::io::ErrorKind::NotFound;
@@ -183,7 +183,7 @@ impl Args {
         panics::stop_writing(&halts, &log);
         let places = joining::storage(&self.devices(options));
         let remote = storage.remote();
-        let Opened { filesystem, replayed, backing, reopen } = self.open(options, storage, made)?;
+        let Opened { filesystem, replayed, backing, reopen, follow } = self.open(options, storage, made)?;
         halts.add(&filesystem);
         let shown = self.shown(&filesystem, options)?;
         let reopen = Box::new(move || reopen().inspect(|filesystem| halts.add(filesystem)));
@@ -199,7 +199,7 @@ impl Args {
             sector_bytes: 4096,
         };
         let mount = (&request, options.transport);
-        let content = Content { filesystem, reopen, shown, storage: places };
+        let content = Content { filesystem, reopen, follow, shown, storage: places };
         let service = Service::start(content, commands(), mount, Arc::clone(&log)).map_err(cannot_serve)?;
         drop((request, foreground));
         let _supervisor = match in_background {
@@ -226,7 +226,8 @@ impl Args {
                 )));
             }
             let (own, _) = remote::Options::split(&self.options)?;
-            return remote::Remote::open(url, own, options.engine.read_only, self.create);
+            let read_only = options.engine.read_only || own.follow().is_some();
+            return remote::Remote::open(url, own, read_only, self.create);
         }
         let made = self.create.map_or(Ok(false), |bytes| devices::create(self.source(), bytes))?;
         let devices::Opened { files, read_only } = devices::open(&self.devices(options), options.engine.read_only)?;
@@ -308,6 +309,7 @@ impl Args {
         if made {
             give_root_directory(&filesystem)?;
         }
+        let follow = storage.remote().and_then(|remote| follow(remote, &engine));
         // Where the engine writes already, a device that is removed must not stay open here.
         let storage = engine.read_only.then_some(storage);
         let first = filesystem.clone();
@@ -321,7 +323,7 @@ impl Args {
             let options = Options { read_only: false, ..engine.clone() };
             Filesystem::open(writable, options, Env::system()).map_err(|error| error.to_string())
         });
-        Ok(Opened { filesystem, replayed, backing, reopen })
+        Ok(Opened { filesystem, replayed, backing, reopen, follow })
     }
 
     /// A read-only mount shows what was fsynced before a crash too, so the log is replayed for it, where the device can
@@ -366,9 +368,7 @@ impl Storage {
     fn devices(&self, with_log: bool) -> Result<Vec<Arc<dyn BlockDevice>>, String> {
         match self {
             Storage::Files(files) => Ok(devices::shared(files)),
-            Storage::Remote(remote) if with_log => {
-                overlay::with_log_replayed(vec![remote.device()]).map_err(|error| error.to_string())
-            }
+            Storage::Remote(remote) if with_log => with_log_replayed(remote.device()),
             Storage::Remote(remote) => Ok(vec![remote.device()]),
         }
     }
@@ -405,6 +405,22 @@ struct Opened {
     replayed: Vec<String>,
     backing: Backing,
     reopen: Reopen,
+    follow: Option<Follow>,
+}
+
+/// How a mount of a volume follows its writer, if it is to.
+fn follow(remote: Arc<remote::Remote>, engine: &Options) -> Option<Follow> {
+    let (every, engine) = (remote.follow()?, engine.clone());
+    let open = move |device| {
+        let devices = if engine.no_log_replay { vec![device] } else { with_log_replayed(device)? };
+        Filesystem::open(devices, engine.clone(), Env::system()).map_err(|error| error.to_string())
+    };
+    Some(Follow { every, newer: Box::new(move || remote.newer(&open)) })
+}
+
+/// A device that is only read, with what its log has, in memory.
+fn with_log_replayed(device: Arc<dyn BlockDevice>) -> Result<Vec<Arc<dyn BlockDevice>>, String> {
+    overlay::with_log_replayed(vec![device]).map_err(|error| error.to_string())
 }
 
 /// The user who makes a filesystem with the mount is to be able to write there.

@@ -26,11 +26,14 @@ impl Filesystem {
     }
 
     /// Takes over the references that are counted at another instance of the same filesystem, which changed nothing.
-    pub fn adopt_references(&self, other: &Filesystem) {
+    /// Returns their inodes. One that does not exist here is stale: operations on it fail until it is forgotten.
+    pub fn adopt_references(&self, other: &Filesystem) -> Vec<InodeId> {
         let _operation = self.begin();
-        for (id, count) in other.0.inodes.lookups() {
+        let adopt = |(id, count)| {
             self.0.inodes.retain_many(id, count);
-        }
+            id
+        };
+        other.0.inodes.lookups().into_iter().map(adopt).collect()
     }
 
     /// Counts an open handle.

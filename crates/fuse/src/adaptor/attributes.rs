@@ -1,6 +1,5 @@
 //! Attributes in the kernel's form and back.
 
-use super::VALID_SECS;
 use crate::protocol::flags::setattr as bits;
 use crate::protocol::wire::{AttrWire, SetattrIn, StatxOut, StatxTime};
 use butterfs_fs::env::Time;
@@ -19,11 +18,11 @@ const STATX_ATTRIBUTES: [(u64, u64); 4] = [
     (inode_flags::NODUMP, 0x40),
 ];
 
-/// Seconds for which the kernel may keep attributes. It asks about a file with set-id bits each time before it decides
-/// by them: a write takes them away, and nothing in the answer to a write says so.
-pub fn valid_secs(attr: &Attr) -> u64 {
+/// Seconds out of `most` for which the kernel may keep attributes. It asks about a file with set-id bits each time
+/// before it decides by them: a write takes them away, and nothing in the answer to a write says so.
+pub fn valid_secs(attr: &Attr, most: u64) -> u64 {
     let lends = attr.kind() == mode::S_IFREG && attr.mode & (mode::S_ISUID | mode::S_ISGID) != 0;
-    if lends { 0 } else { VALID_SECS }
+    if lends { 0 } else { most }
 }
 
 /// A device number as the kernel passes it: 12 bits of major, 20 of minor, the minor's upper 12 at the top.
@@ -59,11 +58,11 @@ pub fn stat(attr: &Attr, ino: u64) -> AttrWire {
     }
 }
 
-/// The attributes that `statx` shows.
-pub fn statx(attr: &Attr, ino: u64) -> StatxOut {
+/// The attributes that `statx` shows; the kernel may keep them for `most` seconds.
+pub fn statx(attr: &Attr, ino: u64, most: u64) -> StatxOut {
     let time = |time: Time| StatxTime { sec: time.sec, nsec: time.nsec, reserved: 0 };
     StatxOut {
-        attr_valid: valid_secs(attr),
+        attr_valid: valid_secs(attr, most),
         mask: STATX_FIELDS,
         blksize: attr.blksize,
         attributes: attributes(attr.flags),
@@ -162,13 +161,13 @@ mod tests {
     #[test]
     fn rights_that_are_lent_are_asked_for_each_time() {
         for (mode, is_kept) in [(0o100_755, true), (0o104_755, false), (0o102_755, false), (0o042_755, true)] {
-            assert_eq!(valid_secs(&attr(mode, 0)) != 0, is_kept, "{mode:o}");
+            assert_eq!(valid_secs(&attr(mode, 0), 7) == 7, is_kept, "{mode:o}");
         }
     }
 
     #[test]
     fn statx_is_told_the_flags() {
-        let shown = statx(&attr(0o100_644, inode_flags::APPEND | inode_flags::NODUMP | inode_flags::NOATIME), 257);
+        let shown = statx(&attr(0o100_644, inode_flags::APPEND | inode_flags::NODUMP | inode_flags::NOATIME), 257, 1);
         assert_eq!((shown.attributes, shown.attributes_mask), (0x60, 0x74));
     }
 

@@ -14,8 +14,8 @@ impl Shared {
         EntryOut {
             nodeid: self.nodes.node(attr.id),
             generation: attr.generation,
-            entry_valid: VALID_SECS,
-            attr_valid: valid_secs(attr),
+            entry_valid: self.valid_secs,
+            attr_valid: valid_secs(attr, self.valid_secs),
             attr: stat(attr, self.nodes.ino(attr.id)),
             ..EntryOut::default()
         }
@@ -45,7 +45,7 @@ impl Shared {
     pub(super) fn answer_lookup(&self, found: butterfs_fs::Result<Attr>, payload: &mut Vec<u8>) -> Outcome {
         match found {
             Err(error) if error.is(butterfs_fs::Errno::ENOENT) => {
-                let nothing = EntryOut { entry_valid: VALID_SECS, ..EntryOut::default() };
+                let nothing = EntryOut { entry_valid: self.valid_secs, ..EntryOut::default() };
                 payload.extend_from_slice(nothing.as_bytes());
                 Ok(())
             }
@@ -71,8 +71,11 @@ impl Shared {
     /// Answers with attributes.
     pub(super) fn answer_attributes(&self, found: butterfs_fs::Result<Attr>, payload: &mut Vec<u8>) -> Outcome {
         let attr = found.map_err(errno)?;
-        let answer =
-            AttrOut { attr_valid: valid_secs(&attr), attr: stat(&attr, self.nodes.ino(attr.id)), ..AttrOut::default() };
+        let answer = AttrOut {
+            attr_valid: valid_secs(&attr, self.valid_secs),
+            attr: stat(&attr, self.nodes.ino(attr.id)),
+            ..AttrOut::default()
+        };
         payload.extend_from_slice(answer.as_bytes());
         Ok(())
     }

@@ -6,7 +6,8 @@
 //! 2. No descriptor and no memory per inode here. A file's handle is empty: what keeps an unlinked open file alive is
 //!    its reference, which the kernel holds while it is open.
 //! 3. Nobody else changes the filesystem, so names and attributes are cached for as long as the kernel likes; what
-//!    changes without the kernel's doing, it has to be told.
+//!    changes without the kernel's doing, it has to be told. A mount that follows another host's changes lets names be
+//!    cached for as long as it waits between two looks, and tells of every inode with each new state.
 //! 4. `sync` in any form first gets the kernel to write back what it has cached.
 //!
 //! # What the kernel does itself
@@ -26,8 +27,8 @@ mod entries;
 mod ioctl;
 mod nodes;
 mod operations;
+mod replacement;
 mod subvolumes;
-mod upgrade;
 mod witness;
 mod writers;
 
@@ -38,14 +39,16 @@ use crate::protocol::wire::EntryOut;
 use crate::session::{Reply, Server};
 use crate::subvolumes::Holds;
 use crate::transport::DevFuse;
+use arc_swap::Guard;
 use butterfs_fs::inode::attr::Caller;
 use butterfs_fs::{Filesystem, InodeId, Options, Subvolume, TreeId};
 use nodes::Nodes;
+pub use replacement::Reopen;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 pub use subvolumes::Carrier;
-pub use upgrade::Reopen;
 use writers::Writers;
 use zerocopy::FromBytes;
 
@@ -57,7 +60,9 @@ pub struct Adaptor(Arc<Shared>);
 
 /// The state that operations share.
 struct Shared {
-    engine: upgrade::Engine,
+    engine: replacement::Engine,
+    /// Seconds for which the kernel may keep names and attributes.
+    valid_secs: u64,
     nodes: Nodes,
     writers: Writers,
     being_read: directory::BeingRead,
@@ -77,11 +82,18 @@ type Outcome = Result<(), Errno>;
 impl Adaptor {
     /// Serves `filesystem` over the connection of `device`, whose root directory is `root`; inodes of the subvolume
     /// `plain` show their own numbers. A filesystem that was opened read-only is replaced by what `reopen` returns when
-    /// a mount becomes writable.
-    pub fn new(filesystem: Filesystem, reopen: Reopen, device: DevFuse, root: InodeId, plain: TreeId) -> Adaptor {
+    /// a mount becomes writable. One that [`show`](Self::show) replaces, every so often, `follows`.
+    pub fn new(
+        (filesystem, reopen): (Filesystem, Reopen),
+        follows: Option<Duration>,
+        device: DevFuse,
+        root: InodeId,
+        plain: TreeId,
+    ) -> Adaptor {
         Adaptor(Arc::new(Shared {
+            valid_secs: follows.map_or(VALID_SECS, |every| every.as_secs()),
             nodes: Nodes::new(root, plain),
-            engine: upgrade::Engine::new(filesystem, reopen),
+            engine: replacement::Engine::new(filesystem, reopen),
             writers: Writers::default(),
             being_read: directory::BeingRead::default(),
             closed_entries: subvolumes::ClosedEntries::default(),
@@ -91,6 +103,19 @@ impl Adaptor {
             is_down: AtomicBool::new(false),
             closed: OnceLock::new(),
         }))
+    }
+
+    /// Shows a newer state of a filesystem that is only read and that another host changes. Not for threads that serve
+    /// requests.
+    pub fn show(&self, newer: Filesystem) {
+        for id in self.0.engine.show(newer) {
+            self.0.write_back(self.0.nodes.node(id));
+        }
+    }
+
+    /// Whether the filesystem was opened read-only, and no mount has become writable since.
+    pub fn is_replaceable(&self) -> bool {
+        self.0.engine.is_replaceable()
     }
 
     /// Makes everything durable, also what the kernel still has in its cache. Needs the session to be served.
@@ -228,7 +253,7 @@ fn makes_entry(number: u32) -> bool {
 }
 
 impl Shared {
-    fn filesystem(&self) -> &Filesystem {
+    fn filesystem(&self) -> Guard<Arc<Filesystem>> {
         self.engine.filesystem()
     }
 

@@ -32,7 +32,7 @@ impl Shared {
             }
             Operation::Statfs {} => {
                 self.witness.note(header.pid);
-                return answer_statfs(fs, payload);
+                return answer_statfs(&fs, payload);
             }
             Operation::Syncfs {} => return fs.sync().map_err(errno),
             Operation::Destroy {} => return self.close().map_err(|_| Errno::IO),
@@ -84,7 +84,7 @@ impl Shared {
             Operation::Read { arguments: ReadIn { offset, size, flags, .. } } => {
                 let quiet = flags & libc::O_NOATIME as u32 != 0;
                 let read = if quiet { Filesystem::read_unnoticed } else { Filesystem::read };
-                read(fs, id, offset, size as usize, payload).map(drop).map_err(errno)
+                read(&fs, id, offset, size as usize, payload).map(drop).map_err(errno)
             }
             Operation::Write { arguments, data } => self.write(id, &arguments, data, payload),
             Operation::Lseek { arguments } => self.seek(node, &arguments, payload),
@@ -210,7 +210,7 @@ impl Shared {
 
     fn answer_statx(&self, id: InodeId, payload: &mut Vec<u8>) -> Outcome {
         let attr = self.filesystem().getattr(id).map_err(errno)?;
-        answer(&statx(&attr, self.nodes.ino(id)), payload)
+        answer(&statx(&attr, self.nodes.ino(id), self.valid_secs), payload)
     }
 }
 

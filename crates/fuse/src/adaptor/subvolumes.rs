@@ -122,7 +122,7 @@ impl Adaptor {
         };
         let closed = |parent: InodeId, name: &[u8], is_closed| shared.closed_entries.set(parent, name, is_closed);
         let inodes = Inodes::Reached(&reached);
-        act(&Stage { filesystem: shared.filesystem(), peer, inodes, changed: &changed, closed: &closed })
+        act(&Stage { filesystem: &shared.filesystem(), peer, inodes, changed: &changed, closed: &closed })
     }
 }
 

@@ -45,8 +45,8 @@ pub fn serve() {
     mounted.place.show(&request).unwrap();
     let connected = connect(&mounted.device, transport).unwrap();
     let adaptor = Arc::new(Adaptor::new(
-        filesystem,
-        Box::new(|| Err("it is writable".to_owned())),
+        (filesystem, Box::new(|| Err("it is writable".to_owned()))),
+        None,
         mounted.device.another().unwrap(),
         InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR },
         TreeId::FS,

@@ -5,6 +5,8 @@ use butterfs_remote::{Limits, ObjectDevice, Options, make};
 use butterfs_store::{Settings, Store};
 use butterfs_testkit::object_server::{Fate, Server};
 use butterfs_testkit::rng::Rng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub const LEN: u64 = 200 << 20;
@@ -54,12 +56,17 @@ fn check_some(rng: &mut Rng, device: &dyn BlockDevice, model: &dyn BlockDevice) 
 
 /// Work, flushes and crashes; each mount must begin with what was flushed last.
 fn lives(store: &Store, seed: u64, rounds: u64) {
+    lives_with(store, &small(), seed, rounds);
+}
+
+fn lives_with(store: &Store, options: &Options, seed: u64, rounds: u64) {
     let mut rng = Rng::new(seed);
     make(store, "main", LEN).unwrap();
     let model = MemoryDevice::new(LEN);
     let mut flushed = model.snapshot();
+    let mut follower = ObjectDevice::open_read_only(store, options).unwrap();
     for round in 0..rounds {
-        let device = ObjectDevice::open(store, &small()).unwrap();
+        let device = ObjectDevice::open(store, options).unwrap();
         model.restore(&flushed);
         assert!(
             content(&device) == model.to_bytes(),
@@ -74,6 +81,9 @@ fn lives(store: &Store, seed: u64, rounds: u64) {
             if rng.below(6) == 0 {
                 check_some(&mut rng, &device, &model);
             }
+            if rng.below(8) == 0 {
+                follower = follower.newer().unwrap().unwrap_or(follower);
+            }
         }
         match rng.below(3) {
             0 => {
@@ -82,11 +92,17 @@ fn lives(store: &Store, seed: u64, rounds: u64) {
                 assert!(device.write_at(0, &[1; 4096]).is_err(), "a closed volume takes no writes");
             }
             1 => {
-                let reader = ObjectDevice::open_read_only(store, &small()).unwrap();
+                let reader = ObjectDevice::open_read_only(store, options).unwrap();
                 assert!(content(&reader) == flushed.to_bytes(), "a reader sees what was flushed");
                 assert!(reader.write_at(0, &[1]).is_err());
             }
-            _ => {}
+            _ => {
+                // No table is being made any more.
+                drop(device);
+                follower = follower.newer().unwrap().unwrap_or(follower);
+                assert!(content(&follower) == flushed.to_bytes(), "a reader that follows sees what was flushed");
+                assert!(follower.newer().unwrap().is_none(), "there is nothing newer");
+            }
         }
     }
 }
@@ -97,6 +113,42 @@ fn what_was_flushed_is_there_after_a_crash() {
     for seed in 0..seeds {
         lives(&Store::in_memory(), seed, 6);
     }
+}
+
+#[test]
+fn caches_in_a_file_serve_as_those_in_memory() {
+    let folder = butterfs_testkit::scratch::Scratch::new("volume-caches");
+    let options = Options { folder: Some(folder.path().to_owned()), ..small() };
+    lives_with(&Store::in_memory(), &options, 11, 4);
+    // More than memory has for written blocks, while the server answers nothing.
+    let stands_still = Arc::new(AtomicBool::new(false));
+    let for_server = Arc::clone(&stands_still);
+    let server = Server::start(move |_| {
+        while for_server.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Fate::Served
+    });
+    let store = open(&server);
+    make(&store, "main", LEN).unwrap();
+    let limits = Limits { write_back: 160 << 20, ..Limits::default() };
+    let options = Options { limits, ..options };
+    let device = ObjectDevice::open(&store, &options).unwrap();
+    let model = MemoryDevice::new(LEN);
+    let mut rng = Rng::new(12);
+    stands_still.store(true, Ordering::Relaxed);
+    for _ in 0..140 {
+        let (mut bytes, offset) = (vec![0; 1 << 20], rng.below(LEN >> 12) << 12);
+        bytes.truncate((LEN - offset) as usize);
+        rng.fill(&mut bytes);
+        [&device as &dyn BlockDevice, &model].iter().for_each(|device| device.write_at(offset, &bytes).unwrap());
+    }
+    check_some(&mut rng, &device, &model);
+    stands_still.store(false, Ordering::Relaxed);
+    assert!(content(&device) == model.to_bytes());
+    device.close().unwrap();
+    assert!(content(&ObjectDevice::open_read_only(&store, &options).unwrap()) == model.to_bytes());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the file has no name");
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn an_image_is_read_by_ranges_with_a_bounded_cache() {
     store.put("images/disk.raw", bytes.clone()).unwrap();
     let web = Store::open(&format!("{}/bucket/volume", server.endpoint), &Settings::default()).unwrap();
     for store in [store, web] {
-        let image = RangedImage::open(&store, "images/disk.raw", 5 << 20).unwrap();
+        let image = RangedImage::open(&store, "images/disk.raw", 5 << 20, None).unwrap();
         assert_eq!(image.len(), bytes.len() as u64);
         assert!(image.is_read_only() && image.write_at(0, &[1]).is_err());
         let mut rng = Rng::new(2);
@@ -36,7 +36,7 @@ fn an_image_that_is_replaced_is_not_mixed() {
     let server = Server::start(|_| Fate::Served);
     let store = open(&server);
     store.put("disk.raw", vec![1; 4 << 20]).unwrap();
-    let image = RangedImage::open(&store, "disk.raw", 1 << 20).unwrap();
+    let image = RangedImage::open(&store, "disk.raw", 1 << 20, Some(&std::env::temp_dir())).unwrap();
     let mut read = [0; 512];
     image.read_at(0, &mut read).unwrap();
     store.put("disk.raw", vec![2; 4 << 20]).unwrap();

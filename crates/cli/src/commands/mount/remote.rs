@@ -27,14 +27,29 @@ pub fn url(source: &Path) -> Option<&str> {
     is_scheme.then_some(text)
 }
 
+/// The wait between two looks of a mount that follows its volume.
+const FOLLOW_EVERY: Duration = Duration::from_secs(2);
+
+/// Sizes of the caches where they are on a disk.
+const CACHE_ON_DISK: u64 = 4 << 30;
+const WRITE_BACK_ON_DISK: u64 = 1 << 30;
+
 /// The mount options of a store and a volume.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     volume: butterfs_remote::Options,
     store: Settings,
+    follow: Option<Duration>,
+    cache_size: Option<u64>,
+    write_back: Option<u64>,
 }
 
 impl Options {
+    /// The wait between two looks at what the writer has done, for a mount that shows it.
+    pub fn follow(&self) -> Option<Duration> {
+        self.follow
+    }
+
     /// Takes the options that are of a store out of the lists; returns the others with them.
     pub fn split(lists: &[String]) -> Result<(Options, Vec<String>), CliError> {
         let mut own = Options { store: stores::settings(), ..Options::default() };
@@ -44,6 +59,12 @@ impl Options {
                 others.push(option.to_owned());
             }
         }
+        let limits = &mut own.volume.limits;
+        if own.volume.folder.is_some() {
+            (limits.cache, limits.write_back) = (CACHE_ON_DISK, WRITE_BACK_ON_DISK);
+        }
+        limits.cache = own.cache_size.unwrap_or(limits.cache);
+        limits.write_back = own.write_back.unwrap_or(limits.write_back);
         Ok((own, others))
     }
 
@@ -58,13 +79,21 @@ impl Options {
                 butterfs_remote::check_name(value).map_err(|error| invalid(&error.to_string()))?;
                 self.volume.volume = value.to_owned();
             }
+            "follow" => {
+                let every = if value.is_empty() { FOLLOW_EVERY } else { seconds()? };
+                if every.is_zero() {
+                    return Err(invalid("it takes at least one second"));
+                }
+                self.follow = Some(every);
+            }
             "takeover" if value.is_empty() => self.volume.takeover = true,
             "endpoint" => self.store.endpoint = Some(text()?),
             "region" => self.store.region = Some(text()?),
             "profile" => self.store.profile = Some(text()?),
             "give_up_after" => self.store.give_up_after = seconds()?,
-            "cache_size" => self.volume.limits.cache = bytes()?,
-            "write_back" => self.volume.limits.write_back = bytes()?,
+            "cache_size" => self.cache_size = Some(bytes()?),
+            "write_back" => self.write_back = Some(bytes()?),
+            "cache_dir" => self.volume.folder = Some(text()?.into()),
             "keep" => self.volume.limits.keep = seconds()?,
             _ => return Ok(false),
         }
@@ -76,6 +105,7 @@ impl Options {
 pub struct Remote {
     store: Store,
     options: butterfs_remote::Options,
+    follow: Option<Duration>,
     device: Mutex<Device>,
 }
 
@@ -88,7 +118,7 @@ enum Device {
 impl Remote {
     /// Opens the volume or image at a URL. With `create`, a volume of that size is made first, if there is none.
     pub fn open(url: &str, options: Options, read_only: bool, create: Option<u64>) -> Result<Stored, CliError> {
-        let Options { volume: options, store: settings } = options;
+        let Options { volume: options, store: settings, follow, .. } = options;
         let store = Store::open(url, &settings).map_err(stores::refused)?;
         let made = create.map_or(Ok(false), |bytes| make(&store, &options, bytes))?;
         let (device, read_only) = match open_volume(&store, &options, read_only) {
@@ -102,6 +132,9 @@ impl Remote {
                 if !read_only {
                     report::warn(&format!("{url}: an image in a store can only be read, mounted read-only"));
                 }
+                if follow.is_some() {
+                    return Err(CliError::usage(format!("{url} is an image, which no mount can follow")));
+                }
                 (Device::Image(Arc::new(image)), true)
             }
             Err(error) if error.to_string().contains("which lives") => {
@@ -109,7 +142,7 @@ impl Remote {
             }
             Err(error) => return Err(stores::refused(error)),
         };
-        let remote = Remote { store, options, device: Mutex::new(device) };
+        let remote = Remote { store, options, follow, device: Mutex::new(device) };
         Ok(Stored { storage: Storage::Remote(Arc::new(remote)), read_only, made })
     }
 
@@ -123,6 +156,26 @@ impl Remote {
             Device::Volume(volume) => volume,
             Device::Image(image) => image,
         }
+    }
+
+    /// The wait between two looks at what the writer has done, for a mount that shows it.
+    pub fn follow(&self) -> Option<Duration> {
+        self.follow
+    }
+
+    /// Opens the volume as its writer has left it now; none when that is what was opened last.
+    pub fn newer<T>(&self, open: impl FnOnce(Arc<dyn BlockDevice>) -> Result<T, String>) -> Result<Option<T>, String> {
+        let Device::Volume(seen) = self.now() else { return Ok(None) };
+        let Some(newer) = seen.newer().map_err(|error| error.to_string())? else { return Ok(None) };
+        let newer = Arc::new(newer);
+        let opened = open(newer.clone())?;
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have become the writer meanwhile.
+        if !matches!(&*device, Device::Volume(now) if Arc::ptr_eq(now, &seen)) {
+            return Ok(None);
+        }
+        *device = Device::Volume(newer);
+        Ok(Some(opened))
     }
 
     /// Opens a volume that was only read for writing.
@@ -167,7 +220,7 @@ fn open_volume(
 /// The object at a URL as a raw image.
 fn open_image(url: &str, settings: &Settings, options: &butterfs_remote::Options) -> Result<RangedImage, Error> {
     let (folder, key) = url.trim_end_matches('/').rsplit_once('/').unwrap_or((url, ""));
-    RangedImage::open(&Store::open(folder, settings)?, key, options.limits.cache)
+    RangedImage::open(&Store::open(folder, settings)?, key, options.limits.cache, options.folder.as_deref())
 }
 
 fn nothing_there(url: &str, options: &butterfs_remote::Options) -> CliError {
