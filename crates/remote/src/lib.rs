@@ -35,7 +35,8 @@
 //! 3. Objects are never changed, but for the root and the sign of life. No object that a root, its log, or a root of
 //!    the last hour names is deleted.
 //! 4. Every byte that is read fits the digest in the map or the log, or is an error that names the object.
-//! 5. Memory is bounded by [`Limits`] (64 MiB of written blocks where those are of a file), the part of the map that changed since the last table, and 64 MiB of the map.
+//! 5. Memory is bounded by [`Limits`] (64 MiB of written blocks where those are of a file), the part of the map that
+//!    changed since the last table, and 64 MiB of the map.
 //!
 //! # Not here
 //! Objects of snapshots (`butterfs-objects`), clients and retries (`butterfs-store`).

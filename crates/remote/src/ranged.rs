@@ -48,8 +48,8 @@ impl std::fmt::Debug for RangedImage {
 }
 
 impl RangedImage {
-    /// The object `key` of a store, as it is now, with a cache of so many bytes, in a file in `folder` or in memory. When
-    /// it is replaced, reads fail.
+    /// The object `key` of a store, as it is now, with a cache of so many bytes, in a file in `folder` or in memory.
+    /// When it is replaced, reads fail.
     pub fn open(store: &Store, key: &str, cache_bytes: u64, folder: Option<&Path>) -> Result<RangedImage> {
         let file = folder.map(LocalFile::in_folder).transpose()?;
         let (len, version) = store.head(key)?;
