@@ -287,8 +287,9 @@ fn a_mount_that_follows_shows_what_the_writer_makes_durable() {
     let mut begin = [0; 4];
     open.read_exact(&mut begin).unwrap();
     // Of the same length, with times that say nothing.
-    let script = r#"echo two > d/file; echo more > new; rm -r gone; touch -r large then; dd if=/dev/zero of=large bs=2 count=1
-        conv=notrunc status=none; touch -r then large; setfattr -n user.x -v y d; "$butterfs" filesystem sync ."#;
+    let script = r#"echo two > d/file; echo more > new; rm -r gone; setfattr -n user.x -v y d; touch -r large then
+        dd if=/dev/zero of=large bs=2 count=1 conv=notrunc status=none; touch -r then large
+        "$butterfs" filesystem sync ."#;
     shell(at, script);
     eventually(|| seen("new") == "more\n");
     assert_eq!(seen("d/file"), "two\n");

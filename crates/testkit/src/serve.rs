@@ -4,6 +4,7 @@
 //! outlive the test; (2) it is killed when its value is dropped, and what is left of the mount is taken away.
 
 use crate::kernel::{run, unmount};
+use crate::object_server::Server;
 use crate::{scratch, transport};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,17 @@ pub fn binary() -> PathBuf {
 /// The filesystem in memory of the FUSE tests, a release build beside the command; none: it was not built.
 pub fn memory_binary() -> Option<PathBuf> {
     Some(binary().parent()?.join("examples/memory")).filter(|program| program.exists())
+}
+
+/// The store of [`Served::volume`].
+pub const VOLUME: &str = "s3://bucket/volume";
+
+/// The command, for stores on a server.
+pub fn on_server(server: &Server) -> Command {
+    let mut command = Command::new(binary());
+    command.env("AWS_ENDPOINT_URL", &server.endpoint).env("AWS_REGION", "here");
+    command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+    command
 }
 
 /// A mounted image and its serving process.
@@ -48,6 +60,14 @@ impl Served {
         }
         command.arg(image).arg(at);
         Served::start(command, at)
+    }
+
+    /// Mounts the volume of a store on a server, which is made with 1 GiB.
+    pub fn volume(server: &Server, at: &Path, options: &str) -> Served {
+        let mut command = on_server(server);
+        command.args(["mount", "--foreground", "--create", "1G", "-o", &transport::with_chosen(options), VOLUME]);
+        command.arg(at);
+        Served::start(command, at).unwrap_or_else(|sentence| panic!("{sentence}"))
     }
 
     /// Mounts the filesystem in memory as if it were in `image`.

@@ -1,18 +1,20 @@
 //! Other people's tests of a POSIX filesystem, run on our mount: pjdfstest and fsx.
 
 use butterfs_testkit::kernel::{check_all, run};
+use butterfs_testkit::object_server::{Fate, Server};
 use butterfs_testkit::scratch::Scratch;
-use butterfs_testkit::serve::{Served, mkfs};
+use butterfs_testkit::serve::{Served, VOLUME, mkfs, on_server};
 use butterfs_testkit::watchdog::Watchdog;
 use butterfs_testkit::{fsx, kernel::KernelMount, requirement};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Our mount of a new image of 1 GiB.
+/// Our mount of a new filesystem of 1 GiB, on an image or in a store on a server.
 struct Fresh {
     scratch: Scratch,
     image: PathBuf,
     served: Served,
+    server: Option<Server>,
 }
 
 fn fresh(name: &str, options: &str) -> Fresh {
@@ -20,12 +22,23 @@ fn fresh(name: &str, options: &str) -> Fresh {
     let image = scratch.sparse_file("image", 1 << 30);
     mkfs(&image, &[]);
     let served = Served::mount(&image, &scratch.folder("mnt"), options);
-    Fresh { scratch, image, served }
+    Fresh { scratch, image, served, server: None }
 }
 
-/// Unmounts; every checker must find the image clean.
+fn fresh_volume(name: &str, options: &str) -> Fresh {
+    let (scratch, server) = (Scratch::new(name), Server::start(|_| Fate::Served));
+    let image = scratch.join("image");
+    let served = Served::volume(&server, &scratch.folder("mnt"), options);
+    Fresh { scratch, image, served, server: Some(server) }
+}
+
+/// Unmounts; every checker must find the image clean, or the one that a volume is exported to.
 fn finish(fresh: Fresh) {
     fresh.served.unmount();
+    if let Some(server) = &fresh.server {
+        let export = on_server(server).args(["volume", "export", VOLUME, "main"]).arg(&fresh.image).output();
+        assert!(export.as_ref().is_ok_and(|output| output.status.success()), "{export:?}");
+    }
     check_all(&fresh.image);
     let mount = KernelMount::new(&fresh.image, "ro");
     assert_eq!(mount.finish(), [""; 0]);
@@ -56,21 +69,29 @@ fn verdicts(text: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn pjdfstest() {
-    const TEST: &str = "pjdfstest";
-    if !requirement::kernel_btrfs(TEST) || !requirement::fuse(TEST) || !requirement::programs(TEST, &["pjdfstest"]) {
+    pjdfstest_on("pjdfstest", fresh);
+}
+
+#[test]
+fn pjdfstest_on_a_volume() {
+    pjdfstest_on("pjdfstest_on_a_volume", fresh_volume);
+}
+
+fn pjdfstest_on(test: &str, fresh: fn(&str, &str) -> Fresh) {
+    if !requirement::kernel_btrfs(test) || !requirement::fuse(test) || !requirement::programs(test, &["pjdfstest"]) {
         return;
     }
-    let _watchdog = Watchdog::new(TEST, 300);
-    let fresh = fresh(TEST, "allow_other,default_permissions");
+    let _watchdog = Watchdog::new(test, 300);
+    let fresh = fresh(test, "allow_other,default_permissions");
     let root = fresh.served.path();
     std::fs::set_permissions(root, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("our own mount");
     let settings = fresh.scratch.join("settings.toml");
     let set_nap = |nap: &str| std::fs::write(&settings, PJDFSTEST_SETTINGS.replace("NAP", nap)).expect("scratch space");
     set_nap("0.02");
     let second = fresh.scratch.folder("second");
-    let program = requirement::program(TEST).expect("it was required");
+    let program = requirement::program("pjdfstest").expect("it was required");
     // A socket's address has room for 107 bytes of path: the mount is reached by a short one.
-    let short = std::env::temp_dir().join(format!("bpj-{}", std::process::id()));
+    let short = std::env::temp_dir().join(format!("bpj-{}-{}", std::process::id(), fresh.server.is_some()));
     std::os::unix::fs::symlink(root, &short).expect("nothing of this name is there");
     let text = |path: &std::path::Path| path.to_str().expect("test paths are text").to_owned();
     let [config, path, other] = [&settings, &short, &second].map(|path| text(path));
@@ -92,6 +113,21 @@ fn pjdfstest() {
     println!("{summary}");
     assert!(summary.contains("398 total"), "{summary}");
     assert_eq!(found, expected, "{}", finished.output);
+    finish(fresh);
+}
+
+#[test]
+fn dbench_on_a_volume() {
+    const TEST: &str = "dbench_on_a_volume";
+    if !requirement::kernel_btrfs(TEST) || !requirement::fuse(TEST) || !requirement::programs(TEST, &["dbench"]) {
+        return;
+    }
+    let _watchdog = Watchdog::new(TEST, 200);
+    let fresh = fresh_volume(TEST, "cache_size=16M,write_back=8M");
+    let folder = fresh.served.path().display().to_string();
+    let program = requirement::program("dbench").expect("it was required");
+    let finished = run(120, &program, &["-t", "8", "-s", "-D", &folder, "8"]);
+    assert!(finished.code == Some(0) && finished.output.contains("Throughput"), "{}", finished.output);
     finish(fresh);
 }
 
