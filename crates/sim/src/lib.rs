@@ -43,6 +43,7 @@ pub mod life;
 pub mod maintenance;
 pub mod meanwhile;
 pub mod members;
+pub mod objects;
 pub mod parts;
 pub mod plan;
 pub mod run;

@@ -1,0 +1,54 @@
+//! The filesystem on a volume in an object store: hosts take it over from each other, and stores crash.
+
+use butterfs_sim::campaign::{Campaign, Totals};
+use butterfs_sim::objects::journal::StoreCanary;
+use butterfs_sim::plan::Plan;
+use butterfs_sim::run::Manner;
+use butterfs_testkit::scratch;
+use butterfs_testkit::watchdog::Watchdog;
+use std::ops::Range;
+
+/// Seeds of the short form.
+const SEEDS: u64 = 12;
+
+fn campaign(seeds: Range<u64>) -> Campaign {
+    Campaign { seeds, until: None, manner: Manner::default(), threads: 2 }
+}
+
+/// `BUTTERFS_VOLUME_ROUNDS` seeds in long runs.
+#[test]
+fn hosts_take_a_volume_over_and_no_state_mixes_them() {
+    let rounds: Option<u64> = std::env::var("BUTTERFS_VOLUME_ROUNDS").ok().map(|rounds| rounds.parse().unwrap());
+    let seeds = rounds.unwrap_or(SEEDS);
+    let _watchdog = Watchdog::new("hosts_take_a_volume_over_and_no_state_mixes_them", 120 + 30 * seeds);
+    let totals = campaign(1..1 + seeds).run(Plan::with_objects, |_| {});
+    let Totals { runs, states, log_states, struck, .. } = totals;
+    println!("{runs} runs, {states} crash states, {log_states} with a log, {struck:?}");
+    if let Some(failure) = &totals.failure {
+        panic!("{failure:?}\nthe disk: {:?}", failure.export(&scratch::root()));
+    }
+    assert!(states as u64 >= 25 * seeds && log_states as u64 >= seeds / 2, "{states} states, {log_states} with a log");
+    assert!(struck.takeovers as u64 >= seeds && struck.fenced as u64 >= seeds / 3, "{struck:?}");
+    assert!(struck.tables as u64 >= 4 * seeds && struck.looks as u64 >= seeds, "{struck:?}");
+}
+
+fn caught_in(canary: StoreCanary, runs: u64) {
+    let totals = campaign(1..runs + 1).run(|seed| Plan::with_objects(seed).with_store_canary(Some(canary)), |_| {});
+    let failure = totals.failure.unwrap_or_else(|| panic!("{canary:?} was not found in {runs} runs"));
+    println!("{canary:?}: found in {} runs: {}", totals.runs, failure.what);
+}
+
+#[test]
+fn a_store_that_ignores_conditions_is_found() {
+    caught_in(StoreCanary::ConditionIgnored, 40);
+}
+
+#[test]
+fn a_record_acknowledged_before_it_is_there_is_found() {
+    caught_in(StoreCanary::RecordEarly, 40);
+}
+
+#[test]
+fn a_record_in_front_of_its_segments_is_found() {
+    caught_in(StoreCanary::SegmentEarly, 40);
+}
