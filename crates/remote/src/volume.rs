@@ -352,6 +352,11 @@ impl Volume {
                 if let Some(failure) = &state.failed {
                     return Err(failure.clone());
                 }
+                if state.closing {
+                    // No thread puts segments any more.
+                    let errno = rustix::io::Errno::SHUTDOWN.raw_os_error();
+                    return Err(Failure { sentence: format!("{} is closed", self.shown()), errno });
+                }
                 self.changed.wait(&mut state);
             }
         }
@@ -366,9 +371,14 @@ impl Volume {
                 if state.failed.is_some() || state.closing {
                     return;
                 }
+                let queued = state.queued;
                 let writes = state.take_for_segment(SEGMENT_BYTES);
                 if !writes.is_empty() {
                     break writes;
+                }
+                if state.queued < queued {
+                    // Nobody needs what was queued, so there is room for a writer that waits.
+                    self.changed.notify_all();
                 }
                 self.changed.wait(&mut state);
             };

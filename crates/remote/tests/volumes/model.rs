@@ -5,6 +5,7 @@ use butterfs_remote::{Limits, ObjectDevice, Options, make};
 use butterfs_store::{Settings, Store};
 use butterfs_testkit::object_server::{Fate, Server};
 use butterfs_testkit::rng::Rng;
+use butterfs_testkit::watchdog::Watchdog;
 use std::time::Duration;
 
 pub const LEN: u64 = 200 << 20;
@@ -137,6 +138,38 @@ pub fn open(server: &Server) -> Store {
         ..Settings::default()
     };
     Store::open("s3://bucket/volume", &settings).unwrap()
+}
+
+#[test]
+fn a_device_is_dropped_while_a_table_begins() {
+    let _watchdog = Watchdog::new("a_device_is_dropped_while_a_table_begins", 60);
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let limits = Limits { records: 1, ..small().limits };
+    for round in 0..150u8 {
+        let device = ObjectDevice::open(&store, &Options { limits, ..small() }).unwrap();
+        device.write_at(u64::from(round) * 4096, &[round; 4096]).unwrap();
+        // That asks for a table, whose blocks are in no segment yet.
+        device.flush().unwrap();
+        drop(device);
+    }
+}
+
+#[test]
+fn discards_make_room_for_a_writer_that_waits() {
+    let _watchdog = Watchdog::new("discards_make_room_for_a_writer_that_waits", 60);
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let limits = Limits { write_back: 16 << 10, ..small().limits };
+    let device = ObjectDevice::open(&store, &Options { limits, ..small() }).unwrap();
+    device.write_at(0, &[1; 16 << 10]).unwrap();
+    // All that was written goes into no segment now.
+    device.discard(0, 16 << 10).unwrap();
+    device.write_at(0, &[2; 4096]).unwrap();
+    device.flush().unwrap();
+    let mut block = [0; 4096];
+    device.read_at(0, &mut block).unwrap();
+    assert_eq!(block, [2; 4096]);
 }
 
 #[test]

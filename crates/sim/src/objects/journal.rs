@@ -195,8 +195,25 @@ impl Journal {
         let state = self.state.lock();
         let of = |event: &Event| if let Event::Applied(number) = event { Some(state.mutation(*number)) } else { None };
         let mut applied = state.events.iter().filter_map(of);
-        let is_writer = applied.any(|mutation| mutation.host == host && *mutation.key == *ROOT);
-        is_writer && applied.any(|mutation| mutation.host != host && mutation.is_about_writers())
+        let own = applied.find(|mutation| mutation.host == host && *mutation.key == *ROOT);
+        let Some(epoch) = own.and_then(Mutation::epoch) else { return false };
+        let others = applied.filter(|mutation| mutation.host != host && mutation.is_about_writers());
+        // A host that was slower than this one may end the epoch before, which is over.
+        others.filter_map(Mutation::epoch).any(|other| other >= epoch)
+    }
+
+    /// The changes of roots and logs so far, in the order in which they took effect, for messages.
+    pub fn about_writers(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let shown = |event: &Event| match event {
+            Event::Begun(_) => None,
+            Event::Applied(number) | Event::Certain(number) | Event::Refused(number) => {
+                let mutation = state.mutation(*number);
+                let Mutation { host, key, .. } = mutation;
+                mutation.is_about_writers().then(|| format!("host {host}: {event:?} {key}"))
+            }
+        };
+        state.events.iter().filter_map(shown).collect()
     }
 
     /// Whether another host has ended an epoch or replaced the root since there were so many events.

@@ -239,8 +239,8 @@ impl Era<'_> {
         let journal = Journal::slow(self.shelf.clone(), self.rng(1), objects.canary);
         let mut rng = self.rng(2);
         for host in 0..objects.hosts - 1 {
-            // A host that becomes the writer has about ten requests.
-            let most = *rng.pick(&[12, 60, 200]);
+            // A host that becomes the writer has about ten requests, and one that works some more for each table.
+            let most = *rng.pick(&[12, 30, 60, 100]);
             journal.hold(host, Hold { request: 1 + rng.below(most), answer: rng.chance(50) });
         }
         let is_over = AtomicBool::new(false);
@@ -347,7 +347,7 @@ impl Era<'_> {
         let last = device.len() - COPIED;
         let flushed = device.write_at(last, &[0xee; 4096]).and_then(|()| device.flush());
         if flushed.is_ok() {
-            return Err("it was replaced, and can flush".to_owned());
+            return Err(format!("it was replaced, and can flush: {:#?}", journal.about_writers()));
         }
         if device.close().is_ok() {
             return Err("it was replaced, and can close the volume".to_owned());

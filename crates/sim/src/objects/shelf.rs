@@ -46,6 +46,16 @@ pub struct Mutation {
 }
 
 impl Mutation {
+    /// The epoch that a root begins, or that a record of the log belongs to.
+    pub fn epoch(&self) -> Option<u64> {
+        if let Some((folder, _)) = self.key.rsplit_once('/').filter(|(folder, _)| folder.contains("/log/")) {
+            return u64::from_str_radix(folder.rsplit_once('-')?.1, 16).ok();
+        }
+        let Change::Put { bytes, .. } = &self.change else { return None };
+        let (_, behind) = std::str::from_utf8(bytes).ok()?.split_once("\"epoch\": ")?;
+        behind.split_once(',')?.0.parse().ok()
+    }
+
     /// Whether only a writer of the volume, or a host that becomes the writer, asks for it.
     pub fn is_about_writers(&self) -> bool {
         *self.key == *ROOT || self.key.contains("/log/") && matches!(self.change, Change::Put { .. })
