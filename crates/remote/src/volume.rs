@@ -306,10 +306,16 @@ impl Volume {
         if in_memory > MOST_INLINE {
             state = self.await_homes(state, stamp, cut.iter().map(|run| &run.value))?;
         }
+        // At one moment: a segment that comes later is not named, so no change may be said to be in it.
+        let changes = cut.iter().flat_map(contents).collect();
         let segments = std::mem::take(&mut state.unnamed);
+        if let Some((_, next)) = &snapshot {
+            // The table that is due may not have these, and whoever reads it begins with the next record.
+            let behind = segments.iter().filter(|(number, _)| number >= next);
+            state.unnamed.extend(behind);
+        }
         let (sequence, before) = (state.logged.0 + 1, state.logged.1);
         drop(state);
-        let changes = cut.iter().flat_map(contents).collect();
         let body = Some(Body { segments, changes });
         let record = Record { volume: self.uuid, epoch: writing.epoch, sequence, before, writer: writing.id, body };
         let (bytes, digest) = record.encode();

@@ -77,7 +77,7 @@ impl Objects {
     pub fn of(rng: &mut Rng) -> Objects {
         Objects {
             hosts: *rng.pick(&[1, 2, 2, 2, 3, 3]),
-            records_per_table: *rng.pick(&[2, 3, 5, 9]),
+            records_per_table: *rng.pick(&[1, 2, 3, 5]),
             write_back: *rng.pick(&[16 << 10, 64 << 10, 256 << 10, 2 << 20]),
             cache: *rng.pick(&[64 << 10, 1 << 20]),
             keep: if rng.chance(60) { Duration::ZERO } else { Duration::from_secs(3600) },
