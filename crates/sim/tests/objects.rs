@@ -15,10 +15,10 @@ fn campaign(seeds: Range<u64>) -> Campaign {
     Campaign { seeds, until: None, manner: Manner::default(), threads: 2 }
 }
 
-/// `BUTTERFS_VOLUME_ROUNDS` seeds in long runs.
+/// `BUTTERFS_SIMULATED_VOLUMES` seeds in long runs.
 #[test]
 fn hosts_take_a_volume_over_and_no_state_mixes_them() {
-    let rounds: Option<u64> = std::env::var("BUTTERFS_VOLUME_ROUNDS").ok().map(|rounds| rounds.parse().unwrap());
+    let rounds: Option<u64> = std::env::var("BUTTERFS_SIMULATED_VOLUMES").ok().map(|rounds| rounds.parse().unwrap());
     let seeds = rounds.unwrap_or(SEEDS);
     let _watchdog = Watchdog::new("hosts_take_a_volume_over_and_no_state_mixes_them", 120 + 30 * seeds);
     // Long runs begin elsewhere.
@@ -42,15 +42,15 @@ fn caught_in(canary: StoreCanary, runs: u64) {
 
 #[test]
 fn a_store_that_ignores_conditions_is_found() {
-    caught_in(StoreCanary::ConditionIgnored, 40);
+    caught_in(StoreCanary::ConditionIgnored, 10);
 }
 
 #[test]
 fn a_record_acknowledged_before_it_is_there_is_found() {
-    caught_in(StoreCanary::RecordEarly, 40);
+    caught_in(StoreCanary::RecordEarly, 10);
 }
 
 #[test]
 fn a_record_in_front_of_its_segments_is_found() {
-    caught_in(StoreCanary::SegmentEarly, 40);
+    caught_in(StoreCanary::SegmentEarly, 10);
 }

@@ -484,6 +484,11 @@ impl World {
             (self.over, self.unknown) = (true, true);
         }
         if !step.commits() {
+            if self.clock.has_rival() {
+                // The record that another host refused was in flight until then.
+                self.marks[begun.mark].state = Some(ModelState::new(&begun.other));
+                self.states += 1;
+            }
             self.perhaps.push(begun.other);
         }
         let only_data = self.watch.as_ref().is_some_and(|watch| !watch.may_stop());

@@ -33,7 +33,7 @@ use crate::members::Given;
 use crate::plan::Plan;
 use crate::run::{Beginning, Failure, Manner, Outcome, is_for_kernel, judge_cut, words};
 use crate::state::{self, Thorough};
-use crate::step::Step;
+use crate::step::{Planned, Step};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_remote::{Limits, ObjectDevice, Options, make};
 use butterfs_store::{Kind, Store};
@@ -115,11 +115,13 @@ struct Wrong {
     host: Option<usize>,
     cut: Option<Cut>,
     disk: Option<MemoryDevice>,
+    /// The host's steps, where it did not come to the end of its work.
+    steps: Vec<Planned>,
 }
 
 impl From<String> for Wrong {
     fn from(what: String) -> Wrong {
-        Wrong { what, host: None, cut: None, disk: None }
+        Wrong { what, host: None, cut: None, disk: None, steps: Vec::new() }
     }
 }
 
@@ -281,9 +283,9 @@ impl Era<'_> {
     }
 
     fn failure(&self, reigns: &Reigns<'_>, wrong: Wrong) -> Box<Failure> {
-        let Wrong { what, host, cut, disk } = wrong;
+        let Wrong { what, host, cut, disk, steps } = wrong;
         let worked = host.and_then(|host| reigns.worked[host].as_ref());
-        let steps = worked.map(|worked| worked.life.steps.clone()).unwrap_or_default();
+        let steps = worked.map_or(steps, |worked| worked.life.steps.clone());
         let Beginning { base, model, .. } = worked.map_or(&self.beginning, |worked| &worked.beginning);
         let host = host.map(|host| format!("host {host}: ")).unwrap_or_default();
         let what = format!("{host}{what}");
@@ -330,7 +332,7 @@ impl Era<'_> {
         let ended = self.end(journal, host, &device, closes);
         drop(device);
         let wrong = life.disagreement.clone().map_or(ended, Err);
-        wrong.map_err(|what| with_steps(what, &life))?;
+        wrong.map_err(|what| Wrong { steps: life.steps.clone(), ..what.into() })?;
         Ok(Some(Worked { beginning: begun, life, was_replaced }))
     }
 
@@ -385,12 +387,6 @@ impl Era<'_> {
         }
         Ok(looks)
     }
-}
-
-/// A failure with the steps that led to it.
-fn with_steps(what: String, life: &Life) -> Wrong {
-    let steps: Vec<String> = life.steps.iter().map(|planned| format!("{planned:?}")).collect();
-    format!("{what}, after {steps:#?}").into()
 }
 
 /// The hosts in the order in which they became the writer.
@@ -470,11 +466,9 @@ impl<'a> Reigns<'a> {
             let Some(Worked { beginning, .. }) = &self.worked[*host] else { continue };
             let (before, other) = self.last_of(count);
             let judged = self.left(before, &damaged, (&end, &beginning.base)).judge(Thorough::default());
-            judged.map_err(|what| Wrong {
-                what: format!("host {host} begins with something else than host {other:?} left: {what}"),
-                host: other,
-                cut: None,
-                disk: Some(beginning.base.snapshot()),
+            judged.map_err(|what| {
+                let what = format!("host {host} begins with something else than host {other:?} left: {what}");
+                Wrong { host: other, disk: Some(beginning.base.snapshot()), ..what.into() }
             })?;
         }
         Ok(())
@@ -495,7 +489,7 @@ impl<'a> Reigns<'a> {
             }
         }
         let what = format!("events {} to {}, a reader sees something else: {said:#?}", look.from, look.until);
-        Err(Wrong { what, host: None, cut: Some(cut), disk: Some(look.disk.snapshot()) })
+        Err(Wrong { cut: Some(cut), disk: Some(look.disk.snapshot()), ..what.into() })
     }
 
     fn judge_cuts(&self, manner: Manner, outcome: &mut Outcome) -> Result<Option<(Shelf, Beginning)>, Wrong> {
@@ -510,7 +504,7 @@ impl<'a> Reigns<'a> {
             // With a takeover everything counts that was written down before it.
             let last = self.takeovers.iter().rposition(|(_, number, _)| remains.kept.contains(number));
             let (worked, host) = self.last_of(last.map_or(0, |last| last + 1));
-            let wrong = |what: String, disk: Option<MemoryDevice>| Wrong { what, host, cut: Some(*cut), disk };
+            let wrong = |what: String, disk| Wrong { host, cut: Some(*cut), disk, ..what.into() };
             let disk = opened(objects, &remains, index.is_multiple_of(2)).map_err(|what| wrong(what, None))?;
             let left = self.left(worked, &damaged, (cut, &disk));
             let for_kernel = is_for_kernel(plan, manner, &damaged, outcome);
