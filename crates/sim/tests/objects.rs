@@ -23,7 +23,12 @@ fn hosts_take_a_volume_over_and_no_state_mixes_them() {
     let _watchdog = Watchdog::new("hosts_take_a_volume_over_and_no_state_mixes_them", 120 + 30 * seeds);
     // Long runs begin elsewhere.
     let first = if rounds.is_some() { 1000 } else { 1 };
-    let totals = campaign(first..first + seeds).run(Plan::with_objects, |_| {});
+    let progress = |totals: &Totals| {
+        if totals.runs.is_multiple_of(200) {
+            println!("{} runs, {} crash states", totals.runs, totals.states);
+        }
+    };
+    let totals = campaign(first..first + seeds).run(Plan::with_objects, progress);
     let Totals { runs, states, log_states, struck, .. } = totals;
     println!("{runs} runs, {states} crash states, {log_states} with a log, {struck:?}");
     if let Some(failure) = &totals.failure {

@@ -1,5 +1,5 @@
-//! An object store in memory that writes down every change: when it was asked for, when it took effect, and from when on
-//! no crash can undo it. Hosts have a client each, whose requests can be made to stand still.
+//! An object store in memory that writes down every change: when it was asked for, when it took effect, and from when
+//! on no crash can undo it. Hosts have a client each, whose requests can be made to stand still.
 //!
 //! # Invariants
 //! 1. A change is certain when its request was answered, or when another request has met its effect. Everything else
@@ -44,7 +44,7 @@ pub enum StoreCanary {
     SegmentEarly,
 }
 
-/// What happened to the change with this number.
+/// An event of the change with this number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// It was asked for.
@@ -64,6 +64,16 @@ pub struct Hold {
     pub request: u64,
     /// It has taken effect, and the answer waits.
     pub answer: bool,
+}
+
+/// The outcome of a change.
+enum Answer {
+    /// It took effect.
+    Done(usize),
+    /// Its condition did not hold.
+    Refused,
+    /// It took effect, or did not, and the host hears of neither.
+    Lost,
 }
 
 /// The requests of a host.
@@ -95,6 +105,8 @@ pub struct Journal {
     canary: Option<StoreCanary>,
     /// Requests take some time.
     slow: bool,
+    /// Percent of the answers to changes that get lost, so that the client asks again.
+    lost: u64,
 }
 
 /// The changes of a store from its first state on.
@@ -108,15 +120,16 @@ pub struct Recorded {
 impl Journal {
     /// A store whose requests are answered at once.
     pub fn quick(shelf: Shelf) -> Arc<Journal> {
-        Journal::new(shelf, Rng::new(0), false, None)
+        Arc::new(Journal::new(shelf, Rng::new(0)))
     }
 
-    /// A store whose requests take some time, so that many are under way together.
-    pub fn slow(shelf: Shelf, rng: Rng, canary: Option<StoreCanary>) -> Arc<Journal> {
-        Journal::new(shelf, rng, true, canary)
+    /// A store whose requests take some time, so that many are under way together, and of whose answers some percent
+    /// get lost.
+    pub fn slow(shelf: Shelf, rng: Rng, lost: u64, canary: Option<StoreCanary>) -> Arc<Journal> {
+        Arc::new(Journal { canary, slow: true, lost, ..Journal::new(shelf, rng) })
     }
 
-    fn new(shelf: Shelf, rng: Rng, slow: bool, canary: Option<StoreCanary>) -> Arc<Journal> {
+    fn new(shelf: Shelf, rng: Rng) -> Journal {
         let state = State {
             shelf,
             mutations: Vec::new(),
@@ -126,7 +139,7 @@ impl Journal {
             hosts: BTreeMap::new(),
             rng,
         };
-        Arc::new(Journal { state: Mutex::new(state), changed: Condvar::new(), canary, slow })
+        Journal { state: Mutex::new(state), changed: Condvar::new(), canary: None, slow: false, lost: 0 }
     }
 
     /// The store as this host sees it.
@@ -194,12 +207,18 @@ impl Journal {
     pub fn has_rival(&self, host: usize) -> bool {
         let state = self.state.lock();
         let of = |event: &Event| if let Event::Applied(number) = event { Some(state.mutation(*number)) } else { None };
-        let mut applied = state.events.iter().filter_map(of);
+        let mut applied = state.events.iter().filter_map(of).filter(|mutation| mutation.is_about_writers());
         let own = applied.find(|mutation| mutation.host == host && *mutation.key == *ROOT);
-        let Some(epoch) = own.and_then(Mutation::epoch) else { return false };
-        let others = applied.filter(|mutation| mutation.host != host && mutation.is_about_writers());
-        // A host that was slower than this one may end the epoch before, which is over.
-        others.filter_map(Mutation::epoch).any(|other| other >= epoch)
+        let Some((epoch, _)) = own.and_then(Mutation::place) else { return false };
+        let mut last = (epoch, 0);
+        // A host that was too slow may end an epoch that is over, or one at a record that a table has replaced: nobody
+        // reads that.
+        applied.filter(|mutation| *mutation.key != *ROOT || mutation.host != host).any(|mutation| {
+            let place = mutation.place().unwrap_or_default();
+            let is_own = mutation.host == host;
+            last = if is_own { last.max(place) } else { last };
+            !is_own && place > last
+        })
     }
 
     /// The changes of roots and logs so far, in the order in which they took effect, for messages.
@@ -259,8 +278,8 @@ impl Journal {
         state
     }
 
-    /// Does a change, and returns its number unless its condition does not hold.
-    fn change(&self, host: usize, key: &str, change: Change) -> Option<usize> {
+    /// Does a change where its condition holds.
+    fn change(&self, host: usize, key: &str, change: Change) -> Answer {
         let change = match change {
             Change::Put { bytes, .. } if self.canary == Some(StoreCanary::ConditionIgnored) => {
                 Change::Put { bytes, condition: Condition::None }
@@ -290,15 +309,22 @@ impl Journal {
         drop(state);
         wait(after);
         let mut state = self.state.lock();
-        match is_done {
-            true if self.is_early(&mutation) => {
-                let due = state.mutations.len() + LATE;
-                state.early.push_back((number, due));
-            }
-            true => state.settle(number),
-            false => state.events.push(Event::Refused(number)),
+        if !is_done {
+            state.events.push(Event::Refused(number));
         }
-        is_done.then_some(number)
+        if state.rng.chance(self.lost) {
+            return Answer::Lost;
+        }
+        if !is_done {
+            return Answer::Refused;
+        }
+        if self.is_early(&mutation) {
+            let due = state.mutations.len() + LATE;
+            state.early.push_back((number, due));
+        } else {
+            state.settle(number);
+        }
+        Answer::Done(number)
     }
 
     fn is_early(&self, mutation: &Mutation) -> bool {
@@ -309,7 +335,7 @@ impl Journal {
         }
     }
 
-    /// What is there of an object, which the host has then seen.
+    /// The object now, which the host has then seen.
     fn look(&self, host: usize, key: &str) -> Option<Object> {
         let [before, after] = self.pause();
         let mut state = self.state.lock();
@@ -413,6 +439,10 @@ fn meta(location: Path, object: &Object) -> ObjectMeta {
     }
 }
 
+fn lost() -> Error {
+    Error::Generic { store: "the simulator", source: "the answer is lost".into() }
+}
+
 fn unused<T>(operation: &str) -> Result<T> {
     Err(Error::NotImplemented { operation: operation.to_owned(), implementer: "the simulator".to_owned() })
 }
@@ -432,11 +462,12 @@ impl ObjectStore for Client {
         let change = Change::Put { bytes: Bytes::from(payload), condition };
         let path = location.to_string();
         match (self.journal.change(self.host, location.as_ref(), change), condition) {
-            (Some(number), _) => {
+            (Answer::Done(number), _) => {
                 Ok(PutResult { e_tag: Some(tag(number)), version: None, extensions: Default::default() })
             }
-            (None, Condition::Absent) => Err(Error::AlreadyExists { path, source: "it exists".into() }),
-            (None, _) => Err(Error::Precondition { path, source: "it has another version".into() }),
+            (Answer::Lost, _) => Err(lost()),
+            (Answer::Refused, Condition::Absent) => Err(Error::AlreadyExists { path, source: "it exists".into() }),
+            (Answer::Refused, _) => Err(Error::Precondition { path, source: "it has another version".into() }),
         }
     }
 
@@ -463,8 +494,10 @@ impl ObjectStore for Client {
         let (journal, host) = (Arc::clone(&self.journal), self.host);
         let delete = move |location: Result<Path>| {
             let location = location?;
-            journal.change(host, location.as_ref(), Change::Delete);
-            Ok(location)
+            match journal.change(host, location.as_ref(), Change::Delete) {
+                Answer::Lost => Err(lost()),
+                _ => Ok(location),
+            }
         };
         locations.map(delete).boxed()
     }

@@ -1,5 +1,5 @@
-//! The filesystem on a volume in an object store: hosts that take it over from each other at any moment, and every store
-//! that a crash could leave.
+//! The filesystem on a volume in an object store: hosts that take it over from each other at any moment, and every
+//! store that a crash could leave.
 //!
 //! # The fault model
 //! 1. A crash keeps every change of the store that was answered or whose effect another request has met, and of those
@@ -8,16 +8,17 @@
 //! 3. A host stands still at one of its requests, before it takes effect or before it is answered, while the next one
 //!    becomes the writer and works; and then goes on beside it. A third one takes the volume over from the second one
 //!    in the same way. A host may stand still while it becomes the writer.
-//! 4. Readers open the volume at any moment.
+//! 4. Answers get lost, so that clients ask again for what is done already.
+//! 5. Readers open the volume at any moment.
 //!
 //! # What must hold
 //! After each crash the volume opens for reading and for writing, with the same content, and whatever arrives late
-//! changes nothing. Its filesystem is clean and shows what the last host that became the writer may show: no state mixes
-//! two of them. Each host begins with a state that has every promise that the one before it ever made, then or later. A
-//! host that was replaced gets an error for every later flush.
+//! changes nothing. Its filesystem is clean and shows what the last host that became the writer may show: no state
+//! mixes two of them. Each host begins with a state that has every promise that the one before it ever made, then or
+//! later. A host that was replaced gets an error for every later flush.
 //!
 //! The steps of each host follow from the seed. The order of requests does not: the volume's threads are real ones, and
-//! so a failure is judged again from what was written down, not by the same seed.
+//! the same seed may pass again: a failure is its sentence, its steps and the disk.
 
 pub mod journal;
 pub mod shelf;
@@ -65,6 +66,8 @@ pub struct Objects {
     pub cache: u64,
     /// For how long objects are kept that only older roots need.
     pub keep: Duration,
+    /// Percent of the answers to changes that get lost.
+    pub lost: u64,
     /// Somebody looks at the volume beside its writers.
     pub looks: bool,
     /// Crash states at moments when a record or a root became certain.
@@ -81,6 +84,7 @@ impl Objects {
             write_back: *rng.pick(&[16 << 10, 64 << 10, 256 << 10, 2 << 20]),
             cache: *rng.pick(&[64 << 10, 1 << 20]),
             keep: if rng.chance(60) { Duration::ZERO } else { Duration::from_secs(3600) },
+            lost: *rng.pick(&[0, 0, 0, 3]),
             looks: rng.chance(50),
             anchors: 10,
             canary: None,
@@ -238,7 +242,7 @@ impl Era<'_> {
     /// Runs all hosts, checks everything, and returns the store that a crash left, and what it shows.
     fn run(&self, manner: Manner, outcome: &mut Outcome) -> Result<Option<(Shelf, Beginning)>, Box<Failure>> {
         let objects = &self.objects;
-        let journal = Journal::slow(self.shelf.clone(), self.rng(1), objects.canary);
+        let journal = Journal::slow(self.shelf.clone(), self.rng(1), objects.lost, objects.canary);
         let mut rng = self.rng(2);
         for host in 0..objects.hosts - 1 {
             // A host that becomes the writer has about ten requests, and one that works some more for each table.

@@ -46,14 +46,15 @@ pub struct Mutation {
 }
 
 impl Mutation {
-    /// The epoch that a root begins, or that a record of the log belongs to.
-    pub fn epoch(&self) -> Option<u64> {
-        if let Some((folder, _)) = self.key.rsplit_once('/').filter(|(folder, _)| folder.contains("/log/")) {
-            return u64::from_str_radix(folder.rsplit_once('-')?.1, 16).ok();
+    /// The epoch and the sequence of a record of the log; a root comes behind all records of the epochs before it.
+    pub fn place(&self) -> Option<(u64, u64)> {
+        let number = |digits| u64::from_str_radix(digits, 16).ok();
+        if let Some((folder, sequence)) = self.key.rsplit_once('/').filter(|(folder, _)| folder.contains("/log/")) {
+            return Some((number(folder.rsplit_once('-')?.1)?, number(sequence)?));
         }
         let Change::Put { bytes, .. } = &self.change else { return None };
         let (_, behind) = std::str::from_utf8(bytes).ok()?.split_once("\"epoch\": ")?;
-        behind.split_once(',')?.0.parse().ok()
+        Some((behind.split_once(',')?.0.parse().ok()?, 0))
     }
 
     /// Whether only a writer of the volume, or a host that becomes the writer, asks for it.
