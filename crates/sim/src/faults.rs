@@ -192,6 +192,8 @@ pub struct Struck {
     pub fenced: usize,
     /// Tables of volumes, besides those of hosts that became writers.
     pub tables: usize,
+    /// Segments of volumes that were deleted.
+    pub segments_deleted: usize,
     /// Looks at volumes beside their writers.
     pub looks: usize,
 }
@@ -213,6 +215,7 @@ impl Struck {
         self.takeovers += more.takeovers;
         self.fenced += more.fenced;
         self.tables += more.tables;
+        self.segments_deleted += more.segments_deleted;
         self.looks += more.looks;
     }
 }

@@ -29,7 +29,7 @@ pub const ROOT: &str = "volumes/main/root";
 /// Its log.
 const LOG: &str = "volumes/main/log/";
 /// Segments.
-const SEGMENTS: &str = "segments/";
+pub const SEGMENTS: &str = "segments/";
 /// With a canary that answers early, a change takes effect for crashes so many changes later.
 const LATE: usize = 6;
 

@@ -453,11 +453,15 @@ impl<'a> Reigns<'a> {
     }
 
     fn count(&self, outcome: &mut Outcome) {
-        let roots = self.recorded.events.iter().filter(|event| match event {
-            Event::Applied(number) => *self.recorded.mutations[number - self.era.shelf.first_number()].key == *ROOT,
-            _ => false,
-        });
-        outcome.struck.tables += roots.count() - self.takeovers.len();
+        let first = self.era.shelf.first_number();
+        let of = |event: &Event| match event {
+            Event::Applied(number) => Some(&self.recorded.mutations[number - first]),
+            _ => None,
+        };
+        let applied = || self.recorded.events.iter().filter_map(of);
+        let roots = applied().filter(|mutation| *mutation.key == *ROOT).count();
+        outcome.struck.tables += roots - self.takeovers.len();
+        outcome.struck.segments_deleted += applied().filter(|mutation| mutation.deletes_segment()).count();
         outcome.struck.fenced += self.worked.iter().flatten().filter(|worked| worked.was_replaced).count();
         outcome.struck.takeovers += self.takeovers.len().saturating_sub(1);
     }

@@ -1,6 +1,6 @@
 //! The objects of a store at a moment, and the states that a crash could leave of recorded changes.
 
-use super::journal::{Event, ROOT, Recorded};
+use super::journal::{Event, ROOT, Recorded, SEGMENTS};
 use crate::cut::Cut;
 use butterfs_testkit::rng::Rng;
 use bytes::Bytes;
@@ -55,6 +55,11 @@ impl Mutation {
         let Change::Put { bytes, .. } = &self.change else { return None };
         let (_, behind) = std::str::from_utf8(bytes).ok()?.split_once("\"epoch\": ")?;
         Some((behind.split_once(',')?.0.parse().ok()?, 0))
+    }
+
+    /// Whether it deletes a segment.
+    pub fn deletes_segment(&self) -> bool {
+        self.key.starts_with(SEGMENTS) && matches!(self.change, Change::Delete)
     }
 
     /// Whether only a writer of the volume, or a host that becomes the writer, asks for it.
