@@ -40,7 +40,7 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("testkit", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send"]),
-    ("sim", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send", "testkit"]),
+    ("sim", &["ondisk", "device", "sync", "volume", "tree", "fs", "check", "send", "store", "remote", "testkit"]),
     ("bench", &["ondisk", "device", "volume", "tree", "fs", "check", "send", "store", "testkit"]),
 ];
 

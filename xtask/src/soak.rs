@@ -16,6 +16,7 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
     ("ceph", "butterfs-cli", "volume", "ceph_serves_volumes_and_snapshots"),
     ("volumes", "butterfs-cli", "volume", "what_was_synced_is_there_after_kills_on_a_server_that_fails"),
     ("volumes", "butterfs-remote", "volumes", "model::what_was_flushed_is_there_after_a_crash"),
+    ("volumes", "butterfs-sim", "objects", "hosts_take_a_volume_over_and_no_state_mixes_them"),
     ("rescue", "butterfs-rescue", "rescue", "damage::at_least_as_many_files_are_saved_from_many"),
     ("rescue-repairs", "butterfs-rescue", "rescue", "repairs::repairs_keep_at_least_as_many_files"),
     ("rescue-profiles", "butterfs-rescue", "rescue", "profiles::stripes_of_all_profiles_are_put_in_order"),
@@ -52,9 +53,10 @@ const RUNS: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Rounds, kills, and factors for the scenes of costs and for neighbours, unless the environment says otherwise.
-const LONGER: [(&str, &str); 5] = [
+const LONGER: [(&str, &str); 6] = [
     ("BUTTERFS_OBJECT_ROUNDS", "500"),
     ("BUTTERFS_VOLUME_ROUNDS", "500"),
+    ("BUTTERFS_SIMULATED_VOLUMES", "2000"),
     ("BUTTERFS_TORTURE", "200"),
     ("BUTTERFS_COSTS", "4"),
     ("BUTTERFS_NEIGHBOURS", "5"),

@@ -332,10 +332,16 @@ impl Volume {
         if in_memory > MOST_INLINE {
             state = self.await_homes(state, stamp, cut.iter().map(|run| &run.value))?;
         }
+        // At one moment: a segment that comes later is not named, so no change may be said to be in it.
+        let changes: Result<Vec<_>> = cut.iter().map(contents).collect();
         let segments = std::mem::take(&mut state.unnamed);
+        if let Some((_, next)) = &snapshot {
+            // The table that is due may not have these, and whoever reads it begins with the next record.
+            let behind = segments.iter().filter(|(number, _)| number >= next);
+            state.unnamed.extend(behind);
+        }
         let (sequence, before) = (state.logged.0 + 1, state.logged.1);
         drop(state);
-        let changes: Result<Vec<_>> = cut.iter().map(contents).collect();
         let changes = changes.map_err(|error| self.failed(&error))?.into_iter().flatten().collect();
         let body = Some(Body { segments, changes });
         let record = Record { volume: self.uuid, epoch: writing.epoch, sequence, before, writer: writing.id, body };
@@ -379,6 +385,11 @@ impl Volume {
                 if let Some(failure) = &state.failed {
                     return Err(failure.clone());
                 }
+                if state.closing {
+                    // No thread puts segments any more.
+                    let errno = rustix::io::Errno::SHUTDOWN.raw_os_error();
+                    return Err(Failure { sentence: format!("{} is closed", self.shown()), errno });
+                }
                 self.changed.wait(&mut state);
             }
         }
@@ -393,9 +404,14 @@ impl Volume {
                 if state.failed.is_some() || state.closing {
                     return;
                 }
+                let queued = state.queued;
                 let writes = state.take_for_segment(SEGMENT_BYTES);
                 if !writes.is_empty() {
                     break writes;
+                }
+                if state.queued < queued {
+                    // Nobody needs what was queued, so there is room for a writer that waits.
+                    self.changed.notify_all();
                 }
                 self.changed.wait(&mut state);
             };

@@ -186,6 +186,16 @@ pub struct Struck {
     pub splits: usize,
     /// Those that were accepted.
     pub joined: usize,
+    /// Hosts that became the writer of a volume after another one.
+    pub takeovers: usize,
+    /// Hosts that were replaced while they worked.
+    pub fenced: usize,
+    /// Tables of volumes, besides those of hosts that became writers.
+    pub tables: usize,
+    /// Segments of volumes that were deleted.
+    pub segments_deleted: usize,
+    /// Looks at volumes beside their writers.
+    pub looks: usize,
 }
 
 impl Struck {
@@ -202,6 +212,11 @@ impl Struck {
         self.lost += more.lost;
         self.splits += more.splits;
         self.joined += more.joined;
+        self.takeovers += more.takeovers;
+        self.fenced += more.fenced;
+        self.tables += more.tables;
+        self.segments_deleted += more.segments_deleted;
+        self.looks += more.looks;
     }
 }
 

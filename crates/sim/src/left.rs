@@ -58,6 +58,11 @@ impl<'a> Left<'a> {
         }
     }
 
+    /// The same of a look at the disk that began after so many events, beside whoever writes.
+    pub(crate) fn seen_from(self, from: usize, until: usize) -> Left<'a> {
+        Left { allowed: self.life.allowed_between(from, until), ..self }
+    }
+
     /// Devices that may have something that the others do not know.
     fn doubtful(&self) -> Devices {
         self.forked.union(&self.away).copied().collect()

@@ -24,6 +24,9 @@
 //!    step of the workload, and what other threads do while a commit writes is run inside the commit ([`meanwhile`]).
 //! 2. A run changes nothing outside of its memory but the images that it exports.
 //!
+//! [`objects`] runs the same workloads on a volume in an object store, which several hosts take over from each other.
+//! Its threads are real ones, so there invariant 1 holds for the steps only.
+//!
 //! [`interleave`] runs operations of several threads inside each other, and checks what comes of them alike.
 //!
 //! # Not here
@@ -43,6 +46,7 @@ pub mod life;
 pub mod maintenance;
 pub mod meanwhile;
 pub mod members;
+pub mod objects;
 pub mod parts;
 pub mod plan;
 pub mod run;

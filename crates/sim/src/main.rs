@@ -5,6 +5,7 @@ use butterfs_sim::campaign::{Campaign, Totals};
 use butterfs_sim::explore::{Exploration, Explored};
 use butterfs_sim::faults::Struck;
 use butterfs_sim::interleave::weaving::{Weaving, Woven};
+use butterfs_sim::objects::journal::StoreCanary;
 use butterfs_sim::plan::Plan;
 use butterfs_sim::run::Manner;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--threads N] \
-[--faults|--members|--parity|--split|--together|--discards|--maintenance]
+[--faults|--members|--parity|--split|--together|--discards|--maintenance|--objects]
                        [--explore 1|2 [--shard I/N] [--from U]] [--canary NAME]
                        [--interleave N|random [--shard I/N] [--from U] [--runs N]]
 
@@ -29,6 +30,7 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
   --from U           and of that only from this unit of work on
   --threads N        seeds at one time (default: all cores)
   --faults           the device goes wrong too, not only the power
+  --objects          on a volume in an object store, which several hosts take over from each other
   --maintenance      chunks are balanced, and devices added, removed, resized, replaced and lost
   --discards         freed space is discarded by commits or in the background, free space by fstrim; it reads as garbage
   --together         several steps become durable together, or are taken back
@@ -40,7 +42,7 @@ usage: cargo xtask sim [--seed S] [--runs N] [--hours H] [--kernel-every N] [--t
                      --members
                      stale-believed, stale-forgotten, mirrors-take-turns, log-on-too-few, interrupted-forgiven,
                      loss-unnamed, repairs-from-stale, unshared-early; with --split
-                     histories-not-compared";
+                     histories-not-compared; with --objects condition-ignored, record-early, segment-early";
 
 struct Arguments {
     seed: u64,
@@ -55,12 +57,14 @@ struct Arguments {
     split: bool,
     discards: bool,
     maintenance: bool,
+    objects: bool,
     explore: usize,
     /// Pairs with so many interruptions at most, or none for random threads.
     interleave: Option<Option<usize>>,
     shard: (u64, u64),
     from: u64,
     canary: Option<Canary>,
+    store_canary: Option<StoreCanary>,
 }
 
 fn parse(words: &[String]) -> Result<Arguments, String> {
@@ -77,12 +81,14 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         split: false,
         discards: false,
         maintenance: false,
+        objects: false,
         together: false,
         explore: 0,
         interleave: None,
         shard: (0, 1),
         from: 0,
         canary: None,
+        store_canary: None,
     };
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -94,6 +100,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
             "--together" => Some(&mut arguments.together),
             "--discards" => Some(&mut arguments.discards),
             "--maintenance" => Some(&mut arguments.maintenance),
+            "--objects" => Some(&mut arguments.objects),
             _ => None,
         };
         if let Some(flag) = flag {
@@ -118,6 +125,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
             "--shard" => arguments.shard = shard(value).ok_or_else(bad)?,
             "--from" => arguments.from = value.parse().map_err(|_| bad())?,
             "--threads" => arguments.threads = value.parse().map_err(|_| bad())?,
+            "--canary" if store_canary(value).is_some() => arguments.store_canary = store_canary(value),
             "--canary" => {
                 arguments.canary = Some(match value.as_str() {
                     "no-barrier" => Canary::NoBarrier,
@@ -158,6 +166,15 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         }
     }
     Ok(arguments)
+}
+
+fn store_canary(name: &str) -> Option<StoreCanary> {
+    match name {
+        "condition-ignored" => Some(StoreCanary::ConditionIgnored),
+        "record-early" => Some(StoreCanary::RecordEarly),
+        "segment-early" => Some(StoreCanary::SegmentEarly),
+        _ => None,
+    }
 }
 
 fn shard(value: &str) -> Option<(u64, u64)> {
@@ -202,6 +219,7 @@ fn run(arguments: &Arguments) -> ExitCode {
         Arguments { split: true, .. } => Plan::with_split(seed),
         Arguments { discards: true, .. } => Plan::with_discards(seed),
         Arguments { maintenance: true, .. } => Plan::with_maintenance(seed),
+        Arguments { objects: true, store_canary, .. } => Plan::with_objects(seed).with_store_canary(*store_canary),
         _ => Plan::of(seed),
     };
     let totals = campaign.run(|seed| Plan { canary: arguments.canary, ..plan(seed) }, progress);
@@ -223,6 +241,7 @@ fn run(arguments: &Arguments) -> ExitCode {
         Arguments { split: true, .. } => " --split",
         Arguments { discards: true, .. } => " --discards",
         Arguments { maintenance: true, .. } => " --maintenance",
+        Arguments { objects: true, .. } => " --objects",
         _ => "",
     };
     println!("again: cargo xtask sim --seed {}{kind}", failure.plan.seed);

@@ -3,6 +3,8 @@
 use crate::faults::Faults;
 use crate::maintenance;
 use crate::members::{Aim, Attendance, Given};
+use crate::objects::Objects;
+use crate::objects::journal::StoreCanary;
 use crate::parts;
 use crate::split;
 use butterfs_device::{BlockDevice, MemoryDevice};
@@ -64,6 +66,8 @@ pub struct Plan {
     pub in_place: bool,
     /// When freed space is discarded. Where it is, free space is trimmed too, and what is discarded reads as garbage.
     pub discard: DiscardMode,
+    /// The device is a volume in an object store, with several hosts one after the other.
+    pub objects: Option<Objects>,
     pub canary: Option<Canary>,
 }
 
@@ -192,6 +196,7 @@ impl Plan {
             spare: 0,
             in_place: false,
             discard: DiscardMode::Off,
+            objects: None,
             canary: None,
         }
     }
@@ -213,14 +218,11 @@ impl Plan {
     pub fn with_faults(seed: u64) -> Plan {
         let mut plan = Plan::of(seed);
         let mut rng = Rng::new(seed ^ 0xfa17_0f00_0000_0000);
-        plan.fills = false;
+        plan.never_fills();
         if !plan.features.contains("mixed-bg") {
             plan.metadata = if rng.chance(80) { "dup" } else { "single" };
             plan.data = if rng.chance(40) { "dup" } else { "single" };
         }
-        plan.shape.data_max = plan.shape.data_max.min(MIB);
-        plan.shape.write_max = plan.shape.write_max.min(SHAPE.write_max);
-        plan.shape.file_max = plan.shape.file_max.min(SHAPE.file_max);
         let mixed = plan.features.contains("mixed-bg");
         plan.bytes = smallest(plan.nodesize, plan.metadata, plan.data, mixed) + rng.below(64) * MIB;
         if !mixed && rng.chance(50) {
@@ -231,6 +233,35 @@ impl Plan {
         plan.cuts = 12;
         plan.faults = Some(Faults::of(seed, plan.devices));
         plan
+    }
+
+    /// The plan that follows from `seed`, on a volume in an object store.
+    pub fn with_objects(seed: u64) -> Plan {
+        let mut plan = match seed % 6 {
+            0 => Plan::with_together(seed),
+            _ => Plan::of(seed),
+        };
+        plan.never_fills();
+        let mut rng = Rng::new(seed ^ 0x0b1e_0f00_0000_0000);
+        plan.discard = *rng.pick(&[DiscardMode::Off, DiscardMode::Off, DiscardMode::Sync, DiscardMode::Async]);
+        // Small writes that are synced often; the data of others goes into segments.
+        plan.shape.sync_percent = *rng.pick(&[7, 15, 25]);
+        (plan.steps, plan.cuts, plan.lives) = (15 + rng.index(40), 10, 1 + rng.index(2));
+        plan.objects = Some(Objects::of(&mut rng));
+        plan
+    }
+
+    /// The same, where the store of the volume has a bug on purpose.
+    pub fn with_store_canary(self, canary: Option<StoreCanary>) -> Plan {
+        Plan { objects: self.objects.map(|objects| Objects { canary, ..objects }), ..self }
+    }
+
+    /// No operation finds the disk full.
+    fn never_fills(&mut self) {
+        self.fills = false;
+        self.shape.data_max = self.shape.data_max.min(MIB);
+        self.shape.write_max = self.shape.write_max.min(SHAPE.write_max);
+        self.shape.file_max = self.shape.file_max.min(SHAPE.file_max);
     }
 
     /// The device that is away in the first life, and back in the next one: the one that faults strike, where the
@@ -367,6 +398,12 @@ impl Plan {
     pub fn make(&self, env: &Env) -> MemoryDevice {
         let memory = MemoryDevice::new(self.bytes * self.devices as u64);
         let memory = Arc::new(if self.discard == DiscardMode::Off { memory } else { memory.with_garbage() });
+        self.make_on(&self.parts(&memory)[..self.devices - self.spare], env);
+        memory.snapshot()
+    }
+
+    /// Makes an empty filesystem on devices.
+    pub fn make_on(&self, devices: &[Arc<dyn BlockDevice>], env: &Env) {
         let mut options = MkfsOptions {
             nodesize: Some(self.nodesize),
             checksum: self.checksum,
@@ -375,9 +412,7 @@ impl Plan {
             ..MkfsOptions::default()
         };
         options.features.apply(self.features).expect("known features");
-        mkfs(&self.parts(&memory)[..self.devices - self.spare], &options, env)
-            .unwrap_or_else(|error| panic!("{self:?}: {error}"));
-        memory.snapshot()
+        mkfs(devices, &options, env).unwrap_or_else(|error| panic!("{self:?}: {error}"));
     }
 
     /// How the filesystem is opened: with caches so small that what is rare happens.

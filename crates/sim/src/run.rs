@@ -109,6 +109,9 @@ pub fn run(plan: &Plan, manner: Manner) -> Outcome {
     if plan.split {
         return crate::split::run(plan, manner);
     }
+    if plan.objects.is_some() {
+        return crate::objects::run(plan, manner);
+    }
     let mut outcome = Outcome::default();
     let env = environment(plan.seed);
     let mut beginning = Beginning::of(plan, plan.make(&env), ModelFs::default());
@@ -142,7 +145,11 @@ pub(crate) fn one_life(
     let beginning_lost = beginning.attendance.given.lost;
     let lived = catch_unwind(AssertUnwindSafe(|| {
         let Beginning { base, model, attendance, behind, .. } = &beginning;
-        Life::live(plan, Start { life: number, base: base.snapshot(), model, attendance, behind }, chooser)
+        Life::live(
+            plan,
+            Start { life: number, base: base.snapshot(), model, attendance, behind, volume: None },
+            chooser,
+        )
     }));
     let life = lived.map_err(|panic| failed(format!("panic in a step: {}", words(&*panic)), &[], None, None))?;
     outcome.digest = outcome.digest.rotate_left(1) ^ life.digest;
@@ -160,25 +167,13 @@ pub(crate) fn one_life(
     let mut disks = Disks::new(&life.base, plan.devices, &life.events);
     let mut next = None;
     for (index, cut) in cuts.iter().enumerate() {
-        let for_kernel = manner.kernel_every > 0
-            && damaged.is_empty()
-            && (outcome.states + plan.seed as usize).is_multiple_of(manner.kernel_every);
+        let for_kernel = is_for_kernel(plan, manner, &damaged, outcome);
         let disk = disks.at(cut, for_kernel || !plan.tears_superblocks());
+        let left = Left::new(plan, &life, &beginning, &damaged, (cut, &disk));
         // The life before may have ended with a torn primary, which only a commit of this one replaces.
         let for_kernel = for_kernel && kernel::can_judge(plan, &disk, &beginning.attendance.given);
-        let how = Thorough { recovered: index % 4 == 0 };
-        let left = Left::new(plan, &life, &beginning, &damaged, (cut, &disk));
-        let judged = catch_unwind(AssertUnwindSafe(|| {
-            outcome.struck.refusals += left.judge(how)?;
-            if index % 3 == 0 {
-                outcome.struck.refusals += left.judge_some(seed ^ cut.prefix as u64)?;
-            }
-            if for_kernel { left.judge_by_kernel() } else { Ok(()) }
-        }));
-        let verdict = judged.unwrap_or_else(|panic| Err(format!("panic while judging: {}", words(&*panic))));
+        let verdict = judge_cut((index, cut, seed), &left, for_kernel, outcome);
         verdict.map_err(|what| failed(what, &life.steps, Some(*cut), Some(disk.snapshot())))?;
-        outcome.states += 1;
-        outcome.kernel_states += usize::from(for_kernel);
         outcome.log_states += usize::from(state::has_log(plan, &disk));
         if index == going_on && number + 1 < plan.lives {
             let begun = catch_unwind(AssertUnwindSafe(|| left.begin_again(plan.attendance(number + 1), seed)));
@@ -188,6 +183,33 @@ pub(crate) fn one_life(
         }
     }
     Ok(next)
+}
+
+/// Whether the next state is one that the kernel shall see.
+pub(crate) fn is_for_kernel(plan: &Plan, manner: Manner, damaged: &Damaged, outcome: &Outcome) -> bool {
+    let turn = outcome.states + plan.seed as usize;
+    manner.kernel_every > 0 && damaged.is_empty() && turn.is_multiple_of(manner.kernel_every)
+}
+
+/// Checks what a cut left, and counts it.
+pub(crate) fn judge_cut(
+    (index, cut, seed): (usize, &Cut, u64),
+    left: &Left<'_>,
+    for_kernel: bool,
+    outcome: &mut Outcome,
+) -> Result<(), String> {
+    let how = Thorough { recovered: index.is_multiple_of(4) };
+    let judged = catch_unwind(AssertUnwindSafe(|| {
+        outcome.struck.refusals += left.judge(how)?;
+        if index.is_multiple_of(3) {
+            outcome.struck.refusals += left.judge_some(seed ^ cut.prefix as u64)?;
+        }
+        if for_kernel { left.judge_by_kernel() } else { Ok(()) }
+    }));
+    judged.unwrap_or_else(|panic| Err(format!("panic while judging: {}", words(&*panic))))?;
+    outcome.states += 1;
+    outcome.kernel_states += usize::from(for_kernel);
+    Ok(())
 }
 
 fn count_lost(outcome: &mut Outcome, was_lost: bool, begun: &Option<Beginning>) {
@@ -223,8 +245,12 @@ impl Failure {
     }
 
     /// The same failure with as few steps as were found to be enough: leaving out any more, nothing fails.
+    /// On volumes in object stores all steps stay, because the order of requests is another one each time.
     pub fn shrunk(&self) -> Failure {
         let mut smallest = self.clone();
+        if self.plan.objects.is_some() {
+            return smallest;
+        }
         let mut fails = |steps: &[Planned]| {
             let (beginning, chooser) = (self.beginning.clone(), Box::new(Given::new(steps)));
             let ended = one_life(&self.plan, Manner::default(), self.life, beginning, chooser, &mut Outcome::default());

@@ -3,7 +3,7 @@
 use crate::model::{content, small};
 use butterfs_device::BlockDevice;
 use butterfs_remote::manage::{self, Garbage};
-use butterfs_remote::{ObjectDevice, Options, make};
+use butterfs_remote::{Limits, ObjectDevice, Options, make};
 use butterfs_store::{Kind, Store};
 use butterfs_testkit::rng::Rng;
 use std::time::Duration;
@@ -11,7 +11,9 @@ use std::time::Duration;
 const LEN: u64 = 70 << 20;
 
 fn named(name: &str) -> Options {
-    Options { volume: name.to_owned(), ..small() }
+    // A clone that is being made needs the objects of the root that it has read.
+    let limits = Limits { keep: Duration::from_secs(3600), ..small().limits };
+    Options { volume: name.to_owned(), limits, ..small() }
 }
 
 fn fill(device: &ObjectDevice, seed: u64) {

@@ -2,9 +2,10 @@
 
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_remote::{Limits, ObjectDevice, Options, make};
-use butterfs_store::{Settings, Store};
+use butterfs_store::{Kind, Settings, Store};
 use butterfs_testkit::object_server::{Fate, Server};
 use butterfs_testkit::rng::Rng;
+use butterfs_testkit::watchdog::Watchdog;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -189,6 +190,82 @@ pub fn open(server: &Server) -> Store {
         ..Settings::default()
     };
     Store::open("s3://bucket/volume", &settings).unwrap()
+}
+
+/// Flushes beside a thread that writes, so that segments are put all the time; a reader opens after each of them. Only
+/// a flush of more than 256 KiB waits for segments.
+fn flush_beside_a_writer(records: u64, len: usize) {
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let limits = Limits { write_back: 512 << 10, records, keep: Duration::from_secs(3600), ..small().limits };
+    let device = ObjectDevice::open(&store, &Options { limits, ..small() }).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for block in (0..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                device.write_at(block % 1000 * 16384, &[3; 16384]).unwrap();
+            }
+        });
+        let looked = (0..60).try_for_each(|_| {
+            device.write_at(LEN - (1 << 20), &vec![4; len]).map_err(|error| error.to_string())?;
+            device.flush().map_err(|error| error.to_string())?;
+            match ObjectDevice::open_read_only(&store, &small()) {
+                // The root changes faster than it can be read.
+                Err(error) if error.kind() != Kind::Conflict => Err(error.to_string()),
+                _ => Ok(()),
+            }
+        });
+        is_over.store(true, Ordering::Relaxed);
+        looked.unwrap();
+    });
+}
+
+#[test]
+fn each_record_names_the_segments_that_it_needs() {
+    let _watchdog = Watchdog::new("each_record_names_the_segments_that_it_needs", 120);
+    flush_beside_a_writer(u64::MAX, 4096);
+    flush_beside_a_writer(u64::MAX, 512 << 10);
+}
+
+#[test]
+fn records_behind_a_table_name_the_segments_that_it_has_not() {
+    let _watchdog = Watchdog::new("records_behind_a_table_name_the_segments_that_it_has_not", 120);
+    for records in [1, 2, 3, 5] {
+        flush_beside_a_writer(records, 4096);
+        flush_beside_a_writer(records, 512 << 10);
+    }
+}
+
+#[test]
+fn a_device_is_dropped_while_a_table_begins() {
+    let _watchdog = Watchdog::new("a_device_is_dropped_while_a_table_begins", 60);
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let limits = Limits { records: 1, ..small().limits };
+    for round in 0..150u8 {
+        let device = ObjectDevice::open(&store, &Options { limits, ..small() }).unwrap();
+        device.write_at(u64::from(round) * 4096, &[round; 4096]).unwrap();
+        // That asks for a table, whose blocks are in no segment yet.
+        device.flush().unwrap();
+        drop(device);
+    }
+}
+
+#[test]
+fn discards_make_room_for_a_writer_that_waits() {
+    let _watchdog = Watchdog::new("discards_make_room_for_a_writer_that_waits", 60);
+    let store = Store::in_memory();
+    make(&store, "main", LEN).unwrap();
+    let limits = Limits { write_back: 16 << 10, ..small().limits };
+    let device = ObjectDevice::open(&store, &Options { limits, ..small() }).unwrap();
+    device.write_at(0, &[1; 16 << 10]).unwrap();
+    // All that was written goes into no segment now.
+    device.discard(0, 16 << 10).unwrap();
+    device.write_at(0, &[2; 4096]).unwrap();
+    device.flush().unwrap();
+    let mut block = [0; 4096];
+    device.read_at(0, &mut block).unwrap();
+    assert_eq!(block, [2; 4096]);
 }
 
 #[test]

@@ -221,7 +221,8 @@ impl Explorer<'_> {
         let chooser = Box::new(Given::new(&steps));
         let (attendance, behind) = Default::default();
         let (base_disk, model) = (base.0.snapshot(), &base.1);
-        let start = Start { life: 0, base: base_disk, model, attendance: &attendance, behind: &behind };
+        let (attendance, behind) = (&attendance, &behind);
+        let start = Start { life: 0, base: base_disk, model, attendance, behind, volume: None };
         let live = || Life::live(&self.plan, start, chooser);
         let lived = catch_unwind(AssertUnwindSafe(live));
         let life = lived.map_err(|panic| failed(format!("panic: {}", crate::run::words(&*panic)), None, None))?;

@@ -1,11 +1,13 @@
 //! One life of a filesystem: opened, worked in, and ended by a power cut; every write and flush is recorded.
 
+pub mod clock;
+
 use crate::choice::Choose;
 use crate::faults::{Damaged, FaultyLife, Others, Struck};
 use crate::left::lagging;
 use crate::maintenance::{self, Maintenance};
 use crate::meanwhile::{during_commits, hide_planted_panics, is_planted, panicking};
-use crate::members::{Attendance, Devices, Member, Watch};
+use crate::members::{Attendance, Devices, Given, Member, Watch};
 use crate::parts;
 use crate::plan::Plan;
 use crate::state;
@@ -18,6 +20,7 @@ use butterfs_testkit::model::ModelFs;
 use butterfs_testkit::operation::{Content, Op, Outcome, RelPath, Reply, agree};
 use butterfs_testkit::promise::logged::Numbers;
 use butterfs_testkit::promise::{History, ModelState, Promise};
+use clock::Clock;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -75,13 +78,15 @@ pub struct Start<'a> {
     pub attendance: &'a Attendance,
     /// Devices that lack something.
     pub behind: &'a Devices,
+    /// A volume in an object store with the content of the disk, in the place of the disk, and the clock of its store.
+    pub volume: Option<(Arc<dyn BlockDevice>, Clock)>,
 }
 
 /// The state that the main thread and the others share.
 struct World {
     model: ModelFs,
     chooser: Box<dyn Choose>,
-    recorder: Recorder,
+    clock: Clock,
     marks: Vec<Mark>,
     steps: Vec<Planned>,
     states: usize,
@@ -112,11 +117,18 @@ type Shared = Rc<RefCell<World>>;
 impl Life {
     /// Lives.
     pub fn live(plan: &Plan, start: Start<'_>, chooser: Box<dyn Choose>) -> Life {
-        let Start { life, base, model, attendance, behind } = start;
+        let Start { life, base, model, attendance, behind, volume } = start;
         let recorder = Recorder::new();
         let recorded = parts::devices(&base, plan.devices).into_iter();
         let mut devices: Vec<_> =
             recorded.map(|part| Arc::new(recorder.record(part)) as Arc<dyn BlockDevice>).collect();
+        let clock = match volume {
+            None => Clock::Device(recorder.clone()),
+            Some((volume, clock)) => {
+                devices = vec![volume];
+                clock
+            }
+        };
         let given = &attendance.given;
         // A crash between superblocks left some devices without the last one: until a resync has compared them nothing
         // tells them from devices that were away, or that others went on with meanwhile.
@@ -148,7 +160,7 @@ impl Life {
         let world = World {
             model: model.clone(),
             chooser,
-            recorder: recorder.clone(),
+            clock,
             marks: Vec::new(),
             steps: Vec::new(),
             states: 1,
@@ -207,15 +219,38 @@ impl Life {
         self.watch.behind(prefix)
     }
 
+    /// A life in which nothing happened.
+    pub fn without_steps(plan: &Plan, base: MemoryDevice, model: &ModelFs) -> Life {
+        Life {
+            base,
+            events: Vec::new(),
+            steps: Vec::new(),
+            digest: 0,
+            disagreement: None,
+            numbers: Numbers::default(),
+            first: ModelState::new(model),
+            damaged: Damaged::default(),
+            struck: Struck::default(),
+            watch: Watch::new(plan, &Recorder::new(), &Given::default(), &Devices::new()),
+            in_place: false,
+            marks: Vec::new(),
+        }
+    }
+
     /// The states that a cut after `prefix` events may show.
     pub fn allowed(&self, prefix: usize) -> History {
+        self.allowed_between(prefix, prefix)
+    }
+
+    /// The states that a look may show that began after `from` events and ended after `until`.
+    pub fn allowed_between(&self, from: usize, until: usize) -> History {
         let mut history = History::of(Arc::clone(&self.first));
         if self.in_place {
             history.tears_blocks();
         }
-        let begun = |mark: &&Mark| mark.began <= prefix;
+        let begun = |mark: &&Mark| mark.began <= until;
         self.marks.iter().filter(begun).filter_map(|mark| mark.state.clone()).for_each(|state| history.add(state));
-        let kept = self.marks.iter().filter(|mark| mark.ended.is_some_and(|ended| ended <= prefix));
+        let kept = self.marks.iter().filter(|mark| mark.ended.is_some_and(|ended| ended <= from));
         for (number, promise) in kept.filter_map(|mark| mark.promise) {
             history.promise_at(number, promise);
         }
@@ -334,7 +369,7 @@ impl World {
         if self.watch.is_some() && !step.commits() && begun.expected.is_ok() {
             self.pending.push((begun.mark, begun.other.clone()));
         }
-        self.marks.push(Mark { began: self.recorder.len(), ended: None, state: None, promise: None });
+        self.marks.push(Mark { began: self.clock.now(), ended: None, state: None, promise: None });
         if step.commits() && begun.expected.is_ok() {
             std::mem::swap(&mut self.model, &mut begun.other);
             if matches!(step, Step::Snapshot { .. }) {
@@ -398,7 +433,7 @@ impl World {
             self.model = begun.other;
             self.push_state(begun.mark);
         }
-        self.marks[begun.mark].ended = Some(self.recorder.len());
+        self.marks[begun.mark].ended = Some(self.clock.now());
     }
 
     /// Whether a group that is being emptied may leave too little room. What ran beside a step is not taken back with
@@ -412,6 +447,7 @@ impl World {
     fn may_fail(&self, actual: &Outcome) -> bool {
         let (watch, struck) = (self.watch.as_ref(), self.faults.as_ref().map(|faulty| faulty.struck()));
         match actual {
+            Err(Errno::IO | Errno::STALE) if self.clock.has_rival() => true,
             Err(Errno::IO) => {
                 watch.is_some_and(Watch::may_fail) || struck.is_some_and(|struck| struck.told > 0 || struck.data > 0)
             }
@@ -420,20 +456,20 @@ impl World {
         }
     }
 
-    /// Whether told faults were more than the profiles survive.
+    /// Whether told faults were more than the profiles survive, or another host writes now.
     fn was_told(&self) -> bool {
         let told = self.faults.as_ref().is_some_and(|faulty| faulty.struck().told > 0);
-        told || self.watch.as_ref().is_some_and(Watch::may_stop)
+        told || self.clock.has_rival() || self.watch.as_ref().is_some_and(Watch::may_stop)
     }
 
     /// A panic has ended the life: what was under way may show, and nothing is written any more.
     fn end_by_panic(&mut self, filesystem: &Filesystem) {
-        let before = self.recorder.len();
+        let before = self.clock.now();
         for (mark, model) in std::mem::take(&mut self.pending) {
             self.marks[mark].state = Some(ModelState::new(&model));
         }
         let synced = filesystem.sync();
-        if synced.is_ok() || self.recorder.len() != before {
+        if synced.is_ok() || self.clock.now() != before {
             self.disagreement = Some(format!("after a panic: sync says {synced:?}"));
         }
     }
@@ -441,11 +477,18 @@ impl World {
     /// The step failed: it changed nothing and promises nothing. When the filesystem has stopped, half of it may show.
     fn fail(&mut self, step: &Step, begun: Begun, actual: &Outcome) {
         self.over |= *actual == Err(Errno::ROFS);
+        // Where another host writes now, the steps of a transaction cannot be taken back: some show until the end.
+        self.over |= matches!(step, Step::Together { .. });
         if matches!(step, Step::Snapshot { .. }) && begun.expected.is_ok() {
             // Other threads went on from a state with the snapshot, which may be there or not.
             (self.over, self.unknown) = (true, true);
         }
         if !step.commits() {
+            if self.clock.has_rival() {
+                // The record that another host refused was in flight until then.
+                self.marks[begun.mark].state = Some(ModelState::new(&begun.other));
+                self.states += 1;
+            }
             self.perhaps.push(begun.other);
         }
         let only_data = self.watch.as_ref().is_some_and(|watch| !watch.may_stop());
@@ -453,7 +496,7 @@ impl World {
             // What cannot be written is an error of its files: everything else is committed.
             let mark = &mut self.marks[begun.mark];
             mark.promise = mark.promise.map(|(state, _)| (state, Promise::Names));
-            mark.ended = Some(self.recorder.len());
+            mark.ended = Some(self.clock.now());
         }
     }
 
