@@ -152,6 +152,10 @@ impl Subject {
                     if outcome == Err(Errno::NOSPC) {
                         return Err(Error::refused(butterfs_fs::Errno::ENOSPC, "there is no room"));
                     }
+                    // Whether a device may fail is for the caller to say.
+                    if outcome == Err(Errno::IO) {
+                        return Err(Error::refused(butterfs_fs::Errno::EIO, "a device has failed"));
+                    }
                     assert!(outcome.is_ok(), "{step:?} fails within a transaction: {outcome:?}, {}", self.said());
                 }
                 if *fails { Err(Error::refused(butterfs_fs::Errno::EINTR, "on purpose")) } else { Ok(()) }
