@@ -18,12 +18,12 @@ use crate::manifest::{self, Listing, Manifest};
 use crate::piece::PieceRef;
 use crate::repository::Repository;
 use crate::scratch::{Scratch, Spill};
-use crate::segment::{self, Sent, Uploads};
+use crate::segment::{self, Filling, Sent, Uploads};
 use crate::session::Session;
 use butterfs_fs::Errno;
 use butterfs_send::apply::{Failure, Outcome, Section, StreamTarget};
 use butterfs_send::wire::{Command, Uuid};
-use contents::Pending;
+use contents::{Pending, Waiting};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 
@@ -66,9 +66,10 @@ struct Open {
     parent: Option<Manifest>,
     index: Index,
     uploads: Uploads,
-    /// Raw pieces of the segment that is being filled.
-    filling: Vec<Vec<u8>>,
-    filling_bytes: usize,
+    /// The segment that is being filled.
+    filling: Filling,
+    /// The last pieces of it, which have no digest yet.
+    waiting: Vec<Waiting>,
     /// Pieces that need not be stored again.
     known: FxHashMap<Digest, PieceRef>,
     /// References to the pieces that came with this snapshot.
@@ -148,8 +149,8 @@ impl Put {
             transid: section.transid,
             index: Index::new(scratch, root),
             uploads: Uploads::new(repository, existing, self.options.level),
-            filling: Vec::new(),
-            filling_bytes: 0,
+            filling: Filling::new(repository.keys(), Vec::new()),
+            waiting: Vec::new(),
             known,
             new: Spill::new(&self.options.scratch).map_err(failure)?,
             pending: None,
