@@ -129,21 +129,28 @@ fn resolve(node: &mut Node, at: &PieceRef) -> Option<()> {
 }
 
 impl Archive {
-    fn cached(&self, at: &PieceRef) -> Option<Arc<Node>> {
+    /// A node that is in the cache.
+    pub(crate) fn cached(&self, at: &PieceRef) -> Option<Arc<Node>> {
         self.cache.lock().expect(LOCK).nodes.get(at).cloned()
     }
 
     fn keep(&self, at: &PieceRef, raw: &[u8]) -> Result<Arc<Node>> {
         let node = Node::decode(raw).and_then(|mut node| resolve(&mut node, at).map(|()| node));
-        let node = Arc::new(node.ok_or_else(|| self.error(at, "the piece is no node"))?);
+        let node = node.ok_or_else(|| self.error(at, "the piece is no node"))?;
+        Ok(self.cache(at, node, raw.len()))
+    }
+
+    /// Keeps a node of so many raw bytes, until there are too many.
+    pub(crate) fn cache(&self, at: &PieceRef, node: Node, raw: usize) -> Arc<Node> {
+        let node = Arc::new(node);
         let mut cache = self.cache.lock().expect(LOCK);
         // Keys are cut in the raw bytes, so that a node takes more in memory.
-        cache.bytes += raw.len() * 4;
+        cache.bytes += raw * 4;
         if cache.bytes > CACHE_BYTES {
-            *cache = Cache { bytes: raw.len() * 4, ..Cache::default() };
+            *cache = Cache { bytes: raw * 4, ..Cache::default() };
         }
         cache.nodes.insert(*at, node.clone());
-        Ok(node)
+        node
     }
 }
 

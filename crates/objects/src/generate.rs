@@ -17,7 +17,7 @@ use butterfs_send::wire::{self, Command, Uuid, Version};
 use butterfs_store::{Error, Kind, Result};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
-use std::io::Write;
+use std::io::{IoSlice, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -33,6 +33,8 @@ const AHEAD: usize = 6;
 const NAMES: usize = 1024;
 /// Content of one write.
 const WRITE_BYTES: [usize; 2] = [48 << 10, 128 << 10];
+/// Content of so many bytes is written from where it is.
+const NOT_COPIED: usize = 16 << 10;
 const SECTOR: u64 = 4096;
 
 /// The progress of a stream.
@@ -136,7 +138,15 @@ fn write(
                     let most = WRITE_BYTES[usize::from(version != Version::V1)];
                     for (number, data) in content.chunks(most).enumerate() {
                         let offset = offset + (number * most) as u64;
-                        encode(&Command::Write { path: &path, offset, data }, version, &mut buffer)?;
+                        let encoded = wire::encode_write_head(&path, offset, data, version, &mut buffer);
+                        encoded.map_err(unencodable)?;
+                        if data.len() < NOT_COPIED {
+                            buffer.extend_from_slice(data);
+                            continue;
+                        }
+                        written.bytes += (buffer.len() + data.len()) as u64;
+                        write_both(out, &buffer, data).map_err(failed)?;
+                        buffer.clear();
                     }
                 }
             }
@@ -155,9 +165,26 @@ fn write(
     Ok(written)
 }
 
+/// Writes two runs of bytes, one behind the other.
+fn write_both(out: &mut dyn Write, first: &[u8], second: &[u8]) -> std::io::Result<()> {
+    let mut both = &mut [IoSlice::new(first), IoSlice::new(second)][..];
+    while !both.is_empty() {
+        match out.write_vectored(both) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(len) => IoSlice::advance_slices(&mut both, len),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 fn encode(command: &Command<'_>, version: Version, out: &mut Vec<u8>) -> Result<()> {
-    wire::encode(command, version, out)
-        .map_err(|error| Error::new(Kind::Invalid, format!("the snapshot fits into no stream: {error}")))
+    wire::encode(command, version, out).map_err(unencodable)
+}
+
+fn unencodable(error: wire::Unencodable) -> Error {
+    Error::new(Kind::Invalid, format!("the snapshot fits into no stream: {error}"))
 }
 
 /// A snapshot that the receiver has.

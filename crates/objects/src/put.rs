@@ -11,11 +11,9 @@ mod contents;
 mod publish;
 
 use crate::archive::Archive;
-use crate::digest::Digest;
 use crate::index::Index;
 use crate::items::{self, Inode};
 use crate::manifest::{self, Listing, Manifest};
-use crate::piece::PieceRef;
 use crate::repository::Repository;
 use crate::scratch::{Scratch, Spill};
 use crate::segment::{self, Filling, Sent, Uploads};
@@ -23,12 +21,9 @@ use crate::session::Session;
 use butterfs_fs::Errno;
 use butterfs_send::apply::{Failure, Outcome, Section, StreamTarget};
 use butterfs_send::wire::{Command, Uuid};
-use contents::{Pending, Waiting};
+use contents::{Known, Pending, Waiting};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
-
-/// Pieces that are known at most; those of older snapshots are forgotten first, and would be stored again.
-const KNOWN: usize = 450_000;
 
 /// How snapshots are put.
 #[derive(Clone, Debug)]
@@ -71,7 +66,7 @@ struct Open {
     /// The last pieces of it, which have no digest yet.
     waiting: Vec<Waiting>,
     /// Pieces that need not be stored again.
-    known: FxHashMap<Digest, PieceRef>,
+    known: Known,
     /// References to the pieces that came with this snapshot.
     new: Spill,
     pending: Option<Pending>,
@@ -140,7 +135,7 @@ impl Put {
         }
         let existing = segment::all(repository.store()).map_err(failure)?;
         let archive = Archive::new(repository);
-        let known = contents::known(&archive, &manifests, &existing, KNOWN).map_err(failure)?;
+        let known = Known::of(&archive, &manifests, &existing).map_err(failure)?;
         let root = parent.as_ref().map(|parent| parent.root(repository)).transpose().map_err(failure)?.flatten();
         let scratch = Scratch::new(archive, &self.options.scratch).map_err(failure)?;
         let mut open = Open {

@@ -20,6 +20,8 @@ use std::collections::HashSet;
 const PIECE: u64 = 128 << 10;
 /// So many pieces get their digests at once.
 const WAITING: usize = 16;
+/// Pieces that are known at most; those of older snapshots are forgotten first, and would be stored again.
+const KNOWN: usize = 450_000;
 /// The first bytes of a segment that has no name yet; a number follows. The offset is the number of the piece.
 const MARK: [u8; 24] = [0xfe; 24];
 
@@ -50,30 +52,51 @@ pub fn unplaced(piece: &PieceRef) -> Option<usize> {
     (mark == MARK).then(|| u64::from_le_bytes(number.try_into().expect("8 bytes")) as usize)
 }
 
-/// The pieces of all snapshots whose segments are there, those of the newest first.
-pub fn known(
-    archive: &Archive,
-    manifests: &[Manifest],
-    existing: &HashSet<Digest>,
-    limit: usize,
-) -> butterfs_store::Result<FxHashMap<Digest, PieceRef>> {
-    let mut known = FxHashMap::default();
-    for manifest in manifests.iter().rev() {
-        for at in manifest.lists(archive.repository())? {
-            if known.len() >= limit {
-                return Ok(known);
-            }
-            if !existing.contains(&at.segment) {
-                continue;
-            }
-            for piece in archive.piece(&at)?.chunks(PieceRef::LEN).filter_map(PieceRef::from_bytes) {
-                if known.len() < limit && existing.contains(&piece.segment) {
-                    known.entry(piece.digest).or_insert(piece);
+/// Pieces that need not be stored again, by their digests. A piece takes 50 bytes of memory.
+#[derive(Default)]
+pub struct Known {
+    /// Number of the segment, offset, stored and raw bytes.
+    pieces: FxHashMap<Digest, [u32; 4]>,
+    segments: Vec<Digest>,
+    numbers: FxHashMap<Digest, u32>,
+}
+
+impl Known {
+    /// Pieces of snapshots whose segments are there, those of the newest snapshots first.
+    pub fn of(archive: &Archive, manifests: &[Manifest], existing: &HashSet<Digest>) -> butterfs_store::Result<Known> {
+        let mut known = Known::default();
+        for manifest in manifests.iter().rev() {
+            for at in manifest.lists(archive.repository())? {
+                if known.pieces.len() >= KNOWN {
+                    return Ok(known);
                 }
+                if !existing.contains(&at.segment) {
+                    continue;
+                }
+                let list = archive.piece(&at)?;
+                let pieces = list.chunks(PieceRef::LEN).filter_map(PieceRef::from_bytes);
+                pieces.filter(|piece| existing.contains(&piece.segment)).for_each(|piece| known.add(&piece));
             }
         }
+        Ok(known)
     }
-    Ok(known)
+
+    fn get(&self, digest: &Digest) -> Option<PieceRef> {
+        let [segment, offset, stored, raw] = *self.pieces.get(digest)?;
+        Some(PieceRef { segment: self.segments[segment as usize], offset, stored, raw, digest: *digest })
+    }
+
+    /// Adds a piece, unless there is one with its digest or there are too many.
+    fn add(&mut self, piece: &PieceRef) {
+        if self.pieces.len() >= KNOWN || self.pieces.contains_key(&piece.digest) {
+            return;
+        }
+        let number = *self.numbers.entry(piece.segment).or_insert_with(|| {
+            self.segments.push(piece.segment);
+            self.segments.len() as u32 - 1
+        });
+        self.pieces.insert(piece.digest, [number, piece.offset, piece.stored, piece.raw]);
+    }
 }
 
 impl Open {
@@ -123,7 +146,7 @@ impl Open {
         let mut is_new = Vec::with_capacity(waiting.len());
         let mut number = first as u32;
         for (Waiting { ino, offset, len }, digest) in waiting.into_iter().zip(digests) {
-            let known = self.known.get(&digest).copied();
+            let known = self.known.get(&digest);
             let piece = match known {
                 Some(known) => known,
                 None => self.new_piece(number, len as u32, digest)?,
@@ -154,9 +177,7 @@ impl Open {
         segment[MARK.len()..].copy_from_slice(&(self.uploads.begun() as u64).to_le_bytes());
         let piece = PieceRef { segment: Digest(segment), offset: number, stored: 1, raw, digest };
         self.new.push(&piece.to_bytes()).map_err(failure)?;
-        if self.known.len() < super::KNOWN {
-            self.known.insert(digest, piece);
-        }
+        self.known.add(&piece);
         Ok(piece)
     }
 
