@@ -4,7 +4,8 @@
 //! that content is shared with. Content that an earlier one of these has at the same place is cloned from there.
 //!
 //! # Invariants
-//! 1. One thread reads the index, some fetch content, one writes the stream. Memory is bounded: [`AHEAD`] batches and two.
+//! 1. One thread reads the index, some fetch content, one writes the stream. Memory is bounded: [`AHEAD`] batches and
+//!    two.
 //! 2. Directories come before their entries; their owners, modes, attributes and times after them.
 
 use crate::archive::Archive;
@@ -70,7 +71,7 @@ pub fn stream(
 ) -> Result<Written> {
     let archive = &Archive::sequential(repository);
     let version = manifest.stream_version();
-    // A batch goes to the fetchers; the place where its content will arrive goes to the writer, in the order of the walk.
+    // A batch goes to the fetchers; the place where its content will arrive goes to the writer, in order.
     let (batches, waiting) = sync_channel::<Fetch>(0);
     let (places, ready) = sync_channel::<Receiver<Fetched>>(AHEAD);
     let waiting = Arc::new(Mutex::new(waiting));

@@ -158,8 +158,8 @@ fn shorter(compressor: &mut Compressor<'_>, bytes: &[u8], out: &mut Vec<u8>) -> 
     (len < bytes.len()).then_some(())
 }
 
-/// The raw bytes of stored pieces, in their order; for one that breaks a rule, its number and the rule. Memory is bounded
-/// by [`MAX_PIECE`] for each; the bytes of a piece that is neither compressed nor sealed are not copied.
+/// The raw bytes of stored pieces, in their order; for one that breaks a rule, its number and the rule. Memory is
+/// bounded by [`MAX_PIECE`] for each; the bytes of a piece that is neither compressed nor sealed are not copied.
 pub fn load<'p>(
     pieces: impl IntoIterator<Item = (Bytes, &'p PieceRef)> + Clone,
     keys: Option<&Keys>,
